@@ -1,0 +1,1 @@
+//! Ground: latches, ranges, aligned buffers, seeded chance. No disk words in here.

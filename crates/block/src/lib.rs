@@ -1,0 +1,1 @@
+//! One device: read, write, flush, discard; files, block devices and memory.

@@ -1,0 +1,3 @@
+//! The `buttress` program.
+
+fn main() {}

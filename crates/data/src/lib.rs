@@ -1,0 +1,1 @@
+//! Bytes of files: delayed allocation, read, write, writeback, holes, preallocation.

@@ -1,0 +1,1 @@
+//! Names, inodes, subvolumes: a btrfs volume as a library.

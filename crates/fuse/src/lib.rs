@@ -1,0 +1,1 @@
+//! The FUSE door: protocol in, calls to the library out.

@@ -1,0 +1,1 @@
+//! Who may have how much, and where. Decides, records nothing.

@@ -1,0 +1,1 @@
+//! Immutable b-trees, the overlay above them, and the merge of one into the other.

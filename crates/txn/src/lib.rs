@@ -1,0 +1,1 @@
+//! Transactions: handles, delayed references, commit. Records what space decided.
