@@ -1,0 +1,152 @@
+//! Buffers that begin on a page boundary, so that a device can be handed them without a copy.
+//!
+//! # Place
+//!
+//! Used by `block` for direct I/O and by everything above that reads whole nodes or pages. The one
+//! file of this crate with `unsafe` in it: two casts, from pages to bytes.
+//!
+//! # Invariants
+//!
+//! - **A1** The first byte lies on a multiple of [`AlignedBuf::ALIGN`].
+//! - **A2** There are enough pages for `len` bytes, and every one of their bytes is initialised.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+/// A byte buffer of fixed length, aligned to 4096.
+///
+/// It replaces `Box<[u8]>` wherever the bytes may go to a device.
+pub struct AlignedBuf {
+    pages: Box<[Page]>,
+    len: usize,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C, align(4096))]
+struct Page([u8; AlignedBuf::ALIGN]);
+
+// The casts below rest on a page having no padding.
+const _: () = assert!(size_of::<Page>() == AlignedBuf::ALIGN);
+const _: () = assert!(align_of::<Page>() == AlignedBuf::ALIGN);
+
+impl AlignedBuf {
+    /// What the address of the first byte is a multiple of.
+    pub const ALIGN: usize = 4096;
+
+    /// Creates a buffer of `len` zero bytes.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Self {
+        let pages = vec![Page([0; Self::ALIGN]); len.div_ceil(Self::ALIGN)].into_boxed_slice();
+        Self { pages, len }
+    }
+
+    /// Creates a buffer with a copy of `bytes`.
+    #[must_use]
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let mut buf = Self::zeroed(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+
+    #[expect(unsafe_code, reason = "pages are bytes with an alignment; no safe cast says so")]
+    fn deref(&self) -> &[u8] {
+        debug_assert!(self.len <= self.pages.len() * Self::ALIGN, "A2");
+        // SAFETY: A2: the pages hold at least `len` initialised bytes in one allocation (`Page` has
+        // no padding, asserted above), `u8` has no alignment to violate, and the borrow of `self`
+        // keeps them alive and unwritten for as long as the slice lives.
+        unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast::<u8>(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    #[expect(unsafe_code, reason = "pages are bytes with an alignment; no safe cast says so")]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        debug_assert!(self.len <= self.pages.len() * Self::ALIGN, "A2");
+        // SAFETY: as in `deref`; the exclusive borrow of `self` makes this the only view.
+        unsafe { std::slice::from_raw_parts_mut(self.pages.as_mut_ptr().cast::<u8>(), self.len) }
+    }
+}
+
+impl Clone for AlignedBuf {
+    fn clone(&self) -> Self {
+        Self { pages: self.pages.clone(), len: self.len }
+    }
+}
+
+impl Default for AlignedBuf {
+    fn default() -> Self {
+        Self::zeroed(0)
+    }
+}
+
+impl AsRef<[u8]> for AlignedBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for AlignedBuf {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+impl From<&[u8]> for AlignedBuf {
+    fn from(bytes: &[u8]) -> Self {
+        Self::copy_of(bytes)
+    }
+}
+
+impl PartialEq for AlignedBuf {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for AlignedBuf {}
+
+impl fmt::Debug for AlignedBuf {
+    /// The length alone: sixteen thousand bytes help nobody who reads a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AlignedBuf").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A1: the first byte is aligned, for lengths around the page size.
+    #[test]
+    fn begins_on_a_page() {
+        for len in [1, 511, 4095, 4096, 4097, 16384] {
+            let buf = AlignedBuf::zeroed(len);
+            assert_eq!(buf.as_ptr() as usize % AlignedBuf::ALIGN, 0, "A1 at {len}");
+            assert_eq!(buf.len(), len);
+            assert!(buf.iter().all(|&byte| byte == 0), "A2");
+        }
+    }
+
+    /// A2: no bytes at all is a length too.
+    #[test]
+    fn may_be_empty() {
+        let mut buf = AlignedBuf::zeroed(0);
+        assert!(buf.is_empty());
+        buf.fill(1);
+        assert_eq!(buf, AlignedBuf::default());
+    }
+
+    /// A clone has bytes of its own.
+    #[test]
+    fn clones_deeply() {
+        let first = AlignedBuf::copy_of(b"one");
+        let mut second = first.clone();
+        second[0] = b'O';
+        assert_eq!(&*first, b"one");
+        assert_eq!(&*second, b"One");
+    }
+}
