@@ -1,0 +1,144 @@
+//! What is known about an inode besides its content.
+
+use buttress_format::{Ino, Timespec, TreeId};
+
+/// One inode of a volume: inode numbers are unique within a subvolume only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InodeId {
+    /// The subvolume's tree.
+    pub tree: TreeId,
+    /// The number within it.
+    pub ino: Ino,
+}
+
+/// The type bits and the permission bits of a mode, as POSIX numbers them.
+pub mod mode {
+    /// Mask of the type bits.
+    pub const TYPE: u32 = 0o170_000;
+    /// A socket.
+    pub const SOCKET: u32 = 0o140_000;
+    /// A symbolic link.
+    pub const SYMLINK: u32 = 0o120_000;
+    /// A regular file.
+    pub const REGULAR: u32 = 0o100_000;
+    /// A block device.
+    pub const BLOCK: u32 = 0o060_000;
+    /// A directory.
+    pub const DIRECTORY: u32 = 0o040_000;
+    /// A character device.
+    pub const CHARACTER: u32 = 0o020_000;
+    /// A named pipe.
+    pub const FIFO: u32 = 0o010_000;
+    /// Permission bits with set-id and sticky bits.
+    pub const PERMISSIONS: u32 = 0o7777;
+    /// Entries of the directory inherit its group; on a file: runs as the file's group.
+    pub const SETGID: u32 = 0o2000;
+    /// Runs as the file's owner.
+    pub const SETUID: u32 = 0o4000;
+}
+
+/// What sort of object an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A character device.
+    Character,
+    /// A block device.
+    Block,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+}
+
+impl FileKind {
+    /// Reads the type bits of a mode; `None` for bits that mean nothing.
+    #[must_use]
+    pub const fn from_mode(bits: u32) -> Option<Self> {
+        Some(match bits & mode::TYPE {
+            mode::REGULAR => Self::Regular,
+            mode::DIRECTORY => Self::Directory,
+            mode::SYMLINK => Self::Symlink,
+            mode::CHARACTER => Self::Character,
+            mode::BLOCK => Self::Block,
+            mode::FIFO => Self::Fifo,
+            mode::SOCKET => Self::Socket,
+            _ => return None,
+        })
+    }
+
+    /// The type bits of a mode.
+    #[must_use]
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            Self::Regular => mode::REGULAR,
+            Self::Directory => mode::DIRECTORY,
+            Self::Symlink => mode::SYMLINK,
+            Self::Character => mode::CHARACTER,
+            Self::Block => mode::BLOCK,
+            Self::Fifo => mode::FIFO,
+            Self::Socket => mode::SOCKET,
+        }
+    }
+}
+
+/// A consistent copy of an inode's attributes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Which inode.
+    pub id: InodeId,
+    /// What it is.
+    pub kind: FileKind,
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Names that lead to it; one for any directory.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node, in the format's encoding (major << 20 | minor).
+    pub rdev: u64,
+    /// Length in bytes.
+    pub size: u64,
+    /// Allocated space in units of 512 bytes, dirty data included.
+    pub blocks: u64,
+    /// Last read.
+    pub atime: Timespec,
+    /// Last change of content.
+    pub mtime: Timespec,
+    /// Last change of the inode.
+    pub ctime: Timespec,
+    /// Creation.
+    pub otime: Timespec,
+    /// The transaction that created it; tells two users of one number apart.
+    pub generation: u64,
+    /// `buttress_format::InodeFlags`.
+    pub flags: u64,
+}
+
+/// Attributes to change; `None` leaves one as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits; type bits are ignored.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Length: cuts, or grows with a hole.
+    pub size: Option<u64>,
+    /// Last read.
+    pub atime: Option<Timespec>,
+    /// Last change of content.
+    pub mtime: Option<Timespec>,
+    /// Last change of the inode; now when anything else is set.
+    pub ctime: Option<Timespec>,
+    /// Inode flags as the format numbers them.
+    pub flags: Option<u64>,
+}

@@ -1,0 +1,1 @@
+//! What can be done with names and inodes, one file an operation.

@@ -1,0 +1,185 @@
+//! Mount options: what they are called, what they mean, how they parse.
+
+use std::time::Duration;
+
+use buttress_format::TreeId;
+
+use crate::error::{Error, Result};
+
+/// When reading a file changes its access time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Atime {
+    /// Never.
+    No,
+    /// When it is older than the last change, or than a day.
+    #[default]
+    Relative,
+    /// At every read.
+    Strict,
+}
+
+/// How to mount a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MountOptions {
+    /// Refuse every change; nothing is written, orphans stay.
+    pub read_only: bool,
+    /// Mount the subvolume at this path below the top level.
+    pub subvol: Option<Vec<u8>>,
+    /// Mount the subvolume with this tree.
+    pub subvolid: Option<TreeId>,
+    /// Longest time a change stays in memory.
+    pub commit_interval: Duration,
+    /// New files are overwritten in place, without checksums.
+    pub nodatacow: bool,
+    /// New files have no checksums.
+    pub nodatasum: bool,
+    /// Access times.
+    pub atime: Atime,
+    /// Tell the device about freed space.
+    pub discard: bool,
+    /// Largest file that lives inside the tree, in bytes.
+    pub max_inline: u32,
+    /// Mount with devices missing.
+    pub degraded: bool,
+    /// Ignore the log tree; with `read_only` only.
+    pub nologreplay: bool,
+    /// Dirty data in memory before writers must wait, in bytes.
+    pub dirty_bytes_max: u64,
+    /// Copies of recently used tree nodes in memory, in bytes; `None` for the engine's default.
+    pub node_cache_bytes: Option<u64>,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            subvol: None,
+            subvolid: None,
+            commit_interval: Duration::from_secs(30),
+            nodatacow: false,
+            nodatasum: false,
+            atime: Atime::Relative,
+            discard: false,
+            max_inline: 2048,
+            degraded: false,
+            nologreplay: false,
+            dirty_bytes_max: 128 << 20,
+            node_cache_bytes: None,
+        }
+    }
+}
+
+/// Every option [`MountOptions::parse`] knows, for its refusal.
+const KNOWN: &str = "rw, ro, subvol=PATH, subvolid=N, commit=SECONDS, nodatacow, datacow, \
+    nodatasum, datasum, noatime, relatime, strictatime, discard, nodiscard, max_inline=BYTES, \
+    degraded, nologreplay, dirty=BYTES, defaults";
+
+impl MountOptions {
+    /// Reads a comma separated list of options, as `mount -o` takes it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] names the option that is unknown, or whose value does not parse.
+    pub fn parse(list: &str) -> Result<Self> {
+        let mut options = Self::default();
+        for option in list.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+            options.apply(option)?;
+        }
+        if options.nologreplay && !options.read_only {
+            return Err(refuse("nologreplay", "works together with ro only"));
+        }
+        Ok(options)
+    }
+
+    fn apply(&mut self, option: &str) -> Result<()> {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        match (name, value) {
+            ("defaults", None) => {}
+            ("rw", None) => self.read_only = false,
+            ("ro", None) => self.read_only = true,
+            ("subvol", Some(path)) => self.subvol = Some(path.as_bytes().to_vec()),
+            ("subvolid", Some(_)) => {
+                let id = number(option, value)?;
+                self.subvolid = Some(if id == 0 { TreeId::FS } else { TreeId(id) });
+            }
+            ("commit", Some(_)) => {
+                let seconds = number(option, value)?;
+                if seconds == 0 || seconds > 86_400 {
+                    return Err(refuse(option, "from 1 to 86400 seconds"));
+                }
+                self.commit_interval = Duration::from_secs(seconds);
+            }
+            ("nodatacow", None) => {
+                self.nodatacow = true;
+                self.nodatasum = true;
+            }
+            ("datacow", None) => self.nodatacow = false,
+            ("nodatasum", None) => self.nodatasum = true,
+            ("datasum", None) => {
+                self.nodatasum = false;
+                self.nodatacow = false;
+            }
+            ("noatime", None) => self.atime = Atime::No,
+            ("relatime", None) => self.atime = Atime::Relative,
+            ("strictatime", None) => self.atime = Atime::Strict,
+            ("discard", None | Some("async" | "sync")) => self.discard = true,
+            ("nodiscard", None) => self.discard = false,
+            ("max_inline", Some(_)) => {
+                let bytes = number(option, value)?;
+                self.max_inline = u32::try_from(bytes.min(4095)).unwrap_or(4095);
+            }
+            ("degraded", None) => self.degraded = true,
+            ("nologreplay" | "norecovery", None) => self.nologreplay = true,
+            ("dirty", Some(_)) => self.dirty_bytes_max = number(option, value)?.max(1 << 20),
+            _ => return Err(refuse(option, &format!("not known; known are {KNOWN}"))),
+        }
+        Ok(())
+    }
+}
+
+fn refuse(option: &str, why: &str) -> Error {
+    Error::Option { option: option.to_owned(), why: why.to_owned() }
+}
+
+/// A number, perhaps with a binary unit behind it.
+fn number(option: &str, value: Option<&str>) -> Result<u64> {
+    let text = value.unwrap_or_default();
+    let (digits, shift) = match text.bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|n| n.checked_mul(1 << shift))
+        .ok_or_else(|| refuse(option, "needs a number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A list as mount(8) gives it arrives in the fields.
+    #[test]
+    fn a_list_parses() {
+        let options = MountOptions::parse("rw,subvol=@,commit=5,noatime,max_inline=1k").expect("list");
+        assert_eq!(options.subvol.as_deref(), Some(&b"@"[..]));
+        assert_eq!(options.commit_interval, Duration::from_secs(5));
+        assert_eq!(options.atime, Atime::No);
+        assert_eq!(options.max_inline, 1024);
+    }
+
+    /// An unknown option is refused by name, with the list of known ones.
+    #[test]
+    fn an_unknown_option_lists_the_known() {
+        let text = MountOptions::parse("compress=zstd").expect_err("unknown").to_string();
+        assert!(text.contains("compress=zstd"));
+        assert!(text.contains("subvol=PATH"));
+    }
+}
