@@ -1,1 +1,21 @@
 //! One device: read, write, flush, discard; files, block devices and memory.
+//!
+//! # Place
+//!
+//! The bottom of the storage stack. `volume` joins devices into one address space; nothing here
+//! knows what the bytes mean, except [`probe`], which knows enough of everybody's first sectors to
+//! say what would be lost.
+
+#![deny(unsafe_code)]
+
+pub mod device;
+pub mod error;
+pub mod file;
+mod lock;
+pub mod memory;
+pub mod probe;
+
+pub use device::Device;
+pub use error::{Error, NotADevice, Operation};
+pub use file::{FileDevice, OpenOptions};
+pub use memory::MemoryDevice;

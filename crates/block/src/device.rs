@@ -1,0 +1,101 @@
+//! What every device can do, whatever is behind it.
+//!
+//! # Invariants
+//!
+//! - **D1** A request is served whole or fails; there are no short reads and writes.
+//! - **D2** A request past the end fails and changes nothing.
+//! - **D3** What was written before `flush` was called survives a crash once it has returned. Without
+//!   a flush, any part of a write may or may not survive, in units of 512 bytes.
+//!
+//! # Failure
+//!
+//! A failed write leaves its range in any state, old, new or mixed. A failed flush leaves everything
+//! written since the last good one in doubt: asking again proves nothing.
+
+use std::fmt;
+use std::io::IoSlice;
+
+use crate::error::{Error, Operation};
+
+/// A run of bytes that can be read and written at any place, by many threads at once.
+pub trait Device: Send + Sync + fmt::Debug {
+    /// Names the device as a person would: a path, mostly.
+    fn name(&self) -> String;
+
+    /// Returns the length in bytes. It does not change while the device is open.
+    fn len(&self) -> u64;
+
+    /// Says whether there is nothing in it.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Says whether writes are allowed.
+    fn writable(&self) -> bool;
+
+    /// Fills `buf` with the bytes at `offset`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PastEnd`] if the range does not lie within the device; [`Error::Io`] if it fails.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error>;
+
+    /// Writes `buf` at `offset`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::read_at`], and [`Error::ReadOnly`].
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error>;
+
+    /// Writes `bufs`, one after the other, from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::write_at`].
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+        check(self, Operation::Write, offset, total_len(bufs))?;
+        let mut at = offset;
+        for buf in bufs {
+            self.write_at(at, buf)?;
+            at += buf.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Makes everything written so far durable.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`]; see the header for what it leaves behind.
+    fn flush(&self) -> Result<(), Error>;
+
+    /// Tells the device that a range holds nothing of worth. What it reads as afterwards is not
+    /// said. A device that cannot make use of this says `Ok`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::write_at`].
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error>;
+}
+
+/// Adds up the lengths of `bufs`.
+pub(crate) fn total_len(bufs: &[IoSlice<'_>]) -> u64 {
+    bufs.iter().map(|buf| buf.len() as u64).sum()
+}
+
+/// Passes requests that lie within the device and are allowed on it (D2).
+pub(crate) fn check<D: Device + ?Sized>(
+    device: &D,
+    operation: Operation,
+    offset: u64,
+    len: u64,
+) -> Result<(), Error> {
+    if operation != Operation::Read && !device.writable() {
+        return Err(Error::ReadOnly { device: device.name(), operation });
+    }
+    if offset.checked_add(len).is_none_or(|end| end > device.len()) {
+        let device_len = device.len();
+        return Err(Error::PastEnd { device: device.name(), operation, offset, len, device_len });
+    }
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! What can go wrong with one device, and with opening it.
+
+use std::io;
+use std::path::PathBuf;
+
+/// What was asked of a device when it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Bytes out of the device.
+    Read,
+    /// Bytes into the device.
+    Write,
+    /// Making what was written durable.
+    Flush,
+    /// Giving bytes up.
+    Discard,
+}
+
+impl std::fmt::Display for Operation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Discard => "discard",
+        })
+    }
+}
+
+/// What a path turned out to be, instead of a file or a block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NotADevice {
+    /// A directory.
+    Directory,
+    /// A named pipe.
+    Fifo,
+    /// A character device.
+    CharacterDevice,
+    /// A socket.
+    Socket,
+    /// Something this program has no word for.
+    Unknown,
+}
+
+impl std::fmt::Display for NotADevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Directory => "a directory",
+            Self::Fifo => "a named pipe",
+            Self::CharacterDevice => "a character device",
+            Self::Socket => "a socket",
+            Self::Unknown => "something else",
+        })
+    }
+}
+
+/// A failure of one device.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device failed, or the kernel did on its behalf.
+    #[error("{operation} of {len} bytes at {offset} failed on {device}")]
+    Io {
+        /// Name of the device.
+        device: String,
+        /// What was asked of it.
+        operation: Operation,
+        /// Where.
+        offset: u64,
+        /// How much.
+        len: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The request does not lie within the device.
+    #[error(
+        "{operation} of {len} bytes at {offset} is past the end of {device} ({device_len} bytes)"
+    )]
+    PastEnd {
+        /// Name of the device.
+        device: String,
+        /// What was asked of it.
+        operation: Operation,
+        /// Where.
+        offset: u64,
+        /// How much.
+        len: u64,
+        /// How long the device is.
+        device_len: u64,
+    },
+    /// The device was opened for reading only.
+    #[error("{operation} on {device}, which is open for reading only")]
+    ReadOnly {
+        /// Name of the device.
+        device: String,
+        /// What was asked of it.
+        operation: Operation,
+    },
+    /// Somebody else has the device open in a way that forbids this one.
+    #[error("{} is in use by {}", path.display(), Holder(*pid))]
+    Locked {
+        /// What was to be opened.
+        path: PathBuf,
+        /// Who holds it, where the kernel tells.
+        pid: Option<u32>,
+    },
+    /// The kernel has the block device in use: mounted, or part of another device.
+    #[error("{} is in use by the kernel (mounted, or part of another device)", path.display())]
+    Busy {
+        /// What was to be opened.
+        path: PathBuf,
+    },
+    /// Neither a regular file nor a block device.
+    #[error("{} is {found}, not a regular file or a block device", path.display())]
+    NotADevice {
+        /// What was to be opened.
+        path: PathBuf,
+        /// What it is.
+        found: NotADevice,
+    },
+    /// There is nothing in it.
+    #[error("{} is empty", path.display())]
+    Empty {
+        /// What was to be opened.
+        path: PathBuf,
+    },
+    /// The path could not be opened.
+    #[error("cannot open {}", path.display())]
+    Open {
+        /// What was to be opened.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The file could not be made as long as was asked.
+    #[error("cannot make {} {len} bytes long", path.display())]
+    Grow {
+        /// What was to be grown.
+        path: PathBuf,
+        /// How long it was to be.
+        len: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Says whether the device itself failed, as opposed to a request that could not be right.
+    #[must_use]
+    pub fn is_io(&self) -> bool {
+        matches!(self, Self::Io { .. } | Self::Open { .. } | Self::Grow { .. })
+    }
+}
+
+/// A process, in the words of a sentence.
+struct Holder(Option<u32>);
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(pid) => write!(f, "process {pid}"),
+            None => f.write_str("another process"),
+        }
+    }
+}

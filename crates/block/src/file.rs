@@ -1,0 +1,368 @@
+//! A device that is a regular file or a block device of the machine.
+//!
+//! # Place
+//!
+//! The one place of the program that opens storage. Positioned system calls only, so that any number
+//! of threads share one descriptor.
+//!
+//! # Invariants
+//!
+//! - **F1** While a writer has the file open, nobody else writes it: see `lock`. A block device that
+//!   the kernel itself uses is refused as well.
+//! - **F2** In direct mode, what goes through the direct descriptor is aligned in memory, in place
+//!   and in length; everything else goes through a second, buffered one. The kernel keeps the two
+//!   coherent (a direct read writes back what is dirty first, a direct write drops what was cached).
+//!
+//! # Failure
+//!
+//! Locks go with the descriptor: on drop, on exit, on a crash.
+
+use std::fs::File;
+use std::io::{self, IoSlice, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use buttress_base::AlignedBuf;
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
+
+use crate::device::{Device, check, total_len};
+use crate::error::{Error, NotADevice, Operation};
+use crate::lock;
+
+/// How to open a file or block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Whether to write, too.
+    pub write: bool,
+    /// Whether to keep others out: every writer, and for a writer every reader. A reader that
+    /// only looks may do without, and takes what it sees as it comes.
+    pub lock: bool,
+    /// Whether to go past the kernel's page cache.
+    pub direct: bool,
+}
+
+impl OpenOptions {
+    /// For reading, beside other readers.
+    pub const READ: Self = Self { write: false, lock: true, direct: false };
+    /// For writing, alone.
+    pub const WRITE: Self = Self { write: true, lock: true, direct: false };
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self::READ
+    }
+}
+
+/// A regular file or a block device.
+#[derive(Debug)]
+pub struct FileDevice {
+    path: PathBuf,
+    len: u64,
+    writable: bool,
+    is_block_device: bool,
+    /// Holds the lock.
+    file: File,
+    /// The same file past the page cache, in direct mode.
+    direct: Option<File>,
+}
+
+/// How many buffers the kernel takes in one call.
+const IOVEC_MAX: usize = 1024;
+
+impl FileDevice {
+    /// Opens what is there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotADevice`] and [`Error::Empty`] for what cannot be a device, [`Error::Locked`] and
+    /// [`Error::Busy`] for what another process or the kernel uses, else [`Error::Open`].
+    pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, Error> {
+        let path = path.as_ref();
+        // Before opening: a named pipe would wait for its other end.
+        let metadata = std::fs::metadata(path).map_err(open_error(path))?;
+        let is_block_device = check_kind(path, &metadata)?;
+
+        let file = open_options(options, is_block_device).open(path).map_err(|source| {
+            match Errno::from_io_error(&source) {
+                Some(Errno::BUSY) if is_block_device => Error::Busy { path: path.to_owned() },
+                _ => Error::Open { path: path.to_owned(), source },
+            }
+        })?;
+        if options.lock {
+            lock::lock(&file, path, options.write)?;
+        }
+        Self::from_locked(path, file, options, is_block_device)
+    }
+
+    /// Creates a sparse file of `len` bytes and opens it for writing, alone.
+    ///
+    /// A regular file that is there already is kept, and grown if it is shorter; it is never cut.
+    ///
+    /// # Errors
+    ///
+    /// As [`FileDevice::open`]; [`Error::Grow`] if the file cannot be that long.
+    pub fn create(path: impl AsRef<Path>, len: u64) -> Result<Self, Error> {
+        let path = path.as_ref();
+        match std::fs::metadata(path) {
+            Ok(metadata) => {
+                check_kind(path, &metadata)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(Error::Open { path: path.to_owned(), source }),
+        }
+        let options = OpenOptions::WRITE;
+        let file =
+            open_options(options, false).create(true).open(path).map_err(open_error(path))?;
+        let metadata = file.metadata().map_err(open_error(path))?;
+        let is_block_device = check_kind(path, &metadata)?;
+        // Locked before it is touched: somebody may be writing the file that is there.
+        lock::lock(&file, path, true)?;
+        if !is_block_device && metadata.len() < len {
+            file.set_len(len).map_err(|source| Error::Grow {
+                path: path.to_owned(),
+                len,
+                source,
+            })?;
+        }
+        Self::from_locked(path, file, options, is_block_device)
+    }
+
+    /// Returns the path the device was opened by.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Says whether this is a block device, as opposed to a regular file.
+    #[must_use]
+    pub fn is_block_device(&self) -> bool {
+        self.is_block_device
+    }
+
+    fn from_locked(
+        path: &Path,
+        mut file: File,
+        options: OpenOptions,
+        is_block_device: bool,
+    ) -> Result<Self, Error> {
+        // Of the open file, not of the path: the length of a block device is where its end is.
+        let len = file.seek(SeekFrom::End(0)).map_err(open_error(path))?;
+        if len == 0 {
+            return Err(Error::Empty { path: path.to_owned() });
+        }
+        let direct = if options.direct { Some(open_direct(path, &file, options)?) } else { None };
+        let writable = options.write;
+        Ok(Self { path: path.to_owned(), len, writable, is_block_device, file, direct })
+    }
+
+    fn io_error(&self, operation: Operation, offset: u64, len: u64, source: io::Error) -> Error {
+        // Shorter than when it was opened: somebody cut the file underneath us.
+        if source.kind() == io::ErrorKind::UnexpectedEof {
+            let device_len = self.file.metadata().map_or(self.len, |metadata| metadata.len());
+            return Error::PastEnd { device: self.name(), operation, offset, len, device_len };
+        }
+        Error::Io { device: self.name(), operation, offset, len, source }
+    }
+
+    /// The direct descriptor, if there is one and this request may use it (F2, but for memory).
+    fn direct_for(&self, offset: u64, len: u64) -> Option<&File> {
+        let align = AlignedBuf::ALIGN as u64;
+        self.direct.as_ref().filter(|_| offset.is_multiple_of(align) && len.is_multiple_of(align))
+    }
+}
+
+impl Device for FileDevice {
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn writable(&self) -> bool {
+        self.writable
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        let len = buf.len() as u64;
+        check(self, Operation::Read, offset, len)?;
+        let result = match self.direct_for(offset, len) {
+            Some(direct) if is_aligned(buf) => direct.read_exact_at(buf, offset),
+            Some(direct) => {
+                let mut bounce = AlignedBuf::zeroed(buf.len());
+                direct.read_exact_at(&mut bounce, offset).map(|()| buf.copy_from_slice(&bounce))
+            }
+            None => self.file.read_exact_at(buf, offset),
+        };
+        result.map_err(|source| self.io_error(Operation::Read, offset, len, source))
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        let len = buf.len() as u64;
+        check(self, Operation::Write, offset, len)?;
+        let result = match self.direct_for(offset, len) {
+            Some(direct) if is_aligned(buf) => direct.write_all_at(buf, offset),
+            Some(direct) => direct.write_all_at(&AlignedBuf::copy_of(buf), offset),
+            None => self.file.write_all_at(buf, offset),
+        };
+        result.map_err(|source| self.io_error(Operation::Write, offset, len, source))
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+        let len = total_len(bufs);
+        check(self, Operation::Write, offset, len)?;
+        if let [buf] = bufs {
+            return self.write_at(offset, buf);
+        }
+        let may_go_direct =
+            |buf: &IoSlice<'_>| is_aligned(buf) && buf.len().is_multiple_of(AlignedBuf::ALIGN);
+        let result = match self.direct_for(offset, len) {
+            Some(direct) if bufs.iter().all(may_go_direct) => {
+                write_all_vectored(direct, offset, bufs)
+            }
+            Some(direct) => direct.write_all_at(&gather(bufs, len), offset),
+            None => write_all_vectored(&self.file, offset, bufs),
+        };
+        result.map_err(|source| self.io_error(Operation::Write, offset, len, source))
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        if !self.writable {
+            return Ok(());
+        }
+        self.file.sync_data().map_err(|source| self.io_error(Operation::Flush, 0, self.len, source))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        check(self, Operation::Discard, offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let result = if self.is_block_device {
+            discard_blocks(&self.file, offset, len)
+        } else {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&self.file, flags, offset, len)
+        };
+        match result {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
+            Err(errno) => {
+                Err(self.io_error(Operation::Discard, offset, len, io::Error::from(errno)))
+            }
+        }
+    }
+}
+
+fn open_error(path: &Path) -> impl Fn(io::Error) -> Error {
+    move |source| Error::Open { path: path.to_owned(), source }
+}
+
+/// Passes regular files and block devices; says whether it is the latter.
+fn check_kind(path: &Path, metadata: &std::fs::Metadata) -> Result<bool, Error> {
+    let kind = metadata.file_type();
+    let found = if kind.is_file() {
+        return Ok(false);
+    } else if kind.is_block_device() {
+        return Ok(true);
+    } else if kind.is_dir() {
+        NotADevice::Directory
+    } else if kind.is_fifo() {
+        NotADevice::Fifo
+    } else if kind.is_char_device() {
+        NotADevice::CharacterDevice
+    } else if kind.is_socket() {
+        NotADevice::Socket
+    } else {
+        NotADevice::Unknown
+    };
+    Err(Error::NotADevice { path: path.to_owned(), found })
+}
+
+fn open_options(options: OpenOptions, is_block_device: bool) -> std::fs::OpenOptions {
+    let mut std_options = std::fs::OpenOptions::new();
+    std_options.read(true).write(options.write);
+    // On a block device, and without O_CREAT, this asks that the kernel not use it either (F1).
+    if is_block_device && options.write && options.lock {
+        std_options.custom_flags(OFlags::EXCL.bits().cast_signed());
+    }
+    std_options
+}
+
+/// Opens the file behind `file` once more, past the page cache.
+fn open_direct(path: &Path, file: &File, options: OpenOptions) -> Result<File, Error> {
+    let direct = std::fs::OpenOptions::new()
+        .read(true)
+        .write(options.write)
+        .custom_flags(OFlags::DIRECT.bits().cast_signed())
+        .open(path)
+        .map_err(open_error(path))?;
+    let (first, second) =
+        (file.metadata().map_err(open_error(path))?, direct.metadata().map_err(open_error(path))?);
+    if (first.dev(), first.ino()) != (second.dev(), second.ino()) {
+        let source = io::Error::other("the path names another file now");
+        return Err(Error::Open { path: path.to_owned(), source });
+    }
+    Ok(direct)
+}
+
+fn is_aligned(buf: &[u8]) -> bool {
+    buf.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN)
+}
+
+/// Copies `bufs` into one buffer that may go direct (F2).
+fn gather(bufs: &[IoSlice<'_>], len: u64) -> AlignedBuf {
+    let mut joined = AlignedBuf::zeroed(len as usize);
+    let mut at = 0;
+    for buf in bufs {
+        joined[at..at + buf.len()].copy_from_slice(buf);
+        at += buf.len();
+    }
+    joined
+}
+
+fn write_all_vectored(file: &File, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
+    let mut bufs = bufs.to_vec();
+    let mut rest = bufs.as_mut_slice();
+    let mut at = offset;
+    // Empty buffers at the front would make an honest answer of zero look like a full device.
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        let count = rest.len().min(IOVEC_MAX);
+        match rustix::io::pwritev(file, &rest[..count], at) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                at += written as u64;
+                IoSlice::advance_slices(&mut rest, written);
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Discards the whole sectors of a range of a block device.
+#[expect(unsafe_code, reason = "there is no safe call for this request")]
+fn discard_blocks(file: &File, offset: u64, len: u64) -> Result<(), Errno> {
+    /// `_IO(0x12, 119)`: takes two numbers of 64 bits, start and length.
+    const BLKDISCARD: rustix::ioctl::Opcode = 0x1277;
+    const SECTOR: u64 = 512;
+
+    let start = offset.next_multiple_of(SECTOR);
+    let end = (offset + len) / SECTOR * SECTOR;
+    if start >= end {
+        return Ok(());
+    }
+    // SAFETY: BLKDISCARD reads exactly two `u64` from its argument and writes nothing back, which is
+    // what this `Setter` passes; an older kernel without it answers with an error.
+    unsafe {
+        let request = rustix::ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([start, end - start]);
+        rustix::ioctl::ioctl(file, request)
+    }
+}
+
+#[cfg(test)]
+mod tests;

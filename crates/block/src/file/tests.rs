@@ -1,0 +1,216 @@
+//! Files of the machine as devices: what is refused, who is kept out, what arrives.
+
+use std::io::IoSlice;
+use std::os::unix::net::UnixListener;
+use std::process::Command;
+
+use buttress_base::Rng;
+use tempfile::TempDir;
+
+use super::*;
+
+fn image(dir: &TempDir, len: u64) -> PathBuf {
+    let path = dir.path().join("image");
+    drop(FileDevice::create(&path, len).expect("a new file"));
+    path
+}
+
+fn temp_dir() -> TempDir {
+    tempfile::tempdir().expect("a directory for the test")
+}
+
+/// Each thing that is not a device has its own message.
+#[test]
+fn refuses_what_is_not_a_device() {
+    let dir = temp_dir();
+    let found = |path: &Path| match FileDevice::open(path, OpenOptions::WRITE) {
+        Err(Error::NotADevice { found, .. }) => found,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(found(dir.path()), NotADevice::Directory);
+    assert_eq!(found(Path::new("/dev/null")), NotADevice::CharacterDevice);
+
+    let fifo = dir.path().join("fifo");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .expect("a named pipe");
+    assert_eq!(found(&fifo), NotADevice::Fifo);
+    let socket = dir.path().join("socket");
+    let _listener = UnixListener::bind(&socket).expect("a socket");
+    assert_eq!(found(&socket), NotADevice::Socket);
+
+    let empty = dir.path().join("empty");
+    std::fs::write(&empty, b"").expect("a file");
+    let error = FileDevice::open(&empty, OpenOptions::READ).expect_err("empty");
+    assert!(matches!(error, Error::Empty { .. }), "{error}");
+    let error = FileDevice::open(dir.path().join("none"), OpenOptions::READ).expect_err("absent");
+    assert!(matches!(error, Error::Open { .. }), "{error}");
+    let error = FileDevice::create(dir.path(), 4096).expect_err("a directory");
+    assert!(matches!(error, Error::NotADevice { .. }), "{error}");
+}
+
+/// F1: a second writer is refused and told who the first is; when that one goes, it may enter.
+#[test]
+fn second_writer_is_told_the_first() {
+    let dir = temp_dir();
+    let path = image(&dir, 1 << 20);
+    let first = FileDevice::open(&path, OpenOptions::WRITE).expect("nobody has it");
+    for options in [OpenOptions::WRITE, OpenOptions::READ] {
+        let error = FileDevice::open(&path, options).expect_err("somebody has it");
+        let Error::Locked { pid, .. } = error else { panic!("{error}") };
+        assert_eq!(pid, Some(std::process::id()));
+    }
+    let error = FileDevice::create(&path, 2 << 20).expect_err("somebody has it");
+    assert!(matches!(error, Error::Locked { .. }), "{error}");
+    assert_eq!(std::fs::metadata(&path).expect("it is there").len(), 1 << 20);
+
+    FileDevice::open(&path, OpenOptions { lock: false, ..OpenOptions::READ })
+        .expect("one who only looks");
+    drop(first);
+    FileDevice::open(&path, OpenOptions::WRITE).expect("nobody has it any more");
+}
+
+/// F1: a writer in another process is seen and named too.
+#[test]
+fn another_process_is_named() {
+    let dir = temp_dir();
+    let path = image(&dir, 1 << 20);
+    // The shell holds the lock itself and waits for its input to close.
+    let script = "exec 9<>\"$1\"; flock -n 9 || exit 1; echo held; read -r line";
+    let child = Command::new("sh")
+        .args(["-c", script, "sh"])
+        .arg(&path)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let Ok(mut child) = child else { return };
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).expect("piped");
+    if line == "held\n" {
+        let error = FileDevice::open(&path, OpenOptions::WRITE).expect_err("the child has it");
+        // `flock` the program took the lock on the shell's descriptor, under its own number: what
+        // can be said is that it was neither us nor unknown.
+        let Error::Locked { pid: Some(pid), .. } = error else { panic!("{error}") };
+        assert_ne!(pid, std::process::id());
+    }
+    drop(child.stdin.take());
+    child.wait().expect("it is our child");
+}
+
+/// F1: readers share, and keep a writer out.
+#[test]
+fn readers_share() {
+    let dir = temp_dir();
+    let path = image(&dir, 1 << 20);
+    let first = FileDevice::open(&path, OpenOptions::READ).expect("nobody has it");
+    let second = FileDevice::open(&path, OpenOptions::READ).expect("readers share");
+    let error = FileDevice::open(&path, OpenOptions::WRITE).expect_err("readers are inside");
+    assert!(matches!(error, Error::Locked { .. }), "{error}");
+    let error = first.write_at(0, b"no").expect_err("read only");
+    assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
+    drop((first, second));
+    FileDevice::open(&path, OpenOptions::WRITE).expect("they have left");
+}
+
+/// F2: buffered or direct, aligned or not, joined or not, the same bytes arrive.
+#[test]
+fn bytes_arrive_in_every_mode() {
+    const LEN: u64 = 1 << 20;
+    for direct in [false, true] {
+        let dir = temp_dir();
+        let path = image(&dir, LEN);
+        let options = OpenOptions { direct, ..OpenOptions::WRITE };
+        let device = match FileDevice::open(&path, options) {
+            Ok(device) => device,
+            // The filesystem under the tests may have no direct I/O.
+            Err(Error::Open { .. }) if direct => return,
+            Err(error) => panic!("{error}"),
+        };
+        let mut model = vec![0_u8; LEN as usize];
+        let mut rng = Rng::new(5);
+        for _ in 0..300 {
+            let unit = if rng.chance(1, 2) { 4096 } else { 1 };
+            let start = rng.below(LEN / unit) * unit;
+            let len = rng.below((LEN - start).min(65536) / unit + 1) * unit;
+            let range = start as usize..(start + len) as usize;
+            let mut bytes = AlignedBuf::zeroed(len as usize);
+            rng.fill(&mut bytes);
+            let cut = (rng.below(len + 1) / unit * unit) as usize;
+            match rng.below(4) {
+                0 => device.write_at(start, &bytes).expect("within the device"),
+                1 => device.write_at(start, &bytes.to_vec()).expect("within the device"),
+                2 => {
+                    let bufs = [IoSlice::new(&bytes[..cut]), IoSlice::new(&bytes[cut..])];
+                    device.write_vectored_at(start, &bufs).expect("within the device");
+                }
+                _ => {
+                    bytes.fill(0);
+                    device.discard(start, len).expect("within the device");
+                }
+            }
+            model[range.clone()].copy_from_slice(&bytes);
+            let mut found = vec![1; len as usize];
+            device.read_at(start, &mut found).expect("within the device");
+            assert!(found == model[range], "direct: {direct}");
+        }
+        device.flush().expect("a file");
+        drop(device);
+        assert!(std::fs::read(&path).expect("it is there") == model, "direct: {direct}");
+    }
+}
+
+/// More buffers than the kernel takes in one call are written all the same.
+#[test]
+fn writes_many_buffers() {
+    let dir = temp_dir();
+    let device = FileDevice::create(dir.path().join("image"), 1 << 20).expect("a new file");
+    let bytes: Vec<u8> = (0..5000_u32).map(|n| n as u8).collect();
+    let bufs: Vec<_> = bytes.chunks(2).map(IoSlice::new).collect();
+    assert!(bufs.len() > IOVEC_MAX);
+    device.write_vectored_at(77, &bufs).expect("within the device");
+    let mut found = vec![0; bytes.len()];
+    device.read_at(77, &mut found).expect("within the device");
+    assert_eq!(found, bytes);
+}
+
+/// D2: past the end is refused, and a file that was cut behind our back says so.
+#[test]
+fn past_the_end_is_an_error() {
+    let dir = temp_dir();
+    let path = image(&dir, 8192);
+    let device = FileDevice::open(&path, OpenOptions::WRITE).expect("nobody has it");
+    let mut buf = [0; 4096];
+    let error = device.read_at(8192, &mut buf).expect_err("past the end");
+    assert!(matches!(error, Error::PastEnd { device_len: 8192, .. }), "{error}");
+    let error = device.write_at(4097, &buf).expect_err("past the end");
+    assert!(matches!(error, Error::PastEnd { .. }), "{error}");
+    assert_eq!(std::fs::metadata(&path).expect("it is there").len(), 8192, "D2");
+
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .and_then(|file| file.set_len(4096))
+        .expect("our own file");
+    let error = device.read_at(4096, &mut buf).expect_err("cut");
+    assert!(matches!(error, Error::PastEnd { device_len: 4096, .. }), "{error}");
+}
+
+/// What is created is sparse, grown when it is there, and never cut.
+#[test]
+fn creates_sparse_files() {
+    let dir = temp_dir();
+    let path = dir.path().join("image");
+    let device = FileDevice::create(&path, 1 << 32).expect("a new file");
+    assert_eq!(device.len(), 1 << 32);
+    assert!(!device.is_block_device());
+    assert!(std::fs::metadata(&path).expect("it is there").blocks() < 1024);
+    drop(device);
+    assert_eq!(FileDevice::create(&path, 4096).expect("it is there").len(), 1 << 32);
+    assert_eq!(FileDevice::create(&path, 1 << 33).expect("it is there").len(), 1 << 33);
+}

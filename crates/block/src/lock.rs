@@ -1,0 +1,91 @@
+//! Who may have a device open: one writer alone, or any number of readers.
+//!
+//! # Place
+//!
+//! `flock(2)` on the open file: it goes when the descriptor does, however the process ends, and two
+//! descriptors of one process exclude each other like those of two. The kernel does not say who is
+//! in the way, so the holder is looked up in `/proc/locks`, for the message alone.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::error::Error;
+
+/// Locks `file` for as long as it is open: alone for a writer, shared for a reader.
+pub(crate) fn lock(file: &File, path: &Path, alone: bool) -> Result<(), Error> {
+    let operation = if alone {
+        FlockOperation::NonBlockingLockExclusive
+    } else {
+        FlockOperation::NonBlockingLockShared
+    };
+    loop {
+        match flock(file, operation) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) => {
+                return Err(Error::Locked { path: path.to_owned(), pid: holder(file) });
+            }
+            // Some network filesystems have no locks at all. Two writers there are the price of
+            // any writer there.
+            Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => {
+                tracing::warn!(path = %path.display(), "this filesystem has no locks");
+                return Ok(());
+            }
+            Err(errno) => {
+                return Err(Error::Open { path: path.to_owned(), source: io::Error::from(errno) });
+            }
+        }
+    }
+}
+
+/// Looks up who holds a lock on the inode behind `file`.
+fn holder(file: &File) -> Option<u32> {
+    let metadata = file.metadata().ok()?;
+    let table = std::fs::read_to_string("/proc/locks").ok()?;
+    let device = metadata.dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let inode = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
+    holder_in(&table, &inode)
+}
+
+/// Finds the first holder of a lock on `inode` in the text of `/proc/locks`.
+///
+/// A line reads `1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF`; one that only waits has an arrow
+/// after its number and is passed over. A holder outside our pid namespace is shown as 0 or less.
+fn holder_in(table: &str, inode: &str) -> Option<u32> {
+    table.lines().find_map(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        if fields.next()? == "->" {
+            return None;
+        }
+        let pid = fields.nth(2)?;
+        let at = fields.next()?;
+        (at == inode).then(|| pid.parse().ok().filter(|&pid| pid > 0)).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The holder is read from the right line: not a waiter's, not another inode's.
+    #[test]
+    fn reads_the_table() {
+        let table = "1: POSIX  ADVISORY  WRITE 11 fd:01:77 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 22 fd:01:78 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 33 fd:01:79 0 EOF\n\
+                     3: FLOCK  ADVISORY  READ  44 fd:01:79 0 EOF\n\
+                     4: FLOCK  ADVISORY  READ  -1 fd:01:80 0 EOF\n\
+                     garbage\n";
+        assert_eq!(holder_in(table, "fd:01:78"), Some(22));
+        assert_eq!(holder_in(table, "fd:01:79"), Some(44));
+        assert_eq!(holder_in(table, "fd:01:80"), None);
+        assert_eq!(holder_in(table, "fd:01:7"), None);
+        assert_eq!(holder_in("", "fd:01:7"), None);
+    }
+}

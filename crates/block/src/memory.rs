@@ -1,0 +1,230 @@
+//! A device in memory, for tests: sparse, so that one of many gigabytes costs what is written.
+//!
+//! # Locks
+//!
+//! Takes [`Rank::MemoryDevice`], one shard at a time. A request over several blocks is not atomic,
+//! as it would not be on a disk.
+
+use std::collections::HashMap;
+
+use buttress_base::{Rank, Ranked};
+
+use crate::device::{Device, check};
+use crate::error::{Error, Operation};
+
+/// A device of zeroes until written.
+#[derive(Debug)]
+pub struct MemoryDevice {
+    name: String,
+    len: u64,
+    writable: bool,
+    shards: [Ranked<Blocks>; SHARD_COUNT],
+}
+
+/// Blocks by number; an absent one is all zeroes.
+type Blocks = HashMap<u64, Box<[u8]>>;
+
+const SHARD_COUNT: usize = 16;
+const BLOCK_LEN: u64 = 16 << 10;
+
+impl MemoryDevice {
+    /// Creates a writable device of `len` zero bytes.
+    #[must_use]
+    pub fn new(len: u64) -> Self {
+        Self::named("memory", len)
+    }
+
+    /// Creates a writable device with a name of its own, for tests with several.
+    #[must_use]
+    pub fn named(name: &str, len: u64) -> Self {
+        let shards = std::array::from_fn(|_| Ranked::new(Rank::MemoryDevice, Blocks::new()));
+        Self { name: name.to_owned(), len, writable: true, shards }
+    }
+
+    /// Returns the same device, refusing writes.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.writable = false;
+        self
+    }
+
+    /// Copies the device as it is now: what a crash would leave if every write had survived.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        let shards = self
+            .shards
+            .each_ref()
+            .map(|shard| Ranked::new(Rank::MemoryDevice, shard.lock().clone()));
+        Self { name: self.name.clone(), len: self.len, writable: true, shards }
+    }
+
+    /// Copies the device to one of another length, cutting or extending it at its end.
+    #[must_use]
+    pub fn fork_resized(&self, len: u64) -> Self {
+        let mut copy = self.fork();
+        copy.len = len;
+        for shard in &mut copy.shards {
+            shard.get_mut().retain(|&number, block| {
+                let start = number * BLOCK_LEN;
+                if start + BLOCK_LEN > len && start < len {
+                    block[(len - start) as usize..].fill(0);
+                }
+                start < len
+            });
+        }
+        copy
+    }
+
+    /// Returns how many bytes of memory hold the content.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().len() as u64 * BLOCK_LEN).sum()
+    }
+
+    fn shard(&self, block: u64) -> &Ranked<Blocks> {
+        &self.shards[(block % SHARD_COUNT as u64) as usize]
+    }
+}
+
+/// Cuts `offset..offset + len` at block ends: (block number, start within it, length).
+fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
+    let end = offset + len;
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        if at == end {
+            return None;
+        }
+        let start = at % BLOCK_LEN;
+        let piece = (BLOCK_LEN - start).min(end - at);
+        let block = at / BLOCK_LEN;
+        at += piece;
+        Some((block, start as usize, piece as usize))
+    })
+}
+
+impl Device for MemoryDevice {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn writable(&self) -> bool {
+        self.writable
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        check(self, Operation::Read, offset, buf.len() as u64)?;
+        let mut rest = buf;
+        for (number, start, len) in pieces(offset, rest.len() as u64) {
+            let (part, after) = rest.split_at_mut(len);
+            match self.shard(number).lock().get(&number) {
+                Some(block) => part.copy_from_slice(&block[start..start + len]),
+                None => part.fill(0),
+            }
+            rest = after;
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        check(self, Operation::Write, offset, buf.len() as u64)?;
+        let mut rest = buf;
+        for (number, start, len) in pieces(offset, buf.len() as u64) {
+            let (part, after) = rest.split_at(len);
+            let mut blocks = self.shard(number).lock();
+            let block = blocks
+                .entry(number)
+                .or_insert_with(|| vec![0; BLOCK_LEN as usize].into_boxed_slice());
+            block[start..start + len].copy_from_slice(part);
+            rest = after;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Reads as zeroes afterwards, and gives the memory of whole blocks back.
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        check(self, Operation::Discard, offset, len)?;
+        for (number, start, len) in pieces(offset, len) {
+            let mut blocks = self.shard(number).lock();
+            if len as u64 == BLOCK_LEN {
+                blocks.remove(&number);
+            } else if let Some(block) = blocks.get_mut(&number) {
+                block[start..start + len].fill(0);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+
+    use buttress_base::Rng;
+
+    use super::*;
+
+    /// D1: any sequence of writes and discards reads back as from a plain array.
+    #[test]
+    fn agrees_with_an_array() {
+        const LEN: u64 = 5 * BLOCK_LEN + 100;
+        let device = MemoryDevice::new(LEN);
+        let mut model = vec![0_u8; LEN as usize];
+        let mut rng = Rng::new(11);
+        for _ in 0..500 {
+            let start = rng.below(LEN);
+            let len = rng.below((LEN - start).min(3 * BLOCK_LEN) + 1);
+            let range = start as usize..(start + len) as usize;
+            if rng.chance(1, 4) {
+                device.discard(start, len).expect("within the device");
+                model[range].fill(0);
+            } else {
+                let mut bytes = vec![0; len as usize];
+                rng.fill(&mut bytes);
+                let (left, right) = bytes.split_at(bytes.len() / 3);
+                let bufs = [IoSlice::new(left), IoSlice::new(right)];
+                device.write_vectored_at(start, &bufs).expect("within the device");
+                model[range].copy_from_slice(&bytes);
+            }
+        }
+        let mut found = vec![1; LEN as usize];
+        device.read_at(0, &mut found).expect("within the device");
+        assert!(found == model);
+    }
+
+    /// D2: past the end is an error with the facts, overflow included.
+    #[test]
+    fn refuses_past_the_end() {
+        let device = MemoryDevice::new(8192);
+        let mut buf = [0; 4096];
+        device.read_at(4096, &mut buf).expect("the last page is within the device");
+        for offset in [4097, 8192, u64::MAX, u64::MAX - 4095] {
+            let error = device.read_at(offset, &mut buf).expect_err("past the end");
+            assert!(matches!(error, Error::PastEnd { device_len: 8192, .. }), "{error}");
+            device.write_at(offset, &buf).expect_err("past the end");
+        }
+        let error = device.read_only().write_at(0, &buf).expect_err("read only");
+        assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
+    }
+
+    /// A fork is a copy: later writes do not reach it.
+    #[test]
+    fn forks() {
+        let device = MemoryDevice::new(1 << 40);
+        device.write_at(1 << 39, b"before").expect("within the device");
+        let copy = device.fork();
+        device.write_at(1 << 39, b"after!").expect("within the device");
+        let mut buf = [0; 6];
+        copy.read_at(1 << 39, &mut buf).expect("within the device");
+        assert_eq!(&buf, b"before");
+        assert_eq!(copy.resident_bytes(), BLOCK_LEN);
+        assert_eq!(device.fork_resized(4096).resident_bytes(), 0);
+    }
+}
