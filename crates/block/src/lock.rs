@@ -10,11 +10,15 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::error::Error;
+
+const RETRIES_MAX: u32 = 10;
+const RETRY_AFTER: Duration = Duration::from_millis(10);
 
 /// Locks `file` for as long as it is open: alone for a writer, shared for a reader.
 pub(crate) fn lock(file: &File, path: &Path, alone: bool) -> Result<(), Error> {
@@ -23,10 +27,17 @@ pub(crate) fn lock(file: &File, path: &Path, alone: bool) -> Result<(), Error> {
     } else {
         FlockOperation::NonBlockingLockShared
     };
+    let mut tries_left = RETRIES_MAX;
     loop {
         match flock(file, operation) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
+            // A lock may outlive its holder for an instant, in a child that was forked and is not
+            // yet the program it will be; and udev holds new block devices while it looks at them.
+            Err(Errno::WOULDBLOCK) if tries_left > 0 => {
+                tries_left -= 1;
+                std::thread::sleep(RETRY_AFTER);
+            }
             Err(Errno::WOULDBLOCK) => {
                 return Err(Error::Locked { path: path.to_owned(), pid: holder(file) });
             }

@@ -91,7 +91,7 @@ fn another_process_is_named() {
     let Ok(mut child) = child else { return };
     let mut line = String::new();
     let stdout = child.stdout.take().expect("piped");
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).expect("piped");
+    io::BufRead::read_line(&mut io::BufReader::new(stdout), &mut line).expect("piped");
     if line == "held\n" {
         let error = FileDevice::open(&path, OpenOptions::WRITE).expect_err("the child has it");
         // `flock` the program took the lock on the shell's descriptor, under its own number: what
