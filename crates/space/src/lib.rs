@@ -1,1 +1,52 @@
 //! Who may have how much, and where. Decides, records nothing.
+//!
+//! # Place
+//!
+//! Arithmetic in memory: no I/O, no trees. `txn` tells it which block groups there are and what is
+//! free in them, asks it for addresses and promises, and records what it answers in the extent,
+//! block-group and free-space trees.
+//!
+//! # Where things are
+//!
+//! ```text
+//! kind               data, metadata, system
+//! extent_set         disjoint ranges that refuse double insertion
+//! free_extents       the free space of one group, by offset and by size
+//! group              one block group: its bytes by state, its summary
+//! directory          all groups, sorted, immutable
+//! account            one kind of space: total, used, promised, ...
+//! reserve            promises that give themselves back
+//! goals              where each stream allocated last
+//! space              the gate: groups, states of bytes, figures
+//! allocate           choosing a group and an extent
+//! free_space_form    the free-space tree's two ways to write down a group
+//! ```
+//!
+//! # Locks
+//!
+//! Outermost first: the directory's writers, one group, one account. No two groups at once.
+
+mod error;
+mod kind;
+
+mod extent_set;
+mod free_extents;
+
+mod account;
+mod directory;
+mod goals;
+mod group;
+mod reserve;
+
+mod allocate;
+mod space;
+
+pub mod free_space_form;
+
+pub use account::Account;
+pub use allocate::{AllocRequest, Outcome};
+pub use error::Error;
+pub use group::{Group, GroupInit, GroupUsage};
+pub use kind::SpaceKind;
+pub use reserve::{DataReservation, MetaHold, Short};
+pub use space::Space;

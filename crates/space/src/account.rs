@@ -1,0 +1,288 @@
+//! The account of one kind of space: who has its bytes, and to whom they are promised.
+//!
+//! # Place
+//!
+//! One for data, one for metadata, one for system. A group changes it while its own lock is held,
+//! by the difference that a change of state made, so that an account is always the sum of its
+//! groups; promises change it alone.
+//!
+//! # Invariants
+//!
+//! - **A1** Every figure but `may_use` and `global_reserve` is the sum of that figure over the
+//!   groups of the kind.
+//! - **A2** `may_use` is the sum of the live promises.
+//! - **A3** A promise is made only if it fits beside everything else at that moment.
+//!
+//! Nothing here bounds what is *allocated*: a commit must go on when promises are already all
+//! there is. What protects it is that callers reserve before they begin.
+//!
+//! # Locks
+//!
+//! Takes [`Rank::Leaf`], inside a group's lock or alone, and nothing inside it.
+
+use std::fmt;
+#[cfg(debug_assertions)]
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use buttress_base::{Rank, Ranked};
+
+use crate::{Short, SpaceKind};
+
+/// A tenth of the global reserve is for the commit alone, whoever else may dip into it.
+const GLOBAL_KEPT_DIVISOR: u64 = 10;
+
+/// The bytes of one kind of space by state, as they were at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// Which kind of space.
+    pub kind: SpaceKind,
+    /// Bytes of all its groups.
+    pub total: u64,
+    /// Referenced by a recorded extent.
+    pub used: u64,
+    /// Chosen by an allocation, not recorded yet.
+    pub reserved: u64,
+    /// Freed, but still reachable from the last commit.
+    pub pinned: u64,
+    /// What could be allocated in groups that are read-only.
+    pub read_only: u64,
+    /// Under superblocks.
+    pub super_bytes: u64,
+    /// Promised to operations that have not allocated yet.
+    pub may_use: u64,
+    /// Kept back so that a commit, and what frees space, can always proceed.
+    pub global_reserve: u64,
+}
+
+impl Account {
+    fn new(kind: SpaceKind) -> Self {
+        Self {
+            kind,
+            total: 0,
+            used: 0,
+            reserved: 0,
+            pinned: 0,
+            read_only: 0,
+            super_bytes: 0,
+            may_use: 0,
+            global_reserve: 0,
+        }
+    }
+
+    /// Bytes that a commit would leave as they are: everything but what is free or promised.
+    #[must_use]
+    pub fn occupied(&self) -> u64 {
+        // The groups' figures are disjoint parts of their lengths, which fit one address space.
+        self.used + self.reserved + self.pinned + self.read_only + self.super_bytes
+    }
+
+    /// Bytes that can be allocated now, promised or not.
+    #[must_use]
+    pub fn free(&self) -> u64 {
+        self.total.saturating_sub(self.occupied())
+    }
+
+    /// Bytes that can still be promised.
+    #[must_use]
+    pub fn available(&self) -> u64 {
+        self.free().saturating_sub(self.may_use.saturating_add(self.global_reserve))
+    }
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, total, used, reserved, pinned, read_only, super_bytes, .. } = self;
+        let Self { may_use, global_reserve, .. } = self;
+        write!(
+            f,
+            "{kind}: total {total}, used {used}, reserved {reserved}, pinned {pinned}, \
+             read-only {read_only}, superblocks {super_bytes}, promised {may_use}, \
+             global reserve {global_reserve}"
+        )
+    }
+}
+
+/// What one group contributes to its account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) used: u64,
+    pub(crate) reserved: u64,
+    pub(crate) pinned: u64,
+    pub(crate) read_only: u64,
+}
+
+/// An account that can be changed.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    account: Ranked<Account>,
+    /// A2 again, counted by the promises themselves.
+    #[cfg(debug_assertions)]
+    promised: AtomicU64,
+}
+
+impl Ledger {
+    pub(crate) fn new(kind: SpaceKind) -> Self {
+        Self {
+            account: Ranked::new(Rank::Leaf, Account::new(kind)),
+            #[cfg(debug_assertions)]
+            promised: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn snapshot(&self) -> Account {
+        *self.account.lock()
+    }
+
+    /// Counts a new group.
+    pub(crate) fn grow(&self, len: u64, super_bytes: u64, counts: Counts) {
+        let mut account = self.account.lock();
+        account.total += len;
+        account.super_bytes += super_bytes;
+        change(&mut account, Counts::default(), counts);
+    }
+
+    /// Forgets an empty group, unless promises need it; then says how many bytes would be missing.
+    pub(crate) fn shrink(&self, len: u64, super_bytes: u64, counts: Counts) -> Result<(), Short> {
+        let mut account = self.account.lock();
+        let leaving = len - super_bytes - counts.read_only;
+        let available = account.available();
+        if available < leaving {
+            return Err(Short { missing: leaving - available });
+        }
+        account.total -= len;
+        account.super_bytes -= super_bytes;
+        change(&mut account, counts, Counts::default());
+        Ok(())
+    }
+
+    /// Follows a group from one state to the next; `kept` bytes of promises became allocations.
+    pub(crate) fn shift(&self, before: Counts, after: Counts, kept: u64) {
+        if before == after {
+            return;
+        }
+        let mut account = self.account.lock();
+        change(&mut account, before, after);
+        account.may_use =
+            account.may_use.checked_sub(kept).expect("A2: a promise kept was made before");
+    }
+
+    /// Promises `bytes`, all or none (A3).
+    pub(crate) fn promise(&self, bytes: u64, dip: Dip) -> Result<(), Short> {
+        let mut account = self.account.lock();
+        let kept_back = match dip {
+            Dip::Never => account.global_reserve,
+            Dip::IntoGlobal => account.global_reserve / GLOBAL_KEPT_DIVISOR,
+        };
+        let needed = account.may_use.saturating_add(kept_back).saturating_add(bytes);
+        let free = account.free();
+        if needed > free {
+            return Err(Short { missing: needed - free });
+        }
+        account.may_use += bytes;
+        Ok(())
+    }
+
+    /// Takes back a promise that was not kept.
+    pub(crate) fn release(&self, bytes: u64) {
+        let mut account = self.account.lock();
+        account.may_use =
+            account.may_use.checked_sub(bytes).expect("A2: a promise given back was made before");
+    }
+
+    pub(crate) fn set_global_reserve(&self, bytes: u64) {
+        self.account.lock().global_reserve = bytes;
+    }
+
+    /// Counts what live promises hold, apart from `may_use`.
+    pub(crate) fn tally(&self, made: u64, gone: u64) {
+        #[cfg(debug_assertions)]
+        {
+            self.promised.fetch_add(made, Ordering::Relaxed);
+            self.promised.fetch_sub(gone, Ordering::Relaxed);
+        }
+        #[cfg(not(debug_assertions))]
+        let _ = (made, gone);
+    }
+
+    /// Compares with what the groups add up to. Only means something while nothing changes.
+    pub(crate) fn verify(&self, expected: &Account) -> Result<(), String> {
+        let found = self.snapshot();
+        let expected =
+            Account { may_use: found.may_use, global_reserve: found.global_reserve, ..*expected };
+        if found != expected {
+            return Err(format!("A1: account is {found}; its groups add up to {expected}"));
+        }
+        #[cfg(debug_assertions)]
+        {
+            let promised = self.promised.load(Ordering::Relaxed);
+            if promised != found.may_use {
+                return Err(format!("A2: promises hold {promised}; account is {found}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a promise may be made from the global reserve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dip {
+    Never,
+    IntoGlobal,
+}
+
+fn change(account: &mut Account, before: Counts, after: Counts) {
+    let moved = |total: u64, before: u64, after: u64| {
+        (total + after).checked_sub(before).expect("A1: an account holds its groups")
+    };
+    account.used = moved(account.used, before.used, after.used);
+    account.reserved = moved(account.reserved, before.reserved, after.reserved);
+    account.pinned = moved(account.pinned, before.pinned, after.pinned);
+    account.read_only = moved(account.read_only, before.read_only, after.read_only);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger(len: u64) -> Ledger {
+        let ledger = Ledger::new(SpaceKind::Metadata);
+        ledger.grow(len, 0, Counts::default());
+        ledger
+    }
+
+    /// A3: what does not fit is refused with what is missing, and changes nothing.
+    #[test]
+    fn refuses_with_the_shortfall() {
+        let ledger = ledger(100);
+        ledger.promise(60, Dip::Never).expect("40 are left");
+        assert_eq!(ledger.promise(50, Dip::Never), Err(Short { missing: 10 }));
+        assert_eq!(ledger.snapshot().may_use, 60);
+        ledger.release(60);
+        assert_eq!(ledger.snapshot().available(), 100);
+    }
+
+    /// A3: the global reserve is out of reach, but for what frees space, and for that not whole.
+    #[test]
+    fn keeps_the_global_reserve() {
+        let ledger = ledger(100);
+        ledger.set_global_reserve(50);
+        assert_eq!(ledger.promise(60, Dip::Never), Err(Short { missing: 10 }));
+        ledger.promise(60, Dip::IntoGlobal).expect("5 of the reserve stay");
+        assert_eq!(ledger.promise(36, Dip::IntoGlobal), Err(Short { missing: 1 }));
+        ledger.promise(35, Dip::IntoGlobal).expect("exactly the rest");
+        assert_eq!(ledger.promise(1, Dip::Never), Err(Short { missing: 46 }));
+    }
+
+    /// A group stays while promises need it.
+    #[test]
+    fn shrinks_only_by_what_nobody_needs() {
+        let ledger = ledger(100);
+        ledger.grow(50, 10, Counts::default());
+        ledger.promise(120, Dip::Never).expect("140 are free");
+        let gone = ledger.shrink(50, 10, Counts::default());
+        assert_eq!(gone, Err(Short { missing: 20 }));
+        ledger.release(20);
+        ledger.shrink(50, 10, Counts::default()).expect("100 remain for 100");
+        assert_eq!(ledger.snapshot().total, 100);
+    }
+}

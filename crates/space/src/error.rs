@@ -1,0 +1,111 @@
+//! What can be wrong with what a disk says about its space.
+//!
+//! # Place
+//!
+//! Only facts that come from a disk, or a caller's request that cannot be granted, are errors here.
+//! A double free or a promise spent twice is a bug in this program and ends in an assertion.
+
+use buttress_format::{BlockGroupFlags, Extent, Logical};
+
+/// A block group, or what is said to be free in it, makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The flags name no kind of space, or several: mixed groups are not written to.
+    #[error("block group {start} has flags {flags:?}, which name no single kind of space")]
+    Kind {
+        /// First byte of the group.
+        start: Logical,
+        /// Its flags.
+        flags: BlockGroupFlags,
+    },
+    /// The range is empty, ends past the address space, or is not made of whole sectors.
+    #[error("block group {start} with {len} bytes is not a range of whole sectors")]
+    Range {
+        /// First byte of the group.
+        start: Logical,
+        /// Its length.
+        len: u64,
+    },
+    /// Two groups claim the same addresses.
+    #[error("block group {start} overlaps the one at {other}")]
+    Overlap {
+        /// The group being added.
+        start: Logical,
+        /// The group that is there.
+        other: Logical,
+    },
+    /// More bytes are in use than the group has.
+    #[error("block group {start} says {used} bytes are used, {room} is all it can hold")]
+    Used {
+        /// First byte of the group.
+        start: Logical,
+        /// Bytes said to be used.
+        used: u64,
+        /// Bytes of the group that are no superblock.
+        room: u64,
+    },
+    /// No group has this address.
+    #[error("no block group at {at}")]
+    NoGroup {
+        /// The address asked for.
+        at: Logical,
+    },
+    /// An extent lies outside the group it is said to be in, or across two.
+    #[error("extent {start}+{len} does not lie inside one block group ({group})", start = extent.start, len = extent.len)]
+    Outside {
+        /// First byte of the group.
+        group: Logical,
+        /// The extent.
+        extent: Extent,
+    },
+    /// A free extent does not consist of whole sectors.
+    #[error("free extent {start}+{len} is not made of whole sectors", start = extent.start, len = extent.len)]
+    Unaligned {
+        /// The extent.
+        extent: Extent,
+    },
+    /// A free extent overlaps the one before it, or comes before it.
+    #[error("free extent {start}+{len} overlaps an earlier one", start = extent.start, len = extent.len)]
+    Disorder {
+        /// The extent.
+        extent: Extent,
+    },
+    /// The free-space tree and the block group's item disagree.
+    #[error("block group {group} has {found} free bytes, its use leaves {expected}")]
+    FreeBytes {
+        /// First byte of the group.
+        group: Logical,
+        /// What length, use, superblocks and pinned bytes leave.
+        expected: u64,
+        /// What the free-space tree says.
+        found: u64,
+    },
+    /// An extent to be released is not in use: the extent tree holds it twice, or the group's
+    /// count of used bytes is too low.
+    #[error("extent {start}+{len} is released but not in use", start = extent.start, len = extent.len)]
+    NotUsed {
+        /// The extent.
+        extent: Extent,
+    },
+    /// The group still holds something.
+    #[error("block group {start} is not empty: {used} used, {reserved} reserved, {pinned} pinned")]
+    NotEmpty {
+        /// First byte of the group.
+        start: Logical,
+        /// Bytes in use.
+        used: u64,
+        /// Bytes chosen by an allocation and not recorded yet.
+        reserved: u64,
+        /// Bytes freed and not published yet.
+        pinned: u64,
+    },
+    /// Without the group, what is left would not cover what was promised.
+    #[error("block group {start} is needed: {missing} promised bytes would have no room")]
+    Promised {
+        /// First byte of the group.
+        start: Logical,
+        /// Bytes that would be short.
+        missing: u64,
+    },
+}

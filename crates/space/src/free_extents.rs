@@ -1,0 +1,209 @@
+//! The free space of one group: extents by offset, and by how much of each can be used.
+//!
+//! # Place
+//!
+//! Inside a group's lock. Answers where something fits in time logarithmic in the number of
+//! extents; the one walk it makes is bounded.
+//!
+//! # Invariants
+//!
+//! - **F1** Free extents are not empty, do not overlap and do not touch.
+//! - **F2** Every extent with at least one usable unit is in the size index, under the bytes that
+//!   remain when its ends are cut to whole units; nothing else is.
+//! - **F3** `bytes` is the sum of the extents' lengths, cut-off ends included.
+//!
+//! A unit is what the group hands out: a sector for data, a node for metadata. Metadata groups of
+//! old volumes can have free extents that do not begin at a multiple of the node size, and an
+//! index by plain length would promise what alignment then takes away.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use buttress_format::{Extent, Logical};
+
+/// Extents that a first-fit walk looks at before the size index answers instead.
+const WALK_MAX: usize = 64;
+
+/// Free extents of a group under two indexes.
+#[derive(Clone, Debug)]
+pub(crate) struct FreeExtents {
+    unit: u64,
+    /// Start to end.
+    by_start: BTreeMap<u64, u64>,
+    /// (usable bytes, start).
+    by_size: BTreeSet<(u64, u64)>,
+    bytes: u64,
+}
+
+impl FreeExtents {
+    /// Nothing free, for a group that hands out multiples of `unit`.
+    pub(crate) fn new(unit: u64) -> Self {
+        assert!(unit.is_power_of_two(), "a unit of {unit} bytes");
+        Self { unit, by_start: BTreeMap::new(), by_size: BTreeSet::new(), bytes: 0 }
+    }
+
+    /// Free bytes, usable or not.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The most that one allocation can get.
+    pub(crate) fn largest(&self) -> u64 {
+        self.by_size.last().map_or(0, |&(usable, _)| usable)
+    }
+
+    /// The extents as (start, end), ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.by_start.iter().map(|(&start, &end)| (start, end))
+    }
+
+    /// Whether any byte of `start..end` is free.
+    pub(crate) fn overlaps(&self, start: u64, end: u64) -> bool {
+        self.by_start.range(..end).next_back().is_some_and(|(_, &free_end)| free_end > start)
+    }
+
+    /// First usable address at or after `from` in `start..end`, and the usable bytes from there.
+    fn usable(&self, from: u64, end: u64) -> (u64, u64) {
+        let mask = self.unit - 1;
+        let Some(first) = from.checked_add(mask).map(|x| x & !mask) else { return (from, 0) };
+        (first, (end & !mask).saturating_sub(first))
+    }
+
+    /// Makes `start..end` free, merging it with its neighbours.
+    ///
+    /// # Panics
+    ///
+    /// When a byte of it is free already: it was freed twice.
+    pub(crate) fn insert(&mut self, start: u64, end: u64) {
+        assert!(start < end, "F1: empty extent at {start}");
+        let mut merged = (start, end);
+        if let Some((&s, &e)) = self.by_start.range(..end).next_back() {
+            assert!(e <= start, "F1: {start}..{end} is freed, {s}..{e} is free already");
+            if e == start {
+                self.forget(s, e);
+                merged.0 = s;
+            }
+        }
+        if let Some(&e) = self.by_start.get(&end) {
+            self.forget(end, e);
+            merged.1 = e;
+        }
+        self.remember(merged.0, merged.1);
+    }
+
+    /// Takes `start..end`, which must lie inside one free extent.
+    ///
+    /// # Panics
+    ///
+    /// When it does not: a search found what is not there.
+    fn take(&mut self, start: u64, end: u64) {
+        let found = self.by_start.range(..=start).next_back().map(|(&s, &e)| (s, e));
+        let (s, e) = found.expect("F1: a search only returns addresses that are free");
+        assert!(start < end && end <= e, "F1: {start}..{end} is not inside {s}..{e}");
+        self.forget(s, e);
+        if s < start {
+            self.remember(s, start);
+        }
+        if end < e {
+            self.remember(end, e);
+        }
+    }
+
+    /// `want` contiguous bytes: at or soon after `goal`, else where the group first has them, else
+    /// in the smallest extent that does. Keeps what is allocated together close together.
+    pub(crate) fn take_near(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
+        if self.largest() < want {
+            return None;
+        }
+        let goal = goal.unwrap_or(0);
+        let first = self.by_start.range(..=goal).next_back().map_or(goal, |(&s, _)| s);
+        let ahead = self.by_start.range(first..).map(|(&s, &e)| (s.max(goal), e));
+        let behind = self.by_start.range(..first).map(|(&s, &e)| (s, e));
+        let near = ahead
+            .chain(behind)
+            .take(WALK_MAX)
+            .map(|(from, end)| self.usable(from, end))
+            .find(|&(_, usable)| usable >= want)
+            .map(|(at, _)| at);
+        let at = near.or_else(|| self.best_fit(want))?;
+        Some(self.cut(at, want))
+    }
+
+    /// `want` contiguous bytes: right at `goal` if they are free there, else in the smallest extent
+    /// that has them, so that large ones stay large.
+    pub(crate) fn take_fitting(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
+        let at_goal = goal.filter(|&goal| {
+            let around = self.by_start.range(..=goal).next_back();
+            around.is_some_and(|(_, &end)| self.usable(goal, end) >= (goal, want))
+                && goal & (self.unit - 1) == 0
+        });
+        let at = at_goal.or_else(|| self.best_fit(want))?;
+        Some(self.cut(at, want))
+    }
+
+    /// The largest extent, or the first `want` bytes of it; nothing below `min`.
+    pub(crate) fn take_largest(&mut self, want: u64, min: u64) -> Option<Extent> {
+        let &(usable, start) = self.by_size.last()?;
+        if usable < min {
+            return None;
+        }
+        let (at, _) = self.usable(start, u64::MAX);
+        Some(self.cut(at, usable.min(want)))
+    }
+
+    /// Where the smallest extent that has `want` usable bytes begins to be usable.
+    fn best_fit(&self, want: u64) -> Option<u64> {
+        let &(_, start) = self.by_size.range((want, 0)..).next()?;
+        Some(self.usable(start, u64::MAX).0)
+    }
+
+    fn cut(&mut self, at: u64, len: u64) -> Extent {
+        assert!(at.is_multiple_of(self.unit) && len.is_multiple_of(self.unit), "F2: {at}+{len}");
+        self.take(at, at + len);
+        Extent { start: Logical(at), len }
+    }
+
+    fn remember(&mut self, start: u64, end: u64) {
+        self.bytes += end - start;
+        self.by_start.insert(start, end);
+        let (_, usable) = self.usable(start, end);
+        if usable > 0 {
+            self.by_size.insert((usable, start));
+        }
+    }
+
+    fn forget(&mut self, start: u64, end: u64) {
+        self.bytes -= end - start;
+        let was = self.by_start.remove(&start);
+        debug_assert_eq!(was, Some(end), "F1");
+        let (_, usable) = self.usable(start, end);
+        if usable > 0 {
+            let indexed = self.by_size.remove(&(usable, start));
+            assert!(indexed, "F2: {start}..{end} is in one index only");
+        }
+    }
+
+    /// Walks both indexes and compares them.
+    pub(crate) fn verify(&self) -> Result<(), String> {
+        let mut bytes = 0;
+        let mut sizes = BTreeSet::new();
+        let mut last_end = None;
+        for (start, end) in self.iter() {
+            if start >= end || last_end.is_some_and(|last| last >= start) {
+                return Err(format!("F1: free extent {start}..{end} after one to {last_end:?}"));
+            }
+            last_end = Some(end);
+            bytes += end - start;
+            let (_, usable) = self.usable(start, end);
+            if usable > 0 {
+                sizes.insert((usable, start));
+            }
+        }
+        if sizes != self.by_size {
+            return Err(format!("F2: {} extents by size, {} expected", self.by_size.len(), sizes.len()));
+        }
+        if bytes != self.bytes {
+            return Err(format!("F3: {bytes} bytes in extents, {} counted", self.bytes));
+        }
+        Ok(())
+    }
+}

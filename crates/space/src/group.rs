@@ -1,0 +1,448 @@
+//! One block group: its bytes by state, and a summary that can be read without its lock.
+//!
+//! # Place
+//!
+//! [`Space`](crate::Space) finds groups and moves bytes between states; a group knows which bytes
+//! those are. What it answers is about *now*: the figures of the transaction being committed are
+//! `txn`'s own sums, for the next transaction is already allocating.
+//!
+//! # Invariants
+//!
+//! - **G1** Every byte is in one state: free, reserved, used, pinned, or under a superblock.
+//! - **G2** Once loaded, a group knows all its free extents; before, it hands out nothing.
+//! - **G3** The summary is what the state says, whenever the lock is free.
+//!
+//! What was unpinned before loading is remembered apart, because the free-space tree that is read
+//! for loading may be older than that.
+//!
+//! # Locks
+//!
+//! Takes [`Rank::BlockGroup`], and the account inside it. It does not cover the summary, which may
+//! be behind for a reader that does not hold it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use buttress_base::{Held, Rank, Ranked};
+use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
+
+use crate::account::{Counts, Ledger};
+use crate::extent_set::ExtentSet;
+use crate::free_extents::FreeExtents;
+use crate::{Error, SpaceKind};
+
+/// What is known of a block group when it is added.
+#[derive(Clone, Debug)]
+pub struct GroupInit {
+    /// Its addresses.
+    pub range: Extent,
+    /// Its kind and profile.
+    pub flags: BlockGroupFlags,
+    /// Bytes in use, as its item says.
+    pub used: u64,
+    /// The running transaction, if the group was made by it; zero for one that was read.
+    ///
+    /// A group with a birth and nothing used is known to be free and needs no loading.
+    pub birth: Generation,
+    /// Whether nothing may be allocated in it.
+    pub read_only: bool,
+    /// Logical ranges under superblock mirrors; never allocated. May overlap each other and reach
+    /// past the group's ends.
+    pub superblock_stripes: Vec<Extent>,
+}
+
+/// The bytes of one group by state, as they were at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupUsage {
+    /// Referenced by a recorded extent.
+    pub used: u64,
+    /// Chosen by an allocation, not recorded yet.
+    pub reserved: u64,
+    /// Freed, but still reachable from the last commit.
+    pub pinned: u64,
+    /// Under superblocks.
+    pub super_bytes: u64,
+    /// The rest.
+    pub free: u64,
+}
+
+/// A chunk seen as space that can be allocated.
+#[derive(Debug)]
+pub struct Group {
+    range: Extent,
+    flags: BlockGroupFlags,
+    kind: SpaceKind,
+    birth: Generation,
+    sectorsize: u64,
+    /// What it hands out multiples of.
+    unit: u64,
+    superblocks: ExtentSet,
+    largest: AtomicU64,
+    used: AtomicU64,
+    loaded: AtomicBool,
+    state: Ranked<State>,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    /// `None` before loading.
+    free: Option<FreeExtents>,
+    reserved: ExtentSet,
+    pinned: ExtentSet,
+    /// Became free before loading.
+    freed_unloaded: ExtentSet,
+    used: u64,
+    read_only: bool,
+    /// Out of the directory; somebody may still hold the `Arc`.
+    removed: bool,
+}
+
+impl Group {
+    pub(crate) fn new(init: GroupInit, sectorsize: u32, nodesize: u32) -> Result<Self, Error> {
+        let GroupInit { range: Extent { start, len }, flags, used, birth, read_only, .. } = init;
+        let kind = SpaceKind::from_flags(flags).ok_or(Error::Kind { start, flags })?;
+        let sectorsize = u64::from(sectorsize);
+        let whole = |bytes: u64| bytes.is_multiple_of(sectorsize);
+        if len == 0 || !whole(start.0) || !whole(len) || start.checked_add(len).is_none() {
+            return Err(Error::Range { start, len });
+        }
+        let superblocks = clip_superblocks(init.range, &init.superblock_stripes);
+        let room = len - superblocks.bytes();
+        if used > room {
+            return Err(Error::Used { start, used, room });
+        }
+        let unit = if kind == SpaceKind::Data { sectorsize } else { u64::from(nodesize) };
+        let state = State {
+            free: None,
+            reserved: ExtentSet::default(),
+            pinned: ExtentSet::default(),
+            freed_unloaded: ExtentSet::default(),
+            used,
+            read_only,
+            removed: false,
+        };
+        let group = Self {
+            range: init.range,
+            flags,
+            kind,
+            birth,
+            sectorsize,
+            unit,
+            superblocks,
+            largest: AtomicU64::new(0),
+            used: AtomicU64::new(used),
+            loaded: AtomicBool::new(false),
+            state: Ranked::new(Rank::BlockGroup, state),
+        };
+        if birth.0 > 0 && used == 0 {
+            group.load([init.range].into_iter())?;
+        } else {
+            group.summarise(&group.state.lock());
+        }
+        Ok(group)
+    }
+
+    /// Returns the first address.
+    #[must_use]
+    pub fn start(&self) -> Logical {
+        self.range.start
+    }
+
+    /// Returns the length in bytes, which is never zero.
+    #[expect(clippy::len_without_is_empty, reason = "a length in bytes; no group is empty of them")]
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.range.len
+    }
+
+    /// Returns the addresses.
+    #[must_use]
+    pub fn range(&self) -> Extent {
+        self.range
+    }
+
+    /// Returns kind and profile, as on disk.
+    #[must_use]
+    pub fn flags(&self) -> BlockGroupFlags {
+        self.flags
+    }
+
+    /// Returns the kind of space.
+    #[must_use]
+    pub fn kind(&self) -> SpaceKind {
+        self.kind
+    }
+
+    /// Returns the transaction that made the group; zero if it was read from the volume.
+    #[must_use]
+    pub fn birth(&self) -> Generation {
+        self.birth
+    }
+
+    /// Returns the bytes in use now. What a commit writes into the group's item is the sum of that
+    /// commit's own changes, which this is not while the next transaction runs.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether its free extents are known.
+    #[must_use]
+    pub fn is_loaded(&self) -> bool {
+        self.loaded.load(Ordering::Relaxed)
+    }
+
+    /// Returns the most that one allocation can get here; of a group that is not loaded, the most
+    /// that it could turn out to be.
+    #[must_use]
+    pub fn largest_free(&self) -> u64 {
+        self.largest.load(Ordering::Relaxed)
+    }
+
+    /// Returns its bytes by state.
+    #[must_use]
+    pub fn usage(&self) -> GroupUsage {
+        let state = self.state.lock();
+        GroupUsage {
+            used: state.used,
+            reserved: state.reserved.bytes(),
+            pinned: state.pinned.bytes(),
+            super_bytes: self.super_bytes(),
+            free: self.free_bytes(&state),
+        }
+    }
+
+    /// Returns the bytes under superblocks.
+    #[must_use]
+    pub fn super_bytes(&self) -> u64 {
+        self.superblocks.bytes()
+    }
+
+    /// Takes note of what is free, in ascending order, as a *committed* free-space tree of this
+    /// session says (or, without one, the gaps in the extent tree of that commit). Ranges under
+    /// superblocks may be among it, as they are on disk; they stay out of reach.
+    ///
+    /// Loading twice changes nothing: two threads may both have been asked to.
+    ///
+    /// # Errors
+    ///
+    /// When the extents do not lie in the group, are out of order, or do not add up to what the
+    /// group's use leaves: the volume is inconsistent, and the group stays unloaded.
+    pub fn load(&self, free: impl Iterator<Item = Extent>) -> Result<(), Error> {
+        let mut set = self.collect_free(free)?;
+        let mut state = self.state.lock();
+        if state.free.is_some() {
+            return Ok(());
+        }
+        assert_eq!(state.reserved.bytes(), 0, "G2: nothing is allocated before loading");
+        for (start, end) in state.freed_unloaded.iter() {
+            set.insert_missing(start, end);
+        }
+        for (start, end) in self.superblocks.iter().chain(state.pinned.iter()) {
+            set.remove_overlap(start, end);
+        }
+        let expected = self.free_bytes(&state);
+        if set.bytes() != expected {
+            let found = set.bytes();
+            return Err(Error::FreeBytes { group: self.start(), expected, found });
+        }
+        let mut extents = FreeExtents::new(self.unit);
+        for (start, end) in set.iter() {
+            extents.insert(start, end);
+        }
+        state.freed_unloaded = ExtentSet::default();
+        state.free = Some(extents);
+        self.summarise(&state);
+        Ok(())
+    }
+
+    fn collect_free(&self, free: impl Iterator<Item = Extent>) -> Result<ExtentSet, Error> {
+        let mut set = ExtentSet::default();
+        let mut last_end = self.start().0;
+        for extent in free {
+            let end = extent.start.checked_add(extent.len).filter(|&end| end <= self.range.end());
+            let Some(end) = end.filter(|_| extent.start >= self.start()) else {
+                return Err(Error::Outside { group: self.start(), extent });
+            };
+            let whole = |bytes: u64| bytes.is_multiple_of(self.sectorsize);
+            if extent.len == 0 || !whole(extent.start.0) || !whole(extent.len) {
+                return Err(Error::Unaligned { extent });
+            }
+            if extent.start.0 < last_end {
+                return Err(Error::Disorder { extent });
+            }
+            last_end = end.0;
+            set.insert(extent.start.0, end.0);
+        }
+        Ok(set)
+    }
+
+    /// Bytes that are free, known where or not (G1).
+    fn free_bytes(&self, state: &State) -> u64 {
+        let taken =
+            state.used + state.reserved.bytes() + state.pinned.bytes() + self.super_bytes();
+        self.len().checked_sub(taken).expect("G1: states are disjoint parts of the group")
+    }
+
+    /// What the group contributes to its account.
+    pub(crate) fn counts(&self, state: &State) -> Counts {
+        Counts {
+            used: state.used,
+            reserved: state.reserved.bytes(),
+            pinned: state.pinned.bytes(),
+            read_only: if state.read_only { self.free_bytes(state) } else { 0 },
+        }
+    }
+
+    /// Brings the summary up to the state (G3).
+    fn summarise(&self, state: &State) {
+        let largest = match &state.free {
+            _ if state.read_only || state.removed => 0,
+            Some(free) => free.largest(),
+            None => self.free_bytes(state) & !(self.unit - 1),
+        };
+        self.largest.store(largest, Ordering::Relaxed);
+        self.used.store(state.used, Ordering::Relaxed);
+        self.loaded.store(state.free.is_some(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn lock(&self) -> Held<'_, State> {
+        self.state.lock()
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<Held<'_, State>> {
+        self.state.try_lock()
+    }
+
+    /// Changes the state, and the summary and the account with it.
+    pub(crate) fn change<R>(&self, ledger: &Ledger, act: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state.lock();
+        let before = self.counts(&state);
+        let result = act(&mut state);
+        self.summarise(&state);
+        ledger.shift(before, self.counts(&state), 0);
+        result
+    }
+
+    /// Reserves what `search` finds; of the account's promises, `promised` says whether that keeps
+    /// one.
+    pub(crate) fn allocate(
+        &self,
+        state: &mut State,
+        ledger: &Ledger,
+        promised: bool,
+        search: impl FnOnce(&mut FreeExtents) -> Option<Extent>,
+    ) -> Option<Extent> {
+        if state.read_only || state.removed {
+            return None;
+        }
+        let before = self.counts(state);
+        let extent = search(state.free.as_mut()?)?;
+        state.reserved.insert(extent.start.0, extent.end().0);
+        self.summarise(state);
+        ledger.shift(before, self.counts(state), if promised { extent.len } else { 0 });
+        Some(extent)
+    }
+
+    /// Marks the group as gone, if nothing is in it and the account can do without.
+    pub(crate) fn retire(&self, ledger: &Ledger) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        let counts @ Counts { used, reserved, pinned, .. } = self.counts(&state);
+        if used + reserved + pinned > 0 {
+            return Err(Error::NotEmpty { start: self.start(), used, reserved, pinned });
+        }
+        let (len, super_bytes) = (self.len(), self.super_bytes());
+        ledger
+            .shrink(len, super_bytes, counts)
+            .map_err(|short| Error::Promised { start: self.start(), missing: short.missing })?;
+        state.removed = true;
+        self.summarise(&state);
+        Ok(())
+    }
+
+    /// Moves a used extent to pinned.
+    pub(crate) fn pin(&self, state: &mut State, extent: Extent) -> Result<(), Error> {
+        let (start, end) = (extent.start.0, extent.end().0);
+        let elsewhere = state.pinned.overlaps(start, end)
+            || state.reserved.overlaps(start, end)
+            || self.superblocks.overlaps(start, end)
+            || state.free.as_ref().is_some_and(|free| free.overlaps(start, end));
+        if extent.len == 0 || extent.len > state.used || elsewhere {
+            return Err(Error::NotUsed { extent });
+        }
+        state.used -= extent.len;
+        state.pinned.insert(start, end);
+        Ok(())
+    }
+
+    /// Compares states, indexes and summary.
+    pub(crate) fn verify(&self) -> Result<Counts, String> {
+        let state = self.state.lock();
+        let fault = |what: String| format!("group {}: {what}", self.start());
+        if let Some(free) = &state.free {
+            free.verify().map_err(fault)?;
+            if free.bytes() != self.free_bytes(&state) {
+                let expected = self.free_bytes(&state);
+                return Err(fault(format!("G1: {} free, {expected} expected", free.bytes())));
+            }
+            for (start, end) in free.iter() {
+                let elsewhere = state.reserved.overlaps(start, end)
+                    || state.pinned.overlaps(start, end)
+                    || self.superblocks.overlaps(start, end);
+                if elsewhere || start < self.start().0 || end > self.range.end().0 {
+                    return Err(fault(format!("G1: {start}..{end} is free and something else")));
+                }
+            }
+        }
+        let (largest, used) = (self.largest_free(), self.used());
+        self.summarise(&state);
+        if (largest, used) != (self.largest_free(), self.used()) {
+            return Err(fault(format!("G3: the summary said {largest} free, {used} used")));
+        }
+        Ok(self.counts(&state))
+    }
+}
+
+impl State {
+    /// Makes a range free that is in no other state any more.
+    fn set_free(&mut self, start: u64, end: u64) {
+        match &mut self.free {
+            Some(free) => free.insert(start, end),
+            None => self.freed_unloaded.insert(start, end),
+        }
+    }
+
+    /// Moves a reserved extent to used.
+    pub(crate) fn commit_used(&mut self, extent: Extent) {
+        self.reserved.remove(extent.start.0, extent.end().0);
+        self.used += extent.len;
+    }
+
+    /// Moves an extent, reserved or used, to free.
+    pub(crate) fn release(&mut self, extent: Extent) {
+        let (start, end) = (extent.start.0, extent.end().0);
+        assert!(!self.pinned.overlaps(start, end), "G1: {start}..{end} is pinned and freed");
+        let was_used = extent.len - self.reserved.remove_overlap(start, end);
+        self.used = self.used.checked_sub(was_used).expect("G1: what is freed was in use");
+        self.set_free(start, end);
+    }
+
+    /// Moves a pinned extent to free.
+    pub(crate) fn unpin(&mut self, extent: Extent) {
+        let (start, end) = (extent.start.0, extent.end().0);
+        self.pinned.remove(start, end);
+        self.set_free(start, end);
+    }
+}
+
+/// What of the superblocks lies inside the group. On several devices they may overlap.
+fn clip_superblocks(group: Extent, stripes: &[Extent]) -> ExtentSet {
+    let mut set = ExtentSet::default();
+    for stripe in stripes {
+        let start = stripe.start.max(group.start);
+        let end = stripe.end().min(group.end());
+        if start < end {
+            set.insert_missing(start.0, end.0);
+        }
+    }
+    set
+}

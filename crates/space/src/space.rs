@@ -1,0 +1,242 @@
+//! The gate of the crate: all groups and accounts of one volume.
+//!
+//! # Place
+//!
+//! Shared by everything that needs space. `txn` tells it what the volume holds and moves extents
+//! along their life; it never asks anybody for anything.
+//!
+//! # Invariants
+//!
+//! - **S1** An extent's life is free, reserved, used, pinned, free. One that is freed in the
+//!   transaction that allocated it skips what is left of that.
+//! - **S2** An extent lies inside one group.
+//!
+//! ```text
+//!         allocate            commit_used          pin               unpin
+//! free ─────────────▶ reserved ─────────▶ used ─────────▶ pinned ─────────────▶ free
+//!   ▲                    │ free             │ free
+//!   └────────────────────┴──────────────────┘
+//! ```
+//!
+//! # Locks
+//!
+//! Takes [`Rank::BlockGroups`] to change the directory; reading it takes nothing. It does not
+//! keep a group in the directory: whoever holds one looks at its state under the group's lock.
+//!
+//! # Failure
+//!
+//! What comes from a disk fails as a whole and changes nothing.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use buttress_base::{Rank, Ranked};
+use buttress_format::{Extent, Logical};
+
+use crate::account::{Account, Counts, Ledger};
+use crate::directory::Directory;
+use crate::goals::Goals;
+use crate::group::{Group, GroupInit};
+use crate::{Error, SpaceKind};
+
+/// Who may have how much, and where, on one volume.
+#[derive(Debug)]
+pub struct Space {
+    sectorsize: u32,
+    nodesize: u32,
+    ledgers: [Ledger; 3],
+    directory: ArcSwap<Directory>,
+    goals: Goals,
+    /// Held while a new directory is made, so that no change is lost.
+    writers: Ranked<()>,
+}
+
+impl Space {
+    /// Creates the space of a volume, without groups.
+    ///
+    /// # Panics
+    ///
+    /// When a size is no power of two: superblocks are checked before anybody comes here.
+    #[must_use]
+    pub fn new(sectorsize: u32, nodesize: u32) -> Self {
+        assert!(sectorsize.is_power_of_two(), "a sector of {sectorsize} bytes");
+        assert!(nodesize.is_power_of_two(), "a node of {nodesize} bytes");
+        assert!(nodesize >= sectorsize, "nodes are made of whole sectors");
+        Self {
+            sectorsize,
+            nodesize,
+            ledgers: SpaceKind::ALL.map(Ledger::new),
+            directory: ArcSwap::from_pointee(Directory::default()),
+            goals: Goals::new(),
+            writers: Ranked::new(Rank::BlockGroups, ()),
+        }
+    }
+
+    /// Returns what allocations of `kind` are multiples of, in place and length.
+    #[must_use]
+    pub fn unit(&self, kind: SpaceKind) -> u64 {
+        match kind {
+            SpaceKind::Data => u64::from(self.sectorsize),
+            SpaceKind::Metadata | SpaceKind::System => u64::from(self.nodesize),
+        }
+    }
+
+    /// Adds one group.
+    ///
+    /// # Errors
+    ///
+    /// When the group makes no sense, or overlaps another; nothing is added then.
+    pub fn add_group(&self, init: GroupInit) -> Result<(), Error> {
+        self.add_groups(vec![init])
+    }
+
+    /// Adds many groups at the cost of one directory.
+    ///
+    /// # Errors
+    ///
+    /// When one makes no sense, or overlaps another; none is added then.
+    pub fn add_groups(&self, inits: Vec<GroupInit>) -> Result<(), Error> {
+        let added = inits
+            .into_iter()
+            .map(|init| Group::new(init, self.sectorsize, self.nodesize).map(Arc::new))
+            .collect::<Result<Vec<_>, Error>>()?;
+        let _writing = self.writers.lock();
+        let directory = self.directory.load().with(&added)?;
+        // Counted before it can be found, so that no account ever holds less than its groups.
+        for group in &added {
+            let counts = group.counts(&group.lock());
+            self.ledger(group.kind()).grow(group.len(), group.super_bytes(), counts);
+        }
+        self.directory.store(Arc::new(directory));
+        Ok(())
+    }
+
+    /// Removes the empty group that starts at `start`, and returns it.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, when something is in it, or when what was promised needs it; it stays
+    /// then.
+    pub fn remove_group(&self, start: Logical) -> Result<Arc<Group>, Error> {
+        let _writing = self.writers.lock();
+        let directory = self.directory.load();
+        let group = directory.all().find(start).filter(|group| group.start() == start);
+        let group = Arc::clone(group.ok_or(Error::NoGroup { at: start })?);
+        group.retire(self.ledger(group.kind()))?;
+        self.directory.store(Arc::new(directory.without(start)));
+        Ok(group)
+    }
+
+    /// Returns the group that holds `at`. Takes no lock.
+    #[must_use]
+    pub fn group_at(&self, at: Logical) -> Option<Arc<Group>> {
+        self.directory.load().all().find(at).cloned()
+    }
+
+    /// Returns all groups, in ascending order. Takes no lock.
+    #[must_use]
+    pub fn groups(&self) -> Arc<[Arc<Group>]> {
+        Arc::clone(self.directory.load().all().groups())
+    }
+
+    /// Returns the groups of one kind, in ascending order. Takes no lock.
+    #[must_use]
+    pub fn groups_of(&self, kind: SpaceKind) -> Arc<[Arc<Group>]> {
+        Arc::clone(self.directory.load().of(kind).groups())
+    }
+
+    /// Records that a transaction references an allocated extent: reserved becomes used.
+    ///
+    /// # Panics
+    ///
+    /// When it was not allocated, or is recorded already: a bug of the caller (S1).
+    pub fn commit_used(&self, extent: Extent) {
+        self.change_own(extent, |_, state| state.commit_used(extent));
+    }
+
+    /// Makes an extent free at once. Only right if no commit can reach it: it was allocated and
+    /// freed in one transaction, or never referenced. Anything else is pinned.
+    ///
+    /// # Panics
+    ///
+    /// When it is free or pinned already: a bug of the caller (S1).
+    pub fn free(&self, extent: Extent) {
+        self.change_own(extent, |_, state| state.release(extent));
+    }
+
+    /// Takes a used extent out of use, but not into reach: the last commit still refers to it, and
+    /// a crash must find it as it was.
+    ///
+    /// # Errors
+    ///
+    /// When it is not in use, so that the extent tree and the groups disagree. Nothing is changed.
+    pub fn pin(&self, extent: Extent) -> Result<(), Error> {
+        let directory = self.directory.load();
+        let group = directory.find_whole(extent)?;
+        group.change(self.ledger(group.kind()), |state| group.pin(state, extent))
+    }
+
+    /// Makes a pinned extent free: the commit that freed it is durable.
+    ///
+    /// # Panics
+    ///
+    /// When it is not pinned: a bug of the caller (S1).
+    pub fn unpin(&self, extent: Extent) {
+        self.change_own(extent, |_, state| state.unpin(extent));
+    }
+
+    /// Changes the state of an extent that this crate handed out or accepted before.
+    fn change_own(&self, extent: Extent, act: impl FnOnce(&Group, &mut crate::group::State)) {
+        assert!(extent.len > 0, "S2: an extent of no bytes at {}", extent.start);
+        let directory = self.directory.load();
+        let group = directory.find_whole(extent).expect("S2: the extent came from a group");
+        group.change(self.ledger(group.kind()), |state| act(group, state));
+    }
+
+    /// Returns the account of one kind as it is now.
+    #[must_use]
+    pub fn account(&self, kind: SpaceKind) -> Account {
+        self.ledger(kind).snapshot()
+    }
+
+    /// Sets how much metadata space ordinary reservations leave alone.
+    pub fn set_global_reserve(&self, bytes: u64) {
+        self.ledger(SpaceKind::Metadata).set_global_reserve(bytes);
+    }
+
+    pub(crate) fn ledger(&self, kind: SpaceKind) -> &Ledger {
+        &self.ledgers[kind.index()]
+    }
+
+    pub(crate) fn directory(&self) -> arc_swap::Guard<Arc<Directory>> {
+        self.directory.load()
+    }
+
+    pub(crate) fn goals(&self) -> &Goals {
+        &self.goals
+    }
+
+    /// Compares every group with itself, and every account with its groups and promises. Walks
+    /// everything, and means nothing while other threads allocate: for tests.
+    ///
+    /// # Errors
+    ///
+    /// The first difference, in words.
+    pub fn verify(&self) -> Result<(), String> {
+        let directory = self.directory.load();
+        for pair in directory.all().groups().windows(2) {
+            if pair[0].range().end() > pair[1].start() {
+                return Err(format!("D1: group {} reaches into {}", pair[0].start(), pair[1].start()));
+            }
+        }
+        for kind in SpaceKind::ALL {
+            let sums = Ledger::new(kind);
+            for group in directory.of(kind).groups().iter() {
+                let counts: Counts = group.verify()?;
+                sums.grow(group.len(), group.super_bytes(), counts);
+            }
+            self.ledger(kind).verify(&sums.snapshot())?;
+        }
+        Ok(())
+    }
+}
