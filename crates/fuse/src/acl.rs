@@ -1,0 +1,248 @@
+//! POSIX access control lists, as far as a server has to know them.
+//!
+//! # Place
+//!
+//! With its ACL support on, the kernel reads a file's list as an extended attribute and decides by
+//! it who may do what. What it leaves to the server is everything that *changes* a list or a mode
+//! because of the other: what a new inode inherits, what `chmod` does to a list, what a new list
+//! does to the mode. The rules are those of POSIX.1e draft 17 and of acl(5).
+//!
+//! # On the wire
+//!
+//! ```text
+//! offset  size  field
+//!      0     4  version      2
+//!      4     8  entry, repeated: tag (2), permissions (2), id (4), sorted by tag, then id
+//! ```
+//!
+//! # Invariants
+//!
+//! - **A1** A list that parses has exactly one owner, one group and one other entry, and a mask if
+//!   it names any user or group; so every list turns into mode bits.
+
+/// The attribute that holds who may do what with a file.
+pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
+/// The attribute of a directory that holds what its new files get.
+pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+const VERSION: u32 = 2;
+const HEADER_LEN: usize = 4;
+const ENTRY_LEN: usize = 8;
+const NO_ID: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Tag {
+    Owner = 0x01,
+    User = 0x02,
+    OwningGroup = 0x04,
+    Group = 0x08,
+    Mask = 0x10,
+    Other = 0x20,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    tag: Tag,
+    /// Three bits: read 4, write 2, execute 1.
+    permissions: u16,
+    id: u32,
+}
+
+/// A checked list (A1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Acl {
+    entries: Vec<Entry>,
+}
+
+/// What a new inode gets from the directory it is made in.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Inherited {
+    /// Its permission bits.
+    pub(crate) mode: u32,
+    /// Its access list, when the bits do not say it all.
+    pub(crate) access: Option<Vec<u8>>,
+    /// Its own default list: for directories.
+    pub(crate) default: Option<Vec<u8>>,
+}
+
+impl Acl {
+    /// Parses the value of an attribute; `None` when it is no valid list.
+    pub(crate) fn parse(value: &[u8]) -> Option<Self> {
+        let (version, rest) = value.split_first_chunk::<HEADER_LEN>()?;
+        if u32::from_le_bytes(*version) != VERSION || !rest.len().is_multiple_of(ENTRY_LEN) {
+            return None;
+        }
+        let entries: Vec<Entry> =
+            rest.chunks_exact(ENTRY_LEN).map(Entry::parse).collect::<Option<_>>()?;
+        let acl = Self { entries };
+        acl.is_valid().then_some(acl)
+    }
+
+    fn is_valid(&self) -> bool {
+        let count = |tag| self.entries.iter().filter(|entry| entry.tag == tag).count();
+        let named = count(Tag::User) + count(Tag::Group) > 0;
+        let sorted = self.entries.windows(2).all(|pair| {
+            let [before, after] = pair else { return true };
+            before.tag < after.tag || (before.tag == after.tag && before.id < after.id)
+        });
+        sorted
+            && count(Tag::Owner) == 1
+            && count(Tag::OwningGroup) == 1
+            && count(Tag::Other) == 1
+            && count(Tag::Mask) <= 1
+            && (!named || count(Tag::Mask) == 1)
+    }
+
+    /// Returns the value of the attribute for this list.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER_LEN + self.entries.len() * ENTRY_LEN);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        for entry in &self.entries {
+            bytes.extend_from_slice(&(entry.tag as u16).to_le_bytes());
+            bytes.extend_from_slice(&entry.permissions.to_le_bytes());
+            bytes.extend_from_slice(&entry.id.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Returns the nine permission bits that show this list to programs that know only those: the
+    /// group bits are the mask's if there is one.
+    pub(crate) fn mode(&self) -> u32 {
+        let group = if self.is_minimal() { Tag::OwningGroup } else { self.group_class() };
+        self.bits(Tag::Owner) << 6 | self.bits(group) << 3 | self.bits(Tag::Other)
+    }
+
+    /// Says whether the permission bits alone say the same.
+    pub(crate) fn is_minimal(&self) -> bool {
+        self.entries.len() == 3
+    }
+
+    /// Changes the list as `chmod` with these permission bits does.
+    pub(crate) fn set_mode(&mut self, mode: u32) {
+        let group = self.group_class();
+        for entry in &mut self.entries {
+            if entry.tag == Tag::Owner {
+                entry.permissions = (mode >> 6 & 7) as u16;
+            } else if entry.tag == group {
+                entry.permissions = (mode >> 3 & 7) as u16;
+            } else if entry.tag == Tag::Other {
+                entry.permissions = (mode & 7) as u16;
+            }
+        }
+    }
+
+    /// Works out what an inode made with `mode` in a directory with this default list gets. The
+    /// umask has no say then.
+    pub(crate) fn inherit(&self, mode: u32, is_directory: bool) -> Inherited {
+        let mut access = self.clone();
+        access.set_mode(mode & self.mode());
+        let group_class = self.group_class();
+        let permissions =
+            access.bits(Tag::Owner) << 6 | access.bits(group_class) << 3 | access.bits(Tag::Other);
+        Inherited {
+            mode: mode & !0o777 | permissions,
+            access: (!access.is_minimal()).then(|| access.to_bytes()),
+            default: is_directory.then(|| self.to_bytes()),
+        }
+    }
+
+    /// Who the group bits of a mode speak for: the mask if there is one.
+    fn group_class(&self) -> Tag {
+        let has_mask = self.entries.iter().any(|entry| entry.tag == Tag::Mask);
+        if has_mask { Tag::Mask } else { Tag::OwningGroup }
+    }
+
+    fn bits(&self, tag: Tag) -> u32 {
+        let entry = self.entries.iter().find(|entry| entry.tag == tag);
+        u32::from(entry.expect("A1: only tags that a checked list has are asked for").permissions)
+    }
+}
+
+impl Entry {
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let [tag_low, tag_high, low, high, id @ ..] = bytes else { return None };
+        let tag = match u16::from_le_bytes([*tag_low, *tag_high]) {
+            0x01 => Tag::Owner,
+            0x02 => Tag::User,
+            0x04 => Tag::OwningGroup,
+            0x08 => Tag::Group,
+            0x10 => Tag::Mask,
+            0x20 => Tag::Other,
+            _ => return None,
+        };
+        let permissions = u16::from_le_bytes([*low, *high]);
+        if permissions > 7 {
+            return None;
+        }
+        // Only named entries have an id; what others carry there is not compared or kept.
+        let id = match tag {
+            Tag::User | Tag::Group => u32::from_le_bytes(id.try_into().ok()?),
+            Tag::Owner | Tag::OwningGroup | Tag::Mask | Tag::Other => NO_ID,
+        };
+        Some(Self { tag, permissions, id })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(entries: &[(Tag, u16, u32)]) -> Vec<u8> {
+        let entries =
+            entries.iter().map(|&(tag, permissions, id)| Entry { tag, permissions, id }).collect();
+        Acl { entries }.to_bytes()
+    }
+
+    fn named() -> Acl {
+        let bytes = list(&[
+            (Tag::Owner, 7, NO_ID),
+            (Tag::User, 6, 1000),
+            (Tag::OwningGroup, 5, NO_ID),
+            (Tag::Mask, 6, NO_ID),
+            (Tag::Other, 1, NO_ID),
+        ]);
+        Acl::parse(&bytes).expect("a valid list")
+    }
+
+    /// A1: what lacks an entry, names somebody without a mask, or is out of order is no list.
+    #[test]
+    fn a1_invalid_lists_are_refused() {
+        let missing_other = list(&[(Tag::Owner, 7, NO_ID), (Tag::OwningGroup, 5, NO_ID)]);
+        let no_mask = list(&[
+            (Tag::Owner, 7, 0),
+            (Tag::User, 7, 1),
+            (Tag::OwningGroup, 5, 0),
+            (Tag::Other, 0, 0),
+        ]);
+        let unsorted = list(&[(Tag::Other, 7, 0), (Tag::OwningGroup, 5, 0), (Tag::Owner, 0, 0)]);
+        let wide = list(&[(Tag::Owner, 8, 0), (Tag::OwningGroup, 5, 0), (Tag::Other, 0, 0)]);
+        for bytes in
+            [&missing_other[..], &no_mask, &unsorted, &wide, b"", b"\x02\0\0\0x", b"\x01\0\0\0"]
+        {
+            assert_eq!(Acl::parse(bytes), None);
+        }
+    }
+
+    /// The mask stands in for the group bits, and chmod changes the mask.
+    #[test]
+    fn mode_and_mask() {
+        let mut acl = named();
+        assert_eq!(acl.mode(), 0o761);
+        acl.set_mode(0o640);
+        assert_eq!(acl.mode(), 0o640);
+        assert_eq!(acl.bits(Tag::OwningGroup), 5, "the owning group's own entry stays");
+    }
+
+    /// A new file gets no more than it asked for, and a new directory hands the list on.
+    #[test]
+    fn inheritance() {
+        let file = named().inherit(0o100_644, false);
+        assert_eq!(file.mode, 0o100_640);
+        assert!(file.default.is_none());
+        let access = Acl::parse(&file.access.expect("it names a user")).expect("valid");
+        assert_eq!(access.mode(), 0o640);
+        let directory = named().inherit(0o40_777, true);
+        assert_eq!(directory.mode, 0o40_761);
+        assert_eq!(directory.default, Some(named().to_bytes()));
+    }
+}

@@ -1,0 +1,208 @@
+//! The content of files, and the attributes that change with it.
+//!
+//! # Invariants
+//!
+//! - **C1** A write, a truncation or a change of owner by somebody without the right to keep them
+//!   takes set-user-id, set-group-id (of files the group may run) and file capabilities away. The
+//!   kernel leaves this to us (`FUSE_HANDLE_KILLPRIV_V2`), because otherwise it would ask for the
+//!   capabilities before each write.
+
+use std::cell::RefCell;
+
+use buttress_fs::{Attr, ErrorKind, FallocateMode, FileKind, NameError, SetAttr, XattrFlags, mode};
+use fuser::{Errno, FileAttr, FopenFlags, Request, WriteFlags};
+use rustix::fs::OFlags;
+
+use super::{Answer, Door, Node, refuse};
+use crate::acl::{self, Acl};
+
+/// The attribute that holds file capabilities.
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
+
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+
+const KEEP_SIZE: u32 = 0x01;
+const PUNCH_HOLE: u32 = 0x02;
+const ZERO_RANGE: u32 = 0x10;
+
+const GROUP_RUNS: u32 = 0o010;
+const ROOT_UID: u32 = 0;
+
+thread_local! {
+    /// Where a read's bytes stay until they are sent: one buffer for each event loop.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Says how the kernel shall treat an open file. Its pages stay valid across opens, since nobody
+/// else writes them (D2). Who asked for direct I/O gets requests straight through, several writers
+/// at once.
+pub(super) fn open_flags(flags: i32) -> FopenFlags {
+    if oflags(flags).contains(OFlags::DIRECT) {
+        FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+    } else {
+        FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+    }
+}
+
+fn oflags(flags: i32) -> OFlags {
+    OFlags::from_bits_retain(flags.cast_unsigned())
+}
+
+impl Door {
+    /// Answers `open`.
+    pub(crate) fn open(&self, req: &Request, id: u64, flags: i32) -> Answer<FopenFlags> {
+        if oflags(flags).contains(OFlags::TRUNC) {
+            let node = self.node(id)?;
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            self.apply(&node, set, req.uid() != ROOT_UID)?;
+        }
+        Ok(open_flags(flags))
+    }
+
+    /// Answers `setattr`.
+    pub(crate) fn setattr(&self, req: &Request, id: u64, set: SetAttr) -> Answer<FileAttr> {
+        let node = self.node(id)?;
+        let new_owner = set.uid.is_some() || set.gid.is_some();
+        let truncated = set.size.is_some() && req.uid() != ROOT_UID;
+        let attr = self.apply(&node, set, new_owner || truncated)?;
+        Ok(self.wire_attr(&attr))
+    }
+
+    fn apply(&self, node: &Node, mut set: SetAttr, drop_privileges: bool) -> Answer<Attr> {
+        if let Some(bits) = set.mode {
+            chmod_list(node, bits)?;
+        }
+        if drop_privileges {
+            drop_capability(node)?;
+            let bits = set.mode.unwrap_or_else(|| node.inode.attr().mode);
+            set.mode = without_set_id(&node.inode.attr(), bits).or(set.mode);
+        }
+        node.inode.set_attr(&set).map_err(refuse)
+    }
+
+    /// Answers `read`: hands the bytes to `send`.
+    pub(crate) fn read(&self, id: u64, offset: u64, size: u32, send: impl FnOnce(Answer<&[u8]>)) {
+        BUFFER.with_borrow_mut(|buffer| {
+            let len = size as usize;
+            if buffer.len() < len {
+                buffer.resize(len, 0);
+            }
+            let buffer = &mut buffer[..len];
+            let read = self.guarded("read", id, || {
+                self.node(id)?.inode.read_at(offset, buffer).map_err(refuse)
+            });
+            send(read.map(|count| &buffer[..count]));
+        });
+    }
+
+    /// Answers `write`.
+    pub(crate) fn write(
+        &self,
+        id: u64,
+        offset: u64,
+        data: &[u8],
+        how: WriteFlags,
+        flags: i32,
+    ) -> Answer<u32> {
+        let node = self.node(id)?;
+        if how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            self.drop_privileges(&node)?;
+        }
+        let written = node.inode.write_at(offset, data).map_err(refuse)?;
+        // Page-cache writes of such a file are followed by an fsync; direct ones by nothing.
+        let from_cache = how.contains(WriteFlags::FUSE_WRITE_CACHE);
+        if !from_cache && oflags(flags).intersects(OFlags::SYNC | OFlags::DSYNC) {
+            node.inode.sync().map_err(refuse)?;
+        }
+        Ok(u32::try_from(written).expect("no more is written than a request carries"))
+    }
+
+    fn drop_privileges(&self, node: &Node) -> Answer<()> {
+        drop_capability(node)?;
+        let attr = node.inode.attr();
+        if let Some(bits) = without_set_id(&attr, attr.mode) {
+            let set = SetAttr { mode: Some(bits), ..SetAttr::default() };
+            node.inode.set_attr(&set).map_err(refuse)?;
+        }
+        Ok(())
+    }
+
+    /// Answers `fsync` and `fsyncdir`.
+    pub(crate) fn fsync(&self, id: u64) -> Answer<()> {
+        self.node(id)?.inode.sync().map_err(refuse)
+    }
+
+    /// Answers `fallocate`.
+    pub(crate) fn fallocate(&self, id: u64, offset: u64, len: u64, how: i32) -> Answer<()> {
+        let keep_size = how.cast_unsigned() & KEEP_SIZE != 0;
+        let how = match (how.cast_unsigned() & !KEEP_SIZE, keep_size) {
+            (0, _) => FallocateMode::Allocate { keep_size },
+            (PUNCH_HOLE, true) => FallocateMode::PunchHole,
+            (ZERO_RANGE, _) => FallocateMode::ZeroRange { keep_size },
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
+        self.node(id)?.inode.fallocate(offset, len, how).map_err(refuse)
+    }
+
+    /// Answers `lseek`, which the kernel asks for data and holes only.
+    pub(crate) fn lseek(&self, id: u64, offset: i64, whence: i32) -> Answer<i64> {
+        let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+        let node = self.node(id)?;
+        let found = match whence {
+            SEEK_DATA => node.inode.seek_data(offset),
+            SEEK_HOLE => node.inode.seek_hole(offset),
+            _ => return Err(Errno::EINVAL),
+        };
+        i64::try_from(found.map_err(refuse)?).map_err(|_| Errno::EOVERFLOW)
+    }
+
+    /// Answers `copy_file_range`.
+    pub(crate) fn copy_range(&self, from: (u64, u64), to: (u64, u64), len: u64) -> Answer<u32> {
+        let (source, target) = (self.node(from.0)?, self.node(to.0)?);
+        // The answer has 32 bits; whole sectors keep the rest of a large copy aligned.
+        let len = len.min(1 << 30);
+        let copied = source.inode.copy_range(from.1, &target.inode, to.1, len).map_err(refuse)?;
+        Ok(u32::try_from(copied).expect("no more is copied than was asked for"))
+    }
+}
+
+/// Returns the mode without the bits that C1 takes away, if there are any.
+fn without_set_id(attr: &Attr, bits: u32) -> Option<u32> {
+    if attr.kind != FileKind::Regular {
+        return None;
+    }
+    let mut lost = mode::SETUID;
+    if bits & GROUP_RUNS != 0 {
+        lost |= mode::SETGID;
+    }
+    (bits & lost != 0).then_some(bits & !lost)
+}
+
+fn drop_capability(node: &Node) -> Answer<()> {
+    if node.lacks_capability() {
+        return Ok(());
+    }
+    match node.inode.remove_xattr(CAPABILITY) {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::Name(NameError::NoAttribute) => {}
+        Err(error) => return Err(refuse(error)),
+    }
+    node.set_lacks_capability(true);
+    Ok(())
+}
+
+/// Lets an access list follow a change of the permission bits.
+fn chmod_list(node: &Node, bits: u32) -> Answer<()> {
+    match node.inode.xattr(acl::ACCESS) {
+        Ok(value) => {
+            let mut list = Acl::parse(&value).ok_or(Errno::EIO)?;
+            list.set_mode(bits);
+            node.inode
+                .set_xattr(acl::ACCESS, &list.to_bytes(), XattrFlags::default())
+                .map_err(refuse)
+        }
+        Err(error) if error.kind() == ErrorKind::Name(NameError::NoAttribute) => Ok(()),
+        Err(error) => Err(refuse(error)),
+    }
+}

@@ -1,0 +1,105 @@
+//! Extended attributes, and the two of them that mean something to us.
+
+use buttress_fs::{ErrorKind, NameError, SetAttr, XattrFlags};
+use fuser::{Errno, Request};
+
+use super::content::CAPABILITY;
+use super::{Answer, Door, Node, refuse};
+use crate::acl::{self, Acl};
+
+/// Kinds of attributes that Linux keeps in a btrfs; others would not be readable there.
+const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
+
+const CREATE: i32 = 1;
+const REPLACE: i32 = 2;
+const ROOT_UID: u32 = 0;
+
+impl Door {
+    /// Answers `getxattr` with the value.
+    pub(crate) fn getxattr(&self, id: u64, name: &[u8]) -> Answer<Vec<u8>> {
+        let node = self.node(id)?;
+        let is_capability = name == CAPABILITY;
+        if is_capability && node.lacks_capability() {
+            return Err(Errno::ENODATA);
+        }
+        match node.inode.xattr(name) {
+            Ok(value) => Ok(value),
+            Err(error) => {
+                let absent = error.kind() == ErrorKind::Name(NameError::NoAttribute);
+                if is_capability && absent {
+                    node.set_lacks_capability(true);
+                }
+                Err(refuse(error))
+            }
+        }
+    }
+
+    /// Answers `setxattr`.
+    pub(crate) fn setxattr(&self, id: u64, name: &[u8], value: &[u8], flags: i32) -> Answer<()> {
+        if !NAMESPACES.iter().any(|prefix| name.starts_with(prefix)) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let node = self.node(id)?;
+        if name == acl::ACCESS {
+            return set_access_list(&node, value);
+        }
+        if name == acl::DEFAULT {
+            Acl::parse(value).ok_or(Errno::EINVAL)?;
+        }
+        let flags = XattrFlags { create: flags & CREATE != 0, replace: flags & REPLACE != 0 };
+        node.inode.set_xattr(name, value, flags).map_err(refuse)?;
+        unlearn(&node, name);
+        Ok(())
+    }
+
+    /// Answers `removexattr`.
+    pub(crate) fn removexattr(&self, id: u64, name: &[u8]) -> Answer<()> {
+        let node = self.node(id)?;
+        node.inode.remove_xattr(name).map_err(refuse)?;
+        unlearn(&node, name);
+        Ok(())
+    }
+
+    /// Answers `listxattr` with the names, each closed by a zero byte. Only root may know of
+    /// `trusted` ones.
+    pub(crate) fn listxattr(&self, req: &Request, id: u64) -> Answer<Vec<u8>> {
+        let names = self.node(id)?.inode.list_xattrs().map_err(refuse)?;
+        let mut list = Vec::new();
+        for name in names {
+            if req.uid() == ROOT_UID || !name.starts_with(b"trusted.") {
+                list.extend_from_slice(&name);
+                list.push(0);
+            }
+        }
+        Ok(list)
+    }
+}
+
+/// Sets an access list: the mode follows it, and a list that says no more than the mode is not kept.
+fn set_access_list(node: &Node, value: &[u8]) -> Answer<()> {
+    let list = Acl::parse(value).ok_or(Errno::EINVAL)?;
+    let bits = node.inode.attr().mode & !0o777 | list.mode();
+    if list.is_minimal() {
+        match node.inode.remove_xattr(acl::ACCESS) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Name(NameError::NoAttribute) => {}
+            Err(error) => return Err(refuse(error)),
+        }
+    } else {
+        node.inode
+            .set_xattr(acl::ACCESS, &list.to_bytes(), XattrFlags::default())
+            .map_err(refuse)?;
+    }
+    let set = SetAttr { mode: Some(bits), ..SetAttr::default() };
+    node.inode.set_attr(&set).map_err(refuse)?;
+    Ok(())
+}
+
+/// Forgets what was learnt about an attribute that changed.
+fn unlearn(node: &Node, name: &[u8]) {
+    if name == CAPABILITY {
+        node.set_lacks_capability(false);
+    } else if name == acl::DEFAULT {
+        *node.default_acl.lock() = None;
+    }
+}

@@ -1,0 +1,67 @@
+//! The one place where an error of the volume becomes a number of POSIX.
+
+use buttress_fs::{Error, ErrorKind, NameError};
+use fuser::Errno;
+
+/// Turns an error into what a program is told.
+pub(crate) fn from_error(error: &Error) -> Errno {
+    let kind = error.kind();
+    log(kind, error);
+    from_kind(kind)
+}
+
+fn from_kind(kind: ErrorKind) -> Errno {
+    match kind {
+        ErrorKind::Io | ErrorKind::Corrupt => Errno::EIO,
+        ErrorKind::NoSpace => Errno::ENOSPC,
+        ErrorKind::Invalid => Errno::EINVAL,
+        ErrorKind::Unsupported => Errno::EOPNOTSUPP,
+        ErrorKind::Aborted | ErrorKind::ReadOnly => Errno::EROFS,
+        ErrorKind::Name(name) => from_name(name),
+    }
+}
+
+fn from_name(name: NameError) -> Errno {
+    match name {
+        NameError::NotFound => Errno::ENOENT,
+        NameError::Exists => Errno::EEXIST,
+        NameError::NotDir => Errno::ENOTDIR,
+        NameError::IsDir => Errno::EISDIR,
+        NameError::NotEmpty => Errno::ENOTEMPTY,
+        NameError::TooLong => Errno::ENAMETOOLONG,
+        NameError::TooManyLinks => Errno::EMLINK,
+        NameError::CrossDevice => Errno::EXDEV,
+        NameError::NoAttribute => Errno::ENODATA,
+        NameError::TooBig => Errno::ENOSPC,
+        NameError::FileTooBig => Errno::EFBIG,
+        NameError::NoSuchRange => Errno::ENXIO,
+        NameError::NotPermitted => Errno::EPERM,
+        NameError::Busy => Errno::EBUSY,
+    }
+}
+
+/// A program is told a number only, so what the operator must know is said here, with its causes.
+fn log(kind: ErrorKind, error: &Error) {
+    match kind {
+        ErrorKind::Io | ErrorKind::Corrupt => tracing::error!("{}", Chain(error)),
+        ErrorKind::Aborted => tracing::warn!("{}", Chain(error)),
+        ErrorKind::NoSpace | ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::ReadOnly => {
+            tracing::debug!("{}", Chain(error));
+        }
+        ErrorKind::Name(_) => {}
+    }
+}
+
+struct Chain<'a>(&'a dyn std::error::Error);
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,74 @@
+//! Why a volume could not be mounted, or its mount could not be served.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a mount did not come about or did not end well.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel side of FUSE is not there.
+    #[error("/dev/fuse does not exist: load the kernel's fuse module (modprobe fuse)")]
+    NoFuse,
+    /// It is there, but not for us.
+    #[error(
+        "/dev/fuse may not be opened by this user: give read and write permission on it, or run as root"
+    )]
+    FuseForbidden(#[source] io::Error),
+    /// A user without the right to mount needs the helper that has it.
+    #[error(
+        "mounting without root rights needs fusermount3, which was not found: install the fuse3 package"
+    )]
+    NoHelper(#[source] io::Error),
+    /// The helper refused.
+    #[error("fusermount3 could not mount on {}: {message}", target.display())]
+    Helper {
+        /// Where the mount was to be.
+        target: PathBuf,
+        /// What the helper said.
+        message: String,
+    },
+    /// The place to mount on is not a directory that can be used.
+    #[error("cannot mount on {}", target.display())]
+    Target {
+        /// The place asked for.
+        target: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel refused the mount.
+    #[error("the kernel refused to mount on {} with options {options}", target.display())]
+    Mount {
+        /// Where the mount was to be.
+        target: PathBuf,
+        /// What was asked of it.
+        options: String,
+        /// Its answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The mount could not be taken away.
+    #[error("cannot unmount {}", target.display())]
+    Unmount {
+        /// Where the mount is.
+        target: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The conversation with the kernel broke.
+    #[error("the kernel's FUSE session failed")]
+    Session(#[source] io::Error),
+    /// The volume did not close well: what was written last may not be durable.
+    #[error("the volume could not be closed")]
+    Close(#[source] buttress_fs::Error),
+    /// A mount option has a value that makes no sense.
+    #[error("mount option {option} needs {expected}")]
+    Option {
+        /// The option as it was given.
+        option: String,
+        /// What would have been right.
+        expected: &'static str,
+    },
+}

@@ -1,0 +1,158 @@
+//! How a volume is shown to the kernel: the mount options that are the door's, not the volume's.
+
+use crate::Error;
+
+/// Names of the options that [`Options::accept`] takes, for a message to whoever misspelt one.
+pub const KNOWN: &[&str] = &[
+    "ro",
+    "rw",
+    "suid",
+    "nosuid",
+    "dev",
+    "nodev",
+    "exec",
+    "noexec",
+    "atime",
+    "noatime",
+    "relatime",
+    "nodiratime",
+    "sync",
+    "async",
+    "dirsync",
+    "allow_other",
+    "default_permissions",
+    "fsname=NAME",
+    "threads=N",
+    "writeback_cache",
+    "nowriteback_cache",
+    "read_ahead=KIB",
+    "defaults",
+];
+
+/// The door's own options.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What `/proc/mounts` names as the source.
+    pub source: String,
+    /// Whether the kernel refuses all changes.
+    pub read_only: bool,
+    /// Whether other users see the mount; `None` means root's mounts yes, others no.
+    pub allow_other: Option<bool>,
+    /// Whether set-user-id bits count; never for mounts without root rights.
+    pub suid: bool,
+    /// Whether device nodes work; never for mounts without root rights.
+    pub dev: bool,
+    /// Whether programs can be run.
+    pub exec: bool,
+    /// Whether every write waits for the disk.
+    pub sync: bool,
+    /// Whether every change of a directory waits for the disk.
+    pub dirsync: bool,
+    /// Event loops; `None` chooses by the number of processors.
+    pub threads: Option<usize>,
+    /// Whether the kernel gathers small writes in its page cache before it sends them.
+    pub writeback_cache: bool,
+    /// How far the kernel reads ahead, in KiB.
+    pub read_ahead_kib: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            source: "buttress".to_owned(),
+            read_only: false,
+            allow_other: None,
+            suid: true,
+            dev: true,
+            exec: true,
+            sync: false,
+            dirsync: false,
+            threads: None,
+            writeback_cache: true,
+            read_ahead_kib: 2048,
+        }
+    }
+}
+
+impl Options {
+    /// Takes one mount option, and says whether it was one of the door's. `ro`, `rw` and the
+    /// options on access times concern the volume too, and should be handed on as well.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] when the option is known and its value is wrong.
+    pub fn accept(&mut self, option: &str) -> Result<bool, Error> {
+        match option {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "suid" => self.suid = true,
+            "nosuid" => self.suid = false,
+            "dev" => self.dev = true,
+            "nodev" => self.dev = false,
+            "exec" => self.exec = true,
+            "noexec" => self.exec = false,
+            "sync" => self.sync = true,
+            "async" => self.sync = false,
+            "dirsync" => self.dirsync = true,
+            "allow_other" => self.allow_other = Some(true),
+            "writeback_cache" => self.writeback_cache = true,
+            "nowriteback_cache" => self.writeback_cache = false,
+            // Permissions are always the kernel's to check, and reading a file never changes it.
+            "defaults"
+            | "default_permissions"
+            | "noatime"
+            | "nodiratime"
+            | "relatime"
+            | "atime" => {}
+            valued => return self.accept_valued(valued),
+        }
+        Ok(true)
+    }
+
+    fn accept_valued(&mut self, option: &str) -> Result<bool, Error> {
+        let refuse = |expected| Err(Error::Option { option: option.to_owned(), expected });
+        match option.split_once('=') {
+            Some(("fsname", name)) => name.clone_into(&mut self.source),
+            Some(("threads", count)) => match count.parse() {
+                Ok(count @ 1..=256) => self.threads = Some(count),
+                _ => return refuse("a number from 1 to 256"),
+            },
+            Some(("read_ahead", kib)) => match kib.parse() {
+                Ok(kib @ 4..=65536) => self.read_ahead_kib = kib,
+                _ => return refuse("a number of KiB from 4 to 65536"),
+            },
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Returns the number of event loops. A loop that waits in an fsync or for a read from the
+    /// device is a loop that serves nobody else, so there are more of them than processors.
+    pub(crate) fn thread_count(&self) -> usize {
+        let processors = std::thread::available_parallelism().map_or(2, usize::from);
+        self.threads.unwrap_or_else(|| (processors * 2).clamp(4, 16))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every option that is said to be known is taken, and a misspelt one is not.
+    #[test]
+    fn known_options_are_accepted() {
+        for known in KNOWN {
+            let option =
+                known.replace("=NAME", "=disk").replace("=N", "=3").replace("=KIB", "=128");
+            assert!(Options::default().accept(&option).expect(known), "{option}");
+        }
+        assert!(!Options::default().accept("alow_other").expect("not the door's"));
+    }
+
+    /// A value out of range says what would be in range.
+    #[test]
+    fn wrong_values_say_what_is_right() {
+        let error = Options::default().accept("threads=0").expect_err("zero loops serve nobody");
+        assert_eq!(error.to_string(), "mount option threads=0 needs a number from 1 to 256");
+    }
+}

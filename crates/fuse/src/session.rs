@@ -1,0 +1,119 @@
+//! One mount, from the moment the kernel knows of it to the moment all is durable.
+//!
+//! # Place
+//!
+//! `cli` opens a volume and hands it to [`mount`]; [`Session::serve`] returns when the mount is gone
+//! and the volume closed. An [`Unmounter`] ends it from another thread.
+//!
+//! # Failure
+//!
+//! However serving ends, the volume is closed, so what was written is committed. Only a process
+//! that is killed leaves it to the next mount, at the last commit, and leaves a dead mount behind
+//! that answers `ENOTCONN` until somebody unmounts it.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use buttress_fs::Filesystem;
+use fuser::{Config, SessionACL};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::door::Door;
+use crate::mount::{Mount, Unmounted};
+use crate::{Error, Options};
+
+/// A volume that is mounted; programs that look into it wait until it is served.
+#[derive(Debug)]
+pub struct Session {
+    loops: fuser::Session<Door>,
+    unmounter: Unmounter,
+    fs: Filesystem,
+}
+
+/// Ends a session from any thread.
+#[derive(Clone, Debug)]
+pub struct Unmounter {
+    mount: Arc<Mount>,
+    device: Arc<OwnedFd>,
+}
+
+/// Mounts a volume on the directory `target`.
+///
+/// # Errors
+///
+/// All of [`Error`] up to `Session`. The volume is dropped then, which closes it.
+pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session, Error> {
+    let (mount, device) = Mount::new(target, options)?;
+    let watched = rustix::io::fcntl_dupfd_cloexec(&device, 3)
+        .map_err(|errno| Error::Session(errno.into()))?;
+    let unmounter = Unmounter { mount: Arc::new(mount), device: Arc::new(watched) };
+    let mut config = Config::default();
+    config.n_threads = Some(options.thread_count());
+    config.clone_fd = true;
+    // Who may come in is the kernel's to decide, by allow_other; its own requests have no owner.
+    let door = Door::new(fs.clone(), options.clone());
+    let loops =
+        fuser::Session::from_fd(door, device, SessionACL::All, config).map_err(|error| {
+            drop(unmounter.unmount());
+            Error::Session(error)
+        })?;
+    if let Err(error) = unmounter.mount.set_read_ahead(options.read_ahead_kib) {
+        tracing::debug!(%error, "the kernel keeps its own readahead");
+    }
+    Ok(Session { loops, unmounter, fs })
+}
+
+impl Session {
+    /// Returns what ends this session.
+    #[must_use]
+    pub fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
+    }
+
+    /// Serves until the mount is gone, then closes the volume.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Session`] when the conversation with the kernel broke, [`Error::Close`] when the last
+    /// commit failed.
+    pub fn serve(self) -> Result<(), Error> {
+        let Self { loops, unmounter, fs } = self;
+        let served = loops.run().map_err(Error::Session);
+        if served.is_err() {
+            drop(unmounter.unmount());
+        }
+        let closed = fs.close().map_err(Error::Close);
+        served.and(closed)
+    }
+}
+
+impl Unmounter {
+    /// Where the volume is mounted.
+    #[must_use]
+    pub fn target(&self) -> &Path {
+        self.mount.target()
+    }
+
+    /// Takes the mount away; lazily, if programs still use it. A mount that is gone is left alone,
+    /// and so is whatever was mounted at its place since.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unmount`].
+    pub fn unmount(&self) -> Result<Unmounted, Error> {
+        if self.is_gone() { Ok(Unmounted::Clean) } else { self.mount.unmount() }
+    }
+
+    /// Says whether the kernel has ended the connection.
+    fn is_gone(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut descriptors = [PollFd::new(&*self.device, PollFlags::empty())];
+        match poll(&mut descriptors, Some(&now)) {
+            Ok(_) => {
+                descriptors.iter().any(|descriptor| descriptor.revents().contains(PollFlags::ERR))
+            }
+            Err(_) => false,
+        }
+    }
+}
