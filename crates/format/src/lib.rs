@@ -1,1 +1,44 @@
 //! The btrfs disk format as checked types: bytes and their meaning, no I/O.
+//!
+//! Bytes from a disk become one of these types before anything computes with them; a type that
+//! exists has passed its checks. Every writer is the inverse of its parser.
+
+mod block_group;
+mod bytes;
+mod chunk;
+mod csum;
+mod device;
+mod dir;
+mod error;
+mod extent;
+mod feature;
+mod file_extent;
+mod free_space;
+pub mod header;
+pub mod ids;
+mod inode;
+mod key;
+pub mod limits;
+mod misc;
+mod root;
+mod superblock;
+mod units;
+
+pub use block_group::BlockGroupItem;
+pub use chunk::{BlockGroupFlags, Chunk, Stripe};
+pub use csum::{CsumType, crc32c_raw, extent_data_ref_hash, extref_hash, name_hash};
+pub use device::{DevExtent, DeviceItem};
+pub use dir::{DirEntry, FileKind};
+pub use error::{Error, Result};
+pub use extent::{BackRef, ExtentFlags, ExtentItem};
+pub use feature::{CompatRo, Incompat};
+pub use file_extent::{Body, Compression, FileExtent, Region};
+pub use free_space::FreeSpaceInfo;
+pub use header::Header;
+pub use ids::objectid_name;
+pub use inode::{InodeExtref, InodeExtrefs, InodeFlags, InodeItem, InodeRef, InodeRefs, Timespec};
+pub use key::{Key, Kind};
+pub use misc::{DevStats, UuidItem};
+pub use root::{RootFlags, RootItem, RootRef};
+pub use superblock::{RootBackup, Superblock};
+pub use units::{DeviceId, Extent, Generation, Ino, Logical, TreeId};

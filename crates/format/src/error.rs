@@ -1,0 +1,57 @@
+//! What can be wrong with bytes.
+
+/// The result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Bytes that are not what they should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The structure is longer than the bytes there are.
+    #[error("{what} is cut short: needs {needed} bytes, has {found}")]
+    Short {
+        /// The structure.
+        what: &'static str,
+        /// Bytes that it needs.
+        needed: usize,
+        /// Bytes that there are.
+        found: usize,
+    },
+    /// Bytes are left over behind a structure of fixed size.
+    #[error("{what} is {found} bytes long, not {expected}")]
+    Length {
+        /// The structure.
+        what: &'static str,
+        /// Bytes that it has.
+        expected: usize,
+        /// Bytes that there are.
+        found: usize,
+    },
+    /// A field has a value that the format does not allow.
+    #[error("{what}: {field} is {found}")]
+    Field {
+        /// The structure.
+        what: &'static str,
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        found: u64,
+    },
+    /// There is no btrfs superblock here.
+    #[error("not a btrfs superblock")]
+    BadMagic,
+    /// The superblock's checksum does not match its bytes.
+    #[error("superblock checksum does not match")]
+    SuperChecksum,
+    /// A superblock copy says it belongs elsewhere.
+    #[error("superblock read at {expected} says it belongs at {found}")]
+    SuperPlace {
+        /// Where it was read.
+        expected: u64,
+        /// Where it says it is.
+        found: u64,
+    },
+    /// A checksum type that the format does not know.
+    #[error("checksum type {0} is unknown")]
+    CsumType(u16),
+}

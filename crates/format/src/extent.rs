@@ -1,0 +1,250 @@
+//! Which extents are used, and by whom.
+//!
+//! # On disk
+//!
+//! ```text
+//! extent item   refs 8 | generation 8 | flags 8
+//!               [ first key 17 | level 1 ]        tree blocks without skinny metadata
+//!               inline references, ordered by type, within a type by descending hash or address
+//! inline        type 1 | root, parent or owner 8                        (tree blocks, owner)
+//!               type 1 | root 8 | inode 8 | offset 8 | count 4          (data)
+//!               type 1 | parent 8 | count 4                             (shared data)
+//! ```
+
+use std::cmp::Reverse;
+
+use crate::{
+    Generation, Ino, Key, Kind, Logical, Result, TreeId,
+    bytes::{Reader, Writer},
+    extent_data_ref_hash,
+};
+
+/// Flags of an extent item.
+pub struct ExtentFlags;
+
+impl ExtentFlags {
+    /// It holds file data.
+    pub const DATA: u64 = 1;
+    /// It holds a tree node.
+    pub const TREE_BLOCK: u64 = 2;
+    /// What the node points to is referenced by the node's address, not by its tree.
+    pub const FULL_BACKREF: u64 = 256;
+}
+
+/// Who uses an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BackRef {
+    /// A tree, through whatever path leads to the node.
+    TreeBlock {
+        /// The tree.
+        root: TreeId,
+    },
+    /// One node, by its address.
+    SharedBlock {
+        /// The parent's address.
+        parent: Logical,
+    },
+    /// A file.
+    Data {
+        /// Its subvolume.
+        root: TreeId,
+        /// Its number.
+        ino: Ino,
+        /// Where in it the extent begins.
+        offset: u64,
+        /// How often.
+        count: u32,
+    },
+    /// One leaf, by its address.
+    SharedData {
+        /// The leaf's address.
+        parent: Logical,
+        /// How often.
+        count: u32,
+    },
+    /// Who made it (simple quotas); not a use.
+    Owner {
+        /// The subvolume.
+        root: TreeId,
+    },
+}
+
+impl BackRef {
+    /// The item kind that a keyed reference of this sort has; inline, the type byte.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::TreeBlock { .. } => Kind::TREE_BLOCK_REF,
+            Self::SharedBlock { .. } => Kind::SHARED_BLOCK_REF,
+            Self::Data { .. } => Kind::EXTENT_DATA_REF,
+            Self::SharedData { .. } => Kind::SHARED_DATA_REF,
+            Self::Owner { .. } => Kind::EXTENT_OWNER_REF,
+        }
+    }
+
+    /// What orders references of one kind, and the key offset of a keyed one.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        match *self {
+            Self::TreeBlock { root } | Self::Owner { root } => root.0,
+            Self::SharedBlock { parent } | Self::SharedData { parent, .. } => parent.0,
+            Self::Data { root, ino, offset, .. } => extent_data_ref_hash(root, ino, offset),
+        }
+    }
+
+    /// How many uses it stands for.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        match *self {
+            Self::TreeBlock { .. } | Self::SharedBlock { .. } => 1,
+            Self::Data { count, .. } | Self::SharedData { count, .. } => count,
+            Self::Owner { .. } => 0,
+        }
+    }
+
+    /// Bytes that it takes inline.
+    #[must_use]
+    pub fn inline_len(&self) -> usize {
+        match self {
+            Self::TreeBlock { .. } | Self::SharedBlock { .. } | Self::Owner { .. } => 9,
+            Self::Data { .. } => 29,
+            Self::SharedData { .. } => 13,
+        }
+    }
+
+    fn write_inline(&self, w: &mut Writer) {
+        w.u8(self.kind().0);
+        match *self {
+            Self::TreeBlock { root } | Self::Owner { root } => w.u64(root.0),
+            Self::SharedBlock { parent } => w.u64(parent.0),
+            Self::Data { root, ino, offset, count } => {
+                w.u64(root.0).u64(ino.0).u64(offset).u32(count)
+            }
+            Self::SharedData { parent, count } => w.u64(parent.0).u32(count),
+        };
+    }
+
+    fn read_inline(r: &mut Reader<'_>) -> Result<Self> {
+        let kind = r.u8()?;
+        Ok(match Kind(kind) {
+            Kind::TREE_BLOCK_REF => Self::TreeBlock { root: TreeId(r.u64()?) },
+            Kind::SHARED_BLOCK_REF => Self::SharedBlock { parent: Logical(r.u64()?) },
+            Kind::EXTENT_OWNER_REF => Self::Owner { root: TreeId(r.u64()?) },
+            Kind::EXTENT_DATA_REF => Self::Data {
+                root: TreeId(r.u64()?),
+                ino: Ino(r.u64()?),
+                offset: r.u64()?,
+                count: r.u32()?,
+            },
+            Kind::SHARED_DATA_REF => {
+                Self::SharedData { parent: Logical(r.u64()?), count: r.u32()? }
+            }
+            _ => return Err(r.field("inline reference type", kind.into())),
+        })
+    }
+
+    /// Reads a keyed reference.
+    ///
+    /// # Errors
+    ///
+    /// When the key's kind is not one, or the payload has the wrong length.
+    pub fn keyed_parse(key: &Key, bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::new("keyed reference", bytes);
+        let found = match key.kind {
+            Kind::TREE_BLOCK_REF => Self::TreeBlock { root: TreeId(key.offset) },
+            Kind::SHARED_BLOCK_REF => Self::SharedBlock { parent: Logical(key.offset) },
+            Kind::EXTENT_DATA_REF => Self::Data {
+                root: TreeId(r.u64()?),
+                ino: Ino(r.u64()?),
+                offset: r.u64()?,
+                count: r.u32()?,
+            },
+            Kind::SHARED_DATA_REF => {
+                Self::SharedData { parent: Logical(key.offset), count: r.u32()? }
+            }
+            other => return Err(r.field("kind", other.0.into())),
+        };
+        r.end()?;
+        Ok(found)
+    }
+
+    /// Key and payload of this reference as an item of its own.
+    #[must_use]
+    pub fn keyed(&self, bytenr: Logical) -> (Key, Vec<u8>) {
+        let mut w = Writer::default();
+        match *self {
+            Self::Data { root, ino, offset, count } => {
+                w.u64(root.0).u64(ino.0).u64(offset).u32(count);
+            }
+            Self::SharedData { count, .. } => {
+                w.u32(count);
+            }
+            _ => {}
+        }
+        (Key::new(bytenr.0, self.kind(), self.hash()), w.0)
+    }
+}
+
+/// An extent's item: key (address, EXTENT_ITEM, length) or (address, METADATA_ITEM, level).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtentItem {
+    /// Uses, inline and keyed together.
+    pub refs: u64,
+    /// Transaction that allocated it.
+    pub generation: Generation,
+    /// [`ExtentFlags`].
+    pub flags: u64,
+    /// First key and level of a tree block whose volume has no skinny metadata.
+    pub tree_block: Option<(Key, u8)>,
+    /// The inline references.
+    pub inline: Vec<BackRef>,
+}
+
+impl ExtentItem {
+    /// Bytes without inline references.
+    pub const HEAD_LEN: usize = 24;
+
+    /// Reads an item.
+    ///
+    /// # Errors
+    ///
+    /// When it is cut short or has a reference of an unknown kind.
+    pub fn parse(key: &Key, bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::new("extent item", bytes);
+        let (refs, generation, flags) = (r.u64()?, Generation(r.u64()?), r.u64()?);
+        let tree_block = if flags & ExtentFlags::TREE_BLOCK != 0 && key.kind == Kind::EXTENT_ITEM {
+            Some((Key::parse(r.take(Key::LEN)?)?, r.u8()?))
+        } else {
+            None
+        };
+        let mut inline = Vec::new();
+        while r.left() > 0 {
+            inline.push(BackRef::read_inline(&mut r)?);
+        }
+        Ok(Self { refs, generation, flags, tree_block, inline })
+    }
+
+    /// Bytes that the item takes.
+    #[must_use]
+    pub fn byte_len(&self) -> usize {
+        Self::HEAD_LEN
+            + if self.tree_block.is_some() { 18 } else { 0 }
+            + self.inline.iter().map(BackRef::inline_len).sum::<usize>()
+    }
+
+    /// The item's bytes, references in the order that the format demands.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(self.byte_len());
+        w.u64(self.refs).u64(self.generation.0).u64(self.flags);
+        if let Some((key, level)) = &self.tree_block {
+            w.bytes(&key.to_bytes()).u8(*level);
+        }
+        let mut ordered = self.inline.clone();
+        ordered.sort_by_key(|r| (r.kind(), Reverse(r.hash())));
+        for entry in ordered {
+            entry.write_inline(&mut w);
+        }
+        w.0
+    }
+}
