@@ -1,1 +1,25 @@
 //! Many devices as one logical address space: chunk map, profiles, mirrors, repair, superblocks.
+//!
+//! # Place
+//!
+//! Between `block`, which knows one device, and `tree`, which knows nodes. It is *told* about chunks
+//! and never reads the chunk tree: that tree lives in the address space made here.
+
+#![forbid(unsafe_code)]
+
+mod chunk_map;
+pub mod device;
+pub mod error;
+mod layout;
+mod open;
+mod read;
+pub mod stats;
+mod superblocks;
+pub mod volume;
+mod write;
+
+pub use device::VolumeDevice;
+pub use error::{Error, Kind, Uuid};
+pub use open::OpenOptions;
+pub use stats::Stats;
+pub use volume::{Params, Volume};

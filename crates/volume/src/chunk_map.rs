@@ -1,0 +1,105 @@
+//! Which chunk holds a logical address.
+//!
+//! # Invariants
+//!
+//! - **M1** Chunks are sorted by address and do not overlap.
+//! - **M2** A map, once published, never changes: a change makes a new one.
+//!
+//! # Locks
+//!
+//! Changes take [`Rank::ChunkMap`], so that none is lost. Lookups take nothing and write nothing that
+//! is shared: they see the map before a change or after it.
+
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+use buttress_base::{Rank, Ranked};
+use buttress_format::{Chunk, Extent, Logical};
+
+use crate::error::Error;
+use crate::layout::{Layout, Piece};
+
+/// The chunks of a volume.
+#[derive(Debug)]
+pub(crate) struct ChunkMap {
+    published: ArcSwap<Vec<Arc<Entry>>>,
+    changing: Ranked<()>,
+}
+
+/// A chunk with what was worked out when it was added.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) chunk: Arc<Chunk>,
+    pub(crate) layout: Layout,
+    /// For each stripe the index of its device in the volume; none for one that is missing.
+    pub(crate) devices: Vec<Option<usize>>,
+}
+
+impl Entry {
+    pub(crate) fn extent(&self) -> Extent {
+        Extent { start: self.chunk.logical, len: self.chunk.len }
+    }
+
+    /// Finds the first bytes of `at..at + len`: as many as lie in one piece.
+    pub(crate) fn piece(&self, at: Logical, len: u64) -> Piece {
+        self.layout.piece(at.distance(self.chunk.logical), len)
+    }
+}
+
+/// The map as it was at one moment.
+pub(crate) struct Snapshot(Guard<Arc<Vec<Arc<Entry>>>>);
+
+impl Snapshot {
+    /// Finds the chunk around an address.
+    pub(crate) fn find(&self, at: Logical) -> Result<&Arc<Entry>, Error> {
+        let after = self.0.partition_point(|entry| entry.chunk.logical <= at);
+        let entry = after.checked_sub(1).and_then(|index| self.0.get(index));
+        entry
+            .filter(|entry| at.distance(entry.chunk.logical) < entry.chunk.len)
+            .ok_or(Error::NotMapped { logical: at })
+    }
+
+    pub(crate) fn entries(&self) -> &[Arc<Entry>] {
+        &self.0
+    }
+}
+
+impl ChunkMap {
+    pub(crate) fn new() -> Self {
+        let changing = Ranked::new(Rank::ChunkMap, ());
+        Self { published: ArcSwap::from_pointee(Vec::new()), changing }
+    }
+
+    pub(crate) fn load(&self) -> Snapshot {
+        Snapshot(self.published.load())
+    }
+
+    /// Adds chunks: all of them, or, if one overlaps another or one that is there, none.
+    pub(crate) fn add(&self, added: Vec<Entry>) -> Result<(), Error> {
+        let _changing = self.changing.lock();
+        let mut entries = Vec::clone(&self.published.load());
+        entries.extend(added.into_iter().map(Arc::new));
+        // Sorted but for the tail: the sort sees the runs and merges them.
+        entries.sort_by_key(|entry| entry.chunk.logical);
+        for pair in entries.windows(2) {
+            let [first, second] = pair else { continue };
+            if first.extent().end() > second.chunk.logical {
+                return Err(Error::Overlap { chunk: second.extent(), with: first.extent() });
+            }
+        }
+        self.published.store(Arc::new(entries));
+        Ok(())
+    }
+
+    /// Removes the chunk that starts at an address, and returns it.
+    pub(crate) fn remove(&self, start: Logical) -> Result<Arc<Chunk>, Error> {
+        let _changing = self.changing.lock();
+        let mut entries = Vec::clone(&self.published.load());
+        let index = entries
+            .binary_search_by_key(&start, |entry| entry.chunk.logical)
+            .map_err(|_| Error::NotMapped { logical: start })?;
+        let removed = entries.remove(index);
+        self.published.store(Arc::new(entries));
+        Ok(Arc::clone(&removed.chunk))
+    }
+}

@@ -1,0 +1,298 @@
+//! What can go wrong between a logical address and the devices.
+
+use std::fmt;
+
+use buttress_format::{DeviceId, Extent, Logical};
+
+/// A failure of the volume, with the facts of it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A device failed outside of any chunk: a superblock, a flush.
+    #[error("device {device} failed")]
+    Device {
+        /// Which.
+        device: DeviceId,
+        /// How.
+        source: buttress_block::Error,
+    },
+    /// A device that is not part of a volume yet failed.
+    #[error("cannot read {device}")]
+    Candidate {
+        /// Its name.
+        device: String,
+        /// How.
+        source: buttress_block::Error,
+    },
+    /// One copy could not be read or written.
+    #[error("mirror {mirror} of {logical} failed on device {device}")]
+    Mirror {
+        /// Where in the volume.
+        logical: Logical,
+        /// Which copy, from zero.
+        mirror: u32,
+        /// Where the copy lies.
+        device: DeviceId,
+        /// How.
+        source: buttress_block::Error,
+    },
+    /// Every copy was read, or tried, and none is good. The facts are those of the last one.
+    #[error(
+        "no good copy of {len} bytes at {logical}: {mirrors_tried} tried, \
+         the last (mirror {mirror} on device {device}): {reason}"
+    )]
+    NoGoodMirror {
+        /// Where in the volume.
+        logical: Logical,
+        /// How much.
+        len: u64,
+        /// How many copies there are.
+        mirrors_tried: u32,
+        /// The last copy tried, from zero.
+        mirror: u32,
+        /// Where that copy lies.
+        device: DeviceId,
+        /// What the caller's check, or the device, said of it.
+        reason: String,
+        /// The failure of the device, if it was one.
+        source: Option<Box<Error>>,
+    },
+    /// There is no chunk at this address.
+    #[error("no chunk maps {logical}")]
+    NotMapped {
+        /// Where in the volume.
+        logical: Logical,
+    },
+    /// The chunk at this address has fewer copies.
+    #[error("{logical} has {mirrors} copies, and mirror {mirror} was asked for")]
+    NoSuchMirror {
+        /// Where in the volume.
+        logical: Logical,
+        /// Which copy was asked for, from zero.
+        mirror: u32,
+        /// How many there are.
+        mirrors: u32,
+    },
+    /// Two chunks claim the same addresses.
+    #[error("chunk at {} overlaps the one at {}", chunk.start, with.start)]
+    Overlap {
+        /// The one refused.
+        chunk: Extent,
+        /// The one that is there.
+        with: Extent,
+    },
+    /// A chunk contradicts itself.
+    #[error("chunk at {logical} cannot be: {why}")]
+    Layout {
+        /// The chunk.
+        logical: Logical,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A chunk lies, in part, behind the end of its device.
+    #[error("chunk at {logical} ends at {end} on device {device}, which has {device_len} bytes")]
+    ChunkPastEnd {
+        /// The chunk.
+        logical: Logical,
+        /// Where its stripe lies.
+        device: DeviceId,
+        /// Where its stripe ends.
+        end: u64,
+        /// Where the device ends.
+        device_len: u64,
+    },
+    /// A chunk cannot be read without a device that is not here.
+    #[error("chunk at {logical} needs device {device} of filesystem {fsid}, which is missing")]
+    MissingStripe {
+        /// The chunk, or the place in it.
+        logical: Logical,
+        /// The device.
+        device: DeviceId,
+        /// The filesystem.
+        fsid: Uuid,
+    },
+    /// The filesystem has more devices than were given.
+    #[error(
+        "filesystem {fsid} has {expected} devices, {} given; missing: {}",
+        Numbers(found),
+        Numbers(missing)
+    )]
+    MissingDevices {
+        /// The filesystem.
+        fsid: Uuid,
+        /// How many it has.
+        expected: u64,
+        /// Those given.
+        found: Vec<DeviceId>,
+        /// Those of the others whose numbers are known: a chunk of the superblock lies on them.
+        missing: Vec<DeviceId>,
+    },
+    /// More devices were given than the filesystem has: one of them was once part of it.
+    #[error("filesystem {fsid} has {expected} devices, and {given} were given")]
+    TooManyDevices {
+        /// The filesystem.
+        fsid: Uuid,
+        /// How many it has.
+        expected: u64,
+        /// How many were given.
+        given: u64,
+    },
+    /// A device was given that belongs to another filesystem.
+    #[error("{device} belongs to filesystem {found}, not to {expected}")]
+    ForeignDevice {
+        /// Its name.
+        device: String,
+        /// Whose it is.
+        found: Uuid,
+        /// Whose it should be.
+        expected: Uuid,
+    },
+    /// Two devices given claim to be the same part of the filesystem.
+    #[error("{first} and {second} both claim to be device {id} of the filesystem")]
+    DuplicateDevice {
+        /// The part.
+        id: DeviceId,
+        /// The one.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// No device was given.
+    #[error("no device given")]
+    NoDevices,
+    /// There is no btrfs here.
+    #[error("{device} holds no btrfs{}", Instead(found.as_deref()))]
+    NotBtrfs {
+        /// Its name.
+        device: String,
+        /// What it holds, if that is known.
+        found: Option<String>,
+    },
+    /// There is a btrfs here, and its superblock is damaged.
+    #[error("the superblock at {offset} of {device} is damaged")]
+    Superblock {
+        /// Name of the device.
+        device: String,
+        /// Which copy.
+        offset: u64,
+        /// What is wrong with it.
+        source: buttress_format::Error,
+    },
+    /// The device is shorter than the filesystem on it.
+    #[error("{device} is truncated: it has {found} bytes, and its filesystem needs {expected}")]
+    Truncated {
+        /// Its name.
+        device: String,
+        /// How long it is.
+        found: u64,
+        /// How long its superblock says it is.
+        expected: u64,
+    },
+    /// The filesystem uses features that this program does not know.
+    #[error("the filesystem uses features that are not supported: {}", features.join(", "))]
+    Features {
+        /// By name, or by number.
+        features: Vec<String>,
+    },
+    /// A write to a volume that may not be written.
+    #[error("the volume is read-only: {why}")]
+    ReadOnly {
+        /// Why.
+        why: String,
+    },
+}
+
+/// Who must act, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The device; retry elsewhere, or report it.
+    Io,
+    /// The data; repair it, else run the checker.
+    Corrupt,
+    /// The caller; the request cannot be right.
+    Invalid,
+    /// The user; a feature that is not there.
+    Unsupported,
+}
+
+impl Error {
+    /// Says who must act.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Device { source, .. }
+            | Self::Candidate { source, .. }
+            | Self::Mirror { source, .. } => {
+                if source.is_io() {
+                    Kind::Io
+                } else {
+                    Kind::Invalid
+                }
+            }
+            Self::NoGoodMirror { source: Some(source), .. } => source.kind(),
+            Self::NoGoodMirror { source: None, .. }
+            | Self::NotMapped { .. }
+            | Self::Overlap { .. }
+            | Self::Layout { .. }
+            | Self::ChunkPastEnd { .. }
+            | Self::Superblock { .. }
+            | Self::Truncated { .. } => Kind::Corrupt,
+            Self::MissingStripe { .. } | Self::MissingDevices { .. } => Kind::Io,
+            Self::NoSuchMirror { .. }
+            | Self::ForeignDevice { .. }
+            | Self::DuplicateDevice { .. }
+            | Self::TooManyDevices { .. }
+            | Self::NoDevices
+            | Self::NotBtrfs { .. }
+            | Self::ReadOnly { .. } => Kind::Invalid,
+            Self::Features { .. } => Kind::Unsupported,
+        }
+    }
+}
+
+/// Sixteen bytes that name a filesystem or device, shown the way people write them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Uuid(pub [u8; 16]);
+
+impl fmt::Display for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, byte) in self.0.iter().enumerate() {
+            if matches!(index, 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Device numbers, in the words of a sentence.
+struct Numbers<'a>(&'a [DeviceId]);
+
+impl fmt::Display for Numbers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("unknown");
+        }
+        for (index, id) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{}", id.0)?;
+        }
+        Ok(())
+    }
+}
+
+/// What was found in place of the thing sought, in the words of a sentence.
+struct Instead<'a>(Option<&'a str>);
+
+impl fmt::Display for Instead<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |found| write!(f, ", but {found}"))
+    }
+}

@@ -1,0 +1,164 @@
+//! How a chunk spreads its bytes over its stripes: arithmetic alone.
+//!
+//! # Invariants
+//!
+//! - **G1** Two different bytes of a chunk never lie at the same place of the same stripe, and the
+//!   copies of one byte lie on different stripes.
+//! - **G2** A piece lies within one stripe unit, one row and the chunk.
+//! - **G3** No arithmetic here can overflow: `Layout::of` has bounded every factor.
+//!
+//! # On disk
+//!
+//! A stripe is a run of bytes on one device. The profiles cut a chunk into units of 64 KiB, or do not:
+//!
+//! ```text
+//! single, DUP, RAID1*   each stripe holds the whole chunk, in order
+//! RAID0                 unit u on stripe u % n, at row u / n
+//! RAID10                as RAID0 over groups of `sub_stripes` stripes that hold the same
+//! RAID5, RAID6          data unit u of row r (r = u / data) on stripe (r + u % data) % n; what is
+//!                       left of the row is parity, so that parity wanders over the stripes
+//! ```
+
+use buttress_format::{BlockGroupFlags, Chunk};
+
+/// The shape of one chunk, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    len: u64,
+    shape: Shape,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// Every stripe holds everything.
+    Whole { copies: usize },
+    /// Units go round `columns`, each of `copies` stripes.
+    Striped { columns: u64, copies: usize, unit: u64 },
+    /// Units go round `data` of `data + parity` stripes, rotated by one each row.
+    Parity { data: u64, stripes: u64, unit: u64 },
+}
+
+/// A run of bytes that lies in one piece on each of its stripes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// The first of its stripes; copies lie on the stripes after it.
+    pub(crate) first_stripe: usize,
+    /// Where in each of its stripes.
+    pub(crate) offset: u64,
+    /// How much.
+    pub(crate) len: u64,
+}
+
+impl Layout {
+    /// Reads the shape of a chunk, or says why it has none.
+    pub(crate) fn of(chunk: &Chunk) -> Result<Self, &'static str> {
+        let len = chunk.len;
+        if len == 0 || chunk.logical.checked_add(len).is_none() {
+            return Err("its length is zero or past the end of all addresses");
+        }
+        let stripes = chunk.stripes.len();
+        let profile = chunk.flags.profile();
+        let unit = chunk.stripe_len;
+        let whole = |copies| {
+            if stripes == copies {
+                Ok(Shape::Whole { copies })
+            } else {
+                Err("its profile and its number of stripes differ")
+            }
+        };
+        let shape = match profile {
+            BlockGroupFlags(0) => whole(1)?,
+            BlockGroupFlags::DUP | BlockGroupFlags::RAID1 => whole(2)?,
+            BlockGroupFlags::RAID1C3 => whole(3)?,
+            BlockGroupFlags::RAID1C4 => whole(4)?,
+            BlockGroupFlags::RAID0 => striped(stripes, 1, unit)?,
+            BlockGroupFlags::RAID10 => striped(stripes, usize::from(chunk.sub_stripes), unit)?,
+            BlockGroupFlags::RAID5 => parity(stripes, 1, unit)?,
+            BlockGroupFlags::RAID6 => parity(stripes, 2, unit)?,
+            _ => return Err("it has several profiles, or one that is not known"),
+        };
+        let layout = Self { len, shape };
+        for stripe in &chunk.stripes {
+            if stripe.offset.checked_add(layout.stripe_len()).is_none() {
+                return Err("one of its stripes ends past the end of all devices");
+            }
+        }
+        Ok(layout)
+    }
+
+    /// How many copies of each byte there are.
+    pub(crate) fn copies(&self) -> usize {
+        match self.shape {
+            Shape::Whole { copies } | Shape::Striped { copies, .. } => copies,
+            Shape::Parity { .. } => 1,
+        }
+    }
+
+    /// Says whether a write here must keep parity right, too.
+    pub(crate) fn has_parity(&self) -> bool {
+        matches!(self.shape, Shape::Parity { .. })
+    }
+
+    /// How many bytes of each stripe the chunk covers.
+    pub(crate) fn stripe_len(&self) -> u64 {
+        match self.shape {
+            Shape::Whole { .. } => self.len,
+            Shape::Striped { columns, unit, .. } => rows(self.len, columns, unit) * unit,
+            Shape::Parity { data, unit, .. } => rows(self.len, data, unit) * unit,
+        }
+    }
+
+    /// Finds the bytes at `offset` of the chunk: as many of `len` as lie in one piece (G2).
+    pub(crate) fn piece(&self, offset: u64, len: u64) -> Piece {
+        assert!(offset < self.len, "G2: {offset} is not within a chunk of {} bytes", self.len);
+        let len = len.min(self.len - offset);
+        match self.shape {
+            Shape::Whole { .. } => Piece { first_stripe: 0, offset, len },
+            Shape::Striped { columns, copies, unit } => {
+                let (row, column, within) = place(offset, columns, unit);
+                let first_stripe = column as usize * copies;
+                Piece { first_stripe, offset: row * unit + within, len: len.min(unit - within) }
+            }
+            Shape::Parity { data, stripes, unit } => {
+                let (row, column, within) = place(offset, data, unit);
+                let first_stripe = ((row + column) % stripes) as usize;
+                Piece { first_stripe, offset: row * unit + within, len: len.min(unit - within) }
+            }
+        }
+    }
+}
+
+fn striped(stripes: usize, copies: usize, unit: u64) -> Result<Shape, &'static str> {
+    check_unit(unit)?;
+    if copies == 0 || stripes == 0 || !stripes.is_multiple_of(copies) {
+        return Err("its stripes do not divide into groups");
+    }
+    Ok(Shape::Striped { columns: (stripes / copies) as u64, copies, unit })
+}
+
+fn parity(stripes: usize, parity: usize, unit: u64) -> Result<Shape, &'static str> {
+    check_unit(unit)?;
+    let data = stripes.checked_sub(parity).filter(|&data| data > 0);
+    let data = data.ok_or("it has no stripe that is not parity")? as u64;
+    Ok(Shape::Parity { data, stripes: stripes as u64, unit })
+}
+
+/// Units are 64 KiB today; any power of two up to a gigabyte keeps the arithmetic within bounds
+/// (G3): a row is at most `u16::MAX` units long.
+fn check_unit(unit: u64) -> Result<(), &'static str> {
+    if unit.is_power_of_two() && (512..=1 << 30).contains(&unit) {
+        Ok(())
+    } else {
+        Err("its stripe length is not a power of two within bounds")
+    }
+}
+
+/// Splits an offset into (row, column, offset within the unit).
+fn place(offset: u64, columns: u64, unit: u64) -> (u64, u64, u64) {
+    let index = offset / unit;
+    (index / columns, index % columns, offset % unit)
+}
+
+fn rows(len: u64, columns: u64, unit: u64) -> u64 {
+    len.div_ceil(unit).div_ceil(columns)
+}

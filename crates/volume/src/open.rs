@@ -1,0 +1,180 @@
+//! From devices that somebody named to a volume, or to the reason why not.
+//!
+//! # Invariants
+//!
+//! - **O1** Nothing is written before everything has been checked, and nothing at all by opening.
+//! - **O2** What this program does not know, it does not touch: an unknown feature that changes
+//!   reading refuses the volume, one that changes writing makes it read-only.
+
+use std::sync::Arc;
+
+use buttress_block::Device;
+use buttress_format::{CompatRo, DeviceId, Generation, Incompat, Superblock};
+
+use crate::device::VolumeDevice;
+use crate::error::{Error, Uuid};
+use crate::volume::{Params, Volume};
+
+/// How to open a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Whether to write, if nothing speaks against it.
+    pub writable: bool,
+    /// Whether to go without devices that are missing, as long as every chunk can be read; such a
+    /// volume is read-only.
+    pub degraded: bool,
+}
+
+/// A device with the superblock found on it.
+struct Candidate {
+    device: Arc<dyn Device>,
+    superblock: Superblock,
+}
+
+impl Volume {
+    /// Joins devices to the volume they are parts of. Its map holds the chunks that the superblock
+    /// names: enough to read the tree that names the others.
+    ///
+    /// Returns the newest superblock as well.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Volume::read_superblock`], for each device; [`Error::ForeignDevice`],
+    /// [`Error::DuplicateDevice`] and [`Error::MissingDevices`] when the devices do not make one
+    /// volume; [`Error::Features`] when this program cannot read it.
+    pub fn open(
+        devices: Vec<Arc<dyn Device>>,
+        options: OpenOptions,
+    ) -> Result<(Self, Superblock), Error> {
+        let mut candidates = Vec::with_capacity(devices.len());
+        for device in devices {
+            let superblock = Self::read_superblock(&*device)?;
+            candidates.push(Candidate { device, superblock });
+        }
+        candidates.sort_by_key(|candidate| candidate.superblock.dev_item.devid);
+        let newest = candidates
+            .iter()
+            .max_by_key(|candidate| candidate.superblock.generation)
+            .map(|candidate| candidate.superblock.clone())
+            .ok_or(Error::NoDevices)?;
+
+        check_features(&newest)?;
+        check_one_filesystem(&candidates, &newest)?;
+        check_duplicates(&candidates)?;
+        let missing = check_complete(&candidates, &newest, options)?;
+        let reason = read_only_reason(&candidates, &newest, options, missing);
+
+        let parts = candidates.into_iter().map(|part| join(part, newest.generation)).collect();
+        let volume = Self::assemble(Params::of(&newest), parts);
+        if let Some(why) = reason {
+            volume.forbid_writes(why);
+        }
+        volume.add_chunks(newest.sys_chunks.iter().map(|(_, chunk)| chunk.clone()).collect())?;
+        Ok((volume, newest))
+    }
+}
+
+fn check_features(superblock: &Superblock) -> Result<(), Error> {
+    let unknown = superblock.incompat.without(Incompat::READABLE);
+    if unknown.0 == 0 { Ok(()) } else { Err(Error::Features { features: unknown.names() }) }
+}
+
+fn check_one_filesystem(candidates: &[Candidate], newest: &Superblock) -> Result<(), Error> {
+    let identity = |superblock: &Superblock| (superblock.fsid, superblock.tree_fsid());
+    match candidates.iter().find(|part| identity(&part.superblock) != identity(newest)) {
+        None => Ok(()),
+        Some(foreign) => Err(Error::ForeignDevice {
+            device: foreign.device.name(),
+            found: Uuid(foreign.superblock.fsid),
+            expected: Uuid(newest.fsid),
+        }),
+    }
+}
+
+/// Candidates are sorted by number, so that equal ones are neighbours.
+fn check_duplicates(candidates: &[Candidate]) -> Result<(), Error> {
+    for pair in candidates.windows(2) {
+        let [first, second] = pair else { continue };
+        let id = first.superblock.dev_item.devid;
+        if id == second.superblock.dev_item.devid {
+            let (first, second) = (first.device.name(), second.device.name());
+            return Err(Error::DuplicateDevice { id, first, second });
+        }
+    }
+    Ok(())
+}
+
+/// Returns how many devices are missing, if that is allowed.
+fn check_complete(
+    candidates: &[Candidate],
+    newest: &Superblock,
+    options: OpenOptions,
+) -> Result<u64, Error> {
+    let (expected, given) = (newest.num_devices, candidates.len() as u64);
+    let fsid = Uuid(newest.fsid);
+    if given > expected {
+        return Err(Error::TooManyDevices { fsid, expected, given });
+    }
+    if given == expected || options.degraded {
+        return Ok(expected - given);
+    }
+    let found: Vec<DeviceId> =
+        candidates.iter().map(|part| part.superblock.dev_item.devid).collect();
+    let stripes = newest.sys_chunks.iter().flat_map(|(_, chunk)| &chunk.stripes);
+    let mut missing: Vec<DeviceId> =
+        stripes.map(|stripe| stripe.device).filter(|id| !found.contains(id)).collect();
+    missing.sort_unstable();
+    missing.dedup();
+    Err(Error::MissingDevices { fsid, expected, found, missing })
+}
+
+/// Says why a volume that can be read may not be written (O2).
+fn read_only_reason(
+    candidates: &[Candidate],
+    newest: &Superblock,
+    options: OpenOptions,
+    missing: u64,
+) -> Option<String> {
+    if !options.writable {
+        return Some("it was opened for reading only".to_owned());
+    }
+    if missing > 0 {
+        return Some(format!("{missing} of its {} devices are missing", newest.num_devices));
+    }
+    let mut features = newest.incompat.without(Incompat::WRITABLE).names();
+    features.extend(newest.compat_ro.without(CompatRo::WRITABLE).names());
+    if !features.is_empty() {
+        return Some(format!("it uses features that are only read: {}", features.join(", ")));
+    }
+    if let Some(why) = FLAGS.iter().find(|(flag, _)| newest.flags & flag != 0) {
+        return Some(why.1.to_owned());
+    }
+    let refusing = candidates.iter().find(|part| !part.device.writable())?;
+    Some(format!("{} is open for reading only", refusing.device.name()))
+}
+
+/// Flags of the superblock that speak against writing.
+const FLAGS: &[(u64, &str)] = &[
+    (1 << 32, "it is a seed for other filesystems"),
+    (1 << 33, "it is an image of metadata alone"),
+    (1 << 34, "it is an image of metadata alone"),
+    (1 << 35, "a change of its identifier was not finished"),
+    (1 << 36, "a change of its identifier was not finished"),
+    (1 << 38, "a conversion to a block-group tree was not finished"),
+    (1 << 39, "a change of its data checksums was not finished"),
+    (1 << 40, "a change of its metadata checksums was not finished"),
+];
+
+fn join(candidate: Candidate, newest: Generation) -> VolumeDevice {
+    let Candidate { device, superblock } = candidate;
+    let stale = superblock.generation < newest;
+    if stale {
+        tracing::warn!(
+            device = device.name(),
+            generation = superblock.generation.0,
+            newest = newest.0,
+            "device missed transactions that the others have; its copies are read last"
+        );
+    }
+    VolumeDevice::new(device, superblock.dev_item, stale)
+}

@@ -1,0 +1,275 @@
+//! Reading: one copy, or the first one that is good.
+//!
+//! # Invariants
+//!
+//! - **R1** Bytes are handed out by `read_verified` only when the caller's check has passed them.
+//! - **R2** A repair writes bytes that were, at that moment, on a copy the check had passed; no
+//!   writer is between the look and the write.
+//!
+//! # Locks
+//!
+//! A repair takes `Volume::repairs` alone, across its reads and writes; plain reads take nothing.
+//!
+//! # Failure
+//!
+//! A repair that fails is counted as a failure of the device, and the read succeeds all the same.
+
+use std::fmt::Display;
+
+use buttress_format::{DeviceId, Logical};
+
+use crate::chunk_map::Entry;
+use crate::device::VolumeDevice;
+use crate::error::{Error, Uuid};
+use crate::layout::Piece;
+use crate::volume::Volume;
+
+/// One copy of a piece, on its device.
+pub(crate) struct Place<'a> {
+    pub(crate) device: &'a VolumeDevice,
+    pub(crate) offset: u64,
+}
+
+/// Why a copy was passed over.
+struct Failure {
+    mirror: u32,
+    reason: String,
+    source: Option<Box<Error>>,
+}
+
+impl Failure {
+    /// The source says what happened; the text need not.
+    fn unread(mirror: u32, error: Error) -> Self {
+        let reason = "it could not be read".to_owned();
+        Self { mirror, reason, source: Some(Box::new(error)) }
+    }
+}
+
+impl Volume {
+    /// Reads one copy, the first being 0, as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`], [`Error::NoSuchMirror`] or [`Error::MissingStripe`] where there is no
+    /// such copy, [`Error::Mirror`] when its device fails.
+    pub fn read_mirror(&self, at: Logical, buf: &mut [u8], mirror: u32) -> Result<(), Error> {
+        let map = self.map.load();
+        let mut rest = buf;
+        let mut at = at;
+        while !rest.is_empty() {
+            let entry = map.find(at)?;
+            let piece = entry.piece(at, rest.len() as u64);
+            let (part, after) = rest.split_at_mut(piece.len as usize);
+            let place = self.place(entry, &piece, at, mirror)?;
+            self.counters.read(piece.len);
+            place.device.device.read_at(place.offset, part).map_err(|source| {
+                self.counters.io_failure();
+                Error::Mirror { logical: at, mirror, device: place.device.id, source }
+            })?;
+            rest = after;
+            at = at.end(piece.len);
+        }
+        Ok(())
+    }
+
+    /// Reads a copy that passes a check, trying one after the other.
+    ///
+    /// Copies that were tried before the good one are rewritten from it, if the volume is writable.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoGoodMirror`] when none passes, with what was said of the last; [`Error::NotMapped`].
+    pub fn read_verified<E: Display>(
+        &self,
+        at: Logical,
+        buf: &mut [u8],
+        mut verify: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), Error> {
+        let unit = buf.len().max(1);
+        self.read_verified_by(at, buf, unit, |_, bytes| verify(bytes))
+    }
+
+    /// Reads units that each pass a check, each from whichever copy is good. The whole is read in one
+    /// go and only the bad units again, so that two copies with one bad sector each are as good as one
+    /// without. The check is also given where in `buf` its unit lies.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::read_verified`], for the first unit without a good copy.
+    ///
+    /// # Panics
+    ///
+    /// When `unit` is zero or does not divide the buffer: the caller's bug.
+    pub fn read_verified_by<E: Display>(
+        &self,
+        at: Logical,
+        buf: &mut [u8],
+        unit: usize,
+        mut verify: impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> Result<(), Error> {
+        assert!(unit > 0 && buf.len().is_multiple_of(unit), "{} by {unit}", buf.len());
+        let order = self.mirror_order(at)?;
+        let Some((&first, others)) = order.split_first() else {
+            return Err(Error::NotMapped { logical: at });
+        };
+        let mut unread = self.read_mirror(at, buf, first).err();
+        // When a run of units could not be read, each of them may still be good where it is.
+        let again = if unread.is_some() && buf.len() > unit { &*order } else { others };
+        for (index, part) in buf.chunks_exact_mut(unit).enumerate() {
+            let within = index * unit;
+            let failure = match &unread {
+                Some(error) => {
+                    Some(Failure { mirror: first, reason: error.to_string(), source: None })
+                }
+                None => self.judge(first, part, |bytes| verify(within, bytes)),
+            };
+            if let Some(mut failure) = failure {
+                if again.is_empty()
+                    && let Some(error) = unread.take()
+                {
+                    failure = Failure::unread(first, error);
+                }
+                let at = at.end(within as u64);
+                self.recover(at, part, again, failure, |bytes| verify(within, bytes))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says what is wrong with bytes that came from a mirror.
+    fn judge<E: Display>(
+        &self,
+        mirror: u32,
+        bytes: &[u8],
+        check: impl FnOnce(&[u8]) -> Result<(), E>,
+    ) -> Option<Failure> {
+        let reason = check(bytes).err()?.to_string();
+        self.counters.csum_failure();
+        Some(Failure { mirror, reason, source: None })
+    }
+
+    /// Tries copies until one is good, then rewrites those that were not.
+    fn recover<E: Display>(
+        &self,
+        at: Logical,
+        buf: &mut [u8],
+        order: &[u32],
+        first: Failure,
+        mut verify: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), Error> {
+        let mut bad = vec![first.mirror];
+        let mut last = first;
+        for &mirror in order {
+            let failure = match self.read_mirror(at, buf, mirror) {
+                Ok(()) => self.judge(mirror, buf, &mut verify),
+                Err(error) => Some(Failure::unread(mirror, error)),
+            };
+            match failure {
+                None => {
+                    bad.retain(|&other| other != mirror);
+                    self.repair(at, buf, mirror, &bad);
+                    return Ok(());
+                }
+                Some(failure) => {
+                    if !bad.contains(&mirror) {
+                        bad.push(mirror);
+                    }
+                    last = failure;
+                }
+            }
+        }
+        Err(Error::NoGoodMirror {
+            logical: at,
+            len: buf.len() as u64,
+            mirrors_tried: bad.len() as u32,
+            mirror: last.mirror,
+            device: self.device_of(at, last.mirror),
+            reason: last.reason,
+            source: last.source,
+        })
+    }
+
+    /// Rewrites bad copies with bytes that the mirror `good` was just seen to hold.
+    fn repair(&self, at: Logical, bytes: &[u8], good: u32, bad: &[u32]) {
+        if bad.is_empty() || !self.writable() {
+            return;
+        }
+        let _alone = self.repairs.write();
+        // Somebody may have written here since; what was good then would be old now (R2).
+        let mut now = vec![0; bytes.len()];
+        if self.read_mirror(at, &mut now, good).is_err() || now != bytes {
+            return;
+        }
+        for &mirror in bad {
+            match self.write_mirror(at, bytes, mirror) {
+                Ok(()) => {
+                    self.counters.repair();
+                    tracing::warn!(logical = at.0, mirror, len = bytes.len(), "rewrote a bad copy");
+                }
+                Err(error) => {
+                    tracing::error!(logical = at.0, mirror, %error, "cannot rewrite a bad copy");
+                }
+            }
+        }
+    }
+
+    /// Lists the mirrors of an address, best first: those on devices that are here and up to date;
+    /// among these, neighbouring megabytes begin with different ones, so that all devices are read.
+    fn mirror_order(&self, at: Logical) -> Result<Vec<u32>, Error> {
+        const TURN_BYTES: u64 = 1 << 20;
+        let map = self.map.load();
+        let entry = map.find(at)?;
+        let copies = entry.layout.copies();
+        if copies == 1 {
+            return Ok(vec![0]);
+        }
+        let piece = entry.piece(at, 1);
+        let device_of = |mirror: usize| entry.devices.get(piece.first_stripe + mirror).copied()?;
+        let first = device_of(0);
+        let turn = if (1..copies).all(|mirror| device_of(mirror) == first) {
+            0
+        } else {
+            at.distance(entry.chunk.logical) / TURN_BYTES
+        };
+        let mut order: Vec<u32> =
+            (0..copies as u64).map(|index| ((index + turn) % copies as u64) as u32).collect();
+        order.sort_by_key(|&mirror| {
+            let device = device_of(mirror as usize).and_then(|index| self.devices.get(index));
+            device.map_or(2, |device| u32::from(device.stale))
+        });
+        Ok(order)
+    }
+
+    /// Finds one copy of a piece.
+    pub(crate) fn place(
+        &self,
+        entry: &Entry,
+        piece: &Piece,
+        at: Logical,
+        mirror: u32,
+    ) -> Result<Place<'_>, Error> {
+        let mirrors = entry.layout.copies() as u32;
+        if mirror >= mirrors {
+            return Err(Error::NoSuchMirror { logical: at, mirror, mirrors });
+        }
+        let index = piece.first_stripe + mirror as usize;
+        let stripe = entry.chunk.stripes.get(index).expect("the layout counted the stripes");
+        let device = entry.devices.get(index).copied().flatten();
+        match device.and_then(|device| self.devices.get(device)) {
+            Some(device) => Ok(Place { device, offset: stripe.offset + piece.offset }),
+            None => Err(Error::MissingStripe {
+                logical: at,
+                device: stripe.device,
+                fsid: Uuid(self.fsid()),
+            }),
+        }
+    }
+
+    /// Names the device of a copy, for a message.
+    fn device_of(&self, at: Logical, mirror: u32) -> DeviceId {
+        let map = self.map.load();
+        let Ok(entry) = map.find(at) else { return DeviceId(0) };
+        let index = entry.piece(at, 1).first_stripe + mirror as usize;
+        entry.chunk.stripes.get(index).map_or(DeviceId(0), |stripe| stripe.device)
+    }
+}

@@ -1,0 +1,111 @@
+//! What a volume has done since it was opened, counted.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters as they were at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Requests to devices for bytes.
+    pub reads: u64,
+    /// Bytes those requests brought.
+    pub read_bytes: u64,
+    /// Requests to devices with bytes.
+    pub writes: u64,
+    /// Bytes those requests took, every copy counted.
+    pub write_bytes: u64,
+    /// Flushes of a device.
+    pub flushes: u64,
+    /// Bytes given up, every copy counted.
+    pub discard_bytes: u64,
+    /// Requests that a device failed.
+    pub io_failures: u64,
+    /// Copies that were read and were not what they should be.
+    pub csum_failures: u64,
+    /// Copies rewritten from a good one.
+    pub repairs: u64,
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "reads {} ({} bytes), writes {} ({} bytes), flushes {}, discarded {} bytes, \
+             I/O failures {}, checksum failures {}, repairs {}",
+            self.reads,
+            self.read_bytes,
+            self.writes,
+            self.write_bytes,
+            self.flushes,
+            self.discard_bytes,
+            self.io_failures,
+            self.csum_failures,
+            self.repairs
+        )
+    }
+}
+
+/// The counters themselves. Each is right; together they are of no one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    write_bytes: AtomicU64,
+    flushes: AtomicU64,
+    discard_bytes: AtomicU64,
+    io_failures: AtomicU64,
+    csum_failures: AtomicU64,
+    repairs: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn read(&self, bytes: u64) {
+        add(&self.reads, 1);
+        add(&self.read_bytes, bytes);
+    }
+
+    pub(crate) fn write(&self, bytes: u64) {
+        add(&self.writes, 1);
+        add(&self.write_bytes, bytes);
+    }
+
+    pub(crate) fn flush(&self) {
+        add(&self.flushes, 1);
+    }
+
+    pub(crate) fn discard(&self, bytes: u64) {
+        add(&self.discard_bytes, bytes);
+    }
+
+    pub(crate) fn io_failure(&self) {
+        add(&self.io_failures, 1);
+    }
+
+    pub(crate) fn csum_failure(&self) {
+        add(&self.csum_failures, 1);
+    }
+
+    pub(crate) fn repair(&self) {
+        add(&self.repairs, 1);
+    }
+
+    pub(crate) fn snapshot(&self) -> Stats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            reads: of(&self.reads),
+            read_bytes: of(&self.read_bytes),
+            writes: of(&self.writes),
+            write_bytes: of(&self.write_bytes),
+            flushes: of(&self.flushes),
+            discard_bytes: of(&self.discard_bytes),
+            io_failures: of(&self.io_failures),
+            csum_failures: of(&self.csum_failures),
+            repairs: of(&self.repairs),
+        }
+    }
+}
+
+fn add(counter: &AtomicU64, amount: u64) {
+    counter.fetch_add(amount, Ordering::Relaxed);
+}

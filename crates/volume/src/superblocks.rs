@@ -1,0 +1,119 @@
+//! The superblocks of a volume's devices: reading one, writing all.
+//!
+//! # On disk
+//!
+//! A copy at 64 KiB, at 64 MiB and at 256 GiB of each device, as far as the device reaches. The first
+//! is the one that counts; the others wait for somebody to ask for them. Each device's copies carry
+//! that device's own item.
+//!
+//! # Failure
+//!
+//! A write that fails on one device may have reached another: the transaction is then durable or not,
+//! and only the next open knows.
+
+use buttress_block::{Device, probe};
+use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
+use buttress_format::{DeviceItem, Superblock};
+
+use crate::device::VolumeDevice;
+use crate::error::Error;
+use crate::volume::Volume;
+
+const MAGIC: &[u8] = b"_BHRfS_M";
+/// What mkfs writes first, so that a volume it did not finish is not taken for one.
+const MAGIC_UNFINISHED: &[u8] = b"!BHRfS_M";
+const MAGIC_AT: usize = 64;
+
+impl Volume {
+    /// Reads the superblock of a device: the first copy, which is the one that counts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotBtrfs`] with what is there instead, [`Error::Superblock`] when it is damaged (try
+    /// [`Volume::read_superblock_mirror`]), [`Error::Truncated`] when the device is shorter than its
+    /// superblock says, [`Error::Candidate`] when it cannot be read.
+    pub fn read_superblock(device: &dyn Device) -> Result<Superblock, Error> {
+        let superblock = Self::read_superblock_mirror(device, 0)?;
+        let (found, expected) = (device.len(), superblock.dev_item.total_bytes);
+        if found < expected {
+            return Err(Error::Truncated { device: device.name(), found, expected });
+        }
+        Ok(superblock)
+    }
+
+    /// Reads one copy of the superblock, the first being 0. Says nothing about the device's length.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::read_superblock`]; a copy that the device is too short for is no btrfs.
+    pub fn read_superblock_mirror(device: &dyn Device, mirror: usize) -> Result<Superblock, Error> {
+        let not_btrfs = |found| Error::NotBtrfs { device: device.name(), found };
+        let failed = |source| Error::Candidate { device: device.name(), source };
+
+        let offset = SUPER_OFFSETS.get(mirror).copied().unwrap_or(u64::MAX);
+        if offset.checked_add(SUPER_SIZE as u64).is_none_or(|end| end > device.len()) {
+            let found = probe::identify(device).map_err(failed)?;
+            return Err(not_btrfs(found));
+        }
+        let mut bytes = vec![0; SUPER_SIZE];
+        device.read_at(offset, &mut bytes).map_err(failed)?;
+        let magic = bytes.get(MAGIC_AT..MAGIC_AT + MAGIC.len());
+        if magic == Some(MAGIC_UNFINISHED) {
+            return Err(not_btrfs(Some("a btrfs that was not finished".to_owned())));
+        }
+        if magic != Some(MAGIC) {
+            return Err(not_btrfs(probe::identify(device).map_err(failed)?));
+        }
+        Superblock::parse(&bytes, offset).map_err(|source| Error::Superblock {
+            device: device.name(),
+            offset,
+            source,
+        })
+    }
+
+    /// Writes a superblock to every copy on every device, each with that device's own item, and makes
+    /// it durable. What it points to must be durable before: call [`Volume::flush`] first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ReadOnly`]; [`Error::Device`] from the first device that failed, after all were tried.
+    ///
+    /// # Panics
+    ///
+    /// When the superblock is another filesystem's: the caller's bug, and the last moment to see it.
+    pub fn write_superblocks(&self, superblock: &Superblock) -> Result<(), Error> {
+        self.check_writable()?;
+        assert_eq!(superblock.fsid, self.fsid(), "a superblock of another filesystem");
+        let mut outcome = Ok(());
+        for device in self.devices() {
+            let mut own = superblock.clone();
+            own.dev_item = item_of(device, superblock);
+            let written = self.write_copies(device, &own);
+            outcome = outcome.and(written);
+        }
+        outcome.and(self.flush())
+    }
+
+    fn write_copies(&self, device: &VolumeDevice, superblock: &Superblock) -> Result<(), Error> {
+        let end = superblock.dev_item.total_bytes.min(device.device.len());
+        for offset in SUPER_OFFSETS {
+            // A copy that would end exactly with the device is left out, as Linux leaves it out.
+            if offset + (SUPER_SIZE as u64) < end {
+                let bytes = superblock.to_bytes(offset);
+                self.counters.write(bytes.len() as u64);
+                device.device.write_at(offset, &bytes).map_err(|source| {
+                    self.counters.io_failure();
+                    Error::Device { device: device.id, source }
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the superblock on a device says of it: what it was told to, else what the superblock's author
+/// says, where that is about this device, else what it said before.
+fn item_of(device: &VolumeDevice, superblock: &Superblock) -> DeviceItem {
+    let authors = Some(superblock.dev_item).filter(|item| item.devid == device.id);
+    device.told().or(authors).unwrap_or(device.item)
+}

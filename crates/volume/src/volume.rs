@@ -1,0 +1,259 @@
+//! The volume: devices, the map over them, and what everybody above asks about.
+//!
+//! # Invariants
+//!
+//! - **V1** A chunk in the map lies within its devices, and can be read with those that are here.
+//! - **V2** A volume is writable exactly while it has no reason to be read-only; a reason, once there,
+//!   stays.
+//!
+//! # Locks
+//!
+//! `repairs` is a long lock, across I/O: writers share it, a repair has it alone, so that a repair
+//! never puts old bytes over new ones. Nothing else is taken inside it but the ranks of `block`.
+
+use std::sync::Arc;
+
+use buttress_base::Latch;
+use buttress_block::Device;
+use buttress_format::{Chunk, CsumType, DeviceId, DeviceItem, Logical, Superblock};
+use parking_lot::RwLock;
+
+use crate::chunk_map::{ChunkMap, Entry};
+use crate::device::VolumeDevice;
+use crate::error::{Error, Uuid};
+use crate::layout::Layout;
+use crate::stats::{Counters, Stats};
+
+/// Devices as one address space. Shared by all threads.
+#[derive(Debug)]
+pub struct Volume {
+    params: Params,
+    pub(crate) devices: Vec<VolumeDevice>,
+    pub(crate) map: ChunkMap,
+    read_only: Latch<String>,
+    pub(crate) counters: Counters,
+    pub(crate) repairs: RwLock<()>,
+}
+
+/// What a superblock says for the whole life of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// Names the filesystem.
+    pub fsid: [u8; 16],
+    /// What its tree nodes are signed with: another identifier, after a change of the first.
+    pub tree_fsid: [u8; 16],
+    /// How everything is summed.
+    pub csum_type: CsumType,
+    /// Bytes of a tree node.
+    pub nodesize: u32,
+    /// Bytes of the smallest piece of data.
+    pub sectorsize: u32,
+}
+
+impl Params {
+    pub(crate) fn of(superblock: &Superblock) -> Self {
+        Self {
+            fsid: superblock.fsid,
+            tree_fsid: superblock.tree_fsid(),
+            csum_type: superblock.csum_type,
+            nodesize: superblock.nodesize,
+            sectorsize: superblock.sectorsize,
+        }
+    }
+}
+
+impl Volume {
+    /// Joins devices, with no chunk in the map.
+    pub(crate) fn assemble(params: Params, devices: Vec<VolumeDevice>) -> Self {
+        Self {
+            params,
+            devices,
+            map: ChunkMap::new(),
+            read_only: Latch::new(),
+            counters: Counters::default(),
+            repairs: RwLock::new(()),
+        }
+    }
+
+    /// Creates a volume over one device that is about to be made: nothing is read from it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Volume::add_chunk`], for the chunks within the superblock.
+    pub fn new_for_make(device: Arc<dyn Device>, superblock: &Superblock) -> Result<Self, Error> {
+        let part = VolumeDevice::new(device, superblock.dev_item, false);
+        let volume = Self::assemble(Params::of(superblock), vec![part]);
+        volume
+            .add_chunks(superblock.sys_chunks.iter().map(|(_, chunk)| chunk.clone()).collect())?;
+        Ok(volume)
+    }
+
+    /// What stays the same for the whole life of the volume.
+    #[must_use]
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// Names the filesystem.
+    #[must_use]
+    pub fn fsid(&self) -> [u8; 16] {
+        self.params.fsid
+    }
+
+    /// What tree nodes are signed with.
+    #[must_use]
+    pub fn tree_fsid(&self) -> [u8; 16] {
+        self.params.tree_fsid
+    }
+
+    /// How everything is summed.
+    #[must_use]
+    pub fn csum_type(&self) -> CsumType {
+        self.params.csum_type
+    }
+
+    /// Bytes of a tree node.
+    #[must_use]
+    pub fn nodesize(&self) -> u32 {
+        self.params.nodesize
+    }
+
+    /// Bytes of the smallest piece of data.
+    #[must_use]
+    pub fn sectorsize(&self) -> u32 {
+        self.params.sectorsize
+    }
+
+    /// The devices that are here, by number.
+    #[must_use]
+    pub fn devices(&self) -> &[VolumeDevice] {
+        &self.devices
+    }
+
+    /// Finds a device by its number.
+    #[must_use]
+    pub fn device(&self, id: DeviceId) -> Option<&VolumeDevice> {
+        self.devices.iter().find(|device| device.id == id)
+    }
+
+    /// Says what the superblock on one device shall say of it from now on.
+    ///
+    /// Without this, it says what it said before; except on the device whose item the superblock
+    /// given to [`Volume::write_superblocks`] carries, which has that one.
+    pub fn update_device(&self, item: DeviceItem) {
+        if let Some(device) = self.device(item.devid) {
+            device.tell(item);
+        }
+    }
+
+    /// Says why the volume may not be written, if it may not (V2).
+    #[must_use]
+    pub fn read_only_reason(&self) -> Option<String> {
+        self.read_only.get()
+    }
+
+    /// Says whether the volume may be written.
+    #[must_use]
+    pub fn writable(&self) -> bool {
+        !self.read_only.is_set()
+    }
+
+    pub(crate) fn forbid_writes(&self, why: String) {
+        self.read_only.set(why);
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<(), Error> {
+        self.read_only.check().map_err(|why| Error::ReadOnly { why })
+    }
+
+    /// Counts what has been done.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.counters.snapshot()
+    }
+
+    /// Adds a chunk to the map. It is durable only when its item is in the chunk tree.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Overlap`], [`Error::Layout`] and [`Error::ChunkPastEnd`] when the chunk cannot be,
+    /// [`Error::MissingStripe`] when it cannot be read with the devices that are here (V1).
+    pub fn add_chunk(&self, chunk: Chunk) -> Result<(), Error> {
+        self.add_chunks(vec![chunk])
+    }
+
+    /// Adds chunks: all of them, or none. For many this is the quicker way.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::add_chunk`].
+    pub fn add_chunks(&self, chunks: Vec<Chunk>) -> Result<(), Error> {
+        let entries =
+            chunks.into_iter().map(|chunk| self.resolve(chunk)).collect::<Result<Vec<_>, _>>()?;
+        let parity = entries.iter().find(|entry| entry.layout.has_parity());
+        let parity = parity.map(|entry| entry.chunk.logical);
+        self.map.add(entries)?;
+        if let Some(logical) = parity {
+            self.forbid_writes(format!("chunk {logical} is RAID5 or RAID6, which is only read"));
+        }
+        Ok(())
+    }
+
+    /// Removes the chunk that starts at an address, and returns it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`] if none starts there.
+    pub fn remove_chunk(&self, start: Logical) -> Result<Arc<Chunk>, Error> {
+        self.map.remove(start)
+    }
+
+    /// Lists the chunks, by address.
+    #[must_use]
+    pub fn chunks(&self) -> Arc<[Arc<Chunk>]> {
+        self.map.load().entries().iter().map(|entry| Arc::clone(&entry.chunk)).collect()
+    }
+
+    /// Finds the chunk around an address.
+    #[must_use]
+    pub fn chunk_at(&self, at: Logical) -> Option<Arc<Chunk>> {
+        self.map.load().find(at).ok().map(|entry| Arc::clone(&entry.chunk))
+    }
+
+    /// Returns how many copies of an address there are; zero where no chunk is.
+    #[must_use]
+    pub fn mirrors(&self, at: Logical) -> u32 {
+        self.map.load().find(at).map_or(0, |entry| entry.layout.copies() as u32)
+    }
+
+    /// Finds the devices of a chunk and checks V1.
+    fn resolve(&self, chunk: Chunk) -> Result<Entry, Error> {
+        let logical = chunk.logical;
+        let layout = Layout::of(&chunk).map_err(|why| Error::Layout { logical, why })?;
+        let mut devices = Vec::with_capacity(chunk.stripes.len());
+        for stripe in &chunk.stripes {
+            let index = self
+                .devices
+                .iter()
+                .position(|device| device.id == stripe.device && device.uuid == stripe.dev_uuid);
+            if let Some(device) = index.and_then(|index| self.devices.get(index)) {
+                let device_len = device.device.len();
+                // Cannot overflow: the layout has been checked with this very sum.
+                let end = stripe.offset.saturating_add(layout.stripe_len());
+                if end > device_len {
+                    let device = stripe.device;
+                    return Err(Error::ChunkPastEnd { logical, device, end, device_len });
+                }
+            }
+            devices.push(index);
+        }
+        for column in devices.chunks(layout.copies()).zip(chunk.stripes.chunks(layout.copies())) {
+            let (indexes, stripes) = column;
+            if let (true, Some(stripe)) = (indexes.iter().all(Option::is_none), stripes.first()) {
+                let fsid = Uuid(self.params.fsid);
+                return Err(Error::MissingStripe { logical, device: stripe.device, fsid });
+            }
+        }
+        Ok(Entry { chunk: Arc::new(chunk), layout, devices })
+    }
+}
