@@ -13,6 +13,8 @@ mod filesystem;
 mod inode;
 mod ops;
 
+pub mod make;
+
 pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
 pub use buttress_format::{Ino, Timespec, TreeId};
 pub use error::{Error, ErrorKind, NameError, Result};

@@ -1,0 +1,71 @@
+//! Why a volume could not be made.
+
+/// The option that cannot be, or the device that failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MakeError {
+    /// The device was opened for reading, or cannot be written.
+    #[error("{device} cannot be written")]
+    ReadOnly {
+        /// The device's name.
+        device: String,
+    },
+    /// Longer than the superblock's field, or holding a byte that Linux refuses.
+    #[error("a label of {len} bytes: at most 255, without newlines and zero bytes")]
+    Label {
+        /// Bytes of the label.
+        len: usize,
+    },
+    /// Not one of the sizes of the format.
+    #[error("node size {found}: a power of two from 4096 to 65536 is needed")]
+    Nodesize {
+        /// The size that was asked for.
+        found: u32,
+    },
+    /// The device ends before the volume would.
+    #[error("a volume of {size} bytes does not fit on a device of {device_len}")]
+    LargerThanDevice {
+        /// Bytes asked for.
+        size: u64,
+        /// Bytes of the device.
+        device_len: u64,
+    },
+    /// No room for the first chunks.
+    #[error(
+        "{size} bytes are too few for a volume with these options: at least {least} are needed"
+    )]
+    TooSmall {
+        /// Bytes of the volume asked for.
+        size: u64,
+        /// The least that works.
+        least: u64,
+    },
+    /// A profile that a new volume cannot have here.
+    #[error("data in two copies on one device is not supported yet: use single")]
+    DataProfile,
+    /// A feature that nobody knows, or that cannot be chosen when making a volume.
+    #[error("unknown feature `{name}`; known: {known}")]
+    UnknownFeature {
+        /// As it was written.
+        name: String,
+        /// The names that can be chosen, separated by blanks.
+        known: String,
+    },
+    /// One feature rests on another that is off.
+    #[error("feature {feature} needs {needs}")]
+    FeatureNeeds {
+        /// The feature that is on.
+        feature: &'static str,
+        /// The feature that is off.
+        needs: &'static str,
+    },
+    /// The layout did not settle: a fault of this program.
+    #[error("the first trees did not settle in {rounds} rounds")]
+    Unsettled {
+        /// Rounds tried.
+        rounds: u32,
+    },
+    /// The device failed.
+    #[error("writing the new volume")]
+    Device(#[from] buttress_block::Error),
+}

@@ -1,0 +1,133 @@
+//! The switches of the format that can be chosen when a volume is made.
+
+use buttress_format::{CompatRo, Incompat};
+
+use super::MakeError;
+
+/// One switch, in the words of btrfs-progs.
+#[derive(Clone, Copy, Debug)]
+pub struct Feature {
+    /// As written after `--features`.
+    pub name: &'static str,
+    /// Whether a volume has it unless told otherwise.
+    pub default: bool,
+    /// What it does, in one line.
+    pub about: &'static str,
+}
+
+/// Every switch that can be chosen.
+pub const FEATURES: &[Feature] = &[
+    Feature { name: "extref", default: true, about: "up to 65536 hard links in one directory" },
+    Feature { name: "skinny-metadata", default: true, about: "smaller records of tree nodes" },
+    Feature { name: "no-holes", default: true, about: "holes in files take no items" },
+    Feature { name: "free-space-tree", default: true, about: "free space kept in a tree" },
+    Feature { name: "block-group-tree", default: true, about: "block groups in their own tree" },
+];
+
+/// Which switches are on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// `extref`.
+    pub extref: bool,
+    /// `skinny-metadata`.
+    pub skinny_metadata: bool,
+    /// `no-holes`.
+    pub no_holes: bool,
+    /// `free-space-tree`.
+    pub free_space_tree: bool,
+    /// `block-group-tree`.
+    pub block_group_tree: bool,
+}
+
+impl Default for Features {
+    fn default() -> Self {
+        Self {
+            extref: true,
+            skinny_metadata: true,
+            no_holes: true,
+            free_space_tree: true,
+            block_group_tree: true,
+        }
+    }
+}
+
+impl Features {
+    /// Reads a list as btrfs-progs takes it: names to switch on, `^name` to switch off, separated
+    /// by commas, starting from the defaults.
+    ///
+    /// # Errors
+    ///
+    /// [`MakeError::UnknownFeature`] lists the known names; [`MakeError::FeatureNeeds`] when a
+    /// feature is left without the one it rests on.
+    pub fn parse(list: &str) -> Result<Self, MakeError> {
+        let mut features = Self::default();
+        for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            let (name, on) = match word.strip_prefix('^') {
+                Some(name) => (name, false),
+                None => (word, true),
+            };
+            *features.switch(name)? = on;
+        }
+        features.check()?;
+        Ok(features)
+    }
+
+    fn switch(&mut self, name: &str) -> Result<&mut bool, MakeError> {
+        match name {
+            "extref" => Ok(&mut self.extref),
+            "skinny-metadata" => Ok(&mut self.skinny_metadata),
+            "no-holes" => Ok(&mut self.no_holes),
+            "free-space-tree" => Ok(&mut self.free_space_tree),
+            "block-group-tree" => Ok(&mut self.block_group_tree),
+            _ => Err(MakeError::UnknownFeature {
+                name: name.to_owned(),
+                known: FEATURES.iter().map(|f| f.name).collect::<Vec<_>>().join(" "),
+            }),
+        }
+    }
+
+    /// Looks for a feature without the one it rests on; Linux refuses such a volume.
+    pub(super) fn check(self) -> Result<(), MakeError> {
+        if self.block_group_tree && !self.free_space_tree {
+            return Err(MakeError::FeatureNeeds {
+                feature: "block-group-tree",
+                needs: "free-space-tree",
+            });
+        }
+        if self.block_group_tree && !self.no_holes {
+            return Err(MakeError::FeatureNeeds { feature: "block-group-tree", needs: "no-holes" });
+        }
+        Ok(())
+    }
+
+    /// The superblock's incompatible bits.
+    pub(super) fn incompat(self, nodesize: u32) -> Incompat {
+        let mut bits = Incompat::MIXED_BACKREF.0;
+        // Linux sets this on its first mount when a node is larger than a page of 4 KiB.
+        if nodesize > 4096 {
+            bits |= Incompat::BIG_METADATA.0;
+        }
+        if self.extref {
+            bits |= Incompat::EXTENDED_IREF.0;
+        }
+        if self.skinny_metadata {
+            bits |= Incompat::SKINNY_METADATA.0;
+        }
+        if self.no_holes {
+            bits |= Incompat::NO_HOLES.0;
+        }
+        Incompat(bits)
+    }
+
+    /// The superblock's bits that forbid writing to those who do not know them.
+    pub(super) fn compat_ro(self) -> CompatRo {
+        let mut bits = 0;
+        if self.free_space_tree {
+            bits |= CompatRo::FREE_SPACE_TREE.0 | CompatRo::FREE_SPACE_TREE_VALID.0;
+        }
+        if self.block_group_tree {
+            bits |= CompatRo::BLOCK_GROUP_TREE.0;
+        }
+        CompatRo(bits)
+    }
+}

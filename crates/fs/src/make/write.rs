@@ -1,0 +1,155 @@
+//! Puts a new volume on its device, in an order that never shows half of one.
+
+use buttress_block::Device;
+use buttress_format::limits::{DEVICE_RESERVED, SECTOR, SUPER_OFFSETS, SUPER_SIZE};
+use buttress_format::{Logical, RootBackup, Superblock, TreeId};
+
+use super::layout::Layout;
+use super::nodes::{Stamp, encode};
+use super::trees::{self, ROOT_DIR, Tree};
+use super::{FIRST, Identity, MakeError, MakeOptions};
+
+/// Superblock flag: this copy has been written.
+const WRITTEN: u64 = 1;
+
+/// Removes what was there: everything the device can discard, then by hand what other programs
+/// look at to name a device's content (both its ends, and superblock copies of another volume).
+pub(super) fn wipe(device: &dyn Device, size: u64) -> Result<(), MakeError> {
+    device.discard(0, device.len())?;
+    let zeros = vec![0_u8; DEVICE_RESERVED as usize];
+    device.write_at(0, &zeros)?;
+    let tail = device.len().saturating_sub(DEVICE_RESERVED).max(DEVICE_RESERVED);
+    if tail < device.len() {
+        let len = usize::try_from(device.len() - tail).expect("at most a mebibyte");
+        device.write_at(tail, &zeros[..len])?;
+    }
+    for offset in super_offsets(size.max(device.len())) {
+        device.write_at(offset, &zeros[..SUPER_SIZE])?;
+    }
+    Ok(device.flush()?)
+}
+
+/// Writes nodes, then superblocks; returns the bytes in use.
+pub(super) fn volume(
+    device: &dyn Device,
+    size: u64,
+    layout: &Layout,
+    identity: &Identity,
+    options: &MakeOptions,
+    trees: &[Tree],
+) -> Result<u64, MakeError> {
+    let nodesize = options.nodesize;
+    let mut bytes_used = 0;
+    for tree in trees {
+        let stamp = Stamp { identity, csum: options.csum, nodesize, owner: tree.id };
+        for (bytenr, node) in encode(&stamp, &tree.items, &tree.shape, &tree.addresses) {
+            bytes_used += u64::from(nodesize);
+            let chunk = if tree.id == TreeId::CHUNK { &layout.system } else { &layout.metadata };
+            for stripe in &chunk.stripes {
+                device.write_at(stripe + (bytenr.0 - chunk.logical.0), &node)?;
+            }
+        }
+    }
+    device.flush()?;
+    let superblock = superblock(size, bytes_used, layout, identity, options, trees);
+    // The first copy last: it is the one that everybody looks at.
+    let mut offsets: Vec<u64> = super_offsets(size).collect();
+    offsets.reverse();
+    for offset in offsets {
+        device.write_at(offset, &superblock.to_bytes(offset))?;
+    }
+    device.flush()?;
+    Ok(bytes_used)
+}
+
+/// Places of the superblock copies that fit on `size` bytes.
+fn super_offsets(size: u64) -> impl Iterator<Item = u64> {
+    SUPER_OFFSETS.into_iter().filter(move |offset| offset + SUPER_SIZE as u64 <= size)
+}
+
+fn superblock(
+    size: u64,
+    bytes_used: u64,
+    layout: &Layout,
+    identity: &Identity,
+    options: &MakeOptions,
+    trees: &[Tree],
+) -> Superblock {
+    let tree =
+        |id: TreeId| trees.iter().find(|tree| tree.id == id).expect("every volume has this tree");
+    let (root, chunk_root) = (tree(TreeId::ROOT), tree(TreeId::CHUNK));
+    let mut label = [0_u8; 256];
+    label[..options.label.len()].copy_from_slice(&options.label);
+    Superblock {
+        csum_type: options.csum,
+        fsid: identity.fsid,
+        bytenr: SUPER_OFFSETS[0],
+        flags: WRITTEN,
+        generation: FIRST,
+        root: root.root(),
+        chunk_root: chunk_root.root(),
+        log_root: Logical(0),
+        log_root_transid: 0,
+        total_bytes: size,
+        bytes_used,
+        root_dir_objectid: ROOT_DIR,
+        num_devices: 1,
+        sectorsize: SECTOR,
+        nodesize: options.nodesize,
+        stripesize: SECTOR,
+        chunk_root_generation: FIRST,
+        compat: 0,
+        compat_ro: options.features.compat_ro(),
+        incompat: options.features.incompat(options.nodesize),
+        root_level: root.shape.level(),
+        chunk_root_level: chunk_root.shape.level(),
+        log_root_level: 0,
+        dev_item: trees::device_item(layout, identity),
+        label,
+        // No v1 space cache to trust; the UUID tree is right as of this generation.
+        cache_generation: 0,
+        uuid_tree_generation: FIRST.0,
+        metadata_uuid: [0; 16],
+        nr_global_roots: 0,
+        sys_chunks: vec![(
+            trees::chunk_key(&layout.system),
+            trees::chunk(&layout.system, identity),
+        )],
+        backups: [
+            backup(size, bytes_used, &tree),
+            RootBackup::default(),
+            RootBackup::default(),
+            RootBackup::default(),
+        ],
+    }
+}
+
+/// The roots once more, for recovery tools.
+fn backup<'a>(size: u64, bytes_used: u64, tree: &impl Fn(TreeId) -> &'a Tree) -> RootBackup {
+    let [root, chunk, extent, fs, dev, csum] =
+        [TreeId::ROOT, TreeId::CHUNK, TreeId::EXTENT, TreeId::FS, TreeId::DEV, TreeId::CSUM]
+            .map(tree);
+    RootBackup {
+        tree_root: root.root(),
+        tree_root_gen: FIRST,
+        chunk_root: chunk.root(),
+        chunk_root_gen: FIRST,
+        extent_root: extent.root(),
+        extent_root_gen: FIRST,
+        fs_root: fs.root(),
+        fs_root_gen: FIRST,
+        dev_root: dev.root(),
+        dev_root_gen: FIRST,
+        csum_root: csum.root(),
+        csum_root_gen: FIRST,
+        total_bytes: size,
+        bytes_used,
+        num_devices: 1,
+        tree_root_level: root.shape.level(),
+        chunk_root_level: chunk.shape.level(),
+        extent_root_level: extent.shape.level(),
+        fs_root_level: fs.shape.level(),
+        dev_root_level: dev.shape.level(),
+        csum_root_level: csum.shape.level(),
+    }
+}
