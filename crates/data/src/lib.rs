@@ -1,1 +1,31 @@
 //! Bytes of files: delayed allocation, read, write, writeback, holes, preallocation.
+//!
+//! Knows a tree, an inode number and ranges; no names, no threads, no list of inodes. [`Files`] is
+//! what all files of a volume share, [`File`] is one file in memory, and every operation is a
+//! method of the first on the second.
+
+mod error;
+
+mod compress;
+mod dirty;
+mod drop_extents;
+mod extent_map;
+mod file;
+mod files;
+
+mod allocate_range;
+mod in_place;
+mod punch;
+mod read;
+mod remove;
+mod seek;
+mod truncate;
+mod write;
+mod write_through;
+mod writeback;
+
+pub use error::{Error, Result};
+pub use file::File;
+pub use files::{Files, FilesOptions};
+pub use read::DataMismatch;
+pub use remove::Removal;

@@ -1,0 +1,177 @@
+//! Setting space aside for a range before anything is written to it.
+//!
+//! # Invariants
+//!
+//! - **A1** What holds data keeps it; only holes get preallocated extents, which read as zeros.
+//! - **A2** An inode that ever had a preallocated extent carries the flag that makes writeback look.
+
+use std::ops::Range;
+
+use buttress_format::{
+    Body, Compression, Extent, FileExtent, Generation, InodeFlags, InodeItem, Region,
+};
+use buttress_txn::{Urgency, View};
+
+use crate::drop_extents::Edits;
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::files::Files;
+use crate::write::SIZE_MAX;
+
+/// Largest extent that is set aside in one piece.
+const PREALLOC_BYTES_MAX: u64 = 128 << 20;
+
+/// How many gaps are listed at once.
+const GAPS_MAX: usize = 64;
+
+impl Files {
+    /// Sets space aside for a range; the file grows to hold it unless `keep_size`. `stamp` sets the times.
+    ///
+    /// The caller lets nobody else change the file's length or content meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// No space, in which case a part of the range may be allocated; [`Error::TooBig`].
+    pub fn allocate_range(
+        &self,
+        file: &File,
+        offset: u64,
+        len: u64,
+        keep_size: bool,
+        stamp: impl FnOnce(&mut InodeItem),
+    ) -> Result<()> {
+        let end = offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Error::TooBig)?;
+        let old_size = file.size();
+        let grown = if keep_size { old_size } else { old_size.max(end) };
+        let range = self.floor(offset)..self.ceil(end);
+        // From here on nothing of this file becomes inline.
+        file.touch(|item| item.flags |= InodeFlags::PREALLOC);
+        if grown > old_size {
+            self.secure_tail(file, old_size)?;
+        }
+        if old_size > 0 && old_size <= self.sector && self.has_inline(file)? {
+            self.dirty_sector(file, 0, old_size)?;
+            self.writeback(file, 0..self.sector)?;
+        }
+        if file.is_dirty() {
+            self.writeback(file, range.clone())?;
+        }
+        {
+            let _claim = file.claim();
+            self.fill_gaps(file, range, offset, grown)?;
+        }
+        self.lengthen(file, grown, stamp)
+    }
+
+    fn has_inline(&self, file: &File) -> Result<bool> {
+        let _extents = file.extents.read();
+        let view = self.engine.view();
+        Ok(self.mappings(&view, file, 0..self.sector, 1)?.iter().any(|m| m.is_inline()))
+    }
+
+    fn fill_gaps(&self, file: &File, range: Range<u64>, offset: u64, grown: u64) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let (gaps, looked) = self.gaps(&self.engine.view(), file, at..range.end)?;
+            for gap in gaps {
+                self.fill_gap(file, gap, offset, grown)?;
+            }
+            at = looked;
+        }
+        Ok(())
+    }
+
+    /// The parts of `range` without data or space, and how far they are listed.
+    fn gaps(&self, view: &View, file: &File, range: Range<u64>) -> Result<(Vec<Range<u64>>, u64)> {
+        let mut gaps: Vec<Range<u64>> = Vec::new();
+        let mut at = range.start;
+        let mut add = |low: u64, high: u64| {
+            match gaps.last_mut() {
+                Some(last) if last.end == low => last.end = high,
+                _ if low < high => gaps.push(low..high),
+                _ => {}
+            }
+            gaps.len()
+        };
+        let mut full = false;
+        self.for_each_mapping(view, file, range.clone(), |mapping| {
+            add(at, mapping.offset.max(at));
+            let (low, high) = (mapping.offset.max(range.start), mapping.end.min(range.end));
+            let count = if mapping.is_hole() { add(low, high) } else { add(high, high) };
+            at = high;
+            full = count >= GAPS_MAX;
+            Ok(!full)
+        })?;
+        if full {
+            return Ok((gaps, at));
+        }
+        add(at, range.end);
+        Ok((gaps, range.end))
+    }
+
+    fn fill_gap(&self, file: &File, gap: Range<u64>, offset: u64, grown: u64) -> Result<()> {
+        let mut at = gap.start;
+        let mut goal = file.dirty.lock().goal;
+        while at < gap.end {
+            let want = (gap.end - at).min(PREALLOC_BYTES_MAX);
+            let mut promised = self.engine.reserve_data(want)?;
+            let extent = self.engine.allocate_data(&mut promised, want, self.sector, goal)?;
+            goal = Some(extent.end());
+            let part = at..at + extent.len;
+            let put = self.put_prealloc(file, &part, extent, offset, grown);
+            if put.is_err() {
+                self.engine.free_unused_data(extent);
+            }
+            put?;
+            at = part.end;
+        }
+        file.dirty.lock().goal = goal;
+        Ok(())
+    }
+
+    fn put_prealloc(
+        &self,
+        file: &File,
+        part: &Range<u64>,
+        extent: Extent,
+        offset: u64,
+        grown: u64,
+    ) -> Result<()> {
+        let _extents = file.extents.write();
+        let view = self.engine.view();
+        let mut edits = Edits::default();
+        for mapping in self.mappings(&view, file, part.clone(), usize::MAX)? {
+            edits.cut(&mapping, part);
+        }
+        edits.insert(
+            part.start,
+            FileExtent {
+                generation: Generation(0),
+                ram_bytes: extent.len,
+                compression: Compression::None,
+                body: Body::Prealloc(Region {
+                    disk: extent.start,
+                    disk_len: extent.len,
+                    offset: 0,
+                    len: extent.len,
+                }),
+            },
+        );
+        if !self.options.no_holes {
+            self.fill_growth(&view, file, part, &mut edits)?;
+        }
+        let reservation = self.engine.reserve(edits.cost(), Urgency::Normal)?;
+        let handle = self.engine.begin(reservation);
+        let bytes = edits.apply(&handle, file);
+        file.update_meta(&handle, |meta| {
+            bytes.count(meta);
+            // Where the range starts inside the file, its length may follow piece by piece.
+            if offset <= meta.item.size && meta.item.size == meta.disk_size {
+                let size = meta.item.size.max(part.end.min(grown));
+                meta.item.size = size;
+                meta.disk_size = size;
+            }
+        });
+        Ok(())
+    }
+}

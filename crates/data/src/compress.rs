@@ -1,0 +1,154 @@
+//! Compressed extents, as others wrote them: bytes in, file content out.
+//!
+//! # On disk
+//!
+//! ```text
+//! zlib   one zlib stream, padded with zeros to a sector
+//! zstd   one frame, padded likewise
+//! lzo    u32 length of all that follows and of itself, then segments: u32 length, LZO1X data;
+//!        each makes one sector (the last perhaps less); a segment's length never straddles a
+//!        sector boundary: where fewer than four bytes are left in a sector they are skipped
+//! ```
+//!
+//! # Failure
+//!
+//! The content may be anything: output is bounded by what the item says, and what the item says is
+//! bounded by [`RAM_BYTES_MAX`].
+
+use std::io::Read;
+
+use buttress_format::{Compression, Logical};
+
+use crate::error::{Error, Result};
+
+/// No writer makes compressed extents of more than 128 KiB; this leaves room for a bolder one.
+pub(crate) const RAM_BYTES_MAX: u64 = 1 << 20;
+
+/// Decompresses a whole extent into exactly `ram_bytes`; what the stream lacks is zeros.
+pub(crate) fn decompress(
+    kind: Compression,
+    logical: Logical,
+    data: &[u8],
+    ram_bytes: u64,
+    sector: usize,
+) -> Result<Vec<u8>> {
+    let damaged = |what| Error::Compressed { logical, what };
+    if ram_bytes > RAM_BYTES_MAX {
+        return Err(damaged("it claims to unpack to more than any extent holds"));
+    }
+    let len = ram_bytes as usize;
+    let mut out = Vec::with_capacity(len);
+    match kind {
+        Compression::None => out.extend_from_slice(data.get(..len).unwrap_or(data)),
+        Compression::Zlib => {
+            flate2::read::ZlibDecoder::new(data)
+                .take(ram_bytes)
+                .read_to_end(&mut out)
+                .map_err(|_| damaged("not a zlib stream"))?;
+        }
+        Compression::Zstd => {
+            zstd::stream::read::Decoder::with_buffer(data)
+                .map_err(|_| damaged("no zstd context"))?
+                .single_frame()
+                .take(ram_bytes)
+                .read_to_end(&mut out)
+                .map_err(|_| damaged("not a zstd frame"))?;
+        }
+        Compression::Lzo => lzo(data, len, sector, &mut out).map_err(damaged)?,
+    }
+    out.resize(len, 0);
+    Ok(out)
+}
+
+fn lzo(data: &[u8], len: usize, sector: usize, out: &mut Vec<u8>) -> Result<(), &'static str> {
+    let word = |at: usize| -> Option<usize> {
+        let bytes = data.get(at..at.checked_add(4)?)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
+    };
+    let total = word(0).ok_or("shorter than its header")?;
+    if total > data.len() {
+        return Err("longer than its extent");
+    }
+    let mut segment_out = vec![0; sector];
+    let mut at = 4;
+    while at + 4 <= total && out.len() < len {
+        if sector - at % sector < 4 {
+            at = at.next_multiple_of(sector);
+            continue;
+        }
+        let segment_len = word(at).ok_or("a segment without a length")?;
+        at += 4;
+        let segment = data.get(at..at.saturating_add(segment_len)).ok_or("a segment is cut off")?;
+        let made = lzokay::decompress::decompress(segment, &mut segment_out)
+            .map_err(|_| "a segment is no LZO data")?;
+        out.extend_from_slice(&segment_out[..made.min(len - out.len())]);
+        at += segment_len;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn sample() -> Vec<u8> {
+        (0..10_000u32).flat_map(|n| (n / 7).to_le_bytes()).collect()
+    }
+
+    /// A zlib stream with padding behind it unpacks to what went in.
+    #[test]
+    fn zlib_unpacks() {
+        let content = sample();
+        let mut encoder =
+            flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(&content).expect("memory");
+        let mut packed = encoder.finish().expect("memory");
+        packed.resize(packed.len().next_multiple_of(4096), 0);
+        let out =
+            decompress(Compression::Zlib, Logical(0), &packed, content.len() as u64, 4096);
+        assert_eq!(out.expect("stream"), content);
+    }
+
+    /// A zstd frame with padding behind it unpacks to what went in.
+    #[test]
+    fn zstd_unpacks() {
+        let content = sample();
+        let mut packed = zstd::bulk::compress(&content, 3).expect("memory");
+        packed.resize(packed.len().next_multiple_of(4096), 0);
+        let out =
+            decompress(Compression::Zstd, Logical(0), &packed, content.len() as u64, 4096);
+        assert_eq!(out.expect("frame"), content);
+    }
+
+    /// Segments unpack one sector each, and a length never straddles a sector boundary.
+    #[test]
+    fn lzo_unpacks() {
+        let content = sample();
+        let mut packed = vec![0; 4];
+        for sector in content.chunks(4096) {
+            let segment = lzokay::compress::compress(sector).expect("memory");
+            if 4096 - packed.len() % 4096 < 4 {
+                packed.resize(packed.len().next_multiple_of(4096), 0);
+            }
+            packed.extend_from_slice(&(segment.len() as u32).to_le_bytes());
+            packed.extend_from_slice(&segment);
+        }
+        let total = packed.len() as u32;
+        packed[..4].copy_from_slice(&total.to_le_bytes());
+        packed.resize(packed.len().next_multiple_of(4096), 0);
+        let out = decompress(Compression::Lzo, Logical(0), &packed, content.len() as u64, 4096);
+        assert_eq!(out.expect("segments"), content);
+    }
+
+    /// Rubbish is an error, never a panic or an endless output.
+    #[test]
+    fn rubbish_is_refused() {
+        let rubbish: Vec<u8> = (0..8192u32).map(|n| (n * 31) as u8).collect();
+        for kind in [Compression::Zlib, Compression::Lzo, Compression::Zstd] {
+            assert!(decompress(kind, Logical(0), &rubbish, 65536, 4096).is_err());
+        }
+        assert!(decompress(Compression::Zlib, Logical(0), &rubbish, u64::MAX, 4096).is_err());
+    }
+}

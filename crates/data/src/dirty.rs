@@ -1,0 +1,362 @@
+//! Data of one file that is newer than its extents: what waits, and what is on its way.
+//!
+//! # Invariants
+//!
+//! - **P1** Pieces are disjoint, start on a sector and are whole sectors long; none is longer than
+//!   [`PIECE_BYTES`] unless it came as one.
+//! - **P2** Every sector in `pieces` has its data space promised in `promised`.
+//! - **P3** A sector that is on its way stays readable here until its extent item is visible.
+//! - **P4** Bytes at or behind the file's length are zero.
+//!
+//! # Locks
+//!
+//! Lives under one short lock of its file; no I/O happens under it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use buttress_format::Logical;
+use buttress_txn::DataReservation;
+
+use crate::error::Error;
+
+/// Largest buffer that grows by appending; a run of them becomes one extent.
+pub(crate) const PIECE_BYTES: usize = 256 << 10;
+
+#[derive(Debug, Default)]
+pub(crate) struct Dirty {
+    pieces: BTreeMap<u64, Vec<u8>>,
+    writing: BTreeMap<u64, Arc<Vec<u8>>>,
+    bytes: u64,
+    writing_bytes: u64,
+    /// Space for what is in `pieces` (P2).
+    pub(crate) promised: Option<DataReservation>,
+    /// Somebody holds the writeback claim.
+    pub(crate) busy: bool,
+    /// Where the next extent of this file would best lie.
+    pub(crate) goal: Option<Logical>,
+    /// The first failure of background writes, not yet told.
+    pub(crate) error: Option<Error>,
+}
+
+/// A contiguous run taken for writing.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) offset: u64,
+    pub(crate) pieces: Vec<Arc<Vec<u8>>>,
+    pub(crate) len: u64,
+}
+
+impl Run {
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+
+    /// The parts of the pieces that make up `range` of the file, in order.
+    pub(crate) fn slices(&self, range: Range<u64>) -> Vec<&[u8]> {
+        let mut found = Vec::with_capacity(self.pieces.len());
+        let mut at = self.offset;
+        for piece in &self.pieces {
+            let end = at + piece.len() as u64;
+            let (low, high) = (range.start.max(at), range.end.min(end));
+            if low < high {
+                found.push(&piece[(low - at) as usize..(high - at) as usize]);
+            }
+            at = end;
+        }
+        found
+    }
+}
+
+impl Dirty {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn writing_bytes(&self) -> u64 {
+        self.writing_bytes
+    }
+
+    pub(crate) fn is_clean(&self) -> bool {
+        self.pieces.is_empty() && self.writing.is_empty()
+    }
+
+    /// Copies what is here into `buf`, which stands for the file at `offset`, and calls `gap` for each
+    /// part that is not.
+    pub(crate) fn copy_out(&self, offset: u64, buf: &mut [u8], gaps: &mut Vec<Range<u64>>) {
+        let range = offset..offset + buf.len() as u64;
+        if self.is_clean() {
+            gaps.push(range);
+            return;
+        }
+        let mut missing = Vec::new();
+        overlay(&self.pieces, |piece| piece.as_slice(), range, offset, buf, &mut missing);
+        for gap in missing {
+            overlay(&self.writing, |piece| piece.as_slice(), gap, offset, buf, gaps);
+        }
+    }
+
+    /// Whether the sector at `offset` waits for writeback.
+    pub(crate) fn waits(&self, offset: u64) -> bool {
+        before(&self.pieces, offset).is_some_and(|(start, piece)| offset - start < piece.len() as u64)
+    }
+
+    /// The sector at `offset` as it is on its way to the device.
+    pub(crate) fn on_its_way(&self, offset: u64, sector: usize) -> Option<&[u8]> {
+        let (start, piece) = before(&self.writing, offset)?;
+        let from = (offset - start) as usize;
+        piece.get(from..from + sector)
+    }
+
+    /// Bytes of whole sectors in `range` that do not wait for writeback yet.
+    pub(crate) fn missing(&self, range: Range<u64>) -> u64 {
+        let mut held = 0;
+        self.for_each_piece(range.clone(), |low, high| held += high - low);
+        range.end - range.start - held
+    }
+
+    fn for_each_piece(&self, range: Range<u64>, mut visit: impl FnMut(u64, u64)) {
+        let first = before(&self.pieces, range.start).map_or(range.start, |(start, _)| start);
+        for (start, piece) in self.pieces.range(first..range.end) {
+            let (low, high) = ((*start).max(range.start), (start + piece.len() as u64).min(range.end));
+            if low < high {
+                visit(low, high);
+            }
+        }
+    }
+
+    /// Puts whole sectors, over what waits already or beside it. Answers how many bytes are new.
+    pub(crate) fn put(&mut self, offset: u64, data: &[u8]) -> u64 {
+        let end = offset + data.len() as u64;
+        let part = |low: u64, high: u64| &data[(low - offset) as usize..(high - offset) as usize];
+        let mut at = offset;
+        let mut new = 0;
+        while at < end {
+            let over = match before_mut(&mut self.pieces, at) {
+                Some((start, piece)) if at - start < piece.len() as u64 => {
+                    let from = (at - start) as usize;
+                    let high = end.min(start + piece.len() as u64);
+                    piece[from..from + (high - at) as usize].copy_from_slice(part(at, high));
+                    high
+                }
+                _ => at,
+            };
+            if over > at {
+                at = over;
+                continue;
+            }
+            let next = self.pieces.range(at..).next().map_or(end, |(start, _)| end.min(*start));
+            self.append(at, part(at, next));
+            new += next - at;
+            at = next;
+        }
+        self.bytes += new;
+        new
+    }
+
+    /// Puts sectors where none wait.
+    fn append(&mut self, mut offset: u64, mut data: &[u8]) {
+        if let Some((start, piece)) = before_mut(&mut self.pieces, offset)
+            && start + piece.len() as u64 == offset
+            && piece.len() < PIECE_BYTES
+        {
+            let take = data.len().min(PIECE_BYTES - piece.len());
+            if piece.capacity() - piece.len() < take && piece.len() + take > PIECE_BYTES / 8 {
+                // A file that is being written in order: one last move, into a buffer that stays.
+                piece.reserve_exact(PIECE_BYTES - piece.len());
+            }
+            piece.extend_from_slice(&data[..take]);
+            offset += take as u64;
+            data = &data[take..];
+        }
+        for chunk in data.chunks(PIECE_BYTES) {
+            self.pieces.insert(offset, chunk.to_vec());
+            offset += chunk.len() as u64;
+        }
+    }
+
+    /// Writes into sectors that wait already.
+    pub(crate) fn patch(&mut self, offset: u64, data: &[u8]) {
+        let (start, piece) =
+            before_mut(&mut self.pieces, offset).expect("the caller saw the sector wait");
+        let from = (offset - start) as usize;
+        piece[from..from + data.len()].copy_from_slice(data);
+    }
+
+    /// Takes whole pieces inside `range` for writing, in runs, up to `limit` bytes.
+    pub(crate) fn take(&mut self, range: Range<u64>, limit: u64) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        let mut taken = 0;
+        let first = before(&self.pieces, range.start)
+            .filter(|(start, piece)| start + piece.len() as u64 > range.start)
+            .map_or(range.start, |(start, _)| start);
+        let starts: Vec<u64> = self.pieces.range(first..range.end).map(|(start, _)| *start).collect();
+        for start in starts {
+            if taken >= limit {
+                break;
+            }
+            let piece = Arc::new(self.pieces.remove(&start).expect("its start was just listed"));
+            let len = piece.len() as u64;
+            taken += len;
+            self.writing.insert(start, Arc::clone(&piece));
+            match runs.last_mut() {
+                Some(run) if run.end() == start => {
+                    run.pieces.push(piece);
+                    run.len += len;
+                }
+                _ => runs.push(Run { offset: start, pieces: vec![piece], len }),
+            }
+        }
+        self.bytes -= taken;
+        self.writing_bytes += taken;
+        runs
+    }
+
+    /// Forgets a run that was on its way. Answers its length.
+    pub(crate) fn landed(&mut self, run: &Run) -> u64 {
+        let mut at = run.offset;
+        for piece in &run.pieces {
+            self.writing.remove(&at);
+            at += piece.len() as u64;
+        }
+        self.writing_bytes -= run.len;
+        run.len
+    }
+
+    /// Where the first byte lies that is not on disk and ends behind `offset`.
+    pub(crate) fn first_behind(&self, offset: u64) -> Option<u64> {
+        let pieces = first_behind(&self.pieces, offset, Vec::len);
+        let writing = first_behind(&self.writing, offset, |piece| piece.len());
+        pieces.into_iter().chain(writing).min()
+    }
+
+    /// The first and the last byte that wait, if any do.
+    pub(crate) fn span(&self) -> Option<Range<u64>> {
+        let (start, _) = self.pieces.first_key_value()?;
+        let (last, piece) = self.pieces.last_key_value()?;
+        Some(*start..last + piece.len() as u64)
+    }
+
+    /// The first byte at or after `offset` that waits, or is on its way.
+    pub(crate) fn next_data(&self, offset: u64) -> Option<Range<u64>> {
+        let ranges = |low: u64, len: usize| low..low + len as u64;
+        let piece = behind(&self.pieces, offset, Vec::len).map(|(s, l)| ranges(s, l));
+        let writing = behind(&self.writing, offset, |p| p.len()).map(|(s, l)| ranges(s, l));
+        piece.into_iter().chain(writing).min_by_key(|range| range.start)
+    }
+
+    /// Forgets whole sectors in `range`. Answers how many bytes that were.
+    pub(crate) fn forget(&mut self, range: Range<u64>) -> u64 {
+        let mut gone = 0;
+        if let Some((start, piece)) = before(&self.pieces, range.start)
+            && start < range.start
+            && start + piece.len() as u64 > range.start
+        {
+            let mut head = self.pieces.remove(&start).expect("it was just found");
+            let tail = head.split_off((range.start - start) as usize);
+            self.pieces.insert(start, head);
+            self.pieces.insert(range.start, tail);
+        }
+        let starts: Vec<u64> = self.pieces.range(range.clone()).map(|(start, _)| *start).collect();
+        for start in starts {
+            let mut piece = self.pieces.remove(&start).expect("its start was just listed");
+            let end = start + piece.len() as u64;
+            if end > range.end {
+                let tail = piece.split_off((range.end - start) as usize);
+                self.pieces.insert(range.end, tail);
+            }
+            gone += piece.len() as u64;
+        }
+        self.bytes -= gone;
+        gone
+    }
+}
+
+fn before<V>(map: &BTreeMap<u64, V>, offset: u64) -> Option<(u64, &V)> {
+    map.range(..=offset).next_back().map(|(start, value)| (*start, value))
+}
+
+fn before_mut<V>(map: &mut BTreeMap<u64, V>, offset: u64) -> Option<(u64, &mut V)> {
+    map.range_mut(..=offset).next_back().map(|(start, value)| (*start, value))
+}
+
+fn behind<V>(
+    map: &BTreeMap<u64, V>,
+    offset: u64,
+    len: impl Fn(&V) -> usize,
+) -> Option<(u64, usize)> {
+    before(map, offset)
+        .filter(|(start, value)| start + len(value) as u64 > offset)
+        .or_else(|| map.range(offset..).next().map(|(start, value)| (*start, value)))
+        .map(|(start, value)| (start, len(value)))
+}
+
+fn first_behind<V>(map: &BTreeMap<u64, V>, offset: u64, len: impl Fn(&V) -> usize) -> Option<u64> {
+    behind(map, offset, len).map(|(start, _)| start)
+}
+
+/// Copies the parts of `range` that `map` has, lists the parts that it has not.
+fn overlay<V>(
+    map: &BTreeMap<u64, V>,
+    bytes: impl Fn(&V) -> &[u8],
+    range: Range<u64>,
+    offset: u64,
+    buf: &mut [u8],
+    gaps: &mut Vec<Range<u64>>,
+) {
+    let first = before(map, range.start).map_or(range.start, |(start, _)| start);
+    let mut at = range.start;
+    for (start, value) in map.range(first..range.end) {
+        let data = bytes(value);
+        let (low, high) = ((*start).max(at), (start + data.len() as u64).min(range.end));
+        if low >= high {
+            continue;
+        }
+        if at < low {
+            gaps.push(at..low);
+        }
+        buf[(low - offset) as usize..(high - offset) as usize]
+            .copy_from_slice(&data[(low - start) as usize..(high - start) as usize]);
+        at = high;
+    }
+    if at < range.end {
+        gaps.push(at..range.end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// P1, P3: a sector written again while it is on its way shows the newer bytes, then the rest.
+    #[test]
+    fn newer_bytes_win() {
+        let mut dirty = Dirty::default();
+        assert_eq!(dirty.put(0, &[1; 12288]), 12288);
+        let runs = dirty.take(0..u64::MAX, u64::MAX);
+        assert_eq!(runs.len(), 1);
+        assert_eq!(dirty.put(4096, &[2; 4096]), 4096);
+        let mut buf = vec![9; 16384];
+        let mut gaps = Vec::new();
+        dirty.copy_out(0, &mut buf, &mut gaps);
+        assert_eq!(gaps, [12288..16384]);
+        assert!(buf[..4096].iter().all(|b| *b == 1));
+        assert!(buf[4096..8192].iter().all(|b| *b == 2));
+        assert!(buf[8192..12288].iter().all(|b| *b == 1));
+        assert_eq!(dirty.landed(&runs[0]), 12288);
+        assert_eq!(dirty.bytes(), 4096);
+    }
+
+    /// P1: forgetting the middle of a piece leaves its two ends.
+    #[test]
+    fn forgetting_splits() {
+        let mut dirty = Dirty::default();
+        dirty.put(0, &[1; 5 * 4096]);
+        assert_eq!(dirty.forget(4096..8192), 4096);
+        assert!(dirty.waits(0) && !dirty.waits(4096) && dirty.waits(8192));
+        assert_eq!(dirty.missing(0..5 * 4096), 4096);
+        assert_eq!(dirty.put(0, &[3; 5 * 4096]), 4096);
+        assert_eq!(dirty.bytes(), 5 * 4096);
+    }
+}

@@ -1,0 +1,211 @@
+//! Changes to a file's extent items, worked out before the handle that makes them begins.
+//!
+//! # Place
+//!
+//! Writeback, truncation, holes and preallocation all say "this range now is that": they collect
+//! [`Edits`] from a view, reserve what these cost, and apply them in one handle.
+//!
+//! # Invariants
+//!
+//! - **D1** Every item that names an extent holds exactly one reference to it, keyed by the item's file
+//!   offset minus the region's offset; splitting an item in two adds one, cutting an end off adds none.
+//! - **D2** `nbytes` changes by exactly what the items gained and lost.
+
+use std::ops::Range;
+
+use buttress_format::{Body, Extent, FileExtent, Generation, Region};
+use buttress_txn::{Cost, Handle};
+
+use crate::extent_map::{Mapping, disk_extent};
+use crate::file::{File, Meta};
+
+/// What one handle will do to the extent items of one file.
+#[derive(Debug, Default)]
+pub(crate) struct Edits {
+    deletes: Vec<u64>,
+    puts: Vec<(u64, FileExtent, Birth)>,
+    added: Vec<(Extent, u64)>,
+    dropped: Vec<(Extent, u64)>,
+    gained: u64,
+    lost: u64,
+}
+
+/// Whether an item is made by these edits, and carries their generation, or is part of an older one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Birth {
+    Now,
+    Before,
+}
+
+/// Room for the extent tree's side of one reference: an item, or an inline reference in one.
+const REF_BYTES: u32 = 64;
+
+impl Edits {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.deletes.is_empty() && self.puts.is_empty()
+    }
+
+    /// How many items and references it touches.
+    pub(crate) fn len(&self) -> usize {
+        self.deletes.len() + self.puts.len() + self.added.len() + self.dropped.len()
+    }
+
+    /// What it asks of a reservation, the inode item included.
+    pub(crate) fn cost(&self) -> Cost {
+        let refs = (self.added.len() + self.dropped.len()) as u32;
+        let put_bytes: usize = self.puts.iter().map(|(_, extent, _)| extent_bytes(extent)).sum();
+        Cost {
+            items: 1 + (self.deletes.len() + self.puts.len()) as u32 + refs,
+            bytes: 160 + put_bytes as u32 + refs * REF_BYTES,
+        }
+    }
+
+    /// Takes `range` away from `mapping`, which touches it.
+    pub(crate) fn cut(&mut self, mapping: &Mapping, range: &Range<u64>) {
+        debug_assert!(mapping.offset < range.end && mapping.end > range.start);
+        let Some(region) = mapping.region() else {
+            // Inline: one sector at the start of the file, and ranges are whole sectors.
+            self.deletes.push(mapping.offset);
+            self.lost += mapping.nbytes();
+            return;
+        };
+        let head = range.start.saturating_sub(mapping.offset);
+        let tail = mapping.end.saturating_sub(range.end);
+        if head == 0 {
+            self.deletes.push(mapping.offset);
+        } else {
+            self.puts.push((mapping.offset, window(&mapping.extent, 0, head), Birth::Before));
+        }
+        if tail > 0 {
+            let skip = region.len - tail;
+            let rest = window(&mapping.extent, skip, tail);
+            self.puts.push((mapping.offset + skip, rest, Birth::Before));
+        }
+        if region.disk.0 == 0 {
+            return;
+        }
+        self.lost += region.len - head - tail;
+        let key = reference_key(mapping.offset, region);
+        if head == 0 && tail == 0 {
+            self.dropped.push((disk_extent(region), key));
+        } else if head > 0 && tail > 0 {
+            self.added.push((disk_extent(region), key));
+        }
+    }
+
+    /// Puts an extent that takes a reference of its own (unless it is a hole, or inline).
+    pub(crate) fn insert(&mut self, offset: u64, extent: FileExtent) {
+        match &extent.body {
+            Body::Inline(_) => self.gained += extent.ram_bytes,
+            Body::Regular(region) | Body::Prealloc(region) => {
+                if region.disk.0 != 0 {
+                    self.gained += region.len;
+                    self.added.push((disk_extent(region), reference_key(offset, region)));
+                }
+            }
+        }
+        self.puts.push((offset, extent, Birth::Now));
+    }
+
+    /// Replaces `mapping` by itself with a new length; for an inline extent that is cut short.
+    pub(crate) fn replace_inline(&mut self, mapping: &Mapping, extent: FileExtent) {
+        self.lost += mapping.nbytes();
+        self.gained += extent.ram_bytes;
+        self.puts.push((mapping.offset, extent, Birth::Now));
+    }
+
+    /// Replaces items by others that show the same bytes of one extent on disk.
+    pub(crate) fn reshape(&mut self, old: &[Mapping], new: Vec<(u64, FileExtent)>) {
+        let Some(region) = old.first().and_then(Mapping::region) else { return };
+        let reference = (disk_extent(region), reference_key(old[0].offset, region));
+        self.deletes.extend(old.iter().map(|mapping| mapping.offset));
+        let (before, after) = (old.len(), new.len());
+        self.added.extend(std::iter::repeat_n(reference, after.saturating_sub(before)));
+        self.dropped.extend(std::iter::repeat_n(reference, before.saturating_sub(after)));
+        self.puts.extend(new.into_iter().map(|(offset, extent)| (offset, extent, Birth::Before)));
+    }
+
+    /// Puts a hole's item, on volumes where holes have one.
+    pub(crate) fn insert_hole(&mut self, range: &Range<u64>) {
+        let len = range.end - range.start;
+        self.puts.push((range.start, hole(len), Birth::Now));
+    }
+
+    /// Does it. The items of `puts` win over `deletes` of the same key.
+    pub(crate) fn apply(self, handle: &Handle<'_>, file: &File) -> Bytes {
+        for offset in &self.deletes {
+            handle.delete(file.tree, file.extent_key(*offset));
+        }
+        for (offset, mut extent, birth) in self.puts {
+            if birth == Birth::Now {
+                extent.generation = handle.generation();
+            }
+            handle.put(file.tree, file.extent_key(offset), extent.to_bytes());
+        }
+        // Added before dropped: a count that touches zero in between would free the extent.
+        for (extent, key) in self.added {
+            handle.add_data_ref(extent, file.data_ref(key));
+        }
+        for (extent, key) in self.dropped {
+            handle.drop_data_ref(extent, file.data_ref(key));
+        }
+        Bytes { gained: self.gained, lost: self.lost }
+    }
+}
+
+/// What an application of edits did to the bytes an inode owns.
+#[must_use = "the inode item must learn of it (D2)"]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bytes {
+    gained: u64,
+    lost: u64,
+}
+
+impl Bytes {
+    pub(crate) fn count(self, meta: &mut Meta) {
+        // A damaged volume may have counted too few; the checker, not an overflow, should say so.
+        meta.item.nbytes = (meta.item.nbytes + self.gained).saturating_sub(self.lost);
+    }
+}
+
+/// The key under which an item's reference is counted (D1).
+pub(crate) fn reference_key(offset: u64, region: &Region) -> u64 {
+    offset.wrapping_sub(region.offset)
+}
+
+/// A window of an extent: `len` bytes behind the first `skip`.
+pub(crate) fn window(extent: &FileExtent, skip: u64, len: u64) -> FileExtent {
+    let mut part = extent.clone();
+    if let Body::Regular(region) | Body::Prealloc(region) = &mut part.body {
+        if region.disk.0 != 0 {
+            region.offset += skip;
+        }
+        region.len = len;
+        if region.disk.0 == 0 {
+            part.ram_bytes = len;
+        }
+    }
+    part
+}
+
+/// An item for a range that holds nothing, for volumes on which holes have items.
+fn hole(len: u64) -> FileExtent {
+    FileExtent {
+        generation: Generation(0),
+        ram_bytes: len,
+        compression: buttress_format::Compression::None,
+        body: Body::Regular(Region {
+            disk: buttress_format::Logical(0),
+            disk_len: 0,
+            offset: 0,
+            len,
+        }),
+    }
+}
+
+fn extent_bytes(extent: &FileExtent) -> usize {
+    match &extent.body {
+        Body::Inline(data) => 21 + data.len(),
+        Body::Regular(_) | Body::Prealloc(_) => 53,
+    }
+}

@@ -1,0 +1,102 @@
+//! What can go wrong with the bytes of a file.
+
+use std::sync::Arc;
+
+use buttress_format::{Ino, Logical, TreeId};
+
+/// The result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A failure of this crate.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A transaction, a reservation or a commit refused.
+    #[error(transparent)]
+    Txn(Arc<buttress_txn::Error>),
+    /// A tree could not be read.
+    #[error("cannot read the extents of a file")]
+    Tree(#[source] Arc<buttress_tree::Error>),
+    /// The device below failed.
+    #[error("cannot read or write file data")]
+    Volume(#[source] Arc<buttress_volume::Error>),
+    /// An extent item does not parse.
+    #[error("tree {tree}, inode {ino}: the extent at {offset} does not parse")]
+    Item {
+        /// Where.
+        tree: TreeId,
+        /// Whose.
+        ino: Ino,
+        /// File offset of the item.
+        offset: u64,
+        /// What the parser found.
+        #[source]
+        source: buttress_format::Error,
+    },
+    /// An extent item parses but cannot be.
+    #[error("tree {tree}, inode {ino}: the extent at {offset} {what}")]
+    Extent {
+        /// Where.
+        tree: TreeId,
+        /// Whose.
+        ino: Ino,
+        /// File offset of the item.
+        offset: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// No mirror of a sector matches its checksum.
+    #[error("tree {tree}, inode {ino}: data at {logical} matches its checksum on no mirror")]
+    Checksum {
+        /// Where.
+        tree: TreeId,
+        /// Whose.
+        ino: Ino,
+        /// Address of the first bad sector.
+        logical: Logical,
+    },
+    /// A compressed extent does not decompress to what its item says.
+    #[error("the compressed extent at {logical} is damaged: {what}")]
+    Compressed {
+        /// Address of the extent; zero when it is inline.
+        logical: Logical,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A file cannot be so long.
+    #[error("beyond the largest file")]
+    TooBig,
+    /// Data of this file was lost when it was written in the background.
+    #[error("earlier writes to the file were lost")]
+    Lost(#[source] Arc<Error>),
+}
+
+impl Error {
+    /// Whether space, and nothing else, is what lacks.
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        match self {
+            Self::Txn(error) => error.is_no_space(),
+            Self::Lost(error) => error.is_no_space(),
+            _ => false,
+        }
+    }
+}
+
+impl From<buttress_txn::Error> for Error {
+    fn from(error: buttress_txn::Error) -> Self {
+        Self::Txn(Arc::new(error))
+    }
+}
+
+impl From<buttress_tree::Error> for Error {
+    fn from(error: buttress_tree::Error) -> Self {
+        Self::Tree(Arc::new(error))
+    }
+}
+
+impl From<buttress_volume::Error> for Error {
+    fn from(error: buttress_volume::Error) -> Self {
+        Self::Volume(Arc::new(error))
+    }
+}

@@ -1,0 +1,185 @@
+//! Which extents make up a range of a file, as a view shows them.
+//!
+//! # Invariants
+//!
+//! - **E1** What leaves here is sane: aligned, not empty, inside the extent it names. The arithmetic of
+//!   every caller rests on it.
+
+use std::ops::Range;
+
+use buttress_format::{Body, Compression, Extent, FileExtent, Key, Region};
+use buttress_tree::Item;
+use buttress_txn::View;
+
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::files::Files;
+
+/// One extent item and the file offset it stands for.
+#[derive(Clone, Debug)]
+pub(crate) struct Mapping {
+    pub(crate) offset: u64,
+    pub(crate) extent: FileExtent,
+    /// End in the file, rounded up to a sector for an inline extent.
+    pub(crate) end: u64,
+}
+
+impl Mapping {
+    pub(crate) fn region(&self) -> Option<&Region> {
+        match &self.extent.body {
+            Body::Regular(region) | Body::Prealloc(region) => Some(region),
+            Body::Inline(_) => None,
+        }
+    }
+
+    pub(crate) fn is_inline(&self) -> bool {
+        matches!(self.extent.body, Body::Inline(_))
+    }
+
+    /// A hole with an item of its own.
+    pub(crate) fn is_hole(&self) -> bool {
+        self.region().is_some_and(|region| region.disk.0 == 0)
+    }
+
+    pub(crate) fn is_prealloc(&self) -> bool {
+        matches!(self.extent.body, Body::Prealloc(_))
+    }
+
+    /// Bytes that count as the inode's.
+    pub(crate) fn nbytes(&self) -> u64 {
+        match self.region() {
+            None => self.extent.ram_bytes,
+            Some(region) if region.disk.0 == 0 => 0,
+            Some(region) => region.len,
+        }
+    }
+}
+
+/// The whole extent on disk that a region is a window of.
+pub(crate) fn disk_extent(region: &Region) -> Extent {
+    Extent { start: region.disk, len: region.disk_len }
+}
+
+impl Files {
+    /// Every extent item that touches `range`, in order.
+    pub(crate) fn mappings(
+        &self,
+        view: &View,
+        file: &File,
+        range: Range<u64>,
+        limit: usize,
+    ) -> Result<Vec<Mapping>> {
+        let mut found = Vec::new();
+        self.for_each_mapping(view, file, range, |mapping| {
+            found.push(mapping);
+            Ok(found.len() < limit)
+        })?;
+        Ok(found)
+    }
+
+    /// Visits every extent item that touches `range`, in order, until `visit` says no.
+    pub(crate) fn for_each_mapping(
+        &self,
+        view: &View,
+        file: &File,
+        range: Range<u64>,
+        mut visit: impl FnMut(Mapping) -> Result<bool>,
+    ) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let low = file.extent_key(0);
+        let first = view.at_or_before(file.tree, &low, &file.extent_key(range.start))?;
+        let mut next = range.start;
+        if let Some((key, item)) = first {
+            next = key.offset.saturating_add(1);
+            let mapping = self.check(file, key, &item)?;
+            if mapping.end > range.start {
+                // An item that reaches past the range is the only one, and most reads meet it.
+                let done = mapping.end >= range.end;
+                next = mapping.end;
+                if !visit(mapping)? || done {
+                    return Ok(());
+                }
+            }
+        }
+        let mut end = next;
+        for found in view.range(file.tree, file.extent_key(next), file.extent_key(range.end - 1)) {
+            let (key, item) = found?;
+            let mapping = self.check(file, key, &item)?;
+            if mapping.offset < end {
+                return Err(extent_error(file, mapping.offset, "overlaps the one before it"));
+            }
+            end = mapping.end;
+            if !visit(mapping)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The last extent item that starts before `end`.
+    pub(crate) fn last_mapping(&self, view: &View, file: &File, end: u64) -> Result<Option<Mapping>> {
+        let Some(last) = end.checked_sub(1) else { return Ok(None) };
+        let found =
+            view.at_or_before(file.tree, &file.extent_key(0), &file.extent_key(last))?;
+        found.map(|(key, item)| self.check(file, key, &item)).transpose()
+    }
+
+    fn check(&self, file: &File, key: Key, item: &Item) -> Result<Mapping> {
+        let offset = key.offset;
+        let extent = FileExtent::parse(item).map_err(|source| Error::Item {
+            tree: file.tree,
+            ino: file.ino,
+            offset,
+            source,
+        })?;
+        let fail = |what| Err(extent_error(file, offset, what));
+        let aligned = |n: u64| n & (self.sector - 1) == 0;
+        let len = match &extent.body {
+            Body::Inline(data) => {
+                if offset != 0 {
+                    return fail("is inline, but not at the start of the file");
+                }
+                if extent.ram_bytes > self.sector {
+                    return fail("is inline and longer than a sector");
+                }
+                if extent.compression == Compression::None && data.len() as u64 != extent.ram_bytes
+                {
+                    return fail("is inline with two lengths");
+                }
+                self.sector
+            }
+            Body::Regular(region) | Body::Prealloc(region) => {
+                if region.len == 0 || !aligned(region.len) || !aligned(offset) {
+                    return fail("is empty or not aligned");
+                }
+                if region.disk.0 != 0 {
+                    let window = region.offset.checked_add(region.len);
+                    if window.is_none_or(|window| window > extent.ram_bytes)
+                        || !aligned(region.offset)
+                        || !aligned(region.disk.0)
+                        || !aligned(region.disk_len)
+                        || region.disk.0.checked_add(region.disk_len).is_none()
+                    {
+                        return fail("shows more than there is");
+                    }
+                    if extent.compression == Compression::None
+                        && window.is_none_or(|window| window > region.disk_len)
+                    {
+                        return fail("shows more than lies on disk");
+                    }
+                }
+                region.len
+            }
+        };
+        let Some(end) = offset.checked_add(len) else {
+            return fail("ends beyond the largest file");
+        };
+        Ok(Mapping { offset, extent, end })
+    }
+}
+
+pub(crate) fn extent_error(file: &File, offset: u64, what: &'static str) -> Error {
+    Error::Extent { tree: file.tree, ino: file.ino, offset, what }
+}

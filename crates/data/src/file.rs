@@ -1,0 +1,175 @@
+//! One file in memory: its inode item, its dirty data, and the locks of both.
+//!
+//! # Invariants
+//!
+//! - **F1** The item in memory is the truth; the one in the overlay is it as of the last handle that
+//!   changed it, so it is encoded and put under one lock, inside a handle.
+//! - **F2** The length on disk never passes the end of what is on disk: `disk_size` is what a reader
+//!   after a crash may see, `item.size` is what a reader now sees.
+//!
+//! # Locks
+//!
+//! Outermost first: the caller's lock of the inode (one changer of length and layout at a time), the
+//! writeback claim (`Dirty::busy`), `extents` (shared: who reads the extents' sectors; exclusive: who
+//! changes which extents there are), then two short ones, the item's and the dirty map's. The short
+//! ones are taken inside a handle, so nobody begins a handle, reserves or does I/O under them.
+
+use buttress_base::{Held, Rank, Ranked};
+use buttress_format::{Ino, InodeItem, Key, Kind, TreeId};
+use buttress_txn::{DataRef, Handle};
+use parking_lot::{Condvar, RwLock};
+
+use crate::dirty::Dirty;
+use crate::error::Error;
+
+const TYPE_MASK: u32 = 0o170_000;
+const REGULAR: u32 = 0o100_000;
+
+/// One inode in memory. Not only regular files: every inode has an item to keep.
+#[derive(Debug)]
+pub struct File {
+    pub(crate) tree: TreeId,
+    pub(crate) ino: Ino,
+    meta: Ranked<Meta>,
+    pub(crate) extents: RwLock<()>,
+    pub(crate) dirty: Ranked<Dirty>,
+    /// Signalled when the writeback claim is given back.
+    pub(crate) idle: Condvar,
+}
+
+#[derive(Debug)]
+pub(crate) struct Meta {
+    pub(crate) item: InodeItem,
+    pub(crate) disk_size: u64,
+}
+
+impl Meta {
+    fn encode(&self) -> Vec<u8> {
+        if self.item.mode & TYPE_MASK != REGULAR || self.item.size == self.disk_size {
+            return self.item.to_bytes().to_vec();
+        }
+        let mut item = self.item.clone();
+        item.size = self.disk_size;
+        item.to_bytes().to_vec()
+    }
+}
+
+impl File {
+    /// Takes an inode as it was read, or as it is about to be made.
+    #[must_use]
+    pub fn new(tree: TreeId, ino: Ino, item: InodeItem) -> Self {
+        let disk_size = item.size;
+        Self {
+            tree,
+            ino,
+            meta: Ranked::new(Rank::Inode, Meta { item, disk_size }),
+            extents: RwLock::new(()),
+            dirty: Ranked::new(Rank::PageIndex, Dirty::default()),
+            idle: Condvar::new(),
+        }
+    }
+
+    /// The tree it lives in.
+    #[must_use]
+    pub fn tree(&self) -> TreeId {
+        self.tree
+    }
+
+    /// Its number there.
+    #[must_use]
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    /// Copies the item.
+    #[must_use]
+    pub fn item(&self) -> InodeItem {
+        self.meta.lock().item.clone()
+    }
+
+    /// Looks at the item without copying it.
+    pub fn with_item<R>(&self, look: impl FnOnce(&InodeItem) -> R) -> R {
+        look(&self.meta.lock().item)
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.meta.lock().item.size
+    }
+
+    /// Changes the item in memory alone; whoever puts it next makes it part of a transaction.
+    ///
+    /// For what comes with dirty data (times, length), and for what may be lost (access times).
+    pub fn touch<R>(&self, change: impl FnOnce(&mut InodeItem) -> R) -> R {
+        change(&mut self.meta.lock().item)
+    }
+
+    /// Changes the item as part of a transaction.
+    pub fn update<R>(&self, handle: &Handle<'_>, change: impl FnOnce(&mut InodeItem) -> R) -> R {
+        self.update_meta(handle, |meta| {
+            let answer = change(&mut meta.item);
+            if meta.item.mode & TYPE_MASK != REGULAR {
+                meta.disk_size = meta.item.size;
+            }
+            answer
+        })
+    }
+
+    /// Changes the item and the length on disk as part of a transaction.
+    pub(crate) fn update_meta<R>(
+        &self,
+        handle: &Handle<'_>,
+        change: impl FnOnce(&mut Meta) -> R,
+    ) -> R {
+        let mut meta = self.meta.lock();
+        let answer = change(&mut meta);
+        meta.item.transid = handle.generation();
+        meta.item.sequence = meta.item.sequence.wrapping_add(1);
+        assert!(meta.disk_size <= meta.item.size, "F2: {} on disk of {}", meta.disk_size, meta.item.size);
+        handle.put(self.tree, self.item_key(), meta.encode());
+        answer
+    }
+
+    pub(crate) fn meta(&self) -> Held<'_, Meta> {
+        self.meta.lock()
+    }
+
+    fn item_key(&self) -> Key {
+        Key::new(self.ino.0, Kind::INODE_ITEM, 0)
+    }
+
+    pub(crate) fn extent_key(&self, offset: u64) -> Key {
+        Key::new(self.ino.0, Kind::EXTENT_DATA, offset)
+    }
+
+    pub(crate) fn data_ref(&self, offset: u64) -> DataRef {
+        DataRef { root: self.tree, ino: self.ino, offset }
+    }
+
+    /// Bytes that wait for writeback, those on their way included.
+    #[must_use]
+    pub fn dirty_bytes(&self) -> u64 {
+        let dirty = self.dirty.lock();
+        dirty.bytes() + dirty.writing_bytes()
+    }
+
+    /// Whether anything waits for writeback or is on its way.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        self.dirty_bytes() > 0
+    }
+
+    /// Takes the first failure of background writes, which is told once.
+    pub fn take_error(&self) -> Option<Error> {
+        self.dirty.lock().error.take()
+    }
+
+    /// Remembers a failure of background writes for whoever syncs next.
+    pub fn keep_error(&self, error: &Error) {
+        let mut dirty = self.dirty.lock();
+        if dirty.error.is_none() {
+            dirty.error = Some(error.clone());
+        }
+    }
+}

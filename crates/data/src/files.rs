@@ -1,0 +1,68 @@
+//! What all files of a mounted volume share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use buttress_format::CsumType;
+use buttress_txn::Engine;
+use buttress_volume::Volume;
+
+/// How files are laid out; from the superblock and the mount options.
+#[derive(Clone, Debug)]
+pub struct FilesOptions {
+    /// Largest file that lives inside the tree, in bytes.
+    pub max_inline: u32,
+    /// The volume says nothing about holes; without that, each hole has an item.
+    pub no_holes: bool,
+}
+
+/// What all files of a mounted volume share: the engine, the volume's parameters, a count of dirty bytes.
+#[derive(Debug)]
+pub struct Files {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) sector: u64,
+    pub(crate) csum_type: CsumType,
+    pub(crate) options: FilesOptions,
+    dirty_bytes: AtomicU64,
+}
+
+impl Files {
+    /// Joins them.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>, volume: Arc<Volume>, options: FilesOptions) -> Self {
+        let sector = u64::from(volume.sectorsize());
+        let csum_type = volume.csum_type();
+        Self { engine, volume, sector, csum_type, options, dirty_bytes: AtomicU64::new(0) }
+    }
+
+    /// The engine below.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Dirty bytes of all files, those on their way to the device included.
+    #[must_use]
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_dirty(&self, bytes: u64) {
+        self.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_clean(&self, bytes: u64) {
+        self.dirty_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// The start of the sector that holds `offset`.
+    pub(crate) fn floor(&self, offset: u64) -> u64 {
+        offset & !(self.sector - 1)
+    }
+
+    /// The first sector boundary at or after `offset`.
+    pub(crate) fn ceil(&self, offset: u64) -> u64 {
+        offset.saturating_add(self.sector - 1) & !(self.sector - 1)
+    }
+}

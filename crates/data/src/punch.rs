@@ -1,0 +1,100 @@
+//! Holes: giving a range's space back while the file keeps its length.
+
+use buttress_format::InodeItem;
+use buttress_txn::Urgency;
+
+use crate::drop_extents::Edits;
+use crate::error::Result;
+use crate::file::File;
+use crate::files::Files;
+use crate::writeback::STEP_ITEMS;
+
+impl Files {
+    /// Makes a range read as zeros and frees the whole sectors in it; `stamp` sets the times.
+    ///
+    /// The caller lets nobody else change the file's length or content meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// What the trees, reservations or a partly read sector met.
+    pub fn punch_hole(
+        &self,
+        file: &File,
+        offset: u64,
+        len: u64,
+        stamp: impl FnOnce(&mut InodeItem),
+    ) -> Result<()> {
+        let size = file.size();
+        let end = offset.saturating_add(len);
+        let (low, high) = (self.ceil(offset), self.floor(end));
+        let live = end.min(size);
+        if offset < live {
+            if low > high || low == high && low == self.ceil(end) {
+                // Within one sector, or two halves.
+                self.zero_ends(file, offset, live)?;
+            } else {
+                if offset < low {
+                    self.zero_part(file, offset..low.min(live))?;
+                }
+                if high < live {
+                    self.zero_part(file, high..live)?;
+                }
+            }
+        }
+        if low >= high {
+            file.touch(stamp);
+            return self.put_item(file);
+        }
+        let _claim = file.claim();
+        let mut stamp = Some(stamp);
+        let mut at = low;
+        while at < high {
+            let _extents = file.extents.write();
+            let view = self.engine.view();
+            let there = self.mappings(&view, file, at..high, STEP_ITEMS)?;
+            let to = match there.last() {
+                Some(last) if there.len() == STEP_ITEMS => last.end.min(high),
+                _ => high,
+            };
+            let mut edits = Edits::default();
+            for mapping in &there {
+                edits.cut(mapping, &(at..to));
+            }
+            let covered = self.ceil(size).min(to);
+            if !self.options.no_holes && at < covered {
+                edits.insert_hole(&(at..covered));
+            }
+            let reservation = self.engine.reserve(edits.cost(), Urgency::Frees)?;
+            let handle = self.engine.begin(reservation);
+            let bytes = edits.apply(&handle, file);
+            file.update_meta(&handle, |meta| {
+                bytes.count(meta);
+                let mut dirty = file.dirty.lock();
+                self.forget(&mut dirty, at..to);
+                // What was waited for may be gone: the length on disk need not wait for it.
+                let solid = dirty.first_behind(meta.disk_size).unwrap_or(u64::MAX);
+                meta.disk_size = meta.disk_size.max(solid.min(meta.item.size));
+                if to == high && let Some(stamp) = stamp.take() {
+                    stamp(&mut meta.item);
+                }
+            });
+            at = to;
+        }
+        Ok(())
+    }
+
+    /// Zeros a range of at most two partial sectors.
+    fn zero_ends(&self, file: &File, offset: u64, end: u64) -> Result<()> {
+        let middle = self.ceil(offset + 1).min(end);
+        self.zero_part(file, offset..middle)?;
+        if middle < end { self.zero_part(file, middle..end) } else { Ok(()) }
+    }
+
+    /// Puts the inode item as it is in memory.
+    pub(crate) fn put_item(&self, file: &File) -> Result<()> {
+        let reservation = self.engine.reserve(Edits::default().cost(), Urgency::Frees)?;
+        let handle = self.engine.begin(reservation);
+        file.update_meta(&handle, |_| ());
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! Removing what an inode owns, when its last name and its last user are gone.
+//!
+//! # Invariants
+//!
+//! - **X1** Removal works in bounded steps; the inode item goes with the last of them, so that a crash in
+//!   between leaves something that can be found and removed again.
+
+use std::ops::ControlFlow;
+
+use buttress_format::{Body, FileExtent, Key, Kind};
+use buttress_txn::{Cost, Handle, Urgency};
+
+use crate::drop_extents::reference_key;
+use crate::error::{Error, Result};
+use crate::extent_map::disk_extent;
+use crate::file::File;
+use crate::files::Files;
+
+/// Most items that one handle removes.
+const STEP_ITEMS: usize = 256;
+
+/// How far a removal is.
+pub type Removal = ControlFlow<()>;
+
+impl Files {
+    /// Forgets everything dirty, and waits for what is on its way.
+    pub fn forget_dirty(&self, file: &File) {
+        {
+            let mut dirty = file.dirty.lock();
+            self.forget(&mut dirty, 0..u64::MAX);
+        }
+        let _claim = file.claim();
+        let mut dirty = file.dirty.lock();
+        self.forget(&mut dirty, 0..u64::MAX);
+    }
+
+    /// Removes some of the items of an inode that nobody can reach any more; `last` runs inside the handle
+    /// that removes the inode item.
+    ///
+    /// # Errors
+    ///
+    /// What the trees or the reservation met; nothing of this step is done then.
+    pub fn remove_step(&self, file: &File, last: impl FnOnce(&Handle<'_>)) -> Result<Removal> {
+        let view = self.engine.view();
+        let from = Key::new(file.ino.0, Kind(0), 0);
+        let to = Key::new(file.ino.0, Kind(u8::MAX), u64::MAX);
+        let mut keys: Vec<Key> = Vec::new();
+        let mut refs = Vec::new();
+        let mut done = true;
+        for found in view.range(file.tree, from, to) {
+            let (key, item) = found?;
+            if keys.len() == STEP_ITEMS {
+                done = false;
+                break;
+            }
+            if key.kind == Kind::INODE_ITEM || key.kind == Kind::ORPHAN_ITEM {
+                continue;
+            }
+            if key.kind == Kind::EXTENT_DATA {
+                let extent = FileExtent::parse(&item).map_err(|source| Error::Item {
+                    tree: file.tree,
+                    ino: file.ino,
+                    offset: key.offset,
+                    source,
+                })?;
+                if let Body::Regular(region) | Body::Prealloc(region) = &extent.body
+                    && region.disk.0 != 0
+                {
+                    refs.push((disk_extent(region), reference_key(key.offset, region)));
+                }
+            }
+            keys.push(key);
+        }
+        let items = (keys.len() + refs.len() + 2) as u32;
+        let cost = Cost { items, bytes: 160 + 64 * refs.len() as u32 };
+        let reservation = self.engine.reserve(cost, Urgency::Frees)?;
+        let handle = self.engine.begin(reservation);
+        for key in keys {
+            handle.delete(file.tree, key);
+        }
+        for (extent, offset) in refs {
+            handle.drop_data_ref(extent, file.data_ref(offset));
+        }
+        if done {
+            handle.delete(file.tree, Key::new(file.ino.0, Kind::INODE_ITEM, 0));
+            last(&handle);
+            return Ok(ControlFlow::Break(()));
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}

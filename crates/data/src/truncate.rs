@@ -1,0 +1,210 @@
+//! Changing a file's length.
+//!
+//! # Invariants
+//!
+//! - **T1** Cutting works from the end in bounded steps, each its own handle; the length on disk follows each
+//!   step, so a crash leaves a file that is longer than asked but whole.
+//! - **T2** Growing never shows bytes that lay behind the old length.
+
+use std::ops::Range;
+
+use buttress_format::{Body, Compression, FileExtent, InodeItem};
+use buttress_txn::{Urgency, View};
+
+use crate::drop_extents::Edits;
+use crate::error::{Error, Result};
+use crate::extent_map::Mapping;
+use crate::file::File;
+use crate::files::Files;
+use crate::write::SIZE_MAX;
+use crate::writeback::STEP_ITEMS;
+
+impl Files {
+    /// Sets the length; `stamp` sets the times in the step that completes it.
+    ///
+    /// The caller lets nobody else change the file's length or content meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooBig`], or what the trees, reservations or a partly read sector met.
+    pub fn truncate(
+        &self,
+        file: &File,
+        size: u64,
+        stamp: impl FnOnce(&mut InodeItem),
+    ) -> Result<()> {
+        if size > SIZE_MAX {
+            return Err(Error::TooBig);
+        }
+        let old_size = file.size();
+        if size < old_size {
+            self.shorten(file, size, stamp)
+        } else {
+            if size > old_size {
+                self.secure_tail(file, old_size)?;
+            }
+            self.lengthen(file, size, stamp)
+        }
+    }
+
+    /// Raises the length over a hole (T2 was seen to).
+    pub(crate) fn lengthen(
+        &self,
+        file: &File,
+        size: u64,
+        stamp: impl FnOnce(&mut InodeItem),
+    ) -> Result<()> {
+        let _extents = file.extents.write();
+        let mut edits = Edits::default();
+        if !self.options.no_holes {
+            let end = self.ceil(size);
+            self.fill_growth(&self.engine.view(), file, &(end..end), &mut edits)?;
+        }
+        let reservation = self.engine.reserve(edits.cost(), Urgency::Normal)?;
+        let handle = self.engine.begin(reservation);
+        let bytes = edits.apply(&handle, file);
+        file.update_meta(&handle, |meta| {
+            bytes.count(meta);
+            meta.item.size = meta.item.size.max(size);
+            let solid = file.dirty.lock().first_behind(meta.disk_size).unwrap_or(u64::MAX);
+            meta.disk_size = meta.disk_size.max(solid.min(meta.item.size));
+            stamp(&mut meta.item);
+        });
+        Ok(())
+    }
+
+    fn shorten(&self, file: &File, size: u64, stamp: impl FnOnce(&mut InodeItem)) -> Result<()> {
+        let _claim = file.claim();
+        let keep = self.ceil(size);
+        {
+            let mut meta = file.meta();
+            let mut dirty = file.dirty.lock();
+            self.forget(&mut dirty, keep..u64::MAX);
+            if size < keep && dirty.waits(self.floor(size)) {
+                dirty.patch(size, &vec![0; (keep - size) as usize]);
+            }
+            meta.item.size = size;
+        }
+        let mut stamp = Some(stamp);
+        loop {
+            let _extents = file.extents.write();
+            let view = self.engine.view();
+            let mut edits = Edits::default();
+            let reached = self.cut_from_end(&view, file, size, &mut edits)?;
+            let done = reached <= keep;
+            let reservation = self.engine.reserve(edits.cost(), Urgency::Frees)?;
+            let handle = self.engine.begin(reservation);
+            let bytes = edits.apply(&handle, file);
+            file.update_meta(&handle, |meta| {
+                bytes.count(meta);
+                meta.disk_size = meta.disk_size.min(if done { size } else { reached });
+                if done && let Some(stamp) = stamp.take() {
+                    stamp(&mut meta.item);
+                }
+            });
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Collects the removal of what lies behind `size`, from the end; answers from where on nothing is left.
+    fn cut_from_end(
+        &self,
+        view: &View,
+        file: &File,
+        size: u64,
+        edits: &mut Edits,
+    ) -> Result<u64> {
+        let keep = self.ceil(size);
+        let mut end = u64::MAX;
+        while edits.len() < STEP_ITEMS {
+            let Some(mapping) = self.last_mapping(view, file, end)? else { return Ok(0) };
+            if mapping.is_inline() {
+                self.shorten_inline(&mapping, size, edits)?;
+                return Ok(0);
+            }
+            if mapping.end <= keep {
+                return Ok(keep);
+            }
+            edits.cut(&mapping, &(keep.max(mapping.offset)..u64::MAX));
+            if mapping.offset <= keep {
+                return Ok(keep);
+            }
+            end = mapping.offset;
+        }
+        Ok(end)
+    }
+
+    fn shorten_inline(&self, mapping: &Mapping, size: u64, edits: &mut Edits) -> Result<()> {
+        if size >= mapping.extent.ram_bytes {
+            return Ok(());
+        }
+        if size == 0 {
+            edits.cut(mapping, &(0..self.sector));
+            return Ok(());
+        }
+        let mut content = self.inline_content(mapping)?;
+        content.truncate(size as usize);
+        let extent = FileExtent {
+            ram_bytes: size,
+            compression: Compression::None,
+            body: Body::Inline(content),
+            ..mapping.extent.clone()
+        };
+        edits.replace_inline(mapping, extent);
+        Ok(())
+    }
+
+    /// Where holes have items: collects those for what the length on disk may come to cover, but for
+    /// `taken`, which gets an extent.
+    pub(crate) fn fill_growth(
+        &self,
+        view: &View,
+        file: &File,
+        taken: &Range<u64>,
+        edits: &mut Edits,
+    ) -> Result<()> {
+        let (disk_size, size) = {
+            let meta = file.meta();
+            (meta.disk_size, meta.item.size)
+        };
+        let end = self.ceil(size.max(taken.end));
+        self.fill_holes(view, file, self.ceil(disk_size)..end, taken, edits)
+    }
+
+    /// Collects hole items for what of `range` has no item and is not in `taken`.
+    pub(crate) fn fill_holes(
+        &self,
+        view: &View,
+        file: &File,
+        range: Range<u64>,
+        taken: &Range<u64>,
+        edits: &mut Edits,
+    ) -> Result<()> {
+        let mut at = range.start;
+        let mut hole = |low: u64, high: u64| {
+            let parts = [low..high.min(taken.start.max(low)), low.max(taken.end.min(high))..high];
+            if taken.is_empty() {
+                if low < high {
+                    edits.insert_hole(&(low..high));
+                }
+                return;
+            }
+            for part in parts.iter().filter(|part| !part.is_empty()) {
+                edits.insert_hole(part);
+            }
+        };
+        self.for_each_mapping(view, file, range.clone(), |mapping| {
+            if at < mapping.offset {
+                hole(at, mapping.offset);
+            }
+            at = mapping.end;
+            Ok(true)
+        })?;
+        if at < range.end {
+            hole(at, range.end);
+        }
+        Ok(())
+    }
+}

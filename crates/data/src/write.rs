@@ -1,0 +1,287 @@
+//! Buffered writing: bytes become dirty sectors, their space is promised, nothing else happens.
+//!
+//! # Invariants
+//!
+//! - **W1** A full disk is told here, not when the data is written back: every new dirty sector has its
+//!   data space promised first.
+//! - **W2** A sector that is written in part is read first, unless nothing in it is live; bytes behind the
+//!   file's length are taken as zeros, whatever the disk has there.
+//! - **W3** When a file grows past the sector its last byte lies in, what that sector has behind the old
+//!   length is made zero, and an inline extent is on its way to become a regular one.
+
+use std::ops::Range;
+
+use buttress_base::Held;
+use buttress_format::InodeItem;
+use buttress_txn::DataReservation;
+
+use crate::dirty::Dirty;
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::files::Files;
+
+/// No file is longer: offsets are signed for everybody above.
+pub(crate) const SIZE_MAX: u64 = i64::MAX as u64 & !0xfff;
+
+/// A sector that is written in part, and what it held.
+struct Edge {
+    sector: u64,
+    content: Option<Vec<u8>>,
+}
+
+/// What is missing before a write can be put into memory.
+enum Lack {
+    Content(usize),
+    Space(u64),
+}
+
+impl Files {
+    /// Writes all of `data` at `offset` into memory; `stamp` sets the times in the same step.
+    ///
+    /// The caller lets nobody else change the file's length or content meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// No space (W1), [`Error::TooBig`], or what reading a partly written sector met.
+    pub fn write(
+        &self,
+        file: &File,
+        offset: u64,
+        data: &[u8],
+        stamp: impl FnOnce(&mut InodeItem),
+    ) -> Result<()> {
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= SIZE_MAX);
+        let end = end.ok_or(Error::TooBig)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let old_size = file.size();
+        if self.floor(offset) > self.floor(old_size) {
+            self.secure_tail(file, old_size)?;
+        }
+        let mut edges = self.edges(offset, end, old_size);
+        let range = self.floor(offset)..self.ceil(end);
+        let mut promise = None;
+        loop {
+            let mut meta = file.meta();
+            let mut dirty = file.dirty.lock();
+            match self.lack(&dirty, &range, &mut edges, promise.as_ref()) {
+                None => {
+                    self.keep_promise(&mut dirty, &range, promise);
+                    let new = self.store(&mut dirty, offset, data, &mut edges);
+                    drop(dirty);
+                    self.count_dirty(new);
+                    meta.item.size = meta.item.size.max(end);
+                    stamp(&mut meta.item);
+                    return Ok(());
+                }
+                Some(Lack::Content(index)) => {
+                    drop(dirty);
+                    drop(meta);
+                    let sector = edges[index].sector;
+                    edges[index].content = Some(self.load_sector(file, sector, old_size)?);
+                }
+                Some(Lack::Space(bytes)) => {
+                    drop(dirty);
+                    drop(meta);
+                    self.promise(&mut promise, bytes)?;
+                }
+            }
+        }
+    }
+
+    /// The sectors at both ends of a write that it does not cover.
+    fn edges(&self, offset: u64, end: u64, old_size: u64) -> Vec<Edge> {
+        let mut edges = Vec::new();
+        let (head, tail) = (self.floor(offset), self.floor(end));
+        let mut edge = |sector: u64| {
+            // Nothing live that is not overwritten: no need to look.
+            let covers = offset <= sector && end >= old_size;
+            let blank = (covers || sector >= old_size).then(|| vec![0; self.sector as usize]);
+            edges.push(Edge { sector, content: blank });
+        };
+        if head < offset {
+            edge(head);
+        }
+        if tail < end && (tail > head || head == offset) {
+            edge(tail);
+        }
+        edges
+    }
+
+    fn lack(
+        &self,
+        dirty: &Dirty,
+        range: &Range<u64>,
+        edges: &mut [Edge],
+        promise: Option<&DataReservation>,
+    ) -> Option<Lack> {
+        for (index, edge) in edges.iter_mut().enumerate() {
+            if edge.content.is_some() || dirty.waits(edge.sector) {
+                continue;
+            }
+            match dirty.on_its_way(edge.sector, self.sector as usize) {
+                Some(content) => edge.content = Some(content.to_vec()),
+                None => return Some(Lack::Content(index)),
+            }
+        }
+        let need = dirty.missing(range.clone());
+        let have = promise.map_or(0, DataReservation::bytes);
+        (need > have).then(|| Lack::Space(need - have))
+    }
+
+    fn promise(&self, promise: &mut Option<DataReservation>, bytes: u64) -> Result<()> {
+        let more = self.engine.reserve_data(bytes)?;
+        match promise {
+            Some(promise) => promise.merge(more),
+            None => *promise = Some(more),
+        }
+        Ok(())
+    }
+
+    /// Hands what the write needs of a promise to the file (P2); the rest is given back.
+    fn keep_promise(
+        &self,
+        dirty: &mut Held<'_, Dirty>,
+        range: &Range<u64>,
+        promise: Option<DataReservation>,
+    ) {
+        let Some(mut promise) = promise else { return };
+        let need = dirty.missing(range.clone());
+        assert!(need <= promise.bytes(), "P2: {need} bytes on a promise of {}", promise.bytes());
+        let kept = if need == promise.bytes() { promise } else { promise.split(need) };
+        match &mut dirty.promised {
+            Some(promised) => promised.merge(kept),
+            none => *none = Some(kept),
+        }
+    }
+
+    fn store(&self, dirty: &mut Dirty, offset: u64, data: &[u8], edges: &mut [Edge]) -> u64 {
+        let end = offset + data.len() as u64;
+        let mut new = 0;
+        let (mut low, mut high) = (offset, end);
+        for edge in edges {
+            let (from, to) = (offset.max(edge.sector), end.min(edge.sector + self.sector));
+            let part = &data[(from - offset) as usize..(to - offset) as usize];
+            if dirty.waits(edge.sector) {
+                dirty.patch(from, part);
+            } else {
+                let content = edge.content.as_mut().expect("what lacked was loaded");
+                let at = (from - edge.sector) as usize;
+                content[at..at + part.len()].copy_from_slice(part);
+                new += dirty.put(edge.sector, content);
+            }
+            if edge.sector <= low {
+                low = to;
+            } else {
+                high = edge.sector;
+            }
+        }
+        if low < high {
+            new += dirty.put(low, &data[(low - offset) as usize..(high - offset) as usize]);
+        }
+        new
+    }
+
+    /// A sector as its extents have it, zeros behind the file's length (W2).
+    fn load_sector(&self, file: &File, sector: u64, size: u64) -> Result<Vec<u8>> {
+        let mut content = vec![0; self.sector as usize];
+        let _extents = file.extents.read();
+        let view = self.engine.view();
+        self.read_extents(&view, file, sector..sector + self.sector, &mut content)?;
+        if size < sector + self.sector {
+            content[size.saturating_sub(sector) as usize..].fill(0);
+        }
+        Ok(content)
+    }
+
+    /// Prepares a file that is about to grow past the sector of its last byte (W3).
+    pub(crate) fn secure_tail(&self, file: &File, old_size: u64) -> Result<()> {
+        let sector = self.floor(old_size);
+        if sector == old_size {
+            return Ok(());
+        }
+        {
+            let dirty = file.dirty.lock();
+            let sector_len = self.sector as usize;
+            let leaves = dirty.on_its_way(sector, sector_len).is_some();
+            // On its way its tail is zero, but it may be on its way to become an inline extent.
+            if dirty.waits(sector) || (leaves && sector > 0) {
+                return Ok(());
+            }
+            if !leaves {
+                drop(dirty);
+                let _extents = file.extents.read();
+                let view = self.engine.view();
+                let there = self.mappings(&view, file, sector..sector + self.sector, 1)?;
+                if there.iter().all(|mapping| mapping.is_hole() || mapping.is_prealloc()) {
+                    return Ok(());
+                }
+            }
+        }
+        self.dirty_sector(file, sector, old_size)
+    }
+
+    /// Makes a sector dirty without changing what it holds.
+    pub(crate) fn dirty_sector(&self, file: &File, sector: u64, size: u64) -> Result<()> {
+        let mut edges = [Edge { sector, content: None }];
+        let range = sector..sector + self.sector;
+        let mut promise = None;
+        loop {
+            let mut dirty = file.dirty.lock();
+            if dirty.waits(sector) {
+                return Ok(());
+            }
+            match self.lack(&dirty, &range, &mut edges, promise.as_ref()) {
+                None => {
+                    self.keep_promise(&mut dirty, &range, promise);
+                    let content = edges[0].content.as_ref().expect("what lacked was loaded");
+                    let new = dirty.put(sector, content);
+                    self.count_dirty(new);
+                    return Ok(());
+                }
+                Some(Lack::Content(_)) => {
+                    drop(dirty);
+                    edges[0].content = Some(self.load_sector(file, sector, size)?);
+                }
+                Some(Lack::Space(bytes)) => {
+                    drop(dirty);
+                    self.promise(&mut promise, bytes)?;
+                }
+            }
+        }
+    }
+
+    /// Writes zeros over a part of one sector, unless it reads as zeros anyway.
+    pub(crate) fn zero_part(&self, file: &File, range: Range<u64>) -> Result<()> {
+        let sector = self.floor(range.start);
+        let waits = {
+            let dirty = file.dirty.lock();
+            dirty.waits(sector) || dirty.on_its_way(sector, self.sector as usize).is_some()
+        };
+        if !waits {
+            let _extents = file.extents.read();
+            let view = self.engine.view();
+            let there = self.mappings(&view, file, sector..sector + self.sector, 1)?;
+            if there.iter().all(|mapping| mapping.is_hole() || mapping.is_prealloc()) {
+                return Ok(());
+            }
+        }
+        let zeros = vec![0; (range.end - range.start) as usize];
+        self.write(file, range.start, &zeros, |_| ())
+    }
+
+    /// Forgets dirty sectors of `range` and gives back the space they were promised.
+    pub(crate) fn forget(&self, dirty: &mut Dirty, range: Range<u64>) {
+        let gone = dirty.forget(range);
+        if gone == 0 {
+            return;
+        }
+        self.count_clean(gone);
+        if dirty.bytes() == 0 {
+            dirty.promised = None;
+        } else if let Some(promised) = &mut dirty.promised {
+            drop(promised.split(gone));
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Writing large aligned ranges straight to the device, past the dirty map.
+//!
+//! # Invariants
+//!
+//! - **H1** Until the new extents are visible, readers see what they saw before; in that step the dirty
+//!   sectors that they replace are forgotten.
+
+use buttress_format::{InodeFlags, InodeItem};
+
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::files::Files;
+use crate::write::SIZE_MAX;
+use crate::writeback::{Placed, grow};
+
+impl Files {
+    /// Whether [`Files::write_through`] takes a write.
+    #[must_use]
+    pub fn is_aligned(&self, offset: u64, len: usize) -> bool {
+        len > 0 && offset & (self.sector - 1) == 0 && len as u64 & (self.sector - 1) == 0
+    }
+
+    /// Writes whole sectors to the device now; `stamp` sets the times.
+    ///
+    /// The caller lets nobody else change the file's length or content meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// No space, [`Error::TooBig`], or what the device met; the file is as it was then, but for a part of
+    /// the range that may have been written.
+    pub fn write_through(
+        &self,
+        file: &File,
+        offset: u64,
+        data: &[u8],
+        stamp: impl FnOnce(&mut InodeItem),
+    ) -> Result<()> {
+        assert!(self.is_aligned(offset, data.len()), "H1: only whole sectors");
+        let len = data.len() as u64;
+        let end = offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Error::TooBig)?;
+        let old_size = file.size();
+        if self.floor(offset) > self.floor(old_size) {
+            self.secure_tail(file, old_size)?;
+        }
+        let _claim = file.claim();
+        let range = offset..end;
+        let placed = self.write_placed(file, offset, data)?;
+        self.land(file, &placed, |meta, dirty| {
+            self.forget(dirty, range.clone());
+            meta.item.size = meta.item.size.max(end);
+            grow(meta, dirty, &range, end);
+            stamp(&mut meta.item);
+        })
+    }
+
+    /// Finds addresses for a range and writes it there.
+    fn write_placed(&self, file: &File, offset: u64, data: &[u8]) -> Result<Vec<Placed>> {
+        let end = offset + data.len() as u64;
+        let flags = file.with_item(|item| item.flags);
+        let looks = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
+        let spots = if looks { self.in_place(file, offset..end, flags)? } else { Vec::new() };
+        let in_place: u64 = spots.iter().map(|spot| spot.range.end - spot.range.start).sum();
+        let mut promised = self.engine.reserve_data(data.len() as u64 - in_place)?;
+        let mut goal = file.dirty.lock().goal;
+        let mut placed = Vec::with_capacity(spots.len() + 1);
+        let mut at = offset;
+        let mut allocated = Ok(());
+        for spot in spots {
+            allocated = self.allocate(at..spot.range.start, &mut promised, &mut goal, &mut placed);
+            if allocated.is_err() {
+                break;
+            }
+            at = spot.range.end;
+            placed.push(spot);
+        }
+        let allocated =
+            allocated.and_then(|()| self.allocate(at..end, &mut promised, &mut goal, &mut placed));
+        let written = allocated.and_then(|()| {
+            let slice = |part: &Placed| {
+                &data[(part.range.start - offset) as usize..(part.range.end - offset) as usize]
+            };
+            let batch: Vec<_> =
+                placed.iter().map(|part| (part.disk().start, slice(part))).collect();
+            self.volume.write_batch(&batch)?;
+            if flags & InodeFlags::NODATASUM == 0 {
+                for part in &mut placed {
+                    let from = (part.range.start - offset) as usize;
+                    let to = (part.range.end - offset) as usize;
+                    part.sums = self.sums(&[&data[from..to]]);
+                }
+            }
+            Ok(())
+        });
+        if let Err(error) = written {
+            self.unallocate(&placed);
+            return Err(error);
+        }
+        file.dirty.lock().goal = goal;
+        Ok(placed)
+    }
+}

@@ -1,0 +1,499 @@
+//! Writeback: dirty runs get addresses, go to the device, and become extents.
+//!
+//! # Place
+//!
+//! Three steps, so that many small files can share one device call: *prepare* takes runs and decides
+//! where they go, *issue* writes all of them, *land* makes the extents visible, each in one handle.
+//!
+//! # Invariants
+//!
+//! - **B1** Data is on the device before the handle that names it begins (T7).
+//! - **B2** What is on its way leaves memory in the step that makes its extent visible to readers.
+//! - **B3** One writeback a file at a time: who holds the claim is the only one who allocates for it,
+//!   lands, truncates or punches.
+//! - **B4** The length on disk grows to the first byte that is not on disk, never past it.
+//!
+//! # Failure
+//!
+//! A run that cannot be written is lost, as with every cache in memory; the file remembers the error for
+//! whoever syncs it next. Space it was given goes back.
+
+use std::ops::Range;
+
+use buttress_format::{Body, Compression, Extent, FileExtent, Generation, InodeFlags, Logical, Region};
+use buttress_txn::{Cost, DataReservation, MetaReservation, Urgency};
+
+use crate::dirty::{Dirty, Run};
+use crate::drop_extents::Edits;
+use crate::error::{Error, Result};
+use crate::extent_map::Mapping;
+use crate::file::{File, Meta};
+use crate::files::Files;
+
+/// Longest extent.
+const EXTENT_BYTES_MAX: u64 = 128 << 20;
+
+/// Most that one round takes from a file; also bounds what is on its way at once.
+const ROUND_BYTES_MAX: u64 = 128 << 20;
+
+/// Most items that one handle replaces (T9).
+pub(crate) const STEP_ITEMS: usize = 256;
+
+/// The right to write a file back; everybody else waits for it (B3).
+#[must_use = "given back when dropped"]
+pub(crate) struct Claim<'f> {
+    file: &'f File,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.file.dirty.lock().busy = false;
+        self.file.idle.notify_all();
+    }
+}
+
+impl File {
+    /// Waits until nobody writes this file back, and keeps it that way.
+    pub(crate) fn claim(&self) -> Claim<'_> {
+        let mut dirty = self.dirty.lock();
+        while dirty.busy {
+            dirty.wait(&self.idle);
+        }
+        dirty.busy = true;
+        Claim { file: self }
+    }
+
+    fn try_claim(&self) -> Option<Claim<'_>> {
+        let mut dirty = self.dirty.lock();
+        if dirty.busy {
+            return None;
+        }
+        dirty.busy = true;
+        Some(Claim { file: self })
+    }
+}
+
+/// Where a part of a run goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// A whole new extent.
+    Fresh(Extent),
+    /// Into an extent that the file already shows at that place.
+    InPlace {
+        /// Its first byte on disk.
+        disk: Logical,
+        /// It was set aside and never written.
+        prealloc: bool,
+    },
+}
+
+/// A part of a run with its address.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub(crate) range: Range<u64>,
+    pub(crate) target: Target,
+    pub(crate) sums: Vec<u8>,
+}
+
+impl Placed {
+    pub(crate) fn disk(&self) -> Extent {
+        let start = match self.target {
+            Target::Fresh(extent) => extent.start,
+            Target::InPlace { disk, .. } => disk,
+        };
+        Extent { start, len: self.range.end - self.range.start }
+    }
+}
+
+enum Plan {
+    Inline,
+    Extents(Vec<Placed>),
+}
+
+/// One file's round of writeback.
+struct Job<'f> {
+    file: &'f File,
+    /// Length of the file when its runs were taken.
+    size: u64,
+    runs: Vec<(Run, Plan)>,
+    failed: Option<Error>,
+    _claim: Claim<'f>,
+}
+
+impl Files {
+    /// Writes back what of `range` is dirty now, and waits until it is visible in the trees.
+    ///
+    /// # Errors
+    ///
+    /// The first failure; the file keeps it as well.
+    pub fn writeback(&self, file: &File, range: Range<u64>) -> Result<()> {
+        let claim = file.claim();
+        self.writeback_claimed(file, claim, range)
+    }
+
+    fn writeback_claimed<'f>(
+        &self,
+        file: &'f File,
+        mut claim: Claim<'f>,
+        range: Range<u64>,
+    ) -> Result<()> {
+        // What others dirty meanwhile is not ours to wait for.
+        let mut left = file.dirty.lock().bytes();
+        while left > 0 {
+            let Some(mut job) = self.prepare(file, claim, range.clone()) else { return Ok(()) };
+            left = left.saturating_sub(job.runs.iter().map(|(run, _)| run.len).sum());
+            self.issue(std::slice::from_mut(&mut job));
+            claim = self.land_job(job)?;
+        }
+        Ok(())
+    }
+
+    /// Writes several files back with as few device calls as possible. Files that somebody else is writing
+    /// back are left to him.
+    ///
+    /// Failures stay with the files they belong to.
+    pub fn writeback_many(&self, files: &[&File]) {
+        let mut jobs: Vec<Job<'_>> = Vec::with_capacity(files.len());
+        for file in files {
+            if let Some(claim) = file.try_claim()
+                && let Some(job) = self.prepare(file, claim, 0..u64::MAX)
+            {
+                jobs.push(job);
+            }
+        }
+        self.issue(&mut jobs);
+        for job in jobs {
+            // Told to whoever syncs the file.
+            let _ = self.land_job(job);
+        }
+    }
+
+    /// Takes a round's runs and gives them addresses.
+    fn prepare<'f>(&self, file: &'f File, claim: Claim<'f>, range: Range<u64>) -> Option<Job<'f>> {
+        let (runs, size, flags, promised, mut goal) = {
+            let meta = file.meta();
+            let mut dirty = file.dirty.lock();
+            let runs = dirty.take(range, ROUND_BYTES_MAX);
+            if runs.is_empty() {
+                return None;
+            }
+            let taken: u64 = runs.iter().map(|run| run.len).sum();
+            let promised = if dirty.bytes() == 0 {
+                dirty.promised.take()
+            } else {
+                dirty.promised.as_mut().map(|promised| promised.split(taken))
+            };
+            (runs, meta.item.size, meta.item.flags, promised, dirty.goal)
+        };
+        let mut job =
+            Job { file, size, runs: Vec::with_capacity(runs.len()), failed: None, _claim: claim };
+        let mut promised = promised.expect("P2: what was dirty had its space promised");
+        for run in runs {
+            let plan = if self.fits_inline(&run, size, flags) {
+                Ok(Plan::Inline)
+            } else {
+                self.place(file, &run, flags, &mut promised, &mut goal).map(Plan::Extents)
+            };
+            match plan {
+                Ok(plan) => job.runs.push((run, plan)),
+                Err(error) => {
+                    job.failed.get_or_insert(error);
+                    job.runs.push((run, Plan::Extents(Vec::new())));
+                }
+            }
+        }
+        file.dirty.lock().goal = goal;
+        Some(job)
+    }
+
+    /// The whole file is one small run: it lives in the tree.
+    fn fits_inline(&self, run: &Run, size: u64, flags: u64) -> bool {
+        run.offset == 0
+            && run.len == self.sector
+            && size > 0
+            && size < self.sector
+            && size <= u64::from(self.options.max_inline)
+            && flags & InodeFlags::PREALLOC == 0
+    }
+
+    fn place(
+        &self,
+        file: &File,
+        run: &Run,
+        flags: u64,
+        promised: &mut DataReservation,
+        goal: &mut Option<Logical>,
+    ) -> Result<Vec<Placed>> {
+        let mut placed = Vec::new();
+        let in_place = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
+        let spots = if in_place { self.in_place(file, run.offset..run.end(), flags)? } else { Vec::new() };
+        let mut at = run.offset;
+        let mut fresh = |range: Range<u64>, placed: &mut Vec<Placed>| -> Result<()> {
+            let placed_before = placed.len();
+            let done = self.allocate(range, promised, goal, placed);
+            if done.is_err() {
+                self.unallocate(&placed[placed_before..]);
+                placed.truncate(placed_before);
+            }
+            done
+        };
+        for spot in spots {
+            fresh(at..spot.range.start, &mut placed).inspect_err(|_| self.unallocate(&placed))?;
+            at = spot.range.end;
+            placed.push(spot);
+        }
+        fresh(at..run.end(), &mut placed).inspect_err(|_| self.unallocate(&placed))?;
+        if flags & InodeFlags::NODATASUM == 0 {
+            for part in &mut placed {
+                part.sums = self.sums(&run.slices(part.range.clone()));
+            }
+        }
+        Ok(placed)
+    }
+
+    /// Allocates for a range of a file, in as few extents as there are.
+    pub(crate) fn allocate(
+        &self,
+        range: Range<u64>,
+        promised: &mut DataReservation,
+        goal: &mut Option<Logical>,
+        placed: &mut Vec<Placed>,
+    ) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let want = (range.end - at).min(EXTENT_BYTES_MAX);
+            let extent = self.engine.allocate_data(promised, want, self.sector, *goal)?;
+            *goal = Some(extent.end());
+            let end = at + extent.len;
+            placed.push(Placed { range: at..end, target: Target::Fresh(extent), sums: Vec::new() });
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Gives back extents that nothing will ever name.
+    pub(crate) fn unallocate(&self, placed: &[Placed]) {
+        for part in placed {
+            if let Target::Fresh(extent) = part.target {
+                self.engine.free_unused_data(extent);
+            }
+        }
+    }
+
+    /// One checksum a sector, in order.
+    pub(crate) fn sums(&self, slices: &[&[u8]]) -> Vec<u8> {
+        let size = self.csum_type.size();
+        let sector = self.sector as usize;
+        let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        let mut sums = Vec::with_capacity(bytes / sector * size);
+        for part in slices.iter().flat_map(|slice| slice.chunks_exact(sector)) {
+            sums.extend_from_slice(&self.csum_type.digest(part)[..size]);
+        }
+        sums
+    }
+
+    /// Writes everything that the jobs have placed (B1).
+    fn issue(&self, jobs: &mut [Job<'_>]) {
+        let failure = {
+            let mut batch: Vec<(Logical, &[u8])> = Vec::new();
+            for (run, plan) in jobs.iter().flat_map(|job| &job.runs) {
+                let Plan::Extents(placed) = plan else { continue };
+                for part in placed {
+                    let mut at = part.disk().start.0;
+                    for slice in run.slices(part.range.clone()) {
+                        batch.push((Logical(at), slice));
+                        at += slice.len() as u64;
+                    }
+                }
+            }
+            if batch.is_empty() { None } else { self.volume.write_batch(&batch).err() }
+        };
+        let Some(error) = failure else { return };
+        let error = Error::from(error);
+        for job in jobs {
+            job.failed.get_or_insert_with(|| error.clone());
+        }
+    }
+
+    /// Makes a job's extents visible. Answers the claim, for the next round.
+    fn land_job<'f>(&self, job: Job<'f>) -> Result<Claim<'f>> {
+        let Job { file, size, runs, mut failed, _claim: claim } = job;
+        for (run, plan) in runs {
+            if failed.is_none() {
+                let landed = match &plan {
+                    Plan::Inline => self.land_inline(file, &run, size),
+                    Plan::Extents(placed) => self.land(file, placed, |meta, dirty| {
+                        self.count_clean(dirty.landed(&run));
+                        grow(meta, dirty, &(run.offset..run.end()), size);
+                    }),
+                };
+                match landed {
+                    Ok(()) => continue,
+                    Err(error) => failed = Some(error),
+                }
+            } else if let Plan::Extents(placed) = &plan {
+                self.unallocate(placed);
+            }
+            let lost = file.dirty.lock().landed(&run);
+            self.count_clean(lost);
+        }
+        match failed {
+            None => Ok(claim),
+            Some(error) => {
+                file.keep_error(&error);
+                Err(error)
+            }
+        }
+    }
+
+    fn land_inline(&self, file: &File, run: &Run, size: u64) -> Result<()> {
+        let content = run.slices(0..size).concat();
+        let _extents = file.extents.write();
+        let view = self.engine.view();
+        let mut edits = Edits::default();
+        for mapping in self.mappings(&view, file, 0..self.sector, STEP_ITEMS)? {
+            edits.cut(&mapping, &(0..self.sector));
+        }
+        edits.insert(
+            0,
+            FileExtent {
+                generation: Generation(0),
+                ram_bytes: size,
+                compression: Compression::None,
+                body: Body::Inline(content),
+            },
+        );
+        let reservation = self.reserve(edits.cost())?;
+        let handle = self.engine.begin(reservation);
+        let bytes = edits.apply(&handle, file);
+        file.update_meta(&handle, |meta| {
+            bytes.count(meta);
+            let mut dirty = file.dirty.lock();
+            self.count_clean(dirty.landed(run));
+            grow(meta, &dirty, &(0..self.sector), size);
+        });
+        Ok(())
+    }
+
+    /// Makes placed and written extents the file's, in order; `last` runs inside the last handle, with the
+    /// item and the dirty map in hand.
+    pub(crate) fn land(
+        &self,
+        file: &File,
+        placed: &[Placed],
+        last: impl FnOnce(&mut Meta, &mut Dirty),
+    ) -> Result<()> {
+        let mut last = Some(last);
+        for (index, part) in placed.iter().enumerate() {
+            let is_last = index + 1 == placed.len();
+            let mut done = part.range.start;
+            while done < part.range.end {
+                let rest = done..part.range.end;
+                let step = self.land_step(file, part, rest, |meta, dirty, end| {
+                    if is_last && end == part.range.end && let Some(last) = last.take() {
+                        last(meta, dirty);
+                    }
+                });
+                done = match step {
+                    Ok(end) => end,
+                    Err(error) => {
+                        let unnamed = if done == part.range.start { index } else { index + 1 };
+                        self.unallocate(&placed[unnamed..]);
+                        return Err(error);
+                    }
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// One handle's worth of [`Files::land`]. Answers how far it came.
+    fn land_step(
+        &self,
+        file: &File,
+        part: &Placed,
+        rest: Range<u64>,
+        finish: impl FnOnce(&mut Meta, &mut Dirty, u64),
+    ) -> Result<u64> {
+        let _extents = file.extents.write();
+        let view = self.engine.view();
+        let there = self.mappings(&view, file, rest.clone(), STEP_ITEMS)?;
+        let end = match there.last() {
+            Some(last) if there.len() == STEP_ITEMS => last.end.min(rest.end),
+            _ => rest.end,
+        };
+        let mut edits = Edits::default();
+        let range = rest.start..end;
+        match part.target {
+            Target::Fresh(extent) => {
+                for mapping in &there {
+                    edits.cut(mapping, &range);
+                }
+                edits.insert(range.start, fresh_extent(extent, &part.range, &range));
+            }
+            Target::InPlace { prealloc: true, .. } => {
+                self.convert(&view, file, &there, &range, &mut edits)?;
+            }
+            Target::InPlace { prealloc: false, .. } => {}
+        }
+        if !self.options.no_holes {
+            self.fill_growth(&view, file, &range, &mut edits)?;
+        }
+        let mut cost = edits.cost();
+        let first = rest.start == part.range.start;
+        if first && !part.sums.is_empty() {
+            cost.items += 2;
+            cost.bytes = cost.bytes.saturating_add(part.sums.len() as u32);
+        }
+        let reservation = self.reserve(cost)?;
+        let handle = self.engine.begin(reservation);
+        let bytes = edits.apply(&handle, file);
+        if first && !part.sums.is_empty() {
+            handle.insert_csums(part.disk(), part.sums.clone());
+        }
+        file.update_meta(&handle, |meta| {
+            bytes.count(meta);
+            finish(meta, &mut file.dirty.lock(), end);
+        });
+        Ok(end)
+    }
+
+    /// Writeback cannot ask anybody to try again later, so it may draw on what is kept for frees.
+    pub(crate) fn reserve(&self, cost: Cost) -> Result<MetaReservation> {
+        match self.engine.reserve(cost, Urgency::Normal) {
+            Err(error) if error.is_no_space() => Ok(self.engine.reserve(cost, Urgency::Frees)?),
+            other => Ok(other?),
+        }
+    }
+}
+
+/// The item that shows `range` of a file out of a new extent made for `whole`.
+fn fresh_extent(extent: Extent, whole: &Range<u64>, range: &Range<u64>) -> FileExtent {
+    FileExtent {
+        generation: Generation(0),
+        ram_bytes: extent.len,
+        compression: Compression::None,
+        body: Body::Regular(Region {
+            disk: extent.start,
+            disk_len: extent.len,
+            offset: range.start - whole.start,
+            len: range.end - range.start,
+        }),
+    }
+}
+
+/// Lets the length on disk follow what has just landed (B4). `size` is the length when it was taken.
+pub(crate) fn grow(meta: &mut Meta, dirty: &Dirty, landed: &Range<u64>, size: u64) {
+    let mut disk_size = meta.disk_size;
+    if landed.start <= disk_size.next_multiple_of(4096) {
+        disk_size = disk_size.max(landed.end.min(size).min(meta.item.size));
+    }
+    let solid = dirty.first_behind(disk_size).unwrap_or(u64::MAX).min(meta.item.size);
+    meta.disk_size = disk_size.max(solid);
+    assert!(meta.disk_size <= meta.item.size, "B4");
+}
+
+/// Used by those who look at one mapping at a time.
+pub(crate) fn overlap(mapping: &Mapping, range: &Range<u64>) -> Range<u64> {
+    mapping.offset.max(range.start)..mapping.end.min(range.end)
+}
