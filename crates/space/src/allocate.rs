@@ -176,12 +176,11 @@ impl<'a> Search<'a> {
             };
             let goal = self.goal.filter(|&at| group.range().contains(at)).map(|at| at.0);
             let ledger = self.space.ledger(self.request.kind);
-            let got = group.allocate(&mut state, ledger, self.promised, |free| {
-                match self.request.kind {
+            let got =
+                group.allocate(&mut state, ledger, self.promised, |free| match self.request.kind {
                     SpaceKind::Data => free.take_fitting(goal, want),
                     SpaceKind::Metadata | SpaceKind::System => free.take_near(goal, want),
-                }
-            });
+                });
             if got.is_some() {
                 return got;
             }
@@ -198,9 +197,8 @@ impl<'a> Search<'a> {
             let Some(group) = loaded.filter(|group| group.largest_free() >= min) else { break };
             let mut state = group.lock();
             let ledger = self.space.ledger(kind);
-            let got = group.allocate(&mut state, ledger, self.promised, |free| {
-                free.take_largest(want, min)
-            });
+            let got = group
+                .allocate(&mut state, ledger, self.promised, |free| free.take_largest(want, min));
             // Without success somebody else had it, and the summary says so now.
             if let Some(extent) = got {
                 return Outcome::Got(extent);

@@ -12,7 +12,7 @@ use buttress_format::{BlockGroupFlags, Extent, Logical};
 #[non_exhaustive]
 pub enum Error {
     /// The flags name no kind of space, or several: mixed groups are not written to.
-    #[error("block group {start} has flags {flags:?}, which name no single kind of space")]
+    #[error("block group {start} is for {flags}, which is no single kind of space")]
     Kind {
         /// First byte of the group.
         start: Logical,
@@ -52,7 +52,7 @@ pub enum Error {
         at: Logical,
     },
     /// An extent lies outside the group it is said to be in, or across two.
-    #[error("extent {start}+{len} does not lie inside one block group ({group})", start = extent.start, len = extent.len)]
+    #[error("extent {extent} does not lie inside one block group ({group})")]
     Outside {
         /// First byte of the group.
         group: Logical,
@@ -60,13 +60,13 @@ pub enum Error {
         extent: Extent,
     },
     /// A free extent does not consist of whole sectors.
-    #[error("free extent {start}+{len} is not made of whole sectors", start = extent.start, len = extent.len)]
+    #[error("free extent {extent} is not made of whole sectors")]
     Unaligned {
         /// The extent.
         extent: Extent,
     },
     /// A free extent overlaps the one before it, or comes before it.
-    #[error("free extent {start}+{len} overlaps an earlier one", start = extent.start, len = extent.len)]
+    #[error("free extent {extent} overlaps an earlier one")]
     Disorder {
         /// The extent.
         extent: Extent,
@@ -83,7 +83,7 @@ pub enum Error {
     },
     /// An extent to be released is not in use: the extent tree holds it twice, or the group's
     /// count of used bytes is too low.
-    #[error("extent {start}+{len} is released but not in use", start = extent.start, len = extent.len)]
+    #[error("extent {extent} is released but not in use")]
     NotUsed {
         /// The extent.
         extent: Extent,

@@ -133,8 +133,10 @@ impl FreeExtents {
     pub(crate) fn take_fitting(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
         let at_goal = goal.filter(|&goal| {
             let around = self.by_start.range(..=goal).next_back();
-            around.is_some_and(|(_, &end)| self.usable(goal, end) >= (goal, want))
-                && goal & (self.unit - 1) == 0
+            around.is_some_and(|(_, &end)| {
+                let (first, usable) = self.usable(goal, end);
+                first == goal && usable >= want
+            })
         });
         let at = at_goal.or_else(|| self.best_fit(want))?;
         Some(self.cut(at, want))
@@ -199,11 +201,89 @@ impl FreeExtents {
             }
         }
         if sizes != self.by_size {
-            return Err(format!("F2: {} extents by size, {} expected", self.by_size.len(), sizes.len()));
+            return Err(format!(
+                "F2: {} extents by size, {} expected",
+                self.by_size.len(),
+                sizes.len()
+            ));
         }
         if bytes != self.bytes {
             return Err(format!("F3: {bytes} bytes in extents, {} counted", self.bytes));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIT: u64 = 16;
+
+    fn free(extents: &[(u64, u64)]) -> FreeExtents {
+        let mut free = FreeExtents::new(UNIT);
+        for &(start, end) in extents {
+            free.insert(start, end);
+        }
+        free
+    }
+
+    fn at(extent: Option<Extent>) -> Option<(u64, u64)> {
+        extent.map(|extent| (extent.start.0, extent.len))
+    }
+
+    /// F1, F3: neighbours merge, whatever the order, and what was cut comes back whole.
+    #[test]
+    fn merges_neighbours() {
+        let mut free = free(&[(0, 32), (64, 96), (32, 64)]);
+        assert_eq!(free.iter().collect::<Vec<_>>(), [(0, 96)]);
+        assert_eq!(at(free.take_near(Some(32), 32)), Some((32, 32)));
+        assert_eq!((free.bytes(), free.largest()), (64, 32));
+        free.insert(32, 64);
+        assert_eq!((free.bytes(), free.largest()), (96, 96));
+        free.verify().expect("sound");
+    }
+
+    /// F2: ends that are no whole unit are free, and cannot be had.
+    #[test]
+    fn never_hands_out_part_of_a_unit() {
+        let mut free = free(&[(4, 60), (100, 110)]);
+        assert_eq!((free.bytes(), free.largest()), (66, 32));
+        assert_eq!(at(free.take_near(None, 48)), None);
+        assert_eq!(at(free.take_largest(64, 16)), Some((16, 32)));
+        assert_eq!(at(free.take_largest(16, 16)), None);
+        assert_eq!(free.iter().collect::<Vec<_>>(), [(4, 16), (48, 60), (100, 110)]);
+        free.verify().expect("sound");
+    }
+
+    /// Near the goal means after it first, then from the beginning.
+    #[test]
+    fn goes_on_from_the_goal() {
+        let mut free = free(&[(0, 64), (128, 256), (512, 544)]);
+        assert_eq!(at(free.take_near(Some(160), 32)), Some((160, 32)));
+        assert_eq!(at(free.take_near(Some(192), 32)), Some((192, 32)));
+        assert_eq!(at(free.take_near(Some(224), 32)), Some((224, 32)));
+        assert_eq!(at(free.take_near(Some(256), 32)), Some((512, 32)));
+        assert_eq!(at(free.take_near(Some(544), 32)), Some((0, 32)));
+    }
+
+    /// Beyond the bounded walk the size index answers, so that nothing is missed.
+    #[test]
+    fn finds_the_only_fit_far_from_the_goal() {
+        let mut small: Vec<_> = (0..10 * WALK_MAX as u64).map(|i| (i * 32, i * 32 + 16)).collect();
+        small.push((100_000, 100_064));
+        let mut free = free(&small);
+        assert_eq!(at(free.take_near(Some(0), 64)), Some((100_000, 64)));
+        assert_eq!(at(free.take_near(Some(0), 64)), None);
+    }
+
+    /// Data goes where it continues, else where it leaves large extents whole.
+    #[test]
+    fn fits_tightly_unless_it_continues() {
+        let mut free = free(&[(0, 256), (512, 576), (1024, 1056)]);
+        assert_eq!(at(free.take_fitting(None, 32)), Some((1024, 32)));
+        assert_eq!(at(free.take_fitting(Some(64), 32)), Some((64, 32)));
+        assert_eq!(at(free.take_fitting(Some(70), 64)), Some((0, 64)));
+        free.verify().expect("sound");
     }
 }

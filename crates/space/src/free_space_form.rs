@@ -22,26 +22,23 @@
 //!
 //! # Invariants
 //!
-//! - **B1** What [`write`] makes, [`parse`] reads back as the same extents.
+//! - **B1** What [`write()`] makes, [`parse`] reads back as the same extents.
 //! - **B2** Between the two thresholds a group keeps the form it has, so that a count that goes up
 //!   and down does not convert it each time.
 
-use buttress_format::{Extent, Key, Kind, Logical};
+use buttress_format::{Extent, FreeSpaceInfo, Key, Kind, Logical, header};
 
 /// Sectors that one full bitmap covers.
-pub const BITMAP_BITS: u64 = 2048;
+pub const BITMAP_BITS: u64 = FreeSpaceInfo::BITMAP_BITS;
 
 /// Bytes of a full bitmap.
 const BITMAP_BYTES: u64 = BITMAP_BITS / 8;
 
 /// What an item costs in a leaf besides its payload.
-const ITEM_BYTES: u64 = 25;
+const ITEM_BYTES: u64 = header::ITEM_LEN as u64;
 
 /// How far the count must fall below the upper threshold before extents are used again.
 const HYSTERESIS: u64 = 100;
-
-/// Flag of the group's info item that says bitmaps.
-const USING_BITMAPS: u32 = 1;
 
 /// How a group's free space is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,19 +50,20 @@ pub enum Form {
 }
 
 impl Form {
-    /// The form that the flags of a group's info item name.
+    /// The form that a group's info item names.
     #[must_use]
-    pub fn from_flags(flags: u32) -> Self {
-        if flags & USING_BITMAPS == 0 { Self::Extents } else { Self::Bitmaps }
+    pub fn of(info: &FreeSpaceInfo) -> Self {
+        if info.uses_bitmaps() { Self::Bitmaps } else { Self::Extents }
     }
 
-    /// The flags of a group's info item for this form.
+    /// The info item of a group in this form.
     #[must_use]
-    pub fn flags(self) -> u32 {
-        match self {
+    pub fn info(self, extent_count: u32) -> FreeSpaceInfo {
+        let flags = match self {
             Self::Extents => 0,
-            Self::Bitmaps => USING_BITMAPS,
-        }
+            Self::Bitmaps => FreeSpaceInfo::USING_BITMAPS,
+        };
+        FreeSpaceInfo { extent_count, flags }
     }
 }
 
@@ -231,7 +229,11 @@ fn write_bitmaps(group: Extent, sectorsize: u32, free: &[Extent]) -> Vec<FormIte
             let index = bit / BITMAP_BITS;
             let base = index * BITMAP_BITS;
             let stop = end.min(base + BITMAP_BITS);
-            set_bits(&mut items[index as usize].payload, (bit - base) as usize, (stop - base) as usize);
+            set_bits(
+                &mut items[index as usize].payload,
+                (bit - base) as usize,
+                (stop - base) as usize,
+            );
             bit = stop;
         }
     }
@@ -262,7 +264,7 @@ fn set_bits(bitmap: &mut [u8], start: usize, end: usize) {
 }
 
 /// Reads the free extents of a group from its items: all items with a key from the group's start
-/// up to its end, except the info item, whose form and count are given. Extents that touch come
+/// up to its end, except the info item, which says form and count. Extents that touch come
 /// back as one.
 ///
 /// # Errors
@@ -271,16 +273,16 @@ fn set_bits(bitmap: &mut [u8], start: usize, end: usize) {
 pub fn parse<'a>(
     group: Extent,
     sectorsize: u32,
-    form: Form,
-    extent_count: u32,
+    info: &FreeSpaceInfo,
     items: impl IntoIterator<Item = (Key, &'a [u8])>,
 ) -> Result<Vec<Extent>, FormError> {
-    let (free, found) = match form {
+    let (free, found) = match Form::of(info) {
         Form::Extents => parse_extents(group, sectorsize, items)?,
         Form::Bitmaps => parse_bitmaps(group, sectorsize, items)?,
     };
-    if u32::try_from(found) != Ok(extent_count) {
-        return Err(FormError::Count { group: group.start, expected: extent_count, found });
+    if u32::try_from(found) != Ok(info.extent_count) {
+        let expected = info.extent_count;
+        return Err(FormError::Count { group: group.start, expected, found });
     }
     Ok(free)
 }

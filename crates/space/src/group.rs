@@ -278,8 +278,7 @@ impl Group {
 
     /// Bytes that are free, known where or not (G1).
     fn free_bytes(&self, state: &State) -> u64 {
-        let taken =
-            state.used + state.reserved.bytes() + state.pinned.bytes() + self.super_bytes();
+        let taken = state.used + state.reserved.bytes() + state.pinned.bytes() + self.super_bytes();
         self.len().checked_sub(taken).expect("G1: states are disjoint parts of the group")
     }
 

@@ -226,7 +226,11 @@ impl Space {
         let directory = self.directory.load();
         for pair in directory.all().groups().windows(2) {
             if pair[0].range().end() > pair[1].start() {
-                return Err(format!("D1: group {} reaches into {}", pair[0].start(), pair[1].start()));
+                return Err(format!(
+                    "D1: group {} reaches into {}",
+                    pair[0].start(),
+                    pair[1].start()
+                ));
             }
         }
         for kind in SpaceKind::ALL {

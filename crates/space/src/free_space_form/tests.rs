@@ -32,7 +32,7 @@ fn parse_items(
     items: &[FormItem],
 ) -> Result<Vec<Extent>, FormError> {
     let items = items.iter().map(|item| (item.key, item.payload.as_slice()));
-    parse(group, sectorsize, form, count as u32, items)
+    parse(group, sectorsize, &form.info(count as u32), items)
 }
 
 /// B1: both forms, groups of odd sizes, extents from single sectors to many bitmaps.
@@ -92,7 +92,7 @@ fn converts_with_hysteresis() {
     assert_eq!(next(Form::Bitmaps, 1337), Form::Extents);
     assert_eq!(next_form(Form::Bitmaps, 0, 8 * MIB, SECTOR), Form::Bitmaps);
     for form in [Form::Extents, Form::Bitmaps] {
-        assert_eq!(Form::from_flags(form.flags()), form);
+        assert_eq!(Form::of(&form.info(0)), form);
     }
 }
 
@@ -103,7 +103,7 @@ fn refuses_bad_extents() {
     let item = |start, len| (Key::new(start, Kind::FREE_SPACE_EXTENT, len), [].as_slice());
     let read = |items: Vec<(Key, &'static [u8])>| {
         let count = items.len() as u32;
-        parse(group, SECTOR, Form::Extents, count, items)
+        parse(group, SECTOR, &Form::Extents.info(count), items)
     };
     let outside = |found| matches!(found, Err(FormError::Outside { .. }));
     assert!(outside(read(vec![item(0, 4096)])));
@@ -117,7 +117,7 @@ fn refuses_bad_extents() {
     assert!(matches!(read(vec![bitmap]), Err(FormError::Kind { .. })));
     let full = (Key::new(MIB, Kind::FREE_SPACE_EXTENT, 4096), [1_u8].as_slice());
     assert!(matches!(read(vec![full]), Err(FormError::Payload { expected: 0, found: 1, .. })));
-    let counted = parse(group, SECTOR, Form::Extents, 2, [item(MIB, 4096)]);
+    let counted = parse(group, SECTOR, &Form::Extents.info(2), [item(MIB, 4096)]);
     assert!(matches!(counted, Err(FormError::Count { expected: 2, found: 1, .. })));
 }
 
@@ -128,7 +128,9 @@ fn refuses_bad_bitmaps() {
     let sound = write(group, SECTOR, Form::Bitmaps, &[group]);
     let read = |items: &[FormItem]| parse_items(group, SECTOR, Form::Bitmaps, 1, items);
     assert_eq!(read(&sound), Ok(vec![group]));
-    assert!(matches!(read(&sound[..1]), Err(FormError::BitmapsEnd { end: Logical(e), .. }) if e == 9 * MIB));
+    assert!(
+        matches!(read(&sound[..1]), Err(FormError::BitmapsEnd { end: Logical(e), .. }) if e == 9 * MIB)
+    );
     assert!(matches!(read(&sound[1..]), Err(FormError::Bitmap { .. })));
     let mut short = sound.clone();
     short[1].payload.pop();
@@ -149,6 +151,6 @@ fn refuses_bad_bitmaps() {
 fn ignores_bits_past_the_end() {
     let group = group(0, 3 * 4096);
     let key = Key::new(0, Kind::FREE_SPACE_BITMAP, 3 * 4096);
-    let free = parse(group, SECTOR, Form::Bitmaps, 1, [(key, [0xfe_u8].as_slice())]);
+    let free = parse(group, SECTOR, &Form::Bitmaps.info(1), [(key, [0xfe_u8].as_slice())]);
     assert_eq!(free, Ok(vec![Extent { start: Logical(4096), len: 2 * 4096 }]));
 }

@@ -1,0 +1,176 @@
+//! Many threads on few groups: no sector has two owners, and nothing is lost.
+//!
+//! Every thread marks the sectors that it is given in a shared map, and finds out at once if
+//! somebody else's mark is there. What each thread does comes from the seed; how they interleave
+//! does not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use buttress_base::Rng;
+use buttress_format::{Extent, Logical};
+use buttress_space::SpaceKind::{Data, Metadata};
+use buttress_space::{AllocRequest, Outcome, Space, SpaceKind};
+
+use crate::world::*;
+
+const GROUPS: u64 = 6;
+const GROUP_LEN: u64 = 4 * MIB;
+const THREADS: u8 = 4;
+const STEPS: usize = 4000;
+
+/// Who has each sector; zero is nobody.
+struct Owners(Vec<AtomicU8>);
+
+impl Owners {
+    fn change(&self, extent: Extent, from: u8, to: u8) {
+        let first = (extent.start.0 / SECTOR) as usize;
+        for sector in &self.0[first..first + (extent.len / SECTOR) as usize] {
+            let was = sector.swap(to, Ordering::Relaxed);
+            assert_eq!(was, from, "G1: {extent:?} has two owners");
+        }
+    }
+}
+
+struct Worker<'a> {
+    me: u8,
+    rng: Rng,
+    space: &'a Arc<Space>,
+    owners: &'a Owners,
+    reserved: Vec<Extent>,
+    used: Vec<Extent>,
+    pinned: Vec<Extent>,
+}
+
+impl Worker<'_> {
+    fn allocate(&mut self, kind: SpaceKind) {
+        let unit = if kind == Data { SECTOR } else { NODE };
+        let want = unit * self.rng.range(1..40);
+        let stream = u64::from(self.me);
+        let request = AllocRequest { min: unit, stream, ..exactly(kind, want) };
+        let outcome = if kind == Data {
+            let Ok(mut promise) = self.space.reserve_data(want) else { return };
+            self.space.allocate_data(&mut promise, request)
+        } else {
+            self.space.allocate(request)
+        };
+        match outcome {
+            Outcome::Got(extent) => {
+                self.owners.change(extent, 0, self.me);
+                self.reserved.push(extent);
+            }
+            Outcome::NeedsLoading(group) => {
+                group.load([group.range()].into_iter()).expect("nothing is used");
+            }
+            Outcome::Full { largest } => assert!(largest < GROUP_LEN),
+        }
+    }
+
+    fn give_up(&self, extent: Extent) {
+        // Before it can be given to somebody else.
+        self.owners.change(extent, self.me, 0);
+    }
+
+    fn take(rng: &mut Rng, extents: &mut Vec<Extent>) -> Option<Extent> {
+        let index = rng.below((extents.len() as u64).max(1)) as usize;
+        (index < extents.len()).then(|| extents.swap_remove(index))
+    }
+
+    fn step(&mut self) {
+        match self.rng.below(10) {
+            0..3 => self.allocate(Data),
+            3..5 => self.allocate(Metadata),
+            5..7 => {
+                if let Some(extent) = Self::take(&mut self.rng, &mut self.reserved) {
+                    self.space.commit_used(extent);
+                    self.used.push(extent);
+                }
+            }
+            7 => {
+                if let Some(extent) = Self::take(&mut self.rng, &mut self.reserved) {
+                    self.give_up(extent);
+                    self.space.free(extent);
+                }
+            }
+            8 => {
+                if let Some(extent) = Self::take(&mut self.rng, &mut self.used) {
+                    self.space.pin(extent).expect("in use");
+                    self.pinned.push(extent);
+                }
+            }
+            _ => {
+                if let Some(extent) = Self::take(&mut self.rng, &mut self.pinned) {
+                    self.give_up(extent);
+                    self.space.unpin(extent);
+                }
+            }
+        }
+    }
+
+    fn finish(mut self) {
+        for extent in self.reserved.split_off(0).into_iter().chain(self.used.split_off(0)) {
+            self.give_up(extent);
+            self.space.free(extent);
+        }
+        for extent in self.pinned.split_off(0) {
+            self.give_up(extent);
+            self.space.unpin(extent);
+        }
+    }
+}
+
+/// Adds and removes groups past the end while the others work.
+fn churn(space: &Space, seed: u64) {
+    let mut rng = Rng::new(seed);
+    let start = GROUPS * GROUP_LEN;
+    for _ in 0..200 {
+        space.add_group(new_group(Data, start, GROUP_LEN, 11)).expect("nothing is there");
+        assert!(space.group_at(Logical(start + rng.below(GROUP_LEN))).is_some());
+        // Promises may stand on it for a moment.
+        while space.remove_group(Logical(start)).is_err() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// G1, L2, A1: no overlap while it runs, and everything whole again afterwards.
+#[test]
+fn threads_never_share_a_sector() {
+    for seed in [1, 2, 3] {
+        println!("seed {seed}");
+        let space = Arc::new(empty_space());
+        let groups = (0..GROUPS).map(|i| {
+            let kind = if i % 2 == 0 { Data } else { Metadata };
+            if i < 2 {
+                old_group(kind, i * GROUP_LEN, GROUP_LEN, 0)
+            } else {
+                new_group(kind, i * GROUP_LEN, GROUP_LEN, 1)
+            }
+        });
+        space.add_groups(groups.collect()).expect("sound");
+        let sectors = GROUPS * GROUP_LEN / SECTOR;
+        let owners = Owners((0..sectors).map(|_| AtomicU8::new(0)).collect());
+        std::thread::scope(|scope| {
+            for me in 1..=THREADS {
+                let (space, owners) = (&space, &owners);
+                scope.spawn(move || {
+                    let rng = Rng::new(seed * 100 + u64::from(me));
+                    let (reserved, used, pinned) = Default::default();
+                    let mut worker = Worker { me, rng, space, owners, reserved, used, pinned };
+                    for _ in 0..STEPS {
+                        worker.step();
+                    }
+                    worker.finish();
+                });
+            }
+            scope.spawn(|| churn(&space, seed));
+        });
+        space.verify().expect("sound");
+        for kind in [Data, Metadata] {
+            let account = space.account(kind);
+            assert_eq!(account.available(), account.total, "{account}");
+        }
+        let whole = |group: &Arc<buttress_space::Group>| group.largest_free() == GROUP_LEN;
+        assert!(space.groups().iter().all(whole));
+    }
+}
