@@ -16,7 +16,7 @@ pub enum SpaceKind {
 }
 
 impl SpaceKind {
-    /// All kinds, in the order of [`SpaceKind::index`].
+    /// All kinds, data first.
     pub const ALL: [Self; 3] = [Self::Data, Self::Metadata, Self::System];
 
     /// The kind that `flags` name; `None` when they name none, or several at once.
