@@ -110,6 +110,14 @@ pub enum Error {
         /// What was to be opened.
         path: PathBuf,
     },
+    /// A loop device over the file may be written by the kernel.
+    #[error("{} is in use by the loop device {}", path.display(), by.display())]
+    Looped {
+        /// What was to be opened.
+        path: PathBuf,
+        /// The loop device.
+        by: PathBuf,
+    },
     /// Neither a regular file nor a block device.
     #[error("{} is {found}, not a regular file or a block device", path.display())]
     NotADevice {

@@ -92,6 +92,9 @@ impl FileDevice {
         })?;
         if options.lock {
             lock::lock(&file, path, options.write)?;
+            if options.write && !is_block_device {
+                lock::check_not_looped(&file, path)?;
+            }
         }
         Self::from_locked(path, file, options, is_block_device)
     }
@@ -119,6 +122,7 @@ impl FileDevice {
         let is_block_device = check_kind(path, &metadata)?;
         // Locked before it is touched: somebody may be writing the file that is there.
         lock::lock(&file, path, true)?;
+        lock::check_not_looped(&file, path)?;
         if !is_block_device && metadata.len() < len {
             file.set_len(len).map_err(|source| Error::Grow {
                 path: path.to_owned(),

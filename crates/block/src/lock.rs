@@ -5,6 +5,8 @@
 //! `flock(2)` on the open file: it goes when the descriptor does, however the process ends, and two
 //! descriptors of one process exclude each other like those of two. The kernel does not say who is
 //! in the way, so the holder is looked up in `/proc/locks`, for the message alone.
+//!
+//! A loop device over the file takes no lock, and is looked for by itself.
 
 use std::fs::File;
 use std::io;
@@ -52,6 +54,25 @@ pub(crate) fn lock(file: &File, path: &Path, alone: bool) -> Result<(), Error> {
             }
         }
     }
+}
+
+/// Passes a regular file unless a loop device has it: the kernel may have it mounted through that, and
+/// takes no lock.
+pub(crate) fn check_not_looped(file: &File, path: &Path) -> Result<(), Error> {
+    let (Ok(metadata), Ok(devices)) = (file.metadata(), std::fs::read_dir("/sys/block")) else {
+        return Ok(());
+    };
+    for device in devices.flatten() {
+        let Ok(backing) = std::fs::read_to_string(device.path().join("loop/backing_file")) else {
+            continue;
+        };
+        let Ok(backing) = std::fs::metadata(backing.trim_end_matches('\n')) else { continue };
+        if (backing.dev(), backing.ino()) == (metadata.dev(), metadata.ino()) {
+            let by = Path::new("/dev").join(device.file_name());
+            return Err(Error::Looped { path: path.to_owned(), by });
+        }
+    }
+    Ok(())
 }
 
 /// Looks up who holds a lock on the inode behind `file`.

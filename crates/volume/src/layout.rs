@@ -162,3 +162,6 @@ fn place(offset: u64, columns: u64, unit: u64) -> (u64, u64, u64) {
 fn rows(len: u64, columns: u64, unit: u64) -> u64 {
     len.div_ceil(unit).div_ceil(columns)
 }
+
+#[cfg(test)]
+mod tests;

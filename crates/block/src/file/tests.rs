@@ -144,7 +144,8 @@ fn bytes_arrive_in_every_mode() {
             let cut = (rng.below(len + 1) / unit * unit) as usize;
             match rng.below(4) {
                 0 => device.write_at(start, &bytes).expect("within the device"),
-                1 => device.write_at(start, &bytes.to_vec()).expect("within the device"),
+                // A copy that is aligned, if at all, by chance.
+                1 => device.write_at(start, &Vec::from(&*bytes)).expect("within the device"),
                 2 => {
                     let bufs = [IoSlice::new(&bytes[..cut]), IoSlice::new(&bytes[cut..])];
                     device.write_vectored_at(start, &bufs).expect("within the device");
@@ -213,4 +214,50 @@ fn creates_sparse_files() {
     drop(device);
     assert_eq!(FileDevice::create(&path, 4096).expect("it is there").len(), 1 << 32);
     assert_eq!(FileDevice::create(&path, 1 << 33).expect("it is there").len(), 1 << 33);
+}
+
+/// A block device: its length, F1, bytes that arrive, a discard that the kernel understands.
+#[test]
+#[ignore = "overwrites the block device named in BUTTRESS_TEST_BLOCK_DEVICE"]
+fn serves_a_block_device() {
+    let path = std::env::var_os("BUTTRESS_TEST_BLOCK_DEVICE").expect("the name of a device");
+    for direct in [false, true] {
+        let options = OpenOptions { direct, ..OpenOptions::WRITE };
+        let device = FileDevice::open(&path, options).expect("nobody has it");
+        assert!(device.is_block_device());
+        assert!(device.len() >= 8 << 20);
+        let error = FileDevice::open(&path, OpenOptions::WRITE).expect_err("we have it");
+        assert!(matches!(error, Error::Locked { .. } | Error::Busy { .. }), "{error}");
+
+        let mut bytes = AlignedBuf::zeroed(1 << 20);
+        Rng::new(8).fill(&mut bytes);
+        device.write_at(4 << 20, &bytes).expect("within the device");
+        device.discard((4 << 20) + 100, (1 << 20) - 200).expect("understood, or not");
+        device.flush().expect("a device");
+        let mut found = AlignedBuf::zeroed(1 << 20);
+        device.read_at(4 << 20, &mut found).expect("within the device");
+        assert_eq!(found[..512], bytes[..512], "only whole sectors are given up");
+        assert_eq!(found[(1 << 20) - 512..], bytes[(1 << 20) - 512..]);
+        let error = device.read_at(device.len() - 100, &mut found).expect_err("past the end");
+        assert!(matches!(error, Error::PastEnd { .. }), "{error}");
+    }
+}
+
+/// F1: a file that a loop device has is refused to writers, and the loop device named.
+#[test]
+#[ignore = "attaches a loop device, which only root may"]
+fn a_file_under_a_loop_device_is_refused() {
+    let dir = temp_dir();
+    let path = image(&dir, 1 << 20);
+    let output =
+        Command::new("losetup").args(["--find", "--show"]).arg(&path).output().expect("losetup");
+    let by = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim_end());
+    let writer = FileDevice::open(&path, OpenOptions::WRITE);
+    let reader = FileDevice::open(&path, OpenOptions::READ);
+    Command::new("losetup").arg("--detach").arg(&by).status().expect("losetup");
+    match writer {
+        Err(Error::Looped { by: found, .. }) => assert_eq!(found, by),
+        other => panic!("{other:?}"),
+    }
+    reader.expect("one who only reads");
 }

@@ -5,7 +5,10 @@ use buttress_base::Rng;
 use super::*;
 use crate::MemoryDevice;
 
-fn name_of(writes: &[(u64, &[u8])]) -> Option<String> {
+/// Bytes, and where they stand.
+type Write<'a> = (u64, &'a [u8]);
+
+fn name_of(writes: &[Write<'_>]) -> Option<String> {
     let device = MemoryDevice::new(4 << 20);
     for (offset, bytes) in writes {
         device.write_at(*offset, bytes).expect("within the device");
@@ -28,9 +31,9 @@ fn names_every_signature() {
 /// Those that take more than one look.
 #[test]
 fn names_the_others() {
-    let mark: (u64, &[u8]) = (510, b"\x55\xaa");
-    let magic: (u64, &[u8]) = (0x400 + 56, b"\x53\xef");
-    let cases: &[(&str, &[(u64, &[u8])])] = &[
+    let mark: Write<'_> = (510, b"\x55\xaa");
+    let magic: Write<'_> = (0x400 + 56, b"\x53\xef");
+    let cases: &[(&str, &[Write<'_>])] = &[
         ("ext2", &[magic]),
         ("ext3", &[magic, (0x400 + 92, b"\x04")]),
         ("ext4", &[magic, (0x400 + 92, b"\x04"), (0x400 + 96, b"\x42\x02")]),

@@ -1,0 +1,8 @@
+//! The gate of the volume, over devices in memory.
+
+mod builders;
+mod interop;
+mod mapping;
+mod mirrors;
+mod opening;
+mod superblocks;

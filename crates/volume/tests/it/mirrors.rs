@@ -1,0 +1,256 @@
+//! Bad copies: passed over, told about, rewritten.
+
+use std::sync::Arc;
+
+use buttress_block::{Device, MemoryDevice};
+use buttress_format::{BlockGroupFlags, DeviceId};
+use buttress_volume::{Error, Kind, Volume};
+
+use crate::builders::{CHUNK_AT, READ, chunk, devices, open, pattern, volume};
+
+/// Where the chunk's stripes begin on their devices, by the builder's rule.
+fn stripe_at(index: u64) -> u64 {
+    (2 << 20) + index * (16 << 20)
+}
+
+fn spoil(device: &MemoryDevice, offset: u64) {
+    let mut byte = [0];
+    device.read_at(offset, &mut byte).expect("memory");
+    device.write_at(offset, &[!byte[0]]).expect("memory");
+}
+
+/// Passes what equals `expected`.
+fn equals(expected: &[u8]) -> impl Fn(&[u8]) -> Result<(), String> {
+    move |bytes| if bytes == expected { Ok(()) } else { Err("it differs".to_owned()) }
+}
+
+fn mirrors_equal(volume: &Volume, bytes: &[u8]) -> Vec<bool> {
+    let mirror = |mirror| {
+        let mut buf = vec![0; bytes.len()];
+        volume.read_mirror(CHUNK_AT, &mut buf, mirror).expect("memory");
+        buf == bytes
+    };
+    (0..volume.mirrors(CHUNK_AT)).map(mirror).collect()
+}
+
+/// R1 and R2: whichever copies are bad, the good one is read, the bad ones are rewritten from it.
+#[test]
+fn rewrites_bad_copies() {
+    for (profile, ids) in [
+        (BlockGroupFlags::DUP, &[1_u64, 1] as &[u64]),
+        (BlockGroupFlags::RAID1, &[1, 2]),
+        (BlockGroupFlags::RAID1C3, &[1, 2, 3]),
+        (BlockGroupFlags::RAID1C4, &[1, 2, 3, 4]),
+        (BlockGroupFlags::RAID10, &[1, 2, 3, 4]),
+    ] {
+        let copies = profile.copies();
+        for bad in 0..(1_u32 << copies) - 1 {
+            let (volume, devices) = volume(profile, ids);
+            let node = pattern(u64::from(bad), 16384);
+            volume.write(CHUNK_AT, &node).expect("a good volume");
+            for mirror in (0..copies as usize).filter(|mirror| bad & (1 << mirror) != 0) {
+                let device = &devices[ids[mirror] as usize - 1];
+                spoil(device, stripe_at(mirror as u64) + 9000);
+            }
+            let mut buf = vec![0; node.len()];
+            volume.read_verified(CHUNK_AT, &mut buf, equals(&node)).expect("one copy is good");
+            assert!(buf == node, "R1");
+
+            let stats = volume.stats();
+            assert_eq!(stats.repairs, stats.csum_failures, "{profile}, bad {bad:b}");
+            let repaired = mirrors_equal(&volume, &node);
+            let untried = bad.count_ones() as u64 - stats.repairs;
+            assert_eq!(repaired.iter().filter(|&&good| !good).count() as u64, untried);
+            if bad & 1 != 0 {
+                assert!(repaired[0], "the copy that is read first was bad, and is good: {profile}");
+            }
+        }
+    }
+}
+
+/// A read-only volume reads around a bad copy and leaves it as it is.
+#[test]
+fn a_read_only_volume_repairs_nothing() {
+    let chunks = [chunk(BlockGroupFlags::DUP, CHUNK_AT, 6 << 20, &[1, 1])];
+    let devices = devices(1, &chunks);
+    let (volume, _) = open(&devices, READ).expect("a good volume");
+    spoil(&devices[0], stripe_at(0) + 100);
+    let mut buf = [1; 4096];
+    volume.read_verified(CHUNK_AT, &mut buf, equals(&[0; 4096])).expect("one copy is good");
+    let stats = volume.stats();
+    assert_eq!((stats.csum_failures, stats.repairs), (1, 0));
+    assert_eq!(mirrors_equal(&volume, &[0; 4096]), [false, true]);
+}
+
+/// When no copy is good, the error says where, how many were tried, and what was wrong.
+#[test]
+fn no_good_copy_is_an_error_with_facts() {
+    let (volume, devices) = volume(BlockGroupFlags::RAID1, &[1, 2]);
+    spoil(&devices[0], stripe_at(0));
+    spoil(&devices[1], stripe_at(1));
+    let mut buf = [0; 4096];
+    let error = volume
+        .read_verified(CHUNK_AT, &mut buf, equals(&[0; 4096]))
+        .expect_err("both copies are bad");
+    assert_eq!(error.kind(), Kind::Corrupt);
+    let Error::NoGoodMirror { logical, len, mirrors_tried, mirror, device, reason, source } = error
+    else {
+        panic!("{error}")
+    };
+    assert_eq!((logical, len, mirrors_tried), (CHUNK_AT, 4096, 2));
+    assert_eq!((mirror, device, reason.as_str()), (1, DeviceId(2), "it differs"));
+    assert!(source.is_none());
+    assert_eq!(volume.stats().repairs, 0);
+}
+
+/// Two copies with one bad sector each are as good as one without, when sectors are checked.
+#[test]
+fn units_come_from_whichever_copy_is_good() {
+    let (volume, devices) = volume(BlockGroupFlags::RAID1, &[1, 2]);
+    let data = pattern(4, 256 << 10);
+    volume.write(CHUNK_AT, &data).expect("a good volume");
+    spoil(&devices[0], stripe_at(0) + 5 * 4096 + 1);
+    spoil(&devices[0], stripe_at(0) + 17 * 4096);
+    spoil(&devices[1], stripe_at(1) + 40 * 4096);
+    let mut buf = vec![0; data.len()];
+    volume
+        .read_verified_by(CHUNK_AT, &mut buf, 4096, |at, bytes| equals(&data[at..at + 4096])(bytes))
+        .expect("every sector has a good copy");
+    assert!(buf == data, "R1");
+    assert_eq!(volume.stats().repairs, 2);
+    assert_eq!(mirrors_equal(&volume, &data), [true, false], "the other one was not looked at");
+
+    spoil(&devices[0], stripe_at(0) + 40 * 4096);
+    let error = volume
+        .read_verified_by(CHUNK_AT, &mut buf, 4096, |at, bytes| equals(&data[at..at + 4096])(bytes))
+        .expect_err("one sector has no good copy");
+    let Error::NoGoodMirror { logical, len: 4096, .. } = error else { panic!("{error}") };
+    assert_eq!(logical, CHUNK_AT.end(40 * 4096), "and it is named");
+}
+
+/// A device whose reads fail is read around; its bytes are rewritten.
+#[test]
+fn reads_around_a_device_that_fails() {
+    let broken = Arc::new(Broken { inner: MemoryDevice::new(crate::builders::DEVICE_LEN) });
+    let chunks = [chunk(BlockGroupFlags::RAID1, CHUNK_AT, 6 << 20, &[1, 2])];
+    let whole = devices(2, &chunks);
+    crate::builders::plant(&broken.inner, &crate::builders::superblock(1, 2, &chunks));
+    let parts: Vec<Arc<dyn Device>> = vec![broken, whole[1].clone()];
+    let (volume, _) = Volume::open(parts, crate::builders::WRITE).expect("superblocks can be read");
+    let mut buf = [1; 8192];
+    volume.read_verified(CHUNK_AT, &mut buf, equals(&[0; 8192])).expect("one copy is good");
+    let stats = volume.stats();
+    assert_eq!((stats.io_failures, stats.csum_failures, stats.repairs), (1, 0, 1));
+
+    let error = volume.read_mirror(CHUNK_AT, &mut buf, 0).expect_err("broken");
+    let Error::Mirror { logical, mirror: 0, device, .. } = error else { panic!("{error}") };
+    assert_eq!((logical, device), (CHUNK_AT, DeviceId(1)));
+}
+
+/// Without another copy, what is told is what the device said.
+#[test]
+fn a_lone_copy_that_fails_keeps_its_cause() {
+    let broken = Arc::new(Broken { inner: MemoryDevice::new(crate::builders::DEVICE_LEN) });
+    let chunks = [chunk(BlockGroupFlags(0), CHUNK_AT, 6 << 20, &[1])];
+    crate::builders::plant(&broken.inner, &crate::builders::superblock(1, 1, &chunks));
+    let (volume, _) =
+        Volume::open(vec![broken], crate::builders::WRITE).expect("superblocks can be read");
+    for unit in [4096, 8192] {
+        let mut buf = [0; 8192];
+        let error = volume
+            .read_verified_by(CHUNK_AT, &mut buf, unit, |_, _| Ok::<(), String>(()))
+            .expect_err("broken");
+        assert_eq!(error.kind(), Kind::Io, "{error}");
+        let Error::NoGoodMirror { source: Some(source), .. } = error else { panic!("{error}") };
+        assert!(matches!(*source, Error::Mirror { .. }), "{source}");
+    }
+}
+
+/// A device of which only the first two megabytes can be read.
+#[derive(Debug)]
+struct Broken {
+    inner: MemoryDevice,
+}
+
+impl Device for Broken {
+    fn name(&self) -> String {
+        "broken".to_owned()
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), buttress_block::Error> {
+        if offset < 2 << 20 {
+            return self.inner.read_at(offset, buf);
+        }
+        Err(buttress_block::Error::Io {
+            device: self.name(),
+            operation: buttress_block::Operation::Read,
+            offset,
+            len: buf.len() as u64,
+            source: std::io::Error::other("it is broken"),
+        })
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), buttress_block::Error> {
+        self.inner.write_at(offset, buf)
+    }
+
+    fn flush(&self) -> Result<(), buttress_block::Error> {
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), buttress_block::Error> {
+        self.inner.discard(offset, len)
+    }
+}
+
+/// R2: while one thread writes newer and newer bytes and another repairs, no copy ever goes back to
+/// older ones.
+#[test]
+fn a_repair_never_brings_old_bytes_back() {
+    const ROUNDS: u64 = 2000;
+    let (volume, devices) = volume(BlockGroupFlags::RAID1, &[1, 2]);
+    let version = |bytes: &[u8]| {
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
+        if number(0) == !number(8) { Ok(number(0)) } else { Err("it is torn") }
+    };
+    let stamp = |number: u64| {
+        let mut bytes = vec![0; 4096];
+        bytes[..8].copy_from_slice(&number.to_le_bytes());
+        bytes[8..16].copy_from_slice(&(!number).to_le_bytes());
+        bytes
+    };
+    volume.write(CHUNK_AT, &stamp(0)).expect("a good volume");
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut buf = vec![0; 4096];
+            let mut last = 0;
+            while last < ROUNDS {
+                spoil(&devices[0], stripe_at(0) + 3);
+                let check = |bytes: &[u8]| version(bytes).map(drop);
+                if volume.read_verified(CHUNK_AT, &mut buf, check).is_ok() {
+                    last = version(&buf).expect("R1");
+                }
+            }
+        });
+        for number in 1..=ROUNDS {
+            volume.write(CHUNK_AT, &stamp(number)).expect("a good volume");
+            let mut copy = vec![0; 4096];
+            for mirror in 0..2 {
+                volume.read_mirror(CHUNK_AT, &mut copy, mirror).expect("memory");
+                if let Ok(found) = version(&copy) {
+                    assert_eq!(found, number, "R2: mirror {mirror} went back");
+                }
+            }
+        }
+        reader.join().expect("R1");
+    });
+    assert!(volume.stats().repairs > 0);
+}

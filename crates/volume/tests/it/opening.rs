@@ -1,0 +1,187 @@
+//! Which devices make a volume, and what is said of those that do not.
+
+use std::sync::Arc;
+
+use buttress_block::{Device, MemoryDevice};
+use buttress_format::{BlockGroupFlags, CompatRo, DeviceId, Generation, Incompat, Superblock};
+use buttress_volume::{Error, Kind, OpenOptions, Volume};
+
+use crate::builders::{CHUNK_AT, DEVICE_LEN, READ, WRITE, chunk, devices, open, plant, superblock};
+
+const RAID1: BlockGroupFlags = BlockGroupFlags::RAID1;
+
+fn changed(change: impl FnOnce(&mut Superblock)) -> Vec<Arc<MemoryDevice>> {
+    let chunks = [chunk(BlockGroupFlags(0), CHUNK_AT, 6 << 20, &[1])];
+    let devices = devices(1, &chunks);
+    let mut superblock = superblock(1, 1, &chunks);
+    change(&mut superblock);
+    plant(&devices[0], &superblock);
+    devices
+}
+
+/// The chunks of the superblock are mapped, and nothing has been written.
+#[test]
+fn opens_what_is_whole() {
+    let devices = changed(|_| ());
+    let before = devices[0].resident_bytes();
+    let (volume, superblock) = open(&devices, WRITE).expect("a good volume");
+    assert_eq!(superblock.generation, Generation(7));
+    assert_eq!(volume.chunks().len(), 1);
+    assert!(volume.writable());
+    assert_eq!(volume.read_only_reason(), None);
+    assert_eq!(devices[0].resident_bytes(), before, "O1");
+    let (volume, _) = open(&devices, READ).expect("a good volume");
+    assert!(volume.read_only_reason().is_some(), "V2");
+}
+
+/// A device that was cut says so, with both lengths.
+#[test]
+fn a_truncated_image_says_so() {
+    let device = Arc::new(changed(|_| ())[0].fork_resized(DEVICE_LEN - 4096));
+    let error = Volume::read_superblock(&*device).expect_err("cut");
+    let Error::Truncated { found, expected, .. } = error else { panic!("{error}") };
+    assert_eq!((found, expected), (DEVICE_LEN - 4096, DEVICE_LEN));
+    assert!(matches!(open(&[device], READ), Err(Error::Truncated { .. })));
+}
+
+/// What is not btrfs is named for what it is.
+#[test]
+fn something_else_is_named() {
+    let device = MemoryDevice::new(DEVICE_LEN);
+    let text = |device: &MemoryDevice| {
+        let error = Volume::read_superblock(device).expect_err("not btrfs");
+        assert!(matches!(error, Error::NotBtrfs { .. }), "{error}");
+        error.to_string()
+    };
+    assert_eq!(text(&device), "memory holds no btrfs");
+    device.write_at(0, b"XFSB").expect("memory");
+    assert_eq!(text(&device), "memory holds no btrfs, but xfs");
+    device.write_at(65536 + 64, b"!BHRfS_M").expect("memory");
+    assert!(text(&device).contains("not finished"));
+    assert_eq!(text(&MemoryDevice::new(4096)), "memory holds no btrfs");
+}
+
+/// A damaged first copy is an error, and the others can be asked for.
+#[test]
+fn a_damaged_superblock_is_told_from_none() {
+    let devices = changed(|_| ());
+    let (volume, superblock) = open(&devices, WRITE).expect("a good volume");
+    volume.write_superblocks(&superblock).expect("writable");
+    devices[0].write_at(65536 + 500, b"damage").expect("memory");
+    let error = open(&devices, READ).expect_err("damaged");
+    assert!(matches!(error, Error::Superblock { offset: 65536, .. }), "{error}");
+    assert_eq!(error.kind(), Kind::Corrupt);
+    let copy = Volume::read_superblock_mirror(&*devices[0], 1).expect("the copy is whole");
+    assert_eq!(copy.generation, superblock.generation);
+    assert!(Volume::read_superblock_mirror(&*devices[0], 2).is_err(), "the device is too short");
+}
+
+/// O2: unknown features refuse, by name; those that only speak against writing make read-only.
+#[test]
+fn unknown_features_are_named() {
+    let devices = changed(|superblock| superblock.incompat.0 |= Incompat::ZONED.0 | 1 << 50);
+    let error = open(&devices, READ).expect_err("unknown");
+    assert_eq!(error.kind(), Kind::Unsupported);
+    let text = error.to_string();
+    assert!(text.contains("zoned") && text.contains("0x4000000000000"), "{text}");
+
+    let reason = |change: fn(&mut Superblock)| {
+        let (volume, _) = open(&changed(change), WRITE).expect("it can be read");
+        assert!(!volume.writable());
+        volume.read_only_reason().expect("read-only")
+    };
+    let why = reason(|superblock| superblock.compat_ro = CompatRo(1 << 40));
+    assert!(why.contains("0x10000000000"), "{why}");
+    let why = reason(|superblock| superblock.incompat.0 |= Incompat::RAID56.0);
+    assert!(why.contains("raid56"), "{why}");
+    let why = reason(|superblock| superblock.flags |= 1 << 32);
+    assert!(why.contains("seed"), "{why}");
+}
+
+/// A device that is missing is missed by its number and its filesystem's name.
+#[test]
+fn a_missing_device_is_named() {
+    let all = devices(2, &[chunk(RAID1, CHUNK_AT, 6 << 20, &[1, 2])]);
+    open(&all, WRITE).expect("both are here");
+    let error = open(&all[..1], WRITE).expect_err("one is missing");
+    let text = error.to_string();
+    assert!(text.contains("30313233-3435-3637-3839-616263646566"), "{text}");
+    let Error::MissingDevices { expected, found, missing, .. } = error else { panic!("{text}") };
+    assert_eq!((expected, found, missing), (2, vec![DeviceId(1)], vec![DeviceId(2)]));
+    assert!(matches!(open(&[], READ), Err(Error::NoDevices)));
+}
+
+/// Degraded: read-only, and only while every chunk can be read.
+#[test]
+fn degraded_is_read_only() {
+    let degraded = OpenOptions { writable: true, degraded: true };
+    let all = devices(2, &[chunk(RAID1, CHUNK_AT, 6 << 20, &[1, 2])]);
+    all[1].write_at((2 << 20) + (16 << 20), b"alive").expect("memory");
+    let (volume, _) = open(&all[1..], degraded).expect("each chunk has a copy here");
+    assert!(volume.read_only_reason().expect("degraded").contains("missing"));
+    let mut buf = [0; 5];
+    volume.read_verified(CHUNK_AT, &mut buf, |_| Ok::<(), String>(())).expect("one copy is here");
+    assert_eq!(&buf, b"alive");
+    let error = volume.read_mirror(CHUNK_AT, &mut buf, 0).expect_err("it is not here");
+    assert!(matches!(error, Error::MissingStripe { device: DeviceId(1), .. }), "{error}");
+
+    let striped = devices(2, &[chunk(BlockGroupFlags::RAID0, CHUNK_AT, 6 << 20, &[1, 2])]);
+    let error = open(&striped[..1], degraded).expect_err("half of it is missing");
+    assert!(matches!(error, Error::MissingStripe { device: DeviceId(2), .. }), "{error}");
+}
+
+/// Devices of two filesystems, or one device twice, do not make a volume.
+#[test]
+fn strangers_and_twins_are_refused() {
+    let chunks = [chunk(RAID1, CHUNK_AT, 6 << 20, &[1, 2])];
+    let mut all = devices(2, &chunks);
+    let mut foreign = superblock(2, 2, &chunks);
+    foreign.fsid = *b"another one's id";
+    foreign.generation = Generation(3);
+    plant(&all[1], &foreign);
+    let error = open(&all, READ).expect_err("a stranger");
+    assert!(matches!(error, Error::ForeignDevice { .. }), "{error}");
+    assert!(error.to_string().contains("device-2"), "{error}");
+
+    all[1] = Arc::new(all[0].fork());
+    let error = open(&all, READ).expect_err("a twin");
+    assert!(matches!(error, Error::DuplicateDevice { id: DeviceId(1), .. }), "{error}");
+
+    let mut three = devices(3, &chunks);
+    for (id, device) in (1..).zip(&three) {
+        plant(device, &superblock(id, 2, &chunks));
+    }
+    let error = open(&three, READ).expect_err("one too many");
+    assert!(matches!(error, Error::TooManyDevices { expected: 2, given: 3, .. }), "{error}");
+    three.pop();
+    open(&three, READ).expect("as many as there are");
+}
+
+/// A device that missed transactions is read last, and the newest superblock counts.
+#[test]
+fn a_stale_device_is_read_last() {
+    let chunks = [chunk(RAID1, CHUNK_AT, 6 << 20, &[1, 2])];
+    let all = devices(2, &chunks);
+    let mut newer = superblock(2, 2, &chunks);
+    newer.generation = Generation(9);
+    plant(&all[1], &newer);
+    all[0].write_at(2 << 20, b"old").expect("memory");
+    all[1].write_at((2 << 20) + (16 << 20), b"new").expect("memory");
+    let (volume, superblock) = open(&all, WRITE).expect("as Linux does");
+    assert_eq!(superblock.generation, Generation(9));
+    assert_eq!(
+        volume.devices().iter().map(|device| device.stale).collect::<Vec<_>>(),
+        [true, false]
+    );
+    let mut buf = [0; 3];
+    volume.read_verified(CHUNK_AT, &mut buf, |_| Ok::<(), String>(())).expect("both are here");
+    assert_eq!(&buf, b"new");
+}
+
+/// A device that is open for reading only makes its volume read-only.
+#[test]
+fn a_read_only_device_makes_the_volume_so() {
+    let device = changed(|_| ())[0].fork().read_only();
+    let (volume, _) = open(&[Arc::new(device)], WRITE).expect("it can be read");
+    assert!(volume.read_only_reason().expect("read-only").contains("device-1"));
+}
