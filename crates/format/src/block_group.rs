@@ -1,6 +1,9 @@
 //! What of a chunk is in use.
 
-use crate::{BlockGroupFlags, Result, bytes::{Reader, Writer}};
+use crate::{
+    BlockGroupFlags, Result,
+    bytes::{Reader, Writer},
+};
 
 /// A block group's item; its key says where it lies and how long it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,11 +24,8 @@ impl BlockGroupItem {
     /// When it is not 24 bytes long.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new("block group item", bytes);
-        let item = Self {
-            used: r.u64()?,
-            chunk_objectid: r.u64()?,
-            flags: BlockGroupFlags(r.u64()?),
-        };
+        let item =
+            Self { used: r.u64()?, chunk_objectid: r.u64()?, flags: BlockGroupFlags(r.u64()?) };
         r.end()?;
         Ok(item)
     }

@@ -1,6 +1,9 @@
 //! The head of a block group's part of the free-space tree.
 
-use crate::{Result, bytes::{Reader, Writer}};
+use crate::{
+    Result,
+    bytes::{Reader, Writer},
+};
 
 /// How a block group's free space is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

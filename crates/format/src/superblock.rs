@@ -188,7 +188,8 @@ impl Superblock {
         let (fsid, bytenr, flags) = (r.array()?, r.u64()?, r.u64()?);
         r.skip(8)?;
         let generation = Generation(r.u64()?);
-        let (root, chunk_root, log_root) = (Logical(r.u64()?), Logical(r.u64()?), Logical(r.u64()?));
+        let (root, chunk_root, log_root) =
+            (Logical(r.u64()?), Logical(r.u64()?), Logical(r.u64()?));
         let log_root_transid = r.u64()?;
         let (total_bytes, bytes_used) = (r.u64()?, r.u64()?);
         let (root_dir_objectid, num_devices) = (r.u64()?, r.u64()?);

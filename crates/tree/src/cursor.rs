@@ -1,0 +1,164 @@
+//! A position in one immutable tree.
+//!
+//! # Invariants
+//!
+//! - **C1** The path holds the nodes from the root down; as trees never change, a cursor is never
+//!   invalidated by anybody.
+//! - **C2** Depth is bounded by the root's level, which is below the format's limit; each step down
+//!   demands one level less, so that a loop on disk ends in an error.
+
+use std::sync::Arc;
+
+use buttress_format::{Key, TreeId};
+
+use crate::{
+    Result,
+    node::{Expect, Node, NodePtr},
+    store::NodeSource,
+};
+
+/// A cursor over a tree, at an item or past an end.
+pub struct Cursor<'s, S: NodeSource + ?Sized> {
+    source: &'s S,
+    tree: TreeId,
+    root: NodePtr,
+    /// From the root to the leaf; the last one's slot may be past its end.
+    path: Vec<(Arc<Node>, usize)>,
+}
+
+impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
+    /// A cursor at the first item at or after a key.
+    ///
+    /// # Errors
+    ///
+    /// When a node on the way is damaged.
+    pub fn seek(source: &'s S, tree: TreeId, root: NodePtr, key: &Key) -> Result<Self> {
+        let mut cursor = Self { source, tree, root, path: Vec::with_capacity(4) };
+        cursor.descend(key)?;
+        cursor.settle_forward()?;
+        Ok(cursor)
+    }
+
+    /// A cursor at the last item at or before a key.
+    ///
+    /// # Errors
+    ///
+    /// When a node on the way is damaged.
+    pub fn seek_before(source: &'s S, tree: TreeId, root: NodePtr, key: &Key) -> Result<Self> {
+        let mut cursor = Self { source, tree, root, path: Vec::with_capacity(4) };
+        cursor.descend(key)?;
+        let on_key = cursor.current().is_some_and(|(node, slot)| node.key(slot) == *key);
+        if !on_key {
+            cursor.retreat()?;
+        }
+        Ok(cursor)
+    }
+
+    /// Exactly this key's leaf and slot.
+    ///
+    /// # Errors
+    ///
+    /// When a node on the way is damaged.
+    pub fn find(
+        source: &S,
+        tree: TreeId,
+        root: NodePtr,
+        key: &Key,
+    ) -> Result<Option<(Arc<Node>, usize)>> {
+        let mut node = source.node(tree, &Expect { ptr: root, first_key: None })?;
+        while node.level() > 0 {
+            let slot = node.child_slot(key);
+            node = source.node(tree, &node.expect_child(slot))?;
+        }
+        Ok(node.search(key).ok().map(|slot| (node, slot)))
+    }
+
+    fn descend(&mut self, key: &Key) -> Result<()> {
+        self.path.clear();
+        let mut node = self.source.node(self.tree, &Expect { ptr: self.root, first_key: None })?;
+        while node.level() > 0 {
+            let slot = node.child_slot(key);
+            let child = self.source.node(self.tree, &node.expect_child(slot))?;
+            self.path.push((node, slot));
+            node = child;
+        }
+        let slot = node.search(key).unwrap_or_else(|slot| slot);
+        self.path.push((node, slot));
+        Ok(())
+    }
+
+    /// The leaf and slot that the cursor is at, or nothing past an end.
+    #[must_use]
+    pub fn current(&self) -> Option<(&Arc<Node>, usize)> {
+        let (node, slot) = self.path.last()?;
+        (node.level() == 0 && *slot < node.len()).then_some((node, *slot))
+    }
+
+    /// The key that the cursor is at.
+    #[must_use]
+    pub fn key(&self) -> Option<Key> {
+        self.current().map(|(node, slot)| node.key(slot))
+    }
+
+    /// The payload that the cursor is at.
+    #[must_use]
+    pub fn item(&self) -> Option<&[u8]> {
+        self.path.last().and_then(|(node, slot)| (*slot < node.len()).then(|| node.item(*slot)))
+    }
+
+    /// One item further.
+    ///
+    /// # Errors
+    ///
+    /// When the next leaf is damaged.
+    pub fn advance(&mut self) -> Result<()> {
+        if let Some((_, slot)) = self.path.last_mut() {
+            *slot += 1;
+        }
+        self.settle_forward()
+    }
+
+    /// Moves over leaves' ends to the next item, or past the tree's end.
+    fn settle_forward(&mut self) -> Result<()> {
+        loop {
+            match self.path.last() {
+                None => return Ok(()),
+                Some((node, slot)) if *slot < node.len() => {
+                    if node.level() == 0 {
+                        return Ok(());
+                    }
+                    let child = self.source.node(self.tree, &node.expect_child(*slot))?;
+                    self.path.push((child, 0));
+                }
+                Some(_) => {
+                    self.path.pop();
+                    if let Some((_, slot)) = self.path.last_mut() {
+                        *slot += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    /// One item back; past the front the cursor is nowhere.
+    ///
+    /// # Errors
+    ///
+    /// When the leaf before is damaged.
+    pub fn retreat(&mut self) -> Result<()> {
+        loop {
+            let Some((node, slot)) = self.path.last_mut() else { return Ok(()) };
+            if *slot == 0 {
+                self.path.pop();
+                continue;
+            }
+            *slot -= 1;
+            if node.level() == 0 {
+                return Ok(());
+            }
+            let child = self.source.node(self.tree, &node.expect_child(*slot))?;
+            let len = child.len();
+            self.path.push((child, len));
+        }
+    }
+}

@@ -1,0 +1,446 @@
+//! Merges sorted changes into an immutable tree: each dirty leaf is rebuilt once.
+//!
+//! The old tree is walked in key order together with the changes. Subtrees without changes pass
+//! through as pointers; the items of dirty leaves flow, changes applied, into a builder for each
+//! level that cuts them into new nodes.
+//!
+//! # Invariants
+//!
+//! - **M1** Cost is proportional to the dirty paths, never to the tree.
+//! - **M2** A node born in this transaction ([`Fresh`]) that is rebuilt leaves its address to the
+//!   node that takes its place, so that settling a commit's own nodes comes to an end.
+//! - **M3** Every consumed node is handed back exactly once: an older one to
+//!   [`NodeAlloc::retire`], a fresh one's address is used again or given to [`NodeAlloc::cancel`].
+//! - **M4** A child's key in its parent is the child's first key, always.
+//! - **M5** A rebuilt node under a quarter full takes in its right neighbour, where there is one
+//!   under the same walk, so that deletions do not leave a trail of near-empty leaves.
+//!
+//! # Failure
+//!
+//! An error leaves the old tree as it was (it cannot change) and the fresh set in disorder: the
+//! commit that called must abort.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use buttress_format::{
+    Generation, Key, Logical, TreeId,
+    header::{ITEM_LEN, PTR_LEN},
+    limits::MAX_LEVEL,
+};
+
+use crate::{
+    Error, Result,
+    builder::{LeafBuilder, NodeStamp, PtrBuilder},
+    node::{Expect, Node, NodePtr},
+    overlay::Payload,
+    store::{NodeSource, Store},
+};
+
+/// A change to one item: its new payload, or nothing to delete it.
+pub type Change = Option<Payload>;
+
+/// Gives and takes addresses of nodes; knows what that means for reference counts.
+pub trait NodeAlloc {
+    /// An address for a new node.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, which a commit must have prevented.
+    fn allocate(&mut self, tree: TreeId, level: u8) -> Result<Logical>;
+
+    /// A committed node that this tree no longer uses.
+    ///
+    /// # Errors
+    ///
+    /// When its references cannot be looked at.
+    fn retire(&mut self, tree: TreeId, node: &Node) -> Result<()>;
+
+    /// An address given out in this transaction and not needed after all.
+    ///
+    /// # Errors
+    ///
+    /// When the address was not one of ours.
+    fn cancel(&mut self, tree: TreeId, logical: Logical, level: u8) -> Result<()>;
+}
+
+/// Nodes born in the transaction being committed, not yet on disk.
+#[derive(Debug, Default)]
+pub struct Fresh {
+    nodes: HashMap<Logical, Arc<Node>>,
+}
+
+impl Fresh {
+    /// Whether a node was born in this transaction.
+    #[must_use]
+    pub fn contains(&self, logical: Logical) -> bool {
+        self.nodes.contains_key(&logical)
+    }
+
+    /// Number of nodes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Hands out all nodes, by address.
+    #[must_use]
+    pub fn into_sorted(self) -> Vec<Arc<Node>> {
+        let mut nodes: Vec<_> = self.nodes.into_values().collect();
+        nodes.sort_unstable_by_key(|n| n.logical());
+        nodes
+    }
+}
+
+/// Where a merge reads: fresh nodes first, then the committed ones.
+pub struct Merge<'a> {
+    /// The committed nodes.
+    pub store: &'a Store,
+    /// The nodes of this transaction.
+    pub fresh: &'a mut Fresh,
+    /// The transaction.
+    pub generation: Generation,
+}
+
+impl NodeSource for Merge<'_> {
+    fn node(&self, owner: TreeId, expect: &Expect) -> Result<Arc<Node>> {
+        match self.fresh.nodes.get(&expect.ptr.logical) {
+            Some(node) => Ok(Arc::clone(node)),
+            None => self.store.node(owner, expect),
+        }
+    }
+}
+
+impl Merge<'_> {
+    /// Applies `changes` (ascending, no key twice) to the tree at `root`; returns the new root.
+    ///
+    /// # Errors
+    ///
+    /// When a node cannot be read or an address cannot be had.
+    ///
+    /// # Panics
+    ///
+    /// When the changes are out of order: the caller's bug.
+    pub fn apply(
+        &mut self,
+        alloc: &mut dyn NodeAlloc,
+        tree: TreeId,
+        root: Option<NodePtr>,
+        changes: &[(Key, Change)],
+    ) -> Result<NodePtr> {
+        assert!(changes.windows(2).all(|w| w[0].0 < w[1].0), "changes must ascend");
+        let item_max = self.store.geometry().item_max();
+        for (key, change) in changes {
+            if let Some(payload) = change
+                && payload.len() > item_max
+            {
+                return Err(Error::TooLarge { key: *key, len: payload.len() });
+            }
+        }
+        if let Some(root) = root
+            && changes.is_empty()
+        {
+            return Ok(root);
+        }
+        let mut walk = Walk {
+            merge: self,
+            alloc,
+            tree,
+            levels: (0..MAX_LEVEL).map(|_| Level::default()).collect(),
+            spare: (0..MAX_LEVEL).map(|_| Vec::new()).collect(),
+        };
+        match root {
+            Some(root) => walk.subtree(&Expect { ptr: root, first_key: None }, changes)?,
+            None => walk.insert_all(changes)?,
+        }
+        walk.finish()
+    }
+}
+
+/// A piece of a leaf on its way to its new place.
+enum Piece {
+    Kept { node: Arc<Node>, slot: usize },
+    New { key: Key, payload: Payload },
+}
+
+impl Piece {
+    fn key(&self) -> Key {
+        match self {
+            Self::Kept { node, slot } => node.key(*slot),
+            Self::New { key, .. } => *key,
+        }
+    }
+
+    fn payload(&self) -> &[u8] {
+        match self {
+            Self::Kept { node, slot } => node.item(*slot),
+            Self::New { payload, .. } => payload,
+        }
+    }
+
+    fn weight(&self) -> usize {
+        ITEM_LEN + self.payload().len()
+    }
+}
+
+/// Entries that wait to be cut into nodes of one level.
+#[derive(Default)]
+struct Level {
+    pieces: VecDeque<Piece>,
+    children: VecDeque<(Key, NodePtr)>,
+    weight: usize,
+    /// Nodes of this level that went up, passed through or built.
+    emitted: usize,
+}
+
+struct Walk<'w, 'm> {
+    merge: &'w mut Merge<'m>,
+    alloc: &'w mut dyn NodeAlloc,
+    tree: TreeId,
+    levels: Vec<Level>,
+    /// Addresses of consumed fresh nodes, by level, to be used again (M2).
+    spare: Vec<Vec<Logical>>,
+}
+
+impl Walk<'_, '_> {
+    fn room(&self) -> usize {
+        self.merge.store.geometry().leaf_room()
+    }
+
+    fn consume(&mut self, node: &Node) -> Result<()> {
+        let level = usize::from(node.level());
+        if self.merge.fresh.nodes.remove(&node.logical()).is_some() {
+            self.spare[level].push(node.logical());
+            return Ok(());
+        }
+        self.alloc.retire(self.tree, node)
+    }
+
+    /// Rebuilds what lies under a pointer with its share of the changes.
+    fn subtree(&mut self, at: &Expect, changes: &[(Key, Change)]) -> Result<()> {
+        let node = self.merge.node(self.tree, at)?;
+        self.consume(&node)?;
+        if node.level() == 0 {
+            return self.leaf(&node, changes);
+        }
+        let mut rest = changes;
+        for slot in 0..node.len() {
+            let split = if slot + 1 < node.len() {
+                let next = node.key(slot + 1);
+                rest.partition_point(|(key, _)| *key < next)
+            } else {
+                rest.len()
+            };
+            let (mine, others) = rest.split_at(split);
+            rest = others;
+            let child = node.expect_child(slot);
+            if mine.is_empty() && !self.hungry(child.ptr.level) {
+                self.pass(&child, node.key(slot))?;
+            } else {
+                self.subtree(&child, mine)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a node at or below `level` waits that is too small to stand alone (M5).
+    fn hungry(&self, level: u8) -> bool {
+        let quarter = self.room() / 4;
+        self.levels[..=usize::from(level)].iter().any(|l| l.weight > 0 && l.weight < quarter)
+    }
+
+    /// An unchanged subtree goes into its new parent as it is.
+    fn pass(&mut self, child: &Expect, key: Key) -> Result<()> {
+        for level in 0..=child.ptr.level {
+            self.flush(level)?;
+        }
+        self.emit(key, child.ptr)
+    }
+
+    fn leaf(&mut self, node: &Arc<Node>, changes: &[(Key, Change)]) -> Result<()> {
+        let mut slot = 0;
+        let mut changes = changes.iter().peekable();
+        while slot < node.len() || changes.peek().is_some() {
+            let old = (slot < node.len()).then(|| node.key(slot));
+            match (old, changes.peek()) {
+                (Some(old), Some((key, _))) if old < *key => {
+                    self.push_piece(Piece::Kept { node: Arc::clone(node), slot })?;
+                    slot += 1;
+                }
+                (Some(_), None) => {
+                    self.push_piece(Piece::Kept { node: Arc::clone(node), slot })?;
+                    slot += 1;
+                }
+                (old, Some((key, change))) => {
+                    if old == Some(*key) {
+                        slot += 1;
+                    }
+                    if let Some(payload) = change {
+                        let payload = Arc::clone(payload);
+                        self.push_piece(Piece::New { key: *key, payload })?;
+                    }
+                    changes.next();
+                }
+                (None, None) => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn insert_all(&mut self, changes: &[(Key, Change)]) -> Result<()> {
+        for (key, change) in changes {
+            if let Some(payload) = change {
+                let payload = Arc::clone(payload);
+                self.push_piece(Piece::New { key: *key, payload })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn push_piece(&mut self, piece: Piece) -> Result<()> {
+        let room = self.room();
+        self.levels[0].weight += piece.weight();
+        self.levels[0].pieces.push_back(piece);
+        // One whole leaf stays behind, so that the rest of a flush can be split evenly.
+        while self.levels[0].weight > 2 * room {
+            self.cut_leaf(room)?;
+        }
+        Ok(())
+    }
+
+    /// Builds one leaf of at most `target` bytes from the front of what waits.
+    fn cut_leaf(&mut self, target: usize) -> Result<()> {
+        let geometry = *self.merge.store.geometry();
+        let mut builder = LeafBuilder::new(&geometry);
+        let mut weight = 0;
+        let mut first = None;
+        let waiting = &mut self.levels[0];
+        while let Some(piece) = waiting.pieces.front() {
+            if weight > 0 && weight + piece.weight() > target {
+                break;
+            }
+            weight += piece.weight();
+            let key = piece.key();
+            builder.push(&key, piece.payload());
+            first.get_or_insert(key);
+            waiting.pieces.pop_front();
+        }
+        waiting.weight -= weight;
+        let Some(first) = first else { return Ok(()) };
+        let stamp = self.stamp(0)?;
+        let node = builder.finish(&geometry, &stamp);
+        self.adopt(first, node)
+    }
+
+    /// Builds one inner node of at most `target` children from the front of what waits.
+    fn cut_inner(&mut self, level: u8, target: usize) -> Result<()> {
+        let geometry = *self.merge.store.geometry();
+        let mut builder = PtrBuilder::new(&geometry);
+        let waiting = &mut self.levels[usize::from(level)];
+        let count = target.min(waiting.children.len());
+        let Some((first, _)) = waiting.children.front().copied() else { return Ok(()) };
+        for (key, child) in waiting.children.drain(..count) {
+            builder.push(&key, &child);
+        }
+        waiting.weight -= count * PTR_LEN;
+        let stamp = self.stamp(level)?;
+        let node = builder.finish(&geometry, &stamp, level);
+        self.adopt(first, node)
+    }
+
+    fn stamp(&mut self, level: u8) -> Result<NodeStamp> {
+        let logical = match self.spare[usize::from(level)].pop() {
+            Some(logical) => logical,
+            None => self.alloc.allocate(self.tree, level)?,
+        };
+        Ok(NodeStamp { logical, generation: self.merge.generation, owner: self.tree })
+    }
+
+    fn adopt(&mut self, first: Key, node: Node) -> Result<()> {
+        let ptr = node.ptr();
+        self.merge.fresh.nodes.insert(ptr.logical, Arc::new(node));
+        self.emit(first, ptr)
+    }
+
+    /// A finished node becomes an entry of the level above.
+    fn emit(&mut self, key: Key, ptr: NodePtr) -> Result<()> {
+        self.levels[usize::from(ptr.level)].emitted += 1;
+        let above = ptr.level + 1;
+        if above >= MAX_LEVEL {
+            return Err(Error::Above(format!("{} would grow past level {MAX_LEVEL}", self.tree)));
+        }
+        let max = self.merge.store.geometry().ptrs_max();
+        let level = &mut self.levels[usize::from(above)];
+        level.children.push_back((key, ptr));
+        level.weight += PTR_LEN;
+        while self.levels[usize::from(above)].children.len() > 2 * max {
+            self.cut_inner(above, max)?;
+        }
+        Ok(())
+    }
+
+    /// Cuts everything that waits at a level into nodes, the last two of even size.
+    fn flush(&mut self, level: u8) -> Result<()> {
+        let room = self.room();
+        if level == 0 {
+            while self.levels[0].weight > 0 {
+                let weight = self.levels[0].weight;
+                let target = if weight > room { (weight / 2 + ITEM_LEN).min(room) } else { room };
+                self.cut_leaf(target)?;
+            }
+            return Ok(());
+        }
+        let max = self.merge.store.geometry().ptrs_max();
+        loop {
+            let count = self.levels[usize::from(level)].children.len();
+            if count == 0 {
+                return Ok(());
+            }
+            self.cut_inner(level, if count > max { count.div_ceil(2).min(max) } else { max })?;
+        }
+    }
+
+    /// Closes every level from below; the one node that is left alone is the root.
+    fn finish(mut self) -> Result<NodePtr> {
+        self.flush(0)?;
+        let mut root = None;
+        for level in 1..MAX_LEVEL {
+            let waiting = &self.levels[usize::from(level)];
+            // The only node of the level below, with nothing waiting further up, is the root.
+            let above_is_idle =
+                self.levels[usize::from(level) + 1..].iter().all(|l| l.children.is_empty());
+            if waiting.emitted == 0 && waiting.children.len() <= 1 && above_is_idle {
+                root = waiting.children.front().map(|(_, ptr)| *ptr);
+                break;
+            }
+            self.flush(level)?;
+        }
+        let root = match root {
+            Some(root) => root,
+            None => self.empty_root()?,
+        };
+        for level in 0..MAX_LEVEL {
+            for logical in std::mem::take(&mut self.spare[usize::from(level)]) {
+                self.alloc.cancel(self.tree, logical, level)?;
+            }
+        }
+        Ok(root)
+    }
+
+    fn empty_root(&mut self) -> Result<NodePtr> {
+        let geometry = *self.merge.store.geometry();
+        let stamp = self.stamp(0)?;
+        let node = LeafBuilder::new(&geometry).finish(&geometry, &stamp);
+        let ptr = node.ptr();
+        self.merge.fresh.nodes.insert(ptr.logical, Arc::new(node));
+        Ok(ptr)
+    }
+}

@@ -1,0 +1,357 @@
+//! A tree node: one buffer, verified once, searched in place.
+//!
+//! # Invariants
+//!
+//! - **N1** A [`Node`] exists only after [`Node::verify`] looked at every key, offset and pointer in
+//!   it: searches index without further checks.
+//! - **N2** A `Node` never changes (T1).
+//!
+//! # On disk
+//!
+//! ```text
+//! leaf   header 101 | item 0 .. item n-1, 25 bytes each | free | data n-1 .. data 0
+//! inner  header 101 | pointer 0 .. pointer n-1, 33 bytes each | free
+//! ```
+//!
+//! An item's data offset counts from the end of the header; data grows down from the node's end.
+
+use buttress_base::AlignedBuf;
+use buttress_format::{
+    Generation, Header, Key, Kind, Logical, TreeId,
+    header::{HEADER_LEN, ITEM_LEN, PTR_LEN},
+    limits::MAX_LEVEL,
+};
+
+use crate::{Mismatch, store::Geometry};
+
+/// Where a node is, and what it must say when one gets there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodePtr {
+    /// Its address.
+    pub logical: Logical,
+    /// The transaction that wrote it.
+    pub generation: Generation,
+    /// Its storey: 0 is a leaf.
+    pub level: u8,
+}
+
+/// What a reader demands of a node besides that it is one.
+#[derive(Clone, Copy, Debug)]
+pub struct Expect {
+    /// The pointer followed.
+    pub ptr: NodePtr,
+    /// The key the parent has for it, where there is a parent.
+    pub first_key: Option<Key>,
+}
+
+/// A verified, immutable node.
+pub struct Node {
+    buf: AlignedBuf,
+    header: Header,
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node")
+            .field("logical", &self.header.bytenr)
+            .field("owner", &self.header.owner)
+            .field("generation", &self.header.generation)
+            .field("level", &self.header.level)
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn le32(b: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+fn le64(b: &[u8], at: usize) -> u64 {
+    let mut x = [0; 8];
+    x.copy_from_slice(&b[at..at + 8]);
+    u64::from_le_bytes(x)
+}
+
+fn key_at(b: &[u8], at: usize) -> Key {
+    Key { objectid: le64(b, at), kind: Kind(b[at + 8]), offset: le64(b, at + 9) }
+}
+
+fn verify_leaf(buf: &[u8], count: u32) -> Result<(), Mismatch> {
+    let room = buf.len() - HEADER_LEN;
+    if count as usize > room / ITEM_LEN {
+        return Err(Mismatch::Count(count));
+    }
+    let table_end = (count as usize * ITEM_LEN) as u64;
+    let mut limit = room as u64;
+    let mut previous: Option<Key> = None;
+    for slot in 0..count {
+        let at = HEADER_LEN + slot as usize * ITEM_LEN;
+        let key = key_at(buf, at);
+        if previous.is_some_and(|p| p >= key) {
+            return Err(Mismatch::Order(slot));
+        }
+        previous = Some(key);
+        let offset = u64::from(le32(buf, at + 17));
+        let size = u64::from(le32(buf, at + 21));
+        if offset + size != limit || offset < table_end {
+            return Err(Mismatch::ItemBounds(slot));
+        }
+        limit = offset;
+    }
+    Ok(())
+}
+
+fn verify_inner(buf: &[u8], count: u32, geometry: &Geometry) -> Result<(), Mismatch> {
+    if count == 0 {
+        return Err(Mismatch::NoChildren);
+    }
+    if count as usize > (buf.len() - HEADER_LEN) / PTR_LEN {
+        return Err(Mismatch::Count(count));
+    }
+    let mut previous: Option<Key> = None;
+    for slot in 0..count {
+        let at = HEADER_LEN + slot as usize * PTR_LEN;
+        let key = key_at(buf, at);
+        if previous.is_some_and(|p| p >= key) {
+            return Err(Mismatch::Order(slot));
+        }
+        previous = Some(key);
+        let child = le64(buf, at + 17);
+        if child == 0 || !child.is_multiple_of(u64::from(geometry.sectorsize)) {
+            return Err(Mismatch::Child(slot));
+        }
+    }
+    Ok(())
+}
+
+impl Node {
+    /// Looks at every byte that a search will rely on.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that is wrong, in the order of how much it explains.
+    pub fn verify(
+        buf: AlignedBuf,
+        geometry: &Geometry,
+        expect: &Expect,
+        check_csum: bool,
+    ) -> Result<Self, Mismatch> {
+        let header = Self::inspect(&buf, geometry, expect, check_csum)?;
+        Ok(Self { buf, header })
+    }
+
+    /// [`verify`](Self::verify) on borrowed bytes: the header, if the whole node is sound.
+    ///
+    /// # Errors
+    ///
+    /// As [`verify`](Self::verify).
+    pub fn inspect(
+        buf: &[u8],
+        geometry: &Geometry,
+        expect: &Expect,
+        check_csum: bool,
+    ) -> Result<Header, Mismatch> {
+        if buf.len() != geometry.nodesize as usize {
+            return Err(Mismatch::Checksum);
+        }
+        if check_csum {
+            let size = geometry.csum.size();
+            if geometry.csum.digest(&buf[32..])[..size] != buf[..size] {
+                return Err(Mismatch::Checksum);
+            }
+        }
+        let header = Header::parse(buf).map_err(|_| Mismatch::Checksum)?;
+        if header.bytenr != expect.ptr.logical {
+            return Err(Mismatch::Bytenr(header.bytenr));
+        }
+        if header.fsid != geometry.fsid {
+            return Err(Mismatch::Fsid);
+        }
+        if header.generation != expect.ptr.generation {
+            return Err(Mismatch::Generation {
+                found: header.generation,
+                expected: expect.ptr.generation,
+            });
+        }
+        if header.level != expect.ptr.level || header.level >= MAX_LEVEL {
+            return Err(Mismatch::Level { found: header.level, expected: expect.ptr.level });
+        }
+        if header.level == 0 {
+            verify_leaf(buf, header.nritems)?;
+        } else {
+            verify_inner(buf, header.nritems, geometry)?;
+        }
+        if let Some(first) = expect.first_key
+            && (header.nritems == 0 || key_at(buf, HEADER_LEN) != first)
+        {
+            return Err(Mismatch::FirstKey);
+        }
+        Ok(header)
+    }
+
+    /// The header, as it was verified.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Its address.
+    #[must_use]
+    pub fn logical(&self) -> Logical {
+        self.header.bytenr
+    }
+
+    /// Its storey: 0 is a leaf.
+    #[must_use]
+    pub fn level(&self) -> u8 {
+        self.header.level
+    }
+
+    /// The tree it was written for.
+    #[must_use]
+    pub fn owner(&self) -> TreeId {
+        self.header.owner
+    }
+
+    /// The pointer that leads here.
+    #[must_use]
+    pub fn ptr(&self) -> NodePtr {
+        NodePtr {
+            logical: self.header.bytenr,
+            generation: self.header.generation,
+            level: self.header.level,
+        }
+    }
+
+    /// Number of items, or of children.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.header.nritems as usize
+    }
+
+    /// Whether it holds nothing: only the root of an empty tree does.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.header.nritems == 0
+    }
+
+    /// The whole buffer, header and all.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.buf
+    }
+
+    fn stride(&self) -> usize {
+        if self.header.level == 0 { ITEM_LEN } else { PTR_LEN }
+    }
+
+    /// Key of a slot.
+    ///
+    /// # Panics
+    ///
+    /// When the slot is past the end: the caller's bug.
+    #[must_use]
+    pub fn key(&self, slot: usize) -> Key {
+        assert!(slot < self.len(), "slot {slot} of {}", self.len());
+        key_at(&self.buf, HEADER_LEN + slot * self.stride())
+    }
+
+    /// Payload of a slot of a leaf.
+    ///
+    /// # Panics
+    ///
+    /// When the slot is past the end or this is an inner node: the caller's bug.
+    #[must_use]
+    pub fn item(&self, slot: usize) -> &[u8] {
+        let (start, end) = self.item_range(slot);
+        &self.buf[start..end]
+    }
+
+    /// Where in [`bytes`](Self::bytes) a slot's payload lies.
+    pub(crate) fn item_range(&self, slot: usize) -> (usize, usize) {
+        assert!(self.header.level == 0, "items are in leaves");
+        assert!(slot < self.len(), "slot {slot} of {}", self.len());
+        let at = HEADER_LEN + slot * ITEM_LEN;
+        let start = HEADER_LEN + le32(&self.buf, at + 17) as usize;
+        (start, start + le32(&self.buf, at + 21) as usize)
+    }
+
+    /// Child of a slot of an inner node.
+    ///
+    /// # Panics
+    ///
+    /// When the slot is past the end or this is a leaf: the caller's bug.
+    #[must_use]
+    pub fn child(&self, slot: usize) -> NodePtr {
+        assert!(self.header.level > 0, "leaves have no children");
+        assert!(slot < self.len(), "slot {slot} of {}", self.len());
+        let at = HEADER_LEN + slot * PTR_LEN + 17;
+        NodePtr {
+            logical: Logical(le64(&self.buf, at)),
+            generation: Generation(le64(&self.buf, at + 8)),
+            level: self.header.level - 1,
+        }
+    }
+
+    /// What a reader of a slot's child demands.
+    #[must_use]
+    pub fn expect_child(&self, slot: usize) -> Expect {
+        Expect { ptr: self.child(slot), first_key: Some(self.key(slot)) }
+    }
+
+    /// Finds a key: its slot, or the slot where it would stand.
+    ///
+    /// # Errors
+    ///
+    /// The slot of the first greater key.
+    pub fn search(&self, key: &Key) -> Result<usize, usize> {
+        let stride = self.stride();
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let mid = usize::midpoint(low, high);
+            match key_at(&self.buf, HEADER_LEN + mid * stride).cmp(key) {
+                std::cmp::Ordering::Less => low = mid + 1,
+                std::cmp::Ordering::Greater => high = mid,
+                std::cmp::Ordering::Equal => return Ok(mid),
+            }
+        }
+        Err(low)
+    }
+
+    /// The child under which a key lies, or would.
+    #[must_use]
+    pub fn child_slot(&self, key: &Key) -> usize {
+        match self.search(key) {
+            Ok(slot) => slot,
+            Err(slot) => slot.saturating_sub(1),
+        }
+    }
+
+    /// Bytes of a leaf that hold items and their payload.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        if self.level() > 0 {
+            return self.len() * PTR_LEN;
+        }
+        match self.len() {
+            0 => 0,
+            n => n * ITEM_LEN + (self.buf.len() - self.item_range(n - 1).0),
+        }
+    }
+
+    pub(crate) fn from_built(buf: AlignedBuf, header: Header) -> Self {
+        Self { buf, header }
+    }
+
+    /// A copy with its checksum filled in, as it goes to disk, after looking at it once more.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it: a bug of the merge, found before it reaches the disk.
+    pub fn seal(&self, geometry: &Geometry) -> Result<Self, Mismatch> {
+        let mut buf = self.buf.clone();
+        let digest = geometry.csum.digest(&buf[32..]);
+        buf[..32].copy_from_slice(&digest);
+        Self::verify(buf, geometry, &Expect { ptr: self.ptr(), first_key: None }, false)
+    }
+}

@@ -1,0 +1,175 @@
+//! What one transaction has changed and not yet merged into the trees.
+//!
+//! A sharded, ordered map from (tree, key) to a new payload or a deletion. Operations write here
+//! and nowhere else; a commit freezes the whole, then merges it.
+//!
+//! # Invariants
+//!
+//! - **O1** All keys of one object of one tree lie in one shard, so that a range within an object is
+//!   one ordered walk.
+//! - **O2** After the freeze nobody writes: the transaction's gate sees to it, the merge relies on it.
+//! - **O3** `bytes` counts every key and payload held, so that memory is bounded by who asks (T4).
+//!
+//! # Locks
+//!
+//! One short lock a shard, never across I/O.
+
+use std::{
+    collections::BTreeMap,
+    ops::Bound,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use buttress_format::{Key, TreeId};
+use parking_lot::RwLock;
+
+/// An item's bytes, shared between the overlay, its readers and the merge.
+pub type Payload = Arc<[u8]>;
+
+const SHARDS: usize = 64;
+
+/// Charge for one entry beside its payload: map node, key, header of the shared payload.
+const ENTRY_BYTES: u64 = 80;
+
+type Shard = BTreeMap<(TreeId, Key), Option<Payload>>;
+
+/// The changes of one transaction. `None` as payload is a deletion.
+#[derive(Debug)]
+pub struct Overlay {
+    shards: Vec<RwLock<Shard>>,
+    items: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Default for Overlay {
+    fn default() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            items: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        }
+    }
+}
+
+fn shard_index(tree: TreeId, objectid: u64) -> usize {
+    let hash = (objectid ^ tree.0.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (hash >> 58) as usize % SHARDS
+}
+
+impl Overlay {
+    /// Sets or deletes an item.
+    pub fn set(&self, tree: TreeId, key: Key, payload: Option<Payload>) {
+        let added = payload.as_ref().map_or(0, |p| p.len() as u64);
+        let mut shard = self.shards[shard_index(tree, key.objectid)].write();
+        match shard.insert((tree, key), payload) {
+            None => {
+                self.items.fetch_add(1, Ordering::Relaxed);
+                self.bytes.fetch_add(added + ENTRY_BYTES, Ordering::Relaxed);
+            }
+            Some(old) => {
+                let removed = old.map_or(0, |p| p.len() as u64);
+                self.bytes.fetch_add(added, Ordering::Relaxed);
+                self.bytes.fetch_sub(removed, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// What this transaction says about a key: nothing, or deleted (`Some(None)`), or its payload.
+    #[must_use]
+    pub fn find(&self, tree: TreeId, key: &Key) -> Option<Option<Payload>> {
+        if self.is_empty() {
+            return None;
+        }
+        self.shards[shard_index(tree, key.objectid)].read().get(&(tree, *key)).cloned()
+    }
+
+    /// The first entry, deletions included, in `from..=to`.
+    #[must_use]
+    pub fn first_in(&self, tree: TreeId, from: &Key, to: &Key) -> Option<(Key, Option<Payload>)> {
+        self.pick(
+            tree,
+            from,
+            to,
+            |shard, low, high| shard.range((low, high)).next().map(|((_, k), v)| (*k, v.clone())),
+            |a, b| a < b,
+        )
+    }
+
+    /// The last entry, deletions included, in `from..=to`.
+    #[must_use]
+    pub fn last_in(&self, tree: TreeId, from: &Key, to: &Key) -> Option<(Key, Option<Payload>)> {
+        self.pick(
+            tree,
+            from,
+            to,
+            |shard, low, high| {
+                shard.range((low, high)).next_back().map(|((_, k), v)| (*k, v.clone()))
+            },
+            |a, b| a > b,
+        )
+    }
+
+    fn pick(
+        &self,
+        tree: TreeId,
+        from: &Key,
+        to: &Key,
+        seek: impl Fn(
+            &Shard,
+            Bound<(TreeId, Key)>,
+            Bound<(TreeId, Key)>,
+        ) -> Option<(Key, Option<Payload>)>,
+        better: impl Fn(&Key, &Key) -> bool,
+    ) -> Option<(Key, Option<Payload>)> {
+        if from > to || self.is_empty() {
+            return None;
+        }
+        let low = Bound::Included((tree, *from));
+        let high = Bound::Included((tree, *to));
+        if from.objectid == to.objectid {
+            let shard = self.shards[shard_index(tree, from.objectid)].read();
+            return seek(&shard, low, high);
+        }
+        let mut best: Option<(Key, Option<Payload>)> = None;
+        for shard in &self.shards {
+            if let Some(found) = seek(&shard.read(), low, high)
+                && best.as_ref().is_none_or(|(key, _)| better(&found.0, key))
+            {
+                best = Some(found);
+            }
+        }
+        best
+    }
+
+    /// Whether nothing was changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.items.load(Ordering::Relaxed) == 0
+    }
+
+    /// Number of distinct items changed.
+    #[must_use]
+    pub fn items(&self) -> u64 {
+        self.items.load(Ordering::Relaxed)
+    }
+
+    /// Memory that the changes hold, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Every change, by tree and key. Payloads stay shared: readers go on while the merge runs.
+    #[must_use]
+    pub fn sorted(&self) -> Vec<(TreeId, Key, Option<Payload>)> {
+        let mut all = Vec::with_capacity(usize::try_from(self.items()).unwrap_or(0));
+        for shard in &self.shards {
+            all.extend(shard.read().iter().map(|((t, k), v)| (*t, *k, v.clone())));
+        }
+        all.sort_unstable_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+        all
+    }
+}

@@ -1,0 +1,48 @@
+//! Where every committed tree begins.
+
+use std::collections::BTreeMap;
+
+use buttress_format::{Generation, TreeId};
+
+use crate::node::NodePtr;
+
+/// The roots of one committed transaction: a consistent state of the whole volume.
+///
+/// Holds the trees that the engine itself needs and those changed since the mount; the others are
+/// found through the root tree, so that a volume of many subvolumes costs nothing until they are
+/// used.
+#[derive(Clone, Debug)]
+pub struct Roots {
+    /// The transaction that these roots are.
+    pub generation: Generation,
+    trees: BTreeMap<TreeId, NodePtr>,
+}
+
+impl Roots {
+    /// No trees yet.
+    #[must_use]
+    pub fn new(generation: Generation) -> Self {
+        Self { generation, trees: BTreeMap::new() }
+    }
+
+    /// The root of a tree, if it is among those held here.
+    #[must_use]
+    pub fn find(&self, tree: TreeId) -> Option<NodePtr> {
+        self.trees.get(&tree).copied()
+    }
+
+    /// Sets a tree's root.
+    pub fn set(&mut self, tree: TreeId, ptr: NodePtr) {
+        self.trees.insert(tree, ptr);
+    }
+
+    /// Forgets a tree.
+    pub fn remove(&mut self, tree: TreeId) {
+        self.trees.remove(&tree);
+    }
+
+    /// Every tree held here.
+    pub fn iter(&self) -> impl Iterator<Item = (TreeId, NodePtr)> + '_ {
+        self.trees.iter().map(|(id, ptr)| (*id, *ptr))
+    }
+}

@@ -1,0 +1,145 @@
+//! Reads nodes: from the cache, else from a mirror that holds the one the pointer names.
+//!
+//! # Invariants
+//!
+//! - **S1** Only verified nodes enter the cache; a hit must carry the generation asked for, so that a
+//!   stale node at a reused address is read anew.
+
+use std::sync::Arc;
+
+use buttress_base::AlignedBuf;
+use buttress_format::{CsumType, TreeId};
+use buttress_volume::Volume;
+
+use crate::{
+    Error, Mismatch, Result,
+    cache::NodeCache,
+    node::{Expect, Node, NodePtr},
+};
+
+/// What is the same for every node of a volume.
+#[derive(Clone, Copy, Debug)]
+pub struct Geometry {
+    /// Bytes of a node.
+    pub nodesize: u32,
+    /// Bytes of a sector.
+    pub sectorsize: u32,
+    /// Checksum of nodes and data.
+    pub csum: CsumType,
+    /// The id that nodes carry (the metadata uuid where it differs).
+    pub fsid: [u8; 16],
+    /// The id of the chunk tree that node headers carry.
+    pub chunk_tree_uuid: [u8; 16],
+}
+
+impl Geometry {
+    /// Bytes of a leaf that items and payloads may use.
+    #[must_use]
+    pub fn leaf_room(&self) -> usize {
+        self.nodesize as usize - buttress_format::header::HEADER_LEN
+    }
+
+    /// Largest payload that one item can have.
+    #[must_use]
+    pub fn item_max(&self) -> usize {
+        self.leaf_room() - buttress_format::header::ITEM_LEN
+    }
+
+    /// Number of children of a full inner node.
+    #[must_use]
+    pub fn ptrs_max(&self) -> usize {
+        self.leaf_room() / buttress_format::header::PTR_LEN
+    }
+}
+
+/// Somewhere that nodes come from.
+pub trait NodeSource {
+    /// The node that a pointer names, as part of `owner`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Damaged`] when no copy is what was asked for.
+    fn node(&self, owner: TreeId, expect: &Expect) -> Result<Arc<Node>>;
+}
+
+/// The committed nodes of a volume.
+#[derive(Debug)]
+pub struct Store {
+    volume: Arc<Volume>,
+    geometry: Geometry,
+    cache: NodeCache,
+}
+
+impl Store {
+    /// A store with a cache of at most `cache_bytes`.
+    #[must_use]
+    pub fn new(volume: Arc<Volume>, geometry: Geometry, cache_bytes: u64) -> Self {
+        let nodes = (cache_bytes / u64::from(geometry.nodesize)).max(64);
+        Self { volume, geometry, cache: NodeCache::new(usize::try_from(nodes).unwrap_or(1 << 20)) }
+    }
+
+    /// What is the same for every node.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The volume below.
+    #[must_use]
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// Takes in a node that was just written, so that its first reader does not go to the device.
+    pub fn remember(&self, node: Arc<Node>) {
+        self.cache.insert(node);
+    }
+
+    /// The root of a tree.
+    ///
+    /// # Errors
+    ///
+    /// As [`NodeSource::node`].
+    pub fn root(&self, owner: TreeId, ptr: NodePtr) -> Result<Arc<Node>> {
+        self.node(owner, &Expect { ptr, first_key: None })
+    }
+
+    /// Number of nodes held in memory.
+    #[must_use]
+    pub fn cached_nodes(&self) -> usize {
+        self.cache.len()
+    }
+
+    fn read(&self, owner: TreeId, expect: &Expect) -> Result<Arc<Node>> {
+        let mut buf = AlignedBuf::zeroed(self.geometry.nodesize as usize);
+        let mut why: Option<Mismatch> = None;
+        // Each copy is judged as a whole node: a mirror that missed a write has a good checksum and
+        // an old generation.
+        let outcome = self.volume.read_verified(expect.ptr.logical, &mut buf, |bytes| {
+            Node::inspect(bytes, &self.geometry, expect, true)
+                .map(|_| ())
+                .inspect_err(|mismatch| why = Some(*mismatch))
+        });
+        let damaged = |why| Error::Damaged { logical: expect.ptr.logical, owner, why };
+        match outcome {
+            Ok(()) => {
+                Node::verify(buf, &self.geometry, expect, false).map(Arc::new).map_err(damaged)
+            }
+            Err(error) => Err(why.map_or_else(|| error.into(), damaged)),
+        }
+    }
+}
+
+impl NodeSource for Store {
+    fn node(&self, owner: TreeId, expect: &Expect) -> Result<Arc<Node>> {
+        if let Some(node) = self.cache.lookup(expect.ptr.logical, expect.ptr.generation)
+            && node.level() == expect.ptr.level
+            && expect.first_key.is_none_or(|k| !node.is_empty() && node.key(0) == k)
+        {
+            return Ok(node);
+        }
+        let node = self.read(owner, expect)?;
+        self.cache.insert(Arc::clone(&node));
+        Ok(node)
+    }
+}
