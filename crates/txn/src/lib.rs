@@ -1,1 +1,34 @@
-//! Transactions: handles, delayed references, commit. Records what space decided.
+//! Transactions: handles, delayed references, commit. Records what `space` decided.
+//!
+//! [`Engine`] opens a volume's trees and hands out [`View`]s to readers and [`Handle`]s to writers.
+//! A commit freezes the running transaction, merges it into new trees and publishes them; meanwhile
+//! the next transaction is already running.
+
+mod boot;
+mod chunk_alloc;
+mod commit;
+mod csum_tree;
+mod delayed_ref;
+mod engine;
+mod error;
+mod extent_tree;
+mod free_space_tree;
+mod handle;
+mod reserve;
+mod sums;
+mod transaction;
+mod usage;
+mod view;
+mod writable;
+
+pub use boot::EngineOptions;
+pub use delayed_ref::DataRef;
+pub use engine::Engine;
+pub use error::{Error, Result};
+pub use handle::Handle;
+pub use reserve::{Cost, MetaReservation, Urgency};
+pub use sums::Csums;
+pub use usage::{KindUsage, Stats, Usage};
+pub use view::View;
+
+pub use buttress_space::DataReservation;

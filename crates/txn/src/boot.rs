@@ -1,0 +1,223 @@
+//! From a volume's superblock to an engine.
+//!
+//! # Failure
+//!
+//! Nothing is written while a volume is opened. Whatever keeps us from writing it rightly makes it
+//! read-only, with the reason; whatever keeps us from reading it is an error.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use buttress_format::{
+    BlockGroupItem, CompatRo, DevExtent, DeviceId, Extent, Key, Kind, Logical, RootItem,
+    Superblock, TreeId,
+};
+use buttress_space::{GroupInit, Space};
+use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store, boot};
+use buttress_volume::Volume;
+
+use crate::{
+    Engine, Error, Result,
+    chunk_alloc::{DeviceSpace, superblock_stripes},
+    commit::{CommitState, GroupRecord},
+    engine::Parts,
+    writable,
+};
+
+/// How an engine is opened.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Open for reading only.
+    pub read_only: bool,
+    /// Tell the devices about freed space.
+    pub discard: bool,
+    /// Memory for tree nodes, in bytes.
+    pub cache_bytes: u64,
+    /// Memory that a running transaction may hold before a commit starts on its own, in bytes.
+    pub overlay_max: u64,
+    /// Open read-only although there is a log of fsync that was not replayed.
+    pub ignore_log: bool,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            discard: false,
+            cache_bytes: 256 << 20,
+            overlay_max: 192 << 20,
+            ignore_log: false,
+        }
+    }
+}
+
+impl Engine {
+    /// Opens the trees of a volume. Where it cannot be written rightly it is opened read-only, and
+    /// [`Engine::read_only`] says why.
+    ///
+    /// # Errors
+    ///
+    /// When trees that everything rests on are damaged or missing, or there is an fsync log and
+    /// nobody said to ignore it.
+    pub fn open(
+        volume: Arc<Volume>,
+        superblock: Superblock,
+        options: EngineOptions,
+    ) -> Result<Arc<Self>> {
+        if superblock.log_root.0 != 0 && !options.ignore_log {
+            return Err(Error::Malformed(
+                "it was not unmounted cleanly and has an fsync log, which is not replayed here: \
+                 mount it with Linux once, or read-only with nologreplay to see the state before it"
+                    .into(),
+            ));
+        }
+        let store = open_store(&volume, &superblock, options.cache_bytes)?;
+        let chunk_tree = boot::load_chunks(&store, &superblock)?;
+        let roots = read_roots(&store, &superblock)?;
+        let groups = read_groups(&store, &superblock, &roots, &volume)?;
+        let mut read_only = options.read_only.then(|| "it was asked for".to_string());
+        if read_only.is_none() {
+            read_only = writable::obstacle(&volume, &store, &superblock, &roots)?;
+        }
+        let space = Arc::new(Space::new(superblock.sectorsize, superblock.nodesize));
+        let mut devices = DeviceSpace::default();
+        for item in &chunk_tree.devices {
+            devices.add_device(item.devid, item.total_bytes);
+        }
+        read_device_extents(&store, &roots, &mut devices)?;
+        if read_only.is_none() {
+            add_groups(&space, &volume, &groups)?;
+        }
+        let height = roots.iter().map(|(_, root)| root.level).max().unwrap_or(0);
+        let commit = CommitState { superblock, roots, groups };
+        let engine =
+            Self::join(Parts { volume, store, space, options, read_only, commit, devices, height });
+        if engine.read_only.is_none() {
+            engine.size_global_reserve();
+        }
+        Ok(engine)
+    }
+}
+
+/// The chunk tree's uuid is in its root node alone; what it says is needed for every node we write.
+fn open_store(volume: &Arc<Volume>, sb: &Superblock, cache_bytes: u64) -> Result<Arc<Store>> {
+    let mut geometry = Geometry {
+        nodesize: sb.nodesize,
+        sectorsize: sb.sectorsize,
+        csum: sb.csum_type,
+        fsid: sb.tree_fsid(),
+        chunk_tree_uuid: [0; 16],
+    };
+    let first = Store::new(Arc::clone(volume), geometry, 0);
+    let root = first.root(TreeId::CHUNK, boot::chunk_root(sb))?;
+    geometry.chunk_tree_uuid = root.header().chunk_tree_uuid;
+    Ok(Arc::new(Store::new(Arc::clone(volume), geometry, cache_bytes)))
+}
+
+fn read_roots(store: &Store, sb: &Superblock) -> Result<Roots> {
+    let mut roots = Roots::new(sb.generation);
+    let root_tree = boot::root_tree_root(sb);
+    roots.set(TreeId::ROOT, root_tree);
+    roots.set(TreeId::CHUNK, boot::chunk_root(sb));
+    let needed = [TreeId::EXTENT, TreeId::DEV, TreeId::CSUM, TreeId::FS];
+    let mut wanted = needed.to_vec();
+    wanted.push(TreeId::UUID);
+    if sb.compat_ro.has(CompatRo::FREE_SPACE_TREE) {
+        wanted.push(TreeId::FREE_SPACE);
+    }
+    if sb.compat_ro.has(CompatRo::BLOCK_GROUP_TREE) {
+        wanted.push(TreeId::BLOCK_GROUP);
+    }
+    for tree in wanted {
+        let last = Key::new(tree.0, Kind::ROOT_ITEM, u64::MAX);
+        let cursor = Cursor::seek_before(store, TreeId::ROOT, root_tree, &last)?;
+        let found = cursor
+            .key()
+            .zip(cursor.item())
+            .filter(|(key, _)| key.objectid == tree.0 && key.kind == Kind::ROOT_ITEM);
+        let Some((key, item)) = found else {
+            if needed.contains(&tree) {
+                return Err(buttress_tree::Error::NoTree(tree).into());
+            }
+            continue;
+        };
+        let item = RootItem::parse(item).map_err(|source| Error::Item {
+            tree: TreeId::ROOT,
+            key,
+            source,
+        })?;
+        let ptr = NodePtr { logical: item.bytenr, generation: item.generation, level: item.level };
+        // A root that cannot be read is found now, not in the middle of an operation.
+        store.node(tree, &Expect { ptr, first_key: None })?;
+        roots.set(tree, ptr);
+    }
+    Ok(roots)
+}
+
+/// Every block group's item: one walk where they have a tree of their own, else a search for each.
+fn read_groups(
+    store: &Store,
+    sb: &Superblock,
+    roots: &Roots,
+    volume: &Volume,
+) -> Result<BTreeMap<Logical, GroupRecord>> {
+    let tree = if sb.compat_ro.has(CompatRo::BLOCK_GROUP_TREE) {
+        TreeId::BLOCK_GROUP
+    } else {
+        TreeId::EXTENT
+    };
+    let root = roots.find(tree).ok_or(buttress_tree::Error::NoTree(tree))?;
+    let mut groups = BTreeMap::new();
+    for chunk in volume.chunks().iter() {
+        let key = Key::new(chunk.logical.0, Kind::BLOCK_GROUP_ITEM, chunk.len);
+        let Some((node, slot)) = Cursor::find(store, tree, root, &key)? else {
+            let at = chunk.logical;
+            return Err(Error::Malformed(format!("the chunk at {at} has no block group item")));
+        };
+        let item = BlockGroupItem::parse(node.item(slot)).map_err(|source| Error::Item {
+            tree,
+            key,
+            source,
+        })?;
+        let record = GroupRecord { len: chunk.len, flags: chunk.flags, used: item.used };
+        groups.insert(chunk.logical, record);
+    }
+    Ok(groups)
+}
+
+fn read_device_extents(store: &Store, roots: &Roots, devices: &mut DeviceSpace) -> Result<()> {
+    let root = roots.find(TreeId::DEV).ok_or(buttress_tree::Error::NoTree(TreeId::DEV))?;
+    let mut cursor = Cursor::seek(store, TreeId::DEV, root, &Key::MIN)?;
+    while let Some((key, item)) = cursor.key().zip(cursor.item()) {
+        if key.kind == Kind::DEV_EXTENT {
+            let extent = DevExtent::parse(item).map_err(|source| Error::Item {
+                tree: TreeId::DEV,
+                key,
+                source,
+            })?;
+            devices.take(DeviceId(key.objectid), key.offset, extent.length);
+        }
+        cursor.advance()?;
+    }
+    Ok(())
+}
+
+fn add_groups(
+    space: &Space,
+    volume: &Volume,
+    groups: &BTreeMap<Logical, GroupRecord>,
+) -> Result<()> {
+    let mut inits = Vec::with_capacity(groups.len());
+    for (start, record) in groups {
+        let stripes = volume.chunk_at(*start).map(|c| superblock_stripes(&c)).unwrap_or_default();
+        inits.push(GroupInit {
+            range: Extent { start: *start, len: record.len },
+            flags: record.flags,
+            used: record.used,
+            birth: buttress_format::Generation(0),
+            read_only: false,
+            superblock_stripes: stripes,
+        });
+    }
+    space.add_groups(inits)?;
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! Making a transaction durable: close, merge, settle, write, publish.
+//!
+//! # Invariants
+//!
+//! - **W1** One commit at a time. Operations go on in the next transaction; what they wait for is
+//!   the freeze alone (T2).
+//! - **W2** The order is: nodes to every mirror, flush, superblocks, flush. Before the last flush
+//!   nothing that the old superblock reaches is overwritten (T6, T8).
+//! - **W3** The first failure after the freeze latches the volume read-only with its cause; nothing
+//!   is written from then on.
+//!
+//! # Failure
+//!
+//! A crash at any point leaves the last superblock that became durable, and everything it reaches.
+
+mod groups;
+mod ledger;
+mod settle;
+mod superblock;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use buttress_format::{BlockGroupFlags, Extent, Generation, Logical, Superblock};
+use buttress_space::SpaceKind;
+use buttress_tree::{Node, Roots};
+
+use crate::{Engine, Error, Result, View, transaction::Transaction};
+
+/// A block group's item as the last commit left it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GroupRecord {
+    pub(crate) len: u64,
+    pub(crate) flags: BlockGroupFlags,
+    pub(crate) used: u64,
+}
+
+/// What one commit hands to the next. Under the commit lock.
+#[derive(Clone, Debug)]
+pub(crate) struct CommitState {
+    pub(crate) superblock: Superblock,
+    /// Roots of the last commit.
+    pub(crate) roots: Roots,
+    pub(crate) groups: BTreeMap<Logical, GroupRecord>,
+}
+
+/// What a settled transaction is, ready to be written.
+pub(crate) struct Settled {
+    pub(crate) state: CommitState,
+    pub(crate) nodes: Vec<Arc<Node>>,
+    pub(crate) pinned: Vec<Extent>,
+    pub(crate) rounds: u64,
+}
+
+fn nanos(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn raise(counter: &AtomicU64, value: u64) {
+    counter.fetch_max(value, Ordering::Relaxed);
+}
+
+impl Engine {
+    /// Makes everything put before the call durable. Callers that arrive together share a commit.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Aborted`] with the first cause once a commit has failed; [`Error::ReadOnly`].
+    pub fn commit(&self) -> Result<Generation> {
+        self.check_writable()?;
+        let wanted = self.view.load().generation();
+        let mut state = self.commit.lock();
+        if self.published() >= wanted {
+            return Ok(self.published());
+        }
+        self.check_writable()?;
+        self.commit_wanted.store(false, Ordering::Relaxed);
+        if self.view.load().running().is_empty() {
+            // Data may still be in the device's cache: overwritten in place, it changed no tree.
+            self.volume.flush()?;
+            return Ok(self.published());
+        }
+        let started = Instant::now();
+        let outcome = self.commit_locked(&mut state);
+        let counters = &self.counters;
+        counters.commits.fetch_add(1, Ordering::Relaxed);
+        counters.commit_nanos.fetch_add(nanos(started), Ordering::Relaxed);
+        if let Err(error) = outcome {
+            let cause = Arc::new(error);
+            if self.aborted.set(Arc::clone(&cause)) {
+                tracing::error!(error = %cause, "a commit failed; the volume is read-only now");
+            }
+            return Err(Error::Aborted(self.aborted.get().unwrap_or(cause)));
+        }
+        drop(state);
+        self.release_pinned();
+        Ok(self.published())
+    }
+
+    fn commit_locked(&self, state: &mut CommitState) -> Result<()> {
+        let frozen = self.freeze();
+        let settled = settle::settle(self, &frozen, state)?;
+        tracing::debug!(
+            generation = %frozen.generation,
+            nodes = settled.nodes.len(),
+            rounds = settled.rounds,
+            "settled"
+        );
+        raise(&self.counters.settle_rounds_max, settled.rounds);
+        let nodes = self.write_nodes(&settled.nodes)?;
+        self.volume.flush()?;
+        self.volume.write_superblocks(&settled.state.superblock)?;
+        self.publish(state, settled, nodes);
+        Ok(())
+    }
+
+    /// Closes the running transaction and opens the next. Waits for the handles out, nothing else.
+    fn freeze(&self) -> Arc<Transaction> {
+        let started = Instant::now();
+        let gate = self.gate.write();
+        let view = self.view.load_full();
+        let frozen = Arc::clone(view.running());
+        let running = Transaction::new(frozen.generation.next());
+        self.frozen_need.store(self.need_of(&frozen), Ordering::Relaxed);
+        self.view.store(Arc::new(View::new(
+            Arc::clone(&self.store),
+            running,
+            Some(Arc::clone(&frozen)),
+            Arc::clone(view.roots()),
+        )));
+        drop(gate);
+        raise(&self.counters.freeze_nanos_max, nanos(started));
+        frozen
+    }
+
+    /// Seals every node, which looks at it once more, and writes all in one sorted batch.
+    fn write_nodes(&self, nodes: &[Arc<Node>]) -> Result<Vec<Arc<Node>>> {
+        let geometry = self.store.geometry();
+        let mut sealed = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            let node = node.seal(geometry).map_err(|why| buttress_tree::Error::Damaged {
+                logical: node.logical(),
+                owner: node.owner(),
+                why,
+            })?;
+            sealed.push(Arc::new(node));
+        }
+        let batch: Vec<(Logical, &[u8])> =
+            sealed.iter().map(|node| (node.logical(), node.bytes())).collect();
+        self.volume.write_batch(&batch)?;
+        self.counters.nodes_written.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        Ok(sealed)
+    }
+
+    /// The transaction is durable: readers see its trees from now on.
+    fn publish(&self, state: &mut CommitState, settled: Settled, nodes: Vec<Arc<Node>>) {
+        for node in nodes {
+            self.store.remember(node);
+        }
+        let old = self.view.load_full();
+        let roots = Arc::new(settled.state.roots.clone());
+        let generation = roots.generation;
+        *state = settled.state;
+        // The space that this commit freed is reachable from the old roots, as long as a view has
+        // them.
+        self.pinned.lock().push_back((Arc::downgrade(old.roots()), settled.pinned));
+        self.view.store(Arc::new(View::new(
+            Arc::clone(&self.store),
+            Arc::clone(old.running()),
+            None,
+            roots,
+        )));
+        drop(old);
+        self.published.store(generation.0, Ordering::Release);
+        self.frozen_need.store(0, Ordering::Relaxed);
+        self.size_global_reserve();
+    }
+
+    /// The global reserve grows with the trees, and is never more than a small volume can spare.
+    pub(crate) fn size_global_reserve(&self) {
+        let account = self.space.account(SpaceKind::Metadata);
+        let reserve = (account.used / 8).clamp(4 << 20, 128 << 20).min(account.total / 4);
+        self.space.set_global_reserve(reserve);
+    }
+}

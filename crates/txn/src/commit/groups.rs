@@ -1,0 +1,121 @@
+//! Block groups in a commit: their items and their free space, changed by what the extent tree of
+//! this transaction changed (T11).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use buttress_format::{BlockGroupItem, Extent, Key, Kind, Logical};
+use buttress_tree::{Change, NodePtr, NodeSource};
+
+use super::GroupRecord;
+use crate::{Error, Result, free_space_tree::GroupFreeSpace};
+
+#[derive(Default)]
+pub(super) struct Groups {
+    pub(super) records: BTreeMap<Logical, GroupRecord>,
+    free_space: BTreeMap<Logical, GroupFreeSpace>,
+    /// Groups whose item differs from the working tree's.
+    dirty: BTreeSet<Logical>,
+    /// Change of the volume's bytes in use.
+    pub(super) used_delta: i64,
+}
+
+impl Groups {
+    pub(super) fn new(records: BTreeMap<Logical, GroupRecord>) -> Self {
+        Self { records, ..Self::default() }
+    }
+
+    fn group_of(&self, extent: Extent) -> Result<Extent> {
+        let outside = Error::Extents { at: extent.start, what: "it lies in no block group" };
+        let (start, record) =
+            self.records.range(..=extent.start).next_back().ok_or_else(|| outside.clone())?;
+        let group = Extent { start: *start, len: record.len };
+        if extent.end() > group.end() {
+            return Err(outside);
+        }
+        Ok(group)
+    }
+
+    /// A chunk of this transaction becomes a group.
+    pub(super) fn add(&mut self, start: Logical, record: GroupRecord, has_tree: bool) {
+        if has_tree {
+            let group = Extent { start, len: record.len };
+            self.free_space.insert(start, GroupFreeSpace::new(group));
+        }
+        self.records.insert(start, record);
+        self.dirty.insert(start);
+    }
+
+    /// An extent item came (`in_use`) or went.
+    pub(super) fn change<S: NodeSource + ?Sized>(
+        &mut self,
+        source: &S,
+        free_space_root: Option<NodePtr>,
+        sectorsize: u32,
+        extent: Extent,
+        in_use: bool,
+    ) -> Result<()> {
+        let group = self.group_of(extent)?;
+        if let Some(root) = free_space_root {
+            if !self.free_space.contains_key(&group.start) {
+                let read = GroupFreeSpace::read(source, root, group, sectorsize)?;
+                self.free_space.insert(group.start, read);
+            }
+            if let Some(space) = self.free_space.get_mut(&group.start) {
+                if in_use { space.take(extent)? } else { space.give(extent)? }
+            }
+        }
+        let len = i64::try_from(extent.len).unwrap_or(i64::MAX);
+        let delta = if in_use { len } else { -len };
+        self.used_delta += delta;
+        self.dirty.insert(group.start);
+        if let Some(record) = self.records.get_mut(&group.start) {
+            record.used = record.used.checked_add_signed(delta).ok_or(Error::Extents {
+                at: extent.start,
+                what: "its block group holds less than is freed",
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Forgets a group, with its items.
+    pub(super) fn remove<S: NodeSource + ?Sized>(
+        &mut self,
+        source: &S,
+        free_space_root: Option<NodePtr>,
+        sectorsize: u32,
+        group: Extent,
+        items: &mut BTreeMap<Key, Change>,
+        free_space: &mut BTreeMap<Key, Change>,
+    ) -> Result<()> {
+        if let Some(root) = free_space_root {
+            GroupFreeSpace::read(source, root, group, sectorsize)?.remove_all(free_space);
+        }
+        self.free_space.remove(&group.start);
+        self.records.remove(&group.start);
+        self.dirty.remove(&group.start);
+        items.insert(Key::new(group.start.0, Kind::BLOCK_GROUP_ITEM, group.len), None);
+        Ok(())
+    }
+
+    /// The items that differ from the working trees.
+    pub(super) fn changes(
+        &mut self,
+        sectorsize: u32,
+        items: &mut BTreeMap<Key, Change>,
+        free_space: &mut BTreeMap<Key, Change>,
+    ) {
+        for start in std::mem::take(&mut self.dirty) {
+            let Some(record) = self.records.get(&start) else { continue };
+            let item = BlockGroupItem {
+                used: record.used,
+                chunk_objectid: buttress_format::ids::FIRST_CHUNK_TREE,
+                flags: record.flags,
+            };
+            let key = Key::new(start.0, Kind::BLOCK_GROUP_ITEM, record.len);
+            items.insert(key, Some(item.to_bytes().into()));
+            if let Some(space) = self.free_space.get_mut(&start) {
+                space.changes(sectorsize, free_space);
+            }
+        }
+    }
+}

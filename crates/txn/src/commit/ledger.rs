@@ -1,0 +1,116 @@
+//! Addresses that a commit's merges take and give, until they are settled in the extent tree.
+//!
+//! # Invariants
+//!
+//! - **L1** Every address taken is either used by a node in the end, or given back.
+//! - **L2** An address whose item is already in the working extent tree is free to others only after
+//!   that item is out again: one round later.
+
+use std::collections::BTreeMap;
+
+use buttress_format::{Extent, Generation, Logical, TreeId};
+use buttress_space::{AllocRequest, Outcome, SpaceKind};
+use buttress_tree::{Node, NodeAlloc};
+
+use crate::{Engine, transaction::Transaction};
+
+/// What became of an address since the last round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Move {
+    /// A new node needs an item.
+    Born { tree: TreeId, level: u8 },
+    /// A committed node lost its last user.
+    Retired { level: u8 },
+    /// A node of this transaction, already in the working extent tree, is not needed after all.
+    Cancelled { level: u8 },
+}
+
+pub(super) struct Ledger<'e> {
+    engine: &'e Engine,
+    transaction: &'e Transaction,
+    moves: BTreeMap<Logical, Move>,
+    /// Change of each tree's node count.
+    pub(super) node_delta: BTreeMap<TreeId, i64>,
+}
+
+impl<'e> Ledger<'e> {
+    pub(super) fn new(engine: &'e Engine, transaction: &'e Transaction) -> Self {
+        Self { engine, transaction, moves: BTreeMap::new(), node_delta: BTreeMap::new() }
+    }
+
+    pub(super) fn take_moves(&mut self) -> BTreeMap<Logical, Move> {
+        std::mem::take(&mut self.moves)
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        self.moves.is_empty()
+    }
+
+    fn nodesize(&self) -> u64 {
+        u64::from(self.engine.store.geometry().nodesize)
+    }
+}
+
+impl NodeAlloc for Ledger<'_> {
+    fn allocate(&mut self, tree: TreeId, level: u8) -> buttress_tree::Result<Logical> {
+        let kind = if tree == TreeId::CHUNK { SpaceKind::System } else { SpaceKind::Metadata };
+        let size = self.nodesize();
+        let request = AllocRequest {
+            kind,
+            want: size,
+            min: size,
+            align: size,
+            goal: None,
+            limit: self.transaction.generation,
+            stream: 0,
+        };
+        let above = |e: crate::Error| buttress_tree::Error::Above(e.to_string());
+        loop {
+            match self.engine.space.allocate(request) {
+                Outcome::Got(extent) => {
+                    self.engine.space.commit_used(extent);
+                    self.moves.insert(extent.start, Move::Born { tree, level });
+                    *self.node_delta.entry(tree).or_default() += 1;
+                    return Ok(extent.start);
+                }
+                Outcome::NeedsLoading(group) => {
+                    self.engine.load_group(&group).map_err(above)?;
+                }
+                Outcome::Full { .. } => {
+                    if !self.engine.add_chunk_to(self.transaction, kind).map_err(above)? {
+                        return Err(buttress_tree::Error::NoSpace);
+                    }
+                }
+            }
+        }
+    }
+
+    fn retire(&mut self, tree: TreeId, node: &Node) -> buttress_tree::Result<()> {
+        if node.header().generation >= Generation(self.transaction.generation.0) {
+            let at = node.logical();
+            return Err(buttress_tree::Error::Above(format!(
+                "node {at} says it is of this transaction, but was not born in it"
+            )));
+        }
+        self.moves.insert(node.logical(), Move::Retired { level: node.level() });
+        *self.node_delta.entry(tree).or_default() -= 1;
+        Ok(())
+    }
+
+    fn cancel(&mut self, tree: TreeId, at: Logical, level: u8) -> buttress_tree::Result<()> {
+        *self.node_delta.entry(tree).or_default() -= 1;
+        match self.moves.remove(&at) {
+            // Its item was never made: the address is free at once.
+            Some(Move::Born { .. }) => {
+                self.engine.space.free(Extent { start: at, len: self.nodesize() });
+            }
+            Some(other) => {
+                return Err(buttress_tree::Error::Above(format!("{at} given back as {other:?}")));
+            }
+            None => {
+                self.moves.insert(at, Move::Cancelled { level });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,394 @@
+//! From a frozen transaction to new trees.
+//!
+//! The file trees are merged first, then the checksum tree; both take addresses for their new nodes
+//! and leave others, as does every round that follows. A round turns what happened to addresses
+//! into changes of the extent tree, the block groups and the free-space tree, and merges those,
+//! which takes and leaves addresses again.
+//!
+//! # Invariants
+//!
+//! - **S1** The rounds end: a node born in this transaction keeps its address when it is rebuilt, so
+//!   a round causes work for the next only by the first change of a committed node, of which there
+//!   are fewer every time, or by a split, which needs more new items than a leaf holds.
+//! - **S2** Nothing is written to a device here: until the superblock, failure costs nothing.
+
+use std::collections::BTreeMap;
+
+use buttress_format::{
+    BlockGroupFlags, CompatRo, DeviceItem, Extent, Incompat, Key, Kind, RootItem, TreeId, ids,
+};
+use buttress_tree::{Change, Cursor, Fresh, Merge, NodePtr, Roots};
+
+use super::{
+    CommitState, GroupRecord, Settled,
+    groups::Groups,
+    ledger::{Ledger, Move},
+    superblock,
+};
+use crate::{
+    Engine, Error, Result, csum_tree,
+    delayed_ref::ExtentChange,
+    extent_tree::{self, Fate},
+    transaction::Transaction,
+};
+
+/// More rounds than any real commit needs: reaching it is a bug, and the commit fails.
+const ROUNDS_MAX: u64 = 100;
+
+type Changes = BTreeMap<Key, Change>;
+
+struct Settle<'e> {
+    engine: &'e Engine,
+    transaction: &'e Transaction,
+    fresh: Fresh,
+    ledger: Ledger<'e>,
+    groups: Groups,
+    roots: Roots,
+    /// Roots as the working root tree records them.
+    recorded: BTreeMap<TreeId, NodePtr>,
+    /// Subvolumes that this transaction changed.
+    touched: Vec<TreeId>,
+    device_delta: BTreeMap<u64, i64>,
+    pinned: Vec<Extent>,
+    skinny: bool,
+    group_tree: TreeId,
+    new_chunks_seen: usize,
+    sys_chunks: Vec<(Key, buttress_format::Chunk)>,
+}
+
+/// Settles a frozen transaction.
+pub(super) fn settle(
+    engine: &Engine,
+    transaction: &Transaction,
+    state: &mut CommitState,
+) -> Result<Settled> {
+    let sb = &state.superblock;
+    let has_group_tree = sb.compat_ro.has(CompatRo::BLOCK_GROUP_TREE);
+    let mut roots = state.roots.clone();
+    roots.generation = transaction.generation;
+    let mut settle = Settle {
+        engine,
+        transaction,
+        fresh: Fresh::default(),
+        ledger: Ledger::new(engine, transaction),
+        // A failure from here on ends all commits: nobody misses the records then.
+        groups: Groups::new(std::mem::take(&mut state.groups)),
+        recorded: roots.iter().collect(),
+        roots,
+        touched: Vec::new(),
+        device_delta: BTreeMap::new(),
+        pinned: Vec::new(),
+        skinny: sb.incompat.has(Incompat::SKINNY_METADATA),
+        group_tree: if has_group_tree { TreeId::BLOCK_GROUP } else { TreeId::EXTENT },
+        new_chunks_seen: 0,
+        sys_chunks: sb.sys_chunks.clone(),
+    };
+    settle.merge_overlay()?;
+    let mut pending = settle.data_refs()?;
+    let mut rounds = 0;
+    loop {
+        settle.round(&mut pending)?;
+        rounds += 1;
+        if settle.ledger.is_settled() && settle.new_chunks_seen == transaction.chunks.lock().len() {
+            break;
+        }
+        if rounds == ROUNDS_MAX {
+            return Err(Error::Malformed(format!("a commit did not settle in {rounds} rounds")));
+        }
+    }
+    settle.finish(state, rounds)
+}
+
+impl Settle<'_> {
+    fn sectorsize(&self) -> u32 {
+        self.engine.store.geometry().sectorsize
+    }
+
+    fn nodesize(&self) -> u32 {
+        self.engine.store.geometry().nodesize
+    }
+
+    /// Applies changes to a tree and notes its new root.
+    fn merge(&mut self, tree: TreeId, changes: Changes) -> Result<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let changes: Vec<_> = changes.into_iter().collect();
+        self.merge_sorted(tree, &changes)
+    }
+
+    fn merge_sorted(&mut self, tree: TreeId, changes: &[(Key, Change)]) -> Result<()> {
+        let root = self.root_of(tree)?;
+        let mut merge = Merge {
+            store: &self.engine.store,
+            fresh: &mut self.fresh,
+            generation: self.transaction.generation,
+        };
+        let root = merge.apply(&mut self.ledger, tree, root, changes)?;
+        self.roots.set(tree, root);
+        Ok(())
+    }
+
+    fn root_of(&self, tree: TreeId) -> Result<Option<NodePtr>> {
+        match self.roots.find(tree) {
+            Some(root) => Ok(Some(root)),
+            None => Ok(self.engine.view.load().committed_root(tree)?),
+        }
+    }
+
+    fn must_root(&self, tree: TreeId) -> Result<NodePtr> {
+        self.roots.find(tree).ok_or_else(|| Error::Malformed(format!("there is no {tree}")))
+    }
+
+    /// Reads through the nodes of this transaction.
+    fn reading<R>(&mut self, read: impl FnOnce(&Merge<'_>) -> Result<R>) -> Result<R> {
+        let merge = Merge {
+            store: &self.engine.store,
+            fresh: &mut self.fresh,
+            generation: self.transaction.generation,
+        };
+        read(&merge)
+    }
+
+    /// What operations put, tree by tree.
+    fn merge_overlay(&mut self) -> Result<()> {
+        let sorted = self.transaction.overlay.sorted();
+        let mut rest = &sorted[..];
+        while let Some((tree, _, _)) = rest.first() {
+            let tree = *tree;
+            let (mine, others) = rest.split_at(rest.partition_point(|(t, _, _)| *t == tree));
+            rest = others;
+            let changes: Vec<_> = mine.iter().map(|(_, k, c)| (*k, c.clone())).collect();
+            self.merge_sorted(tree, &changes)?;
+            if tree.is_fs_tree() {
+                self.touched.push(tree);
+            }
+        }
+        Ok(())
+    }
+
+    /// Data references become changes of the extent tree; the checksum tree follows at once.
+    fn data_refs(&mut self) -> Result<Changes> {
+        let mut pending = Changes::new();
+        let mut freed = Vec::new();
+        let generation = self.transaction.generation;
+        let nodesize = self.nodesize();
+        let root = self.must_root(TreeId::EXTENT)?;
+        for change in self.transaction.refs.sorted() {
+            let fate = self.reading(|source| {
+                extent_tree::apply_data(source, root, &change, generation, nodesize, &mut pending)
+            })?;
+            let ExtentChange { extent, .. } = change;
+            match fate {
+                Fate::Kept => {}
+                Fate::Born => self.account(extent, true)?,
+                Fate::Freed => {
+                    self.account(extent, false)?;
+                    self.pin(extent)?;
+                    freed.push(extent);
+                }
+            }
+        }
+        let added = self.transaction.sums.sorted();
+        if !freed.is_empty() || !added.is_empty() {
+            let root = self.must_root(TreeId::CSUM)?;
+            let geometry = *self.engine.store.geometry();
+            let changes =
+                self.reading(|source| csum_tree::changes(source, root, &geometry, &freed, &added))?;
+            self.merge(TreeId::CSUM, changes)?;
+        }
+        Ok(pending)
+    }
+
+    fn pin(&mut self, extent: Extent) -> Result<()> {
+        self.engine.space.pin(extent)?;
+        self.pinned.push(extent);
+        Ok(())
+    }
+
+    fn account(&mut self, extent: Extent, in_use: bool) -> Result<()> {
+        let root = self.roots.find(TreeId::FREE_SPACE);
+        let sectorsize = self.sectorsize();
+        let merge = Merge {
+            store: &self.engine.store,
+            fresh: &mut self.fresh,
+            generation: self.transaction.generation,
+        };
+        self.groups.change(&merge, root, sectorsize, extent, in_use)
+    }
+
+    /// One turn of the fixpoint (S1).
+    fn round(&mut self, extents: &mut Changes) -> Result<()> {
+        let mut extents = std::mem::take(extents);
+        let mut groups = Changes::new();
+        let mut free_space = Changes::new();
+        self.chunks(&mut groups, &mut free_space)?;
+        let generation = self.transaction.generation;
+        let (skinny, nodesize) = (self.skinny, self.nodesize());
+        let root = self.must_root(TreeId::EXTENT)?;
+        for (at, moved) in self.ledger.take_moves() {
+            let extent = Extent { start: at, len: u64::from(nodesize) };
+            match moved {
+                Move::Born { tree, level } => {
+                    let (key, item) =
+                        extent_tree::tree_block_item(at, level, tree, generation, skinny, nodesize);
+                    extents.insert(key, Some(item.into()));
+                    self.account(extent, true)?;
+                }
+                Move::Retired { level } | Move::Cancelled { level } => {
+                    let key = self.reading(|source| {
+                        extent_tree::find_tree_block(source, root, at, level, nodesize)
+                    })?;
+                    extents.insert(key, None);
+                    self.account(extent, false)?;
+                    if matches!(moved, Move::Retired { .. }) {
+                        self.pin(extent)?;
+                    } else {
+                        self.engine.space.free(extent);
+                    }
+                }
+            }
+        }
+        let sectorsize = self.sectorsize();
+        self.groups.changes(sectorsize, &mut groups, &mut free_space);
+        if self.group_tree == TreeId::EXTENT {
+            extents.append(&mut groups);
+        }
+        self.merge(TreeId::EXTENT, extents)?;
+        self.merge(self.group_tree, groups)?;
+        self.merge(TreeId::FREE_SPACE, free_space)?;
+        self.record_roots()
+    }
+
+    /// Chunks that came and went, in the chunk, device and group trees.
+    fn chunks(&mut self, groups: &mut Changes, free_space: &mut Changes) -> Result<()> {
+        let new: Vec<_> = self.transaction.chunks.lock()[self.new_chunks_seen..].to_vec();
+        let removed = std::mem::take(&mut *self.transaction.removed.lock());
+        if new.is_empty() && removed.is_empty() {
+            return Ok(());
+        }
+        self.new_chunks_seen += new.len();
+        let mut chunk_items = Changes::new();
+        let mut dev_items = Changes::new();
+        let key_of = |chunk: &buttress_format::Chunk| {
+            Key::new(ids::FIRST_CHUNK_TREE, Kind::CHUNK_ITEM, chunk.logical.0)
+        };
+        for new in new {
+            let key = key_of(&new.chunk);
+            chunk_items.insert(key, Some(new.chunk.to_bytes().into()));
+            for (device, offset, extent) in &new.stripes {
+                let key = Key::new(device.0, Kind::DEV_EXTENT, *offset);
+                dev_items.insert(key, Some(extent.to_bytes().into()));
+                let len = i64::try_from(extent.length).unwrap_or(i64::MAX);
+                *self.device_delta.entry(device.0).or_default() += len;
+            }
+            if new.flags.has(BlockGroupFlags::SYSTEM) {
+                self.sys_chunks.push((key, new.chunk.clone()));
+            }
+            let record = GroupRecord { len: new.chunk.len, flags: new.flags, used: 0 };
+            let has_tree = self.roots.find(TreeId::FREE_SPACE).is_some();
+            self.groups.add(new.chunk.logical, record, has_tree);
+        }
+        for chunk in removed {
+            chunk_items.insert(key_of(&chunk), None);
+            for stripe in &chunk.stripes {
+                let key = Key::new(stripe.device.0, Kind::DEV_EXTENT, stripe.offset);
+                dev_items.insert(key, None);
+                let len = i64::try_from(chunk.stripe_bytes()).unwrap_or(i64::MAX);
+                *self.device_delta.entry(stripe.device.0).or_default() -= len;
+            }
+            let group = Extent { start: chunk.logical, len: chunk.len };
+            let root = self.roots.find(TreeId::FREE_SPACE);
+            let sectorsize = self.sectorsize();
+            let merge = Merge {
+                store: &self.engine.store,
+                fresh: &mut self.fresh,
+                generation: self.transaction.generation,
+            };
+            self.groups.remove(&merge, root, sectorsize, group, groups, free_space)?;
+        }
+        for (id, delta) in &self.device_delta {
+            let device = self
+                .engine
+                .volume
+                .device(buttress_format::DeviceId(*id))
+                .ok_or_else(|| Error::Malformed(format!("device {id} is missing")))?;
+            let mut item: DeviceItem = device.current_item();
+            item.bytes_used = item.bytes_used.saturating_add_signed(*delta);
+            let key = Key::new(ids::DEV_ITEMS, Kind::DEV_ITEM, *id);
+            chunk_items.insert(key, Some(item.to_bytes().into()));
+        }
+        self.merge(TreeId::DEV, dev_items)?;
+        self.merge(TreeId::CHUNK, chunk_items)
+    }
+
+    /// Trees whose root moved, recorded in the root tree.
+    fn record_roots(&mut self) -> Result<()> {
+        let mut changes = Changes::new();
+        let moved: Vec<_> = self
+            .roots
+            .iter()
+            .filter(|(tree, root)| self.recorded.get(tree) != Some(root))
+            .filter(|(tree, _)| !matches!(*tree, TreeId::ROOT | TreeId::CHUNK))
+            .collect();
+        for (tree, root) in moved {
+            let (key, mut item) = self.root_item(tree)?;
+            item.bytenr = root.logical;
+            item.generation = root.generation;
+            item.level = root.level;
+            let size = i64::from(self.nodesize());
+            let delta = self.ledger.node_delta.remove(&tree).unwrap_or(0) * size;
+            item.bytes_used = item.bytes_used.saturating_add_signed(delta);
+            if self.touched.contains(&tree) {
+                item.ctransid = self.transaction.generation;
+            }
+            changes.insert(key, Some(item.to_bytes().into()));
+            self.recorded.insert(tree, root);
+        }
+        self.merge(TreeId::ROOT, changes)
+    }
+
+    fn root_item(&mut self, tree: TreeId) -> Result<(Key, RootItem)> {
+        let root = self.must_root(TreeId::ROOT)?;
+        let last = Key::new(tree.0, Kind::ROOT_ITEM, u64::MAX);
+        self.reading(|source| {
+            let cursor = Cursor::seek_before(source, TreeId::ROOT, root, &last)?;
+            match cursor.key().zip(cursor.item()) {
+                Some((key, item)) if key.objectid == tree.0 && key.kind == Kind::ROOT_ITEM => {
+                    let parsed = RootItem::parse(item).map_err(|source| Error::Item {
+                        tree: TreeId::ROOT,
+                        key,
+                        source,
+                    })?;
+                    Ok((key, parsed))
+                }
+                _ => Err(Error::Malformed(format!("the root tree does not know {tree}"))),
+            }
+        })
+    }
+
+    fn finish(self, state: &CommitState, rounds: u64) -> Result<Settled> {
+        let engine = self.engine;
+        for (id, delta) in &self.device_delta {
+            if let Some(device) = engine.volume.device(buttress_format::DeviceId(*id)) {
+                let mut item = device.current_item();
+                item.bytes_used = item.bytes_used.saturating_add_signed(*delta);
+                engine.volume.update_device(item);
+            }
+        }
+        let height = self.roots.iter().map(|(_, root)| root.level).max().unwrap_or(0);
+        engine.height.fetch_max(height, std::sync::atomic::Ordering::Relaxed);
+        let superblock = superblock::next(
+            &state.superblock,
+            &self.roots,
+            self.groups.used_delta,
+            self.sys_chunks,
+        )?;
+        Ok(Settled {
+            state: CommitState { superblock, roots: self.roots, groups: self.groups.records },
+            nodes: self.fresh.into_sorted(),
+            pinned: self.pinned,
+            rounds,
+        })
+    }
+}

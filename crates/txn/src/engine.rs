@@ -1,0 +1,311 @@
+//! One open volume: its trees, its space, its running transaction.
+//!
+//! # Invariants
+//!
+//! - **E1** The view that readers get is swapped in two places only: at the freeze (a new running
+//!   transaction, the old one frozen) and at publication (new roots, nothing frozen). Both hold the
+//!   commit lock (T2).
+//! - **E2** After a failed commit nothing is written any more: the latch is looked at before every
+//!   reservation and every write of a commit.
+//! - **E3** Freed space is handed out again only when every view that could reach it is gone (T6).
+//!
+//! # Locks
+//!
+//! Outermost first: commit, gate, then short ones (reservations, pinned list, device space).
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    },
+};
+
+use arc_swap::ArcSwap;
+use buttress_base::Latch;
+use buttress_format::{Extent, Generation, Ino, Key, Kind, Logical, TreeId};
+use buttress_space::{AllocRequest, DataReservation, Group, Outcome, Space, SpaceKind};
+use buttress_tree::{Roots, Store};
+use buttress_volume::Volume;
+use parking_lot::{Mutex, RwLock};
+
+use crate::{
+    Csums, Error, Handle, MetaReservation, Result, View, boot::EngineOptions,
+    chunk_alloc::DeviceSpace, commit::CommitState, delayed_ref::DataRef, extent_tree,
+    free_space_tree, reserve::Outstanding, sums, transaction::Transaction, usage::Counters,
+};
+
+/// An open volume, below files and names. Shared by reference; every method may be called from
+/// many threads.
+pub struct Engine {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) space: Arc<Space>,
+    pub(crate) options: EngineOptions,
+    /// Why nothing can be written, if so.
+    pub(crate) read_only: Option<String>,
+    pub(crate) aborted: Latch<Arc<Error>>,
+    pub(crate) view: ArcSwap<View>,
+    pub(crate) gate: RwLock<()>,
+    pub(crate) commit: Mutex<CommitState>,
+    pub(crate) published: AtomicU64,
+    /// Extents allocated and not yet referenced: their first reference makes their item.
+    pub(crate) unborn: Mutex<HashSet<Logical>>,
+    pub(crate) outstanding: Mutex<Outstanding>,
+    /// Metadata that the frozen transaction may still need, in bytes.
+    pub(crate) frozen_need: AtomicU64,
+    /// Levels of the highest tree.
+    pub(crate) height: AtomicU8,
+    pub(crate) pinned: Mutex<VecDeque<(Weak<Roots>, Vec<Extent>)>>,
+    pub(crate) devices: Mutex<DeviceSpace>,
+    /// Somebody wants a commit soon: a full overlay, or a freeze that paces writers.
+    pub(crate) commit_wanted: AtomicBool,
+    pub(crate) counters: Counters,
+    inos: Mutex<HashMap<TreeId, Arc<AtomicU64>>>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("published", &self.published)
+            .field("read_only", &self.read_only)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What `boot` found, to be joined into an engine.
+pub(crate) struct Parts {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) space: Arc<Space>,
+    pub(crate) options: EngineOptions,
+    pub(crate) read_only: Option<String>,
+    pub(crate) commit: CommitState,
+    pub(crate) devices: DeviceSpace,
+    pub(crate) height: u8,
+}
+
+impl Engine {
+    pub(crate) fn join(parts: Parts) -> Arc<Self> {
+        let roots = Arc::new(parts.commit.roots.clone());
+        let running = Transaction::new(roots.generation.next());
+        let generation = roots.generation;
+        let view = View::new(Arc::clone(&parts.store), running, None, roots);
+        Arc::new(Self {
+            volume: parts.volume,
+            store: parts.store,
+            space: parts.space,
+            options: parts.options,
+            read_only: parts.read_only,
+            aborted: Latch::default(),
+            view: ArcSwap::from_pointee(view),
+            gate: RwLock::new(()),
+            commit: Mutex::new(parts.commit),
+            published: AtomicU64::new(generation.0),
+            unborn: Mutex::default(),
+            outstanding: Mutex::default(),
+            frozen_need: AtomicU64::new(0),
+            height: AtomicU8::new(parts.height),
+            pinned: Mutex::default(),
+            devices: Mutex::new(parts.devices),
+            commit_wanted: AtomicBool::new(false),
+            counters: Counters::default(),
+            inos: Mutex::default(),
+        })
+    }
+
+    /// A consistent state to read. Take a new one for every operation; holding an old one keeps
+    /// freed space from being used again.
+    #[must_use]
+    pub fn view(&self) -> Arc<View> {
+        self.view.load_full()
+    }
+
+    /// Why nothing can be written, if so.
+    #[must_use]
+    pub fn read_only(&self) -> Option<String> {
+        match self.aborted.get() {
+            Some(cause) => Some(format!("a commit failed: {cause}")),
+            None => self.read_only.clone(),
+        }
+    }
+
+    /// The first failure of a commit, if there was one.
+    #[must_use]
+    pub fn aborted(&self) -> Option<Arc<Error>> {
+        self.aborted.get()
+    }
+
+    /// The volume below.
+    #[must_use]
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// The nodes below.
+    #[must_use]
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// The last durable transaction.
+    #[must_use]
+    pub fn published(&self) -> Generation {
+        Generation(self.published.load(Ordering::Acquire))
+    }
+
+    /// Whether a commit should be made soon, by whoever makes them in the background.
+    #[must_use]
+    pub fn wants_commit(&self) -> bool {
+        self.commit_wanted.load(Ordering::Relaxed)
+    }
+
+    /// Whether anything was changed since the last commit.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        !self.view.load().running().is_empty()
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if let Some(cause) = self.aborted.get() {
+            return Err(Error::Aborted(cause));
+        }
+        match &self.read_only {
+            Some(why) => Err(Error::ReadOnly(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Opens a handle on the running transaction. Never waits for I/O; every tree read that the
+    /// operation needs comes before.
+    pub fn begin(&self, reservation: MetaReservation) -> Handle<'_> {
+        let gate = self.gate.read();
+        let transaction = Arc::clone(self.view.load().running());
+        Handle::open(self, reservation, gate, transaction)
+    }
+
+    /// Allocates data space out of a reservation: at most `want` contiguous bytes, at least `min`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`] when free space is too fragmented for `min`.
+    pub fn allocate_data(
+        &self,
+        reservation: &mut DataReservation,
+        want: u64,
+        min: u64,
+        goal: Option<Logical>,
+    ) -> Result<Extent> {
+        let sector = u64::from(self.store.geometry().sectorsize);
+        let request = AllocRequest {
+            kind: SpaceKind::Data,
+            want,
+            min,
+            align: sector,
+            goal,
+            limit: Generation(u64::MAX),
+            stream: 0,
+        };
+        loop {
+            match self.space.allocate_data(reservation, request) {
+                Outcome::Got(extent) => {
+                    self.unborn.lock().insert(extent.start);
+                    return Ok(extent);
+                }
+                Outcome::NeedsLoading(group) => self.load_group(&group)?,
+                Outcome::Full { .. } => return Err(Error::NoSpace("data")),
+            }
+        }
+    }
+
+    /// Gives back an extent that never got a reference: its write failed.
+    pub fn free_unused_data(&self, extent: Extent) {
+        let unborn = self.unborn.lock().remove(&extent.start);
+        assert!(unborn, "an extent with references is dropped, not given back: {extent}");
+        self.space.free(extent);
+    }
+
+    /// Learns which bytes of a block group are free, from the last commit.
+    pub(crate) fn load_group(&self, group: &Group) -> Result<()> {
+        let view = self.view();
+        let free = free_space_tree::read_committed(&view, group.range())?;
+        group.load(free.into_iter())?;
+        Ok(())
+    }
+
+    /// Whether nobody but the caller, who holds a reference, uses an extent (T10).
+    ///
+    /// # Errors
+    ///
+    /// When the extent tree cannot be read or does not know the extent.
+    pub fn extent_is_exclusive(&self, view: &View, extent: Extent, _who: DataRef) -> Result<bool> {
+        extent_tree::total_refs(view, extent).map(|refs| refs == 1)
+    }
+
+    /// The checksums of a range of data, sector by sector.
+    ///
+    /// # Errors
+    ///
+    /// When the checksum tree is damaged.
+    pub fn read_csums(&self, view: &View, range: Extent) -> Result<Csums> {
+        sums::read(view, range)
+    }
+
+    /// A number for a new inode of a subvolume.
+    ///
+    /// # Errors
+    ///
+    /// When the tree cannot be read, or all numbers were used.
+    pub fn next_ino(&self, tree: TreeId) -> Result<Ino> {
+        let counter = self.inos.lock().get(&tree).cloned();
+        let counter = match counter {
+            Some(counter) => counter,
+            None => {
+                let low = Key::new(Ino::FIRST_FREE.0, Kind(0), 0);
+                let high = Key::new(Ino::LAST_FREE.0, Kind(u8::MAX), u64::MAX);
+                let highest = self.view().at_or_before(tree, &low, &high)?;
+                let last = highest.map_or(Ino::FIRST_FREE.0, |(key, _)| key.objectid);
+                let fresh = Arc::new(AtomicU64::new(last + 1));
+                Arc::clone(self.inos.lock().entry(tree).or_insert(fresh))
+            }
+        };
+        let ino = counter.fetch_add(1, Ordering::Relaxed);
+        if ino > Ino::LAST_FREE.0 {
+            return Err(Error::NoSpace("inode numbers"));
+        }
+        Ok(Ino(ino))
+    }
+
+    /// Hands out what earlier commits freed and nobody can reach any more (E3). Oldest first: a
+    /// view that holds back one commit's space holds back that of every later one.
+    pub(crate) fn release_pinned(&self) {
+        let mut pinned = self.pinned.lock();
+        while let Some((roots, _)) = pinned.front() {
+            if roots.strong_count() > 0 {
+                return;
+            }
+            let Some((_, extents)) = pinned.pop_front() else { return };
+            for extent in extents {
+                self.space.unpin(extent);
+                if self.options.discard {
+                    // Discard is a hint: its failure loses nothing.
+                    if let Err(error) = self.volume.discard(extent) {
+                        tracing::debug!(%extent, %error, "discard failed");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Commits what is left. The engine can still be read afterwards.
+    ///
+    /// # Errors
+    ///
+    /// As [`commit`](Self::commit).
+    pub fn shutdown(&self) -> Result<()> {
+        if self.read_only.is_some() {
+            return Ok(());
+        }
+        self.commit().map(|_| ())
+    }
+}

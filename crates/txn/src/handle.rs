@@ -1,0 +1,77 @@
+//! One operation's part of the running transaction.
+//!
+//! # Invariants
+//!
+//! - **H1** While a handle lives the transaction it belongs to is not frozen: all its puts are part
+//!   of one commit, or none is (T3).
+//! - **H2** Nobody does device I/O or waits for space while holding one.
+
+use std::sync::Arc;
+
+use buttress_format::{Extent, Generation, Key, TreeId};
+use parking_lot::RwLockReadGuard;
+
+use crate::{DataRef, Engine, MetaReservation, transaction::Transaction};
+
+/// Writes to the running transaction. Drop it to let a freeze go on.
+#[must_use = "a handle that is dropped at once changes nothing"]
+pub struct Handle<'e> {
+    engine: &'e Engine,
+    transaction: Arc<Transaction>,
+    _reservation: MetaReservation,
+    _gate: RwLockReadGuard<'e, ()>,
+}
+
+impl<'e> Handle<'e> {
+    pub(crate) fn open(
+        engine: &'e Engine,
+        reservation: MetaReservation,
+        gate: RwLockReadGuard<'e, ()>,
+        transaction: Arc<Transaction>,
+    ) -> Self {
+        Self { engine, transaction, _reservation: reservation, _gate: gate }
+    }
+
+    /// The transaction that this operation becomes part of.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.transaction.generation
+    }
+
+    /// Sets an item.
+    pub fn put(&self, tree: TreeId, key: Key, payload: Vec<u8>) {
+        self.transaction.overlay.set(tree, key, Some(payload.into()));
+    }
+
+    /// Deletes an item.
+    pub fn delete(&self, tree: TreeId, key: Key) {
+        self.transaction.overlay.set(tree, key, None);
+    }
+
+    /// Records the checksums of an extent's data, or of a part of it: one per sector, in order.
+    pub fn insert_csums(&self, range: Extent, sums: Vec<u8>) {
+        self.transaction.sums.insert(range, sums);
+    }
+
+    /// One more use of a data extent. The first one of a newly allocated extent makes its item.
+    pub fn add_data_ref(&self, extent: Extent, who: DataRef) {
+        let born = self.engine.unborn.lock().remove(&extent.start);
+        if born {
+            self.engine.space.commit_used(extent);
+        }
+        self.change(extent, who, 1, born);
+    }
+
+    /// One use of a data extent less. The last one frees it: at once if it was born in this
+    /// transaction, else when the transaction is durable (T5, T6).
+    pub fn drop_data_ref(&self, extent: Extent, who: DataRef) {
+        self.change(extent, who, -1, false);
+    }
+
+    fn change(&self, extent: Extent, who: DataRef, delta: i64, born: bool) {
+        if self.transaction.refs.change(extent, who, delta, born) {
+            self.transaction.sums.remove(extent);
+            self.engine.space.free(extent);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Promises of metadata space, made before an operation starts.
+//!
+//! What a commit needs is bounded from two sides, and the smaller bound counts: every changed item
+//! dirties at most one path and one split; and all of them together dirty at most every node there
+//! is, plus what the new bytes fill. So a long transaction of small operations does not promise
+//! more than the volume has.
+//!
+//! # Invariants
+//!
+//! - **P1** need(running + promised) + need(frozen) fits in free metadata less the global reserve.
+//! - **P2** Whoever asks holds no handle: asking may commit.
+
+use std::sync::atomic::Ordering;
+
+use buttress_space::SpaceKind;
+
+use crate::{Engine, Error, Result, transaction::Transaction};
+
+/// What an operation may put, at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Items set or deleted; a data reference counts as three.
+    pub items: u32,
+    /// Bytes of their payloads, and of checksums.
+    pub bytes: u32,
+}
+
+/// Who is asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// An operation that fills the volume.
+    Normal,
+    /// One that empties it in the end, such as unlink and truncate: it may use the global reserve.
+    Frees,
+}
+
+/// Operations that were promised space and have not ended.
+#[derive(Debug, Default)]
+pub(crate) struct Outstanding {
+    items: u64,
+    bytes: u64,
+}
+
+/// A promise. What was not put when it is dropped was not needed.
+#[must_use = "a reservation that is dropped promises nothing"]
+pub struct MetaReservation {
+    engine: std::sync::Weak<Engine>,
+    cost: Cost,
+}
+
+impl Drop for MetaReservation {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.upgrade() {
+            let mut outstanding = engine.outstanding.lock();
+            outstanding.items -= u64::from(self.cost.items);
+            outstanding.bytes -= u64::from(self.cost.bytes);
+        }
+    }
+}
+
+impl std::fmt::Debug for MetaReservation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("MetaReservation").field(&self.cost).finish()
+    }
+}
+
+/// Rounds of making space before giving up.
+const ROUNDS_MAX: u32 = 4;
+
+impl Engine {
+    /// Promises metadata space for one operation. May allocate a chunk, or wait for a commit.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`] when all that did not help; [`Error::ReadOnly`], [`Error::Aborted`].
+    pub fn reserve(
+        self: &std::sync::Arc<Self>,
+        cost: Cost,
+        urgency: Urgency,
+    ) -> Result<MetaReservation> {
+        self.check_writable()?;
+        self.pace()?;
+        for round in 0..=ROUNDS_MAX {
+            if self.try_reserve(cost, urgency) {
+                return Ok(MetaReservation { engine: std::sync::Arc::downgrade(self), cost });
+            }
+            self.release_pinned();
+            if self.try_reserve(cost, urgency) {
+                return Ok(MetaReservation { engine: std::sync::Arc::downgrade(self), cost });
+            }
+            if self.add_chunk(SpaceKind::Metadata)? {
+                continue;
+            }
+            if round == ROUNDS_MAX {
+                break;
+            }
+            self.commit()?;
+            self.wait_for_unpin(|| self.try_peek(cost, urgency));
+        }
+        tracing::debug!(account = %self.space.account(SpaceKind::Metadata), "no metadata space");
+        Err(Error::NoSpace("metadata"))
+    }
+
+    /// Memory is bounded (T4): a full overlay is committed in the background, and once it holds
+    /// twice as much whoever wants to add waits for that commit.
+    fn pace(&self) -> Result<()> {
+        let held = self.view.load().running().bytes();
+        let limit = self.options.overlay_max;
+        if held > limit {
+            self.commit_wanted.store(true, Ordering::Relaxed);
+        }
+        if held > 2 * limit {
+            self.commit()?;
+        }
+        Ok(())
+    }
+
+    fn try_reserve(&self, cost: Cost, urgency: Urgency) -> bool {
+        let mut outstanding = self.outstanding.lock();
+        if !self.fits(&outstanding, cost, urgency) {
+            return false;
+        }
+        outstanding.items += u64::from(cost.items);
+        outstanding.bytes += u64::from(cost.bytes);
+        true
+    }
+
+    fn try_peek(&self, cost: Cost, urgency: Urgency) -> bool {
+        self.fits(&self.outstanding.lock(), cost, urgency)
+    }
+
+    fn fits(&self, outstanding: &Outstanding, cost: Cost, urgency: Urgency) -> bool {
+        let running = self.view.load();
+        let items = running.running().items() + outstanding.items + u64::from(cost.items);
+        let bytes = running.running().bytes() + outstanding.bytes + u64::from(cost.bytes);
+        let account = self.space.account(SpaceKind::Metadata);
+        let kept = match urgency {
+            Urgency::Normal => account.global_reserve,
+            Urgency::Frees => account.global_reserve / 8,
+        };
+        let need =
+            self.need(items, bytes, account.used) + self.frozen_need.load(Ordering::Relaxed) + kept;
+        need <= account.free()
+    }
+
+    /// Bytes of metadata that a commit of so much may allocate before it frees any.
+    fn need(&self, items: u64, bytes: u64, used: u64) -> u64 {
+        let nodesize = u64::from(self.store.geometry().nodesize);
+        let levels = u64::from(self.height.load(Ordering::Relaxed)) + 2;
+        let by_paths = items.saturating_mul(levels * nodesize);
+        let by_volume = used + bytes.saturating_mul(2) + 16 * nodesize;
+        by_paths.min(by_volume) + 24 * nodesize
+    }
+
+    pub(crate) fn need_of(&self, transaction: &Transaction) -> u64 {
+        let used = self.space.account(SpaceKind::Metadata).used;
+        self.need(transaction.items(), transaction.bytes(), used)
+    }
+
+    /// Promises data space. May allocate a chunk, or wait for a commit.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`] when all that did not help; [`Error::ReadOnly`], [`Error::Aborted`].
+    pub fn reserve_data(&self, bytes: u64) -> Result<buttress_space::DataReservation> {
+        self.check_writable()?;
+        let mut committed = 0;
+        loop {
+            if let Ok(reservation) = self.space.reserve_data(bytes) {
+                return Ok(reservation);
+            }
+            self.release_pinned();
+            if let Ok(reservation) = self.space.reserve_data(bytes) {
+                return Ok(reservation);
+            }
+            if self.add_chunk(SpaceKind::Data)? {
+                continue;
+            }
+            // A commit helps only as far as something was freed since the last one.
+            if committed == 2 || !self.commit_would_free_data() {
+                break;
+            }
+            committed += 1;
+            self.commit()?;
+            self.wait_for_unpin(|| self.space.reserve_data(bytes).is_ok());
+        }
+        tracing::debug!(account = %self.space.account(SpaceKind::Data), bytes, "no data space");
+        Err(Error::NoSpace("data"))
+    }
+
+    fn commit_would_free_data(&self) -> bool {
+        let view = self.view.load();
+        view.frozen().is_some()
+            || !view.running().refs.is_empty()
+            || self.space.account(SpaceKind::Data).pinned > 0
+    }
+
+    /// Readers hold back freed space only for the length of an operation: waits a little for them.
+    fn wait_for_unpin(&self, enough: impl Fn() -> bool) {
+        for _ in 0..100 {
+            self.release_pinned();
+            if self.pinned.lock().is_empty() || enough() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+}

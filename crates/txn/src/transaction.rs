@@ -1,0 +1,67 @@
+//! One transaction: everything that its operations changed, until its superblock is durable.
+//!
+//! # Invariants
+//!
+//! - **X1** Deltas belong to the transaction whose gate the handle passed (T11): overlay, references,
+//!   checksums and new chunks are frozen together, in one step.
+
+use std::sync::Arc;
+
+use buttress_format::{BlockGroupFlags, Chunk, DevExtent, DeviceId, Generation};
+use buttress_tree::Overlay;
+use parking_lot::Mutex;
+
+use crate::{delayed_ref::DelayedRefs, sums::PendingSums};
+
+/// A chunk that a transaction adds: recorded in the trees by its commit.
+#[derive(Clone, Debug)]
+pub(crate) struct NewChunk {
+    pub(crate) chunk: Chunk,
+    pub(crate) flags: BlockGroupFlags,
+    /// Where each stripe lies: device, physical offset, and the item.
+    pub(crate) stripes: Vec<(DeviceId, u64, DevExtent)>,
+}
+
+/// A transaction, running or frozen.
+#[derive(Debug)]
+pub(crate) struct Transaction {
+    pub(crate) generation: Generation,
+    pub(crate) overlay: Arc<Overlay>,
+    pub(crate) refs: DelayedRefs,
+    pub(crate) sums: PendingSums,
+    pub(crate) chunks: Mutex<Vec<NewChunk>>,
+    pub(crate) removed: Mutex<Vec<Chunk>>,
+}
+
+impl Transaction {
+    pub(crate) fn new(generation: Generation) -> Arc<Self> {
+        Arc::new(Self {
+            generation,
+            overlay: Arc::new(Overlay::default()),
+            refs: DelayedRefs::default(),
+            sums: PendingSums::default(),
+            chunks: Mutex::default(),
+            removed: Mutex::default(),
+        })
+    }
+
+    /// Whether there is nothing to commit.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.overlay.is_empty()
+            && self.refs.is_empty()
+            && self.sums.is_empty()
+            && self.chunks.lock().is_empty()
+            && self.removed.lock().is_empty()
+    }
+
+    /// Items that its commit will touch: those of the overlay, and for each data extent its item,
+    /// its checksums and its free space.
+    pub(crate) fn items(&self) -> u64 {
+        self.overlay.items() + 3 * self.refs.len()
+    }
+
+    /// Bytes that it holds, and that its commit will write into trees at most.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.overlay.bytes() + 128 * self.refs.len() + self.sums.bytes()
+    }
+}

@@ -1,0 +1,115 @@
+//! What is in use, for people and for `statfs`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use buttress_format::BlockGroupFlags;
+
+use crate::Engine;
+
+/// Space of one kind and profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KindUsage {
+    /// Kind and profile.
+    pub flags: BlockGroupFlags,
+    /// Bytes of its block groups.
+    pub total: u64,
+    /// Bytes in use, as of now.
+    pub used: u64,
+}
+
+/// What is in use on a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// By kind and profile.
+    pub kinds: Vec<KindUsage>,
+    /// Bytes of all devices.
+    pub device_bytes: u64,
+    /// Bytes of devices that no chunk takes.
+    pub unallocated: u64,
+    /// Bytes that new data can still have: free in its groups, and in chunks to come.
+    pub data_available: u64,
+    /// Bytes that new metadata can still have.
+    pub metadata_available: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) commits: AtomicU64,
+    pub(crate) commit_nanos: AtomicU64,
+    pub(crate) freeze_nanos_max: AtomicU64,
+    pub(crate) nodes_written: AtomicU64,
+    pub(crate) settle_rounds_max: AtomicU64,
+}
+
+/// What an engine has done since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Commits made.
+    pub commits: u64,
+    /// Time they took together, in nanoseconds.
+    pub commit_nanos: u64,
+    /// The longest that a freeze kept operations out, in nanoseconds.
+    pub freeze_nanos_max: u64,
+    /// Tree nodes written, copies counted once.
+    pub nodes_written: u64,
+    /// Most rounds that a commit needed to settle its own nodes.
+    pub settle_rounds_max: u64,
+    /// Memory that the running transaction holds, in bytes.
+    pub overlay_bytes: u64,
+}
+
+impl Engine {
+    /// What the engine has done.
+    #[must_use]
+    pub fn statistics(&self) -> Stats {
+        let c = &self.counters;
+        Stats {
+            commits: c.commits.load(Ordering::Relaxed),
+            commit_nanos: c.commit_nanos.load(Ordering::Relaxed),
+            freeze_nanos_max: c.freeze_nanos_max.load(Ordering::Relaxed),
+            nodes_written: c.nodes_written.load(Ordering::Relaxed),
+            settle_rounds_max: c.settle_rounds_max.load(Ordering::Relaxed),
+            overlay_bytes: self.view.load().running().bytes(),
+        }
+    }
+
+    /// What is in use.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        use std::collections::BTreeMap;
+
+        let mut kinds: BTreeMap<BlockGroupFlags, KindUsage> = BTreeMap::new();
+        let mut add = |flags: BlockGroupFlags, total: u64, used: u64| {
+            let kind = kinds.entry(flags).or_insert(KindUsage { flags, total: 0, used: 0 });
+            kind.total += total;
+            kind.used += used;
+        };
+        let groups = self.space.groups();
+        if groups.is_empty() {
+            for record in self.commit.lock().groups.values() {
+                add(record.flags, record.len, record.used);
+            }
+        }
+        for group in groups.iter() {
+            add(group.flags(), group.len(), group.used());
+        }
+        let kinds: Vec<_> = kinds.into_values().collect();
+        let devices = self.devices.lock();
+        let unallocated = devices.unallocated();
+        let free_of = |kind: BlockGroupFlags| -> (u64, u64) {
+            let mine = kinds.iter().filter(|k| k.flags.has(kind));
+            let free = mine.clone().map(|k| k.total - k.used.min(k.total)).sum();
+            let copies = mine.map(|k| k.flags.copies()).max().unwrap_or(1);
+            (free, u64::from(copies))
+        };
+        let (data_free, data_copies) = free_of(BlockGroupFlags::DATA);
+        let (meta_free, meta_copies) = free_of(BlockGroupFlags::METADATA);
+        Usage {
+            device_bytes: devices.total(),
+            unallocated,
+            data_available: data_free + unallocated / data_copies,
+            metadata_available: meta_free + unallocated / meta_copies,
+            kinds,
+        }
+    }
+}

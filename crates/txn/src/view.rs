@@ -1,0 +1,57 @@
+//! A consistent state of the volume as operations see it.
+
+use std::{ops::Deref, sync::Arc};
+
+use buttress_format::Generation;
+use buttress_tree::{Roots, Store};
+
+use crate::transaction::Transaction;
+
+/// The trees of [`buttress_tree::View`], with the delayed references and checksums that belong to
+/// the same transactions. Hold one while reading: as long as it lives, nothing that its committed
+/// trees reach is overwritten.
+#[derive(Clone, Debug)]
+pub struct View {
+    trees: buttress_tree::View,
+    running: Arc<Transaction>,
+    frozen: Option<Arc<Transaction>>,
+}
+
+impl View {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        running: Arc<Transaction>,
+        frozen: Option<Arc<Transaction>>,
+        roots: Arc<Roots>,
+    ) -> Self {
+        let trees = buttress_tree::View::new(
+            store,
+            Arc::clone(&running.overlay),
+            frozen.as_ref().map(|f| Arc::clone(&f.overlay)),
+            roots,
+        );
+        Self { trees, running, frozen }
+    }
+
+    /// The running transaction: what is put now becomes durable with it.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.running.generation
+    }
+
+    pub(crate) fn running(&self) -> &Arc<Transaction> {
+        &self.running
+    }
+
+    pub(crate) fn frozen(&self) -> Option<&Arc<Transaction>> {
+        self.frozen.as_ref()
+    }
+}
+
+impl Deref for View {
+    type Target = buttress_tree::View;
+
+    fn deref(&self) -> &buttress_tree::View {
+        &self.trees
+    }
+}

@@ -1,0 +1,79 @@
+//! Whether a volume can be written rightly. What we cannot write yet is read-only, never wrong.
+
+use buttress_format::{
+    BlockGroupFlags, CompatRo, Incompat, Key, Kind, RootItem, Superblock, TreeId, ids,
+};
+use buttress_tree::{Cursor, Roots, Store};
+use buttress_volume::Volume;
+
+use crate::{Error, Result};
+
+/// The first thing that keeps us from writing, in words for the user.
+pub(crate) fn obstacle(
+    volume: &Volume,
+    store: &Store,
+    sb: &Superblock,
+    roots: &Roots,
+) -> Result<Option<String>> {
+    if let Some(why) = volume.read_only_reason() {
+        return Ok(Some(why));
+    }
+    let unknown = sb.incompat.without(Incompat::WRITABLE);
+    if unknown.0 != 0 {
+        let names = unknown.names().join(", ");
+        return Ok(Some(format!("writing is not supported with {names}")));
+    }
+    let unknown = sb.compat_ro.without(CompatRo::WRITABLE);
+    if unknown.0 != 0 {
+        let names = unknown.names().join(", ");
+        return Ok(Some(format!("writing is not supported with {names}")));
+    }
+    if sb.sectorsize != 4096 {
+        return Ok(Some(format!("writing sectors of {} bytes is not supported", sb.sectorsize)));
+    }
+    if sb.log_root.0 != 0 {
+        return Ok(Some("it has an fsync log that was not replayed".into()));
+    }
+    let has_tree = sb.compat_ro.has(CompatRo::FREE_SPACE_TREE);
+    if has_tree && !sb.compat_ro.has(CompatRo::FREE_SPACE_TREE_VALID) {
+        return Ok(Some("its free-space tree is marked as not valid".into()));
+    }
+    for chunk in volume.chunks().iter() {
+        let profile = chunk.flags.profile();
+        if profile.0 != 0 && profile != BlockGroupFlags::DUP {
+            let name = chunk.flags.profile_name();
+            return Ok(Some(format!("writing to {name} block groups is not supported")));
+        }
+    }
+    roots_obstacle(store, roots)
+}
+
+/// What the root tree knows that a writer would have to honour: one walk over subvolumes.
+fn roots_obstacle(store: &Store, roots: &Roots) -> Result<Option<String>> {
+    let root = roots.find(TreeId::ROOT).ok_or(buttress_tree::Error::NoTree(TreeId::ROOT))?;
+    let mut cursor = Cursor::seek(store, TreeId::ROOT, root, &Key::MIN)?;
+    while let Some((key, item)) = cursor.key().zip(cursor.item()) {
+        let tree = TreeId(key.objectid);
+        let found = match key.kind {
+            Kind::ROOT_ITEM if tree == TreeId::QUOTA => Some("quotas"),
+            Kind::ROOT_ITEM if tree == TreeId::TREE_RELOC => Some("an unfinished balance"),
+            Kind::ROOT_ITEM if tree.is_fs_tree() => {
+                let item = RootItem::parse(item).map_err(|source| Error::Item {
+                    tree: TreeId::ROOT,
+                    key,
+                    source,
+                })?;
+                // Nodes of a tree that was never the source of a snapshot or of a balance have one
+                // user each.
+                (item.last_snapshot.0 != 0).then_some("snapshots, or after a balance")
+            }
+            Kind::TEMPORARY_ITEM if key.objectid == ids::BALANCE => Some("an unfinished balance"),
+            _ => None,
+        };
+        if let Some(what) = found {
+            return Ok(Some(format!("writing is not supported with {what}")));
+        }
+        cursor.advance()?;
+    }
+    Ok(None)
+}
