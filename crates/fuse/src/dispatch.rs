@@ -15,6 +15,7 @@ use fuser::{
 };
 
 use crate::attr::{time_from_wire, time_or_now};
+use crate::crew::Kind;
 use crate::door::{Answer, Door, Entry, VALID};
 
 /// No state is kept for an open file: its node says it all.
@@ -65,6 +66,7 @@ impl fuser::Filesystem for Door {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _duty = self.crew.duty(Kind::Meta);
         send_entry(
             self.guarded("lookup", parent.0, || Door::lookup(self, parent.0, name.as_bytes())),
             reply,
@@ -72,13 +74,15 @@ impl fuser::Filesystem for Door {
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        drop(self.guarded("forget", ino.0, || {
+        let _duty = self.crew.duty(Kind::Forget);
+        let _ = self.guarded("forget", ino.0, || {
             Door::forget(self, ino.0, nlookup);
             Ok(())
-        }));
+        });
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let _duty = self.crew.duty(Kind::Meta);
         match self.guarded("getattr", ino.0, || Door::getattr(self, ino.0)) {
             Ok(attr) => reply.attr(&VALID, &attr),
             Err(errno) => reply.error(errno),
@@ -103,6 +107,7 @@ impl fuser::Filesystem for Door {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let _duty = self.crew.duty(if size.is_some() { Kind::Space } else { Kind::Meta });
         let set = SetAttr {
             mode,
             uid,
@@ -120,6 +125,7 @@ impl fuser::Filesystem for Door {
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        let _duty = self.crew.duty(Kind::Meta);
         match self.guarded("readlink", ino.0, || Door::readlink(self, ino.0)) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(errno),
@@ -136,6 +142,7 @@ impl fuser::Filesystem for Door {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        let _duty = self.crew.duty(Kind::Meta);
         let name = name.as_bytes();
         send_entry(
             self.guarded("mknod", parent.0, || {
@@ -154,6 +161,7 @@ impl fuser::Filesystem for Door {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        let _duty = self.crew.duty(Kind::Meta);
         let name = name.as_bytes();
         send_entry(
             self.guarded("mkdir", parent.0, || Door::mkdir(self, req, parent.0, name, mode, umask)),
@@ -162,6 +170,7 @@ impl fuser::Filesystem for Door {
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _duty = self.crew.duty(Kind::Meta);
         send_empty(
             self.guarded("unlink", parent.0, || Door::unlink(self, parent.0, name.as_bytes())),
             reply,
@@ -169,6 +178,7 @@ impl fuser::Filesystem for Door {
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _duty = self.crew.duty(Kind::Meta);
         send_empty(
             self.guarded("rmdir", parent.0, || Door::rmdir(self, parent.0, name.as_bytes())),
             reply,
@@ -183,6 +193,7 @@ impl fuser::Filesystem for Door {
         target: &Path,
         reply: ReplyEntry,
     ) {
+        let _duty = self.crew.duty(Kind::Meta);
         let (name, target) = (link_name.as_bytes(), target.as_os_str().as_bytes());
         send_entry(
             self.guarded("symlink", parent.0, || Door::symlink(self, req, parent.0, name, target)),
@@ -200,6 +211,7 @@ impl fuser::Filesystem for Door {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let _duty = self.crew.duty(Kind::Meta);
         let (old, new) = (name.as_bytes(), newname.as_bytes());
         let renamed = self.guarded("rename", parent.0, || {
             Door::rename(self, parent.0, old, newparent.0, new, flags)
@@ -215,6 +227,7 @@ impl fuser::Filesystem for Door {
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
+        let _duty = self.crew.duty(Kind::Meta);
         let name = newname.as_bytes();
         send_entry(
             self.guarded("link", ino.0, || Door::link(self, ino.0, newparent.0, name)),
@@ -223,6 +236,7 @@ impl fuser::Filesystem for Door {
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let _duty = self.crew.duty(Kind::Meta);
         match self.guarded("open", ino.0, || Door::open(self, req, ino.0, flags.0)) {
             Ok(flags) => reply.opened(NO_HANDLE, flags),
             Err(errno) => reply.error(errno),
@@ -240,6 +254,7 @@ impl fuser::Filesystem for Door {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let _duty = self.crew.duty(Kind::read(size as usize));
         Door::read(self, ino.0, offset, size, |bytes| match bytes {
             Ok(bytes) => reply.data(bytes),
             Err(errno) => reply.error(errno),
@@ -258,6 +273,7 @@ impl fuser::Filesystem for Door {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let _duty = self.crew.duty(Kind::write(data.len()));
         match self.guarded("write", ino.0, || {
             Door::write(self, ino.0, offset, data, write_flags, flags.0)
         }) {
@@ -287,6 +303,7 @@ impl fuser::Filesystem for Door {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
+        let _duty = self.crew.duty(Kind::Sync);
         send_empty(self.guarded("fsync", ino.0, || Door::fsync(self, ino.0)), reply);
     }
 
@@ -304,6 +321,7 @@ impl fuser::Filesystem for Door {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
+        let _duty = self.crew.duty(Kind::List);
         match self.guarded("readdir", ino.0, || Door::readdir(self, ino.0, offset, &mut reply)) {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno),
@@ -318,6 +336,7 @@ impl fuser::Filesystem for Door {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        let _duty = self.crew.duty(Kind::List);
         match self
             .guarded("readdirplus", ino.0, || Door::readdirplus(self, ino.0, offset, &mut reply))
         {
@@ -334,10 +353,12 @@ impl fuser::Filesystem for Door {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
+        let _duty = self.crew.duty(Kind::Sync);
         send_empty(self.guarded("fsyncdir", ino.0, || Door::fsync(self, ino.0)), reply);
     }
 
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        let _duty = self.crew.duty(Kind::Meta);
         match self.guarded("statfs", ino.0, || Door::statfs(self)) {
             // Inodes are made as they are needed; there is no number of them to run out of.
             Ok(sizes) => reply.statfs(
@@ -364,6 +385,7 @@ impl fuser::Filesystem for Door {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        let _duty = self.crew.duty(Kind::List);
         send_empty(
             self.guarded("setxattr", ino.0, || {
                 Door::setxattr(self, ino.0, name.as_bytes(), value, flags)
@@ -373,6 +395,7 @@ impl fuser::Filesystem for Door {
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let _duty = self.crew.duty(Kind::List);
         send_sized(
             self.guarded("getxattr", ino.0, || Door::getxattr(self, ino.0, name.as_bytes())),
             size,
@@ -381,6 +404,7 @@ impl fuser::Filesystem for Door {
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let _duty = self.crew.duty(Kind::List);
         send_sized(
             self.guarded("listxattr", ino.0, || Door::listxattr(self, req, ino.0)),
             size,
@@ -389,6 +413,7 @@ impl fuser::Filesystem for Door {
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _duty = self.crew.duty(Kind::List);
         send_empty(
             self.guarded("removexattr", ino.0, || Door::removexattr(self, ino.0, name.as_bytes())),
             reply,
@@ -410,6 +435,7 @@ impl fuser::Filesystem for Door {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        let _duty = self.crew.duty(Kind::Meta);
         let name = name.as_bytes();
         match self.guarded("create", parent.0, || {
             Door::create(self, req, parent.0, name, mode, umask, flags)
@@ -440,6 +466,7 @@ impl fuser::Filesystem for Door {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
+        let _duty = self.crew.duty(Kind::Meta);
         match self.guarded("ioctl", ino.0, || Door::ioctl(self, ino.0, cmd, in_data)) {
             Ok(result) => reply.ioctl(0, &result),
             Err(errno) => reply.error(errno),
@@ -456,6 +483,7 @@ impl fuser::Filesystem for Door {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        let _duty = self.crew.duty(Kind::Space);
         send_empty(
             self.guarded("fallocate", ino.0, || Door::fallocate(self, ino.0, offset, length, mode)),
             reply,
@@ -471,6 +499,7 @@ impl fuser::Filesystem for Door {
         whence: i32,
         reply: ReplyLseek,
     ) {
+        let _duty = self.crew.duty(Kind::Meta);
         match self.guarded("lseek", ino.0, || Door::lseek(self, ino.0, offset, whence)) {
             Ok(offset) => reply.offset(offset),
             Err(errno) => reply.error(errno),
@@ -490,6 +519,7 @@ impl fuser::Filesystem for Door {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let _duty = self.crew.duty(Kind::Space);
         let (from, to) = ((ino_in.0, offset_in), (ino_out.0, offset_out));
         match self.guarded("copy_file_range", ino_in.0, || Door::copy_range(self, from, to, len)) {
             Ok(count) => reply.written(count),

@@ -30,6 +30,7 @@ use fuser::{Errno, FileAttr, Generation};
 use parking_lot::Mutex;
 
 use crate::acl::Acl;
+use crate::crew::Crew;
 use crate::node::{Nodes, Place};
 use crate::{Options, attr, errno};
 
@@ -44,6 +45,7 @@ pub(crate) type Answer<T> = Result<T, Errno>;
 pub(crate) struct Door {
     fs: Filesystem,
     nodes: Nodes<Arc<Node>>,
+    pub(crate) crew: Arc<Crew>,
     pub(crate) options: Options,
 }
 
@@ -67,10 +69,10 @@ pub(crate) struct Entry {
 
 impl Door {
     /// Opens a door to `fs`.
-    pub(crate) fn new(fs: Filesystem, options: Options) -> Self {
+    pub(crate) fn new(fs: Filesystem, crew: Arc<Crew>, options: Options) -> Self {
         let root = fs.root();
         let nodes = Nodes::new(place(root.id()), Arc::new(Node::new(root)));
-        Self { fs, nodes, options }
+        Self { fs, nodes, crew, options }
     }
 
     /// Runs a handler; a panic becomes `EIO` (D1).
@@ -80,6 +82,7 @@ impl Door {
         node: u64,
         work: impl FnOnce() -> Answer<T>,
     ) -> Answer<T> {
+        tracing::trace!(request, node);
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
             tracing::error!(
                 request,

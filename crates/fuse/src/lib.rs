@@ -13,6 +13,7 @@ mod node;
 
 mod mount;
 
+mod crew;
 mod dispatch;
 mod door;
 mod session;

@@ -18,7 +18,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net;
@@ -34,6 +36,27 @@ const SUBTYPE: &str = "buttress";
 pub(crate) struct Mount {
     target: PathBuf,
     by_helper: bool,
+}
+
+/// A look at the connection to the kernel, beside the threads that read from it.
+#[derive(Clone, Debug)]
+pub(crate) struct Link(Arc<OwnedFd>);
+
+impl Link {
+    /// Watches the connection that `device` is one end of.
+    pub(crate) fn new(device: &OwnedFd) -> io::Result<Self> {
+        Ok(Self(Arc::new(device.try_clone()?)))
+    }
+
+    /// Says whether the kernel has ended the connection.
+    pub(crate) fn is_gone(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut descriptors = [PollFd::new(&*self.0, PollFlags::empty())];
+        match poll(&mut descriptors, Some(&now)) {
+            Ok(_) => descriptors.iter().any(|one| one.revents().contains(PollFlags::ERR)),
+            Err(_) => false,
+        }
+    }
 }
 
 /// What an unmount came to.

@@ -23,6 +23,8 @@ pub const KNOWN: &[&str] = &[
     "default_permissions",
     "fsname=NAME",
     "threads=N",
+    "handoff",
+    "nohandoff",
     "writeback_cache",
     "nowriteback_cache",
     "read_ahead=KIB",
@@ -50,6 +52,8 @@ pub struct Options {
     pub dirsync: bool,
     /// Event loops; `None` chooses by the number of processors.
     pub threads: Option<usize>,
+    /// Whether one loop listens and calls others as it needs them, or all listen at once.
+    pub handoff: bool,
     /// Whether the kernel gathers small writes in its page cache before it sends them.
     pub writeback_cache: bool,
     /// How far the kernel reads ahead, in KiB.
@@ -68,6 +72,7 @@ impl Default for Options {
             sync: false,
             dirsync: false,
             threads: None,
+            handoff: true,
             writeback_cache: true,
             read_ahead_kib: 2048,
         }
@@ -95,6 +100,8 @@ impl Options {
             "async" => self.sync = false,
             "dirsync" => self.dirsync = true,
             "allow_other" => self.allow_other = Some(true),
+            "handoff" => self.handoff = true,
+            "nohandoff" => self.handoff = false,
             "writeback_cache" => self.writeback_cache = true,
             "nowriteback_cache" => self.writeback_cache = false,
             // Permissions are always the kernel's to check, and reading a file never changes it.

@@ -11,16 +11,15 @@
 //! that is killed leaves it to the next mount, at the last commit, and leaves a dead mount behind
 //! that answers `ENOTCONN` until somebody unmounts it.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use buttress_fs::Filesystem;
 use fuser::{Config, SessionACL};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::crew::Crew;
 use crate::door::Door;
-use crate::mount::{Mount, Unmounted};
+use crate::mount::{Link, Mount, Unmounted};
 use crate::{Error, Options};
 
 /// A volume that is mounted; programs that look into it wait until it is served.
@@ -35,7 +34,7 @@ pub struct Session {
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     mount: Arc<Mount>,
-    device: Arc<OwnedFd>,
+    link: Link,
 }
 
 /// Mounts a volume on the directory `target`.
@@ -45,14 +44,15 @@ pub struct Unmounter {
 /// All of [`Error`] up to `Session`. The volume is dropped then, which closes it.
 pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session, Error> {
     let (mount, device) = Mount::new(target, options)?;
-    let watched = rustix::io::fcntl_dupfd_cloexec(&device, 3)
-        .map_err(|errno| Error::Session(errno.into()))?;
-    let unmounter = Unmounter { mount: Arc::new(mount), device: Arc::new(watched) };
+    let link = Link::new(&device).map_err(Error::Session)?;
+    let unmounter = Unmounter { mount: Arc::new(mount), link: link.clone() };
     let mut config = Config::default();
-    config.n_threads = Some(options.thread_count());
+    let threads = options.thread_count();
+    config.n_threads = Some(threads);
     config.clone_fd = true;
     // Who may come in is the kernel's to decide, by allow_other; its own requests have no owner.
-    let door = Door::new(fs.clone(), options.clone());
+    let crew = Crew::new(link, threads, options.handoff);
+    let door = Door::new(fs.clone(), crew, options.clone());
     let loops =
         fuser::Session::from_fd(door, device, SessionACL::All, config).map_err(|error| {
             drop(unmounter.unmount());
@@ -102,18 +102,6 @@ impl Unmounter {
     ///
     /// [`Error::Unmount`].
     pub fn unmount(&self) -> Result<Unmounted, Error> {
-        if self.is_gone() { Ok(Unmounted::Clean) } else { self.mount.unmount() }
-    }
-
-    /// Says whether the kernel has ended the connection.
-    fn is_gone(&self) -> bool {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut descriptors = [PollFd::new(&*self.device, PollFlags::empty())];
-        match poll(&mut descriptors, Some(&now)) {
-            Ok(_) => {
-                descriptors.iter().any(|descriptor| descriptor.revents().contains(PollFlags::ERR))
-            }
-            Err(_) => false,
-        }
+        if self.link.is_gone() { Ok(Unmounted::Clean) } else { self.mount.unmount() }
     }
 }

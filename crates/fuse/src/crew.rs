@@ -1,0 +1,357 @@
+//! Who listens to the kernel: as few threads as keep up, and never none.
+//!
+//! # Place
+//!
+//! The protocol library starts a number of threads that each read a request, handle it and read
+//! the next. The kernel wakes waiting readers in turn, so with several of them every small request
+//! wakes another cold thread, on another processor: measured, a create took three times as long with
+//! eight readers as with one. But a single reader that waits for the disk keeps everybody waiting.
+//!
+//! So one thread reads and handles what it reads itself; the others sit on a bench. Every handler
+//! holds a [`Duty`]. One is called from the bench to read on when
+//!
+//! - requests of this kind have lately taken long (an average for each kind), or
+//! - requests come in faster than they are handled: the next was there before the last was done, or
+//! - nothing was finished for a millisecond and nobody reads: one on the bench keeps watch for that.
+//!
+//! Who ends a duty while somebody else reads sits down.
+//!
+//! # Invariants
+//!
+//! - **W1** `readers` counts the threads that read or are on their way to; who sits down has seen
+//!   one, under the bench's lock, after taking his seat. So no call is lost.
+//! - **W2** When the connection is gone everybody gets up, reads, is told so and ends.
+//!
+//! # Locks
+//!
+//! The bench's, for a push or a pop. Nothing is called with it held.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::mount::Link;
+
+/// Handlers that take longer than this, on average, are relieved before they start.
+const LONG: Duration = Duration::from_micros(40);
+/// One stall says nothing about the next request: no sample counts for more than this.
+const SAMPLE_MAX: Duration = Duration::from_millis(4);
+/// A request read within this time after the last was waiting already.
+const WAITING: Duration = Duration::from_micros(3);
+/// So many in a row are more than one thread can do.
+const BACKLOG: u32 = 3;
+/// How often the watch looks while there is work, and while there is none.
+const TICK: Duration = Duration::from_millis(1);
+const DOZE: Duration = Duration::from_millis(200);
+/// Ticks without a request after which the watch dozes.
+const QUIET_TICKS: u32 = 64;
+
+/// Kinds of requests, by what they may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Names and attributes.
+    Meta,
+    /// Lists and extended attributes.
+    List,
+    /// Reading up to [`SMALL`] bytes.
+    ReadSmall,
+    /// Reading more.
+    ReadLarge,
+    /// Writing up to [`SMALL`] bytes.
+    WriteSmall,
+    /// Writing more.
+    WriteLarge,
+    /// Changing the size, the allocation, or many bytes at once.
+    Space,
+    /// Forgetting, which may delete.
+    Forget,
+    /// Making durable.
+    Sync,
+}
+
+const KIND_COUNT: usize = 9;
+/// What a small read or write is, in bytes.
+const SMALL: usize = 32 << 10;
+
+impl Kind {
+    /// The kind of a read of `len` bytes.
+    pub(crate) fn read(len: usize) -> Self {
+        if len <= SMALL { Self::ReadSmall } else { Self::ReadLarge }
+    }
+
+    /// The kind of a write of `len` bytes.
+    pub(crate) fn write(len: usize) -> Self {
+        if len <= SMALL { Self::WriteSmall } else { Self::WriteLarge }
+    }
+
+    fn first_guess(self) -> Duration {
+        match self {
+            Self::Sync => LONG * 4,
+            _ => Duration::ZERO,
+        }
+    }
+
+    const ALL: [Self; KIND_COUNT] = [
+        Self::Meta,
+        Self::List,
+        Self::ReadSmall,
+        Self::ReadLarge,
+        Self::WriteSmall,
+        Self::WriteLarge,
+        Self::Space,
+        Self::Forget,
+        Self::Sync,
+    ];
+}
+
+/// The threads of one session.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    link: Link,
+    is_adaptive: bool,
+    readers: AtomicUsize,
+    finished: AtomicU64,
+    /// Average cost of each kind, in nanoseconds.
+    costs: [AtomicU32; KIND_COUNT],
+    watch_dozes: AtomicBool,
+    is_dismissed: AtomicBool,
+    bench: Mutex<Bench>,
+}
+
+#[derive(Debug, Default)]
+struct Bench {
+    /// Last come, first called: its caches are warmest.
+    seated: Vec<Arc<Seat>>,
+    watch: Option<Arc<Seat>>,
+}
+
+#[derive(Debug)]
+struct Seat {
+    thread: Thread,
+    is_called: AtomicBool,
+    is_watch: AtomicBool,
+}
+
+/// A thread's membership; it ends with the thread, which happens when the connection is gone (W2).
+struct Member {
+    crew: Arc<Crew>,
+    seat: Arc<Seat>,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.crew.dismiss();
+    }
+}
+
+thread_local! {
+    static MEMBER: RefCell<Option<Member>> = const { RefCell::new(None) };
+    static LAST_DONE: Cell<Option<Instant>> = const { Cell::new(None) };
+    static WAITED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// One thread handling one request.
+#[must_use = "a duty lasts until the answer is sent"]
+pub(crate) struct Duty<'a> {
+    crew: &'a Arc<Crew>,
+    kind: Kind,
+    started: Instant,
+}
+
+impl Crew {
+    /// Creates the crew of a session with `threads` threads, all of them about to read. Without
+    /// `is_adaptive` they just go on reading, each for itself.
+    pub(crate) fn new(link: Link, threads: usize, is_adaptive: bool) -> Arc<Self> {
+        let guess = |kind: Kind| AtomicU32::new(nanos(kind.first_guess()));
+        Arc::new(Self {
+            link,
+            is_adaptive: is_adaptive && threads > 1,
+            readers: AtomicUsize::new(threads),
+            finished: AtomicU64::new(0),
+            costs: Kind::ALL.map(guess),
+            watch_dozes: AtomicBool::new(false),
+            is_dismissed: AtomicBool::new(false),
+            bench: Mutex::default(),
+        })
+    }
+
+    /// Begins to handle a request that this thread has read.
+    pub(crate) fn duty(self: &Arc<Self>, kind: Kind) -> Duty<'_> {
+        let started = Instant::now();
+        if self.is_adaptive {
+            let others = self.readers.fetch_sub(1, Ordering::SeqCst).saturating_sub(1);
+            if others == 0 {
+                if self.is_long(kind) || is_backlog(started) {
+                    self.call_one();
+                } else if self.watch_dozes.load(Ordering::Relaxed) {
+                    self.wake_watch();
+                }
+            }
+        }
+        Duty { crew: self, kind, started }
+    }
+
+    fn is_long(&self, kind: Kind) -> bool {
+        self.costs[kind as usize].load(Ordering::Relaxed) > nanos(LONG)
+    }
+
+    fn call_one(&self) {
+        let seat = {
+            let mut bench = self.bench.lock();
+            let Some(seat) = bench.seated.pop().or_else(|| bench.watch.take()) else { return };
+            self.readers.fetch_add(1, Ordering::SeqCst);
+            seat
+        };
+        seat.call();
+    }
+
+    fn wake_watch(&self) {
+        let watch = self.bench.lock().watch.clone();
+        if let Some(seat) = watch {
+            seat.thread.unpark();
+        }
+    }
+
+    fn finish(self: &Arc<Self>, kind: Kind, started: Instant) {
+        let now = Instant::now();
+        self.learn(kind, now - started);
+        self.finished.fetch_add(1, Ordering::Relaxed);
+        if self.become_reader() {
+            LAST_DONE.set(Some(now));
+            return;
+        }
+        LAST_DONE.set(None);
+        MEMBER.with_borrow_mut(|member| {
+            let member =
+                member.get_or_insert_with(|| Member { crew: Arc::clone(self), seat: Seat::new() });
+            self.sit(&member.seat);
+        });
+    }
+
+    fn learn(&self, kind: Kind, took: Duration) {
+        let cost = &self.costs[kind as usize];
+        let old = cost.load(Ordering::Relaxed);
+        let sample = nanos(took.min(SAMPLE_MAX));
+        // Two threads may overwrite each other's sample: an average does not mind.
+        cost.store(old - old / 8 + sample / 8, Ordering::Relaxed);
+    }
+
+    fn become_reader(&self) -> bool {
+        self.readers.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    fn sit(&self, seat: &Arc<Seat>) {
+        {
+            let mut bench = self.bench.lock();
+            // W1: whoever takes the last reader's place away looks at the bench afterwards, under
+            // this lock; so either it finds this seat, or the reader it was is missing here.
+            if self.is_dismissed.load(Ordering::SeqCst) || self.become_reader() {
+                return;
+            }
+            if bench.watch.is_none() {
+                seat.is_watch.store(true, Ordering::Relaxed);
+                bench.watch = Some(Arc::clone(seat));
+            } else {
+                seat.is_watch.store(false, Ordering::Relaxed);
+                bench.seated.push(Arc::clone(seat));
+            }
+        }
+        let mut quiet = 0;
+        while !seat.is_called.swap(false, Ordering::Acquire) {
+            if !seat.is_watch.load(Ordering::Relaxed) {
+                std::thread::park();
+            } else if self.keep_watch(seat, &mut quiet) {
+                return;
+            }
+        }
+    }
+
+    /// Looks once whether work has come to a stop; true when this thread takes over.
+    fn keep_watch(&self, seat: &Arc<Seat>, quiet: &mut u32) -> bool {
+        let before = self.finished.load(Ordering::Relaxed);
+        if *quiet < QUIET_TICKS {
+            std::thread::park_timeout(TICK);
+        } else {
+            self.watch_dozes.store(true, Ordering::SeqCst);
+            std::thread::park_timeout(DOZE);
+            self.watch_dozes.store(false, Ordering::SeqCst);
+            if self.link.is_gone() {
+                self.dismiss();
+            }
+        }
+        let nobody_reads = self.readers.load(Ordering::SeqCst) == 0;
+        let nothing_done = self.finished.load(Ordering::Relaxed) == before;
+        *quiet = if nothing_done && !nobody_reads { quiet.saturating_add(1) } else { 0 };
+        nobody_reads && nothing_done && self.take_over(seat)
+    }
+
+    fn take_over(&self, seat: &Arc<Seat>) -> bool {
+        let next = {
+            let mut bench = self.bench.lock();
+            let is_still_watch = bench.watch.as_ref().is_some_and(|watch| Arc::ptr_eq(watch, seat));
+            if !is_still_watch || !self.become_reader() {
+                return false;
+            }
+            bench.watch = bench.seated.pop();
+            bench.watch.clone()
+        };
+        if let Some(next) = next {
+            next.is_watch.store(true, Ordering::Relaxed);
+            next.thread.unpark();
+        }
+        true
+    }
+
+    /// Sends everybody back to read, once and for all (W2).
+    fn dismiss(&self) {
+        let seats = {
+            let mut bench = self.bench.lock();
+            self.is_dismissed.store(true, Ordering::SeqCst);
+            let mut seats = std::mem::take(&mut bench.seated);
+            seats.extend(bench.watch.take());
+            seats
+        };
+        for seat in seats {
+            seat.call();
+        }
+    }
+}
+
+impl Seat {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            thread: std::thread::current(),
+            is_called: AtomicBool::new(false),
+            is_watch: AtomicBool::new(false),
+        })
+    }
+
+    fn call(&self) {
+        self.is_called.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+impl Drop for Duty<'_> {
+    fn drop(&mut self) {
+        if self.crew.is_adaptive {
+            self.crew.finish(self.kind, self.started);
+        }
+    }
+}
+
+/// Says whether this thread has lately found the next request waiting whenever it was done.
+fn is_backlog(now: Instant) -> bool {
+    let waited = LAST_DONE.get().is_some_and(|done| now - done < WAITING);
+    let count = if waited { WAITED.get().saturating_add(1) } else { 0 };
+    WAITED.set(count);
+    count >= BACKLOG
+}
+
+fn nanos(duration: Duration) -> u32 {
+    u32::try_from(duration.as_nanos()).unwrap_or(u32::MAX)
+}
