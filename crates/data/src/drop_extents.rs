@@ -37,7 +37,8 @@ enum Birth {
     Before,
 }
 
-/// Room for the extent tree's side of one reference: an item, or an inline reference in one.
+/// What a reservation counts for one reference: items, and room for the extent tree's side of it.
+const REF_ITEMS: u32 = 3;
 const REF_BYTES: u32 = 64;
 
 impl Edits {
@@ -55,7 +56,7 @@ impl Edits {
         let refs = (self.added.len() + self.dropped.len()) as u32;
         let put_bytes: usize = self.puts.iter().map(|(_, extent, _)| extent_bytes(extent)).sum();
         Cost {
-            items: 1 + (self.deletes.len() + self.puts.len()) as u32 + refs,
+            items: 1 + (self.deletes.len() + self.puts.len()) as u32 + refs * REF_ITEMS,
             bytes: 160 + put_bytes as u32 + refs * REF_BYTES,
         }
     }

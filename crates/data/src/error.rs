@@ -76,7 +76,7 @@ impl Error {
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         match self {
-            Self::Txn(error) => error.is_no_space(),
+            Self::Txn(error) => matches!(**error, buttress_txn::Error::NoSpace(_)),
             Self::Lost(error) => error.is_no_space(),
             _ => false,
         }

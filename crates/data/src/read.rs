@@ -180,23 +180,34 @@ impl Files {
         let extent = Extent { start: Logical(disk), len: out.len() as u64 };
         let csums = if checked { Some(self.engine.read_csums(view, extent)?) } else { None };
         let csums = csums.filter(|csums| !csums.is_empty());
-        let verify = |bytes: &[u8]| match &csums {
-            Some(csums) => self.verify(extent.start, bytes, csums),
+        let sector = self.sector as usize;
+        let verify = |at: usize, bytes: &[u8]| match &csums {
+            Some(csums) => self.verify(extent.start, at, bytes, csums),
             None => Ok(()),
         };
-        self.read_volume(file, extent.start, out, verify)
+        self.volume.read_verified_by(extent.start, out, sector, verify).map_err(|error| match error {
+            buttress_volume::Error::NoGoodMirror { logical, source: None, .. } => {
+                Error::Checksum { tree: file.tree, ino: file.ino, logical }
+            }
+            error => error.into(),
+        })
     }
 
-    fn verify(&self, at: Logical, bytes: &[u8], csums: &Csums) -> Result<(), DataMismatch> {
+    /// Checks one sector, which lies `at` bytes behind the start of the sums.
+    fn verify(
+        &self,
+        start: Logical,
+        at: usize,
+        bytes: &[u8],
+        csums: &Csums,
+    ) -> Result<(), DataMismatch> {
         let size = self.csum_type.size();
-        for (index, sector) in bytes.chunks_exact(self.sector as usize).enumerate() {
-            if let Some(expected) = csums.sector(index)
-                && self.csum_type.digest(sector)[..size] != *expected
-            {
-                return Err(DataMismatch { logical: Logical(at.0 + index as u64 * self.sector) });
+        match csums.sector(at / self.sector as usize) {
+            Some(expected) if self.csum_type.digest(bytes)[..size] != *expected => {
+                Err(DataMismatch { logical: Logical(start.0 + at as u64) })
             }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn read_packed(
@@ -246,20 +257,5 @@ impl Files {
             mapping.extent.ram_bytes,
             self.sector as usize,
         )
-    }
-
-    fn read_volume(
-        &self,
-        file: &File,
-        at: Logical,
-        out: &mut [u8],
-        verify: impl Fn(&[u8]) -> Result<(), DataMismatch>,
-    ) -> Result<()> {
-        self.volume.read_verified(at, out, verify).map_err(|error| match error {
-            buttress_volume::VerifyError::Verify(DataMismatch { logical }) => {
-                Error::Checksum { tree: file.tree, ino: file.ino, logical }
-            }
-            buttress_volume::VerifyError::Volume(error) => error.into(),
-        })
     }
 }

@@ -71,7 +71,7 @@ impl Files {
             }
             keys.push(key);
         }
-        let items = (keys.len() + refs.len() + 2) as u32;
+        let items = (keys.len() + 3 * refs.len() + 2) as u32;
         let cost = Cost { items, bytes: 160 + 64 * refs.len() as u32 };
         let reservation = self.engine.reserve(cost, Urgency::Frees)?;
         let handle = self.engine.begin(reservation);

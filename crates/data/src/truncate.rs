@@ -73,6 +73,15 @@ impl Files {
         Ok(())
     }
 
+    /// Removes extents behind the length, which a cut that was not finished has left.
+    ///
+    /// # Errors
+    ///
+    /// As [`Files::truncate`].
+    pub fn cut_leftovers(&self, file: &File) -> Result<()> {
+        self.shorten(file, file.size(), |_| ())
+    }
+
     fn shorten(&self, file: &File, size: u64, stamp: impl FnOnce(&mut InodeItem)) -> Result<()> {
         let _claim = file.claim();
         let keep = self.ceil(size);

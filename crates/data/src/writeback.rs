@@ -461,7 +461,7 @@ impl Files {
     /// Writeback cannot ask anybody to try again later, so it may draw on what is kept for frees.
     pub(crate) fn reserve(&self, cost: Cost) -> Result<MetaReservation> {
         match self.engine.reserve(cost, Urgency::Normal) {
-            Err(error) if error.is_no_space() => Ok(self.engine.reserve(cost, Urgency::Frees)?),
+            Err(buttress_txn::Error::NoSpace(_)) => Ok(self.engine.reserve(cost, Urgency::Frees)?),
             other => Ok(other?),
         }
     }

@@ -133,8 +133,24 @@ pub enum Error {
         /// The inode it belongs to.
         ino: Ino,
         /// What the parser found.
+        #[source]
         source: buttress_format::Error,
     },
+    /// Reading or writing the bytes of a file.
+    #[error(transparent)]
+    Data(#[from] buttress_data::Error),
+    /// A reservation, a commit, or opening the trees.
+    #[error(transparent)]
+    Txn(#[from] buttress_txn::Error),
+    /// Reading a tree.
+    #[error(transparent)]
+    Tree(#[from] buttress_tree::Error),
+    /// Opening the devices.
+    #[error(transparent)]
+    Volume(#[from] buttress_volume::Error),
+    /// Making a volume.
+    #[error(transparent)]
+    Make(#[from] crate::make::MakeError),
 }
 
 impl Error {
@@ -147,7 +163,23 @@ impl Error {
             Self::Invalid { .. } | Self::Option { .. } => ErrorKind::Invalid,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Item { .. } | Self::Format { .. } => ErrorKind::Corrupt,
+            Self::Data(error) => data_kind(error),
+            Self::Txn(error) => txn_kind(error),
+            Self::Tree(error) => tree_kind(error),
+            Self::Volume(error) => volume_kind(error),
+            Self::Make(_) => ErrorKind::Invalid,
         }
+    }
+
+    /// Whether space, and nothing else, is what lacks.
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        self.kind() == ErrorKind::NoSpace
+    }
+
+    /// The mount, or the subvolume, cannot change.
+    pub(crate) fn read_only(what: &'static str, why: impl Into<String>) -> Self {
+        Self::ReadOnly { what, why: why.into() }
     }
 
     /// An operation that is not implemented yet.
@@ -160,5 +192,52 @@ impl Error {
     #[must_use]
     pub const fn invalid(what: &'static str) -> Self {
         Self::Invalid { what }
+    }
+}
+
+fn data_kind(error: &buttress_data::Error) -> ErrorKind {
+    use buttress_data::Error as E;
+    match error {
+        E::Txn(error) => txn_kind(error),
+        E::Tree(error) => tree_kind(error),
+        E::Volume(error) => volume_kind(error),
+        E::Item { .. } | E::Extent { .. } | E::Compressed { .. } => ErrorKind::Corrupt,
+        // What programs expect of a bad sector, whoever noticed it.
+        E::Checksum { .. } => ErrorKind::Io,
+        E::TooBig => ErrorKind::Name(NameError::FileTooBig),
+        E::Lost(error) => data_kind(error),
+        _ => ErrorKind::Io,
+    }
+}
+
+fn txn_kind(error: &buttress_txn::Error) -> ErrorKind {
+    use buttress_txn::Error as E;
+    match error {
+        E::NoSpace(_) => ErrorKind::NoSpace,
+        E::ReadOnly(_) => ErrorKind::ReadOnly,
+        E::Aborted(_) => ErrorKind::Aborted,
+        E::Tree(error) => tree_kind(error),
+        E::Volume(error) => volume_kind(error),
+        _ => ErrorKind::Corrupt,
+    }
+}
+
+fn tree_kind(error: &buttress_tree::Error) -> ErrorKind {
+    use buttress_tree::Error as E;
+    match error {
+        E::Volume(error) => volume_kind(error),
+        E::NoSpace => ErrorKind::NoSpace,
+        E::TooLarge { .. } => ErrorKind::Invalid,
+        _ => ErrorKind::Corrupt,
+    }
+}
+
+fn volume_kind(error: &buttress_volume::Error) -> ErrorKind {
+    use buttress_volume::Kind as K;
+    match error.kind() {
+        K::Corrupt => ErrorKind::Corrupt,
+        K::Invalid => ErrorKind::Invalid,
+        K::Unsupported => ErrorKind::Unsupported,
+        _ => ErrorKind::Io,
     }
 }

@@ -3,18 +3,61 @@
 use std::sync::Arc;
 
 use buttress_block::Device;
+use buttress_format::{TreeId, limits};
 
 use crate::attr::InodeId;
-use crate::error::{Error, Result};
+use crate::error::{NameError, Result};
 use crate::inode::Inode;
+use crate::mount;
 use crate::options::MountOptions;
-use crate::statfs::{Info, StatFs};
+use crate::shared::Shared;
+use crate::statfs::{Info, StatFs, SubvolumeInfo};
+use crate::trees;
 
 /// One mounted volume. Cheap to clone; the last clone that drops without [`Filesystem::close`] still
 /// commits, but has nobody to tell about a failure.
 #[derive(Clone, Debug)]
 pub struct Filesystem {
-    shared: Arc<()>,
+    mounted: Arc<Mounted>,
+}
+
+/// The mount itself: its last owner closes it.
+struct Mounted {
+    shared: Arc<Shared>,
+    root: Option<Inode>,
+    root_id: InodeId,
+}
+
+impl std::fmt::Debug for Mounted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mounted").field("root", &self.root_id).finish_non_exhaustive()
+    }
+}
+
+impl Mounted {
+    fn close(&self) -> Result<()> {
+        let shared = &self.shared;
+        if shared.read_only_reason().is_some() {
+            shared.stop_threads();
+            return shared.engine.aborted().map_or(Ok(()), |_| shared.expect_writable());
+        }
+        let synced = shared.sync();
+        shared.close();
+        shared.stop_threads();
+        // What came between the two is still written.
+        shared.write_all();
+        let committed = shared.engine.shutdown();
+        synced?;
+        Ok(committed?)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::error!(%error, "closing a filesystem that nobody closed");
+        }
+    }
 }
 
 impl Filesystem {
@@ -23,14 +66,21 @@ impl Filesystem {
     /// # Errors
     ///
     /// `Corrupt`, `Unsupported`, `Invalid` for options that do not fit the volume, `Io`.
-    pub fn open(_devices: Vec<Arc<dyn Device>>, _options: MountOptions) -> Result<Self> {
-        Err(Error::unsupported("open"))
+    pub fn open(devices: Vec<Arc<dyn Device>>, options: MountOptions) -> Result<Self> {
+        let (shared, root_id) = mount::open(devices, options)?;
+        let mut mounted = Mounted { shared, root: None, root_id };
+        mounted.root = Some(Inode::new(mounted.shared.cell(root_id)?));
+        Ok(Self { mounted: Arc::new(mounted) })
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.mounted.shared
     }
 
     /// The directory at the top of the mounted subvolume.
     #[must_use]
     pub fn root(&self) -> Inode {
-        unreachable!("no filesystem can be had yet: {:?}", self.shared)
+        self.mounted.root.clone().expect("set before anybody has the filesystem")
     }
 
     /// Finds an inode by number.
@@ -38,8 +88,8 @@ impl Filesystem {
     /// # Errors
     ///
     /// `NotFound`.
-    pub fn inode(&self, _id: InodeId) -> Result<Inode> {
-        Err(Error::unsupported("inode"))
+    pub fn inode(&self, id: InodeId) -> Result<Inode> {
+        self.shared().cell(id).map(Inode::new)
     }
 
     /// Follows a path from the root, names only: no symbolic link is followed, `.` and `..` are understood.
@@ -47,8 +97,17 @@ impl Filesystem {
     /// # Errors
     ///
     /// `NotFound`, `NotDir`.
-    pub fn resolve(&self, _path: impl AsRef<[u8]>) -> Result<Inode> {
-        Err(Error::unsupported("resolve"))
+    pub fn resolve(&self, path: impl AsRef<[u8]>) -> Result<Inode> {
+        let mut at = self.root();
+        for name in path.as_ref().split(|byte| *byte == b'/') {
+            at = match name {
+                b"" | b"." => at,
+                b".." if at.id() == self.mounted.root_id => at,
+                b".." => self.inode(at.parent()?)?,
+                name => at.lookup(name)?,
+            };
+        }
+        Ok(at)
     }
 
     /// Makes everything done before the call durable.
@@ -57,7 +116,10 @@ impl Filesystem {
     ///
     /// `Io`, `NoSpace`, `Aborted`.
     pub fn sync(&self) -> Result<()> {
-        Err(Error::unsupported("sync"))
+        if self.shared().read_only_reason().is_some() && self.shared().engine.aborted().is_none() {
+            return Ok(());
+        }
+        self.shared().sync()
     }
 
     /// Sizes of the whole volume.
@@ -66,13 +128,28 @@ impl Filesystem {
     ///
     /// None today; the door must be ready for some.
     pub fn statfs(&self) -> Result<StatFs> {
-        Err(Error::unsupported("statfs"))
+        let shared = self.shared();
+        let block_size = shared.superblock.sectorsize;
+        let block = u64::from(block_size);
+        let usage = shared.engine.usage();
+        let waiting = shared.files.dirty_bytes();
+        let available = usage.data_available.saturating_sub(waiting);
+        let fsid = shared.superblock.fsid;
+        let words = fsid.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+        Ok(StatFs {
+            block_size,
+            blocks: shared.superblock.total_bytes / block,
+            blocks_free: available / block,
+            blocks_available: available / block,
+            name_max: limits::NAME_MAX as u32,
+            fsid: words.fold(self.mounted.root_id.tree.0, |sum, word| sum ^ word),
+        })
     }
 
     /// Why nothing can be changed, if nothing can.
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
-        None
+        self.shared().read_only_reason()
     }
 
     /// What an operator asks about the volume.
@@ -81,7 +158,71 @@ impl Filesystem {
     ///
     /// What reading the root tree met.
     pub fn info(&self) -> Result<Info> {
-        Err(Error::unsupported("info"))
+        let shared = self.shared();
+        Ok(Info {
+            superblock: shared.superblock.clone(),
+            generation: shared.engine.view().generation(),
+            usage: shared.engine.usage(),
+            subvolumes: self.subvolumes()?,
+        })
+    }
+
+    fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
+        let view = self.shared().engine.view();
+        let mut found: Vec<SubvolumeInfo> = Vec::new();
+        let mut queue = std::collections::VecDeque::from([(TreeId::FS, None, Vec::new())]);
+        while let Some((tree, parent, path)) = queue.pop_front() {
+            if found.iter().any(|known| known.tree == tree) {
+                continue;
+            }
+            let Some(item) = trees::root_item(&view, tree)? else { continue };
+            for child in trees::children(&view, tree)? {
+                let Some((dir, name)) = trees::place(&view, child)? else { continue };
+                let mut child_path = self.path_below_top(dir)?;
+                child_path.push(name);
+                let mut whole = path.clone();
+                for part in child_path {
+                    if !whole.is_empty() {
+                        whole.push(b'/');
+                    }
+                    whole.extend_from_slice(&part);
+                }
+                queue.push_back((child, Some(tree), whole));
+            }
+            found.push(SubvolumeInfo {
+                tree,
+                parent,
+                path,
+                generation: item.generation,
+                read_only: item.flags & buttress_format::RootFlags::READONLY != 0,
+                uuid: item.uuid,
+                parent_uuid: item.parent_uuid,
+            });
+        }
+        Ok(found)
+    }
+
+    /// The names from the top of a subvolume down to one of its directories.
+    fn path_below_top(&self, dir: InodeId) -> Result<Vec<Vec<u8>>> {
+        let view = self.shared().engine.view();
+        let top = self.shared().tree_info(&view, dir.tree)?.root_dir;
+        let mut names = Vec::new();
+        let mut at = dir;
+        while at.ino != top {
+            let (parent, name) =
+                crate::inode_refs::place(&view, at)?.ok_or(NameError::NotFound)?;
+            names.push(name);
+            at.ino = parent;
+            if names.len() > crate::inode::DEPTH_MAX {
+                return Err(crate::Error::Item {
+                    tree: dir.tree,
+                    ino: dir.ino,
+                    what: "the way up from it does not end",
+                });
+            }
+        }
+        names.reverse();
+        Ok(names)
     }
 
     /// Writes everything, commits, stops the threads. Later calls through other clones fail.
@@ -90,6 +231,6 @@ impl Filesystem {
     ///
     /// What the last commit met; the volume is closed all the same.
     pub fn close(self) -> Result<()> {
-        Err(Error::unsupported("close"))
+        self.mounted.close()
     }
 }

@@ -1,1 +1,21 @@
 //! What can be done with names and inodes, one file an operation.
+//!
+//! # Invariants
+//!
+//! - **O1** Each operation that changes something goes the same way: lock the inodes it concerns; read the
+//!   trees; gather the changes; reserve what they cost, which may wait for a commit; begin a handle; put;
+//!   drop the handle. No device I/O and no waiting while a handle lives.
+//! - **O2** What takes space away from nobody, because it frees some in the end, may use the last reserve.
+
+mod content;
+mod create;
+mod link;
+mod lookup;
+mod readdir;
+mod rename;
+mod setattr;
+mod symlink;
+mod unlink;
+mod xattr;
+
+pub(crate) use xattr::{attribute as xattr_item, key as xattr_key, read as xattr_read};

@@ -1,0 +1,122 @@
+//! Access control lists: kept as attributes, looked at only when something is made below a default list.
+//!
+//! # On disk
+//!
+//! ```text
+//! u32 version = 2, then entries: u16 tag, u16 permissions, u32 id
+//! tags: 1 owner, 2 user, 4 owning group, 8 group, 16 mask, 32 others
+//! ```
+
+use buttress_txn::View;
+
+use crate::attr::{FileKind, InodeId, mode};
+use crate::batch::{Batch, Change};
+use crate::cell::{DefaultAcl, InodeCell};
+use crate::error::Result;
+use crate::ops::{xattr_item, xattr_key, xattr_read};
+
+/// The attribute that holds what new inodes of a directory start with.
+pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
+const ACCESS: &[u8] = b"system.posix_acl_access";
+
+const HEAD_LEN: usize = 4;
+const ENTRY_LEN: usize = 8;
+const OWNER: u16 = 1;
+const OWNING_GROUP: u16 = 4;
+const MASK: u16 = 16;
+const OTHERS: u16 = 32;
+
+/// The default list of a directory, if it has one.
+pub(crate) fn default_of(view: &View, dir: &InodeCell) -> Result<Option<Vec<u8>>> {
+    if dir.default_acl() == DefaultAcl::Absent {
+        return Ok(None);
+    }
+    let found = xattr_read(view, dir.id, DEFAULT)?;
+    dir.set_default_acl(match found {
+        Some(_) => DefaultAcl::Present,
+        None => DefaultAcl::Absent,
+    });
+    Ok(found)
+}
+
+/// Gives a new inode the lists that follow from its directory's default one; answers its mode.
+pub(crate) fn inherit(
+    list: &[u8],
+    bits: u32,
+    kind: FileKind,
+    id: InodeId,
+    batch: &mut Batch,
+) -> Result<u32> {
+    if kind == FileKind::Directory {
+        add(batch, id, DEFAULT, list);
+    }
+    let Some((access, bits, minimal)) = masked(list, bits) else { return Ok(bits) };
+    if !minimal {
+        add(batch, id, ACCESS, &access);
+    }
+    Ok(bits)
+}
+
+fn add(batch: &mut Batch, id: InodeId, name: &[u8], value: &[u8]) {
+    // The two names have different hashes: each has an item of its own.
+    batch.set(xattr_key(id.ino, name), Change::Names(vec![xattr_item(name, value)]));
+}
+
+/// Takes from a list what the mode asked for does not grant, and from the mode what the list does not.
+/// Also says whether the list says no more than the mode does. Nothing for a list that is none.
+fn masked(list: &[u8], bits: u32) -> Option<(Vec<u8>, u32, bool)> {
+    if list.len() < HEAD_LEN || !(list.len() - HEAD_LEN).is_multiple_of(ENTRY_LEN) {
+        return None;
+    }
+    let mut list = list.to_vec();
+    let entries = || (HEAD_LEN..list.len()).step_by(ENTRY_LEN);
+    let tag = |list: &[u8], at: usize| u16::from_le_bytes([list[at], list[at + 1]]);
+    // With a mask it, and not the owning group's entry, is what the group bits of the mode mean.
+    let has_mask = entries().any(|at| tag(&list, at) == MASK);
+    let mut granted = bits & !0o777;
+    for at in entries().collect::<Vec<_>>() {
+        let shift = match tag(&list, at) {
+            OWNER => 6,
+            MASK => 3,
+            OWNING_GROUP if !has_mask => 3,
+            OTHERS => 0,
+            _ => continue,
+        };
+        let permissions = u32::from(u16::from_le_bytes([list[at + 2], list[at + 3]]));
+        let kept = permissions & (bits >> shift) & 0o7;
+        granted |= kept << shift;
+        let [low, high] = (kept as u16).to_le_bytes();
+        list[at + 2] = low;
+        list[at + 3] = high;
+    }
+    let minimal = list.len() <= HEAD_LEN + 3 * ENTRY_LEN;
+    Some((list, granted | bits & mode::TYPE, minimal))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(tag: u16, permissions: u16, id: u32) -> Vec<u8> {
+        let mut bytes = tag.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&permissions.to_le_bytes());
+        bytes.extend_from_slice(&id.to_le_bytes());
+        bytes
+    }
+
+    /// The mode asked for cuts owner, mask and others; named entries stay for the mask to cut.
+    #[test]
+    fn a_mask_is_cut_by_the_group_bits() {
+        let mut list = 2u32.to_le_bytes().to_vec();
+        for (tag, permissions, id) in
+            [(1, 7, !0), (2, 7, 1000), (4, 5, !0), (16, 7, !0), (32, 5, !0)]
+        {
+            list.extend(entry(tag, permissions, id));
+        }
+        let (access, bits, minimal) = masked(&list, mode::REGULAR | 0o640).expect("a list");
+        assert_eq!(bits, mode::REGULAR | 0o640);
+        assert!(!minimal);
+        let permissions: Vec<u8> = access[4..].chunks(8).map(|entry| entry[2]).collect();
+        assert_eq!(permissions, [6, 7, 5, 4, 0]);
+    }
+}

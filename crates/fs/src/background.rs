@@ -1,0 +1,314 @@
+//! What happens without being asked: dirty data is written, nameless inodes are removed, transactions are
+//! committed.
+//!
+//! # Invariants
+//!
+//! - **G1** An inode with dirty data is in the dirty list, or on its way back from it, and the list keeps its
+//!   cell alive.
+//! - **G2** Whoever drains the list also waits for the batches that others took from it.
+//!
+//! # Locks
+//!
+//! Two short locks, one a queue; no cell is dropped under them. `in_flight` is long: shared by whoever
+//! writes a batch, taken exclusive for an instant to wait for all of those (G2).
+//!
+//! # Failure
+//!
+//! What a thread meets is kept by the inode concerned, or latched by the engine; it is logged here because
+//! nobody else will hear of it at once.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::attr::InodeId;
+use crate::cell::InodeCell;
+use crate::error::Result;
+use crate::orphan;
+use crate::shared::Shared;
+
+/// Most inodes and bytes that one batch of writeback takes.
+const BATCH_INODES: usize = 128;
+const BATCH_BYTES: u64 = 16 << 20;
+
+/// How often the flusher looks when nobody calls it, and how old dirty data grows at least.
+const FLUSH_PERIOD: Duration = Duration::from_millis(500);
+const DIRTY_AGE: Duration = Duration::from_secs(5);
+
+/// How often the committer asks the engine whether it wants a commit.
+const COMMIT_PERIOD: Duration = Duration::from_millis(20);
+
+#[derive(Default)]
+struct DirtyList {
+    cells: VecDeque<(Arc<InodeCell>, Instant)>,
+    kicked: bool,
+    stop: bool,
+}
+
+#[derive(Default)]
+struct CleanQueue {
+    ids: VecDeque<InodeId>,
+    busy: bool,
+    stop: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Background {
+    dirty: Mutex<DirtyList>,
+    flush_wanted: Condvar,
+    clean: Mutex<CleanQueue>,
+    /// Signalled when the queue changes, either way.
+    clean_changed: Condvar,
+    in_flight: RwLock<()>,
+    commit_stop: Mutex<bool>,
+    commit_wake: Condvar,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Background {
+    /// Lists an inode that was made dirty.
+    pub(crate) fn enlist(&self, cell: &Arc<InodeCell>) {
+        if !cell.queued.swap(true, Ordering::AcqRel) {
+            self.dirty.lock().cells.push_back((Arc::clone(cell), Instant::now()));
+        }
+    }
+
+    /// Sends a nameless inode without users to the cleaner.
+    pub(crate) fn clean_later(&self, id: InodeId) {
+        let mut queue = self.clean.lock();
+        let was_empty = queue.ids.is_empty();
+        queue.ids.push_back(id);
+        drop(queue);
+        if was_empty {
+            self.clean_changed.notify_all();
+        }
+    }
+
+    fn kick(&self) {
+        let mut list = self.dirty.lock();
+        if !list.kicked {
+            list.kicked = true;
+            drop(list);
+            self.flush_wanted.notify_one();
+        }
+    }
+
+    /// The oldest cells of the list, as many as make a batch.
+    fn take_batch(&self, older_than: Option<Instant>) -> Vec<Arc<InodeCell>> {
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        let mut list = self.dirty.lock();
+        while batch.len() < BATCH_INODES && bytes < BATCH_BYTES {
+            let Some((_, since)) = list.cells.front() else { break };
+            if older_than.is_some_and(|limit| *since > limit) {
+                break;
+            }
+            let Some((cell, _)) = list.cells.pop_front() else { break };
+            bytes += cell.file.dirty_bytes();
+            batch.push(cell);
+        }
+        batch
+    }
+}
+
+impl Shared {
+    /// Starts the threads of a writable mount.
+    pub(crate) fn start_threads(self: &Arc<Self>) {
+        let works: [(&str, fn(&Arc<Self>)); 3] =
+            [("flush", Self::flusher), ("clean", Self::cleaner), ("commit", Self::committer)];
+        let mut threads = self.background.threads.lock();
+        for (name, work) in works {
+            let shared = Arc::clone(self);
+            let thread = std::thread::Builder::new()
+                .name(format!("buttress-{name}"))
+                .spawn(move || work(&shared));
+            match thread {
+                Ok(thread) => threads.push(thread),
+                // Everything still happens, when somebody asks for it.
+                Err(error) => tracing::warn!(%error, name, "no background thread"),
+            }
+        }
+    }
+
+    /// Stops them; what they were doing is finished first.
+    pub(crate) fn stop_threads(&self) {
+        let background = &self.background;
+        background.dirty.lock().stop = true;
+        background.flush_wanted.notify_all();
+        background.clean.lock().stop = true;
+        background.clean_changed.notify_all();
+        *background.commit_stop.lock() = true;
+        background.commit_wake.notify_all();
+        let threads = std::mem::take(&mut *background.threads.lock());
+        for thread in threads {
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                tracing::error!("a background thread panicked");
+            }
+        }
+    }
+
+    fn flusher(self: &Arc<Self>) {
+        loop {
+            {
+                let mut list = self.background.dirty.lock();
+                if !list.kicked && !list.stop {
+                    self.background.flush_wanted.wait_for(&mut list, FLUSH_PERIOD);
+                }
+                list.kicked = false;
+                if list.stop {
+                    return;
+                }
+            }
+            let low = self.options.dirty_bytes_max / 8;
+            while self.files.dirty_bytes() > low && self.write_batch(None) {}
+            let age = self.options.commit_interval.min(DIRTY_AGE);
+            if let Some(limit) = Instant::now().checked_sub(age) {
+                while self.write_batch(Some(limit)) {}
+            }
+        }
+    }
+
+    /// Writes the oldest dirty inodes back; says whether there were any.
+    fn write_batch(&self, older_than: Option<Instant>) -> bool {
+        let _in_flight = self.background.in_flight.read();
+        let batch = self.background.take_batch(older_than);
+        if batch.is_empty() {
+            return false;
+        }
+        self.write_cells(&batch);
+        true
+    }
+
+    fn write_cells(&self, cells: &[Arc<InodeCell>]) {
+        let mut files = Vec::with_capacity(cells.len());
+        for cell in cells {
+            cell.queued.store(false, Ordering::Release);
+            if cell.nlink() == 0 && Arc::strong_count(cell) == 1 {
+                // Nobody will ever read it.
+                self.files.forget_dirty(&cell.file);
+            } else {
+                files.push(&cell.file);
+            }
+        }
+        self.files.writeback_many(&files);
+        for cell in cells {
+            // Somebody else was writing it back, or dirtied it meanwhile (G1).
+            if cell.file.is_dirty() {
+                self.background.enlist(cell);
+            }
+        }
+    }
+
+    /// Lets a writer take its part when more is dirty than may be. Without any lock held.
+    pub(crate) fn pace(&self, cell: &Arc<InodeCell>) {
+        let limit = self.options.dirty_bytes_max;
+        let dirty = self.files.dirty_bytes();
+        if dirty > limit / 4 {
+            self.background.kick();
+        }
+        if dirty <= limit {
+            return;
+        }
+        // Kept by the file, and told when it is synced.
+        let _ = self.files.writeback(&cell.file, 0..u64::MAX);
+        for _ in 0..4 {
+            if self.files.dirty_bytes() <= limit || !self.write_batch(None) {
+                return;
+            }
+        }
+    }
+
+    /// Writes everything back that is dirty now, and waits for it (G2). Failures stay with the inodes.
+    pub(crate) fn write_all(&self) {
+        let cells: Vec<_> = {
+            let mut list = self.background.dirty.lock();
+            list.cells.drain(..).map(|(cell, _)| cell).collect()
+        };
+        for batch in cells.chunks(BATCH_INODES) {
+            self.write_cells(batch);
+        }
+        for cell in &cells {
+            if cell.file.is_dirty() {
+                let _ = self.files.writeback(&cell.file, 0..u64::MAX);
+            }
+        }
+        drop(self.background.in_flight.write());
+    }
+
+    fn cleaner(self: &Arc<Self>) {
+        loop {
+            let id = {
+                let mut queue = self.background.clean.lock();
+                loop {
+                    if let Some(id) = queue.ids.pop_front() {
+                        queue.busy = true;
+                        break id;
+                    }
+                    queue.busy = false;
+                    self.background.clean_changed.notify_all();
+                    if queue.stop {
+                        return;
+                    }
+                    self.background.clean_changed.wait(&mut queue);
+                }
+            };
+            if let Err(error) = orphan::clean(self, id) {
+                tracing::warn!(tree = %id.tree, ino = %id.ino, %error, "cannot remove an inode");
+            }
+        }
+    }
+
+    /// Waits until the cleaner has nothing left to do.
+    pub(crate) fn clean_all(&self) {
+        if self.background.threads.lock().is_empty() {
+            return;
+        }
+        let mut queue = self.background.clean.lock();
+        while (queue.busy || !queue.ids.is_empty()) && !queue.stop {
+            self.background.clean_changed.wait(&mut queue);
+        }
+    }
+
+    fn committer(self: &Arc<Self>) {
+        let mut last = Instant::now();
+        loop {
+            {
+                let mut stop = self.background.commit_stop.lock();
+                if !*stop {
+                    self.background.commit_wake.wait_for(&mut stop, COMMIT_PERIOD);
+                }
+                if *stop {
+                    return;
+                }
+            }
+            let due = last.elapsed() >= self.options.commit_interval;
+            if !due && !self.engine.wants_commit() {
+                continue;
+            }
+            if due {
+                self.write_all();
+            }
+            if due && !self.engine.is_dirty() {
+                last = Instant::now();
+                continue;
+            }
+            if let Err(error) = self.engine.commit() {
+                tracing::error!(%error, "the periodic commit failed");
+                return;
+            }
+            last = Instant::now();
+        }
+    }
+
+    /// Makes everything done before the call durable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.write_all();
+        self.clean_all();
+        self.engine.commit()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! What one operation will put, gathered before its handle begins.
+//!
+//! # Place
+//!
+//! An operation reads the trees, gathers its changes here (and reads its own changes back, so that two
+//! of them to one item come out right), reserves what they cost, and applies them in one handle.
+
+use buttress_format::{DirEntry, FileExtent, Generation, Key, TreeId};
+use buttress_txn::{Cost, Handle, View};
+
+use crate::error::Result;
+
+/// Stands for the generation of the handle that applies the batch.
+pub(crate) const NOW: Generation = Generation(u64::MAX);
+
+pub(crate) enum Change {
+    Delete,
+    Bytes(Vec<u8>),
+    /// Entries that carry the generation in which they were made.
+    Names(Vec<DirEntry>),
+    /// An extent that is made by the handle.
+    Extent(FileExtent),
+}
+
+impl Change {
+    fn len(&self) -> usize {
+        match self {
+            Self::Delete => 0,
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Names(entries) => entries.iter().map(entry_len).sum(),
+            Self::Extent(extent) => extent.to_bytes().len(),
+        }
+    }
+}
+
+/// Bytes of an entry on disk.
+pub(crate) fn entry_len(entry: &DirEntry) -> usize {
+    DirEntry::HEAD_LEN + entry.name.len() + entry.data.len()
+}
+
+/// Changes to the items of one tree.
+pub(crate) struct Batch {
+    tree: TreeId,
+    changes: Vec<(Key, Change)>,
+}
+
+/// An item as a batch leaves it so far.
+pub(crate) enum Current<'b> {
+    Absent,
+    Mine(&'b Change),
+    Item(buttress_tree::Item),
+}
+
+impl Batch {
+    pub(crate) fn new(tree: TreeId) -> Self {
+        Self { tree, changes: Vec::with_capacity(8) }
+    }
+
+    pub(crate) fn tree(&self) -> TreeId {
+        self.tree
+    }
+
+    /// The item as it will be once the batch is applied.
+    pub(crate) fn current(&self, view: &View, key: &Key) -> Result<Current<'_>> {
+        if let Some((_, change)) = self.changes.iter().find(|(changed, _)| changed == key) {
+            return Ok(match change {
+                Change::Delete => Current::Absent,
+                change => Current::Mine(change),
+            });
+        }
+        Ok(view.get(self.tree, key)?.map_or(Current::Absent, Current::Item))
+    }
+
+    pub(crate) fn set(&mut self, key: Key, change: Change) {
+        match self.changes.iter_mut().find(|(changed, _)| *changed == key) {
+            Some((_, old)) => *old = change,
+            None => self.changes.push((key, change)),
+        }
+    }
+
+    /// What it asks of a reservation, with `inodes` inode items to come.
+    pub(crate) fn cost(&self, inodes: u32) -> Cost {
+        let bytes: usize = self.changes.iter().map(|(_, change)| change.len()).sum();
+        Cost { items: self.changes.len() as u32 + inodes, bytes: bytes as u32 + 160 * inodes }
+    }
+
+    /// Does it.
+    pub(crate) fn apply(self, handle: &Handle<'_>) {
+        for (key, change) in self.changes {
+            match change {
+                Change::Delete => handle.delete(self.tree, key),
+                Change::Bytes(bytes) => handle.put(self.tree, key, bytes),
+                Change::Extent(mut extent) => {
+                    extent.generation = handle.generation();
+                    handle.put(self.tree, key, extent.to_bytes());
+                }
+                Change::Names(mut entries) => {
+                    for entry in entries.iter_mut().filter(|entry| entry.transid == NOW) {
+                        entry.transid = handle.generation();
+                    }
+                    handle.put(self.tree, key, DirEntry::encode_all(&entries));
+                }
+            }
+        }
+    }
+}

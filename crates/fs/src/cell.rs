@@ -1,0 +1,190 @@
+//! One inode in memory, shared by everybody who uses it.
+//!
+//! # Invariants
+//!
+//! - **C1** At most one cell of an inode has users; the cache hands it to all of them. A cell that goes
+//!   leaves nothing behind that is not in the trees: dirty data keeps its cell alive.
+//! - **C2** The last user of an inode without names hands it to the cleaner.
+//!
+//! # Locks
+//!
+//! `lock` is the outermost of an inode: exclusive for whoever changes names in a directory, the length,
+//! layout or attributes of a file. Several at once only through [`crate::lock_set`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use buttress_data::File;
+use buttress_format::{Ino, InodeItem, Key, Kind, TreeId};
+use buttress_txn::View;
+use parking_lot::RwLock;
+
+use crate::attr::{Attr, FileKind, InodeId, mode};
+use crate::error::{Error, NameError, Result};
+use crate::shared::Shared;
+
+/// The first index that a directory gives; 0 and 1 stand for `.` and `..` in old volumes.
+const FIRST_INDEX: u64 = 2;
+
+/// Whether a directory has a default access control list, as far as anybody looked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DefaultAcl {
+    Unknown,
+    Absent,
+    Present,
+}
+
+pub(crate) struct InodeCell {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) id: InodeId,
+    pub(crate) kind: FileKind,
+    pub(crate) read_only_tree: bool,
+    pub(crate) file: File,
+    pub(crate) lock: RwLock<()>,
+    /// It is in the list of inodes with dirty data.
+    pub(crate) queued: AtomicBool,
+    /// It is, or was, in the cache; one that never was has nothing to leave.
+    pub(crate) entered: AtomicBool,
+    next_index: AtomicU64,
+    default_acl: AtomicU8,
+}
+
+impl std::fmt::Debug for InodeCell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InodeCell").field("id", &self.id).field("kind", &self.kind).finish()
+    }
+}
+
+impl InodeCell {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        id: InodeId,
+        item: InodeItem,
+        read_only_tree: bool,
+    ) -> Result<Self> {
+        let kind = FileKind::from_mode(item.mode).ok_or(Error::Item {
+            tree: id.tree,
+            ino: id.ino,
+            what: "its mode names no kind of file",
+        })?;
+        Ok(Self {
+            shared,
+            id,
+            kind,
+            read_only_tree,
+            file: File::new(id.tree, id.ino, item),
+            lock: RwLock::new(()),
+            queued: AtomicBool::new(false),
+            entered: AtomicBool::new(false),
+            next_index: AtomicU64::new(0),
+            default_acl: AtomicU8::new(DefaultAcl::Unknown as u8),
+        })
+    }
+
+    pub(crate) fn tree(&self) -> TreeId {
+        self.id.tree
+    }
+
+    pub(crate) fn ino(&self) -> Ino {
+        self.id.ino
+    }
+
+    /// Refuses what is no directory.
+    pub(crate) fn expect_dir(&self) -> Result<()> {
+        if self.kind == FileKind::Directory { Ok(()) } else { Err(NameError::NotDir.into()) }
+    }
+
+    /// Refuses what is no regular file.
+    pub(crate) fn expect_regular(&self) -> Result<()> {
+        match self.kind {
+            FileKind::Regular => Ok(()),
+            FileKind::Directory => Err(NameError::IsDir.into()),
+            _ => Err(Error::invalid("only regular files have content")),
+        }
+    }
+
+    /// Refuses when nothing may be changed here.
+    pub(crate) fn expect_writable(&self) -> Result<()> {
+        self.shared.expect_writable()?;
+        if self.read_only_tree {
+            return Err(Error::read_only("the subvolume", "its read-only flag is set"));
+        }
+        Ok(())
+    }
+
+    /// Refuses a directory that was removed. To be asked with the lock held.
+    pub(crate) fn expect_linked(&self) -> Result<()> {
+        if self.nlink() == 0 { Err(NameError::NotFound.into()) } else { Ok(()) }
+    }
+
+    pub(crate) fn nlink(&self) -> u32 {
+        self.file.with_item(|item| item.nlink)
+    }
+
+    /// The index for the next name in this directory. To be asked with the lock held exclusive.
+    pub(crate) fn next_index(&self, view: &View) -> Result<u64> {
+        let known = self.next_index.load(Ordering::Relaxed);
+        let next = if known != 0 {
+            known
+        } else {
+            let low = Key::new(self.ino().0, Kind::DIR_INDEX, 0);
+            let high = Key::new(self.ino().0, Kind::DIR_INDEX, u64::MAX);
+            let last = view.at_or_before(self.tree(), &low, &high)?;
+            last.map_or(FIRST_INDEX, |(key, _)| key.offset.saturating_add(1).max(FIRST_INDEX))
+        };
+        self.next_index.store(next + 1, Ordering::Relaxed);
+        Ok(next)
+    }
+
+    /// A directory that was just made has given no index yet, and has no list but those given here.
+    pub(crate) fn is_new(&self, default_acl: DefaultAcl) {
+        self.next_index.store(FIRST_INDEX, Ordering::Relaxed);
+        self.set_default_acl(default_acl);
+    }
+
+    pub(crate) fn default_acl(&self) -> DefaultAcl {
+        match self.default_acl.load(Ordering::Relaxed) {
+            1 => DefaultAcl::Absent,
+            2 => DefaultAcl::Present,
+            _ => DefaultAcl::Unknown,
+        }
+    }
+
+    pub(crate) fn set_default_acl(&self, state: DefaultAcl) {
+        self.default_acl.store(state as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn attr(&self) -> Attr {
+        let item = self.file.item();
+        let owned = item.nbytes.saturating_add(self.file.dirty_bytes());
+        Attr {
+            id: self.id,
+            kind: self.kind,
+            mode: item.mode & (mode::TYPE | mode::PERMISSIONS),
+            nlink: item.nlink,
+            uid: item.uid,
+            gid: item.gid,
+            rdev: item.rdev,
+            size: item.size,
+            blocks: owned.div_ceil(4096) * 8,
+            atime: item.atime,
+            mtime: item.mtime,
+            ctime: item.ctime,
+            otime: item.otime,
+            generation: item.generation.0,
+            flags: item.flags,
+        }
+    }
+}
+
+impl Drop for InodeCell {
+    fn drop(&mut self) {
+        if !*self.entered.get_mut() {
+            return;
+        }
+        self.shared.cache.forget(self.id);
+        if self.nlink() == 0 {
+            self.shared.background.clean_later(self.id);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The way back from an inode to its names.
+//!
+//! # On disk
+//!
+//! ```text
+//! (ino, INODE_REF, dir)               index and name of every name in that directory, as far as one item holds
+//! (ino, INODE_EXTREF, hash of both)   directory, index and name of those that did not fit
+//! ```
+
+use buttress_format::{Ino, InodeExtref, InodeExtrefs, InodeRef, InodeRefs, Key, Kind, extref_hash};
+use buttress_txn::View;
+
+use crate::attr::InodeId;
+use crate::batch::{Batch, Change, Current};
+use crate::error::{Error, NameError, Result};
+
+fn ref_key(ino: Ino, dir: Ino) -> Key {
+    Key::new(ino.0, Kind::INODE_REF, dir.0)
+}
+
+fn extref_key(ino: Ino, dir: Ino, name: &[u8]) -> Key {
+    Key::new(ino.0, Kind::INODE_EXTREF, extref_hash(dir, name))
+}
+
+/// The directory that a directory has its name in, and the name.
+pub(crate) fn place(view: &View, dir: InodeId) -> Result<Option<(Ino, Vec<u8>)>> {
+    let low = Key::new(dir.ino.0, Kind::INODE_REF, 0);
+    let high = Key::new(dir.ino.0, Kind::INODE_REF, u64::MAX);
+    let Some((key, item)) = view.at_or_after(dir.tree, &low, &high)? else { return Ok(None) };
+    let refs = InodeRefs::parse(&item).map_err(|source| Error::Format {
+        tree: dir.tree,
+        ino: dir.ino,
+        source,
+    })?;
+    Ok(refs.into_iter().next().map(|found| (Ino(key.offset), found.name)))
+}
+
+impl Batch {
+    fn bytes(&self, view: &View, key: &Key) -> Result<Vec<u8>> {
+        Ok(match self.current(view, key)? {
+            Current::Mine(Change::Bytes(bytes)) => bytes.clone(),
+            Current::Item(item) => item.to_vec(),
+            Current::Absent | Current::Mine(_) => Vec::new(),
+        })
+    }
+
+    fn refs(&self, view: &View, ino: Ino, key: &Key) -> Result<Vec<InodeRef>> {
+        let bytes = self.bytes(view, key)?;
+        InodeRefs::parse(&bytes).map_err(|source| Error::Format { tree: self.tree(), ino, source })
+    }
+
+    fn extrefs(&self, view: &View, ino: Ino, key: &Key) -> Result<Vec<InodeExtref>> {
+        let bytes = self.bytes(view, key)?;
+        InodeExtrefs::parse(&bytes).map_err(|source| Error::Format {
+            tree: self.tree(),
+            ino,
+            source,
+        })
+    }
+
+    /// Records the first name of an inode that is being made.
+    pub(crate) fn add_first_ref(&mut self, ino: Ino, dir: Ino, index: u64, name: &[u8]) {
+        let refs = [InodeRef { index, name: name.to_vec() }];
+        self.set(ref_key(ino, dir), Change::Bytes(InodeRefs::encode(&refs)));
+    }
+
+    /// Records a name; `extended` allows the second form when the first is full.
+    pub(crate) fn add_ref(
+        &mut self,
+        view: &View,
+        ino: Ino,
+        dir: Ino,
+        index: u64,
+        name: &[u8],
+        limits: RefLimits,
+    ) -> Result<()> {
+        let key = ref_key(ino, dir);
+        let mut refs = self.refs(view, ino, &key)?;
+        refs.push(InodeRef { index, name: name.to_vec() });
+        let encoded = InodeRefs::encode(&refs);
+        if encoded.len() <= limits.item_len_max {
+            self.set(key, Change::Bytes(encoded));
+            return Ok(());
+        }
+        if !limits.extended {
+            return Err(NameError::TooManyLinks.into());
+        }
+        let key = extref_key(ino, dir, name);
+        let mut refs = self.extrefs(view, ino, &key)?;
+        refs.push(InodeExtref { parent: dir, index, name: name.to_vec() });
+        let encoded = InodeExtrefs::encode(&refs);
+        if encoded.len() > limits.item_len_max {
+            return Err(NameError::TooManyLinks.into());
+        }
+        self.set(key, Change::Bytes(encoded));
+        Ok(())
+    }
+
+    /// Forgets a name; answers the index that it had.
+    pub(crate) fn remove_ref(&mut self, view: &View, ino: Ino, dir: Ino, name: &[u8]) -> Result<u64> {
+        let key = ref_key(ino, dir);
+        let mut refs = self.refs(view, ino, &key)?;
+        if let Some(there) = refs.iter().position(|found| found.name == name) {
+            let index = refs.remove(there).index;
+            let rest = if refs.is_empty() {
+                Change::Delete
+            } else {
+                Change::Bytes(InodeRefs::encode(&refs))
+            };
+            self.set(key, rest);
+            return Ok(index);
+        }
+        let key = extref_key(ino, dir, name);
+        let mut refs = self.extrefs(view, ino, &key)?;
+        let there = refs.iter().position(|found| found.parent == dir && found.name == name);
+        let there = there.ok_or(Error::Item {
+            tree: self.tree(),
+            ino,
+            what: "a directory has a name for it that it does not know",
+        })?;
+        let index = refs.remove(there).index;
+        let rest = if refs.is_empty() {
+            Change::Delete
+        } else {
+            Change::Bytes(InodeExtrefs::encode(&refs))
+        };
+        self.set(key, rest);
+        Ok(index)
+    }
+}
+
+/// What the volume allows in the way of many names for one inode.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RefLimits {
+    pub(crate) item_len_max: usize,
+    pub(crate) extended: bool,
+}

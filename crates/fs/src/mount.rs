@@ -1,0 +1,87 @@
+//! Opening a volume: devices, trees, the subvolume to show, the threads.
+
+use std::sync::Arc;
+
+use buttress_block::Device;
+use buttress_data::{Files, FilesOptions};
+use buttress_format::{Incompat, Ino, TreeId};
+use buttress_txn::{Engine, EngineOptions, View};
+use buttress_volume::{OpenOptions, Volume};
+
+use crate::attr::InodeId;
+use crate::error::{NameError, Result};
+use crate::names::{self, Target};
+use crate::options::MountOptions;
+use crate::shared::Shared;
+
+/// The directory of the root tree in which the default subvolume has its name.
+const ROOT_TREE_DIR: InodeId = InodeId { tree: TreeId::ROOT, ino: Ino(TreeId::ROOT_DIR.0) };
+
+/// Opens a volume and says which directory to show.
+pub(crate) fn open(
+    devices: Vec<Arc<dyn Device>>,
+    options: MountOptions,
+) -> Result<(Arc<Shared>, InodeId)> {
+    let open = OpenOptions { writable: !options.read_only, degraded: options.degraded };
+    let (volume, superblock) = Volume::open(devices, open)?;
+    let volume = Arc::new(volume);
+    let engine_options = EngineOptions {
+        read_only: options.read_only,
+        discard: options.discard,
+        nologreplay: options.nologreplay,
+        ..EngineOptions::default()
+    };
+    let engine = Engine::open(Arc::clone(&volume), superblock.clone(), engine_options)?;
+    let files_options = FilesOptions {
+        max_inline: options.max_inline,
+        no_holes: superblock.incompat.has(Incompat::NO_HOLES),
+    };
+    let files = Files::new(Arc::clone(&engine), Arc::clone(&volume), files_options);
+    let shared = Arc::new(Shared::new(engine, files, volume, superblock, options));
+    let view = shared.engine.view();
+    let root = root(&shared, &view)?;
+    if shared.read_only_reason().is_none() {
+        shared.start_threads();
+    }
+    Ok((shared, root))
+}
+
+/// The top directory of the subvolume that the options ask for.
+fn root(shared: &Shared, view: &View) -> Result<InodeId> {
+    if let Some(path) = &shared.options.subvol {
+        return walk(shared, view, path);
+    }
+    let tree = match shared.options.subvolid {
+        Some(tree) => tree,
+        None => default_subvolume(view)?,
+    };
+    top(shared, view, tree)
+}
+
+fn top(shared: &Shared, view: &View, tree: TreeId) -> Result<InodeId> {
+    Ok(InodeId { tree, ino: shared.tree_info(view, tree)?.root_dir })
+}
+
+fn default_subvolume(view: &View) -> Result<TreeId> {
+    let Some(entry) = names::find(view, ROOT_TREE_DIR, b"default")? else { return Ok(TreeId::FS) };
+    Ok(match names::target(ROOT_TREE_DIR, &entry)? {
+        Target::Subvolume(tree) => tree,
+        Target::Inode(_) => TreeId::FS,
+    })
+}
+
+/// Follows a path of names from the top level; it must end at the top of a subvolume.
+fn walk(shared: &Shared, view: &View, path: &[u8]) -> Result<InodeId> {
+    let mut at = top(shared, view, TreeId::FS)?;
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        let entry = names::find(view, at, name)?.ok_or(NameError::NotFound)?;
+        at = match names::target(at, &entry)? {
+            Target::Inode(id) => id,
+            Target::Subvolume(tree) => top(shared, view, tree)?,
+        };
+    }
+    if at.ino != shared.tree_info(view, at.tree)?.root_dir {
+        return Err(crate::Error::invalid("subvol= names a directory that is no subvolume"));
+    }
+    Ok(at)
+}

@@ -1,0 +1,154 @@
+//! Names in directories: the two items that each name has.
+//!
+//! # On disk
+//!
+//! ```text
+//! (dir, DIR_ITEM, hash of the name)   every entry whose name has that hash, one behind the other
+//! (dir, DIR_INDEX, index)             the one entry that was made with that index
+//! ```
+//!
+//! The first finds a name, the second lists them in the order of their making. A directory's length is
+//! twice the sum of its names' lengths.
+
+use buttress_format::{DirEntry, Ino, Key, Kind, TreeId, limits, name_hash};
+use buttress_txn::View;
+
+use crate::attr::{FileKind, InodeId};
+use crate::batch::{Batch, Change, Current, NOW, entry_len};
+use crate::error::{Error, NameError, Result};
+
+/// Bytes of a node that no item can have: its header, and the item's own head.
+const NODE_OVERHEAD: usize = 101 + 25;
+
+/// Longest item of a tree whose nodes are this long.
+pub(crate) fn item_len_max(nodesize: u32) -> usize {
+    nodesize as usize - NODE_OVERHEAD
+}
+
+/// Refuses names that the format cannot hold, or that mean something else.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > limits::NAME_MAX {
+        return Err(NameError::TooLong.into());
+    }
+    match name {
+        b"" => Err(Error::invalid("an empty name")),
+        b"." | b".." => Err(NameError::Exists.into()),
+        _ if name.contains(&b'/') || name.contains(&0) => {
+            Err(Error::invalid("a name with a slash or a zero byte"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn item_key(dir: Ino, name: &[u8]) -> Key {
+    Key::new(dir.0, Kind::DIR_ITEM, name_hash(name))
+}
+
+/// Reads the entries of an item.
+pub(crate) fn parse(tree: TreeId, ino: Ino, bytes: &[u8]) -> Result<Vec<DirEntry>> {
+    DirEntry::parse_all(bytes).map_err(|source| Error::Format { tree, ino, source })
+}
+
+/// Finds a name.
+pub(crate) fn find(view: &View, dir: InodeId, name: &[u8]) -> Result<Option<DirEntry>> {
+    let Some(item) = view.get(dir.tree, &item_key(dir.ino, name))? else { return Ok(None) };
+    let entries = parse(dir.tree, dir.ino, &item)?;
+    Ok(entries.into_iter().find(|entry| entry.name == name))
+}
+
+/// What an entry leads to: an inode of the same tree, or a subvolume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Inode(InodeId),
+    Subvolume(TreeId),
+}
+
+/// Reads an entry's location.
+pub(crate) fn target(dir: InodeId, entry: &DirEntry) -> Result<Target> {
+    match entry.location.kind {
+        Kind::INODE_ITEM => {
+            Ok(Target::Inode(InodeId { tree: dir.tree, ino: Ino(entry.location.objectid) }))
+        }
+        Kind::ROOT_ITEM => Ok(Target::Subvolume(TreeId(entry.location.objectid))),
+        _ => Err(Error::Item {
+            tree: dir.tree,
+            ino: dir.ino,
+            what: "an entry leads neither to an inode nor to a subvolume",
+        }),
+    }
+}
+
+/// What kind of thing an entry says it leads to.
+pub(crate) fn kind(entry: &DirEntry) -> Option<FileKind> {
+    FileKind::from_mode(entry.kind.mode_bits())
+}
+
+/// The entry of a name that leads to an inode.
+pub(crate) fn entry(name: &[u8], ino: Ino, kind: FileKind) -> DirEntry {
+    DirEntry {
+        location: Key::new(ino.0, Kind::INODE_ITEM, 0),
+        transid: NOW,
+        kind: buttress_format::FileKind::from_mode(kind.mode_bits()),
+        name: name.to_vec(),
+        data: Vec::new(),
+    }
+}
+
+/// What a name adds to its directory's length.
+pub(crate) fn size_of(name: &[u8]) -> u64 {
+    2 * name.len() as u64
+}
+
+impl Batch {
+    /// The entries that share an item with a name.
+    fn entries(&self, view: &View, dir: Ino, key: &Key) -> Result<Vec<DirEntry>> {
+        match self.current(view, key)? {
+            Current::Absent => Ok(Vec::new()),
+            Current::Mine(Change::Names(entries)) => Ok(entries.clone()),
+            Current::Mine(_) => unreachable!("entries are put as entries"),
+            Current::Item(item) => parse(self.tree(), dir, &item),
+        }
+    }
+
+    /// Adds a name to a directory; refuses one that is taken.
+    pub(crate) fn add_name(
+        &mut self,
+        view: &View,
+        dir: Ino,
+        index: u64,
+        entry: DirEntry,
+        item_len_max: usize,
+    ) -> Result<()> {
+        let key = item_key(dir, &entry.name);
+        let mut entries = self.entries(view, dir, &key)?;
+        if entries.iter().any(|there| there.name == entry.name) {
+            return Err(NameError::Exists.into());
+        }
+        let len: usize = entries.iter().map(entry_len).sum();
+        if len + entry_len(&entry) > item_len_max {
+            return Err(NameError::TooBig.into());
+        }
+        self.set(Key::new(dir.0, Kind::DIR_INDEX, index), Change::Names(vec![entry.clone()]));
+        entries.push(entry);
+        self.set(key, Change::Names(entries));
+        Ok(())
+    }
+
+    /// Takes a name from a directory.
+    pub(crate) fn remove_name(
+        &mut self,
+        view: &View,
+        dir: Ino,
+        index: u64,
+        name: &[u8],
+    ) -> Result<()> {
+        let key = item_key(dir, name);
+        let mut entries = self.entries(view, dir, &key)?;
+        let there = entries.iter().position(|entry| entry.name == name);
+        entries.remove(there.ok_or(NameError::NotFound)?);
+        let rest = if entries.is_empty() { Change::Delete } else { Change::Names(entries) };
+        self.set(key, rest);
+        self.set(Key::new(dir.0, Kind::DIR_INDEX, index), Change::Delete);
+        Ok(())
+    }
+}

@@ -1,0 +1,222 @@
+//! The bytes of regular files, and making them durable.
+
+use buttress_format::{InodeFlags, InodeItem, Timespec};
+use buttress_txn::Urgency;
+
+use crate::attr::mode;
+use crate::clock::now;
+use crate::error::{Error, NameError, Result};
+use crate::inode::{FallocateMode, Inode};
+use crate::options::Atime;
+
+/// A day: how old an access time may grow in relative mode.
+const DAY: i64 = 86_400;
+
+/// Buffer of a copy within the volume.
+const COPY_BYTES: usize = 1 << 20;
+
+fn changed(item: &mut InodeItem) {
+    let stamp = now();
+    item.mtime = stamp;
+    item.ctime = stamp;
+}
+
+impl Inode {
+    /// Reads at `offset`; fewer bytes than asked only at the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// `Io`, or `Corrupt` when no mirror has the right checksum.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.cell.expect_regular()?;
+        let len = self.shared().files.read(&self.cell.file, offset, buf)?;
+        self.note_access();
+        Ok(len)
+    }
+
+    /// Updates the access time if the mount wants it; that it cannot is nobody's concern.
+    fn note_access(&self) {
+        let shared = self.shared();
+        let relative = match shared.options.atime {
+            Atime::No => return,
+            Atime::Relative => true,
+            Atime::Strict => false,
+        };
+        let stamp = now();
+        let stale = self.cell.file.with_item(|item| {
+            let older = |time: Timespec| (item.atime.sec, item.atime.nsec) <= (time.sec, time.nsec);
+            let due = older(item.mtime) || older(item.ctime) || item.atime.sec + DAY <= stamp.sec;
+            item.flags & InodeFlags::NOATIME == 0 && (due || !relative)
+        });
+        if stale && self.cell.expect_writable().is_ok() {
+            // Kept in memory; the next change of the inode takes it to disk.
+            self.cell.file.touch(|item| item.atime = stamp);
+        }
+    }
+
+    /// Writes all of `data` at `offset`, into memory; [`Inode::sync`] makes it durable.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace` now, not later; `FileTooBig`, `ReadOnly`.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize> {
+        self.writing(|| self.shared().files.write(&self.cell.file, offset, data, changed))?;
+        Ok(data.len())
+    }
+
+    /// Writes all of `data` at `offset` to the device at once, where it is whole sectors; the rest goes the way
+    /// of [`Inode::write_at`]. Not durable before [`Inode::sync`] either.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Inode::write_at`], and `Io`.
+    pub fn write_direct(&self, offset: u64, data: &[u8]) -> Result<usize> {
+        let files = &self.shared().files;
+        if !files.is_aligned(offset, data.len()) {
+            return self.write_at(offset, data);
+        }
+        self.writing(|| files.write_through(&self.cell.file, offset, data, changed))?;
+        Ok(data.len())
+    }
+
+    /// Runs a change of content: under the lock, once more after the cleaner gave space back, and with
+    /// the inode on the list of dirty ones afterwards.
+    fn writing(&self, write: impl Fn() -> Result<(), buttress_data::Error>) -> Result<()> {
+        let cell = &self.cell;
+        cell.expect_regular()?;
+        cell.expect_writable()?;
+        self.expect_mutable()?;
+        let shared = self.shared();
+        let mut done = {
+            let _lock = cell.lock.write();
+            write()
+        };
+        if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
+            shared.clean_all();
+            shared.write_all();
+            shared.engine.commit()?;
+            let _lock = cell.lock.write();
+            done = write();
+        }
+        if cell.file.is_dirty() {
+            shared.background.enlist(cell);
+        }
+        done?;
+        shared.pace(cell);
+        Ok(())
+    }
+
+    /// Hands dirty data to the device, without waiting for it to be durable.
+    ///
+    /// # Errors
+    ///
+    /// `Io`, `Aborted`.
+    pub fn flush_data(&self) -> Result<()> {
+        Ok(self.shared().files.writeback(&self.cell.file, 0..u64::MAX)?)
+    }
+
+    /// Makes content and attributes durable.
+    ///
+    /// # Errors
+    ///
+    /// `Io`, `Aborted`; the first failure of writing this inode's data in the background, once.
+    pub fn sync(&self) -> Result<()> {
+        let shared = self.shared();
+        if self.cell.expect_writable().is_err() {
+            return shared.engine.aborted().map_or(Ok(()), |_| shared.expect_writable());
+        }
+        let flushed = self.flush_data();
+        if let Some(error) = self.cell.file.take_error() {
+            return Err(buttress_data::Error::Lost(error.into()).into());
+        }
+        flushed?;
+        shared.engine.commit()?;
+        Ok(())
+    }
+
+    /// Allocates, punches or zeroes a range.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace`, `Invalid` for anything but a regular file.
+    pub fn fallocate(&self, offset: u64, len: u64, mode: FallocateMode) -> Result<()> {
+        if len == 0 {
+            return Err(Error::invalid("an empty range"));
+        }
+        let cell = &self.cell;
+        let files = &self.shared().files;
+        self.writing(|| match mode {
+            FallocateMode::Allocate { keep_size } => {
+                files.allocate_range(&cell.file, offset, len, keep_size, changed)
+            }
+            FallocateMode::PunchHole => files.punch_hole(&cell.file, offset, len, changed),
+            FallocateMode::ZeroRange { keep_size } => {
+                files.punch_hole(&cell.file, offset, len, changed)?;
+                files.allocate_range(&cell.file, offset, len, keep_size, changed)
+            }
+        })
+    }
+
+    /// The first offset at or after `offset` that holds data.
+    ///
+    /// # Errors
+    ///
+    /// `NoSuchRange` when there is none.
+    pub fn seek_data(&self, offset: u64) -> Result<u64> {
+        self.cell.expect_regular()?;
+        let found = self.shared().files.seek_data(&self.cell.file, offset)?;
+        Ok(found.ok_or(NameError::NoSuchRange)?)
+    }
+
+    /// The first offset at or after `offset` in a hole; the end of the file is one.
+    ///
+    /// # Errors
+    ///
+    /// `NoSuchRange` at or behind the end of the file.
+    pub fn seek_hole(&self, offset: u64) -> Result<u64> {
+        self.cell.expect_regular()?;
+        let found = self.shared().files.seek_hole(&self.cell.file, offset)?;
+        Ok(found.ok_or(NameError::NoSuchRange)?)
+    }
+
+    /// Copies up to `len` bytes into another file, and says how many; fewer only at the end of this one.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading and writing; `Invalid` for ranges of one file that overlap.
+    pub fn copy_range(&self, offset: u64, target: &Self, target_offset: u64, len: u64) -> Result<u64> {
+        self.cell.expect_regular()?;
+        target.cell.expect_regular()?;
+        if self.id() == target.id() && offset.abs_diff(target_offset) < len {
+            return Err(Error::invalid("a range copied over itself"));
+        }
+        let mut buf = vec![0; usize::try_from(len).unwrap_or(usize::MAX).min(COPY_BYTES)];
+        let mut done = 0;
+        while done < len {
+            let part = usize::try_from(len - done).unwrap_or(usize::MAX).min(buf.len());
+            let read = self.read_at(offset + done, &mut buf[..part])?;
+            if read == 0 {
+                break;
+            }
+            target.write_at(target_offset + done, &buf[..read])?;
+            done += read as u64;
+        }
+        Ok(done)
+    }
+
+    /// Takes set-id bits away, as a write by somebody other than the owner must. For doors that know who writes.
+    ///
+    /// # Errors
+    ///
+    /// `ReadOnly`, `NoSpace`.
+    pub fn drop_set_id(&self) -> Result<()> {
+        let bits = self.cell.file.with_item(|item| item.mode);
+        let group = bits & mode::SETGID != 0 && bits & 0o010 != 0;
+        let drop = (bits & mode::SETUID) | if group { mode::SETGID } else { 0 };
+        if drop == 0 {
+            return Ok(());
+        }
+        self.cell.expect_writable()?;
+        self.shared().put_item(&self.cell, Urgency::Normal, |item| item.mode &= !drop)
+    }
+}

@@ -1,0 +1,214 @@
+//! Making inodes: files, directories, nodes; with a name, or without.
+
+use std::sync::Arc;
+
+use buttress_format::{
+    Body, Compression, FileExtent, Generation, InodeFlags, InodeItem, Key, Kind,
+};
+use buttress_txn::{Urgency, View};
+
+use crate::acl;
+use crate::attr::{FileKind, InodeId, mode};
+use crate::batch::{Batch, Change};
+use crate::cell::{DefaultAcl, InodeCell};
+use crate::clock::now;
+use crate::error::{Error, NameError, Result};
+use crate::inode::Inode;
+use crate::names;
+use crate::orphan;
+
+/// What an inode shall be.
+pub(super) struct Plan<'a> {
+    /// Type and permission bits.
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) rdev: u64,
+    /// Where a symbolic link points.
+    pub(super) target: Option<&'a [u8]>,
+}
+
+impl Inode {
+    /// Makes a regular file, pipe, socket or device node, by the type bits of `mode` (none: a regular file).
+    ///
+    /// # Errors
+    ///
+    /// `Exists`, `NoSpace`, `ReadOnly`.
+    pub fn create(&self, name: &[u8], mode: u32, uid: u32, gid: u32, rdev: u64) -> Result<Self> {
+        let mode = if mode & mode::TYPE == 0 { mode | mode::REGULAR } else { mode };
+        match FileKind::from_mode(mode) {
+            None | Some(FileKind::Directory | FileKind::Symlink) => {
+                return Err(Error::invalid("directories and links are made by calls of their own"));
+            }
+            Some(_) => {}
+        }
+        self.make(name, &Plan { mode, uid, gid, rdev, target: None })
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    ///
+    /// `Exists`, `NoSpace`, `ReadOnly`.
+    pub fn mkdir(&self, name: &[u8], mode: u32, uid: u32, gid: u32) -> Result<Self> {
+        let mode = mode & mode::PERMISSIONS | mode::DIRECTORY;
+        self.make(name, &Plan { mode, uid, gid, rdev: 0, target: None })
+    }
+
+    /// Makes a regular file without a name; [`Inode::link`] may give it one.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace`, `ReadOnly`.
+    pub fn tmpfile(&self, mode: u32, uid: u32, gid: u32) -> Result<Self> {
+        let dir = &self.cell;
+        dir.expect_dir()?;
+        dir.expect_writable()?;
+        let mode = mode & mode::PERMISSIONS | mode::REGULAR;
+        let plan = Plan { mode, uid, gid, rdev: 0, target: None };
+        let view = self.shared().engine.view();
+        let mut batch = Batch::new(dir.tree());
+        let made = self.prepare(&view, &plan, &mut batch, 0)?;
+        batch.set(orphan::key(made.id.ino), Change::Bytes(Vec::new()));
+        let reservation = self.shared().engine.reserve(batch.cost(1), Urgency::Normal)?;
+        let handle = self.shared().engine.begin(reservation);
+        let cell = made.enter(self, handle.generation())?;
+        batch.apply(&handle);
+        cell.file.update(&handle, |_| ());
+        Ok(Self::new(cell))
+    }
+
+    pub(super) fn make(&self, name: &[u8], plan: &Plan<'_>) -> Result<Self> {
+        names::check_name(name)?;
+        let dir = &self.cell;
+        dir.expect_dir()?;
+        dir.expect_writable()?;
+        let shared = self.shared();
+        let _lock = dir.lock.write();
+        dir.expect_linked()?;
+        let view = shared.engine.view();
+        if names::find(&view, dir.id, name)?.is_some() {
+            return Err(NameError::Exists.into());
+        }
+        let mut batch = Batch::new(dir.tree());
+        let made = self.prepare(&view, plan, &mut batch, 1)?;
+        let index = dir.next_index(&view)?;
+        let entry = names::entry(name, made.id.ino, made.kind);
+        let limits = shared.ref_limits();
+        batch.add_name(&view, dir.ino(), index, entry, limits.item_len_max)?;
+        batch.add_first_ref(made.id.ino, dir.ino(), index, name);
+        let stamp = made.item.otime;
+        let reservation = shared.engine.reserve(batch.cost(2), Urgency::Normal)?;
+        let handle = shared.engine.begin(reservation);
+        let cell = made.enter(self, handle.generation())?;
+        batch.apply(&handle);
+        cell.file.update(&handle, |_| ());
+        dir.file.update(&handle, |item| {
+            item.size += names::size_of(name);
+            item.mtime = stamp;
+            item.ctime = stamp;
+        });
+        Ok(Self::new(cell))
+    }
+
+    /// Works out the inode, and gathers the items it has besides its own and its name's.
+    fn prepare(
+        &self,
+        view: &View,
+        plan: &Plan<'_>,
+        batch: &mut Batch,
+        nlink: u32,
+    ) -> Result<Made> {
+        let dir = &self.cell;
+        let shared = self.shared();
+        let ino = shared.engine.next_ino(dir.tree())?;
+        let id = InodeId { tree: dir.tree(), ino };
+        let kind = FileKind::from_mode(plan.mode).ok_or(Error::invalid("a mode without a type"))?;
+        let (dir_mode, dir_gid, dir_flags) =
+            dir.file.with_item(|item| (item.mode, item.gid, item.flags));
+        let inherits_group = dir_mode & mode::SETGID != 0;
+        let mut mode = plan.mode;
+        if inherits_group && kind == FileKind::Directory {
+            mode |= mode::SETGID;
+        }
+        let mut default_acl = DefaultAcl::Absent;
+        if kind != FileKind::Symlink
+            && let Some(list) = acl::default_of(view, dir)?
+        {
+            mode = acl::inherit(&list, mode, kind, id, batch)?;
+            if kind == FileKind::Directory {
+                default_acl = DefaultAcl::Present;
+            }
+        }
+        let stamp = now();
+        let mut item = InodeItem {
+            nlink,
+            uid: plan.uid,
+            gid: if inherits_group { dir_gid } else { plan.gid },
+            mode,
+            rdev: plan.rdev,
+            flags: self.inherited_flags(dir_flags, kind),
+            atime: stamp,
+            ctime: stamp,
+            mtime: stamp,
+            otime: stamp,
+            ..InodeItem::default()
+        };
+        if let Some(target) = plan.target {
+            item.size = target.len() as u64;
+            item.nbytes = target.len() as u64;
+            let extent = FileExtent {
+                generation: Generation(0),
+                ram_bytes: target.len() as u64,
+                compression: Compression::None,
+                body: Body::Inline(target.to_vec()),
+            };
+            batch.set(Key::new(ino.0, Kind::EXTENT_DATA, 0), Change::Extent(extent));
+        }
+        Ok(Made { id, kind, item, default_acl })
+    }
+
+    /// Flags that a new inode takes from its directory and from the mount.
+    fn inherited_flags(&self, dir_flags: u64, kind: FileKind) -> u64 {
+        let mut flags = dir_flags & (InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS);
+        let regular = kind == FileKind::Regular;
+        if dir_flags & InodeFlags::NODATACOW != 0 && (regular || kind == FileKind::Directory) {
+            flags |= InodeFlags::NODATACOW;
+            if regular {
+                flags |= InodeFlags::NODATASUM;
+            }
+        }
+        if regular {
+            let options = &self.shared().options;
+            if options.nodatasum || options.nodatacow {
+                flags |= InodeFlags::NODATASUM;
+            }
+            if options.nodatacow {
+                flags |= InodeFlags::NODATACOW;
+            }
+        }
+        flags
+    }
+}
+
+/// An inode that is about to be made.
+struct Made {
+    id: InodeId,
+    kind: FileKind,
+    item: InodeItem,
+    default_acl: DefaultAcl,
+}
+
+impl Made {
+    /// Makes the cell: known to all before the handle ends, so that nobody reads a second one from the
+    /// trees.
+    fn enter(mut self, dir: &Inode, generation: Generation) -> Result<Arc<InodeCell>> {
+        self.item.generation = generation;
+        let shared = dir.shared();
+        let cell = InodeCell::new(Arc::clone(shared), self.id, self.item, false)?;
+        if self.kind == FileKind::Directory {
+            cell.is_new(self.default_acl);
+        }
+        Ok(shared.cache.enter_new(cell))
+    }
+}

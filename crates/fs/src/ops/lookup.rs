@@ -1,0 +1,53 @@
+//! Finding: names in directories, and the directory above.
+
+use crate::attr::InodeId;
+use crate::cell::InodeCell;
+use crate::error::{NameError, Result};
+use crate::inode::Inode;
+use crate::names::{self, Target};
+use crate::{inode_refs, trees};
+
+impl Inode {
+    /// Finds a name in this directory; crosses into subvolumes.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, or `NotDir` when this is no directory.
+    pub fn lookup(&self, name: &[u8]) -> Result<Self> {
+        self.cell.expect_dir()?;
+        if name.len() > buttress_format::limits::NAME_MAX {
+            return Err(NameError::TooLong.into());
+        }
+        let view = self.shared().engine.view();
+        let entry = names::find(&view, self.id(), name)?.ok_or(NameError::NotFound)?;
+        let id = match names::target(self.id(), &entry)? {
+            Target::Inode(id) => id,
+            Target::Subvolume(tree) => {
+                InodeId { tree, ino: self.shared().tree_info(&view, tree)?.root_dir }
+            }
+        };
+        drop(view);
+        self.shared().cell(id).map(Self::new)
+    }
+
+    /// Where `..` leads: the directory this directory has its name in.
+    ///
+    /// # Errors
+    ///
+    /// `NotDir`; for a nameless directory `NotFound`.
+    pub fn parent(&self) -> Result<InodeId> {
+        self.cell.expect_dir()?;
+        above(&self.cell)
+    }
+}
+
+/// The directory above a directory; the top level's is itself.
+pub(super) fn above(cell: &InodeCell) -> Result<InodeId> {
+    let view = cell.shared.engine.view();
+    let id = cell.id;
+    if id.ino == cell.shared.tree_info(&view, id.tree)?.root_dir {
+        return Ok(trees::place(&view, id.tree)?.map_or(id, |(dir, _)| dir));
+    }
+    let (ino, _) = inode_refs::place(&view, id)?.ok_or(NameError::NotFound)?;
+    Ok(InodeId { tree: id.tree, ino })
+}

@@ -1,0 +1,51 @@
+//! Listing a directory.
+
+use std::ops::ControlFlow;
+
+use buttress_format::{Key, Kind};
+
+use crate::attr::{FileKind, InodeId};
+use crate::error::Result;
+use crate::inode::{DirEntry, Inode};
+use crate::names::{self, Target};
+
+impl Inode {
+    /// Lists the names behind `cookie` (0 for all) in the order of their creation, until `visit` breaks.
+    ///
+    /// A name that is there from the first call to the last is listed once, whatever comes and goes beside
+    /// it. Nothing is locked: `visit` may call anything.
+    ///
+    /// # Errors
+    ///
+    /// `NotDir`, or what reading the tree met.
+    pub fn read_dir(
+        &self,
+        cookie: u64,
+        mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.cell.expect_dir()?;
+        let Some(first) = cookie.checked_add(1) else { return Ok(()) };
+        let view = self.shared().engine.view();
+        let id = self.id();
+        let low = Key::new(id.ino.0, Kind::DIR_INDEX, first);
+        let high = Key::new(id.ino.0, Kind::DIR_INDEX, u64::MAX);
+        for found in view.range(id.tree, low, high) {
+            let (key, item) = found?;
+            for entry in names::parse(id.tree, id.ino, &item)? {
+                let (target, kind) = match names::target(id, &entry)? {
+                    Target::Inode(target) => (target, names::kind(&entry)),
+                    Target::Subvolume(tree) => {
+                        let Ok(info) = self.shared().tree_info(&view, tree) else { continue };
+                        (InodeId { tree, ino: info.root_dir }, Some(FileKind::Directory))
+                    }
+                };
+                let Some(kind) = kind else { continue };
+                let entry = DirEntry { name: &entry.name, id: target, kind, cookie: key.offset };
+                if visit(entry).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}

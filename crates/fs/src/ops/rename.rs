@@ -1,0 +1,240 @@
+//! Moving names: within a directory, across directories, over other names, and two for each other.
+//!
+//! # Invariants
+//!
+//! - **R1** No directory comes to lie below itself: while a directory moves to another one, no other does
+//!   (`Shared::moving`), and the way up from the new place is walked first.
+
+use std::sync::Arc;
+
+use buttress_format::DirEntry;
+use buttress_txn::{Urgency, View};
+
+use super::lookup::above;
+use super::unlink::{drop_name, is_empty};
+use crate::attr::FileKind;
+use crate::batch::Batch;
+use crate::cell::InodeCell;
+use crate::clock::now;
+use crate::error::{Error, NameError, Result};
+use crate::inode::{DEPTH_MAX, Inode, RenameFlags};
+use crate::lock_set::LockSet;
+use crate::names::{self, Target};
+
+/// One side of a rename.
+struct Side<'a> {
+    dir: &'a Arc<InodeCell>,
+    name: &'a [u8],
+}
+
+impl Side<'_> {
+    fn find(&self, view: &View) -> Result<Option<DirEntry>> {
+        names::find(view, self.dir.id, self.name)
+    }
+
+    fn cell(&self, entry: &DirEntry) -> Result<Arc<InodeCell>> {
+        match names::target(self.dir.id, entry)? {
+            Target::Inode(id) => self.dir.shared.cell(id),
+            Target::Subvolume(_) => Err(Error::unsupported("renaming a subvolume")),
+        }
+    }
+}
+
+fn location(entry: Option<&DirEntry>) -> Option<buttress_format::Key> {
+    entry.map(|entry| entry.location)
+}
+
+impl Inode {
+    /// Moves the name `old` of this directory to `new` in `target`.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `Exists`, `NotEmpty`, `CrossDevice`; `Invalid` when a directory would come to lie below
+    /// itself.
+    pub fn rename(&self, old: &[u8], target: &Self, new: &[u8], flags: RenameFlags) -> Result<()> {
+        names::check_name(new)?;
+        let source = Side { dir: &self.cell, name: old };
+        let target = Side { dir: &target.cell, name: new };
+        for side in [&source, &target] {
+            side.dir.expect_dir()?;
+            side.dir.expect_writable()?;
+        }
+        if source.dir.tree() != target.dir.tree() {
+            return Err(NameError::CrossDevice.into());
+        }
+        let across = source.dir.id != target.dir.id;
+        let _moving = across.then(|| self.shared().moving.lock());
+        loop {
+            let view = self.shared().engine.view();
+            let (from, to) = (source.find(&view)?, target.find(&view)?);
+            drop(view);
+            let moved = source.cell(from.as_ref().ok_or(NameError::NotFound)?)?;
+            let replaced = to.as_ref().map(|entry| target.cell(entry)).transpose()?;
+            if across {
+                check_ways(&source, &target, &moved, replaced.as_ref(), flags)?;
+            }
+            let _locks =
+                LockSet::new([Some(source.dir), Some(target.dir), Some(&moved), replaced.as_ref()]);
+            let view = self.shared().engine.view();
+            if location(source.find(&view)?.as_ref()) != location(from.as_ref())
+                || location(target.find(&view)?.as_ref()) != location(to.as_ref())
+            {
+                continue;
+            }
+            target.dir.expect_linked()?;
+            let Some(replaced) = replaced else {
+                if flags.exchange {
+                    return Err(NameError::NotFound.into());
+                }
+                return move_name(&view, &source, &target, &moved, None);
+            };
+            if flags.no_replace {
+                return Err(NameError::Exists.into());
+            }
+            if replaced.id == moved.id {
+                return Ok(());
+            }
+            if flags.exchange {
+                return exchange(&view, &source, &target, &moved, &replaced);
+            }
+            check_replaceable(&view, &moved, &replaced)?;
+            return move_name(&view, &source, &target, &moved, Some(&replaced));
+        }
+    }
+}
+
+fn check_replaceable(view: &View, moved: &InodeCell, replaced: &InodeCell) -> Result<()> {
+    match (moved.kind == FileKind::Directory, replaced.kind == FileKind::Directory) {
+        (true, false) => Err(NameError::NotDir.into()),
+        (false, true) => Err(NameError::IsDir.into()),
+        (true, true) if !is_empty(view, replaced)? => Err(NameError::NotEmpty.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses to move a directory below itself (R1).
+fn check_ways(
+    source: &Side<'_>,
+    target: &Side<'_>,
+    moved: &Arc<InodeCell>,
+    replaced: Option<&Arc<InodeCell>>,
+    flags: RenameFlags,
+) -> Result<()> {
+    if moved.kind == FileKind::Directory {
+        check_way(moved, target.dir)?;
+    }
+    match replaced {
+        Some(replaced) if flags.exchange && replaced.kind == FileKind::Directory => {
+            check_way(replaced, source.dir)
+        }
+        // A directory cannot take the place of one that it lies in.
+        Some(replaced) if replaced.kind == FileKind::Directory => {
+            check_way(replaced, source.dir).map_err(|_| NameError::NotEmpty.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_way(moved: &Arc<InodeCell>, dir: &Arc<InodeCell>) -> Result<()> {
+    let mut at = Arc::clone(dir);
+    for _ in 0..DEPTH_MAX {
+        if at.id == moved.id {
+            return Err(Error::invalid("a directory cannot be moved below itself"));
+        }
+        let up = above(&at)?;
+        if up == at.id || up.tree != moved.tree() {
+            return Ok(());
+        }
+        at = at.shared.cell(up)?;
+    }
+    Err(Error::Item { tree: dir.tree(), ino: dir.ino(), what: "the way up from it does not end" })
+}
+
+fn move_name(
+    view: &View,
+    source: &Side<'_>,
+    target: &Side<'_>,
+    moved: &Arc<InodeCell>,
+    replaced: Option<&Arc<InodeCell>>,
+) -> Result<()> {
+    let shared = &source.dir.shared;
+    let mut batch = Batch::new(source.dir.tree());
+    let mut last = false;
+    if let Some(replaced) = replaced {
+        let index = batch.remove_ref(view, replaced.ino(), target.dir.ino(), target.name)?;
+        batch.remove_name(view, target.dir.ino(), index, target.name)?;
+        last = drop_name(replaced, &mut batch);
+    }
+    take(view, source, moved, &mut batch)?;
+    give(view, target, moved, &mut batch)?;
+    let stamp = now();
+    let urgency = if replaced.is_some() { Urgency::Frees } else { Urgency::Normal };
+    let reservation = shared.engine.reserve(batch.cost(4), urgency)?;
+    let handle = shared.engine.begin(reservation);
+    batch.apply(&handle);
+    moved.file.update(&handle, |item| item.ctime = stamp);
+    if let Some(replaced) = replaced {
+        replaced.file.update(&handle, |item| {
+            item.nlink = if last { 0 } else { item.nlink.saturating_sub(1) };
+            item.ctime = stamp;
+        });
+    }
+    source.dir.file.update(&handle, |item| {
+        item.size = item.size.saturating_sub(names::size_of(source.name));
+        item.mtime = stamp;
+        item.ctime = stamp;
+    });
+    target.dir.file.update(&handle, |item| {
+        if replaced.is_none() {
+            item.size += names::size_of(target.name);
+        }
+        item.mtime = stamp;
+        item.ctime = stamp;
+    });
+    Ok(())
+}
+
+fn exchange(
+    view: &View,
+    source: &Side<'_>,
+    target: &Side<'_>,
+    first: &Arc<InodeCell>,
+    second: &Arc<InodeCell>,
+) -> Result<()> {
+    let shared = &source.dir.shared;
+    let mut batch = Batch::new(source.dir.tree());
+    take(view, source, first, &mut batch)?;
+    take(view, target, second, &mut batch)?;
+    give(view, target, first, &mut batch)?;
+    give(view, source, second, &mut batch)?;
+    let stamp = now();
+    let reservation = shared.engine.reserve(batch.cost(4), Urgency::Normal)?;
+    let handle = shared.engine.begin(reservation);
+    batch.apply(&handle);
+    for cell in [first, second] {
+        cell.file.update(&handle, |item| item.ctime = stamp);
+    }
+    // Each directory loses one name and gets it back: only its times change.
+    for dir in [source.dir, target.dir] {
+        dir.file.update(&handle, |item| {
+            item.mtime = stamp;
+            item.ctime = stamp;
+        });
+    }
+    Ok(())
+}
+
+/// Gathers the loss of a name.
+fn take(view: &View, side: &Side<'_>, cell: &InodeCell, batch: &mut Batch) -> Result<()> {
+    let index = batch.remove_ref(view, cell.ino(), side.dir.ino(), side.name)?;
+    batch.remove_name(view, side.dir.ino(), index, side.name)
+}
+
+/// Gathers the gain of a name.
+fn give(view: &View, side: &Side<'_>, cell: &InodeCell, batch: &mut Batch) -> Result<()> {
+    let limits = side.dir.shared.ref_limits();
+    let index = side.dir.next_index(view)?;
+    let entry = names::entry(side.name, cell.ino(), cell.kind);
+    batch.add_name(view, side.dir.ino(), index, entry, limits.item_len_max)?;
+    batch.add_ref(view, cell.ino(), side.dir.ino(), index, side.name, limits)
+}

@@ -1,0 +1,109 @@
+//! Taking names away.
+
+use std::sync::Arc;
+
+use buttress_format::{DirEntry, Key, Kind};
+use buttress_txn::{Urgency, View};
+
+use crate::attr::FileKind;
+use crate::batch::{Batch, Change};
+use crate::cell::InodeCell;
+use crate::clock::now;
+use crate::error::{Error, NameError, Result};
+use crate::inode::Inode;
+use crate::lock_set::LockSet;
+use crate::names::{self, Target};
+use crate::orphan;
+
+impl Inode {
+    /// Takes a name away from anything but a directory.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `IsDir`.
+    pub fn unlink(&self, name: &[u8]) -> Result<()> {
+        self.remove(name, false)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `NotDir`, `NotEmpty`.
+    pub fn rmdir(&self, name: &[u8]) -> Result<()> {
+        self.remove(name, true)
+    }
+
+    fn remove(&self, name: &[u8], directory: bool) -> Result<()> {
+        let dir = &self.cell;
+        dir.expect_dir()?;
+        dir.expect_writable()?;
+        let shared = self.shared();
+        loop {
+            let found = names::find(&shared.engine.view(), dir.id, name)?;
+            let entry = found.ok_or(NameError::NotFound)?;
+            let cell = self.entry_cell(&entry, directory)?;
+            let _locks = LockSet::new([Some(dir), Some(&cell), None, None]);
+            let view = shared.engine.view();
+            let still = names::find(&view, dir.id, name)?;
+            if still.is_none_or(|still| still.location != entry.location) {
+                // Renamed or replaced before the locks were ours.
+                continue;
+            }
+            if directory && !is_empty(&view, &cell)? {
+                return Err(NameError::NotEmpty.into());
+            }
+            let mut batch = Batch::new(dir.tree());
+            let index = batch.remove_ref(&view, cell.ino(), dir.ino(), name)?;
+            batch.remove_name(&view, dir.ino(), index, name)?;
+            let last = drop_name(&cell, &mut batch);
+            let stamp = now();
+            let reservation = shared.engine.reserve(batch.cost(2), Urgency::Frees)?;
+            let handle = shared.engine.begin(reservation);
+            batch.apply(&handle);
+            cell.file.update(&handle, |item| {
+                item.nlink = if last { 0 } else { item.nlink.saturating_sub(1) };
+                item.ctime = stamp;
+            });
+            dir.file.update(&handle, |item| {
+                item.size = item.size.saturating_sub(names::size_of(name));
+                item.mtime = stamp;
+                item.ctime = stamp;
+            });
+            return Ok(());
+        }
+    }
+
+    /// The inode behind an entry that is to go.
+    fn entry_cell(&self, entry: &DirEntry, directory: bool) -> Result<Arc<InodeCell>> {
+        let id = match names::target(self.id(), entry)? {
+            Target::Inode(id) => id,
+            Target::Subvolume(_) if directory => {
+                return Err(Error::unsupported("removing a subvolume by rmdir"));
+            }
+            Target::Subvolume(_) => return Err(NameError::IsDir.into()),
+        };
+        let cell = self.shared().cell(id)?;
+        match (cell.kind == FileKind::Directory, directory) {
+            (true, false) => Err(NameError::IsDir.into()),
+            (false, true) => Err(NameError::NotDir.into()),
+            _ => Ok(cell),
+        }
+    }
+}
+
+/// Whether a directory has no name in it. To be asked with its lock held.
+pub(super) fn is_empty(view: &View, cell: &InodeCell) -> Result<bool> {
+    let low = Key::new(cell.ino().0, Kind::DIR_INDEX, 0);
+    let high = Key::new(cell.ino().0, Kind::DIR_INDEX, u64::MAX);
+    Ok(view.at_or_after(cell.tree(), &low, &high)?.is_none())
+}
+
+/// Says whether an inode is about to lose its last name, and if so gathers the orphan item it gets.
+pub(super) fn drop_name(cell: &InodeCell, batch: &mut Batch) -> bool {
+    let last = cell.kind == FileKind::Directory || cell.nlink() <= 1;
+    if last {
+        batch.set(orphan::key(cell.ino()), Change::Bytes(Vec::new()));
+    }
+    last
+}

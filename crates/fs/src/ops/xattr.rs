@@ -1,0 +1,156 @@
+//! Extended attributes: names and values beside an inode.
+//!
+//! # On disk
+//!
+//! `(ino, XATTR_ITEM, hash of the name)` holds every attribute whose name has that hash, in the layout of
+//! directory entries; name and value together must fit one item.
+
+use buttress_format::{DirEntry, FileKind as DiskKind, Ino, Key, Kind, limits, name_hash};
+use buttress_txn::{Urgency, View};
+
+use crate::acl;
+use crate::attr::InodeId;
+use crate::batch::{Batch, Change, NOW, entry_len};
+use crate::cell::{DefaultAcl, InodeCell};
+use crate::clock::now;
+use crate::error::{Error, NameError, Result};
+use crate::inode::{Inode, XattrFlags};
+use crate::names;
+
+pub(crate) fn key(ino: Ino, name: &[u8]) -> Key {
+    Key::new(ino.0, Kind::XATTR_ITEM, name_hash(name))
+}
+
+/// An attribute as its item has it.
+pub(crate) fn attribute(name: &[u8], value: &[u8]) -> DirEntry {
+    DirEntry {
+        location: Key::new(0, Kind(0), 0),
+        transid: NOW,
+        kind: DiskKind::Xattr,
+        name: name.to_vec(),
+        data: value.to_vec(),
+    }
+}
+
+fn entries(view: &View, id: InodeId, name: &[u8]) -> Result<Vec<DirEntry>> {
+    match view.get(id.tree, &key(id.ino, name))? {
+        None => Ok(Vec::new()),
+        Some(item) => names::parse(id.tree, id.ino, &item),
+    }
+}
+
+/// Reads an attribute.
+pub(crate) fn read(view: &View, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    let found = entries(view, id, name)?.into_iter().find(|entry| entry.name == name);
+    Ok(found.map(|entry| entry.data))
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > limits::NAME_MAX {
+        return Err(NameError::TooLong.into());
+    }
+    if name.is_empty() || name.contains(&0) {
+        return Err(Error::invalid("an empty attribute name, or one with a zero byte"));
+    }
+    Ok(())
+}
+
+impl Inode {
+    /// Reads an extended attribute by its full name (`user.colour`).
+    ///
+    /// # Errors
+    ///
+    /// `NoAttribute`.
+    pub fn xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        check_name(name)?;
+        let view = self.shared().engine.view();
+        Ok(read(&view, self.id(), name)?.ok_or(NameError::NoAttribute)?)
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    ///
+    /// `Exists` or `NoAttribute` by `flags`; `TooBig`, `NoSpace`.
+    pub fn set_xattr(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        check_name(name)?;
+        self.change_xattr(name, |entries| {
+            let there = entries.iter().position(|entry| entry.name == name);
+            match there {
+                Some(_) if flags.create => return Err(NameError::Exists.into()),
+                None if flags.replace => return Err(NameError::NoAttribute.into()),
+                Some(there) => entries[there] = attribute(name, value),
+                None => entries.push(attribute(name, value)),
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    ///
+    /// `NoAttribute`.
+    pub fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        self.change_xattr(name, |entries| {
+            let there = entries.iter().position(|entry| entry.name == name);
+            entries.remove(there.ok_or(NameError::NoAttribute)?);
+            Ok(())
+        })
+    }
+
+    fn change_xattr(
+        &self,
+        name: &[u8],
+        change: impl FnOnce(&mut Vec<DirEntry>) -> Result<()>,
+    ) -> Result<()> {
+        let cell = &self.cell;
+        cell.expect_writable()?;
+        let shared = self.shared();
+        let _lock = cell.lock.write();
+        let view = shared.engine.view();
+        let mut entries = entries(&view, cell.id, name)?;
+        change(&mut entries)?;
+        let len: usize = entries.iter().map(entry_len).sum();
+        if len > shared.ref_limits().item_len_max {
+            return Err(NameError::TooBig.into());
+        }
+        let present = entries.iter().any(|entry| entry.name == name);
+        let mut batch = Batch::new(cell.tree());
+        let rest = if entries.is_empty() { Change::Delete } else { Change::Names(entries) };
+        batch.set(key(cell.ino(), name), rest);
+        let urgency = if present { Urgency::Normal } else { Urgency::Frees };
+        let reservation = shared.engine.reserve(batch.cost(1), urgency)?;
+        let handle = shared.engine.begin(reservation);
+        batch.apply(&handle);
+        cell.file.update(&handle, |item| item.ctime = now());
+        note_acl(cell, name, present);
+        Ok(())
+    }
+
+    /// The full names of all extended attributes.
+    ///
+    /// # Errors
+    ///
+    /// What reading the tree met.
+    pub fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
+        let view = self.shared().engine.view();
+        let id = self.id();
+        let low = Key::new(id.ino.0, Kind::XATTR_ITEM, 0);
+        let high = Key::new(id.ino.0, Kind::XATTR_ITEM, u64::MAX);
+        let mut found = Vec::new();
+        for item in view.range(id.tree, low, high) {
+            let entries = names::parse(id.tree, id.ino, &item?.1)?;
+            found.extend(entries.into_iter().map(|entry| entry.name));
+        }
+        Ok(found)
+    }
+}
+
+/// A directory remembers whether it has a default list, so that creating need not look.
+fn note_acl(cell: &InodeCell, name: &[u8], present: bool) {
+    if name == acl::DEFAULT {
+        cell.set_default_acl(if present { DefaultAcl::Present } else { DefaultAcl::Absent });
+    }
+}

@@ -1,0 +1,148 @@
+//! What everything that is mounted shares.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use buttress_data::Files;
+use buttress_format::{Incompat, InodeItem, Key, Kind, Superblock, TreeId};
+use buttress_txn::{Engine, Urgency, View};
+use buttress_volume::Volume;
+use parking_lot::Mutex;
+
+use crate::attr::InodeId;
+use crate::background::Background;
+use crate::cell::InodeCell;
+use crate::error::{Error, NameError, Result};
+use crate::inode_cache::{Entered, InodeCache};
+use crate::inode_refs::RefLimits;
+use crate::names::item_len_max;
+use crate::options::MountOptions;
+use crate::orphan;
+use crate::trees::{TreeInfo, Trees};
+
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) files: Files,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) superblock: Superblock,
+    pub(crate) options: MountOptions,
+    pub(crate) trees: Trees,
+    pub(crate) cache: InodeCache,
+    pub(crate) background: Background,
+    /// Held while a directory moves: the way up from a directory stays what it is meanwhile.
+    pub(crate) moving: Mutex<()>,
+    closed: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        files: Files,
+        volume: Arc<Volume>,
+        superblock: Superblock,
+        options: MountOptions,
+    ) -> Self {
+        Self {
+            engine,
+            files,
+            volume,
+            superblock,
+            options,
+            trees: Trees::default(),
+            cache: InodeCache::new(),
+            background: Background::default(),
+            moving: Mutex::new(()),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Why nothing can be changed, if nothing can.
+    pub(crate) fn read_only_reason(&self) -> Option<String> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Some("it was closed".to_owned());
+        }
+        if self.options.read_only {
+            return Some("it was mounted read-only".to_owned());
+        }
+        self.engine.read_only()
+    }
+
+    pub(crate) fn expect_writable(&self) -> Result<()> {
+        if let Some(cause) = self.engine.aborted() {
+            return Err(buttress_txn::Error::Aborted(cause).into());
+        }
+        match self.read_only_reason() {
+            None => Ok(()),
+            Some(why) => Err(Error::read_only("the filesystem", why)),
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// What the volume allows in the way of names.
+    pub(crate) fn ref_limits(&self) -> RefLimits {
+        RefLimits {
+            item_len_max: item_len_max(self.superblock.nodesize),
+            extended: self.superblock.incompat.has(Incompat::EXTENDED_IREF),
+        }
+    }
+
+    /// What is known of a subvolume; whoever asks first sends its orphans to the cleaner.
+    pub(crate) fn tree_info(&self, view: &View, tree: TreeId) -> Result<TreeInfo> {
+        let (info, first) = self.trees.info(view, tree)?;
+        if first && !info.read_only && self.expect_writable().is_ok() {
+            for id in orphan::list(view, tree)? {
+                self.background.clean_later(id);
+            }
+        }
+        Ok(info)
+    }
+
+    /// The cell of an inode that has a name, or a user.
+    pub(crate) fn cell(self: &Arc<Self>, id: InodeId) -> Result<Arc<InodeCell>> {
+        loop {
+            let seen = match self.cache.find(id) {
+                Ok(cell) => return Ok(cell),
+                Err(seen) => seen,
+            };
+            let view = self.engine.view();
+            let info = self.tree_info(&view, id.tree)?;
+            let item = read_item(&view, id)?.ok_or(NameError::NotFound)?;
+            if item.nlink == 0 {
+                return Err(NameError::NotFound.into());
+            }
+            let cell = InodeCell::new(Arc::clone(self), id, item, info.read_only)?;
+            if let Entered::Cell(cell) = self.cache.enter(cell, seen) {
+                return Ok(cell);
+            }
+        }
+    }
+
+    /// Puts nothing but the inode item of a cell, changed.
+    pub(crate) fn put_item(
+        &self,
+        cell: &InodeCell,
+        urgency: Urgency,
+        change: impl FnOnce(&mut InodeItem),
+    ) -> Result<()> {
+        let cost = buttress_txn::Cost { items: 1, bytes: 160 };
+        let handle = self.engine.begin(self.engine.reserve(cost, urgency)?);
+        cell.file.update(&handle, change);
+        Ok(())
+    }
+}
+
+/// Reads an inode item.
+pub(crate) fn read_item(view: &View, id: InodeId) -> Result<Option<InodeItem>> {
+    let Some(item) = view.get(id.tree, &Key::new(id.ino.0, Kind::INODE_ITEM, 0))? else {
+        return Ok(None);
+    };
+    let item = InodeItem::parse(&item).map_err(|source| Error::Format {
+        tree: id.tree,
+        ino: id.ino,
+        source,
+    })?;
+    Ok(Some(item))
+}
