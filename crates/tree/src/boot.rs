@@ -55,10 +55,8 @@ pub fn load_chunks(store: &Store, superblock: &Superblock) -> Result<ChunkTree> 
         cursor.advance()?;
     }
     let volume = store.volume();
-    for chunk in &found.chunks {
-        if volume.chunk_at(chunk.logical).is_none() {
-            volume.add_chunk(chunk.clone())?;
-        }
-    }
+    let missing =
+        found.chunks.iter().filter(|c| volume.chunk_at(c.logical).is_none()).cloned().collect();
+    volume.add_chunks(missing)?;
     Ok(found)
 }
