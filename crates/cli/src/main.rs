@@ -1,3 +1,54 @@
-//! The `buttress` program.
+//! The `buttress` program: btrfs volumes without the kernel.
 
-fn main() {}
+mod commands;
+mod exit;
+mod image;
+mod inspect;
+mod listing;
+mod location;
+mod size;
+mod transfer;
+mod ui;
+mod when;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::commands::Command;
+use crate::exit::Exit;
+use crate::ui::Ui;
+
+/// Makes, mounts, reads and writes btrfs volumes without the kernel.
+#[derive(Debug, Parser)]
+#[command(name = "buttress", version, max_term_width = 100, arg_required_else_help = true)]
+struct Cli {
+    /// Print JSON, for scripts.
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    watch();
+    let ui = Ui::new(cli.json);
+    match cli.command.run(&ui) {
+        Ok(exit) => ExitCode::from(exit as u8),
+        Err(failure) if failure.is_closed_pipe() => ExitCode::from(Exit::Success as u8),
+        Err(failure) => {
+            ui.note(failure.to_string());
+            ExitCode::from(failure.exit as u8)
+        }
+    }
+}
+
+/// Shows the spans and events that `BUTTRESS_LOG` asks for (`info`, `buttress_txn=debug`);
+/// warnings otherwise.
+fn watch() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("BUTTRESS_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

@@ -1,0 +1,80 @@
+//! The verbs. Each has its own file: what it takes, and what it does.
+
+mod cat;
+mod cp;
+mod demo;
+mod df;
+mod dump;
+mod info;
+mod ln;
+mod ls;
+mod mkdir;
+mod mkfs;
+mod mount;
+mod mv;
+mod rm;
+mod stat;
+mod tree;
+
+use clap::Subcommand;
+
+use crate::exit::{Exit, Result};
+use crate::ui::Ui;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make a volume on an image file or a block device.
+    Mkfs(mkfs::Args),
+    /// Mount a volume through FUSE.
+    Mount(mount::Args),
+    /// List a directory of a volume.
+    Ls(ls::Args),
+    /// Print files of a volume.
+    Cat(cat::Args),
+    /// Copy files into a volume, out of it, or within it.
+    Cp(cp::Args),
+    /// Make directories in a volume.
+    Mkdir(mkdir::Args),
+    /// Remove files and directories from a volume.
+    Rm(rm::Args),
+    /// Rename within a volume.
+    Mv(mv::Args),
+    /// Make hard or symbolic links in a volume.
+    Ln(ln::Args),
+    /// Show everything about one file of a volume.
+    Stat(stat::Args),
+    /// Show how full a volume is.
+    Df(df::Args),
+    /// Draw a directory of a volume as a tree.
+    Tree(tree::Args),
+    /// Show superblock, features, devices, space and trees of a volume.
+    Info(info::Args),
+    /// Print the items of the trees, in the words of `btrfs inspect-internal dump-tree`.
+    Dump(dump::Args),
+    /// Make a volume, mount it, put it to work, and show what happens.
+    Demo(demo::Args),
+}
+
+impl Command {
+    /// Does it.
+    pub(crate) fn run(self, ui: &Ui) -> Result<Exit> {
+        match self {
+            Self::Mkfs(args) => mkfs::run(args, ui),
+            Self::Mount(args) => mount::run(args, ui),
+            Self::Ls(args) => ls::run(args, ui),
+            Self::Cat(args) => cat::run(args, ui),
+            Self::Cp(args) => cp::run(args, ui),
+            Self::Mkdir(args) => mkdir::run(args, ui),
+            Self::Rm(args) => rm::run(args, ui),
+            Self::Mv(args) => mv::run(args, ui),
+            Self::Ln(args) => ln::run(args, ui),
+            Self::Stat(args) => stat::run(args, ui),
+            Self::Df(args) => df::run(args, ui),
+            Self::Tree(args) => tree::run(args, ui),
+            Self::Info(args) => info::run(args, ui),
+            Self::Dump(args) => dump::run(args, ui),
+            Self::Demo(args) => demo::run(args, ui),
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! `buttress cp`: copies between the host and volumes, in all directions.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use buttress_fs::{ErrorKind, FileKind, Filesystem, Inode, NameError};
+
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::image::{self, Access, Devices};
+use crate::location::{Location, VolumePath};
+use crate::transfer::{Export, Import, Job, Keep, copy_within, open_dir, survey};
+use crate::ui::Ui;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What to copy: host paths or IMG:/path.
+    ///
+    /// A host file that exists under the name as it is written is that file, whatever colons it has.
+    #[arg(required = true)]
+    sources: Vec<OsString>,
+    /// Where to: a host path or IMG:/path; an existing directory is copied into.
+    target: OsString,
+    /// Copy directories and everything in them.
+    #[arg(long, short)]
+    recursive: bool,
+    /// Keep modes and times.
+    #[arg(long, short)]
+    preserve: bool,
+    /// Keep everything: recursive, with owners, modes, times, extended attributes and hard links.
+    #[arg(long, short)]
+    archive: bool,
+    #[command(flatten)]
+    devices: Devices,
+}
+
+/// Volumes in use, each opened once.
+struct Volumes {
+    devices: Devices,
+    open: HashMap<PathBuf, Filesystem>,
+}
+
+impl Volumes {
+    fn get(&mut self, image: &Path, access: Access) -> Result<Filesystem> {
+        if let Some(fs) = self.open.get(image) {
+            return Ok(fs.clone());
+        }
+        let fs = image::open(image, &self.devices, access)?;
+        self.open.insert(image.to_owned(), fs.clone());
+        Ok(fs)
+    }
+}
+
+pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
+    let keep = Keep { attributes: args.preserve || args.archive, everything: args.archive };
+    let recursive = args.recursive || args.archive;
+    let sources: Vec<Location> = args.sources.iter().map(|s| Location::parse(s)).collect();
+    let target = Location::parse(&args.target);
+    let on_host = |place: &Location| matches!(place, Location::Host(_));
+    if on_host(&target) && sources.iter().all(on_host) {
+        let what = "neither side names a volume as IMG:/path; cp does that better";
+        return Err(Failure::new(Exit::Usage, what));
+    }
+    let mut volumes = Volumes { devices: args.devices, open: HashMap::new() };
+    // The target first: a volume that is both is opened for writing.
+    let target = match &target {
+        Location::Host(path) => Target::host(path)?,
+        Location::Volume(place) => {
+            Target::volume(volumes.get(&place.image, Access::Write)?, place)?
+        }
+    };
+    if sources.len() > 1 && target.name().is_some() {
+        let what = "several sources need a directory as target";
+        return Err(Failure::new(Exit::Usage, what));
+    }
+    let bar = ui.bytes_bar("copying", total(&sources)?);
+    bar.tick();
+    let mut job = Job::new(keep, recursive, &bar);
+    for source in &sources {
+        one(&mut job, source, &target, &mut volumes)?;
+    }
+    let tally = job.tally;
+    drop(target);
+    for (path, fs) in volumes.open {
+        image::close(fs, &path)?;
+    }
+    drop(bar);
+    if ui.json() {
+        ui.document(&serde_json::json!({
+            "files": tally.files,
+            "directories": tally.directories,
+            "others": tally.others,
+            "bytes": tally.bytes,
+        }))?;
+    }
+    Ok(Exit::Success)
+}
+
+/// Bytes on the host to be copied; what lies in volumes is not counted beforehand.
+fn total(sources: &[Location]) -> Result<u64> {
+    let mut bytes = 0;
+    for source in sources {
+        let Location::Host(path) = source else { continue };
+        let metadata = path.symlink_metadata().context(|| path.display().to_string())?;
+        bytes += if metadata.is_dir() {
+            survey(open_dir(path)?, &|_| false)?.file_bytes
+        } else if metadata.is_file() {
+            metadata.len()
+        } else {
+            0
+        };
+    }
+    Ok(bytes)
+}
+
+/// Where copies go: a directory, and the name there unless the sources' names are to be used.
+enum Target {
+    Host { dir: OwnedFd, name: Option<OsString> },
+    Volume { fs: Filesystem, dir: Inode, name: Option<Vec<u8>> },
+}
+
+impl Target {
+    fn host(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            return Ok(Self::Host { dir: open_dir(path)?, name: None });
+        }
+        let Some(name) = path.file_name() else {
+            let what = format!("{}: is no directory", path.display());
+            return Err(Failure::new(Exit::Failure, what));
+        };
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let dir = open_dir(parent.unwrap_or(Path::new(".")))?;
+        Ok(Self::Host { dir, name: Some(name.to_owned()) })
+    }
+
+    fn volume(fs: Filesystem, place: &VolumePath) -> Result<Self> {
+        match fs.resolve(&place.path) {
+            Ok(dir) if dir.attr().kind == FileKind::Directory => {
+                Ok(Self::Volume { fs, dir, name: None })
+            }
+            Err(error) if error.kind() != ErrorKind::Name(NameError::NotFound) => {
+                Err(Failure::of_volume(place.show(), error))
+            }
+            _ => {
+                let (dir, name) = image::resolve_parent(&fs, place)?;
+                Ok(Self::Volume { fs, dir, name: Some(name.to_vec()) })
+            }
+        }
+    }
+
+    fn name(&self) -> Option<&[u8]> {
+        match self {
+            Self::Host { name, .. } => name.as_ref().map(|name| name.as_bytes()),
+            Self::Volume { name, .. } => name.as_deref(),
+        }
+    }
+}
+
+fn one(job: &mut Job<'_>, source: &Location, target: &Target, volumes: &mut Volumes) -> Result<()> {
+    match source {
+        Location::Host(path) => {
+            let Target::Volume { fs, dir, .. } = target else {
+                return Err(Failure::new(Exit::Usage, "host to host: cp does that better"));
+            };
+            import(job, path, fs, dir, target.name())
+        }
+        Location::Volume(place) => {
+            let fs = volumes.get(&place.image, Access::Read)?;
+            let inode = image::resolve(&fs, place)?;
+            let own_name = place.components().last().map(|name| name.to_vec());
+            let name = match (target.name(), &own_name) {
+                (Some(name), _) => name,
+                (None, Some(name)) => name,
+                (None, None) => return contents(job, &inode, target),
+            };
+            to(job, &inode, target, name)
+        }
+    }
+}
+
+fn import(
+    job: &mut Job<'_>,
+    path: &Path,
+    fs: &Filesystem,
+    dir: &Inode,
+    name: Option<&[u8]>,
+) -> Result<()> {
+    // `.` and `..` and `/` have no name of their own: what is in them is copied.
+    let Some(own_name) = path.file_name() else {
+        let mut import = Import::new(job, fs);
+        return import.contents(open_dir(path)?, dir);
+    };
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let source = open_dir(parent.unwrap_or(Path::new(".")))?;
+    let name = name.unwrap_or(own_name.as_bytes());
+    Import::new(job, fs).entry(&source, own_name, dir, name)
+}
+
+/// Copies what is in the root of a volume.
+fn contents(job: &mut Job<'_>, root: &Inode, target: &Target) -> Result<()> {
+    for entry in crate::listing::entries(root).context(|| "the root directory")? {
+        to(job, &entry.inode, target, &entry.name)?;
+    }
+    Ok(())
+}
+
+fn to(job: &mut Job<'_>, inode: &Inode, target: &Target, name: &[u8]) -> Result<()> {
+    match target {
+        Target::Host { dir, .. } => Export::new(job).entry(inode, dir, OsStr::from_bytes(name)),
+        Target::Volume { dir, .. } => copy_within(job, inode, dir, name),
+    }
+}

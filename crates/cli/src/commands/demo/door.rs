@@ -1,0 +1,29 @@
+//! What the demo asks of a volume, mounted or not. Paths have no slash at the front.
+
+use crate::exit::Result;
+
+/// A way into the volume.
+pub(super) trait Door {
+    /// Makes a directory.
+    fn mkdir(&mut self, path: &str) -> Result<()>;
+    /// Makes a file with this content.
+    fn write(&mut self, path: &str, content: &[u8]) -> Result<()>;
+    /// Adds to the end of a file that was made with `write`, `offset` bytes long by now.
+    fn append(&mut self, path: &str, offset: u64, content: &[u8]) -> Result<()>;
+    /// Reads from a file; fewer bytes only at its end.
+    fn read(&mut self, path: &str, offset: u64, buffer: &mut [u8]) -> Result<usize>;
+    /// Renames a file.
+    fn rename(&mut self, from: &str, to: &str) -> Result<()>;
+    /// Removes a file.
+    fn remove(&mut self, path: &str) -> Result<()>;
+    /// Counts the names in a directory.
+    fn count(&mut self, path: &str) -> Result<usize>;
+    /// Makes everything durable.
+    fn sync(&mut self) -> Result<()>;
+    /// Closes the volume and opens it again, so that what is read comes from the image.
+    fn reopen(&mut self) -> Result<()>;
+    /// Leaves the volume open behind this program; says whether that can be.
+    fn keep(&mut self) -> bool;
+    /// Closes the volume; an error if not everything became durable.
+    fn close(self: Box<Self>) -> Result<()>;
+}

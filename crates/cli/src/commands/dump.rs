@@ -1,0 +1,154 @@
+//! `buttress dump`: the trees as text.
+//!
+//! # Place
+//!
+//! The words are those of `btrfs inspect-internal dump-tree`, so that people and scripts who know
+//! one can read the other, and the two can be compared line by line.
+
+mod items;
+mod superblock;
+mod walk;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use buttress_format::TreeId;
+use buttress_volume::{Uuid, Volume};
+
+use crate::exit::{Context, Exit, Result};
+use crate::image::{self, Access, Devices};
+use crate::inspect::{Inspect, ListedTree};
+use crate::ui::Ui;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The volume.
+    #[arg(value_name = "IMG")]
+    image: PathBuf,
+    /// Only the tree with this number or name (root, chunk, extent, dev, fs, csum, uuid,
+    /// free-space, block-group, data-reloc).
+    #[arg(long, short, value_name = "TREE", value_parser = tree_id)]
+    tree: Option<TreeId>,
+    /// The superblock instead of trees; every copy with --all.
+    #[arg(long = "super", conflicts_with = "tree")]
+    superblock: bool,
+    /// With --super: every copy.
+    #[arg(long, requires = "superblock")]
+    all: bool,
+    #[command(flatten)]
+    devices: Devices,
+}
+
+pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
+    if args.superblock {
+        return superblocks(&args, ui);
+    }
+    let inspect = Inspect::open(&args.image, &args.devices)?;
+    let mut out = ui.writer();
+    let version = concat!("buttress v", env!("CARGO_PKG_VERSION"));
+    writeln!(out, "{version}").context(|| "standard output")?;
+    if let Some(tree) = args.tree {
+        one_tree(&inspect, tree, &mut out)?;
+    } else {
+        all_trees(&inspect, &mut out)?;
+    }
+    out.flush().context(|| "standard output")?;
+    Ok(Exit::Success)
+}
+
+fn one_tree(inspect: &Inspect, id: TreeId, out: &mut impl Write) -> Result<()> {
+    if id == TreeId::ROOT || id == TreeId::CHUNK {
+        writeln!(out, "{} tree", tree_name(id)).context(|| "standard output")?;
+        return walk::tree(inspect, id, inspect.tree(id)?, out);
+    }
+    let tree = inspect.listed(id)?;
+    listed_tree(inspect, &tree, out)
+}
+
+fn listed_tree(inspect: &Inspect, tree: &ListedTree, out: &mut impl Write) -> Result<()> {
+    let id = TreeId(tree.key.objectid);
+    writeln!(out, "{} tree key {} ", tree_name(id), items::key(&tree.key))
+        .context(|| "standard output")?;
+    walk::tree(inspect, id, tree.root, out)
+}
+
+fn all_trees(inspect: &Inspect, out: &mut impl Write) -> Result<()> {
+    for id in [TreeId::ROOT, TreeId::CHUNK] {
+        one_tree(inspect, id, out)?;
+    }
+    for tree in inspect.trees()? {
+        listed_tree(inspect, &tree, out)?;
+    }
+    let superblock = &inspect.superblock;
+    writeln!(
+        out,
+        "total bytes {}\nbytes used {}\nuuid {}",
+        superblock.total_bytes,
+        superblock.bytes_used,
+        Uuid(superblock.fsid)
+    )
+    .context(|| "standard output")
+}
+
+fn superblocks(args: &Args, ui: &Ui) -> Result<Exit> {
+    let devices = image::open_devices(&args.image, &args.devices, Access::Read)?;
+    let copies = if args.all { buttress_format::limits::SUPER_OFFSETS.len() } else { 1 };
+    let mut out = ui.writer();
+    for device in &devices {
+        for mirror in 0..copies {
+            let offset = buttress_format::limits::SUPER_OFFSETS[mirror];
+            if offset.saturating_add(4096) > device.len() {
+                continue;
+            }
+            let copy =
+                Volume::read_superblock_mirror(&**device, mirror).context(|| device.name())?;
+            superblock::print(&device.name(), &copy, &mut out).context(|| "standard output")?;
+        }
+    }
+    out.flush().context(|| "standard output")?;
+    Ok(Exit::Success)
+}
+
+/// What a tree is called above its nodes.
+fn tree_name(id: TreeId) -> &'static str {
+    match id {
+        TreeId::ROOT => "root",
+        TreeId::CHUNK => "chunk",
+        TreeId::EXTENT => "extent",
+        TreeId::DEV => "device",
+        TreeId::FS => "fs",
+        TreeId::CSUM => "checksum",
+        TreeId::QUOTA => "quota",
+        TreeId::UUID => "uuid",
+        TreeId::FREE_SPACE => "free space",
+        TreeId::BLOCK_GROUP => "block group",
+        TreeId::DATA_RELOC => "data reloc",
+        TreeId::TREE_LOG => "log",
+        TreeId::TREE_RELOC => "reloc",
+        _ => "file",
+    }
+}
+
+/// Reads a tree's number or name.
+fn tree_id(text: &str) -> Result<TreeId, String> {
+    if let Ok(number) = text.parse::<u64>() {
+        return Ok(TreeId(number));
+    }
+    if let Ok(number) = text.parse::<i64>() {
+        return Ok(TreeId(number.cast_unsigned()));
+    }
+    Ok(match text.to_ascii_lowercase().replace('_', "-").as_str() {
+        "root" => TreeId::ROOT,
+        "extent" => TreeId::EXTENT,
+        "chunk" => TreeId::CHUNK,
+        "dev" | "device" => TreeId::DEV,
+        "fs" => TreeId::FS,
+        "csum" | "checksum" => TreeId::CSUM,
+        "quota" => TreeId::QUOTA,
+        "uuid" => TreeId::UUID,
+        "free-space" => TreeId::FREE_SPACE,
+        "block-group" => TreeId::BLOCK_GROUP,
+        "data-reloc" => TreeId::DATA_RELOC,
+        _ => return Err(format!("{text:?} is neither a number nor the name of a tree")),
+    })
+}

@@ -1,0 +1,119 @@
+//! A superblock as text, in the words of `btrfs inspect-internal dump-super --full`.
+
+use std::io::{Result, Write};
+
+use buttress_format::{RootBackup, Superblock};
+use buttress_volume::Uuid;
+
+use super::items;
+
+/// Prints one copy.
+pub(super) fn print(device: &str, sb: &Superblock, out: &mut impl Write) -> Result<()> {
+    writeln!(out, "superblock: bytenr={}, device={device}", sb.bytenr)?;
+    writeln!(out, "---------------------------------------------------------")?;
+    let metadata_uuid = Uuid(sb.tree_fsid()).to_string();
+    let fields: [(&str, String); 31] = [
+        ("csum_type", format!("{} ({})", sb.csum_type as u16, sb.csum_type.name())),
+        ("csum_size", sb.csum_type.size().to_string()),
+        ("bytenr", sb.bytenr.to_string()),
+        ("flags", format!("{:#x}", sb.flags)),
+        ("magic", "_BHRfS_M [match]".to_owned()),
+        ("fsid", Uuid(sb.fsid).to_string()),
+        ("metadata_uuid", metadata_uuid),
+        ("label", sb.label_text()),
+        ("generation", sb.generation.to_string()),
+        ("root", sb.root.to_string()),
+        ("sys_array_size", sb.sys_array_len().to_string()),
+        ("chunk_root_generation", sb.chunk_root_generation.to_string()),
+        ("root_level", sb.root_level.to_string()),
+        ("chunk_root", sb.chunk_root.to_string()),
+        ("chunk_root_level", sb.chunk_root_level.to_string()),
+        ("log_root", sb.log_root.to_string()),
+        ("log_root_transid (deprecated)", sb.log_root_transid.to_string()),
+        ("log_root_level", sb.log_root_level.to_string()),
+        ("total_bytes", sb.total_bytes.to_string()),
+        ("bytes_used", sb.bytes_used.to_string()),
+        ("sectorsize", sb.sectorsize.to_string()),
+        ("nodesize", sb.nodesize.to_string()),
+        ("stripesize", sb.stripesize.to_string()),
+        ("root_dir", sb.root_dir_objectid.to_string()),
+        ("num_devices", sb.num_devices.to_string()),
+        ("compat_flags", format!("{:#x}", sb.compat)),
+        ("compat_ro_flags", flags(sb.compat_ro.0, &sb.compat_ro.names())),
+        ("incompat_flags", flags(sb.incompat.0, &sb.incompat.names())),
+        ("cache_generation", sb.cache_generation.to_string()),
+        ("uuid_tree_generation", sb.uuid_tree_generation.to_string()),
+        ("dev_item.devid", sb.dev_item.devid.to_string()),
+    ];
+    for (name, value) in fields {
+        field(name, &value, out)?;
+    }
+    let item = &sb.dev_item;
+    let device_fields = [
+        ("dev_item.uuid", Uuid(item.uuid).to_string()),
+        ("dev_item.fsid", Uuid(item.fsid).to_string()),
+        ("dev_item.type", item.kind.to_string()),
+        ("dev_item.total_bytes", item.total_bytes.to_string()),
+        ("dev_item.bytes_used", item.bytes_used.to_string()),
+        ("dev_item.io_align", item.io_align.to_string()),
+        ("dev_item.io_width", item.io_width.to_string()),
+        ("dev_item.sector_size", item.sector_size.to_string()),
+        ("dev_item.dev_group", item.dev_group.to_string()),
+        ("dev_item.seek_speed", item.seek_speed.to_string()),
+        ("dev_item.bandwidth", item.bandwidth.to_string()),
+        ("dev_item.generation", item.generation.to_string()),
+    ];
+    for (name, value) in device_fields {
+        field(name, &value, out)?;
+    }
+    writeln!(out, "sys_chunk_array[2048]:")?;
+    for (slot, (key, chunk)) in sb.sys_chunks.iter().enumerate() {
+        writeln!(out, "\titem {slot} key {}", items::key(key))?;
+        for line in items::chunk(chunk) {
+            writeln!(out, "\t\t{line}")?;
+        }
+    }
+    writeln!(out, "backup_roots[4]:")?;
+    for (index, backup) in sb.backups.iter().enumerate() {
+        print_backup(index, backup, out)?;
+    }
+    writeln!(out)
+}
+
+/// Names end at a tab stop of 24 columns, where values begin.
+fn field(name: &str, value: &str, out: &mut impl Write) -> Result<()> {
+    let tabs = if name.len() < 24 { (24 - name.len()).div_ceil(8) } else { 1 };
+    writeln!(out, "{name}{}{value}", "\t".repeat(tabs))
+}
+
+fn flags(bits: u64, names: &[String]) -> String {
+    if names.is_empty() {
+        return format!("{bits:#x}");
+    }
+    let upper: Vec<String> =
+        names.iter().map(|name| name.to_uppercase().replace('-', "_")).collect();
+    format!("{bits:#x}\n\t\t\t( {} )", upper.join(" |\n\t\t\t  "))
+}
+
+fn print_backup(index: usize, backup: &RootBackup, out: &mut impl Write) -> Result<()> {
+    writeln!(out, "\tbackup {index}:")?;
+    let roots = [
+        ("backup_tree_root:\t", backup.tree_root, backup.tree_root_gen, backup.tree_root_level),
+        ("backup_chunk_root:\t", backup.chunk_root, backup.chunk_root_gen, backup.chunk_root_level),
+        (
+            "backup_extent_root:\t",
+            backup.extent_root,
+            backup.extent_root_gen,
+            backup.extent_root_level,
+        ),
+        ("backup_fs_root:\t\t", backup.fs_root, backup.fs_root_gen, backup.fs_root_level),
+        ("backup_dev_root:\t", backup.dev_root, backup.dev_root_gen, backup.dev_root_level),
+        ("csum_root:\t", backup.csum_root, backup.csum_root_gen, backup.csum_root_level),
+    ];
+    for (name, root, generation, level) in roots {
+        writeln!(out, "\t\t{name}{root}\tgen: {generation}\tlevel: {level}")?;
+    }
+    writeln!(out, "\t\tbackup_total_bytes:\t{}", backup.total_bytes)?;
+    writeln!(out, "\t\tbackup_bytes_used:\t{}", backup.bytes_used)?;
+    writeln!(out, "\t\tbackup_num_devices:\t{}\n", backup.num_devices)
+}

@@ -1,0 +1,121 @@
+//! From a tree's root to all of its nodes, a storey at a time below each node.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use buttress_format::header::{HEADER_LEN, PTR_LEN};
+use buttress_format::{Header, TreeId};
+use buttress_tree::{Expect, Geometry, Node, NodePtr, NodeSource};
+use buttress_volume::Uuid;
+
+use super::items;
+use crate::exit::{Context, Result};
+use crate::inspect::Inspect;
+
+/// Prints a whole tree.
+pub(super) fn tree(
+    inspect: &Inspect,
+    id: TreeId,
+    root: NodePtr,
+    out: &mut impl Write,
+) -> Result<()> {
+    let root = read(inspect, id, &Expect { ptr: root, first_key: None })?;
+    print(&root, inspect.store.geometry(), out).context(|| "standard output")?;
+    below(inspect, id, &root, out)
+}
+
+/// All children first, then what is below each: the order of btrfs-progs. A node's level bounds the
+/// recursion, and `tree` has checked that it falls by one with each step.
+fn below(inspect: &Inspect, id: TreeId, node: &Arc<Node>, out: &mut impl Write) -> Result<()> {
+    if node.level() == 0 {
+        return Ok(());
+    }
+    for slot in 0..node.len() {
+        let child = read(inspect, id, &node.expect_child(slot))?;
+        print(&child, inspect.store.geometry(), out).context(|| "standard output")?;
+    }
+    if node.level() == 1 {
+        return Ok(());
+    }
+    for slot in 0..node.len() {
+        let child = read(inspect, id, &node.expect_child(slot))?;
+        below(inspect, id, &child, out)?;
+    }
+    Ok(())
+}
+
+fn read(inspect: &Inspect, id: TreeId, expect: &Expect) -> Result<Arc<Node>> {
+    inspect.store.node(id, expect).context(|| inspect.name())
+}
+
+fn print(node: &Node, geometry: &Geometry, out: &mut impl Write) -> std::io::Result<()> {
+    let header = node.header();
+    let room = node.bytes().len() - HEADER_LEN;
+    if node.level() == 0 {
+        let free = room - node.used_bytes();
+        writeln!(
+            out,
+            "leaf {} items {} free space {free} generation {} owner {}",
+            header.bytenr, header.nritems, header.generation, header.owner
+        )?;
+        identity("leaf", header, out)?;
+        for slot in 0..node.len() {
+            item(node, slot, geometry, out)?;
+        }
+    } else {
+        let free = room / PTR_LEN - node.len();
+        writeln!(
+            out,
+            "node {} level {} items {} free space {free} generation {} owner {}",
+            header.bytenr, header.level, header.nritems, header.generation, header.owner
+        )?;
+        identity("node", header, out)?;
+        for slot in 0..node.len() {
+            let child = node.child(slot);
+            writeln!(
+                out,
+                "\tkey {} block {} gen {}",
+                items::key(&node.key(slot)),
+                child.logical,
+                child.generation
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn identity(what: &str, header: &Header, out: &mut impl Write) -> std::io::Result<()> {
+    let flags: Vec<&str> = [(1, "WRITTEN"), (2, "RELOC")]
+        .into_iter()
+        .filter(|(bit, _)| header.flags & bit != 0)
+        .map(|(_, name)| name)
+        .collect();
+    writeln!(
+        out,
+        "{what} {} flags {:#x}({}) backref revision {}",
+        header.bytenr,
+        header.flags,
+        flags.join("|"),
+        header.backref_rev
+    )?;
+    writeln!(out, "fs uuid {}", Uuid(header.fsid))?;
+    writeln!(out, "chunk uuid {}", Uuid(header.chunk_tree_uuid))
+}
+
+fn item(
+    node: &Node,
+    slot: usize,
+    geometry: &Geometry,
+    out: &mut impl Write,
+) -> std::io::Result<()> {
+    let (key, bytes) = (node.key(slot), node.item(slot));
+    // Both lie in one buffer: the item's place is the distance of their beginnings.
+    let offset = bytes.as_ptr().addr() - node.bytes().as_ptr().addr() - HEADER_LEN;
+    writeln!(
+        out,
+        "\titem {slot} key {} itemoff {offset} itemsize {}",
+        items::key(&key),
+        bytes.len()
+    )?;
+    items::print(&key, bytes, geometry, out)
+}

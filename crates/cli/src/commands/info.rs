@@ -1,0 +1,104 @@
+//! `buttress info`: what a volume is, without mounting it.
+
+mod gather;
+
+use std::path::PathBuf;
+
+use crate::exit::{Exit, Result};
+use crate::image::Devices;
+use crate::inspect::Inspect;
+use crate::size::human;
+use crate::ui::{Tone, Ui};
+
+use self::gather::Document;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The volume.
+    #[arg(value_name = "IMG")]
+    image: PathBuf,
+    #[command(flatten)]
+    devices: Devices,
+}
+
+pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
+    let inspect = Inspect::open(&args.image, &args.devices)?;
+    let document = Document::gather(&inspect)?;
+    if ui.json() {
+        ui.document(&document)?;
+        return Ok(Exit::Success);
+    }
+    print_superblock(&document, ui)?;
+    print_devices(&document, ui)?;
+    print_space(&document, ui)?;
+    print_trees(&document, ui)?;
+    Ok(Exit::Success)
+}
+
+fn print_superblock(document: &Document, ui: &Ui) -> Result<()> {
+    let label = if document.label.is_empty() { "none" } else { &document.label };
+    ui.line(format!("{} {}", ui.tint(Tone::Heading, "Label:"), label))?;
+    let rows = [
+        ("uuid", document.uuid.clone()),
+        ("generation", document.generation.to_string()),
+        ("size", human(document.total_bytes)),
+        ("used", human(document.bytes_used)),
+        ("checksum", document.csum.clone()),
+        ("node size", document.nodesize.to_string()),
+        ("sector size", document.sectorsize.to_string()),
+        ("features", document.incompat.join(" ")),
+        ("read-only compatible", document.compat_ro.join(" ")),
+        ("log", if document.has_log { "present" } else { "none" }.to_owned()),
+    ];
+    for (name, value) in rows {
+        ui.line(format!("  {name:<22}{value}"))?;
+    }
+    Ok(())
+}
+
+fn print_devices(document: &Document, ui: &Ui) -> Result<()> {
+    ui.line("")?;
+    ui.line(ui.tint(Tone::Heading, "Devices"))?;
+    for device in &document.devices {
+        let path = device.path.as_deref().unwrap_or("missing");
+        ui.line(format!(
+            "  {:>3}  {:>10} size  {:>10} allocated  {path}",
+            device.id,
+            human(device.total_bytes),
+            human(device.bytes_used),
+        ))?;
+    }
+    Ok(())
+}
+
+fn print_space(document: &Document, ui: &Ui) -> Result<()> {
+    ui.line("")?;
+    ui.line(ui.tint(Tone::Heading, "Space"))?;
+    for space in &document.space {
+        let name = format!("{}, {}:", space.kind, space.profile);
+        ui.line(format!(
+            "  {name:<18} {:>10} total  {:>10} used  {:>4} groups",
+            human(space.total),
+            human(space.used),
+            space.groups,
+        ))?;
+    }
+    Ok(())
+}
+
+fn print_trees(document: &Document, ui: &Ui) -> Result<()> {
+    ui.line("")?;
+    ui.line(ui.tint(Tone::Heading, "Trees"))?;
+    for tree in &document.trees {
+        let path = tree.path.as_ref().map_or_else(String::new, |path| format!("  /{path}"));
+        let note = if tree.read_only { "  read-only" } else { "" };
+        ui.line(format!(
+            "  {:<18} level {}  {:>10}  generation {}{path}{note}",
+            tree.name,
+            tree.level,
+            human(tree.bytes),
+            tree.generation,
+        ))?;
+    }
+    Ok(())
+}

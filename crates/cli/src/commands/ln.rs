@@ -1,0 +1,44 @@
+//! `buttress ln`: makes links.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::image::{self, Access, Devices};
+use crate::location::VolumePath;
+use crate::ui::Ui;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What the link leads to: IMG:/path, or with --symbolic any text.
+    target: OsString,
+    /// The link to make, as IMG:/path.
+    #[arg(value_name = "IMG:/LINK")]
+    link: OsString,
+    /// Make a symbolic link.
+    #[arg(long, short)]
+    symbolic: bool,
+    #[command(flatten)]
+    devices: Devices,
+}
+
+pub(crate) fn run(args: Args, _ui: &Ui) -> Result<Exit> {
+    let link = VolumePath::parse(&args.link);
+    let fs = image::open(&link.image, &args.devices, Access::Write)?;
+    let (dir, name) = image::resolve_parent(&fs, &link)?;
+    if args.symbolic {
+        let (uid, gid) = crate::transfer::caller();
+        dir.symlink(name, args.target.as_bytes(), uid, gid).context(|| link.show())?;
+    } else {
+        let target = VolumePath::parse(&args.target);
+        if target.image != link.image {
+            let what = "a hard link stays within its volume; --symbolic makes one that does not";
+            return Err(Failure::new(Exit::Usage, what));
+        }
+        let inode = image::resolve(&fs, &target)?;
+        dir.link(&inode, name).context(|| link.show())?;
+    }
+    drop(dir);
+    image::close(fs, &link.image)?;
+    Ok(Exit::Success)
+}

@@ -1,0 +1,244 @@
+//! `buttress mkfs`: makes a volume, empty or filled from a folder.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use buttress_block::{Device, FileDevice, OpenOptions, probe};
+use buttress_format::CsumType;
+use buttress_fs::make::{Copies, FEATURES, Features, MakeOptions, MakeReport};
+use buttress_fs::{Filesystem, MountOptions};
+use buttress_volume::Uuid;
+
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::size;
+use crate::transfer::{Census, Import, Job, Keep, open_dir, survey};
+use crate::ui::Ui;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The image file (made, sparse, if it does not exist) or block device.
+    #[arg(value_name = "IMG", required_unless_present = "list_features")]
+    image: Option<PathBuf>,
+    /// Size of the volume, as 4G or 512M; the whole file or device unless given.
+    #[arg(long, short = 'b', alias = "byte-count", value_parser = size::parse)]
+    size: Option<u64>,
+    /// Name of the volume, up to 255 bytes.
+    #[arg(long, short = 'L', default_value = "")]
+    label: String,
+    /// Checksum: crc32c, xxhash, sha256 or blake2.
+    #[arg(long, alias = "checksum", default_value = "crc32c", value_parser = csum)]
+    csum: CsumType,
+    /// Copies of metadata: dup or single.
+    #[arg(long, short, default_value = "dup", value_parser = copies)]
+    metadata: Copies,
+    /// Copies of data: single.
+    #[arg(long, short, default_value = "single", value_parser = copies)]
+    data: Copies,
+    /// Bytes of a tree node: 4k, 8k, 16k, 32k or 64k.
+    #[arg(long, short, default_value = "16384", value_parser = nodesize)]
+    nodesize: u32,
+    /// Features to switch on, or off with ^ before the name; `list-all` lists them.
+    #[arg(long, short = 'O', default_value = "")]
+    features: String,
+    /// Identifier of the volume; random unless given.
+    #[arg(long, short = 'U')]
+    uuid: Option<uuid::Uuid>,
+    /// Fill the volume with everything in this folder.
+    #[arg(long, short, value_name = "DIR")]
+    rootdir: Option<PathBuf>,
+    /// Overwrite a filesystem or partition table.
+    #[arg(long, short)]
+    force: bool,
+    /// List the features that can be chosen.
+    #[arg(long, hide = true)]
+    list_features: bool,
+}
+
+/// Where the volume is made, and what must be undone if it fails.
+struct Place<'a> {
+    path: &'a Path,
+    /// The file did not exist before.
+    fresh: bool,
+}
+
+pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
+    if args.list_features || args.features == "list-all" {
+        list_features(ui)?;
+        return Ok(Exit::Success);
+    }
+    let image = args.image.as_deref().expect("clap demands it");
+    let options = options(&args)?;
+    let census = match &args.rootdir {
+        Some(dir) => Some(survey(open_dir(dir)?, &|_| false)?),
+        None => None,
+    };
+    let fresh = matches!(image.metadata(), Err(e) if e.kind() == std::io::ErrorKind::NotFound);
+    let place = Place { path: image, fresh };
+    let made = make(&args, &place, options, census, ui);
+    if made.is_err() && fresh {
+        // Half a volume in a file that was not there before helps nobody.
+        let _ = std::fs::remove_file(image);
+    }
+    made?;
+    Ok(Exit::Success)
+}
+
+fn make(
+    args: &Args,
+    place: &Place<'_>,
+    mut options: MakeOptions,
+    census: Option<Census>,
+    ui: &Ui,
+) -> Result<()> {
+    let name = place.path.display().to_string();
+    if options.size.is_none() && place.fresh {
+        let Some(census) = census else {
+            let what = format!("{name}: does not exist; --size makes it, as in --size 4G");
+            return Err(Failure::new(Exit::Usage, what));
+        };
+        options.size = Some(estimate(census));
+    }
+    let device = open(place, options.size)?;
+    if !args.force
+        && let Some(found) = probe::identify(&*device).context(|| &name)?
+    {
+        let what = format!("{name}: holds {found}; --force overwrites it");
+        return Err(Failure::new(Exit::Refused, what));
+    }
+    let report = Filesystem::make(&*device, &options).context(|| &name)?;
+    if let (Some(dir), Some(census)) = (&args.rootdir, census) {
+        fill(device, dir, census, &name, ui)?;
+    }
+    print(&name, args, &report, ui)
+}
+
+fn open(place: &Place<'_>, size: Option<u64>) -> Result<Arc<dyn Device>> {
+    let opened = match size {
+        Some(size) => FileDevice::create(place.path, size),
+        None => FileDevice::open(place.path, OpenOptions::WRITE),
+    };
+    Ok(Arc::new(opened.map_err(Failure::of_device)?))
+}
+
+/// Copies the folder in.
+fn fill(device: Arc<dyn Device>, dir: &Path, census: Census, name: &str, ui: &Ui) -> Result<()> {
+    let fs = Filesystem::open(vec![device], MountOptions::default()).context(|| name)?;
+    let bar = ui.bytes_bar("filling", census.file_bytes);
+    bar.tick();
+    let keep = Keep { attributes: true, everything: true };
+    let mut job = Job::new(keep, true, &bar);
+    Import::new(&mut job, &fs).contents(open_dir(dir)?, &fs.root())?;
+    bar.message("writing the last of it");
+    fs.close().context(|| name)
+}
+
+/// A size that a tree of files fits in, with room to spare: the file is sparse, so that what is not
+/// used is not there. Per entry: an inode, two directory items, a reference and one extent with its
+/// records come to about 500 bytes; twice that because nodes are half full, twice again for DUP.
+fn estimate(census: Census) -> u64 {
+    const PER_ENTRY: u64 = 2048;
+    const LEAST: u64 = 256 << 20;
+    let metadata = census.entries.saturating_mul(PER_ENTRY).saturating_add(4 * census.name_bytes);
+    let checksums = census.data_bytes / 512;
+    let total = census.data_bytes.saturating_add(metadata).saturating_add(checksums);
+    total.saturating_add(total / 4).max(LEAST).next_multiple_of(64 << 20).saturating_add(LEAST)
+}
+
+fn options(args: &Args) -> Result<MakeOptions> {
+    let features = Features::parse(&args.features)
+        .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+    if args.data == Copies::Dup {
+        let what = "--data dup: data in two copies is not supported yet; use single";
+        return Err(Failure::new(Exit::Usage, what));
+    }
+    Ok(MakeOptions {
+        size: args.size,
+        label: args.label.clone().into_bytes(),
+        csum: args.csum,
+        metadata: args.metadata,
+        data: args.data,
+        nodesize: args.nodesize,
+        features,
+        fsid: args.uuid.map(uuid::Uuid::into_bytes),
+        ..MakeOptions::default()
+    })
+}
+
+fn print(name: &str, args: &Args, report: &MakeReport, ui: &Ui) -> Result<()> {
+    let fsid = Uuid(report.fsid);
+    if ui.json() {
+        return ui.document(&serde_json::json!({
+            "image": name,
+            "uuid": fsid.to_string(),
+            "label": args.label,
+            "size": report.size,
+            "nodesize": args.nodesize,
+            "csum": args.csum.name(),
+        }));
+    }
+    let profile = if args.metadata == Copies::Dup { "DUP" } else { "single" };
+    let rows = [
+        ("Label:", if args.label.is_empty() { "(null)" } else { &args.label }.to_owned()),
+        ("UUID:", fsid.to_string()),
+        ("Node size:", args.nodesize.to_string()),
+        ("Sector size:", "4096".to_owned()),
+        ("Filesystem size:", size::human(report.size)),
+        ("Block group profiles:", String::new()),
+        ("  Data:", format!("{:<16} {:>10}", "single", size::human(report.data_len))),
+        ("  Metadata:", format!("{profile:<16} {:>10}", size::human(report.metadata_len))),
+        ("  System:", format!("{profile:<16} {:>10}", size::human(report.system_len))),
+        ("Checksum:", args.csum.name().to_owned()),
+    ];
+    for (what, value) in rows {
+        ui.line(format!("{what:<22}{value}").trim_end())?;
+    }
+    Ok(())
+}
+
+fn list_features(ui: &Ui) -> Result<()> {
+    for feature in FEATURES {
+        let default = if feature.default { " (default)" } else { "" };
+        ui.line(format!("{:<20} - {}{default}", feature.name, feature.about))?;
+    }
+    Ok(())
+}
+
+fn csum(text: &str) -> Result<CsumType, String> {
+    Ok(match text.to_ascii_lowercase().as_str() {
+        "crc32c" => CsumType::Crc32c,
+        "xxhash" | "xxhash64" => CsumType::Xxhash64,
+        "sha256" => CsumType::Sha256,
+        "blake2" | "blake2b" => CsumType::Blake2b,
+        _ => return Err("one of crc32c, xxhash, sha256, blake2".to_owned()),
+    })
+}
+
+fn copies(text: &str) -> Result<Copies, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "single" => Ok(Copies::Single),
+        "dup" => Ok(Copies::Dup),
+        _ => Err("one of single, dup".to_owned()),
+    }
+}
+
+fn nodesize(text: &str) -> Result<u32, String> {
+    match size::parse(text)? {
+        bytes @ (4096 | 8192 | 16384 | 32768 | 65536) => {
+            Ok(u32::try_from(bytes).expect("at most 64 KiB"))
+        }
+        _ => Err("one of 4k, 8k, 16k, 32k, 64k".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The estimate holds the data, and an empty folder still gets a volume that can be used.
+    #[test]
+    fn estimates_leave_room() {
+        assert!(estimate(Census::default()) >= 256 << 20);
+        let census = Census { entries: 50_000, data_bytes: 2 << 30, ..Census::default() };
+        assert!(estimate(census) > (2 << 30) + 50_000 * 1024);
+    }
+}

@@ -1,0 +1,142 @@
+//! How the program ends: a number for scripts, one line for people.
+
+use std::error::Error;
+use std::fmt;
+
+/// Exit codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// 0: everything asked for was done.
+    Success = 0,
+    /// 1: something failed: a device, a name, a permission.
+    Failure = 1,
+    /// 2: the command line cannot be right; nothing was touched.
+    Usage = 2,
+    /// 3: the volume is damaged, or is not a btrfs volume at all.
+    Corrupt = 3,
+    /// 4: the volume, or what was asked of it, needs something this program does not have.
+    Unsupported = 4,
+    /// 5: the volume is full.
+    NoSpace = 5,
+    /// 6: the target already holds something, and `--force` was not given.
+    Refused = 6,
+}
+
+/// Why the program ends early. Printed as one line: what was tried, then the causes.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// The number for scripts.
+    pub exit: Exit,
+    what: String,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+/// The result of everything that can end the program.
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+impl Failure {
+    /// A failure that has no cause below it.
+    pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
+        Self { exit, what: what.into(), source: None }
+    }
+
+    /// A failure of an operation on a volume; the kind of its cause chooses the exit code.
+    pub(crate) fn of_volume(what: impl Into<String>, source: buttress_fs::Error) -> Self {
+        let exit = exit_of(source.kind());
+        Self { exit, what: what.into(), source: Some(Box::new(source)) }
+    }
+
+    /// A failure to open a device, whose own words name it already.
+    pub(crate) fn of_device(source: buttress_block::Error) -> Self {
+        Self { exit: Exit::Failure, what: String::new(), source: Some(Box::new(source)) }
+    }
+
+    /// The reader of our output went away: not an error, but a reason to stop.
+    pub(crate) fn is_closed_pipe(&self) -> bool {
+        let cause = self.source.as_ref().and_then(|source| source.downcast_ref::<std::io::Error>());
+        cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+    }
+}
+
+fn exit_of(kind: buttress_fs::ErrorKind) -> Exit {
+    use buttress_fs::ErrorKind;
+    match kind {
+        ErrorKind::Corrupt => Exit::Corrupt,
+        ErrorKind::Unsupported => Exit::Unsupported,
+        ErrorKind::NoSpace => Exit::NoSpace,
+        ErrorKind::Invalid => Exit::Usage,
+        _ => Exit::Failure,
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        let mut last = self.what.clone();
+        let mut cause = self.source.as_ref().map(|source| &**source as &(dyn Error + 'static));
+        while let Some(error) = cause {
+            let text = error.to_string();
+            // A transparent wrapper repeats what it holds; people need to read it once.
+            if last.is_empty() || !last.ends_with(&text) {
+                let colon = if last.is_empty() { "" } else { ": " };
+                write!(f, "{colon}{text}")?;
+            }
+            last = text;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+/// Says what was being done when an error came up.
+pub(crate) trait Context<T> {
+    /// Wraps the error; `what` is only called for one.
+    fn context<W: Into<String>>(self, what: impl FnOnce() -> W) -> Result<T>;
+}
+
+impl<T> Context<T> for std::io::Result<T> {
+    fn context<W: Into<String>>(self, what: impl FnOnce() -> W) -> Result<T> {
+        self.map_err(|source| Failure {
+            exit: Exit::Failure,
+            what: what().into(),
+            source: Some(Box::new(source)),
+        })
+    }
+}
+
+impl<T> Context<T> for rustix::io::Result<T> {
+    fn context<W: Into<String>>(self, what: impl FnOnce() -> W) -> Result<T> {
+        self.map_err(std::io::Error::from).context(what)
+    }
+}
+
+impl<T> Context<T> for buttress_fs::Result<T> {
+    fn context<W: Into<String>>(self, what: impl FnOnce() -> W) -> Result<T> {
+        self.map_err(|source| Failure::of_volume(what(), source))
+    }
+}
+
+/// Wraps errors of the layers below `fs`, whose kinds say less.
+macro_rules! context_for {
+    ($($error:ty => $exit:expr),* $(,)?) => {$(
+        impl<T> Context<T> for std::result::Result<T, $error> {
+            fn context<W: Into<String>>(self, what: impl FnOnce() -> W) -> Result<T> {
+                self.map_err(|source| Failure {
+                    exit: $exit,
+                    what: what().into(),
+                    source: Some(Box::new(source)),
+                })
+            }
+        }
+    )*};
+}
+
+context_for! {
+    buttress_block::Error => Exit::Failure,
+    buttress_volume::Error => Exit::Corrupt,
+    buttress_tree::Error => Exit::Corrupt,
+    buttress_format::Error => Exit::Corrupt,
+    buttress_fs::make::MakeError => Exit::Failure,
+    serde_json::Error => Exit::Failure,
+}

@@ -1,0 +1,82 @@
+//! Opens volumes for the verbs that work without mounting.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_fs::{Filesystem, Inode, MountOptions};
+
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::location::VolumePath;
+
+/// The other devices of a volume that has several.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Devices {
+    /// Another device of the same volume; may be given several times.
+    #[arg(long = "device", value_name = "IMG")]
+    pub devices: Vec<PathBuf>,
+}
+
+/// Whether a verb changes the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Only looks.
+    Read,
+    /// Changes it; refused when somebody else has it open.
+    Write,
+}
+
+/// Opens the first device and the ones beside it.
+pub(crate) fn open_devices(
+    image: &Path,
+    others: &Devices,
+    access: Access,
+) -> Result<Vec<Arc<dyn Device>>> {
+    let paths = std::iter::once(image).chain(others.devices.iter().map(PathBuf::as_path));
+    paths.map(|path| open_device(path, access)).collect()
+}
+
+fn open_device(path: &Path, access: Access) -> Result<Arc<dyn Device>> {
+    let options = OpenOptions { write: access == Access::Write, ..OpenOptions::default() };
+    let device = FileDevice::open(path, options).map_err(Failure::of_device)?;
+    Ok(Arc::new(device))
+}
+
+/// Opens a volume as a filesystem; a verb that writes is told early why it cannot.
+pub(crate) fn open(image: &Path, others: &Devices, access: Access) -> Result<Filesystem> {
+    let devices = open_devices(image, others, access)?;
+    let mut options = MountOptions::default();
+    options.read_only = access == Access::Read;
+    let fs = Filesystem::open(devices, options).context(|| image.display().to_string())?;
+    if access == Access::Write
+        && let Some(why) = fs.read_only_reason()
+    {
+        let what = format!("{}: can only be read: {why}", image.display());
+        return Err(Failure::new(Exit::Unsupported, what));
+    }
+    Ok(fs)
+}
+
+/// Finds the inode that a place names; symbolic links are not followed.
+pub(crate) fn resolve(fs: &Filesystem, place: &VolumePath) -> Result<Inode> {
+    fs.resolve(&place.path).context(|| place.show())
+}
+
+/// Finds the directory a place lies in, and the name there.
+pub(crate) fn resolve_parent<'a>(
+    fs: &Filesystem,
+    place: &'a VolumePath,
+) -> Result<(Inode, &'a [u8])> {
+    let mut parts = place.components();
+    let Some(name) = parts.pop().filter(|name| *name != b"..") else {
+        let what = format!("{}: names no entry of a directory", place.show());
+        return Err(Failure::new(Exit::Usage, what));
+    };
+    let dir = fs.resolve(parts.join(&b'/')).context(|| place.show())?;
+    Ok((dir, name))
+}
+
+/// Commits and closes, so that a failure to do so ends the program with an error.
+pub(crate) fn close(fs: Filesystem, image: &Path) -> Result<()> {
+    fs.close().context(|| format!("{}: closing", image.display()))
+}

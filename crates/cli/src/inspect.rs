@@ -1,0 +1,114 @@
+//! A volume's trees without a filesystem on top: for the verbs that look at the format itself, also
+//! where mounting would fail.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use buttress_format::{Key, Kind, RootItem, Superblock, TreeId};
+use buttress_tree::{Cursor, Geometry, NodePtr, Store, boot};
+use buttress_volume::{OpenOptions, Volume};
+
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::image::{self, Access, Devices};
+
+/// Memory for nodes that are looked at again.
+const CACHE_BYTES: u64 = 32 << 20;
+
+/// An opened volume.
+pub(crate) struct Inspect {
+    pub superblock: Superblock,
+    pub volume: Arc<Volume>,
+    pub store: Store,
+    pub chunks: boot::ChunkTree,
+    name: String,
+}
+
+/// A tree that the root tree lists.
+pub(crate) struct ListedTree {
+    pub key: Key,
+    pub item: RootItem,
+    pub root: NodePtr,
+}
+
+impl Inspect {
+    /// Opens a volume for looking, also one with devices missing.
+    pub(crate) fn open(path: &Path, devices: &Devices) -> Result<Self> {
+        let name = path.display().to_string();
+        let opened = image::open_devices(path, devices, Access::Read)?;
+        let options = OpenOptions { writable: false, degraded: true };
+        let (volume, superblock) = Volume::open(opened, options).context(|| &name)?;
+        let volume = Arc::new(volume);
+        let geometry = Geometry {
+            nodesize: superblock.nodesize,
+            sectorsize: superblock.sectorsize,
+            csum: superblock.csum_type,
+            fsid: superblock.tree_fsid(),
+            // Only a writer puts it into nodes.
+            chunk_tree_uuid: [0; 16],
+        };
+        let store = Store::new(Arc::clone(&volume), geometry, CACHE_BYTES);
+        let chunks = boot::load_chunks(&store, &superblock).context(|| &name)?;
+        Ok(Self { superblock, volume, store, chunks, name })
+    }
+
+    /// The name of the volume, for messages.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Every tree that the root tree lists, in its order.
+    pub(crate) fn trees(&self) -> Result<Vec<ListedTree>> {
+        let mut trees = Vec::new();
+        self.each(TreeId::ROOT, boot::root_tree_root(&self.superblock), |key, bytes| {
+            if key.kind == Kind::ROOT_ITEM {
+                let item = RootItem::parse(bytes).context(|| format!("{}: {key}", self.name))?;
+                let root = NodePtr {
+                    logical: item.bytenr,
+                    generation: item.generation,
+                    level: item.level,
+                };
+                trees.push(ListedTree { key, item, root });
+            }
+            Ok(())
+        })?;
+        Ok(trees)
+    }
+
+    /// Finds a tree by number, those that the superblock names included.
+    pub(crate) fn tree(&self, id: TreeId) -> Result<NodePtr> {
+        match id {
+            TreeId::ROOT => Ok(boot::root_tree_root(&self.superblock)),
+            TreeId::CHUNK => Ok(boot::chunk_root(&self.superblock)),
+            _ => Ok(self.listed(id)?.root),
+        }
+    }
+
+    /// Finds a tree that the root tree lists.
+    pub(crate) fn listed(&self, id: TreeId) -> Result<ListedTree> {
+        let found = self.trees()?.into_iter().find(|tree| tree.key.objectid == id.0);
+        found.ok_or_else(|| {
+            Failure::new(Exit::Failure, format!("{}: there is no tree {id}", self.name))
+        })
+    }
+
+    /// Walks over all items of a tree.
+    pub(crate) fn each(
+        &self,
+        tree: TreeId,
+        root: NodePtr,
+        mut visit: impl FnMut(Key, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut cursor = Cursor::seek(&self.store, tree, root, &Key::MIN).context(|| &self.name)?;
+        while let Some((key, item)) = cursor.key().zip(cursor.item()) {
+            visit(key, item)?;
+            cursor.advance().context(|| &self.name)?;
+        }
+        Ok(())
+    }
+
+    /// Finds one item of a tree.
+    pub(crate) fn find(&self, tree: TreeId, root: NodePtr, key: &Key) -> Result<Option<Vec<u8>>> {
+        let found = Cursor::find(&self.store, tree, root, key).context(|| &self.name)?;
+        Ok(found.map(|(node, slot)| node.item(slot).to_vec()))
+    }
+}

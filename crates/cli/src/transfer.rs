@@ -1,0 +1,78 @@
+//! Copies trees of files between the host and volumes.
+//!
+//! # Invariants
+//!
+//! - **X1** On the host nothing is reached by a path of more than one name below an opened
+//!   directory, and no symbolic link is followed: neither a tree being read nor a volume being
+//!   unpacked can lead outside of itself.
+//! - **X2** No directory is descended by recursion: depth costs memory, not stack.
+
+mod export;
+mod import;
+mod within;
+
+use std::path::Path;
+
+use crate::exit::Result;
+use crate::ui::Progress;
+
+pub(crate) use self::export::Export;
+pub(crate) use self::import::{Census, Import, open_dir, survey};
+pub(crate) use self::within::copy_within;
+
+/// Bytes read and written at a time.
+const CHUNK: usize = 1 << 20;
+
+/// What is kept besides content.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Keep {
+    /// Modes and times.
+    pub attributes: bool,
+    /// Owners, extended attributes, and which names are links to one file.
+    pub everything: bool,
+}
+
+/// What a copy went through.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub files: u64,
+    pub directories: u64,
+    pub others: u64,
+    pub bytes: u64,
+}
+
+/// A copy under way.
+pub(crate) struct Job<'a> {
+    pub keep: Keep,
+    pub recursive: bool,
+    pub bar: &'a Progress,
+    /// Names that are left out, wherever they are.
+    pub skip: &'a dyn Fn(&[u8]) -> bool,
+    pub tally: Tally,
+}
+
+impl<'a> Job<'a> {
+    /// A job that has copied nothing yet, and leaves nothing out.
+    pub(crate) fn new(keep: Keep, recursive: bool, bar: &'a Progress) -> Self {
+        Self { keep, recursive, bar, skip: &|_| false, tally: Tally::default() }
+    }
+}
+
+/// The user and group that this program runs as: the owner of what it makes.
+pub(crate) fn caller() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
+/// Refuses a directory without `--recursive`.
+fn needs_recursive(job: &Job<'_>, what: &str) -> Result<()> {
+    if job.recursive {
+        return Ok(());
+    }
+    let what = format!("{what}: is a directory; --recursive copies it");
+    Err(crate::exit::Failure::new(crate::exit::Exit::Failure, what))
+}
+
+/// The path of an entry of an opened directory that system calls without `at` understand.
+fn through(dir: &impl std::os::fd::AsRawFd, name: &Path) -> std::path::PathBuf {
+    Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name)
+}

@@ -1,0 +1,363 @@
+//! From the host into a volume.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use buttress_fs::{
+    ErrorKind, FileKind, Filesystem, Inode, InodeId, NameError, SetAttr, Timespec, XattrFlags,
+};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+
+use super::{CHUNK, Job, caller, needs_recursive, through};
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::location::show;
+
+const DIR_FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+const FILE_FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+
+/// What lies in a tree, counted before it is copied.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Census {
+    /// Everything with a name.
+    pub entries: u64,
+    /// Bytes of the names.
+    pub name_bytes: u64,
+    /// Allocated bytes of regular files, each rounded up to a sector.
+    pub data_bytes: u64,
+    /// Lengths of regular files.
+    pub file_bytes: u64,
+}
+
+/// Opens a directory that the user named; a link there is the user's own wish.
+pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd> {
+    let flags = DIR_FLAGS.difference(OFlags::NOFOLLOW);
+    rustix::fs::open(path, flags, Mode::empty()).context(|| path.display().to_string())
+}
+
+/// Counts what [`Import`] would copy.
+pub(crate) fn survey(dir: OwnedFd, skip: &dyn Fn(&[u8]) -> bool) -> Result<Census> {
+    let mut census = Census::default();
+    let first = names(&dir, skip)?.into_iter();
+    let mut stack = vec![(dir, first)];
+    while let Some((dir, left)) = stack.last_mut() {
+        let Some(name) = left.next() else {
+            stack.pop();
+            continue;
+        };
+        let stat = stat(dir, &name)?;
+        census.entries += 1;
+        census.name_bytes += name.len() as u64;
+        match kind(&stat) {
+            Some(FileKind::Directory) => {
+                let child = open_child(dir, &name)?;
+                let left = names(&child, skip)?.into_iter();
+                stack.push((child, left));
+            }
+            Some(FileKind::Regular) => {
+                let len = length(&stat);
+                let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+                census.file_bytes += len;
+                census.data_bytes += allocated.min(len).next_multiple_of(4096);
+            }
+            _ => {}
+        }
+    }
+    Ok(census)
+}
+
+/// Copies from the host into one volume.
+pub(crate) struct Import<'a, 'b> {
+    job: &'a mut Job<'b>,
+    fs: &'a Filesystem,
+    /// The first copy of every file that has several names, by its device and inode on the host.
+    links: HashMap<(u64, u64), InodeId>,
+    buffer: Vec<u8>,
+    stack: Vec<Level>,
+}
+
+/// A directory being copied.
+struct Level {
+    source: OwnedFd,
+    left: std::vec::IntoIter<OsString>,
+    target: Inode,
+    /// Set on the way out: filling a directory changes its times.
+    attributes: Stat,
+}
+
+impl<'a, 'b> Import<'a, 'b> {
+    /// Prepares a copy into `fs`.
+    pub(crate) fn new(job: &'a mut Job<'b>, fs: &'a Filesystem) -> Self {
+        Self { job, fs, links: HashMap::new(), buffer: vec![0; CHUNK], stack: Vec::new() }
+    }
+
+    /// Copies the entry `name` of a host directory to the name `target` in `dir`.
+    pub(crate) fn entry(
+        &mut self,
+        source: &OwnedFd,
+        name: &OsStr,
+        dir: &Inode,
+        target: &[u8],
+    ) -> Result<()> {
+        self.copy(source, name, dir, target)?;
+        self.descend()
+    }
+
+    /// Copies everything in a host directory, and what is kept of itself, onto `dir`.
+    pub(crate) fn contents(&mut self, source: OwnedFd, dir: &Inode) -> Result<()> {
+        let attributes = rustix::fs::fstat(&source).context(|| "the folder")?;
+        self.xattrs(Path::new(&format!("/proc/self/fd/{}/.", raw(&source))), dir)?;
+        self.enter(source, dir.clone(), attributes)?;
+        self.descend()
+    }
+
+    /// Works off the stack (X2).
+    fn descend(&mut self) -> Result<()> {
+        while let Some(mut level) = self.stack.pop() {
+            match level.left.next() {
+                Some(name) => {
+                    // The level goes back below what the entry may push above it.
+                    let at = self.stack.len();
+                    self.copy(&level.source, &name, &level.target, name.as_bytes())?;
+                    self.stack.insert(at, level);
+                }
+                None => self.attributes(&level.target, &level.attributes, "directory")?,
+            }
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, source: OwnedFd, target: Inode, attributes: Stat) -> Result<()> {
+        let left = names(&source, self.job.skip)?.into_iter();
+        self.stack.push(Level { source, left, target, attributes });
+        Ok(())
+    }
+
+    fn copy(&mut self, source: &OwnedFd, name: &OsStr, dir: &Inode, target: &[u8]) -> Result<()> {
+        let text = || show(name.as_bytes());
+        let stat = stat(source, name)?;
+        let Some(kind) = kind(&stat) else {
+            return Err(Failure::new(Exit::Failure, format!("{}: unknown kind of file", text())));
+        };
+        self.job.bar.message(&text());
+        if kind != FileKind::Directory && self.linked(&stat, dir, target).context(text)? {
+            return Ok(());
+        }
+        let (uid, gid) =
+            if self.job.keep.everything { (stat.st_uid, stat.st_gid) } else { caller() };
+        let mode = stat.st_mode;
+        let inode = match kind {
+            FileKind::Directory => {
+                needs_recursive(self.job, &text())?;
+                let child = open_child(source, name)?;
+                let inode = match dir.mkdir(target, mode & 0o7777, uid, gid) {
+                    Err(error) if error.kind() == ErrorKind::Name(NameError::Exists) => {
+                        dir.lookup(target)
+                    }
+                    other => other,
+                };
+                let inode = inode.context(text)?;
+                self.job.tally.directories += 1;
+                self.xattrs(&through(source, Path::new(name)), &inode)?;
+                return self.enter(child, inode, stat);
+            }
+            FileKind::Regular => {
+                let inode = create(dir, target, mode, uid, gid).context(text)?;
+                self.content(source, name, &inode)?;
+                self.job.tally.files += 1;
+                inode
+            }
+            FileKind::Symlink => {
+                let link = rustix::fs::readlinkat(source, name, Vec::new()).context(text)?;
+                self.job.tally.others += 1;
+                dir.symlink(target, link.as_bytes(), uid, gid).context(text)?
+            }
+            _ => {
+                let (major, minor) =
+                    (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+                let device = u64::from(major) << 20 | u64::from(minor);
+                self.job.tally.others += 1;
+                dir.create(target, mode, uid, gid, device).context(text)?
+            }
+        };
+        if self.job.keep.everything && stat.st_nlink > 1 {
+            self.links.insert((stat.st_dev, stat.st_ino), inode.id());
+        }
+        self.xattrs(&through(source, Path::new(name)), &inode)?;
+        self.attributes(&inode, &stat, &text())
+    }
+
+    /// Makes one more name of a file that has been copied already.
+    fn linked(&self, stat: &Stat, dir: &Inode, target: &[u8]) -> buttress_fs::Result<bool> {
+        if !self.job.keep.everything || stat.st_nlink < 2 {
+            return Ok(false);
+        }
+        let Some(&id) = self.links.get(&(stat.st_dev, stat.st_ino)) else { return Ok(false) };
+        dir.link(&self.fs.inode(id)?, target)?;
+        Ok(true)
+    }
+
+    /// Copies the data of a file and leaves its holes out.
+    fn content(&mut self, source: &OwnedFd, name: &OsStr, inode: &Inode) -> Result<()> {
+        let text = || show(name.as_bytes());
+        let file = rustix::fs::openat(source, name, FILE_FLAGS, Mode::empty()).context(text)?;
+        let stat = rustix::fs::fstat(&file).context(text)?;
+        if kind(&stat) != Some(FileKind::Regular) {
+            return Err(Failure::new(Exit::Failure, format!("{}: changed its kind", text())));
+        }
+        let len = length(&stat);
+        let mut offset = 0;
+        while offset < len {
+            let Some((start, end)) = next_data(&file, offset, len).context(text)? else { break };
+            self.job.bar.add(start - offset);
+            offset = start;
+            while offset < end {
+                let want = usize::try_from(end - offset).map_or(CHUNK, |left| left.min(CHUNK));
+                let read =
+                    rustix::io::pread(&file, &mut self.buffer[..want], offset).context(text)?;
+                if read == 0 {
+                    // Cut while we read: what there was is what there is.
+                    offset = len;
+                    break;
+                }
+                inode.write_at(offset, &self.buffer[..read]).context(text)?;
+                offset += read as u64;
+                self.job.bar.add(read as u64);
+                self.job.tally.bytes += read as u64;
+            }
+        }
+        self.job.bar.add(len.saturating_sub(offset));
+        if inode.attr().size < len {
+            let size = SetAttr { size: Some(len), ..SetAttr::default() };
+            inode.set_attr(&size).context(text)?;
+        }
+        Ok(())
+    }
+
+    /// Owner, mode and times, after everything that would change them.
+    fn attributes(&self, inode: &Inode, stat: &Stat, what: &str) -> Result<()> {
+        let keep = self.job.keep;
+        if !keep.attributes && !keep.everything {
+            return Ok(());
+        }
+        let is_link = kind(stat) == Some(FileKind::Symlink);
+        let set = SetAttr {
+            mode: (!is_link).then_some(stat.st_mode & 0o7777),
+            uid: keep.everything.then_some(stat.st_uid),
+            gid: keep.everything.then_some(stat.st_gid),
+            atime: Some(time(stat.st_atime, stat.st_atime_nsec)),
+            mtime: Some(time(stat.st_mtime, stat.st_mtime_nsec)),
+            ..SetAttr::default()
+        };
+        inode.set_attr(&set).context(|| what.to_owned())?;
+        Ok(())
+    }
+
+    /// Extended attributes, access control lists among them. The path ends at an opened directory's
+    /// own entry (X1).
+    fn xattrs(&mut self, path: &Path, inode: &Inode) -> Result<()> {
+        if !self.job.keep.everything {
+            return Ok(());
+        }
+        let text = || path.display().to_string();
+        let mut list = vec![0_u8; 64 * 1024];
+        let len = match rustix::fs::llistxattr(path, &mut list[..]) {
+            Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(()),
+            other => other.context(text)?,
+        };
+        for name in list[..len].split(|&byte| byte == 0).filter(|name| is_portable(name)) {
+            let mut value = vec![0_u8; 64 * 1024];
+            let len = match rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]) {
+                Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => continue,
+                other => other.context(text)?,
+            };
+            inode.set_xattr(name, &value[..len], XattrFlags::default()).context(text)?;
+        }
+        Ok(())
+    }
+}
+
+/// Attributes that mean the same in another filesystem.
+fn is_portable(name: &[u8]) -> bool {
+    [&b"user."[..], b"trusted.", b"security.", b"system.posix_acl_"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
+/// Makes a regular file, or empties the one that is there.
+fn create(dir: &Inode, name: &[u8], mode: u32, uid: u32, gid: u32) -> buttress_fs::Result<Inode> {
+    match dir.create(name, mode, uid, gid, 0) {
+        Err(error) if error.kind() == ErrorKind::Name(NameError::Exists) => {
+            let inode = dir.lookup(name)?;
+            match inode.attr().kind {
+                FileKind::Regular => {
+                    inode.set_attr(&SetAttr { size: Some(0), ..SetAttr::default() })?;
+                    Ok(inode)
+                }
+                FileKind::Directory => Err(NameError::IsDir.into()),
+                _ => Err(error),
+            }
+        }
+        other => other,
+    }
+}
+
+/// The next run of data at or behind `offset`; the whole rest where the host cannot tell.
+fn next_data(file: &OwnedFd, offset: u64, len: u64) -> rustix::io::Result<Option<(u64, u64)>> {
+    let start = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        Err(Errno::INVAL) => return Ok(Some((offset, len))),
+        Err(errno) => return Err(errno),
+    };
+    if start >= len {
+        return Ok(None);
+    }
+    let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(len);
+    Ok(Some((start, end.min(len))))
+}
+
+/// The names in a host directory, sorted, so that two runs make the same volume.
+fn names(dir: &OwnedFd, skip: &dyn Fn(&[u8]) -> bool) -> Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(dir).context(|| "reading a folder")? {
+        let entry = entry.context(|| "reading a folder")?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." && !skip(name) {
+            names.push(OsString::from_vec(name.to_vec()));
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn open_child(dir: &OwnedFd, name: &OsStr) -> Result<OwnedFd> {
+    rustix::fs::openat(dir, name, DIR_FLAGS, Mode::empty()).context(|| show(name.as_bytes()))
+}
+
+fn stat(dir: &OwnedFd, name: &OsStr) -> Result<Stat> {
+    rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).context(|| show(name.as_bytes()))
+}
+
+fn kind(stat: &Stat) -> Option<FileKind> {
+    FileKind::from_mode(stat.st_mode)
+}
+
+fn length(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
+}
+
+/// Seconds may be negative; nanoseconds are below a billion by the kernel's promise.
+fn time(sec: i64, nsec: impl TryInto<u32>) -> Timespec {
+    Timespec { sec, nsec: nsec.try_into().unwrap_or(0) }
+}
+
+fn raw(fd: &OwnedFd) -> i32 {
+    use std::os::fd::AsRawFd;
+    fd.as_raw_fd()
+}

@@ -1,0 +1,146 @@
+//! From a volume to the same or another one.
+
+use buttress_fs::{ErrorKind, FileKind, Inode, NameError, SetAttr, XattrFlags};
+
+use super::{CHUNK, Job, caller, needs_recursive};
+use crate::exit::{Context, Failure, Result};
+use crate::listing::{self, Entry};
+use crate::location::show;
+
+/// A directory being copied.
+struct Level {
+    left: std::vec::IntoIter<Entry>,
+    source: Inode,
+    target: Inode,
+}
+
+/// Copies `inode` to the name `target` in `dir`.
+pub(crate) fn copy_within(
+    job: &mut Job<'_>,
+    inode: &Inode,
+    dir: &Inode,
+    target: &[u8],
+) -> Result<()> {
+    let mut stack = Vec::new();
+    let mut buffer = vec![0_u8; CHUNK];
+    copy(job, inode, dir, target, &mut stack, &mut buffer)?;
+    while let Some(mut level) = stack.pop() {
+        let Some(entry) = level.left.next() else {
+            keep(job, &level.source, &level.target).context(|| show(target))?;
+            continue;
+        };
+        let at = stack.len();
+        copy(job, &entry.inode, &level.target, &entry.name, &mut stack, &mut buffer)?;
+        stack.insert(at, level);
+    }
+    Ok(())
+}
+
+fn copy(
+    job: &mut Job<'_>,
+    inode: &Inode,
+    dir: &Inode,
+    name: &[u8],
+    stack: &mut Vec<Level>,
+    buffer: &mut [u8],
+) -> Result<()> {
+    let text = || show(name);
+    let attr = inode.attr();
+    let (uid, gid) = if job.keep.everything { (attr.uid, attr.gid) } else { caller() };
+    job.bar.message(&text());
+    let copied = match attr.kind {
+        FileKind::Directory => {
+            needs_recursive(job, &text())?;
+            // Listed before it may come to hold itself.
+            let left = listing::entries(inode).context(text)?.into_iter();
+            let made = match dir.mkdir(name, attr.mode & 0o7777, uid, gid) {
+                Err(error) if error.kind() == ErrorKind::Name(NameError::Exists) => {
+                    dir.lookup(name)
+                }
+                other => other,
+            };
+            let target = made.context(text)?;
+            job.tally.directories += 1;
+            stack.push(Level { left, source: inode.clone(), target });
+            return Ok(());
+        }
+        FileKind::Symlink => {
+            let link = inode.read_link().context(text)?;
+            job.tally.others += 1;
+            dir.symlink(name, &link, uid, gid).context(text)?
+        }
+        FileKind::Regular => {
+            let copied = match dir.create(name, attr.mode, uid, gid, 0) {
+                Err(error) if error.kind() == ErrorKind::Name(NameError::Exists) => {
+                    let found = dir.lookup(name).context(text)?;
+                    if found.id() == inode.id() {
+                        return Err(Failure::of_volume(text(), error));
+                    }
+                    found
+                        .set_attr(&SetAttr { size: Some(0), ..SetAttr::default() })
+                        .context(text)?;
+                    found
+                }
+                other => other.context(text)?,
+            };
+            content(job, inode, &copied, attr.size, buffer).context(text)?;
+            job.tally.files += 1;
+            copied
+        }
+        FileKind::Character | FileKind::Block | FileKind::Fifo | FileKind::Socket => {
+            job.tally.others += 1;
+            dir.create(name, attr.mode, uid, gid, attr.rdev).context(text)?
+        }
+    };
+    keep(job, inode, &copied).context(text)
+}
+
+fn content(
+    job: &mut Job<'_>,
+    source: &Inode,
+    target: &Inode,
+    size: u64,
+    buffer: &mut [u8],
+) -> buttress_fs::Result<()> {
+    let mut offset = 0;
+    while offset < size {
+        offset = match source.seek_data(offset) {
+            Ok(start) => start,
+            Err(error) if error.kind() == ErrorKind::Name(NameError::NoSuchRange) => break,
+            Err(error) => return Err(error),
+        };
+        let end = source.seek_hole(offset)?.min(size);
+        while offset < end {
+            let want = usize::try_from(end - offset).map_or(CHUNK, |left| left.min(CHUNK));
+            let read = source.read_at(offset, &mut buffer[..want])?;
+            if read == 0 {
+                break;
+            }
+            target.write_at(offset, &buffer[..read])?;
+            offset += read as u64;
+            job.bar.add(read as u64);
+            job.tally.bytes += read as u64;
+        }
+    }
+    target.set_attr(&SetAttr { size: Some(size), ..SetAttr::default() })?;
+    Ok(())
+}
+
+fn keep(job: &Job<'_>, source: &Inode, target: &Inode) -> buttress_fs::Result<()> {
+    let attr = source.attr();
+    if job.keep.everything {
+        for name in source.list_xattrs()? {
+            target.set_xattr(&name, &source.xattr(&name)?, XattrFlags::default())?;
+        }
+    }
+    if job.keep.everything || job.keep.attributes {
+        let is_link = attr.kind == FileKind::Symlink;
+        target.set_attr(&SetAttr {
+            mode: (!is_link).then_some(attr.mode & 0o7777),
+            atime: Some(attr.atime),
+            mtime: Some(attr.mtime),
+            ..SetAttr::default()
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! Everything the program says: lines, JSON, progress.
+//!
+//! # Invariants
+//!
+//! - **U1** Bars are drawn on standard error, and only when it is a terminal; standard output
+//!   carries nothing but the answer.
+//! - **U2** Colour appears on terminals only, and never when `NO_COLOR` is set.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::exit::{Context, Result};
+
+/// Where the program speaks, and how.
+pub(crate) struct Ui {
+    json: bool,
+    colour: bool,
+}
+
+/// The colours in use, by what they mean.
+#[derive(Clone, Copy)]
+pub(crate) enum Tone {
+    /// A heading.
+    Heading,
+    /// Names of directories.
+    Directory,
+    /// Done, and right.
+    Good,
+    /// Needs attention.
+    Bad,
+    /// Less important than its neighbours.
+    Dim,
+}
+
+impl Ui {
+    /// Looks at the terminal and the environment once.
+    pub(crate) fn new(json: bool) -> Self {
+        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        Self { json, colour }
+    }
+
+    /// Whether a script reads.
+    pub(crate) fn json(&self) -> bool {
+        self.json
+    }
+
+    /// Prints one line of the answer.
+    pub(crate) fn line(&self, text: impl AsRef<str>) -> Result<()> {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{}", text.as_ref()).context(|| "standard output")
+    }
+
+    /// Writes bytes of the answer as they are.
+    pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<()> {
+        std::io::stdout().lock().write_all(bytes).context(|| "standard output")
+    }
+
+    /// A writer for long answers; flushed by the caller.
+    pub(crate) fn writer(&self) -> std::io::BufWriter<std::io::StdoutLock<'static>> {
+        std::io::BufWriter::with_capacity(1 << 16, std::io::stdout().lock())
+    }
+
+    /// Prints one JSON document.
+    pub(crate) fn document(&self, value: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_string_pretty(value).context(|| "output")?;
+        self.line(text)
+    }
+
+    /// Says something to the person at the keyboard that is not part of the answer.
+    pub(crate) fn note(&self, text: impl AsRef<str>) {
+        // Nobody to tell when standard error is closed.
+        let _ = writeln!(std::io::stderr().lock(), "buttress: {}", text.as_ref());
+    }
+
+    /// Colours a text (U2).
+    pub(crate) fn tint(&self, tone: Tone, text: &str) -> String {
+        if !self.colour {
+            return text.to_owned();
+        }
+        let code = match tone {
+            Tone::Heading => "1",
+            Tone::Directory => "1;34",
+            Tone::Good => "32",
+            Tone::Bad => "31",
+            Tone::Dim => "2",
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+
+    /// A bar over `total` bytes.
+    pub(crate) fn bytes_bar(&self, what: &str, total: u64) -> Progress {
+        let bar = self.bar(total);
+        bar.set_style(style(
+            "{prefix:<10} {bar:28} {bytes:>10}/{total_bytes} {binary_bytes_per_sec:>12} {msg}",
+        ));
+        bar.set_prefix(what.to_owned());
+        Progress { bar }
+    }
+
+    /// A bar over `total` things.
+    pub(crate) fn count_bar(&self, what: &str, total: u64) -> Progress {
+        let bar = self.bar(total);
+        bar.set_style(style("{prefix:<10} {bar:28} {pos:>10}/{len} {per_sec:>12} {msg}"));
+        bar.set_prefix(what.to_owned());
+        Progress { bar }
+    }
+
+    fn bar(&self, total: u64) -> ProgressBar {
+        if self.json || !std::io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let target = ProgressDrawTarget::stderr_with_hz(12);
+        ProgressBar::with_draw_target(Some(total), target)
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template)
+        .expect("the templates of this file parse")
+        .progress_chars("━╸─")
+}
+
+/// A bar that goes away when it is done.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// Moves on.
+    pub(crate) fn add(&self, amount: u64) {
+        self.bar.inc(amount);
+    }
+
+    /// Names what is being worked on.
+    pub(crate) fn message(&self, text: &str) {
+        self.bar.set_message(text.to_owned());
+    }
+
+    /// Keeps the rate honest while nothing moves.
+    pub(crate) fn tick(&self) {
+        self.bar.enable_steady_tick(Duration::from_millis(250));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
