@@ -27,7 +27,7 @@ use std::{
     time::Instant,
 };
 
-use buttress_format::{BlockGroupFlags, Extent, Generation, Logical, Superblock};
+use buttress_format::{BlockGroupFlags, Chunk, Extent, Generation, Logical, Superblock};
 use buttress_space::SpaceKind;
 use buttress_tree::{Node, Roots};
 
@@ -55,6 +55,8 @@ pub(crate) struct Settled {
     pub(crate) state: CommitState,
     pub(crate) nodes: Vec<Arc<Node>>,
     pub(crate) pinned: Vec<Extent>,
+    /// Chunks that are gone once this is durable.
+    pub(crate) removed: Vec<Chunk>,
     pub(crate) rounds: u64,
 }
 
@@ -98,8 +100,8 @@ impl Engine {
             }
             return Err(Error::Aborted(self.aborted.get().unwrap_or(cause)));
         }
-        drop(state);
         self.release_pinned();
+        self.remove_empty_groups(&state);
         Ok(self.published())
     }
 
@@ -167,6 +169,13 @@ impl Engine {
         let roots = Arc::new(settled.state.roots.clone());
         let generation = roots.generation;
         *state = settled.state;
+        let mut devices = self.devices.lock();
+        for chunk in &settled.removed {
+            for stripe in &chunk.stripes {
+                devices.give(stripe.device, stripe.offset, chunk.stripe_bytes());
+            }
+        }
+        drop(devices);
         // The space that this commit freed is reachable from the old roots, as long as a view has
         // them.
         self.pinned.lock().push_back((Arc::downgrade(old.roots()), settled.pinned));

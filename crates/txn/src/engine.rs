@@ -14,7 +14,7 @@
 //! Outermost first: commit, gate, then short ones (reservations, pinned list, device space).
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
@@ -58,6 +58,8 @@ pub struct Engine {
     pub(crate) height: AtomicU8,
     pub(crate) pinned: Mutex<VecDeque<(Weak<Roots>, Vec<Extent>)>>,
     pub(crate) devices: Mutex<DeviceSpace>,
+    /// Starts of groups that may have come to be empty.
+    pub(crate) empties: Mutex<BTreeSet<Logical>>,
     /// Somebody wants a commit soon: a full overlay, or a freeze that paces writers.
     pub(crate) commit_wanted: AtomicBool,
     pub(crate) counters: Counters,
@@ -108,6 +110,7 @@ impl Engine {
             height: AtomicU8::new(parts.height),
             pinned: Mutex::default(),
             devices: Mutex::new(parts.devices),
+            empties: Mutex::default(),
             commit_wanted: AtomicBool::new(false),
             counters: Counters::default(),
             inos: Mutex::default(),
@@ -287,6 +290,7 @@ impl Engine {
             let Some((_, extents)) = pinned.pop_front() else { return };
             for extent in extents {
                 self.space.unpin(extent);
+                self.note_freed(extent.start);
                 if self.options.discard {
                     // Discard is a hint: its failure loses nothing.
                     if let Err(error) = self.volume.discard(extent) {

@@ -14,6 +14,7 @@ mod error;
 mod extent_tree;
 mod free_space_tree;
 mod handle;
+mod reclaim;
 mod reserve;
 mod sums;
 mod transaction;

@@ -88,14 +88,18 @@ impl Engine {
             if self.try_reserve(cost, urgency) {
                 return Ok(MetaReservation { engine: std::sync::Arc::downgrade(self), cost });
             }
-            if self.add_chunk(SpaceKind::Metadata)? {
+            // A long transaction promises more than it will use: a commit shows how much. Only where
+            // the trees themselves are what fills the groups is a new chunk the first answer.
+            let account = self.space.account(SpaceKind::Metadata);
+            let crowded = account.used > account.total / 10 * 7;
+            if (crowded || round > 0) && self.add_chunk(SpaceKind::Metadata)? {
                 continue;
             }
             if round == ROUNDS_MAX {
                 break;
             }
             self.commit()?;
-            self.wait_for_unpin(|| self.try_peek(cost, urgency));
+            self.wait_for_unpin(|| self.may_reserve(cost, urgency));
         }
         tracing::debug!(account = %self.space.account(SpaceKind::Metadata), "no metadata space");
         Err(Error::NoSpace("metadata"))
@@ -125,7 +129,7 @@ impl Engine {
         true
     }
 
-    fn try_peek(&self, cost: Cost, urgency: Urgency) -> bool {
+    pub(crate) fn may_reserve(&self, cost: Cost, urgency: Urgency) -> bool {
         self.fits(&self.outstanding.lock(), cost, urgency)
     }
 

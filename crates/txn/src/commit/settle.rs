@@ -50,6 +50,7 @@ struct Settle<'e> {
     touched: Vec<TreeId>,
     device_delta: BTreeMap<u64, i64>,
     pinned: Vec<Extent>,
+    removed: Vec<buttress_format::Chunk>,
     skinny: bool,
     group_tree: TreeId,
     new_chunks_seen: usize,
@@ -78,6 +79,7 @@ pub(super) fn settle(
         touched: Vec::new(),
         device_delta: BTreeMap::new(),
         pinned: Vec::new(),
+        removed: Vec::new(),
         skinny: sb.incompat.has(Incompat::SKINNY_METADATA),
         group_tree: if has_group_tree { TreeId::BLOCK_GROUP } else { TreeId::EXTENT },
         new_chunks_seen: 0,
@@ -289,8 +291,8 @@ impl Settle<'_> {
             let has_tree = self.roots.find(TreeId::FREE_SPACE).is_some();
             self.groups.add(new.chunk.logical, record, has_tree);
         }
-        for chunk in removed {
-            chunk_items.insert(key_of(&chunk), None);
+        for chunk in &removed {
+            chunk_items.insert(key_of(chunk), None);
             for stripe in &chunk.stripes {
                 let key = Key::new(stripe.device.0, Kind::DEV_EXTENT, stripe.offset);
                 dev_items.insert(key, None);
@@ -307,6 +309,7 @@ impl Settle<'_> {
             };
             self.groups.remove(&merge, root, sectorsize, group, groups, free_space)?;
         }
+        self.removed.extend(removed);
         for (id, delta) in &self.device_delta {
             let device = self
                 .engine
@@ -388,6 +391,7 @@ impl Settle<'_> {
             state: CommitState { superblock, roots: self.roots, groups: self.groups.records },
             nodes: self.fresh.into_sorted(),
             pinned: self.pinned,
+            removed: self.removed,
             rounds,
         })
     }

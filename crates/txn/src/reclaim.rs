@@ -1,0 +1,75 @@
+//! Block groups that came to be empty give their chunk back.
+//!
+//! # Invariants
+//!
+//! - **G1** Only a group that the last commit knows, that holds nothing, that nobody reads any more
+//!   and that no promise needs is removed; at least one of each kind stays.
+//! - **G2** Its device space is used again only after the removal is durable (A2).
+
+use std::sync::Arc;
+
+use buttress_format::{Chunk, Logical};
+use buttress_space::{Group, SpaceKind};
+
+use crate::{Cost, Engine, Urgency, commit::CommitState};
+
+impl Engine {
+    /// Notes a group that may have come to be empty.
+    pub(crate) fn note_freed(&self, at: Logical) {
+        if let Some(group) = self.space.group_at(at)
+            && group.used() == 0
+        {
+            self.empties.lock().insert(group.start());
+        }
+    }
+
+    /// Removes the groups that were noted, in the running transaction. Under the commit lock: no
+    /// transaction is frozen that could still touch them.
+    pub(crate) fn remove_empty_groups(&self, state: &CommitState) {
+        let noted = std::mem::take(&mut *self.empties.lock());
+        for start in noted {
+            if !state.groups.contains_key(&start) {
+                continue;
+            }
+            let _gate = self.gate.read();
+            let Some(group) = self.space.group_at(start).filter(|g| self.is_dispensable(g)) else {
+                continue;
+            };
+            // The last look is the account's own, under its locks.
+            if self.space.remove_group(start).is_err() {
+                continue;
+            }
+            match self.volume.remove_chunk(start) {
+                Ok(chunk) => {
+                    tracing::info!(flags = %group.flags(), %start, "empty chunk removed");
+                    let running = Arc::clone(self.view.load().running());
+                    running.removed.lock().push(Chunk::clone(&chunk));
+                }
+                Err(error) => tracing::error!(%start, %error, "a group without a chunk"),
+            }
+        }
+    }
+
+    fn is_dispensable(&self, group: &Group) -> bool {
+        let usage = group.usage();
+        let kind = group.kind();
+        if usage.used + usage.reserved + usage.pinned > 0 || self.space.groups_of(kind).len() < 2 {
+            return false;
+        }
+        match kind {
+            SpaceKind::Data => true,
+            SpaceKind::System => false,
+            SpaceKind::Metadata => self.fits_without(group.len()),
+        }
+    }
+
+    /// Whether the metadata that is promised would fit twice without so many bytes: a group that is
+    /// needed again at once is not worth removing.
+    fn fits_without(&self, bytes: u64) -> bool {
+        let account = self.space.account(SpaceKind::Metadata);
+        let running = self.need_of(self.view.load().running());
+        let kept = 2 * (running + account.global_reserve);
+        account.free() >= bytes.saturating_add(kept)
+            && self.may_reserve(Cost { items: 64, bytes: 65536 }, Urgency::Normal)
+    }
+}

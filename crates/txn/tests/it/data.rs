@@ -1,0 +1,1 @@
+//! Data extents: references, checksums, free space, chunks.

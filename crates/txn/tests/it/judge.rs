@@ -1,0 +1,60 @@
+//! Volumes to work on, and `btrfs check` as the judge of what we wrote.
+
+use std::{
+    path::Path,
+    process::Command,
+    sync::{Arc, Once},
+};
+
+use buttress_block::{FileDevice, OpenOptions};
+pub(crate) struct MakeOptions {
+    pub nodesize: u32,
+    pub seed: Option<u64>,
+}
+impl Default for MakeOptions {
+    fn default() -> Self {
+        Self { nodesize: 16384, seed: None }
+    }
+}
+use buttress_txn::{Engine, EngineOptions};
+use buttress_volume::Volume;
+
+/// A sparse image with a new volume on it.
+pub(crate) fn volume(dir: &Path, size: u64, options: &MakeOptions) -> std::path::PathBuf {
+    let path = dir.join("volume.img");
+    let _ = options.seed;
+    assert!(
+        Command::new("/tmp/mkvol")
+            .arg(&path)
+            .arg(size.to_string())
+            .arg(options.nodesize.to_string())
+            .status()
+            .unwrap()
+            .success()
+    );
+    path
+}
+
+/// Opens an image for writing.
+pub(crate) fn open(path: &Path) -> Arc<Engine> {
+    let options = OpenOptions { write: true, ..OpenOptions::default() };
+    let device = FileDevice::open(path, options).expect("the image opens");
+    let options = buttress_volume::OpenOptions { writable: true, degraded: false };
+    let (volume, superblock) = Volume::open(vec![Arc::new(device)], options).expect("a volume");
+    let engine = Engine::open(Arc::new(volume), superblock, EngineOptions::default())
+        .expect("the trees open");
+    assert_eq!(engine.read_only(), None);
+    engine
+}
+
+/// Panics unless `btrfs check` finds nothing. Where there is no btrfs-progs it says so, once.
+pub(crate) fn check(path: &Path) {
+    static SAID: Once = Once::new();
+    let outcome = Command::new("btrfs").args(["check", "--check-data-csum"]).arg(path).output();
+    let Ok(outcome) = outcome else {
+        SAID.call_once(|| eprintln!("SKIPPED: btrfs check (btrfs-progs is not installed)"));
+        return;
+    };
+    let text = String::from_utf8_lossy(&outcome.stdout) + String::from_utf8_lossy(&outcome.stderr);
+    assert!(outcome.status.success(), "btrfs check: {text}");
+}
