@@ -60,9 +60,6 @@ pub enum Error {
     /// The conversation with the kernel broke.
     #[error("the kernel's FUSE session failed")]
     Session(#[source] io::Error),
-    /// The volume did not close well: what was written last may not be durable.
-    #[error("the volume could not be closed")]
-    Close(#[source] buttress_fs::Error),
     /// A mount option has a value that makes no sense.
     #[error("mount option {option} needs {expected}")]
     Option {

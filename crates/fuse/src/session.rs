@@ -2,14 +2,14 @@
 //!
 //! # Place
 //!
-//! `cli` opens a volume and hands it to [`mount`]; [`Session::serve`] returns when the mount is gone
-//! and the volume closed. An [`Unmounter`] ends it from another thread.
+//! `cli` opens a volume and hands a clone of it to [`mount`]; [`Session::serve`] returns when the
+//! mount is gone, and `cli` closes the volume. An [`Unmounter`] ends a session from another thread.
 //!
 //! # Failure
 //!
-//! However serving ends, the volume is closed, so what was written is committed. Only a process
-//! that is killed leaves it to the next mount, at the last commit, and leaves a dead mount behind
-//! that answers `ENOTCONN` until somebody unmounts it.
+//! However serving ends, nothing here holds the volume afterwards: closing it commits what was
+//! written. Only a process that is killed leaves it to the next mount, at the last commit, and leaves
+//! a dead mount behind that answers `ENOTCONN` until somebody unmounts it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,6 @@ use crate::{Error, Options};
 pub struct Session {
     loops: fuser::Session<Door>,
     unmounter: Unmounter,
-    fs: Filesystem,
 }
 
 /// Ends a session from any thread.
@@ -41,7 +40,7 @@ pub struct Unmounter {
 ///
 /// # Errors
 ///
-/// All of [`Error`] up to `Session`. The volume is dropped then, which closes it.
+/// All of [`Error`] but `Unmount`.
 pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session, Error> {
     let (mount, device) = Mount::new(target, options)?;
     let link = Link::new(&device).map_err(Error::Session)?;
@@ -52,7 +51,7 @@ pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session
     config.clone_fd = true;
     // Who may come in is the kernel's to decide, by allow_other; its own requests have no owner.
     let crew = Crew::new(link, threads, options.handoff);
-    let door = Door::new(fs.clone(), crew, options.clone());
+    let door = Door::new(fs, crew, options.clone());
     let loops =
         fuser::Session::from_fd(door, device, SessionACL::All, config).map_err(|error| {
             drop(unmounter.unmount());
@@ -61,7 +60,7 @@ pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session
     if let Err(error) = unmounter.mount.set_read_ahead(options.read_ahead_kib) {
         tracing::debug!(%error, "the kernel keeps its own readahead");
     }
-    Ok(Session { loops, unmounter, fs })
+    Ok(Session { loops, unmounter })
 }
 
 impl Session {
@@ -71,20 +70,17 @@ impl Session {
         self.unmounter.clone()
     }
 
-    /// Serves until the mount is gone, then closes the volume.
+    /// Serves until the mount is gone. All handles on the volume are dropped then.
     ///
     /// # Errors
     ///
-    /// [`Error::Session`] when the conversation with the kernel broke, [`Error::Close`] when the last
-    /// commit failed.
+    /// [`Error::Session`] when the conversation with the kernel broke.
     pub fn serve(self) -> Result<(), Error> {
-        let Self { loops, unmounter, fs } = self;
-        let served = loops.run().map_err(Error::Session);
-        if served.is_err() {
+        let Self { loops, unmounter } = self;
+        loops.run().map_err(|error| {
             drop(unmounter.unmount());
-        }
-        let closed = fs.close().map_err(Error::Close);
-        served.and(closed)
+            Error::Session(error)
+        })
     }
 }
 

@@ -1,74 +1,98 @@
 //! Inode flags, as `lsattr` and `chattr` read and change them.
 
-use buttress_fs::{FileKind, SetAttr};
+use buttress_fs::{Attr, FileKind, InodeFlags, SetAttr};
 use fuser::Errno;
 
 use super::{Answer, Door, refuse};
 
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
+const GET_EXTENDED: u32 = 0x801c_581f;
+const SET_EXTENDED: u32 = 0x401c_5820;
 
-const NODATASUM: u64 = 1;
-const NODATACOW: u64 = 1 << 1;
-const NOCOW_SHOWN: u32 = 0x0080_0000;
+/// Length of the argument of the extended commands, whose first four bytes are flags.
+const EXTENDED_LEN: usize = 28;
 
-/// The flags as the format numbers them, and as programs do.
-const SHOWN: [(u64, u32); 9] = [
-    (NODATACOW, NOCOW_SHOWN),
-    (1 << 3, 0x400),
-    (1 << 5, 0x8),
-    (1 << 6, 0x10),
-    (1 << 7, 0x20),
-    (1 << 8, 0x40),
-    (1 << 9, 0x80),
-    (1 << 10, 0x0001_0000),
-    (1 << 11, 0x4),
+/// One flag in its three numberings: on disk, by the plain commands, and by the extended ones.
+struct Flag {
+    disk: u64,
+    plain: u32,
+    extended: u32,
+}
+
+const NOCOW: u32 = 0x0080_0000;
+
+const FLAGS: [Flag; 9] = [
+    Flag { disk: InodeFlags::NODATACOW, plain: NOCOW, extended: 0 },
+    Flag { disk: InodeFlags::NOCOMPRESS, plain: 0x400, extended: 0 },
+    Flag { disk: InodeFlags::SYNC, plain: 0x8, extended: 0x20 },
+    Flag { disk: InodeFlags::IMMUTABLE, plain: 0x10, extended: 0x8 },
+    Flag { disk: InodeFlags::APPEND, plain: 0x20, extended: 0x10 },
+    Flag { disk: InodeFlags::NODUMP, plain: 0x40, extended: 0x80 },
+    Flag { disk: InodeFlags::NOATIME, plain: 0x80, extended: 0x40 },
+    Flag { disk: InodeFlags::DIRSYNC, plain: 0x0001_0000, extended: 0 },
+    Flag { disk: InodeFlags::COMPRESS, plain: 0x4, extended: 0 },
 ];
 
 impl Door {
-    /// Answers `ioctl`: two are known.
+    /// Answers `ioctl`: the commands on flags are known. The kernel asks by the extended ones before
+    /// it changes anything by the plain ones.
     pub(crate) fn ioctl(&self, id: u64, command: u32, argument: &[u8]) -> Answer<Vec<u8>> {
+        let wanted =
+            || argument.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)).ok_or(Errno::EINVAL);
         match command {
-            GET_FLAGS => self.inode_flags(id).map(|flags| flags.to_ne_bytes().to_vec()),
-            SET_FLAGS => {
-                let flags = argument.first_chunk().ok_or(Errno::EINVAL)?;
-                self.set_inode_flags(id, u32::from_ne_bytes(*flags)).map(|()| Vec::new())
+            GET_FLAGS => Ok(shown(self.flags(id)?, |flag| flag.plain).to_ne_bytes().to_vec()),
+            GET_EXTENDED => {
+                let mut answer =
+                    shown(self.flags(id)?, |flag| flag.extended).to_ne_bytes().to_vec();
+                answer.resize(EXTENDED_LEN, 0);
+                Ok(answer)
             }
+            SET_FLAGS => self.set_flags(id, wanted()?, |flag| flag.plain),
+            SET_EXTENDED => self.set_flags(id, wanted()?, |flag| flag.extended),
             _ => Err(Errno::ENOTTY),
         }
     }
 
-    fn inode_flags(&self, id: u64) -> Answer<u32> {
-        Ok(shown(self.node(id)?.inode.attr().flags))
+    fn flags(&self, id: u64) -> Answer<u64> {
+        Ok(self.node(id)?.inode.attr().flags)
     }
 
-    fn set_inode_flags(&self, id: u64, wanted: u32) -> Answer<()> {
+    fn set_flags(&self, id: u64, wanted: u32, number: impl Fn(&Flag) -> u32) -> Answer<Vec<u8>> {
         let node = self.node(id)?;
         let attr = node.inode.attr();
-        let all = SHOWN.iter().fold(0, |all, (_, bit)| all | bit);
-        if wanted & !all != 0 {
+        let known = FLAGS.iter().fold(0, |all, flag| all | number(flag));
+        if wanted & !known != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let changed = wanted ^ shown(attr.flags);
-        let mut flags = SHOWN.iter().fold(attr.flags, |flags, (bit, shown)| {
-            if wanted & shown != 0 { flags | bit } else { flags & !bit }
+        let flags = FLAGS.iter().fold(attr.flags, |flags, flag| match number(flag) {
+            0 => flags,
+            bit if wanted & bit != 0 => flags | flag.disk,
+            _ => flags & !flag.disk,
         });
-        // Extents of a file that is overwritten in place have no checksums. Both can be decided
-        // only while there are none; a directory passes the flag on to what is made in it.
-        if changed & NOCOW_SHOWN != 0 && attr.kind == FileKind::Regular {
-            if attr.size != 0 {
-                return Err(Errno::EINVAL);
-            }
-            flags = if wanted & NOCOW_SHOWN != 0 { flags | NODATASUM } else { flags & !NODATASUM };
-        }
-        if changed != 0 {
+        let flags = with_checksums(&attr, flags)?;
+        if flags != attr.flags {
             let set = SetAttr { flags: Some(flags), ..SetAttr::default() };
             node.inode.set_attr(&set).map_err(refuse)?;
         }
-        Ok(())
+        Ok(Vec::new())
     }
 }
 
-fn shown(flags: u64) -> u32 {
-    SHOWN.iter().fold(0, |all, (bit, shown)| if flags & bit != 0 { all | shown } else { all })
+/// Extents of a file that is overwritten in place have no checksums. Both can be decided only while
+/// there are no extents; a directory just passes the flag on to what is made in it.
+fn with_checksums(attr: &Attr, flags: u64) -> Answer<u64> {
+    let (nocow, nosum) = (InodeFlags::NODATACOW, InodeFlags::NODATASUM);
+    if (flags ^ attr.flags) & nocow == 0 || attr.kind != FileKind::Regular {
+        return Ok(flags);
+    }
+    if attr.size != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(if flags & nocow != 0 { flags | nosum } else { flags & !nosum })
+}
+
+fn shown(flags: u64, number: impl Fn(&Flag) -> u32) -> u32 {
+    let set = FLAGS.iter().filter(|flag| flags & flag.disk != 0);
+    set.fold(0, |all, flag| all | number(flag))
 }

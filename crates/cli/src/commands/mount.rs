@@ -1,0 +1,280 @@
+//! `buttress mount`: shows a volume to every program, until it is unmounted.
+//!
+//! # Place
+//!
+//! Without `--foreground` the program starts itself once more with it, in a session of its own, and
+//! ends as soon as that child says that the mount is there. (A process with threads cannot fork
+//! and go on; one that has none yet can start another.) The child opens the devices, so the lock on
+//! them is its own and lasts until everything is durable, which may be after umount(8) returned. A
+//! mount that comes too early waits for that.
+//!
+//! # Failure
+//!
+//! Until the mount is there the child speaks on the caller's terminal, and its exit code becomes the
+//! caller's. Afterwards there is only the log.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_fs::{Filesystem, MountOptions};
+use buttress_fuse::{Options, Unmounted, Unmounter};
+use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::image::Devices;
+use crate::ui::Ui;
+
+/// How long a mount waits for the one before it to write its last.
+const FINISHING_MAX: Duration = Duration::from_secs(30);
+const RETRY_AFTER: Duration = Duration::from_millis(50);
+
+/// What the child says when the mount is there.
+const READY: &str = "ready";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The image file or block device.
+    #[arg(value_name = "IMG")]
+    image: PathBuf,
+    /// The directory to mount it on.
+    #[arg(value_name = "DIR")]
+    target: PathBuf,
+    /// Other devices of the same volume.
+    #[arg(value_name = "MORE")]
+    more: Vec<PathBuf>,
+    #[command(flatten)]
+    devices: Devices,
+    /// Mount options, separated by commas: ro, subvol=PATH, commit=SECONDS, allow_other, and so
+    /// on; a wrong one lists them all.
+    #[arg(long, short = 'o', value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Stay until the volume is unmounted, and log to standard error.
+    #[arg(long, short)]
+    foreground: bool,
+    /// Where a mount in the background logs to; nowhere unless given.
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Say on standard output when the mount is there, then detach.
+    #[arg(long, hide = true, requires = "foreground")]
+    announce: bool,
+}
+
+/// What scripts read.
+#[derive(Serialize)]
+struct Document<'a> {
+    image: &'a Path,
+    target: &'a Path,
+    pid: u32,
+}
+
+pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
+    let options = parse(&args)?;
+    if args.foreground { serve(&args, options, ui) } else { start(&args, ui) }
+}
+
+/// The door's options, and the volume's.
+fn parse(args: &Args) -> Result<(Options, MountOptions)> {
+    let mut door = Options::default();
+    let mut volume = Vec::new();
+    let words = args.options.iter().flat_map(|list| list.split(','));
+    for word in words.map(str::trim).filter(|word| !word.is_empty()) {
+        let is_doors =
+            door.accept(word).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+        let is_both = matches!(word, "ro" | "rw" | "noatime" | "relatime");
+        if !is_doors || is_both {
+            volume.push(word);
+        }
+    }
+    let volume = MountOptions::parse(&volume.join(",")).map_err(|error| {
+        let known = buttress_fuse::KNOWN_OPTIONS.join(", ");
+        Failure::new(Exit::Usage, format!("{error}; and for the mount itself {known}"))
+    })?;
+    door.read_only |= volume.read_only;
+    Ok((door, volume))
+}
+
+/// Starts the child that serves, and waits until it does.
+fn start(args: &Args, ui: &Ui) -> Result<Exit> {
+    let program = std::env::current_exe().context(|| "finding this program")?;
+    let mut child = Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .args(["--foreground", "--announce"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .context(|| "starting the mount")?;
+    let said = child.stdout.take().map(BufReader::new).and_then(|mut said| {
+        let mut line = String::new();
+        said.read_line(&mut line).ok().map(|_| line)
+    });
+    if said.as_deref().map(str::trim) != Some(READY) {
+        return failed(child);
+    }
+    if ui.json() {
+        ui.document(&Document { image: &args.image, target: &args.target, pid: child.id() })?;
+    }
+    Ok(Exit::Success)
+}
+
+/// Ends as the child did; it has said why.
+fn failed(mut child: Child) -> Result<Exit> {
+    let status = child.wait().context(|| "waiting for the mount")?;
+    let exits = [Exit::Usage, Exit::Corrupt, Exit::Unsupported, Exit::NoSpace, Exit::Refused];
+    let same = |exit: &Exit| status.code() == Some(i32::from(*exit as u8));
+    match (exits.into_iter().find(same), status.code()) {
+        (Some(exit), _) => Ok(exit),
+        (None, Some(_)) => Ok(Exit::Failure),
+        (None, None) => {
+            Err(Failure::new(Exit::Failure, format!("the mount ended early: {status}")))
+        }
+    }
+}
+
+fn serve(args: &Args, (mut door, volume): (Options, MountOptions), ui: &Ui) -> Result<Exit> {
+    if args.announce {
+        // Ctrl-C at the terminal is not for a mount in the background.
+        rustix::process::setsid().context(|| "leaving the terminal")?;
+    }
+    // Signals that come while the volume is being opened wait for the thread that takes them.
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context(|| "watching for signals")?;
+    let image = args.image.canonicalize().context(|| args.image.display().to_string())?;
+    if door.source == Options::default().source {
+        door.source = image.to_string_lossy().into_owned();
+    }
+    let fs = open(args, &image, volume, ui)?;
+    if let Some(why) = fs.read_only_reason() {
+        door.read_only = true;
+        tracing::info!(why, "mounting read-only");
+    }
+    let mounted = buttress_fuse::mount(fs.clone(), &args.target, &door);
+    let session = mounted.map_err(std::io::Error::other).context(String::new)?;
+    let stage = Arc::new(AtomicU8::new(Stage::Serving as u8));
+    watch(signals, session.unmounter(), Arc::clone(&stage))?;
+    tracing::info!(image = %image.display(), target = %session.unmounter().target().display(), "mounted");
+    if args.announce {
+        announce(args.log.as_deref())?;
+    }
+    let served = session.serve();
+    stage.store(Stage::Committing as u8, Ordering::SeqCst);
+    let closed = fs.close().context(|| format!("{}: closing", image.display()));
+    served.map_err(std::io::Error::other).context(String::new)?;
+    closed?;
+    tracing::info!(image = %image.display(), "unmounted, and everything is durable");
+    Ok(Exit::Success)
+}
+
+/// Tells the parent that the mount is there, and lets go of its terminal and directory.
+fn announce(log: Option<&Path>) -> Result<()> {
+    let log = match log {
+        Some(path) => File::options().create(true).append(true).open(path),
+        None => File::options().write(true).open("/dev/null"),
+    };
+    let log = log.context(|| "the log")?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{READY}").and_then(|()| out.flush()).context(|| "announcing the mount")?;
+    rustix::stdio::dup2_stdout(&log).context(|| "leaving standard output")?;
+    rustix::stdio::dup2_stderr(&log).context(|| "leaving standard error")?;
+    std::env::set_current_dir("/").context(|| "leaving the directory")
+}
+
+/// Opens the devices and the volume on them.
+fn open(args: &Args, image: &Path, options: MountOptions, ui: &Ui) -> Result<Filesystem> {
+    let how = if options.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
+    let paths = args.more.iter().chain(&args.devices.devices).map(PathBuf::as_path);
+    let mut devices: Vec<Arc<dyn Device>> = Vec::new();
+    for path in std::iter::once(image).chain(paths) {
+        devices.push(Arc::new(open_device(path, how, ui)?));
+    }
+    Filesystem::open(devices, options).context(|| image.display().to_string())
+}
+
+/// Opens a device, and waits if the mount before is only writing its last.
+fn open_device(path: &Path, how: OpenOptions, ui: &Ui) -> Result<FileDevice> {
+    let deadline = Instant::now() + FINISHING_MAX;
+    let mut is_told = false;
+    loop {
+        match FileDevice::open(path, how) {
+            Err(buttress_block::Error::Locked { pid: Some(pid), .. })
+                if is_finishing(pid, path) && Instant::now() < deadline =>
+            {
+                if !is_told {
+                    ui.note(format!(
+                        "{}: waiting for process {pid} to finish writing",
+                        path.display()
+                    ));
+                    is_told = true;
+                }
+                std::thread::sleep(RETRY_AFTER);
+            }
+            opened => return opened.map_err(Failure::of_device),
+        }
+    }
+}
+
+/// Says whether a process is one of ours that has lost its mount already: then it will let go soon.
+fn is_finishing(pid: u32, image: &Path) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let mounts = std::fs::read_to_string(format!("/proc/{pid}/mounts")).unwrap_or_default();
+    let source = image.to_string_lossy().replace('\\', "\\134").replace(' ', "\\040");
+    let is_mounted = mounts
+        .lines()
+        .any(|line| line.contains(" fuse.buttress ") && line.split(' ').next() == Some(&source));
+    name.trim() == "buttress" && !is_mounted
+}
+
+/// How far the end has come, for whoever asks by a second signal.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Stage {
+    Serving,
+    InUse,
+    Committing,
+}
+
+/// Unmounts at the first signal, and says at every other what there is to wait for.
+fn watch(mut signals: Signals, unmounter: Unmounter, stage: Arc<AtomicU8>) -> Result<()> {
+    let work = move || {
+        let target = unmounter.target().display().to_string();
+        for _ in signals.forever() {
+            let now = stage.load(Ordering::SeqCst);
+            if now == Stage::InUse as u8 {
+                say(&format!("{target}: programs still use it; waiting for them to finish"));
+            } else if now == Stage::Committing as u8 {
+                say(&format!("{target}: waiting for the last writes to be durable"));
+            } else {
+                match unmounter.unmount() {
+                    Ok(Unmounted::Clean) => {}
+                    Ok(Unmounted::Busy) => {
+                        let _ = stage.compare_exchange(
+                            Stage::Serving as u8,
+                            Stage::InUse as u8,
+                            Ordering::SeqCst,
+                            Ordering::SeqCst,
+                        );
+                        say(&format!(
+                            "{target}: programs still use it; it is out of sight and ends with the last of them"
+                        ));
+                    }
+                    Err(error) => say(&format!("{error}")),
+                }
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(work);
+    thread.map(drop).context(|| "watching for signals")
+}
+
+fn say(text: &str) {
+    // Nobody to tell when standard error is closed.
+    let _ = writeln!(std::io::stderr().lock(), "buttress: {text}");
+}

@@ -1,0 +1,133 @@
+//! How long things live: files without names, mounts in use, many users at once.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+
+use buttress_fuse::{Options, Unmounted};
+
+use crate::mounted::{mounted, mounted_with};
+
+/// A file without a name lives as long as it is open, and its space comes back.
+#[test]
+fn open_files_outlive_their_names() {
+    let Some(mount) = mounted() else { return };
+    let path = mount.path("file");
+    fs::write(&path, "content").expect("a file");
+    let mut file = File::options().read(true).write(true).open(&path).expect("open");
+    fs::remove_file(&path).expect("its name");
+    assert!(!path.exists());
+    file.seek(SeekFrom::End(0)).expect("the end");
+    file.write_all(&[b'x'; 100_000]).expect("still a file");
+    file.sync_all().expect("durable");
+    assert_eq!(file.metadata().expect("attributes").nlink(), 0);
+    let mut content = Vec::new();
+    file.seek(SeekFrom::Start(0)).expect("the start");
+    file.read_to_end(&mut content).expect("content");
+    assert_eq!(content.len(), 100_007);
+    let id = buttress_fs::InodeId {
+        ino: buttress_fs::Ino(file.metadata().expect("attributes").ino()),
+        ..mount.fs().root().id()
+    };
+    drop(file);
+    // The kernel's forget comes when it comes.
+    let gone = (0..200).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        mount.fs().inode(id).is_err()
+    });
+    assert!(gone, "nobody holds the file, and it is still there");
+}
+
+/// Replacing an open file by a rename leaves the old one to whoever has it open.
+#[test]
+fn replaced_files_live_on() {
+    let Some(mount) = mounted() else { return };
+    fs::write(mount.path("a"), "old").expect("a file");
+    fs::write(mount.path("b"), "new").expect("a file");
+    let mut old = File::open(mount.path("a")).expect("open");
+    fs::rename(mount.path("b"), mount.path("a")).expect("a rename");
+    let mut text = String::new();
+    old.read_to_string(&mut text).expect("content");
+    assert_eq!(text, "old");
+    assert_eq!(fs::read_to_string(mount.path("a")).expect("content"), "new");
+}
+
+/// Eight threads make, write, read, rename and remove files beside each other.
+#[test]
+fn many_threads() {
+    for handoff in [true, false] {
+        let options = Options { handoff, threads: Some(6), ..Options::default() };
+        let Some(mount) = mounted_with(&options) else { return };
+        fs::create_dir(mount.path("shared")).expect("a directory");
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let mount = &mount;
+                scope.spawn(move || work(mount, thread));
+            }
+        });
+        let left = fs::read_dir(mount.path("shared")).expect("a listing").count();
+        assert_eq!(left, 8 * 50, "each thread leaves every second of its files");
+        let mount = mount.again();
+        for entry in fs::read_dir(mount.path("shared")).expect("a listing") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+            let content = fs::read_to_string(&path).expect("content");
+            assert!(content.starts_with(&format!("{name} ")) && content.len() == 10_000, "{name}");
+        }
+    }
+}
+
+fn work(mount: &crate::mounted::Mounted, thread: usize) {
+    for index in 0..100 {
+        let name = format!("t{thread}-{index}");
+        let (draft, path) =
+            (mount.path(&format!("draft-{name}")), mount.path("shared").join(&name));
+        fs::write(&draft, format!("{name:<10000}")).expect("a file");
+        if index % 10 == 0 {
+            File::open(&draft).expect("open").sync_all().expect("durable");
+        }
+        fs::rename(&draft, &path).expect("a rename");
+        assert_eq!(fs::read(&path).expect("content").len(), 10_000);
+        if index % 2 == 1 {
+            fs::remove_file(&path).expect("its name");
+        }
+    }
+}
+
+/// A mount that is in use goes out of sight, and ends with its last user.
+#[test]
+fn busy_mounts_end_late() {
+    let Some(mut mount) = mounted() else { return };
+    let mut file = File::create(mount.path("file")).expect("a file");
+    assert_eq!(mount.unmount(), Unmounted::Busy);
+    assert!(!mount.path("file").exists(), "nobody finds the mount any more");
+    file.write_all(b"late").expect("who has it open may go on");
+    drop(file);
+    mount.finish();
+    let mount = mount.again();
+    assert_eq!(fs::read(mount.path("file")).expect("content"), b"late");
+}
+
+/// The sizes of the volume are its own, and shrink as it fills.
+#[test]
+fn sizes_of_the_volume() {
+    let Some(mount) = mounted() else { return };
+    let before = rustix::fs::statvfs(mount.path("")).expect("sizes");
+    assert!(before.f_blocks * before.f_frsize >= 100 << 20);
+    assert_eq!(before.f_namemax, 255);
+    let mut file = File::create(mount.path("file")).expect("a file");
+    file.write_all(&vec![1; 32 << 20]).expect("content");
+    file.sync_all().expect("durable");
+    let after = rustix::fs::statvfs(mount.path("")).expect("sizes");
+    let taken = (before.f_bfree - after.f_bfree) * before.f_frsize;
+    assert!((32 << 20..40 << 20).contains(&taken), "{taken} bytes for 32 MiB");
+}
+
+/// A read-only mount shows everything and changes nothing.
+#[test]
+fn read_only_mounts() {
+    let options = Options { read_only: true, ..Options::default() };
+    let Some(mount) = mounted_with(&options) else { return };
+    let refused = fs::write(mount.path("file"), "").expect_err("read-only");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+}

@@ -1,0 +1,14 @@
+//! The door from the outside: a volume in a temporary file, mounted, and asked by system calls.
+//!
+//! Every test mounts a volume of its own, and when it is done unmounts it, mounts it again to see
+//! that it still opens, and has `btrfs check` look at it where that program is installed. They need
+//! root and `/dev/fuse`; elsewhere they say that they are skipped.
+
+mod attributes;
+mod content;
+mod lifetime;
+mod listing;
+mod lists;
+mod mounted;
+mod names;
+mod volume;

@@ -1,0 +1,60 @@
+//! A volume in a file of its own.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_fs::make::{MakeOptions, make};
+use buttress_fs::{Filesystem, MountOptions};
+use tempfile::TempDir;
+
+const LEN: u64 = 2 << 30;
+
+/// A volume, and the directory that goes with it.
+pub(crate) struct Volume {
+    directory: TempDir,
+}
+
+impl Volume {
+    /// Makes an empty volume.
+    pub(crate) fn new() -> Self {
+        let volume = Self { directory: tempfile::tempdir().expect("a temporary directory") };
+        let device = FileDevice::create(volume.image(), LEN).expect("a sparse file");
+        make(&device, &MakeOptions::default()).expect("an empty volume");
+        volume
+    }
+
+    fn image(&self) -> PathBuf {
+        self.directory.path().join("image")
+    }
+
+    /// Where to mount it.
+    pub(crate) fn mount_point(&self) -> PathBuf {
+        let path = self.directory.path().join("mount");
+        std::fs::create_dir_all(&path).expect("a directory to mount on");
+        path
+    }
+
+    /// Opens it.
+    pub(crate) fn open(&self) -> Filesystem {
+        let device =
+            FileDevice::open(self.image(), OpenOptions::WRITE).expect("nobody else has it");
+        let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
+        Filesystem::open(devices, MountOptions::default()).expect("a sound volume")
+    }
+
+    /// Opens it once more, and has it judged.
+    pub(crate) fn judge(&self) {
+        self.open().close().expect("nothing to write");
+        let Ok(output) =
+            Command::new("btrfs").args(["check", "--check-data-csum"]).arg(self.image()).output()
+        else {
+            eprintln!("not judged: btrfs is not installed");
+            return;
+        };
+        let (said, complained) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "btrfs check: {said}\n{complained}");
+    }
+}
