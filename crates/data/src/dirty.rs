@@ -231,13 +231,6 @@ impl Dirty {
         pieces.into_iter().chain(writing).min()
     }
 
-    /// The first and the last byte that wait, if any do.
-    pub(crate) fn span(&self) -> Option<Range<u64>> {
-        let (start, _) = self.pieces.first_key_value()?;
-        let (last, piece) = self.pieces.last_key_value()?;
-        Some(*start..last + piece.len() as u64)
-    }
-
     /// The first byte at or after `offset` that waits, or is on its way.
     pub(crate) fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         let ranges = |low: u64, len: usize| low..low + len as u64;

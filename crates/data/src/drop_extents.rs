@@ -42,10 +42,6 @@ const REF_ITEMS: u32 = 3;
 const REF_BYTES: u32 = 64;
 
 impl Edits {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.deletes.is_empty() && self.puts.is_empty()
-    }
-
     /// How many items and references it touches.
     pub(crate) fn len(&self) -> usize {
         self.deletes.len() + self.puts.len() + self.added.len() + self.dropped.len()

@@ -28,7 +28,8 @@ pub(crate) fn open(
     let engine_options = EngineOptions {
         read_only: options.read_only,
         discard: options.discard,
-        nologreplay: options.nologreplay,
+        ignore_log: options.nologreplay,
+        cache_bytes: options.node_cache_bytes.unwrap_or(EngineOptions::default().cache_bytes),
         ..EngineOptions::default()
     };
     let engine = Engine::open(Arc::clone(&volume), superblock.clone(), engine_options)?;

@@ -82,7 +82,7 @@ impl Inode {
                 continue;
             }
             target.dir.expect_linked()?;
-            let Some(replaced) = replaced else {
+            let Some(replaced) = &replaced else {
                 if flags.exchange {
                     return Err(NameError::NotFound.into());
                 }
@@ -95,10 +95,10 @@ impl Inode {
                 return Ok(());
             }
             if flags.exchange {
-                return exchange(&view, &source, &target, &moved, &replaced);
+                return exchange(&view, &source, &target, &moved, replaced);
             }
-            check_replaceable(&view, &moved, &replaced)?;
-            return move_name(&view, &source, &target, &moved, Some(&replaced));
+            check_replaceable(&view, &moved, replaced)?;
+            return move_name(&view, &source, &target, &moved, Some(replaced));
         }
     }
 }

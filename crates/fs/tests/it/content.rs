@@ -1,0 +1,227 @@
+//! Content: what was written is read, from memory, from the device, and after a remount.
+
+use buttress_fs::{ErrorKind, FallocateMode, MountOptions, NameError, SetAttr};
+
+use crate::checker::check;
+use crate::volume::{content, file_with, memory, mount, mount_with, pattern};
+
+/// Files of every awkward length come back, from memory, after writeback, and after a remount.
+#[test]
+fn lengths() {
+    let device = memory(512);
+    let lengths =
+        [0, 1, 100, 2047, 2048, 2049, 4095, 4096, 4097, 8192, 100_000, 1 << 20, (3 << 20) + 17];
+    let fs = mount(&device);
+    for len in lengths {
+        let file = file_with(&fs.root(), &format!("f{len}"), &pattern(len as u64, len));
+        assert_eq!(content(&file), pattern(len as u64, len));
+    }
+    fs.sync().expect("sync");
+    for len in lengths {
+        let file = fs.resolve(format!("f{len}")).expect("file");
+        assert_eq!(content(&file), pattern(len as u64, len), "after writeback, {len}");
+    }
+    fs.close().expect("closed");
+    check(&device);
+    let fs = mount(&device);
+    for len in lengths {
+        let file = fs.resolve(format!("f{len}")).expect("file");
+        assert_eq!(content(&file), pattern(len as u64, len), "after a remount, {len}");
+        let mut part = [0; 50];
+        let from = (len / 2) as u64;
+        let got = file.read_at(from, &mut part).expect("read");
+        assert_eq!(part[..got], pattern(len as u64, len)[len / 2..len / 2 + got]);
+    }
+}
+
+/// A file that lives in the tree grows out of it, with zeros where nothing was written.
+#[test]
+fn inline_files_grow() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let file = file_with(&fs.root(), "grows", b"tiny");
+    file.sync().expect("sync");
+    file.write_at(10_000, b"far").expect("write");
+    file.sync().expect("sync");
+    let mut expected = vec![0; 10_003];
+    expected[..4].copy_from_slice(b"tiny");
+    expected[10_000..].copy_from_slice(b"far");
+    assert_eq!(content(&file), expected);
+    let up = file_with(&fs.root(), "up", b"tiny");
+    up.sync().expect("sync");
+    up.set_attr(&SetAttr { size: Some(9000), ..SetAttr::default() }).expect("grow");
+    let down = file_with(&fs.root(), "down", b"tiny");
+    down.sync().expect("sync");
+    down.set_attr(&SetAttr { size: Some(2), ..SetAttr::default() }).expect("cut");
+    assert_eq!(content(&down), b"ti");
+    drop((file, up, down));
+    fs.close().expect("closed");
+    check(&device);
+    let fs = mount(&device);
+    assert_eq!(content(&fs.resolve("grows").expect("file")), expected);
+    assert_eq!(content(&fs.resolve("down").expect("file")), b"ti");
+    assert_eq!(content(&fs.resolve("up").expect("file"))[4..], [0; 8996]);
+}
+
+/// A cut never shows again what it cut off, however the file grows back.
+#[test]
+fn cutting_and_growing() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let file = file_with(&fs.root(), "file", &[0xaa; 50_000]);
+    file.sync().expect("sync");
+    for (cut, grown) in [(40_001, 45_000), (39_000, 39_100), (20_480, 30_000), (10, 20)] {
+        file.set_attr(&SetAttr { size: Some(cut), ..SetAttr::default() }).expect("cut");
+        file.set_attr(&SetAttr { size: Some(grown), ..SetAttr::default() }).expect("grow");
+        let bytes = content(&file);
+        assert!(bytes[cut as usize..].iter().all(|byte| *byte == 0), "{cut} {grown}");
+        assert!(bytes[..cut as usize].iter().all(|byte| *byte == 0xaa || *byte == 0));
+        file.sync().expect("sync");
+        check(&device);
+        file.write_at(0, &[0xaa; 50_000]).expect("write");
+        file.sync().expect("sync");
+    }
+    file.set_attr(&SetAttr { size: Some(0), ..SetAttr::default() }).expect("cut");
+    assert_eq!(file.attr().blocks, 0);
+    drop(file);
+    fs.close().expect("closed");
+    check(&device);
+}
+
+/// Space set aside reads as zeros, is written in place, and holes give space back.
+#[test]
+fn allocating_and_punching() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let file = fs.root().create(b"file", 0o644, 0, 0, 0).expect("create");
+    file.fallocate(0, 1 << 20, FallocateMode::Allocate { keep_size: false }).expect("allocate");
+    assert_eq!(file.attr().size, 1 << 20);
+    assert_eq!(file.attr().blocks, 2048);
+    assert!(content(&file).iter().all(|byte| *byte == 0));
+    let nothing = file.seek_data(0).expect_err("no data").kind();
+    assert_eq!(nothing, ErrorKind::Name(NameError::NoSuchRange));
+    file.write_at(8192, &[5; 4096]).expect("write");
+    file.write_at(12288, &[6; 4096]).expect("write");
+    file.write_at(100_000, &[7; 10]).expect("write");
+    file.sync().expect("sync");
+    check(&device);
+    assert_eq!(file.attr().blocks, 2048, "written in place");
+    assert_eq!(file.seek_data(0).expect("data"), 8192);
+    assert_eq!(file.seek_hole(8192).expect("hole"), 16384);
+    file.fallocate(4096, 65536, FallocateMode::PunchHole).expect("punch");
+    assert_eq!(file.attr().blocks, 2048 - 128);
+    file.fallocate(99_000, 2000, FallocateMode::PunchHole).expect("punch");
+    file.sync().expect("sync");
+    check(&device);
+    assert!(content(&file).iter().all(|byte| *byte == 0));
+    file.fallocate(2 << 20, 1 << 20, FallocateMode::Allocate { keep_size: true }).expect("allocate");
+    assert_eq!(file.attr().size, 1 << 20);
+    file.write_at(1 << 20, &[9; 3 << 20]).expect("write over both");
+    let expected_end = content(&file)[1 << 20..].iter().all(|byte| *byte == 9);
+    assert!(expected_end);
+    drop(file);
+    fs.close().expect("closed");
+    check(&device);
+    let fs = mount(&device);
+    let bytes = content(&fs.resolve("file").expect("file"));
+    assert_eq!(bytes.len(), 4 << 20);
+    assert!(bytes[..1 << 20].iter().all(|byte| *byte == 0));
+    assert!(bytes[1 << 20..].iter().all(|byte| *byte == 9));
+}
+
+/// Writes past the dirty map and writes through it end in one file.
+#[test]
+fn direct_writes() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let file = file_with(&fs.root(), "file", &pattern(1, 300_000));
+    let block = pattern(2, 131_072);
+    file.write_direct(4096, &block).expect("direct");
+    file.write_direct(524_288, &block).expect("direct, behind a hole");
+    let mut expected = pattern(1, 300_000);
+    expected[4096..4096 + 131_072].copy_from_slice(&block);
+    expected.resize(524_288, 0);
+    expected.extend_from_slice(&block);
+    assert_eq!(content(&file), expected);
+    file.sync().expect("sync");
+    assert_eq!(content(&file), expected);
+    drop(file);
+    fs.close().expect("closed");
+    check(&device);
+    let fs = mount(&device);
+    assert_eq!(content(&fs.resolve("file").expect("file")), expected);
+}
+
+/// A full volume says so when it is written to, and works again once something is removed.
+#[test]
+fn a_full_volume_recovers() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let root = fs.root();
+    let file = root.create(b"big", 0o644, 0, 0, 0).expect("create");
+    let block = pattern(3, 1 << 20);
+    let mut written = 0u64;
+    let refused = loop {
+        match file.write_at(written, &block) {
+            Ok(len) => written += len as u64,
+            Err(error) => break error,
+        }
+        assert!(written < 512 << 20, "more than the device holds");
+    };
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    assert!(written > 32 << 20, "only {written} bytes fit");
+    fs.sync().expect("what was taken can be written");
+    check(&device);
+    root.unlink(b"big").expect("unlink");
+    drop(file);
+    let again = file_with(&root, "again", &pattern(4, 16 << 20));
+    assert_eq!(content(&again), pattern(4, 16 << 20));
+    drop((again, root));
+    fs.close().expect("closed");
+    check(&device);
+}
+
+/// Without the feature that leaves holes out, each hole has an item.
+#[test]
+fn holes_have_items_where_they_must() {
+    let mut options = buttress_fs::MakeOptions::default();
+    options.features.no_holes = false;
+    options.features.block_group_tree = false;
+    let device = crate::volume::memory_with(256, &options);
+    let fs = mount(&device);
+    let file = file_with(&fs.root(), "file", b"tiny");
+    file.write_at(1_000_000, b"far").expect("write");
+    file.sync().expect("sync");
+    check(&device);
+    file.set_attr(&SetAttr { size: Some(3_000_000), ..SetAttr::default() }).expect("grow");
+    file.sync().expect("sync");
+    check(&device);
+    file.fallocate(0, 500_000, FallocateMode::Allocate { keep_size: false }).expect("allocate");
+    file.fallocate(100_000, 300_000, FallocateMode::PunchHole).expect("punch");
+    file.write_direct(2_097_152, &[1; 65536]).expect("direct");
+    drop(file);
+    fs.close().expect("closed");
+    check(&device);
+}
+
+/// More dirty data than may be makes writers write, not memory grow.
+#[test]
+fn dirty_data_is_bounded() {
+    let device = memory(1024);
+    let options = MountOptions::parse("dirty=8m").expect("options");
+    assert_eq!(options.dirty_bytes_max, 8 << 20);
+    let fs = mount_with(&device, "dirty=8m");
+    let file = fs.root().create(b"file", 0o644, 0, 0, 0).expect("create");
+    let block = pattern(5, 1 << 20);
+    for n in 0..128 {
+        file.write_at(n << 20, &block).expect("write");
+    }
+    let mut part = vec![0; 1 << 20];
+    for n in 0..128 {
+        file.read_at(n << 20, &mut part).expect("read");
+        assert!(part == block, "MiB {n}");
+    }
+    drop(file);
+    fs.close().expect("closed");
+    check(&device);
+}

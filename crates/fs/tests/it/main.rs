@@ -1,0 +1,7 @@
+//! The gate of the crate, on devices in memory and throwaway images.
+
+mod checker;
+mod content;
+mod model;
+mod names;
+mod volume;

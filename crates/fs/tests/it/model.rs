@@ -1,0 +1,343 @@
+//! Random operations against a model: the same answers, from memory, after a remount, and to the checker.
+//!
+//! `BUTTRESS_SEED` and `BUTTRESS_STEPS` choose another run; each failure prints its seed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use buttress_base::Rng;
+use buttress_block::Device;
+use buttress_fs::{
+    ErrorKind, FallocateMode, Inode, NameError, RenameFlags, SetAttr, XattrFlags,
+};
+
+use crate::checker::check;
+use crate::volume::{content, list, memory, mount, pattern};
+
+const THREADS: u64 = 3;
+
+#[derive(Clone, Debug, Default)]
+struct File {
+    bytes: Vec<u8>,
+    xattrs: BTreeMap<String, Vec<u8>>,
+}
+
+/// What one thread's directory must look like: files by name; hard links are names of one file.
+#[derive(Clone, Debug, Default)]
+struct Model {
+    files: BTreeMap<u64, File>,
+    names: BTreeMap<(usize, String), u64>,
+    next: u64,
+}
+
+struct Worker {
+    dirs: Vec<Inode>,
+    model: Model,
+    rng: Rng,
+}
+
+fn small(rng: &mut Rng, limit: u64) -> u64 {
+    rng.below(limit)
+}
+
+impl Worker {
+    fn name(&mut self) -> String {
+        format!("n{}", small(&mut self.rng, 24))
+    }
+
+    fn some_name(&mut self) -> Option<(usize, String)> {
+        let count = self.model.names.len() as u64;
+        if count == 0 {
+            return None;
+        }
+        let pick = small(&mut self.rng, count) as usize;
+        self.model.names.keys().nth(pick).cloned()
+    }
+
+    fn open(&self, at: &(usize, String)) -> Inode {
+        self.dirs[at.0].lookup(at.1.as_bytes()).expect("the model knows it")
+    }
+
+    fn forget_name(&mut self, at: &(usize, String)) {
+        if let Some(file) = self.model.names.remove(at)
+            && !self.model.names.values().any(|other| *other == file)
+        {
+            self.model.files.remove(&file);
+        }
+    }
+
+    fn step(&mut self) {
+        match small(&mut self.rng, 20) {
+            0..=3 => self.create(),
+            4..=9 => self.write(),
+            10 => self.truncate(),
+            11 => self.unlink(),
+            12 => self.rename(),
+            13 => self.link(),
+            14 => self.xattr(),
+            15 => self.fallocate(),
+            16 => self.verify_one(),
+            17 => self.exchange(),
+            18 => self.sync(),
+            _ => self.read_part(),
+        }
+    }
+
+    fn create(&mut self) {
+        let dir = small(&mut self.rng, self.dirs.len() as u64) as usize;
+        let name = self.name();
+        let made = self.dirs[dir].create(name.as_bytes(), 0o644, 0, 0, 0);
+        let at = (dir, name);
+        if self.model.names.contains_key(&at) {
+            let kind = made.expect_err("taken").kind();
+            assert_eq!(kind, ErrorKind::Name(NameError::Exists));
+            return;
+        }
+        made.expect("created");
+        self.model.next += 1;
+        self.model.files.insert(self.model.next, File::default());
+        self.model.names.insert(at, self.model.next);
+    }
+
+    fn write(&mut self) {
+        let Some(at) = self.some_name() else { return };
+        let inode = self.open(&at);
+        let shape = small(&mut self.rng, 4);
+        let (offset, len) = match shape {
+            0 => (small(&mut self.rng, 6000), small(&mut self.rng, 3000)),
+            1 => (small(&mut self.rng, 60) * 4096, (1 + small(&mut self.rng, 8)) * 4096),
+            2 => (small(&mut self.rng, 300_000), small(&mut self.rng, 40_000)),
+            _ => (inode.attr().size, small(&mut self.rng, 5000)),
+        };
+        let data = pattern(self.rng.next_u64(), len as usize);
+        if shape == 1 && small(&mut self.rng, 2) == 0 {
+            inode.write_direct(offset, &data).expect("direct write");
+        } else {
+            inode.write_at(offset, &data).expect("write");
+        }
+        if data.is_empty() {
+            return;
+        }
+        let bytes = &mut self.file(&at).bytes;
+        let end = offset as usize + data.len();
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        bytes[offset as usize..end].copy_from_slice(&data);
+    }
+
+    fn file(&mut self, at: &(usize, String)) -> &mut File {
+        let id = self.model.names[at];
+        self.model.files.get_mut(&id).expect("names lead to files")
+    }
+
+    fn truncate(&mut self) {
+        let Some(at) = self.some_name() else { return };
+        let size = match small(&mut self.rng, 3) {
+            0 => small(&mut self.rng, 5000),
+            1 => small(&mut self.rng, 350_000),
+            _ => small(&mut self.rng, 80) * 4096,
+        };
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        assert_eq!(self.open(&at).set_attr(&set).expect("truncate").size, size);
+        self.file(&at).bytes.resize(size as usize, 0);
+    }
+
+    fn unlink(&mut self) {
+        let Some(at) = self.some_name() else { return };
+        self.dirs[at.0].unlink(at.1.as_bytes()).expect("unlink");
+        self.forget_name(&at);
+    }
+
+    fn rename(&mut self) {
+        let Some(from) = self.some_name() else { return };
+        let to = (small(&mut self.rng, self.dirs.len() as u64) as usize, self.name());
+        let flags = RenameFlags::default();
+        let (source, target) = (&self.dirs[from.0], &self.dirs[to.0]);
+        source.rename(from.1.as_bytes(), target, to.1.as_bytes(), flags).expect("rename");
+        let moved = self.model.names[&from];
+        if self.model.names.get(&to) == Some(&moved) {
+            return;
+        }
+        self.forget_name(&to);
+        self.model.names.remove(&from);
+        self.model.names.insert(to, moved);
+    }
+
+    fn exchange(&mut self) {
+        let (Some(a), Some(b)) = (self.some_name(), self.some_name()) else { return };
+        let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
+        let (source, target) = (&self.dirs[a.0], &self.dirs[b.0]);
+        source.rename(a.1.as_bytes(), target, b.1.as_bytes(), flags).expect("exchange");
+        let (first, second) = (self.model.names[&a], self.model.names[&b]);
+        self.model.names.insert(a, second);
+        self.model.names.insert(b, first);
+    }
+
+    fn link(&mut self) {
+        let Some(at) = self.some_name() else { return };
+        let to = (small(&mut self.rng, self.dirs.len() as u64) as usize, self.name());
+        let linked = self.dirs[to.0].link(&self.open(&at), to.1.as_bytes());
+        if self.model.names.contains_key(&to) {
+            let kind = linked.expect_err("taken").kind();
+            assert_eq!(kind, ErrorKind::Name(NameError::Exists));
+            return;
+        }
+        linked.expect("linked");
+        let file = self.model.names[&at];
+        self.model.names.insert(to, file);
+    }
+
+    fn xattr(&mut self) {
+        let Some(at) = self.some_name() else { return };
+        let inode = self.open(&at);
+        let name = format!("user.x{}", small(&mut self.rng, 4));
+        if small(&mut self.rng, 3) == 0 {
+            let removed = inode.remove_xattr(name.as_bytes()).is_ok();
+            assert_eq!(removed, self.file(&at).xattrs.remove(&name).is_some());
+            return;
+        }
+        let len = small(&mut self.rng, 300) as usize;
+        let value = pattern(self.rng.next_u64(), len);
+        inode.set_xattr(name.as_bytes(), &value, XattrFlags::default()).expect("set");
+        self.file(&at).xattrs.insert(name, value);
+    }
+
+    fn fallocate(&mut self) {
+        let Some(at) = self.some_name() else { return };
+        let inode = self.open(&at);
+        let (offset, len) = (small(&mut self.rng, 200_000), 1 + small(&mut self.rng, 100_000));
+        let end = (offset + len) as usize;
+        let keep_size = small(&mut self.rng, 2) == 0;
+        let shape = small(&mut self.rng, 3);
+        let mode = match shape {
+            0 => FallocateMode::Allocate { keep_size },
+            1 => FallocateMode::PunchHole,
+            _ => FallocateMode::ZeroRange { keep_size },
+        };
+        inode.fallocate(offset, len, mode).expect("fallocate");
+        let bytes = &mut self.file(&at).bytes;
+        if shape > 0 {
+            let (low, high) = ((offset as usize).min(bytes.len()), end.min(bytes.len()));
+            bytes[low..high].fill(0);
+        }
+        if shape != 1 && !keep_size && bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+    }
+
+    fn sync(&mut self) {
+        let Some(at) = self.some_name() else { return };
+        let inode = self.open(&at);
+        if small(&mut self.rng, 3) == 0 {
+            inode.sync().expect("sync");
+        } else {
+            inode.flush_data().expect("flush");
+        }
+    }
+
+    fn read_part(&mut self) {
+        let Some(at) = self.some_name() else { return };
+        let (offset, len) = (small(&mut self.rng, 350_000), small(&mut self.rng, 70_000));
+        let mut buf = vec![0xee; len as usize];
+        let got = self.open(&at).read_at(offset, &mut buf).expect("read");
+        let bytes = &self.file(&at).bytes;
+        let low = (offset as usize).min(bytes.len());
+        let high = (low + len as usize).min(bytes.len());
+        assert!(buf[..got] == bytes[low..high], "{at:?} at {offset} for {len}");
+    }
+
+    fn verify_one(&mut self) {
+        if let Some(at) = self.some_name() {
+            self.verify(&at);
+        }
+    }
+
+    fn verify(&self, at: &(usize, String)) {
+        let inode = self.open(at);
+        let file = &self.model.files[&self.model.names[at]];
+        let bytes = content(&inode);
+        assert_eq!(bytes.len(), file.bytes.len(), "length of {at:?}");
+        if let Some(wrong) = bytes.iter().zip(&file.bytes).position(|(a, b)| a != b) {
+            panic!("{at:?} differs at {wrong} of {}", bytes.len());
+        }
+        let names = self.model.names.values().filter(|id| **id == self.model.names[at]).count();
+        assert_eq!(inode.attr().nlink as usize, names, "names of {at:?}");
+        let mut listed = inode.list_xattrs().expect("list");
+        listed.sort();
+        let known: Vec<_> = file.xattrs.keys().map(|name| name.clone().into_bytes()).collect();
+        assert_eq!(listed, known);
+        for (name, value) in &file.xattrs {
+            assert_eq!(inode.xattr(name.as_bytes()).expect("xattr"), *value);
+        }
+    }
+
+    fn verify_all(&self) {
+        for (index, dir) in self.dirs.iter().enumerate() {
+            let mut known: Vec<String> = Vec::new();
+            for (in_dir, name) in self.model.names.keys() {
+                if *in_dir == index {
+                    known.push(name.clone());
+                }
+            }
+            known.sort();
+            assert_eq!(list(dir), known);
+        }
+        for at in self.model.names.keys() {
+            self.verify(at);
+        }
+    }
+}
+
+fn env(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// One epoch: every thread works in directories of its own, on one mount.
+fn epoch(device: &Arc<dyn Device>, models: Vec<Model>, seed: u64, steps: u64) -> Vec<Model> {
+    let fs = mount(device);
+    let models = std::thread::scope(|scope| {
+        let threads: Vec<_> = models
+            .into_iter()
+            .enumerate()
+            .map(|(thread, model)| {
+                let fs = fs.clone();
+                scope.spawn(move || {
+                    let root = fs.root();
+                    let dirs = (0..3).map(|n| {
+                        let name = format!("t{thread}d{n}").into_bytes();
+                        root.lookup(&name)
+                            .or_else(|_| root.mkdir(&name, 0o755, 0, 0))
+                            .expect("a directory")
+                    });
+                    let dirs = dirs.collect();
+                    let rng = Rng::new(seed.wrapping_mul(31) + thread as u64);
+                    let mut worker = Worker { dirs, model, rng };
+                    worker.verify_all();
+                    for _ in 0..steps {
+                        worker.step();
+                    }
+                    worker.verify_all();
+                    worker.model
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("a worker")).collect()
+    });
+    fs.close().expect("closed");
+    models
+}
+
+/// Any sequence of operations gives the model's answers, and a volume that the checker likes.
+#[test]
+fn any_sequence_of_operations() {
+    let seed = env("BUTTRESS_SEED", 1);
+    let steps = env("BUTTRESS_STEPS", 300);
+    eprintln!("BUTTRESS_SEED={seed} BUTTRESS_STEPS={steps}");
+    let device = memory(1024);
+    let mut models: Vec<Model> = (0..THREADS).map(|_| Model::default()).collect();
+    for round in 0..4 {
+        models = epoch(&device, models, seed * 1000 + round, steps);
+        check(&device);
+    }
+}

@@ -1,0 +1,284 @@
+//! Names: made, found, listed, moved, taken away, and still so after a remount.
+
+use buttress_fs::{
+    ErrorKind, FileKind, InodeFlags, NameError, RenameFlags, SetAttr, XattrFlags, mode,
+};
+
+use crate::checker::check;
+use crate::volume::{content, file_with, list, memory, mount, mount_with};
+
+fn name_error<T: std::fmt::Debug>(result: buttress_fs::Result<T>) -> NameError {
+    match result.expect_err("a refusal").kind() {
+        ErrorKind::Name(name) => name,
+        kind => panic!("{kind:?}"),
+    }
+}
+
+/// An empty volume mounts, closes, and the checker agrees.
+#[test]
+fn an_empty_volume_survives_a_mount() {
+    let device = memory(256);
+    let fs = mount(&device);
+    assert_eq!(fs.root().attr().kind, FileKind::Directory);
+    assert!(list(&fs.root()).is_empty());
+    fs.close().expect("closed");
+    check(&device);
+}
+
+/// What was made is found after a remount, with its attributes.
+#[test]
+fn names_survive_a_remount() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let root = fs.root();
+    let dir = root.mkdir(b"dir", 0o750, 10, 20).expect("mkdir");
+    file_with(&dir, "file", b"hello");
+    dir.symlink(b"link", b"file", 1, 2).expect("symlink");
+    dir.create(b"pipe", mode::FIFO | 0o600, 0, 0, 0).expect("mknod");
+    dir.create(b"dev", mode::CHARACTER | 0o600, 0, 0, (5 << 20) | 1).expect("mknod");
+    drop((root, dir));
+    fs.close().expect("closed");
+    check(&device);
+
+    let fs = mount(&device);
+    let dir = fs.resolve("dir").expect("dir");
+    assert_eq!((dir.attr().uid, dir.attr().gid, dir.attr().mode & 0o7777), (10, 20, 0o750));
+    assert_eq!(list(&dir), ["dev", "file", "link", "pipe"]);
+    assert_eq!(content(&dir.lookup(b"file").expect("file")), b"hello");
+    assert_eq!(dir.lookup(b"link").expect("link").read_link().expect("target"), b"file");
+    assert_eq!(dir.lookup(b"dev").expect("dev").attr().rdev, (5 << 20) | 1);
+    assert_eq!(dir.attr().size, 2 * "devfilelinkpipe".len() as u64);
+    assert_eq!(dir.parent().expect("parent"), fs.root().id());
+    assert_eq!(name_error(dir.lookup(b"nothing")), NameError::NotFound);
+    assert_eq!(name_error(dir.create(b"file", 0o644, 0, 0, 0)), NameError::Exists);
+    assert_eq!(name_error(fs.root().rmdir(b"dir")), NameError::NotEmpty);
+    assert_eq!(name_error(fs.root().unlink(b"dir")), NameError::IsDir);
+}
+
+/// Taking names away leaves nothing behind, whoever still had the file open.
+#[test]
+fn removal_leaves_nothing() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let root = fs.root();
+    let open = file_with(&root, "open", &[7; 100_000]);
+    file_with(&root, "closed", &[8; 100_000]);
+    fs.sync().expect("sync");
+    root.unlink(b"open").expect("unlink");
+    root.unlink(b"closed").expect("unlink");
+    root.mkdir(b"empty", 0o755, 0, 0).expect("mkdir");
+    root.rmdir(b"empty").expect("rmdir");
+    assert_eq!(content(&open), [7; 100_000], "an open file keeps its content");
+    assert_eq!(open.attr().nlink, 0);
+    let temporary = root.tmpfile(0o600, 0, 0).expect("tmpfile");
+    temporary.write_at(0, b"kept").expect("write");
+    root.link(&temporary, b"named").expect("link");
+    drop((open, temporary));
+    fs.sync().expect("sync");
+    assert_eq!(list(&root), ["named"]);
+    drop(root);
+    fs.close().expect("closed");
+    check(&device);
+    let fs = mount(&device);
+    assert_eq!(content(&fs.resolve("named").expect("named")), b"kept");
+}
+
+/// What was open and nameless when the volume was closed goes at the next mount.
+#[test]
+fn orphans_go_at_the_next_mount() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let before = fs.statfs().expect("statfs").blocks_available;
+    let open = file_with(&fs.root(), "open", &[7; 10 << 20]);
+    open.sync().expect("sync");
+    fs.root().unlink(b"open").expect("unlink");
+    fs.close().expect("closed");
+    drop(open);
+    check(&device);
+    let fs = mount(&device);
+    fs.sync().expect("sync");
+    let after = fs.statfs().expect("statfs").blocks_available;
+    assert!(after + 64 >= before, "{after} of {before} blocks came back");
+    fs.close().expect("closed");
+    check(&device);
+}
+
+/// Hard links up to where one item ends, and past it, and back.
+#[test]
+fn many_links_use_the_extended_form() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let root = fs.root();
+    let file = file_with(&root, "first", b"x");
+    let long = "n".repeat(200);
+    for n in 0..200 {
+        root.link(&file, format!("{long}{n}").as_bytes()).expect("link");
+    }
+    assert_eq!(file.attr().nlink, 201);
+    fs.sync().expect("sync");
+    check(&device);
+    for n in (0..200).rev() {
+        root.unlink(format!("{long}{n}").as_bytes()).expect("unlink");
+    }
+    assert_eq!(file.attr().nlink, 1);
+    drop((root, file));
+    fs.close().expect("closed");
+    check(&device);
+}
+
+/// Every kind of rename, the forbidden ones too.
+#[test]
+fn renames() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let root = fs.root();
+    let a = root.mkdir(b"a", 0o755, 0, 0).expect("mkdir");
+    let b = root.mkdir(b"b", 0o755, 0, 0).expect("mkdir");
+    let plain = RenameFlags::default();
+    file_with(&a, "one", b"1");
+    file_with(&a, "two", b"2");
+    a.rename(b"one", &a, b"uno", plain).expect("within");
+    a.rename(b"uno", &b, b"one", plain).expect("across");
+    a.rename(b"two", &b, b"one", plain).expect("over");
+    assert_eq!(content(&b.lookup(b"one").expect("one")), b"2");
+    assert!(list(&a).is_empty());
+    let no_replace = RenameFlags { no_replace: true, ..plain };
+    file_with(&a, "three", b"3");
+    assert_eq!(name_error(a.rename(b"three", &b, b"one", no_replace)), NameError::Exists);
+    let exchange = RenameFlags { exchange: true, ..plain };
+    a.rename(b"three", &b, b"one", exchange).expect("exchange");
+    assert_eq!(content(&a.lookup(b"three").expect("three")), b"2");
+    assert_eq!(content(&b.lookup(b"one").expect("one")), b"3");
+    let below = a.mkdir(b"below", 0o755, 0, 0).expect("mkdir");
+    let loops = root.rename(b"a", &below, b"a", plain).expect_err("a loop").kind();
+    assert_eq!(loops, ErrorKind::Invalid);
+    root.rename(b"b", &below, b"b", plain).expect("a directory moves");
+    assert_eq!(b.parent().expect("parent"), below.id());
+    let empty = root.mkdir(b"empty", 0o755, 0, 0).expect("mkdir");
+    below.rename(b"b", &root, b"empty", plain).expect("over an empty directory");
+    assert_eq!(empty.attr().nlink, 0);
+    assert_eq!(name_error(empty.create(b"x", 0o644, 0, 0, 0)), NameError::NotFound);
+    assert_eq!(name_error(root.rename(b"empty", &root, b"a", plain)), NameError::NotEmpty);
+    drop((root, a, b, below, empty));
+    fs.close().expect("closed");
+    check(&device);
+}
+
+/// Attributes, the values too long refused, and lists inherited by what is made below.
+#[test]
+fn attributes() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let root = fs.root();
+    let file = file_with(&root, "file", b"x");
+    let flags = XattrFlags::default();
+    file.set_xattr(b"user.a", b"1", flags).expect("set");
+    file.set_xattr(b"user.b", &[9; 4000], flags).expect("set");
+    file.set_xattr(b"user.a", b"2", flags).expect("set again");
+    let create = XattrFlags { create: true, ..flags };
+    assert_eq!(name_error(file.set_xattr(b"user.a", b"3", create)), NameError::Exists);
+    assert_eq!(name_error(file.set_xattr(b"user.c", &[0; 17_000], flags)), NameError::TooBig);
+    assert_eq!(file.xattr(b"user.a").expect("get"), b"2");
+    file.remove_xattr(b"user.b").expect("remove");
+    assert_eq!(name_error(file.remove_xattr(b"user.b")), NameError::NoAttribute);
+    assert_eq!(file.list_xattrs().expect("list"), [b"user.a".to_vec()]);
+
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, bits, id) in [(1u16, 7u16, !0u32), (2, 7, 9), (4, 5, !0), (16, 7, !0), (32, 0, !0)] {
+        list.extend(tag.to_le_bytes());
+        list.extend(bits.to_le_bytes());
+        list.extend(id.to_le_bytes());
+    }
+    let dir = root.mkdir(b"dir", 0o755, 0, 0).expect("mkdir");
+    dir.set_xattr(b"system.posix_acl_default", &list, flags).expect("set");
+    let below = dir.mkdir(b"below", 0o777, 0, 0).expect("mkdir");
+    assert_eq!(below.xattr(b"system.posix_acl_default").expect("copied"), list);
+    assert_eq!(below.attr().mode & 0o777, 0o770);
+    let made = below.create(b"made", 0o666, 0, 0, 0).expect("create");
+    assert_eq!(made.attr().mode & 0o777, 0o660);
+    assert!(made.xattr(b"system.posix_acl_access").is_ok());
+    let changed = made
+        .set_attr(&SetAttr { mode: Some(0o4755), uid: Some(3), ..SetAttr::default() })
+        .expect("set_attr");
+    assert_eq!((changed.mode, changed.uid), (mode::REGULAR | 0o4755, 3));
+    drop((root, file, dir, below, made));
+    fs.close().expect("closed");
+    check(&device);
+}
+
+/// Files of a directory that copies nothing on write do not either.
+#[test]
+fn nodatacow_is_inherited() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let dir = fs.root().mkdir(b"dir", 0o755, 0, 0).expect("mkdir");
+    let set = SetAttr { flags: Some(InodeFlags::NODATACOW), ..SetAttr::default() };
+    dir.set_attr(&set).expect("set_attr");
+    let file = file_with(&dir, "file", &[1; 8192]);
+    let both = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
+    assert_eq!(file.attr().flags & both, both);
+    file.sync().expect("sync");
+    file.write_at(0, &[2; 4096]).expect("write");
+    drop((dir, file));
+    fs.close().expect("closed");
+    check(&device);
+}
+
+/// A read-only mount refuses every change and says why.
+#[test]
+fn a_read_only_mount_refuses() {
+    let device = memory(256);
+    let fs = mount(&device);
+    file_with(&fs.root(), "file", b"x");
+    fs.close().expect("closed");
+    let fs = mount_with(&device, "ro");
+    assert!(fs.read_only_reason().is_some());
+    let file = fs.resolve("file").expect("file");
+    assert_eq!(content(&file), b"x");
+    assert_eq!(file.write_at(0, b"y").expect_err("read-only").kind(), ErrorKind::ReadOnly);
+    let made = fs.root().create(b"new", 0o644, 0, 0, 0);
+    assert_eq!(made.expect_err("read-only").kind(), ErrorKind::ReadOnly);
+    fs.close().expect("closed");
+}
+
+/// A listing that goes on while names come and go shows what stays exactly once.
+#[test]
+fn listings_are_stable() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let dir = fs.root().mkdir(b"dir", 0o755, 0, 0).expect("mkdir");
+    for n in 0..300 {
+        dir.create(format!("stays{n}").as_bytes(), 0o644, 0, 0, 0).expect("create");
+    }
+    let mut seen = Vec::new();
+    let mut cookie = 0;
+    loop {
+        let mut more = 0;
+        dir.read_dir(cookie, |entry| {
+            seen.push(String::from_utf8_lossy(entry.name).into_owned());
+            cookie = entry.cookie;
+            more += 1;
+            if more == 7 { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
+        })
+        .expect("a listing");
+        if more < 7 || seen.len() > 2000 {
+            break;
+        }
+        let made = format!("comes{}", seen.len());
+        dir.create(made.as_bytes(), 0o644, 0, 0, 0).expect("create");
+        if seen.len() % 2 == 0 {
+            dir.unlink(made.as_bytes()).expect("unlink");
+        }
+        if seen.len() == 70 {
+            fs.sync().expect("sync");
+        }
+        if seen.len() > 600 {
+            break;
+        }
+    }
+    let mut stays: Vec<_> = seen.iter().filter(|name| name.starts_with("stays")).collect();
+    assert_eq!(stays.len(), 300);
+    stays.sort();
+    stays.dedup();
+    assert_eq!(stays.len(), 300);
+}

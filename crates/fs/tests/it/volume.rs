@@ -1,0 +1,88 @@
+//! Volumes to test on, and helpers that read like what one would say.
+
+use std::sync::Arc;
+
+use buttress_block::{Device, FileDevice, MemoryDevice, OpenOptions};
+use buttress_fs::{Filesystem, Inode, MakeOptions, MountOptions};
+
+/// A volume on a device in memory, with the defaults of making one.
+pub(crate) fn memory(mib: u64) -> Arc<dyn Device> {
+    memory_with(mib, &MakeOptions::default())
+}
+
+pub(crate) fn memory_with(mib: u64, options: &MakeOptions) -> Arc<dyn Device> {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(mib << 20));
+    Filesystem::make(&*device, options).expect("an empty volume");
+    device
+}
+
+pub(crate) fn mount(device: &Arc<dyn Device>) -> Filesystem {
+    mount_with(device, "rw")
+}
+
+pub(crate) fn mount_with(device: &Arc<dyn Device>, options: &str) -> Filesystem {
+    let options = MountOptions::parse(options).expect("options");
+    Filesystem::open(vec![Arc::clone(device)], options).expect("a mount")
+}
+
+/// Copies a device in memory into a file, for tools that want one.
+pub(crate) fn save(device: &Arc<dyn Device>, path: &std::path::Path) {
+    let file = FileDevice::create(path, device.len()).expect("an image");
+    let mut block = vec![0; 1 << 20];
+    let mut offset = 0;
+    while offset < device.len() {
+        let len = block.len().min((device.len() - offset) as usize);
+        device.read_at(offset, &mut block[..len]).expect("memory");
+        if block[..len].iter().any(|byte| *byte != 0) {
+            file.write_at(offset, &block[..len]).expect("an image");
+        }
+        offset += len as u64;
+    }
+    file.flush().expect("an image");
+}
+
+/// Opens an image that a test has made.
+#[expect(dead_code, reason = "for tests that want a file from the start")]
+pub(crate) fn file(path: &std::path::Path) -> Arc<dyn Device> {
+    let options = OpenOptions { write: true, ..OpenOptions::default() };
+    Arc::new(FileDevice::open(path, options).expect("an image"))
+}
+
+pub(crate) fn file_with(dir: &Inode, name: &str, content: &[u8]) -> Inode {
+    let inode = dir.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+    assert_eq!(inode.write_at(0, content).expect("a write"), content.len());
+    inode
+}
+
+pub(crate) fn content(inode: &Inode) -> Vec<u8> {
+    let mut bytes = vec![0; inode.attr().size as usize];
+    let len = inode.read_at(0, &mut bytes).expect("a read");
+    assert_eq!(len, bytes.len());
+    bytes
+}
+
+/// Bytes that no two places share by chance.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// The names of a directory, sorted.
+pub(crate) fn list(dir: &Inode) -> Vec<String> {
+    let mut names = Vec::new();
+    dir.read_dir(0, |entry| {
+        names.push(String::from_utf8_lossy(entry.name).into_owned());
+        std::ops::ControlFlow::Continue(())
+    })
+    .expect("a listing");
+    names.sort();
+    names
+}
