@@ -1,0 +1,92 @@
+//! Speed beside the kernel's file systems, as ratios in one run.
+//!
+//! Every experiment runs all its targets in turn, several times over, so that what else the machine
+//! does hits all alike; medians are reported, with the smallest and the largest. Needs root, loop
+//! devices and a memory-backed folder.
+
+mod report;
+mod stall;
+mod target;
+mod work;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Parser, ValueEnum};
+
+use report::Report;
+use target::Target;
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Experiment {
+    /// Create, write and close small files; remove them again.
+    Small,
+    /// Write and read one large file.
+    Sequential,
+    /// The longest that a writer waits while a large transaction is committed.
+    Stall,
+}
+
+/// Measures Buttress beside the kernel's file systems.
+#[derive(Parser)]
+struct Args {
+    /// Experiments; all when none is named.
+    #[arg(value_enum)]
+    experiments: Vec<Experiment>,
+    /// Runs of each target.
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// Small files per run.
+    #[arg(long, default_value_t = 50_000)]
+    files: usize,
+    /// Bytes of the large file, in MiB.
+    #[arg(long, default_value_t = 2048)]
+    mib: u64,
+    /// A memory-backed folder for the images.
+    #[arg(long, default_value = "/dev/shm")]
+    dir: PathBuf,
+    /// Targets: library, loop (the library on a loop device), mount, btrfs, ext4, fuse2fs.
+    #[arg(long, value_delimiter = ',', default_value = "library,mount,btrfs,ext4")]
+    targets: Vec<String>,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("buttress-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<(), String> {
+    let mut targets = Vec::new();
+    for name in &args.targets {
+        targets.push(Target::parse(name)?);
+    }
+    let all = [Experiment::Small, Experiment::Sequential, Experiment::Stall];
+    let wanted = if args.experiments.is_empty() { &all[..] } else { &args.experiments };
+    let mut report = Report::default();
+    for experiment in wanted {
+        for run in 0..args.runs {
+            for target in &targets {
+                eprintln!("{experiment:?}, run {} of {}: {target}", run + 1, args.runs);
+                match experiment {
+                    Experiment::Small => work::small(*target, args, &mut report)?,
+                    Experiment::Sequential => work::sequential(*target, args, &mut report)?,
+                    Experiment::Stall => stall::run(*target, args, &mut report)?,
+                }
+            }
+        }
+    }
+    if args.json {
+        println!("{}", report.json())
+    } else {
+        print!("{report}")
+    }
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! What is measured, and how each is set up on a memory-backed image.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use buttress_block::{FileDevice, OpenOptions};
+use buttress_fs::{
+    Filesystem, MountOptions,
+    make::{MakeOptions, make},
+};
+
+/// A file system under measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Target {
+    /// Buttress as a library, on the image itself.
+    Library,
+    /// Buttress as a library, on a loop device.
+    Loop,
+    /// Buttress mounted through FUSE.
+    Mount,
+    /// The kernel's btrfs on a loop device.
+    Btrfs,
+    /// The kernel's ext4 on a loop device.
+    Ext4,
+    /// ext4 through FUSE.
+    Fuse2fs,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Library => "buttress library",
+            Self::Loop => "buttress on loop",
+            Self::Mount => "buttress mount",
+            Self::Btrfs => "kernel btrfs",
+            Self::Ext4 => "kernel ext4",
+            Self::Fuse2fs => "fuse2fs",
+        })
+    }
+}
+
+const SIZE: u64 = 6 << 30;
+
+impl Target {
+    pub(crate) fn parse(name: &str) -> Result<Self, String> {
+        Ok(match name {
+            "library" => Self::Library,
+            "loop" => Self::Loop,
+            "mount" => Self::Mount,
+            "btrfs" => Self::Btrfs,
+            "ext4" => Self::Ext4,
+            "fuse2fs" => Self::Fuse2fs,
+            other => return Err(format!("no target {other}")),
+        })
+    }
+
+    /// Whether the target is used through the library, not through a folder.
+    pub(crate) fn is_library(self) -> bool {
+        matches!(self, Self::Library | Self::Loop)
+    }
+}
+
+pub(crate) fn sh(program: &str, args: &[&str]) -> Result<String, String> {
+    let out = Command::new(program).args(args).output().map_err(|e| format!("{program}: {e}"))?;
+    if !out.status.success() {
+        let text = String::from_utf8_lossy(&out.stderr);
+        return Err(format!("{program} {}: {}", args.join(" "), text.trim()));
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).trim().to_string())
+}
+
+/// A new file system on a new image; unmounted and removed when dropped.
+pub(crate) struct Setup {
+    target: Target,
+    image: PathBuf,
+    mountpoint: PathBuf,
+    loop_device: Option<String>,
+    mounted: bool,
+}
+
+impl Setup {
+    pub(crate) fn new(target: Target, dir: &Path) -> Result<Self, String> {
+        let stem = format!("buttress-bench-{}", std::process::id());
+        let image = dir.join(format!("{stem}.img"));
+        let mountpoint = std::env::temp_dir().join(format!("{stem}.mnt"));
+        let _ = std::fs::remove_file(&image);
+        std::fs::create_dir_all(&mountpoint).map_err(|e| e.to_string())?;
+        let device = FileDevice::create(&image, SIZE).map_err(|e| e.to_string())?;
+        let path = image.to_string_lossy().into_owned();
+        match target {
+            Target::Ext4 | Target::Fuse2fs => {
+                drop(device);
+                sh("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0", &path])?;
+            }
+            _ => {
+                make(&device, &MakeOptions::default()).map_err(|e| e.to_string())?;
+                drop(device);
+            }
+        }
+        let loop_device = match target {
+            Target::Loop | Target::Btrfs | Target::Ext4 => {
+                Some(sh("losetup", &["--find", "--show", &path])?)
+            }
+            _ => None,
+        };
+        let mut setup = Self { target, image, mountpoint, loop_device, mounted: false };
+        setup.mount()?;
+        Ok(setup)
+    }
+
+    pub(crate) fn mount(&mut self) -> Result<(), String> {
+        let dir = self.mountpoint.to_string_lossy().into_owned();
+        let image = self.image.to_string_lossy().into_owned();
+        let device = self.loop_device.clone().unwrap_or_default();
+        match self.target {
+            Target::Library | Target::Loop => return Ok(()),
+            Target::Mount => {
+                let own = std::env::current_exe().map_err(|e| e.to_string())?;
+                let program = own.with_file_name("buttress");
+                sh(&program.to_string_lossy(), &["mount", &image, &dir])?;
+            }
+            Target::Btrfs | Target::Ext4 => {
+                sh("mount", &[&device, &dir])?;
+            }
+            Target::Fuse2fs => {
+                sh("fuse2fs", &[&image, &dir, "-o", "fakeroot"])?;
+            }
+        }
+        self.mounted = true;
+        Ok(())
+    }
+
+    pub(crate) fn unmount(&mut self) -> Result<(), String> {
+        if !std::mem::take(&mut self.mounted) {
+            return Ok(());
+        }
+        sh("umount", &[&self.mountpoint.to_string_lossy()])?;
+        // A FUSE server may still be writing when umount returns.
+        let image = self.image.to_string_lossy().into_owned();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while matches!(self.target, Target::Mount | Target::Fuse2fs) && Instant::now() < deadline {
+            if Command::new("fuser").args(["-s", &image]).status().is_ok_and(|s| !s.success()) {
+                break;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Opens the volume through the library.
+    pub(crate) fn open(&self) -> Result<Filesystem, String> {
+        let (path, direct) = match &self.loop_device {
+            Some(device) => (PathBuf::from(device), true),
+            None => (self.image.clone(), false),
+        };
+        let options = OpenOptions { direct, ..OpenOptions::WRITE };
+        let device = FileDevice::open(path, options).map_err(|e| e.to_string())?;
+        Filesystem::open(vec![Arc::new(device)], MountOptions::default()).map_err(|e| e.to_string())
+    }
+}
+
+impl Drop for Setup {
+    fn drop(&mut self) {
+        let _ = self.unmount();
+        if let Some(device) = &self.loop_device {
+            let _ = sh("losetup", &["--detach", device]);
+        }
+        let _ = std::fs::remove_file(&self.image);
+        let _ = std::fs::remove_dir(&self.mountpoint);
+    }
+}

@@ -1,0 +1,153 @@
+//! The jobs: the same operations through a folder and through the library.
+
+use std::{
+    fs::{self, File},
+    io::{Read, Write},
+    time::Instant,
+};
+
+use crate::{
+    Args,
+    report::{Better, Report},
+    target::{Setup, Target},
+};
+
+pub(crate) const SMALL_LEN: usize = 4096;
+const PER_DIR: usize = 1000;
+const MIB: usize = 1 << 20;
+
+pub(crate) fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Bytes that do not repeat within a block, so that nothing is the same by chance.
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    let mut state = (seed as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}
+
+pub(crate) fn small(target: Target, args: &Args, report: &mut Report) -> Result<(), String> {
+    let setup = Setup::new(target, &args.dir)?;
+    let data = pattern(1, SMALL_LEN);
+    let count = args.files;
+    let (created, synced, removed);
+    if target.is_library() {
+        let fs = setup.open()?;
+        let start = Instant::now();
+        let mut dir = fs.root();
+        for i in 0..count {
+            if i % PER_DIR == 0 {
+                let name = format!("d{}", i / PER_DIR);
+                dir = fs.root().mkdir(name.as_bytes(), 0o755, 0, 0).map_err(text)?;
+            }
+            let file = dir.create(format!("f{i}").as_bytes(), 0o100_644, 0, 0, 0).map_err(text)?;
+            file.write_at(0, &data).map_err(text)?;
+        }
+        created = start.elapsed();
+        fs.sync().map_err(text)?;
+        synced = start.elapsed();
+        let start = Instant::now();
+        for i in 0..count {
+            if i % PER_DIR == 0 {
+                dir = fs.root().lookup(format!("d{}", i / PER_DIR).as_bytes()).map_err(text)?;
+            }
+            dir.unlink(format!("f{i}").as_bytes()).map_err(text)?;
+        }
+        removed = start.elapsed();
+        drop(dir);
+        fs.close().map_err(text)?;
+    } else {
+        let root = setup.folder();
+        let start = Instant::now();
+        for i in 0..count {
+            let dir = root.join(format!("d{}", i / PER_DIR));
+            if i % PER_DIR == 0 {
+                fs::create_dir(&dir).map_err(text)?;
+            }
+            let mut file = File::create(dir.join(format!("f{i}"))).map_err(text)?;
+            file.write_all(&data).map_err(text)?;
+        }
+        created = start.elapsed();
+        sync(root)?;
+        synced = start.elapsed();
+        let start = Instant::now();
+        for i in 0..count {
+            fs::remove_file(root.join(format!("d{}/f{i}", i / PER_DIR))).map_err(text)?;
+        }
+        removed = start.elapsed();
+    }
+    let rate = |time: std::time::Duration| count as f64 / time.as_secs_f64();
+    let mut add = |what: &str, value| report.add(what, "files/s", Better::More, target, value);
+    add("create, write 4 KiB, close", rate(created));
+    add("the same, and sync", rate(synced));
+    add("unlink", rate(removed));
+    Ok(())
+}
+
+/// `syncfs` by way of the coreutils, which have it without unsafe code of ours.
+pub(crate) fn sync(dir: &std::path::Path) -> Result<(), String> {
+    crate::target::sh("sync", &["-f", &dir.to_string_lossy()]).map(|_| ())
+}
+
+pub(crate) fn sequential(target: Target, args: &Args, report: &mut Report) -> Result<(), String> {
+    let mut setup = Setup::new(target, &args.dir)?;
+    let chunk = pattern(2, MIB);
+    let mut buf = vec![0; MIB];
+    let (written, read);
+    if target.is_library() {
+        let fs = setup.open()?;
+        let start = Instant::now();
+        let file = fs.root().create(b"large", 0o100_644, 0, 0, 0).map_err(text)?;
+        for i in 0..args.mib {
+            file.write_at(i << 20, &chunk).map_err(text)?;
+        }
+        file.sync().map_err(text)?;
+        written = start.elapsed();
+        drop(file);
+        fs.close().map_err(text)?;
+        let fs = setup.open()?;
+        let file = fs.root().lookup(b"large").map_err(text)?;
+        let start = Instant::now();
+        for i in 0..args.mib {
+            let found = file.read_at(i << 20, &mut buf).map_err(text)?;
+            if found != MIB || buf != chunk {
+                return Err(format!("{target}: wrong content at {i} MiB"));
+            }
+        }
+        read = start.elapsed();
+        drop(file);
+        fs.close().map_err(text)?;
+    } else {
+        let path = setup.folder().join("large");
+        let start = Instant::now();
+        let mut file = File::create(&path).map_err(text)?;
+        for _ in 0..args.mib {
+            file.write_all(&chunk).map_err(text)?;
+        }
+        file.sync_all().map_err(text)?;
+        written = start.elapsed();
+        drop(file);
+        setup.unmount()?;
+        setup.mount()?;
+        let mut file = File::open(&path).map_err(text)?;
+        let start = Instant::now();
+        for i in 0..args.mib {
+            file.read_exact(&mut buf).map_err(text)?;
+            if buf != chunk {
+                return Err(format!("{target}: wrong content at {i} MiB"));
+            }
+        }
+        read = start.elapsed();
+    }
+    let rate = |time: std::time::Duration| args.mib as f64 / time.as_secs_f64();
+    report.add("sequential write and fsync", "MiB/s", Better::More, target, rate(written));
+    report.add("sequential read, cold", "MiB/s", Better::More, target, rate(read));
+    Ok(())
+}
