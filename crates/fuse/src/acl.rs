@@ -4,8 +4,8 @@
 //!
 //! With its ACL support on, the kernel reads a file's list as an extended attribute and decides by
 //! it who may do what. What it leaves to the server is everything that *changes* a list or a mode
-//! because of the other: what a new inode inherits, what `chmod` does to a list, what a new list
-//! does to the mode. The rules are those of POSIX.1e draft 17 and of acl(5).
+//! because of the other. What a new inode inherits is the volume's part; what `chmod` does to a list and
+//! what a new list does to the mode is here. The rules are those of POSIX.1e draft 17 and of acl(5).
 //!
 //! # On the wire
 //!
@@ -52,17 +52,6 @@ struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Acl {
     entries: Vec<Entry>,
-}
-
-/// What a new inode gets from the directory it is made in.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Inherited {
-    /// Its permission bits.
-    pub(crate) mode: u32,
-    /// Its access list, when the bits do not say it all.
-    pub(crate) access: Option<Vec<u8>>,
-    /// Its own default list: for directories.
-    pub(crate) default: Option<Vec<u8>>,
 }
 
 impl Acl {
@@ -128,21 +117,6 @@ impl Acl {
             } else if entry.tag == Tag::Other {
                 entry.permissions = (mode & 7) as u16;
             }
-        }
-    }
-
-    /// Works out what an inode made with `mode` in a directory with this default list gets. The
-    /// umask has no say then.
-    pub(crate) fn inherit(&self, mode: u32, is_directory: bool) -> Inherited {
-        let mut access = self.clone();
-        access.set_mode(mode & self.mode());
-        let group_class = self.group_class();
-        let permissions =
-            access.bits(Tag::Owner) << 6 | access.bits(group_class) << 3 | access.bits(Tag::Other);
-        Inherited {
-            mode: mode & !0o777 | permissions,
-            access: (!access.is_minimal()).then(|| access.to_bytes()),
-            default: is_directory.then(|| self.to_bytes()),
         }
     }
 
@@ -231,18 +205,5 @@ mod tests {
         acl.set_mode(0o640);
         assert_eq!(acl.mode(), 0o640);
         assert_eq!(acl.bits(Tag::OwningGroup), 5, "the owning group's own entry stays");
-    }
-
-    /// A new file gets no more than it asked for, and a new directory hands the list on.
-    #[test]
-    fn inheritance() {
-        let file = named().inherit(0o100_644, false);
-        assert_eq!(file.mode, 0o100_640);
-        assert!(file.default.is_none());
-        let access = Acl::parse(&file.access.expect("it names a user")).expect("valid");
-        assert_eq!(access.mode(), 0o640);
-        let directory = named().inherit(0o40_777, true);
-        assert_eq!(directory.mode, 0o40_761);
-        assert_eq!(directory.default, Some(named().to_bytes()));
     }
 }

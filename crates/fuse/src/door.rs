@@ -22,17 +22,15 @@ mod xattr;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
-use buttress_fs::{Attr, Error, Filesystem, Ino, Inode, InodeId, TreeId};
+use buttress_fs::{Attr, Error, ErrorKind, Filesystem, Ino, Inode, InodeId, NameError, TreeId};
 use fuser::{Errno, FileAttr, Generation};
-use parking_lot::Mutex;
 
-use crate::acl::Acl;
 use crate::crew::Crew;
 use crate::node::{Nodes, Place};
-use crate::{Options, attr, errno};
+use crate::{Options, acl, attr, errno};
 
 /// How long the kernel may believe what it was told (D2).
 pub(crate) const VALID: Duration = Duration::from_secs(24 * 60 * 60);
@@ -56,9 +54,13 @@ pub(crate) struct Node {
     /// Set once it is known that no file capabilities are attached: the kernel asks before the
     /// first write to each file.
     no_capability: AtomicBool,
-    /// A directory's default list, once it was asked for.
-    default_acl: Mutex<Option<Option<Arc<Acl>>>>,
+    /// Whether a directory has a default list, once that was asked.
+    default_list: AtomicU8,
 }
+
+const UNKNOWN: u8 = 0;
+const ABSENT: u8 = 1;
+const PRESENT: u8 = 2;
 
 /// What a lookup answers.
 #[derive(Debug)]
@@ -140,7 +142,27 @@ impl Drop for Door {
 
 impl Node {
     fn new(inode: Inode) -> Self {
-        Self { inode, no_capability: AtomicBool::new(false), default_acl: Mutex::new(None) }
+        Self { inode, no_capability: AtomicBool::new(false), default_list: AtomicU8::new(UNKNOWN) }
+    }
+
+    /// Says whether what is made in this directory gets a list from it.
+    fn has_default_list(&self) -> Answer<bool> {
+        let known = self.default_list.load(Ordering::Relaxed);
+        if known != UNKNOWN {
+            return Ok(known == PRESENT);
+        }
+        let is_present = match self.inode.xattr(acl::DEFAULT) {
+            Ok(_) => true,
+            Err(error) if error.kind() == ErrorKind::Name(NameError::NoAttribute) => false,
+            Err(error) => return Err(refuse(error)),
+        };
+        self.default_list.store(if is_present { PRESENT } else { ABSENT }, Ordering::Relaxed);
+        Ok(is_present)
+    }
+
+    /// Forgets whether there is a default list: it may have changed.
+    fn unlearn_default_list(&self) {
+        self.default_list.store(UNKNOWN, Ordering::Relaxed);
     }
 
     fn lacks_capability(&self) -> bool {

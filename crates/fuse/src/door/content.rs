@@ -109,10 +109,16 @@ impl Door {
         if how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             self.drop_privileges(&node)?;
         }
-        let written = node.inode.write_at(offset, data).map_err(refuse)?;
+        let is_direct = !how.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let flags = oflags(flags);
+        let written = if is_direct && flags.contains(OFlags::DIRECT) {
+            node.inode.write_direct(offset, data)
+        } else {
+            node.inode.write_at(offset, data)
+        };
+        let written = written.map_err(refuse)?;
         // Page-cache writes of such a file are followed by an fsync; direct ones by nothing.
-        let from_cache = how.contains(WriteFlags::FUSE_WRITE_CACHE);
-        if !from_cache && oflags(flags).intersects(OFlags::SYNC | OFlags::DSYNC) {
+        if is_direct && flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
             node.inode.sync().map_err(refuse)?;
         }
         Ok(u32::try_from(written).expect("no more is written than a request carries"))

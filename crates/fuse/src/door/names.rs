@@ -2,27 +2,14 @@
 //!
 //! # Invariants
 //!
-//! - **M1** A new inode belongs to who asked, but for the group in a directory with the set-group
-//!   bit; its mode is cut by the umask, or by the directory's default list if it has one, never by
-//!   both.
+//! - **M1** The mode of a new inode is cut by the umask, or by the default list of its directory if
+//!   that has one, never by both. The list is the volume's to apply; the umask is known here alone.
 
-use std::sync::Arc;
-
-use buttress_fs::{Attr, ErrorKind, FileKind, Inode, NameError, RenameFlags, XattrFlags, mode};
+use buttress_fs::{ErrorKind, Inode, NameError, RenameFlags, mode};
 use fuser::{Errno, FopenFlags, Generation, Request};
 
 use super::{Answer, Door, Entry, Node, content, place, refuse};
-use crate::acl::{self, Acl};
 use crate::attr;
-
-/// What an inode is born with.
-struct Birth {
-    mode: u32,
-    uid: u32,
-    gid: u32,
-    access: Option<Vec<u8>>,
-    default: Option<Vec<u8>>,
-}
 
 /// What `create` answers.
 pub(crate) struct Created {
@@ -86,12 +73,9 @@ impl Door {
         rdev: u32,
     ) -> Answer<Inode> {
         let node = self.node(parent)?;
-        let birth = birth(req, &node, bits, umask)?;
+        let bits = cut(&node, bits, umask)?;
         let rdev = attr::device_from_wire(rdev);
-        let inode =
-            node.inode.create(name, birth.mode, birth.uid, birth.gid, rdev).map_err(refuse)?;
-        birth.attach_lists(&inode).inspect_err(|_| drop(node.inode.unlink(name)))?;
-        Ok(inode)
+        node.inode.create(name, bits, req.uid(), req.gid(), rdev).map_err(refuse)
     }
 
     /// Answers `mkdir`.
@@ -104,9 +88,8 @@ impl Door {
         umask: u32,
     ) -> Answer<Entry> {
         let node = self.node(parent)?;
-        let birth = birth(req, &node, bits & mode::PERMISSIONS | mode::DIRECTORY, umask)?;
-        let inode = node.inode.mkdir(name, birth.mode, birth.uid, birth.gid).map_err(refuse)?;
-        birth.attach_lists(&inode).inspect_err(|_| drop(node.inode.rmdir(name)))?;
+        let bits = cut(&node, bits & mode::PERMISSIONS | mode::DIRECTORY, umask)?;
+        let inode = node.inode.mkdir(name, bits, req.uid(), req.gid()).map_err(refuse)?;
         Ok(self.entry(inode))
     }
 
@@ -119,8 +102,7 @@ impl Door {
         target: &[u8],
     ) -> Answer<Entry> {
         let node = self.node(parent)?;
-        let gid = group_of_new(req, &node.inode.attr());
-        let inode = node.inode.symlink(name, target, req.uid(), gid).map_err(refuse)?;
+        let inode = node.inode.symlink(name, target, req.uid(), req.gid()).map_err(refuse)?;
         Ok(self.entry(inode))
     }
 
@@ -174,51 +156,7 @@ impl Door {
     }
 }
 
-/// Works out what a new inode in a directory gets (M1).
-fn birth(req: &Request, parent: &Node, bits: u32, umask: u32) -> Answer<Birth> {
-    let directory = parent.inode.attr();
-    let is_directory = FileKind::from_mode(bits) == Some(FileKind::Directory);
-    let (uid, gid) = (req.uid(), group_of_new(req, &directory));
-    let inherited = if is_directory { directory.mode & mode::SETGID } else { 0 };
-    let mut birth =
-        Birth { mode: bits & !umask | inherited, uid, gid, access: None, default: None };
-    if let Some(list) = default_list(parent)? {
-        let given = list.inherit(bits, is_directory);
-        birth = Birth {
-            mode: given.mode | inherited,
-            access: given.access,
-            default: given.default,
-            ..birth
-        };
-    }
-    Ok(birth)
-}
-
-fn group_of_new(req: &Request, directory: &Attr) -> u32 {
-    if directory.mode & mode::SETGID != 0 { directory.gid } else { req.gid() }
-}
-
-/// Returns a directory's default list, from what was learnt before if it can.
-fn default_list(directory: &Node) -> Answer<Option<Arc<Acl>>> {
-    let mut known = directory.default_acl.lock();
-    if let Some(list) = &*known {
-        return Ok(list.clone());
-    }
-    let list = match directory.inode.xattr(acl::DEFAULT) {
-        Ok(value) => Some(Arc::new(Acl::parse(&value).ok_or(Errno::EIO)?)),
-        Err(error) if error.kind() == ErrorKind::Name(NameError::NoAttribute) => None,
-        Err(error) => return Err(refuse(error)),
-    };
-    Ok(known.insert(list).clone())
-}
-
-impl Birth {
-    fn attach_lists(&self, inode: &Inode) -> Answer<()> {
-        for (name, list) in [(acl::ACCESS, &self.access), (acl::DEFAULT, &self.default)] {
-            if let Some(value) = list {
-                inode.set_xattr(name, value, XattrFlags::default()).map_err(refuse)?;
-            }
-        }
-        Ok(())
-    }
+/// Takes from a mode what the umask takes, if it has a say in this directory (M1).
+fn cut(directory: &Node, bits: u32, umask: u32) -> Answer<u32> {
+    Ok(if directory.has_default_list()? { bits } else { bits & !umask })
 }

@@ -100,6 +100,6 @@ fn unlearn(node: &Node, name: &[u8]) {
     if name == CAPABILITY {
         node.set_lacks_capability(false);
     } else if name == acl::DEFAULT {
-        *node.default_acl.lock() = None;
+        node.unlearn_default_list();
     }
 }
