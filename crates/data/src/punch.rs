@@ -7,7 +7,7 @@ use crate::drop_extents::Edits;
 use crate::error::Result;
 use crate::file::File;
 use crate::files::Files;
-use crate::writeback::STEP_ITEMS;
+use crate::writeback::{STEP_ITEMS, settle};
 
 impl Files {
     /// Makes a range read as zeros and frees the whole sectors in it; `stamp` sets the times.
@@ -60,9 +60,12 @@ impl Files {
             for mapping in &there {
                 edits.cut(mapping, &(at..to));
             }
-            let covered = self.ceil(size).min(to);
-            if !self.options.no_holes && at < covered {
-                edits.insert_hole(&(at..covered));
+            if !self.options.no_holes {
+                let covered = self.ceil(size).min(to);
+                if at < covered {
+                    edits.insert_hole(&(at..covered));
+                }
+                self.fill_growth(&view, file, &(at..to), &mut edits)?;
             }
             let reservation = self.engine.reserve(edits.cost(), Urgency::Frees)?;
             let handle = self.engine.begin(reservation);
@@ -72,8 +75,7 @@ impl Files {
                 let mut dirty = file.dirty.lock();
                 self.forget(&mut dirty, at..to);
                 // What was waited for may be gone: the length on disk need not wait for it.
-                let solid = dirty.first_behind(meta.disk_size).unwrap_or(u64::MAX);
-                meta.disk_size = meta.disk_size.max(solid.min(meta.item.size));
+                settle(meta, &dirty);
                 if to == high && let Some(stamp) = stamp.take() {
                     stamp(&mut meta.item);
                 }

@@ -17,7 +17,7 @@ use crate::extent_map::Mapping;
 use crate::file::File;
 use crate::files::Files;
 use crate::write::SIZE_MAX;
-use crate::writeback::STEP_ITEMS;
+use crate::writeback::{STEP_ITEMS, settle};
 
 impl Files {
     /// Sets the length; `stamp` sets the times in the step that completes it.
@@ -66,8 +66,7 @@ impl Files {
         file.update_meta(&handle, |meta| {
             bytes.count(meta);
             meta.item.size = meta.item.size.max(size);
-            let solid = file.dirty.lock().first_behind(meta.disk_size).unwrap_or(u64::MAX);
-            meta.disk_size = meta.disk_size.max(solid.min(meta.item.size));
+            settle(meta, &file.dirty.lock());
             stamp(&mut meta.item);
         });
         Ok(())
@@ -101,14 +100,20 @@ impl Files {
             let mut edits = Edits::default();
             let reached = self.cut_from_end(&view, file, size, &mut edits)?;
             let done = reached <= keep;
+            if done && !self.options.no_holes {
+                let disk_size = file.meta().disk_size;
+                self.fill_holes(&view, file, self.ceil(disk_size)..keep, &(keep..keep), &mut edits)?;
+            }
             let reservation = self.engine.reserve(edits.cost(), Urgency::Frees)?;
             let handle = self.engine.begin(reservation);
             let bytes = edits.apply(&handle, file);
             file.update_meta(&handle, |meta| {
                 bytes.count(meta);
                 meta.disk_size = meta.disk_size.min(if done { size } else { reached });
-                if done && let Some(stamp) = stamp.take() {
-                    stamp(&mut meta.item);
+                if done {
+                    // What the length on disk waited for may just have been forgotten.
+                    settle(meta, &file.dirty.lock());
+                    stamp.take().map_or((), |stamp| stamp(&mut meta.item));
                 }
             });
             if done {

@@ -488,8 +488,15 @@ pub(crate) fn grow(meta: &mut Meta, dirty: &Dirty, landed: &Range<u64>, size: u6
     if landed.start <= disk_size.next_multiple_of(4096) {
         disk_size = disk_size.max(landed.end.min(size).min(meta.item.size));
     }
-    let solid = dirty.first_behind(disk_size).unwrap_or(u64::MAX).min(meta.item.size);
-    meta.disk_size = disk_size.max(solid);
+    meta.disk_size = disk_size;
+    settle(meta, dirty);
+}
+
+/// Lets the length on disk reach the first byte that is not on disk (B4). For whoever put, landed or forgot
+/// dirty data, or changed the length.
+pub(crate) fn settle(meta: &mut Meta, dirty: &Dirty) {
+    let solid = dirty.first_behind(meta.disk_size).unwrap_or(u64::MAX).min(meta.item.size);
+    meta.disk_size = meta.disk_size.max(solid);
     assert!(meta.disk_size <= meta.item.size, "B4");
 }
 

@@ -257,7 +257,7 @@ impl Worker {
         let inode = self.open(at);
         let file = &self.model.files[&self.model.names[at]];
         let bytes = content(&inode);
-        assert_eq!(bytes.len(), file.bytes.len(), "length of {at:?}");
+        assert_eq!(bytes.len(), file.bytes.len(), "length of {at:?} {:?}", inode.id());
         if let Some(wrong) = bytes.iter().zip(&file.bytes).position(|(a, b)| a != b) {
             panic!("{at:?} differs at {wrong} of {}", bytes.len());
         }
