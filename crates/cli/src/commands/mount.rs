@@ -15,7 +15,6 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -110,7 +109,6 @@ fn start(args: &Args, ui: &Ui) -> Result<Exit> {
         .args(["--foreground", "--announce"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .process_group(0)
         .spawn()
         .context(|| "starting the mount")?;
     let said = child.stdout.take().map(BufReader::new).and_then(|mut said| {
