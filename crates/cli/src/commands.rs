@@ -57,6 +57,11 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Whether this goes on after it has answered, so that only a log can say what happens.
+    pub(crate) fn speaks_by_log(&self) -> bool {
+        matches!(self, Self::Mount(_))
+    }
+
     /// Does it.
     pub(crate) fn run(self, ui: &Ui) -> Result<Exit> {
         match self {

@@ -23,6 +23,14 @@ pub(crate) enum Exit {
     Refused = 6,
 }
 
+/// The exit codes, for `--help`.
+pub(crate) const HELP: &str = "\
+A place inside a volume is written IMG:/path; a host file that exists under the name as written is \
+that file.
+
+Exit codes: 0 done, 1 failed, 2 wrong command line, 3 damaged or no btrfs volume, 4 not supported, \
+5 volume full, 6 refused without --force.";
+
 /// Why the program ends early. Printed as one line: what was tried, then the causes.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -72,20 +80,21 @@ fn exit_of(kind: buttress_fs::ErrorKind) -> Exit {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
-        let mut last = self.what.clone();
+        let mut parts = vec![self.what.clone()];
         let mut cause = self.source.as_ref().map(|source| &**source as &(dyn Error + 'static));
         while let Some(error) = cause {
             let text = error.to_string();
-            // A transparent wrapper repeats what it holds; people need to read it once.
-            if last.is_empty() || !last.ends_with(&text) {
-                let colon = if last.is_empty() { "" } else { ": " };
-                write!(f, "{colon}{text}")?;
+            let last = parts.last_mut().expect("the vector begins with one part");
+            // People need to read a fact once: a cause that repeats what holds it, or begins with
+            // the name that was put before it, stands alone.
+            if text.starts_with(last.as_str()) {
+                *last = text;
+            } else if !last.ends_with(&text) {
+                parts.push(text);
             }
-            last = text;
             cause = error.source();
         }
-        Ok(())
+        f.write_str(&parts.join(": "))
     }
 }
 

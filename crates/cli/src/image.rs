@@ -47,7 +47,7 @@ pub(crate) fn open(image: &Path, others: &Devices, access: Access) -> Result<Fil
     let devices = open_devices(image, others, access)?;
     let mut options = MountOptions::default();
     options.read_only = access == Access::Read;
-    let fs = Filesystem::open(devices, options).context(|| image.display().to_string())?;
+    let fs = Filesystem::open(devices, options).map_err(|error| not_opened(image, error))?;
     if access == Access::Write
         && let Some(why) = fs.read_only_reason()
     {
@@ -55,6 +55,15 @@ pub(crate) fn open(image: &Path, others: &Devices, access: Access) -> Result<Fil
         return Err(Failure::new(Exit::Unsupported, what));
     }
     Ok(fs)
+}
+
+/// What cannot be opened as a volume is a damaged one, or none: not a wrong command line.
+fn not_opened(image: &Path, error: buttress_fs::Error) -> Failure {
+    let mut failure = Failure::of_volume(image.display().to_string(), error);
+    if failure.exit == Exit::Usage {
+        failure.exit = Exit::Corrupt;
+    }
+    failure
 }
 
 /// Finds the inode that a place names; symbolic links are not followed.

@@ -22,6 +22,7 @@ use crate::ui::Ui;
 /// Makes, mounts, reads and writes btrfs volumes without the kernel.
 #[derive(Debug, Parser)]
 #[command(name = "buttress", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = exit::HELP)]
 struct Cli {
     /// Print JSON, for scripts.
     #[arg(long, global = true)]
@@ -33,7 +34,7 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    watch();
+    watch(cli.command.speaks_by_log());
     let ui = Ui::new(cli.json);
     match cli.command.run(&ui) {
         Ok(exit) => ExitCode::from(exit as u8),
@@ -45,10 +46,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Shows the spans and events that `BUTTRESS_LOG` asks for (`info`, `buttress_txn=debug`);
-/// warnings otherwise.
-fn watch() {
+/// Shows the spans and events that `BUTTRESS_LOG` asks for (`info`, `buttress_txn=debug`). Unless it
+/// does, a server warns by its log, and a verb by its one line at the end.
+fn watch(speaks_by_log: bool) {
+    let default = if speaks_by_log { "warn" } else { "off" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("BUTTRESS_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }

@@ -53,11 +53,6 @@ impl Ui {
         writeln!(out, "{}", text.as_ref()).context(|| "standard output")
     }
 
-    /// Writes bytes of the answer as they are.
-    pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<()> {
-        std::io::stdout().lock().write_all(bytes).context(|| "standard output")
-    }
-
     /// A writer for long answers; flushed by the caller.
     pub(crate) fn writer(&self) -> std::io::BufWriter<std::io::StdoutLock<'static>> {
         std::io::BufWriter::with_capacity(1 << 16, std::io::stdout().lock())

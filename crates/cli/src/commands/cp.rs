@@ -173,9 +173,13 @@ fn one(job: &mut Job<'_>, source: &Location, target: &Target, volumes: &mut Volu
             let name = match (target.name(), &own_name) {
                 (Some(name), _) => name,
                 (None, Some(name)) => name,
-                (None, None) => return contents(job, &inode, target),
+                // The root of a volume has no name: what is in it is copied.
+                (None, None) => {
+                    let entries = crate::listing::entries(&inode).context(|| place.show())?;
+                    return to(job, entries.into_iter().map(|e| (e.inode, e.name)), target);
+                }
             };
-            to(job, &inode, target, name)
+            to(job, [(inode, name.to_vec())], target)
         }
     }
 }
@@ -198,17 +202,24 @@ fn import(
     Import::new(job, fs).entry(&source, own_name, dir, name)
 }
 
-/// Copies what is in the root of a volume.
-fn contents(job: &mut Job<'_>, root: &Inode, target: &Target) -> Result<()> {
-    for entry in crate::listing::entries(root).context(|| "the root directory")? {
-        to(job, &entry.inode, target, &entry.name)?;
+fn to(
+    job: &mut Job<'_>,
+    inodes: impl IntoIterator<Item = (Inode, Vec<u8>)>,
+    target: &Target,
+) -> Result<()> {
+    match target {
+        Target::Host { dir, .. } => {
+            // One for all: names of one file may be spread over them.
+            let mut export = Export::new(job);
+            for (inode, name) in inodes {
+                export.entry(&inode, dir, OsStr::from_bytes(&name))?;
+            }
+        }
+        Target::Volume { dir, .. } => {
+            for (inode, name) in inodes {
+                copy_within(job, &inode, dir, &name)?;
+            }
+        }
     }
     Ok(())
-}
-
-fn to(job: &mut Job<'_>, inode: &Inode, target: &Target, name: &[u8]) -> Result<()> {
-    match target {
-        Target::Host { dir, .. } => Export::new(job).entry(inode, dir, OsStr::from_bytes(name)),
-        Target::Volume { dir, .. } => copy_within(job, inode, dir, name),
-    }
 }

@@ -167,7 +167,7 @@ impl Demo<'_> {
             return Ok(());
         }
         let start = Instant::now();
-        drop(door.close()?);
+        door.close()?;
         let what = format!("{} of the image are in use on disk", human(allocated(image)));
         self.step("closed", &what, start.elapsed(), "")?;
         ui.line("")?;

@@ -12,10 +12,10 @@ mod walk;
 use std::io::Write;
 use std::path::PathBuf;
 
-use buttress_format::TreeId;
+use buttress_format::{TreeId, limits};
 use buttress_volume::{Uuid, Volume};
 
-use crate::exit::{Context, Exit, Result};
+use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
 use crate::inspect::{Inspect, ListedTree};
 use crate::ui::Ui;
@@ -92,17 +92,20 @@ fn all_trees(inspect: &Inspect, out: &mut impl Write) -> Result<()> {
 
 fn superblocks(args: &Args, ui: &Ui) -> Result<Exit> {
     let devices = image::open_devices(&args.image, &args.devices, Access::Read)?;
-    let copies = if args.all { buttress_format::limits::SUPER_OFFSETS.len() } else { 1 };
+    let copies = if args.all { limits::SUPER_OFFSETS.len() } else { 1 };
     let mut out = ui.writer();
     for device in &devices {
         for mirror in 0..copies {
-            let offset = buttress_format::limits::SUPER_OFFSETS[mirror];
-            if offset.saturating_add(4096) > device.len() {
+            let offset = limits::SUPER_OFFSETS[mirror];
+            if offset.saturating_add(limits::SUPER_SIZE as u64) > device.len() {
                 continue;
             }
             let copy =
                 Volume::read_superblock_mirror(&**device, mirror).context(|| device.name())?;
-            superblock::print(&device.name(), &copy, &mut out).context(|| "standard output")?;
+            let mut raw = vec![0; limits::SUPER_SIZE];
+            device.read_at(offset, &mut raw).map_err(Failure::of_device)?;
+            superblock::print(&device.name(), &copy, &raw, &mut out)
+                .context(|| "standard output")?;
         }
     }
     out.flush().context(|| "standard output")?;

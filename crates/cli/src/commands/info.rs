@@ -75,7 +75,11 @@ fn print_space(document: &Document, ui: &Ui) -> Result<()> {
     ui.line("")?;
     ui.line(ui.tint(Tone::Heading, "Space"))?;
     for space in &document.space {
-        let name = format!("{}, {}:", space.kind, space.profile);
+        let profile = match space.profile {
+            "single" => "single".to_owned(),
+            other => other.to_uppercase(),
+        };
+        let name = format!("{}, {profile}:", space.kind);
         ui.line(format!(
             "  {name:<18} {:>10} total  {:>10} used  {:>4} groups",
             human(space.total),

@@ -8,15 +8,18 @@ use buttress_volume::Uuid;
 use super::items;
 
 /// Prints one copy.
-pub(super) fn print(device: &str, sb: &Superblock, out: &mut impl Write) -> Result<()> {
+///
+/// `raw` is what was parsed; the parser has compared its checksum.
+pub(super) fn print(device: &str, sb: &Superblock, raw: &[u8], out: &mut impl Write) -> Result<()> {
     writeln!(out, "superblock: bytenr={}, device={device}", sb.bytenr)?;
     writeln!(out, "---------------------------------------------------------")?;
     let metadata_uuid = Uuid(sb.tree_fsid()).to_string();
-    let fields: [(&str, String); 31] = [
+    let fields: [(&str, String); 32] = [
         ("csum_type", format!("{} ({})", sb.csum_type as u16, sb.csum_type.name())),
         ("csum_size", sb.csum_type.size().to_string()),
+        ("csum", format!("0x{} [match]", hex(&raw[..sb.csum_type.size()]))),
         ("bytenr", sb.bytenr.to_string()),
-        ("flags", format!("{:#x}", sb.flags)),
+        ("flags", flags(sb.flags, &flag_names(sb.flags))),
         ("magic", "_BHRfS_M [match]".to_owned()),
         ("fsid", Uuid(sb.fsid).to_string()),
         ("metadata_uuid", metadata_uuid),
@@ -35,6 +38,7 @@ pub(super) fn print(device: &str, sb: &Superblock, out: &mut impl Write) -> Resu
         ("bytes_used", sb.bytes_used.to_string()),
         ("sectorsize", sb.sectorsize.to_string()),
         ("nodesize", sb.nodesize.to_string()),
+        ("leafsize (deprecated)", sb.nodesize.to_string()),
         ("stripesize", sb.stripesize.to_string()),
         ("root_dir", sb.root_dir_objectid.to_string()),
         ("num_devices", sb.num_devices.to_string()),
@@ -43,21 +47,22 @@ pub(super) fn print(device: &str, sb: &Superblock, out: &mut impl Write) -> Resu
         ("incompat_flags", flags(sb.incompat.0, &sb.incompat.names())),
         ("cache_generation", sb.cache_generation.to_string()),
         ("uuid_tree_generation", sb.uuid_tree_generation.to_string()),
-        ("dev_item.devid", sb.dev_item.devid.to_string()),
     ];
     for (name, value) in fields {
         field(name, &value, out)?;
     }
     let item = &sb.dev_item;
+    let fsid_verdict = if item.fsid == sb.tree_fsid() { "match" } else { "DON'T MATCH" };
     let device_fields = [
         ("dev_item.uuid", Uuid(item.uuid).to_string()),
-        ("dev_item.fsid", Uuid(item.fsid).to_string()),
+        ("dev_item.fsid", format!("{} [{fsid_verdict}]", Uuid(item.fsid))),
         ("dev_item.type", item.kind.to_string()),
         ("dev_item.total_bytes", item.total_bytes.to_string()),
         ("dev_item.bytes_used", item.bytes_used.to_string()),
         ("dev_item.io_align", item.io_align.to_string()),
         ("dev_item.io_width", item.io_width.to_string()),
         ("dev_item.sector_size", item.sector_size.to_string()),
+        ("dev_item.devid", item.devid.to_string()),
         ("dev_item.dev_group", item.dev_group.to_string()),
         ("dev_item.seek_speed", item.seek_speed.to_string()),
         ("dev_item.bandwidth", item.bandwidth.to_string()),
@@ -74,7 +79,8 @@ pub(super) fn print(device: &str, sb: &Superblock, out: &mut impl Write) -> Resu
         }
     }
     writeln!(out, "backup_roots[4]:")?;
-    for (index, backup) in sb.backups.iter().enumerate() {
+    let written = sb.backups.iter().enumerate().filter(|(_, backup)| backup.tree_root.0 != 0);
+    for (index, backup) in written {
         print_backup(index, backup, out)?;
     }
     writeln!(out)
@@ -86,13 +92,32 @@ fn field(name: &str, value: &str, out: &mut impl Write) -> Result<()> {
     writeln!(out, "{name}{}{value}", "\t".repeat(tabs))
 }
 
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn flag_names(bits: u64) -> Vec<String> {
+    let named = [(1_u64, "WRITTEN"), (1 << 32, "SEEDING"), (1 << 33, "METADUMP")];
+    let set = named.into_iter().filter(|(bit, _)| bits & bit != 0);
+    set.map(|(_, name)| name.to_owned()).collect()
+}
+
 fn flags(bits: u64, names: &[String]) -> String {
     if names.is_empty() {
         return format!("{bits:#x}");
     }
-    let upper: Vec<String> =
-        names.iter().map(|name| name.to_uppercase().replace('-', "_")).collect();
+    let upper: Vec<String> = names.iter().map(|name| dump_name(name)).collect();
     format!("{bits:#x}\n\t\t\t( {} )", upper.join(" |\n\t\t\t  "))
+}
+
+/// A feature as dump-super calls it.
+fn dump_name(name: &str) -> String {
+    match name {
+        "extref" => "EXTENDED_IREF".to_owned(),
+        "mixed-bg" => "MIXED_GROUPS".to_owned(),
+        "squota" => "SIMPLE_QUOTA".to_owned(),
+        _ => name.to_uppercase().replace('-', "_"),
+    }
 }
 
 fn print_backup(index: usize, backup: &RootBackup, out: &mut impl Write) -> Result<()> {
