@@ -37,6 +37,14 @@ const ROUNDS_MAX: u64 = 100;
 
 type Changes = BTreeMap<Key, Change>;
 
+/// Changes that wait for the next round.
+#[derive(Default)]
+struct Pending {
+    extents: Changes,
+    groups: Changes,
+    free_space: Changes,
+}
+
 struct Settle<'e> {
     engine: &'e Engine,
     transaction: &'e Transaction,
@@ -85,8 +93,11 @@ pub(super) fn settle(
         new_chunks_seen: 0,
         sys_chunks: sb.sys_chunks.clone(),
     };
+    let mut pending = Pending::default();
+    // Data of this transaction may lie in chunks of this transaction.
+    settle.chunks(&mut pending)?;
     settle.merge_overlay()?;
-    let mut pending = settle.data_refs()?;
+    settle.data_refs(&mut pending.extents)?;
     let mut rounds = 0;
     loop {
         settle.round(&mut pending)?;
@@ -170,15 +181,14 @@ impl Settle<'_> {
     }
 
     /// Data references become changes of the extent tree; the checksum tree follows at once.
-    fn data_refs(&mut self) -> Result<Changes> {
-        let mut pending = Changes::new();
+    fn data_refs(&mut self, pending: &mut Changes) -> Result<()> {
         let mut freed = Vec::new();
         let generation = self.transaction.generation;
         let nodesize = self.nodesize();
         let root = self.must_root(TreeId::EXTENT)?;
         for change in self.transaction.refs.sorted() {
             let fate = self.reading(|source| {
-                extent_tree::apply_data(source, root, &change, generation, nodesize, &mut pending)
+                extent_tree::apply_data(source, root, &change, generation, nodesize, pending)
             })?;
             let ExtentChange { extent, .. } = change;
             match fate {
@@ -199,7 +209,7 @@ impl Settle<'_> {
                 self.reading(|source| csum_tree::changes(source, root, &geometry, &freed, &added))?;
             self.merge(TreeId::CSUM, changes)?;
         }
-        Ok(pending)
+        Ok(())
     }
 
     fn pin(&mut self, extent: Extent) -> Result<()> {
@@ -220,11 +230,9 @@ impl Settle<'_> {
     }
 
     /// One turn of the fixpoint (S1).
-    fn round(&mut self, extents: &mut Changes) -> Result<()> {
-        let mut extents = std::mem::take(extents);
-        let mut groups = Changes::new();
-        let mut free_space = Changes::new();
-        self.chunks(&mut groups, &mut free_space)?;
+    fn round(&mut self, pending: &mut Pending) -> Result<()> {
+        self.chunks(pending)?;
+        let Pending { mut extents, mut groups, mut free_space } = std::mem::take(pending);
         let generation = self.transaction.generation;
         let (skinny, nodesize) = (self.skinny, self.nodesize());
         let root = self.must_root(TreeId::EXTENT)?;
@@ -263,7 +271,8 @@ impl Settle<'_> {
     }
 
     /// Chunks that came and went, in the chunk, device and group trees.
-    fn chunks(&mut self, groups: &mut Changes, free_space: &mut Changes) -> Result<()> {
+    fn chunks(&mut self, pending: &mut Pending) -> Result<()> {
+        let Pending { groups, free_space, .. } = pending;
         let new: Vec<_> = self.transaction.chunks.lock()[self.new_chunks_seen..].to_vec();
         let removed = std::mem::take(&mut *self.transaction.removed.lock());
         if new.is_empty() && removed.is_empty() {
