@@ -113,7 +113,9 @@ impl Files {
                 if done {
                     // What the length on disk waited for may just have been forgotten.
                     settle(meta, &file.dirty.lock());
-                    stamp.take().map_or((), |stamp| stamp(&mut meta.item));
+                    if let Some(stamp) = stamp.take() {
+                        stamp(&mut meta.item);
+                    }
                 }
             });
             if done {

@@ -37,8 +37,8 @@ pub(crate) fn open(
         max_inline: options.max_inline,
         no_holes: superblock.incompat.has(Incompat::NO_HOLES),
     };
-    let files = Files::new(Arc::clone(&engine), Arc::clone(&volume), files_options);
-    let shared = Arc::new(Shared::new(engine, files, volume, superblock, options));
+    let files = Files::new(Arc::clone(&engine), volume, files_options);
+    let shared = Arc::new(Shared::new(engine, files, superblock, options));
     let view = shared.engine.view();
     let root = root(&shared, &view)?;
     if shared.read_only_reason().is_none() {

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use buttress_data::Files;
 use buttress_format::{Incompat, InodeItem, Key, Kind, Superblock, TreeId};
 use buttress_txn::{Engine, Urgency, View};
-use buttress_volume::Volume;
 use parking_lot::Mutex;
 
 use crate::attr::InodeId;
@@ -23,7 +22,6 @@ use crate::trees::{TreeInfo, Trees};
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
     pub(crate) files: Files,
-    pub(crate) volume: Arc<Volume>,
     pub(crate) superblock: Superblock,
     pub(crate) options: MountOptions,
     pub(crate) trees: Trees,
@@ -38,14 +36,12 @@ impl Shared {
     pub(crate) fn new(
         engine: Arc<Engine>,
         files: Files,
-        volume: Arc<Volume>,
         superblock: Superblock,
         options: MountOptions,
     ) -> Self {
         Self {
             engine,
             files,
-            volume,
             superblock,
             options,
             trees: Trees::default(),

@@ -1,0 +1,78 @@
+//! How fast small files are made, read and removed, through the library alone.
+//!
+//! `cargo run --release -p buttress-fs --example small_files [FILES] [DIRECTORIES]`
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use buttress_block::{Device, MemoryDevice};
+use buttress_fs::{Filesystem, MakeOptions, MountOptions};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut args = std::env::args().skip(1);
+    let files: usize = args.next().map_or(Ok(50_000), |n| n.parse())?;
+    let dirs: usize = args.next().map_or(Ok(100), |n| n.parse())?;
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(4 << 30));
+    Filesystem::make(&*device, &MakeOptions::default())?;
+    let fs = Filesystem::open(vec![device], MountOptions::default())?;
+    let root = fs.root();
+    let data = vec![0x5a; 4096];
+    let report = |what: &str, count: usize, since: Instant| {
+        let seconds = since.elapsed().as_secs_f64();
+        println!("{what:<28} {:>9.0} /s   ({seconds:.2} s)", count as f64 / seconds);
+    };
+
+    let start = Instant::now();
+    let mut homes = Vec::new();
+    for n in 0..dirs {
+        homes.push(root.mkdir(format!("d{n}").as_bytes(), 0o755, 0, 0)?);
+    }
+    for n in 0..files {
+        let file = homes[n % dirs].create(format!("f{n}").as_bytes(), 0o644, 0, 0, 0)?;
+        file.write_at(0, &data)?;
+    }
+    report("create and write 4 KiB", files, start);
+    let start = Instant::now();
+    fs.sync()?;
+    report("sync", files, start);
+
+    let start = Instant::now();
+    for n in 0..files {
+        let file = homes[n % dirs].lookup(format!("f{n}").as_bytes())?;
+        assert_eq!(file.attr().size, 4096);
+    }
+    report("look up and stat", files, start);
+    let start = Instant::now();
+    let mut buf = vec![0; 4096];
+    for n in 0..files {
+        homes[n % dirs].lookup(format!("f{n}").as_bytes())?.read_at(0, &mut buf)?;
+    }
+    report("look up and read", files, start);
+    let start = Instant::now();
+    for n in 0..files {
+        homes[n % dirs].unlink(format!("f{n}").as_bytes())?;
+    }
+    report("unlink", files, start);
+    let start = Instant::now();
+    fs.sync()?;
+    report("sync", files, start);
+
+    let file = root.create(b"big", 0o644, 0, 0, 0)?;
+    let block = vec![0x33; 1 << 20];
+    let start = Instant::now();
+    for n in 0..2048 {
+        file.write_at(n << 20, &block)?;
+    }
+    report("write 1 MiB", 2048, start);
+    fs.sync()?;
+    report("write 1 MiB, with sync", 2048, start);
+    let start = Instant::now();
+    let mut block = block;
+    for n in 0..2048 {
+        file.read_at(n << 20, &mut block)?;
+    }
+    report("read 1 MiB", 2048, start);
+    drop((root, homes, file));
+    fs.close()?;
+    Ok(())
+}
