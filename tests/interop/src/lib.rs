@@ -1,0 +1,13 @@
+//! What Linux and Buttress make of each other's volumes: the helpers of the tests in `tests/it`.
+//!
+//! # Place
+//!
+//! Above everything: uses the library as a program would, and Linux through its own tools. Nothing
+//! of the project uses this.
+
+#![forbid(unsafe_code)]
+
+pub mod linux;
+pub mod manifest;
+pub mod sample;
+pub mod scratch;

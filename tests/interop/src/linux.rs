@@ -1,0 +1,16 @@
+//! Linux's own btrfs: its tools, loop devices, mounts.
+//!
+//! # Invariants
+//!
+//! - **L1** What a guard attached or mounted is detached or unmounted when it drops, also when a
+//!   test fails; a test leaves nothing behind that the next would meet.
+
+mod command;
+mod image;
+mod mount;
+mod requirements;
+
+pub use command::{run, try_run};
+pub use image::{Images, check, sparse_file};
+pub use mount::Mount;
+pub use requirements::{can_mount_fuse, has_linux_btrfs, has_program};

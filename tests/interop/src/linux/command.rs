@@ -1,0 +1,38 @@
+//! Running a program, with everything it said in the failure.
+
+use std::ffi::OsStr;
+use std::process::Command;
+
+/// Runs a program to its end and returns what it printed.
+///
+/// # Panics
+///
+/// If it cannot be started or fails, with the command line and all it said.
+#[track_caller]
+pub fn run<A: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item = A>) -> String {
+    match try_run(program, arguments) {
+        Ok(text) => text,
+        Err(text) => panic!("{text}"),
+    }
+}
+
+/// As [`run`], for what may fail.
+///
+/// # Errors
+///
+/// The command line, how it ended and all it said.
+pub fn try_run<A: AsRef<OsStr>>(
+    program: &str,
+    arguments: impl IntoIterator<Item = A>,
+) -> Result<String, String> {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let line = format!("{command:?}");
+    let output = command.output().map_err(|error| format!("{line} does not start: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(said);
+    }
+    let complained = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{line} ended with {}\n{said}{complained}", output.status))
+}

@@ -1,0 +1,153 @@
+//! Image files, and the loop devices through which Linux sees them.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use super::command::{run, try_run};
+use super::mount::Mount;
+use crate::scratch::Scratch;
+
+/// Makes a file of `len` bytes that takes no space.
+///
+/// # Panics
+///
+/// If it cannot.
+pub fn sparse_file(path: &Path, len: u64) {
+    File::create(path)
+        .and_then(|file| file.set_len(len))
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
+
+/// Lets `btrfs check` judge an unmounted volume, data checksums included.
+///
+/// # Panics
+///
+/// If it finds anything, with its report.
+#[track_caller]
+pub fn check(image: &Path) {
+    let arguments = ["check".as_ref(), "--check-data-csum".as_ref(), image.as_os_str()];
+    match try_run("btrfs", arguments) {
+        // Leaks of space and stale caches are printed, not counted, by some versions.
+        Ok(text) if !text.contains("ERROR") => {}
+        Ok(text) | Err(text) => panic!("btrfs check: {text}"),
+    }
+}
+
+/// The image files of one volume.
+#[derive(Debug)]
+pub struct Images {
+    scratch: Scratch,
+    paths: Vec<PathBuf>,
+}
+
+impl Images {
+    /// Makes `count` sparse files of `len` bytes.
+    #[must_use]
+    pub fn new(count: usize, len: u64) -> Self {
+        let scratch = Scratch::new();
+        let paths: Vec<PathBuf> =
+            (1..=count).map(|number| scratch.join(&format!("device-{number}.img"))).collect();
+        for path in &paths {
+            sparse_file(path, len);
+        }
+        Self { scratch, paths }
+    }
+
+    /// Where the files are, in the order of their devices.
+    #[must_use]
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    /// The first, or only, file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.paths[0]
+    }
+
+    /// The folder that they are in.
+    #[must_use]
+    pub fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    /// Makes a volume of them with Linux's tool.
+    ///
+    /// # Panics
+    ///
+    /// If it refuses.
+    #[track_caller]
+    pub fn mkfs(&self, arguments: &[&str]) {
+        let paths = self.paths.iter().map(|path| path.as_os_str());
+        run("mkfs.btrfs", ["-q", "-f"].iter().chain(arguments).map(AsRef::as_ref).chain(paths));
+    }
+
+    /// Shows the volume through Linux until the guard drops.
+    ///
+    /// # Panics
+    ///
+    /// If Linux refuses.
+    #[track_caller]
+    #[must_use]
+    pub fn mount(&self, options: &str) -> Mount {
+        let loops: Vec<Loop> = self.paths.iter().map(|path| Loop::attach(path)).collect();
+        let mut list = format!("noatime,{options}");
+        for device in &loops {
+            if loops.len() > 1 {
+                list.push_str(&format!(",device={}", device.device));
+            }
+        }
+        Mount::new(&self.scratch, loops, list.trim_matches(','))
+    }
+
+    /// Lets `btrfs check` judge the volume.
+    ///
+    /// # Panics
+    ///
+    /// As [`check`].
+    #[track_caller]
+    pub fn check(&self) {
+        if let [only] = &self.paths[..] {
+            return check(only);
+        }
+        // The other devices are found by a scan of block devices only.
+        let loops: Vec<Loop> = self.paths.iter().map(|path| Loop::attach(path)).collect();
+        for device in &loops {
+            run("btrfs", ["device", "scan", &device.device]);
+        }
+        check(Path::new(&loops[0].device));
+    }
+}
+
+/// A file as a block device.
+#[derive(Debug)]
+pub(super) struct Loop {
+    pub(super) device: String,
+}
+
+impl Loop {
+    #[track_caller]
+    fn attach(path: &Path) -> Self {
+        let arguments = ["--find".as_ref(), "--show".as_ref(), path.as_os_str()];
+        // Two that look for a free device at a time may find the same one.
+        let mut tries = 0;
+        loop {
+            match try_run("losetup", arguments) {
+                Ok(text) => return Self { device: text.trim().to_owned() },
+                Err(text) if tries == 20 => panic!("{text}"),
+                Err(_) => tries += 1,
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        // The kernel remembers which volume it saw here; the device's next file is another one.
+        let _ = try_run("btrfs", ["device", "scan", "--forget", &self.device]);
+        if let Err(text) = try_run("losetup", ["--detach", &self.device]) {
+            eprintln!("{text}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A mount of Linux's btrfs that does not outlive its test.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::command::{run, try_run};
+use super::image::Loop;
+use crate::scratch::Scratch;
+
+/// A volume as Linux shows it.
+#[derive(Debug)]
+pub struct Mount {
+    folder: tempfile::TempDir,
+    loops: Vec<Loop>,
+    mounted: bool,
+}
+
+impl Mount {
+    #[track_caller]
+    pub(super) fn new(scratch: &Scratch, loops: Vec<Loop>, options: &str) -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("mount-")
+            .tempdir_in(scratch.path())
+            .expect("a folder to mount on");
+        let mut mount = Self { folder, loops, mounted: false };
+        let device = &mount.loops[0].device;
+        let at = mount.folder.path().as_os_str();
+        let arguments = ["-t", "btrfs", "-o", options, device].map(AsRef::as_ref);
+        run("mount", arguments.into_iter().chain([at]));
+        mount.mounted = true;
+        mount
+    }
+
+    /// Where the volume is shown.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The block devices that it is shown from.
+    #[must_use]
+    pub fn devices(&self) -> Vec<&str> {
+        self.loops.iter().map(|device| device.device.as_str()).collect()
+    }
+
+    /// Runs `btrfs` with the words of `command` and the mount's path behind them.
+    ///
+    /// # Panics
+    ///
+    /// If it fails.
+    #[track_caller]
+    pub fn btrfs(&self, command: &str) -> String {
+        let words = command.split_whitespace().map(AsRef::as_ref);
+        run("btrfs", words.chain([self.path().as_os_str()]))
+    }
+
+    /// Runs a shell script in the mount's folder.
+    ///
+    /// # Panics
+    ///
+    /// If any of its commands fails.
+    #[track_caller]
+    pub fn shell(&self, script: &str) -> String {
+        let script = format!("set -euo pipefail; cd '{}'; {script}", self.path().display());
+        run("bash", ["-c", &script])
+    }
+
+    /// Unmounts, and says so when it does not work.
+    ///
+    /// # Panics
+    ///
+    /// If Linux refuses.
+    #[track_caller]
+    pub fn unmount(mut self) {
+        if let Err(text) = self.try_unmount() {
+            panic!("{text}");
+        }
+    }
+
+    fn try_unmount(&mut self) -> Result<(), String> {
+        if !std::mem::take(&mut self.mounted) {
+            return Ok(());
+        }
+        let path = self.folder.path().as_os_str();
+        let mut last = String::new();
+        for _ in 0..20 {
+            match try_run("umount", [path]) {
+                Ok(_) => return Ok(()),
+                Err(text) => last = text,
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let _ = try_run("umount", ["--lazy".as_ref(), path]);
+        Err(last)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(text) = self.try_unmount() {
+            eprintln!("{text}");
+        }
+    }
+}

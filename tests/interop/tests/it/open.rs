@@ -1,0 +1,42 @@
+//! Opening images through the library.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_fs::{Filesystem, MountOptions, Result};
+use buttress_interop::manifest::Manifest;
+
+/// Opens the image files for reading alone, or for writing.
+pub(crate) fn try_open(paths: &[PathBuf], writable: bool) -> Result<Filesystem> {
+    let open = if writable { OpenOptions::WRITE } else { OpenOptions::READ };
+    let device = |path: &PathBuf| -> Arc<dyn Device> {
+        Arc::new(FileDevice::open(path, open).unwrap_or_else(|error| panic!("{error}")))
+    };
+    let options = if writable { "rw,noatime" } else { "ro,noatime" };
+    let options = MountOptions::parse(options).expect("known options");
+    Filesystem::open(paths.iter().map(device).collect(), options)
+}
+
+/// As [`try_open`], for a volume that must open.
+#[track_caller]
+pub(crate) fn open(paths: &[PathBuf], writable: bool) -> Filesystem {
+    try_open(paths, writable).unwrap_or_else(|error| panic!("the volume does not open: {error}"))
+}
+
+/// The manifest through the library, read-only.
+#[track_caller]
+pub(crate) fn manifest(paths: &[PathBuf]) -> Manifest {
+    let filesystem = open(paths, false);
+    let manifest = Manifest::of_library(&filesystem);
+    close(filesystem);
+    manifest
+}
+
+/// Closes, which must work.
+#[track_caller]
+pub(crate) fn close(filesystem: Filesystem) {
+    if let Err(error) = filesystem.close() {
+        panic!("the volume does not close: {error}");
+    }
+}
