@@ -174,11 +174,13 @@ pub(crate) fn reference_key(offset: u64, region: &Region) -> u64 {
 pub(crate) fn window(extent: &FileExtent, skip: u64, len: u64) -> FileExtent {
     let mut part = extent.clone();
     if let Body::Regular(region) | Body::Prealloc(region) = &mut part.body {
+        region.len = len;
         if region.disk.0 != 0 {
             region.offset += skip;
-        }
-        region.len = len;
-        if region.disk.0 == 0 {
+        } else {
+            // Linux leaves an offset in the hole items that it splits; an offset and a length past
+            // the item's `ram_bytes` are an error to its checker.
+            region.offset = 0;
             part.ram_bytes = len;
         }
     }
