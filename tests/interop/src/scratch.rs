@@ -8,6 +8,9 @@ pub struct Scratch {
     folder: tempfile::TempDir,
 }
 
+/// Set to look at the images afterwards: nothing is deleted.
+const KEEP: &str = "BUTTRESS_KEEP";
+
 /// Below this much free memory the images go to the ordinary temporary folder.
 const MEMORY_MIN: u64 = 6 << 30;
 
@@ -23,6 +26,7 @@ impl Scratch {
         let room = rustix::fs::statvfs(memory).map_or(0, |stat| stat.f_bavail * stat.f_frsize);
         let mut builder = tempfile::Builder::new();
         builder.prefix("buttress-");
+        builder.disable_cleanup(std::env::var_os(KEEP).is_some());
         let folder =
             if room >= MEMORY_MIN { builder.tempdir_in(memory) } else { builder.tempdir() };
         Self { folder: folder.expect("a folder for images") }
