@@ -60,6 +60,12 @@ impl Failure {
         Self { exit: Exit::Failure, what: String::new(), source: Some(Box::new(source)) }
     }
 
+    /// Somebody else has the device open.
+    pub(crate) fn is_locked(&self) -> bool {
+        let cause = self.source.as_ref().and_then(|cause| cause.downcast_ref());
+        matches!(cause, Some(buttress_block::Error::Locked { .. }))
+    }
+
     /// The reader of our output went away: not an error, but a reason to stop.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         let cause = self.source.as_ref().and_then(|source| source.downcast_ref::<std::io::Error>());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use buttress_block::{Device, FileDevice, OpenOptions};
 use buttress_fs::{Filesystem, Inode, MountOptions};
+use buttress_volume::Volume;
 
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::location::VolumePath;
@@ -22,6 +23,8 @@ pub(crate) struct Devices {
 pub(crate) enum Access {
     /// Only looks.
     Read,
+    /// Only looks, past the lock of a writer: sees what was committed last, or a commit in between.
+    Peek,
     /// Changes it; refused when somebody else has it open.
     Write,
 }
@@ -37,7 +40,11 @@ pub(crate) fn open_devices(
 }
 
 fn open_device(path: &Path, access: Access) -> Result<Arc<dyn Device>> {
-    let options = OpenOptions { write: access == Access::Write, ..OpenOptions::default() };
+    let options = OpenOptions {
+        write: access == Access::Write,
+        lock: access != Access::Peek,
+        ..OpenOptions::default()
+    };
     let device = FileDevice::open(path, options).map_err(Failure::of_device)?;
     Ok(Arc::new(device))
 }
@@ -46,8 +53,13 @@ fn open_device(path: &Path, access: Access) -> Result<Arc<dyn Device>> {
 pub(crate) fn open(image: &Path, others: &Devices, access: Access) -> Result<Filesystem> {
     let devices = open_devices(image, others, access)?;
     let mut options = MountOptions::default();
-    options.read_only = access == Access::Read;
-    let fs = Filesystem::open(devices, options).map_err(|error| not_opened(image, error))?;
+    options.read_only = access != Access::Write;
+    let first = Arc::clone(&devices[0]);
+    let given = devices.len() as u64;
+    let fs = Filesystem::open(devices, options).map_err(|error| {
+        let superblock = Volume::read_superblock(&*first);
+        not_opened(image, error, superblock.is_ok_and(|found| found.num_devices > given))
+    })?;
     if access == Access::Write
         && let Some(why) = fs.read_only_reason()
     {
@@ -58,8 +70,9 @@ pub(crate) fn open(image: &Path, others: &Devices, access: Access) -> Result<Fil
 }
 
 /// What cannot be opened as a volume is a damaged one, or none: not a wrong command line.
-fn not_opened(image: &Path, error: buttress_fs::Error) -> Failure {
-    let mut failure = Failure::of_volume(image.display().to_string(), error);
+fn not_opened(image: &Path, error: buttress_fs::Error, wants_more: bool) -> Failure {
+    let hint = if wants_more { " (--device names another device of a volume)" } else { "" };
+    let mut failure = Failure::of_volume(format!("{}{hint}", image.display()), error);
     if failure.exit == Exit::Usage {
         failure.exit = Exit::Corrupt;
     }

@@ -10,6 +10,7 @@ use buttress_volume::{OpenOptions, Volume};
 
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
+use crate::ui::Ui;
 
 /// Memory for nodes that are looked at again.
 const CACHE_BYTES: u64 = 32 << 20;
@@ -31,10 +32,16 @@ pub(crate) struct ListedTree {
 }
 
 impl Inspect {
-    /// Opens a volume for looking, also one with devices missing.
-    pub(crate) fn open(path: &Path, devices: &Devices) -> Result<Self> {
+    /// Opens a volume for looking, also one with devices missing or one that somebody is writing.
+    pub(crate) fn open(path: &Path, devices: &Devices, ui: &Ui) -> Result<Self> {
         let name = path.display().to_string();
-        let opened = image::open_devices(path, devices, Access::Read)?;
+        let opened = image::open_devices(path, devices, Access::Read).or_else(|failure| {
+            if !failure.is_locked() {
+                return Err(failure);
+            }
+            ui.note(format!("{failure}: what it commits meanwhile may be missed"));
+            image::open_devices(path, devices, Access::Peek)
+        })?;
         let options = OpenOptions { writable: false, degraded: true };
         let (volume, superblock) = Volume::open(opened, options).context(|| &name)?;
         let volume = Arc::new(volume);

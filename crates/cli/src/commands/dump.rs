@@ -43,7 +43,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     if args.superblock {
         return superblocks(&args, ui);
     }
-    let inspect = Inspect::open(&args.image, &args.devices)?;
+    let inspect = Inspect::open(&args.image, &args.devices, ui)?;
     let mut out = ui.writer();
     let version = concat!("buttress v", env!("CARGO_PKG_VERSION"));
     writeln!(out, "{version}").context(|| "standard output")?;
@@ -91,7 +91,7 @@ fn all_trees(inspect: &Inspect, out: &mut impl Write) -> Result<()> {
 }
 
 fn superblocks(args: &Args, ui: &Ui) -> Result<Exit> {
-    let devices = image::open_devices(&args.image, &args.devices, Access::Read)?;
+    let devices = image::open_devices(&args.image, &args.devices, Access::Peek)?;
     let copies = if args.all { limits::SUPER_OFFSETS.len() } else { 1 };
     let mut out = ui.writer();
     for device in &devices {

@@ -123,3 +123,24 @@ fn wrong_arguments() {
     bench.fails(&["dump", "x.img", "--tree", "12345"], 1, &["12345"]);
     bench.fails(&["mv", "x.img:/a", "y.img:/a"], 2, &["one volume"]);
 }
+
+/// Half of a volume on two devices names what is missing. Needs btrfs-progs to make one.
+#[test]
+fn a_missing_device() {
+    let bench = Bench::new();
+    for name in ["one", "two"] {
+        let file = std::fs::File::create(bench.path(name)).expect("file");
+        file.set_len(256 << 20).expect("length");
+    }
+    let made = std::process::Command::new("mkfs.btrfs")
+        .args(["--quiet", "--metadata", "raid1", "--data", "raid1", "one", "two"])
+        .current_dir(bench.dir.path())
+        .output();
+    if made.is_err() {
+        eprintln!("btrfs-progs is not installed: not tested");
+        return;
+    }
+    bench.fails(&["ls", "one"], 1, &["2 devices", "missing", "--device"]);
+    bench.ok(&["ls", "one", "--device", "two"]);
+    bench.fails(&["mkdir", "one:/x", "--device", "two"], 4, &["raid1"]);
+}

@@ -173,7 +173,10 @@ impl Door for Mounted {
     fn sync(&mut self) -> Result<()> {
         self.open = None;
         let dir = File::open(&self.target).context(|| "the mount")?;
-        rustix::fs::syncfs(&dir).context(|| "syncing the mount")
+        // The first brings what the kernel holds back to the server; only the second is passed on as
+        // a wish for durability.
+        rustix::fs::syncfs(&dir).context(|| "syncing the mount")?;
+        dir.sync_all().context(|| "syncing the mount")
     }
 
     fn reopen(&mut self) -> Result<()> {
