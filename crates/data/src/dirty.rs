@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use buttress_base::{Rank, Ranked};
 use buttress_format::Logical;
 use buttress_txn::DataReservation;
 
@@ -23,6 +24,39 @@ use crate::error::Error;
 
 /// Largest buffer that grows by appending; a run of them becomes one extent.
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
+
+/// Most buffers of [`PIECE_BYTES`] that are kept for the next writer.
+const POOL_PIECES: usize = 128;
+
+/// Buffers that were written back and can be filled again: memory fresh from the system is cleared first,
+/// which costs more than the copy into it.
+#[derive(Debug)]
+pub(crate) struct Pool(Ranked<Vec<Vec<u8>>>);
+
+impl Pool {
+    pub(crate) fn new() -> Self {
+        Self(Ranked::new(Rank::Leaf, Vec::new()))
+    }
+
+    fn take(&self) -> Vec<u8> {
+        self.0.lock().pop().unwrap_or_else(|| Vec::with_capacity(PIECE_BYTES))
+    }
+
+    /// Takes the buffers of a run back that nobody reads any more.
+    pub(crate) fn give(&self, run: Run) {
+        for piece in run.pieces {
+            let Ok(mut piece) = Arc::try_unwrap(piece) else { continue };
+            if piece.capacity() != PIECE_BYTES {
+                continue;
+            }
+            piece.clear();
+            let mut kept = self.0.lock();
+            if kept.len() < POOL_PIECES {
+                kept.push(piece);
+            }
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Dirty {
@@ -127,7 +161,7 @@ impl Dirty {
     }
 
     /// Puts whole sectors, over what waits already or beside it. Answers how many bytes are new.
-    pub(crate) fn put(&mut self, offset: u64, data: &[u8]) -> u64 {
+    pub(crate) fn put(&mut self, pool: &Pool, offset: u64, data: &[u8]) -> u64 {
         let end = offset + data.len() as u64;
         let part = |low: u64, high: u64| &data[(low - offset) as usize..(high - offset) as usize];
         let mut at = offset;
@@ -147,7 +181,7 @@ impl Dirty {
                 continue;
             }
             let next = self.pieces.range(at..).next().map_or(end, |(start, _)| end.min(*start));
-            self.append(at, part(at, next));
+            self.append(pool, at, part(at, next));
             new += next - at;
             at = next;
         }
@@ -156,7 +190,7 @@ impl Dirty {
     }
 
     /// Puts sectors where none wait.
-    fn append(&mut self, mut offset: u64, mut data: &[u8]) {
+    fn append(&mut self, pool: &Pool, mut offset: u64, mut data: &[u8]) {
         if let Some((start, piece)) = before_mut(&mut self.pieces, offset)
             && start + piece.len() as u64 == offset
             && piece.len() < PIECE_BYTES
@@ -164,14 +198,23 @@ impl Dirty {
             let take = data.len().min(PIECE_BYTES - piece.len());
             if piece.capacity() - piece.len() < take && piece.len() + take > PIECE_BYTES / 8 {
                 // A file that is being written in order: one last move, into a buffer that stays.
-                piece.reserve_exact(PIECE_BYTES - piece.len());
+                let mut large = pool.take();
+                large.extend_from_slice(piece);
+                *piece = large;
             }
             piece.extend_from_slice(&data[..take]);
             offset += take as u64;
             data = &data[take..];
         }
         for chunk in data.chunks(PIECE_BYTES) {
-            self.pieces.insert(offset, chunk.to_vec());
+            let piece = if chunk.len() > PIECE_BYTES / 8 {
+                let mut large = pool.take();
+                large.extend_from_slice(chunk);
+                large
+            } else {
+                chunk.to_vec()
+            };
+            self.pieces.insert(offset, piece);
             offset += chunk.len() as u64;
         }
     }
@@ -325,11 +368,11 @@ mod tests {
     /// P1, P3: a sector written again while it is on its way shows the newer bytes, then the rest.
     #[test]
     fn newer_bytes_win() {
-        let mut dirty = Dirty::default();
-        assert_eq!(dirty.put(0, &[1; 12288]), 12288);
+        let (mut dirty, pool) = (Dirty::default(), Pool::new());
+        assert_eq!(dirty.put(&pool, 0, &[1; 12288]), 12288);
         let runs = dirty.take(0..u64::MAX, u64::MAX);
         assert_eq!(runs.len(), 1);
-        assert_eq!(dirty.put(4096, &[2; 4096]), 4096);
+        assert_eq!(dirty.put(&pool, 4096, &[2; 4096]), 4096);
         let mut buf = vec![9; 16384];
         let mut gaps = Vec::new();
         dirty.copy_out(0, &mut buf, &mut gaps);
@@ -344,12 +387,12 @@ mod tests {
     /// P1: forgetting the middle of a piece leaves its two ends.
     #[test]
     fn forgetting_splits() {
-        let mut dirty = Dirty::default();
-        dirty.put(0, &[1; 5 * 4096]);
+        let (mut dirty, pool) = (Dirty::default(), Pool::new());
+        dirty.put(&pool, 0, &[1; 5 * 4096]);
         assert_eq!(dirty.forget(4096..8192), 4096);
         assert!(dirty.waits(0) && !dirty.waits(4096) && dirty.waits(8192));
         assert_eq!(dirty.missing(0..5 * 4096), 4096);
-        assert_eq!(dirty.put(0, &[3; 5 * 4096]), 4096);
+        assert_eq!(dirty.put(&pool, 0, &[3; 5 * 4096]), 4096);
         assert_eq!(dirty.bytes(), 5 * 4096);
     }
 }

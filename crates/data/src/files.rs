@@ -7,6 +7,8 @@ use buttress_format::CsumType;
 use buttress_txn::Engine;
 use buttress_volume::Volume;
 
+use crate::dirty::Pool;
+
 /// How files are laid out; from the superblock and the mount options.
 #[derive(Clone, Debug)]
 pub struct FilesOptions {
@@ -24,6 +26,7 @@ pub struct Files {
     pub(crate) sector: u64,
     pub(crate) csum_type: CsumType,
     pub(crate) options: FilesOptions,
+    pub(crate) pool: Pool,
     dirty_bytes: AtomicU64,
 }
 
@@ -33,7 +36,8 @@ impl Files {
     pub fn new(engine: Arc<Engine>, volume: Arc<Volume>, options: FilesOptions) -> Self {
         let sector = u64::from(volume.sectorsize());
         let csum_type = volume.csum_type();
-        Self { engine, volume, sector, csum_type, options, dirty_bytes: AtomicU64::new(0) }
+        let (pool, dirty_bytes) = (Pool::new(), AtomicU64::new(0));
+        Self { engine, volume, sector, csum_type, options, pool, dirty_bytes }
     }
 
     /// The engine below.

@@ -169,7 +169,7 @@ impl Files {
                 let content = edge.content.as_mut().expect("what lacked was loaded");
                 let at = (from - edge.sector) as usize;
                 content[at..at + part.len()].copy_from_slice(part);
-                new += dirty.put(edge.sector, content);
+                new += dirty.put(&self.pool, edge.sector, content);
             }
             if edge.sector <= low {
                 low = to;
@@ -178,7 +178,7 @@ impl Files {
             }
         }
         if low < high {
-            new += dirty.put(low, &data[(low - offset) as usize..(high - offset) as usize]);
+            new += dirty.put(&self.pool, low, &data[(low - offset) as usize..(high - offset) as usize]);
         }
         new
     }
@@ -236,7 +236,7 @@ impl Files {
                 None => {
                     self.keep_promise(&mut dirty, &range, promise);
                     let content = edges[0].content.as_ref().expect("what lacked was loaded");
-                    let new = dirty.put(sector, content);
+                    let new = dirty.put(&self.pool, sector, content);
                     self.count_dirty(new);
                     return Ok(());
                 }

@@ -148,11 +148,16 @@ impl Files {
         Ok(())
     }
 
+    /// Waits until nobody writes a file back.
+    pub fn wait_idle(&self, file: &File) {
+        drop(file.claim());
+    }
+
     /// Writes several files back with as few device calls as possible. Files that somebody else is writing
-    /// back are left to him.
+    /// back are left to him; answers whether there were others.
     ///
     /// Failures stay with the files they belong to.
-    pub fn writeback_many(&self, files: &[&File]) {
+    pub fn writeback_many(&self, files: &[&File]) -> bool {
         let mut jobs: Vec<Job<'_>> = Vec::with_capacity(files.len());
         for file in files {
             if let Some(claim) = file.try_claim()
@@ -162,10 +167,12 @@ impl Files {
             }
         }
         self.issue(&mut jobs);
+        let some = !jobs.is_empty();
         for job in jobs {
             // Told to whoever syncs the file.
             let _ = self.land_job(job);
         }
+        some
     }
 
     /// Takes a round's runs and gives them addresses.
@@ -328,7 +335,10 @@ impl Files {
                     }),
                 };
                 match landed {
-                    Ok(()) => continue,
+                    Ok(()) => {
+                        self.pool.give(run);
+                        continue;
+                    }
                     Err(error) => failed = Some(error),
                 }
             } else if let Plan::Extents(placed) = &plan {

@@ -194,7 +194,12 @@ impl Shared {
                 files.push(&cell.file);
             }
         }
-        self.files.writeback_many(&files);
+        if !self.files.writeback_many(&files)
+            && let Some(busy) = files.first()
+        {
+            // Everything here is on its way already: asking again at once would be to spin.
+            self.files.wait_idle(busy);
+        }
         for cell in cells {
             // Somebody else was writing it back, or dirtied it meanwhile (G1).
             if cell.file.is_dirty() {

@@ -2,6 +2,44 @@
 //!
 //! [`Filesystem`] is one mounted volume, [`Inode`] one file or directory in it. Both are cheap to
 //! clone and may be used from any number of threads; every call blocks until it is answered.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use buttress_block::{Device, MemoryDevice};
+//! use buttress_fs::{Filesystem, MakeOptions, MountOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20));
+//! Filesystem::make(&*device, &MakeOptions::default())?;
+//!
+//! let fs = Filesystem::open(vec![Arc::clone(&device)], MountOptions::default())?;
+//! let file = fs.root().create(b"greeting", 0o644, 0, 0, 0)?;
+//! file.write_at(0, b"hello")?;
+//! file.sync()?;
+//! drop(file);
+//! fs.close()?;
+//!
+//! let fs = Filesystem::open(vec![device], MountOptions::parse("ro")?)?;
+//! let mut text = [0; 5];
+//! fs.resolve("greeting")?.read_at(0, &mut text)?;
+//! assert_eq!(&text, b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Where things are
+//!
+//! ```text
+//! mount, filesystem     opening, closing, asking about the whole
+//! inode, ops            what can be done with one inode, an operation a file
+//! cell, inode_cache     inodes in memory: one cell for all users of an inode
+//! names, inode_refs     the items that names have, in the directory and at the inode
+//! batch, lock_set       how an operation gathers its changes, and locks what it concerns
+//! background, orphan    writeback, removal and commits that nobody asked for
+//! trees                 subvolumes
+//! make                  new volumes
+//! ```
 
 mod clock;
 mod error;
