@@ -1,5 +1,8 @@
 //! Linux's volumes read here, ours read there: one binary, so that it links once.
 
+mod bad_input;
+mod crash;
+mod damage;
 mod open;
 mod reading;
 mod writing;

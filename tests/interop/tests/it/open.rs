@@ -9,13 +9,23 @@ use buttress_interop::manifest::Manifest;
 
 /// Opens the image files for reading alone, or for writing.
 pub(crate) fn try_open(paths: &[PathBuf], writable: bool) -> Result<Filesystem> {
-    let open = if writable { OpenOptions::WRITE } else { OpenOptions::READ };
+    try_open_with(paths, if writable { "rw,noatime" } else { "ro,noatime" })
+}
+
+fn try_open_with(paths: &[PathBuf], options: &str) -> Result<Filesystem> {
+    let options = MountOptions::parse(options).expect("known options");
+    let open = if options.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
     let device = |path: &PathBuf| -> Arc<dyn Device> {
         Arc::new(FileDevice::open(path, open).unwrap_or_else(|error| panic!("{error}")))
     };
-    let options = if writable { "rw,noatime" } else { "ro,noatime" };
-    let options = MountOptions::parse(options).expect("known options");
     Filesystem::open(paths.iter().map(device).collect(), options)
+}
+
+/// Opens the image files with mount options, which must work.
+#[track_caller]
+pub(crate) fn open_with(paths: &[PathBuf], options: &str) -> Filesystem {
+    try_open_with(paths, options)
+        .unwrap_or_else(|error| panic!("the volume does not open: {error}"))
 }
 
 /// As [`try_open`], for a volume that must open.

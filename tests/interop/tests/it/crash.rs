@@ -1,0 +1,46 @@
+//! Volumes that Linux did not unmount: with a log of what was synced since the last commit.
+
+use buttress_interop::linux::{Images, has_linux_btrfs};
+use buttress_interop::manifest::{Depth, Manifest};
+use buttress_interop::sample::{Folder, Scale, fill};
+
+use crate::open::{close, try_open};
+
+/// A log is never dropped silently: opening for writing either replays it or refuses to write,
+/// and without it the volume is as the last commit left it.
+#[test]
+fn a_log_of_linux() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = Images::new(1, 512 << 20);
+    images.mkfs(&[]);
+    let mount = images.mount("commit=300");
+    fill(&Folder::new(mount.path()), &Scale::default());
+    mount.shell("sync -f .");
+    let committed = Manifest::of_folder(mount.path());
+    mount.shell("echo logged > logged; sync logged");
+    let crashed = images.scratch().join("crashed");
+    std::fs::copy(images.path(), &crashed).expect("the image as a crash leaves it");
+    mount.unmount();
+
+    let before = std::fs::read(&crashed).expect("an image");
+    let paths = [crashed.clone()];
+    match try_open(&paths, true) {
+        Err(error) => assert!(error.to_string().contains("log"), "{error} does not name the log"),
+        Ok(filesystem) => {
+            let found = Manifest::of_library(&filesystem);
+            match filesystem.read_only_reason() {
+                Some(reason) => assert!(reason.contains("log"), "{reason:?} does not name the log"),
+                None => assert!(found.entries.contains_key(&b"logged"[..]), "the log was dropped"),
+            }
+            close(filesystem);
+        }
+    }
+    assert!(std::fs::read(&crashed).expect("an image") == before, "a refused volume was changed");
+
+    let filesystem = crate::open::open_with(&paths, "ro,nologreplay");
+    let found = Manifest::of_library(&filesystem);
+    close(filesystem);
+    committed.assert_same("the last commit", &found, "without the log", Depth::Copy);
+}
