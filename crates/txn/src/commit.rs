@@ -4,8 +4,9 @@
 //!
 //! - **W1** One commit at a time. Operations go on in the next transaction; what they wait for is
 //!   the freeze alone (T2).
-//! - **W2** The order is: nodes to every mirror, flush, superblocks, flush. Before the last flush
-//!   nothing that the old superblock reaches is overwritten (T6, T8).
+//! - **W2** The order is: nodes to every mirror and the last superblock to its other copies, flush,
+//!   the new superblock to its first copy, flush. Before the last flush nothing that the old
+//!   superblock reaches is overwritten (T6, T8).
 //! - **W3** The first failure after the freeze latches the volume read-only with its cause; nothing
 //!   is written from then on.
 //!
@@ -116,9 +117,17 @@ impl Engine {
         );
         raise(&self.counters.settle_rounds_max, settled.rounds);
         let nodes = self.write_nodes(&settled.nodes)?;
+        self.volume.write_other_superblocks(&state.superblock)?;
         self.volume.flush()?;
-        self.volume.write_superblocks(&settled.state.superblock)?;
+        self.volume.write_first_superblock(&settled.state.superblock)?;
         self.publish(state, settled, nodes);
+        Ok(())
+    }
+
+    /// Brings all copies of the superblock up to the last commit.
+    pub(crate) fn settle_superblocks(&self) -> Result<()> {
+        let state = self.commit.lock();
+        self.volume.write_superblocks(&state.superblock)?;
         Ok(())
     }
 

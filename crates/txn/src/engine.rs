@@ -49,6 +49,8 @@ pub struct Engine {
     pub(crate) gate: RwLock<()>,
     pub(crate) commit: Mutex<CommitState>,
     pub(crate) published: AtomicU64,
+    /// The transaction that was found when the volume was opened.
+    opened: Generation,
     /// Extents allocated and not yet referenced: their first reference makes their item.
     pub(crate) unborn: Mutex<HashSet<Logical>>,
     pub(crate) outstanding: Mutex<Outstanding>,
@@ -104,6 +106,7 @@ impl Engine {
             gate: RwLock::new(()),
             commit: Mutex::new(parts.commit),
             published: AtomicU64::new(generation.0),
+            opened: generation,
             unborn: Mutex::default(),
             outstanding: Mutex::default(),
             frozen_need: AtomicU64::new(0),
@@ -310,6 +313,7 @@ impl Engine {
         if self.read_only.is_some() {
             return Ok(());
         }
-        self.commit().map(|_| ())
+        let opened = self.opened;
+        if self.commit()? > opened { self.settle_superblocks() } else { Ok(()) }
     }
 }

@@ -3,8 +3,11 @@
 //! # On disk
 //!
 //! A copy at 64 KiB, at 64 MiB and at 256 GiB of each device, as far as the device reaches. The first
-//! is the one that counts; the others wait for somebody to ask for them. Each device's copies carry
-//! that device's own item.
+//! is the one that counts. Each device's copies carry that device's own item.
+//!
+//! A superblock is eight sectors, and a power cut can tear it. So a commit never writes all copies
+//! between two flushes: the others follow with the nodes of the next commit, and when the first is
+//! torn they still hold the commit before, whole, with everything that it reaches.
 //!
 //! # Failure
 //!
@@ -13,7 +16,7 @@
 
 use buttress_block::{Device, probe};
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
-use buttress_format::{DeviceItem, Superblock};
+use buttress_format::{DeviceItem, Error as FormatError, Superblock};
 
 use crate::device::VolumeDevice;
 use crate::error::Error;
@@ -25,20 +28,40 @@ const MAGIC_UNFINISHED: &[u8] = b"!BHRfS_M";
 const MAGIC_AT: usize = 64;
 
 impl Volume {
-    /// Reads the superblock of a device: the first copy, which is the one that counts.
+    /// Reads the superblock of a device: the first copy, or the newest of the others where the first
+    /// was torn by a crash.
     ///
     /// # Errors
     ///
-    /// [`Error::NotBtrfs`] with what is there instead, [`Error::Superblock`] when it is damaged (try
-    /// [`Volume::read_superblock_mirror`]), [`Error::Truncated`] when the device is shorter than its
+    /// [`Error::NotBtrfs`] with what is there instead, [`Error::Superblock`] when all copies are
+    /// damaged, [`Error::Truncated`] when the device is shorter than its
     /// superblock says, [`Error::Candidate`] when it cannot be read.
     pub fn read_superblock(device: &dyn Device) -> Result<Superblock, Error> {
-        let superblock = Self::read_superblock_mirror(device, 0)?;
+        let superblock = match Self::read_superblock_mirror(device, 0) {
+            Err(torn @ Error::Superblock { source: FormatError::SuperChecksum, .. }) => {
+                Self::newest_copy(device).ok_or(torn)?
+            }
+            other => other?,
+        };
         let (found, expected) = (device.len(), superblock.dev_item.total_bytes);
         if found < expected {
             return Err(Error::Truncated { device: device.name(), found, expected });
         }
         Ok(superblock)
+    }
+
+    fn newest_copy(device: &dyn Device) -> Option<Superblock> {
+        let copies = 1..SUPER_OFFSETS.len();
+        let newest = copies
+            .filter_map(|mirror| Self::read_superblock_mirror(device, mirror).ok())
+            .max_by_key(|superblock| superblock.generation)?;
+        tracing::warn!(
+            device = device.name(),
+            offset = newest.bytenr,
+            generation = %newest.generation,
+            "the first superblock is damaged; a copy is used"
+        );
+        Some(newest)
     }
 
     /// Reads one copy of the superblock, the first being 0. Says nothing about the device's length.
@@ -71,8 +94,8 @@ impl Volume {
         })
     }
 
-    /// Writes a superblock to every copy on every device, each with that device's own item, and makes
-    /// it durable. What it points to must be durable before: call [`Volume::flush`] first.
+    /// Writes a superblock to every copy on every device and makes it durable: for a volume at rest.
+    /// What it points to must be durable before: call [`Volume::flush`] first.
     ///
     /// # Errors
     ///
@@ -82,26 +105,64 @@ impl Volume {
     ///
     /// When the superblock is another filesystem's: the caller's bug, and the last moment to see it.
     pub fn write_superblocks(&self, superblock: &Superblock) -> Result<(), Error> {
+        self.write_copies(superblock, &SUPER_OFFSETS)?;
+        self.flush()
+    }
+
+    /// Writes a superblock to the first copy on every device and makes it durable: the moment at
+    /// which a commit is one. What it points to must be durable before.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::write_superblocks`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Volume::write_superblocks`].
+    pub fn write_first_superblock(&self, superblock: &Superblock) -> Result<(), Error> {
+        self.write_copies(superblock, &SUPER_OFFSETS[..1])?;
+        self.flush()
+    }
+
+    /// Writes a superblock that is durable in its first copy to the others. Does not flush.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::write_superblocks`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Volume::write_superblocks`].
+    pub fn write_other_superblocks(&self, superblock: &Superblock) -> Result<(), Error> {
+        self.write_copies(superblock, &SUPER_OFFSETS[1..])
+    }
+
+    fn write_copies(&self, superblock: &Superblock, offsets: &[u64]) -> Result<(), Error> {
         self.check_writable()?;
         assert_eq!(superblock.fsid, self.fsid(), "a superblock of another filesystem");
         let mut outcome = Ok(());
         for device in self.devices() {
             let mut own = superblock.clone();
             own.dev_item = item_of(device, superblock);
-            let written = self.write_copies(device, &own);
+            let written = self.write_copies_of(device, &own, offsets);
             outcome = outcome.and(written);
         }
-        outcome.and(self.flush())
+        outcome
     }
 
-    fn write_copies(&self, device: &VolumeDevice, superblock: &Superblock) -> Result<(), Error> {
+    fn write_copies_of(
+        &self,
+        device: &VolumeDevice,
+        superblock: &Superblock,
+        offsets: &[u64],
+    ) -> Result<(), Error> {
         let end = superblock.dev_item.total_bytes.min(device.device.len());
-        for offset in SUPER_OFFSETS {
+        for offset in offsets {
             // A copy that would end exactly with the device is left out, as Linux leaves it out.
             if offset + (SUPER_SIZE as u64) < end {
-                let bytes = superblock.to_bytes(offset);
+                let bytes = superblock.to_bytes(*offset);
                 self.counters.write(bytes.len() as u64);
-                device.device.write_at(offset, &bytes).map_err(|source| {
+                device.device.write_at(*offset, &bytes).map_err(|source| {
                     self.counters.io_failure();
                     Error::Device { device: device.id, source }
                 })?;

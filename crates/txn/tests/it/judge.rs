@@ -7,31 +7,15 @@ use std::{
 };
 
 use buttress_block::{FileDevice, OpenOptions};
-pub(crate) struct MakeOptions {
-    pub nodesize: u32,
-    pub seed: Option<u64>,
-}
-impl Default for MakeOptions {
-    fn default() -> Self {
-        Self { nodesize: 16384, seed: None }
-    }
-}
+use buttress_fs::make::{MakeOptions, make};
 use buttress_txn::{Engine, EngineOptions};
 use buttress_volume::Volume;
 
 /// A sparse image with a new volume on it.
 pub(crate) fn volume(dir: &Path, size: u64, options: &MakeOptions) -> std::path::PathBuf {
     let path = dir.join("volume.img");
-    let _ = options.seed;
-    assert!(
-        Command::new("/tmp/mkvol")
-            .arg(&path)
-            .arg(size.to_string())
-            .arg(options.nodesize.to_string())
-            .status()
-            .unwrap()
-            .success()
-    );
+    let device = FileDevice::create(&path, size).expect("a sparse image");
+    make(&device, options).expect("a volume");
     path
 }
 

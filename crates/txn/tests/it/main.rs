@@ -1,5 +1,5 @@
 //! The engine on real volumes: one binary, so that it links once.
 
-mod data;
+mod crash;
 mod judge;
 mod scale;

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::judge::MakeOptions;
 use buttress_base::Rng;
 use buttress_format::{Key, Kind, TreeId};
+use buttress_fs::make::MakeOptions;
 use buttress_txn::{Cost, Engine, Urgency};
 
 use crate::judge;
@@ -91,7 +91,6 @@ fn churn(plan: &Churn) {
         }
     }
     assert!(highest >= min_level, "seed {seed}: only level {highest} was reached");
-    println!("rounds at most: {}", engine.statistics().settle_rounds_max);
 }
 
 #[test]

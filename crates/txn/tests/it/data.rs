@@ -1,1 +1,0 @@
-//! Data extents: references, checksums, free space, chunks.
