@@ -2,6 +2,7 @@
 
 mod checker;
 mod content;
+mod contention;
 mod model;
 mod names;
 mod volume;
