@@ -11,6 +11,7 @@ mod export;
 mod import;
 mod within;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::exit::Result;
@@ -48,13 +49,24 @@ pub(crate) struct Job<'a> {
     pub bar: &'a Progress,
     /// Names that are left out, wherever they are.
     pub skip: &'a dyn Fn(&[u8]) -> bool,
+    /// Device and inode of the images in use: a volume is not copied into itself.
+    images: Vec<(u64, u64)>,
     pub tally: Tally,
 }
 
 impl<'a> Job<'a> {
     /// A job that has copied nothing yet, and leaves nothing out.
     pub(crate) fn new(keep: Keep, recursive: bool, bar: &'a Progress) -> Self {
-        Self { keep, recursive, bar, skip: &|_| false, tally: Tally::default() }
+        Self { keep, recursive, bar, skip: &|_| false, images: Vec::new(), tally: Tally::default() }
+    }
+}
+
+impl Job<'_> {
+    /// Leaves an image out, should it lie in what is copied.
+    pub(crate) fn leave_out(&mut self, image: &Path) {
+        if let Ok(metadata) = image.metadata() {
+            self.images.push((metadata.dev(), metadata.ino()));
+        }
     }
 }
 

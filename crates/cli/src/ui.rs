@@ -9,7 +9,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde::Serialize;
 
 use crate::exit::{Context, Result};
@@ -98,7 +98,7 @@ impl Ui {
     /// A bar over `total` things.
     pub(crate) fn count_bar(&self, what: &str, total: u64) -> Progress {
         let bar = self.bar(total);
-        bar.set_style(style("{prefix:<10} {bar:28} {pos:>10}/{len} {per_sec:>12} {msg}"));
+        bar.set_style(style("{prefix:<10} {bar:28} {pos:>10}/{len} {rate:>12} {msg}"));
         bar.set_prefix(what.to_owned());
         Progress { bar }
     }
@@ -115,6 +115,10 @@ impl Ui {
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template)
         .expect("the templates of this file parse")
+        .with_key("rate", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+            // Into a string: nothing can fail.
+            let _ = write!(out, "{:.0}/s", state.per_sec());
+        })
         .progress_chars("━╸─")
 }
 

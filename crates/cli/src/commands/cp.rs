@@ -78,6 +78,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let bar = ui.bytes_bar("copying", total(&sources)?);
     bar.tick();
     let mut job = Job::new(keep, recursive, &bar);
+    volumes.open.keys().for_each(|image| job.leave_out(image));
     for source in &sources {
         one(&mut job, source, &target, &mut volumes)?;
     }

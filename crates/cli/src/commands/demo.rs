@@ -172,15 +172,20 @@ impl Demo<'_> {
         self.step("closed", &what, start.elapsed(), "")?;
         ui.line("")?;
         ui.line("Everything read back equal. Now try:")?;
-        if args.keep {
-            ui.line(format!("  buttress tree {}:/ --depth 2", image.display()))?;
-            ui.line(format!("  buttress info {}", image.display()))?;
-        } else {
-            ui.line("  buttress demo --keep                      # leaves the volume mounted")?;
+        let program = std::env::args().next().unwrap_or_else(|| "buttress".to_owned());
+        let image = image.display();
+        let kept = [format!("tree {image}:/ --depth 2"), format!("info {image}")];
+        let fresh = ["demo --keep                        # leaves the volume mounted".to_owned()];
+        let always = [
+            "mkfs new.img --size 4G --label mine",
+            "mount new.img /mnt                 # any program can use it now",
+            "cp --recursive src new.img:/       # or without mounting",
+        ];
+        let first: &[String] = if args.keep { &kept } else { &fresh };
+        for text in first.iter().map(String::as_str).chain(always) {
+            ui.line(format!("  {program} {text}"))?;
         }
-        ui.line("  buttress mkfs new.img --size 4G --label mine")?;
-        ui.line("  buttress mount new.img /mnt                # any program can use it now")?;
-        ui.line("  buttress cp --recursive src new.img:/      # or without mounting")
+        Ok(())
     }
 }
 

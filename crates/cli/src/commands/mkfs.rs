@@ -107,7 +107,7 @@ fn make(
     }
     let report = Filesystem::make(&*device, &options).context(|| &name)?;
     if let (Some(dir), Some(census)) = (&args.rootdir, census) {
-        fill(device, dir, census, &name, ui)?;
+        fill(device, dir, census, place.path, ui)?;
     }
     print(&name, args, &report, ui)
 }
@@ -121,15 +121,17 @@ fn open(place: &Place<'_>, size: Option<u64>) -> Result<Arc<dyn Device>> {
 }
 
 /// Copies the folder in.
-fn fill(device: Arc<dyn Device>, dir: &Path, census: Census, name: &str, ui: &Ui) -> Result<()> {
-    let fs = Filesystem::open(vec![device], MountOptions::default()).context(|| name)?;
+fn fill(device: Arc<dyn Device>, dir: &Path, census: Census, image: &Path, ui: &Ui) -> Result<()> {
+    let name = || image.display().to_string();
+    let fs = Filesystem::open(vec![device], MountOptions::default()).context(name)?;
     let bar = ui.bytes_bar("filling", census.file_bytes);
     bar.tick();
     let keep = Keep { attributes: true, everything: true };
     let mut job = Job::new(keep, true, &bar);
+    job.leave_out(image);
     Import::new(&mut job, &fs).contents(open_dir(dir)?, &fs.root())?;
     bar.message("writing the last of it");
-    fs.close().context(|| name)
+    fs.close().context(name)
 }
 
 /// A size that a tree of files fits in, with room to spare: the file is sparse, so that what is not

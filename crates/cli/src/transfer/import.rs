@@ -144,6 +144,9 @@ impl<'a, 'b> Import<'a, 'b> {
         let Some(kind) = kind(&stat) else {
             return Err(Failure::new(Exit::Failure, format!("{}: unknown kind of file", text())));
         };
+        if kind == FileKind::Regular && self.job.images.contains(&(stat.st_dev, stat.st_ino)) {
+            return Ok(());
+        }
         self.job.bar.message(&text());
         if kind != FileKind::Directory && self.linked(&stat, dir, target).context(text)? {
             return Ok(());

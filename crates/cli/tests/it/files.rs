@@ -173,3 +173,15 @@ fn verbs() {
     assert_eq!(bench.ok(&["ls", "x.img:/"]), "");
     check(&bench.path("x.img"));
 }
+
+/// An image that lies in what is copied into it is left out, instead of growing without end.
+#[test]
+fn a_volume_is_not_copied_into_itself() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("d")).expect("dir");
+    std::fs::write(bench.path("d/f"), b"x").expect("file");
+    bench.ok(&["mkfs", "d/x.img", "--rootdir", "d"]);
+    bench.ok(&["cp", "--recursive", "d", "d/x.img:/"]);
+    assert_eq!(bench.ok(&["ls", "d/x.img:/"]).lines().collect::<Vec<_>>(), ["d", "f"]);
+    assert_eq!(bench.ok(&["ls", "d/x.img:/d"]), "f\n");
+}
