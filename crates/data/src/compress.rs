@@ -106,8 +106,7 @@ mod tests {
         encoder.write_all(&content).expect("memory");
         let mut packed = encoder.finish().expect("memory");
         packed.resize(packed.len().next_multiple_of(4096), 0);
-        let out =
-            decompress(Compression::Zlib, Logical(0), &packed, content.len() as u64, 4096);
+        let out = decompress(Compression::Zlib, Logical(0), &packed, content.len() as u64, 4096);
         assert_eq!(out.expect("stream"), content);
     }
 
@@ -117,8 +116,7 @@ mod tests {
         let content = sample();
         let mut packed = zstd::bulk::compress(&content, 3).expect("memory");
         packed.resize(packed.len().next_multiple_of(4096), 0);
-        let out =
-            decompress(Compression::Zstd, Logical(0), &packed, content.len() as u64, 4096);
+        let out = decompress(Compression::Zstd, Logical(0), &packed, content.len() as u64, 4096);
         assert_eq!(out.expect("frame"), content);
     }
 

@@ -119,10 +119,14 @@ impl Files {
     }
 
     /// The last extent item that starts before `end`.
-    pub(crate) fn last_mapping(&self, view: &View, file: &File, end: u64) -> Result<Option<Mapping>> {
+    pub(crate) fn last_mapping(
+        &self,
+        view: &View,
+        file: &File,
+        end: u64,
+    ) -> Result<Option<Mapping>> {
         let Some(last) = end.checked_sub(1) else { return Ok(None) };
-        let found =
-            view.at_or_before(file.tree, &file.extent_key(0), &file.extent_key(last))?;
+        let found = view.at_or_before(file.tree, &file.extent_key(0), &file.extent_key(last))?;
         found.map(|(key, item)| self.check(file, key, &item)).transpose()
     }
 

@@ -48,7 +48,7 @@ impl Meta {
         if self.item.mode & TYPE_MASK != REGULAR || self.item.size == self.disk_size {
             return self.item.to_bytes().to_vec();
         }
-        let mut item = self.item.clone();
+        let mut item = self.item;
         item.size = self.disk_size;
         item.to_bytes().to_vec()
     }
@@ -84,7 +84,7 @@ impl File {
     /// Copies the item.
     #[must_use]
     pub fn item(&self) -> InodeItem {
-        self.meta.lock().item.clone()
+        self.meta.lock().item
     }
 
     /// Looks at the item without copying it.
@@ -126,7 +126,12 @@ impl File {
         let answer = change(&mut meta);
         meta.item.transid = handle.generation();
         meta.item.sequence = meta.item.sequence.wrapping_add(1);
-        assert!(meta.disk_size <= meta.item.size, "F2: {} on disk of {}", meta.disk_size, meta.item.size);
+        assert!(
+            meta.disk_size <= meta.item.size,
+            "F2: {} on disk of {}",
+            meta.disk_size,
+            meta.item.size
+        );
         handle.put(self.tree, self.item_key(), meta.encode());
         answer
     }

@@ -18,13 +18,19 @@ use crate::error::Result;
 use crate::extent_map::{Mapping, disk_extent};
 use crate::file::File;
 use crate::files::Files;
-use crate::writeback::{Placed, Target, overlap};
+use crate::land::overlap;
+use crate::writeback::{Placed, Target};
 
 impl Files {
     /// The parts of `range` that may be written in place, with their addresses.
     ///
     /// The caller holds the file's writeback claim, so that they stay what they are.
-    pub(crate) fn in_place(&self, file: &File, range: Range<u64>, flags: u64) -> Result<Vec<Placed>> {
+    pub(crate) fn in_place(
+        &self,
+        file: &File,
+        range: Range<u64>,
+        flags: u64,
+    ) -> Result<Vec<Placed>> {
         let view = self.engine.view();
         let overwrite = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
         let may_overwrite = flags & overwrite == overwrite;
@@ -112,17 +118,13 @@ fn continues(left: &Mapping, right: &Mapping) -> bool {
 
 /// The items of a preallocated extent of which `part` was written; `written` is `part` with the regular
 /// neighbours that it joins.
-fn reshaped(
-    mapping: &Mapping,
-    part: &Range<u64>,
-    written: &Range<u64>,
-) -> Vec<(u64, FileExtent)> {
+fn reshaped(mapping: &Mapping, part: &Range<u64>, written: &Range<u64>) -> Vec<(u64, FileExtent)> {
     let mut new = Vec::with_capacity(3);
     if mapping.offset < part.start {
         new.push((mapping.offset, window(&mapping.extent, 0, part.start - mapping.offset)));
     }
     if let Body::Prealloc(region) = &mapping.extent.body {
-        let mut region = region.clone();
+        let mut region = *region;
         // The window may start before the mapping's own, in the left neighbour.
         region.offset = (region.offset + written.start) - mapping.offset;
         region.len = written.end - written.start;

@@ -15,6 +15,7 @@ mod files;
 
 mod allocate_range;
 mod in_place;
+mod land;
 mod punch;
 mod read;
 mod remove;

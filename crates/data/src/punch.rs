@@ -7,7 +7,7 @@ use crate::drop_extents::Edits;
 use crate::error::Result;
 use crate::file::File;
 use crate::files::Files;
-use crate::writeback::{STEP_ITEMS, settle};
+use crate::land::{STEP_ITEMS, settle};
 
 impl Files {
     /// Makes a range read as zeros and frees the whole sectors in it; `stamp` sets the times.
@@ -76,7 +76,9 @@ impl Files {
                 self.forget(&mut dirty, at..to);
                 // What was waited for may be gone: the length on disk need not wait for it.
                 settle(meta, &dirty);
-                if to == high && let Some(stamp) = stamp.take() {
+                if to == high
+                    && let Some(stamp) = stamp.take()
+                {
                     stamp(&mut meta.item);
                 }
             });

@@ -48,7 +48,8 @@ impl Files {
     pub fn read(&self, file: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let _extents = file.extents.read();
         let size = file.size();
-        let len = usize::try_from(size.saturating_sub(offset)).map_or(buf.len(), |n| n.min(buf.len()));
+        let len =
+            usize::try_from(size.saturating_sub(offset)).map_or(buf.len(), |n| n.min(buf.len()));
         if len == 0 {
             return Ok(0);
         }
@@ -79,7 +80,8 @@ impl Files {
         let checked = !file.with_item(|item| item.flags & InodeFlags::NODATASUM != 0);
         let mut at = range.start;
         let mut pending: Option<Run> = None;
-        let part = |low: u64, high: u64| (low - range.start) as usize..(high - range.start) as usize;
+        let part =
+            |low: u64, high: u64| (low - range.start) as usize..(high - range.start) as usize;
         self.for_each_mapping(view, file, range.clone(), |mapping| {
             let (low, high) = (mapping.offset.max(range.start), mapping.end.min(range.end));
             buf[part(at, low)].fill(0);
@@ -185,7 +187,8 @@ impl Files {
             Some(csums) => self.verify(extent.start, at, bytes, csums),
             None => Ok(()),
         };
-        self.volume.read_verified_by(extent.start, out, sector, verify).map_err(|error| match error {
+        self.volume.read_verified_by(extent.start, out, sector, verify).map_err(|error| match error
+        {
             buttress_volume::Error::NoGoodMirror { logical, source: None, .. } => {
                 Error::Checksum { tree: file.tree, ino: file.ino, logical }
             }

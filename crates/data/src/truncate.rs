@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::extent_map::Mapping;
 use crate::file::File;
 use crate::files::Files;
+use crate::land::{STEP_ITEMS, settle};
 use crate::write::SIZE_MAX;
-use crate::writeback::{STEP_ITEMS, settle};
 
 impl Files {
     /// Sets the length; `stamp` sets the times in the step that completes it.
@@ -102,7 +102,13 @@ impl Files {
             let done = reached <= keep;
             if done && !self.options.no_holes {
                 let disk_size = file.meta().disk_size;
-                self.fill_holes(&view, file, self.ceil(disk_size)..keep, &(keep..keep), &mut edits)?;
+                self.fill_holes(
+                    &view,
+                    file,
+                    self.ceil(disk_size)..keep,
+                    &(keep..keep),
+                    &mut edits,
+                )?;
             }
             let reservation = self.engine.reserve(edits.cost(), Urgency::Frees)?;
             let handle = self.engine.begin(reservation);
@@ -125,13 +131,7 @@ impl Files {
     }
 
     /// Collects the removal of what lies behind `size`, from the end; answers from where on nothing is left.
-    fn cut_from_end(
-        &self,
-        view: &View,
-        file: &File,
-        size: u64,
-        edits: &mut Edits,
-    ) -> Result<u64> {
+    fn cut_from_end(&self, view: &View, file: &File, size: u64, edits: &mut Edits) -> Result<u64> {
         let keep = self.ceil(size);
         let mut end = u64::MAX;
         while edits.len() < STEP_ITEMS {

@@ -178,7 +178,11 @@ impl Files {
             }
         }
         if low < high {
-            new += dirty.put(&self.pool, low, &data[(low - offset) as usize..(high - offset) as usize]);
+            new += dirty.put(
+                &self.pool,
+                low,
+                &data[(low - offset) as usize..(high - offset) as usize],
+            );
         }
         new
     }

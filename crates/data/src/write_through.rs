@@ -10,8 +10,9 @@ use buttress_format::{InodeFlags, InodeItem};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::files::Files;
+use crate::land::grow;
 use crate::write::SIZE_MAX;
-use crate::writeback::{Placed, grow};
+use crate::writeback::Placed;
 
 impl Files {
     /// Whether [`Files::write_through`] takes a write.

@@ -7,11 +7,9 @@
 //!
 //! # Invariants
 //!
-//! - **B1** Data is on the device before the handle that names it begins (T7).
-//! - **B2** What is on its way leaves memory in the step that makes its extent visible to readers.
-//! - **B3** One writeback a file at a time: who holds the claim is the only one who allocates for it,
+//! - **B1** Data is on the device before anything of it lands (T7).
+//! - **B2** One writeback a file at a time: who holds the claim is the only one who allocates for it,
 //!   lands, truncates or punches.
-//! - **B4** The length on disk grows to the first byte that is not on disk, never past it.
 //!
 //! # Failure
 //!
@@ -20,15 +18,14 @@
 
 use std::ops::Range;
 
-use buttress_format::{Body, Compression, Extent, FileExtent, Generation, InodeFlags, Logical, Region};
-use buttress_txn::{Cost, DataReservation, MetaReservation, Urgency};
+use buttress_format::{Extent, InodeFlags, Logical};
+use buttress_txn::DataReservation;
 
-use crate::dirty::{Dirty, Run};
-use crate::drop_extents::Edits;
+use crate::dirty::Run;
 use crate::error::{Error, Result};
-use crate::extent_map::Mapping;
-use crate::file::{File, Meta};
+use crate::file::File;
 use crate::files::Files;
+use crate::land::grow;
 
 /// Longest extent.
 const EXTENT_BYTES_MAX: u64 = 128 << 20;
@@ -36,10 +33,7 @@ const EXTENT_BYTES_MAX: u64 = 128 << 20;
 /// Most that one round takes from a file; also bounds what is on its way at once.
 const ROUND_BYTES_MAX: u64 = 128 << 20;
 
-/// Most items that one handle replaces (T9).
-pub(crate) const STEP_ITEMS: usize = 256;
-
-/// The right to write a file back; everybody else waits for it (B3).
+/// The right to write a file back; everybody else waits for it (B2).
 #[must_use = "given back when dropped"]
 pub(crate) struct Claim<'f> {
     file: &'f File,
@@ -233,7 +227,8 @@ impl Files {
     ) -> Result<Vec<Placed>> {
         let mut placed = Vec::new();
         let in_place = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
-        let spots = if in_place { self.in_place(file, run.offset..run.end(), flags)? } else { Vec::new() };
+        let spots =
+            if in_place { self.in_place(file, run.offset..run.end(), flags)? } else { Vec::new() };
         let mut at = run.offset;
         let mut fresh = |range: Range<u64>, placed: &mut Vec<Placed>| -> Result<()> {
             let placed_before = placed.len();
@@ -355,162 +350,4 @@ impl Files {
             }
         }
     }
-
-    fn land_inline(&self, file: &File, run: &Run, size: u64) -> Result<()> {
-        let content = run.slices(0..size).concat();
-        let _extents = file.extents.write();
-        let view = self.engine.view();
-        let mut edits = Edits::default();
-        for mapping in self.mappings(&view, file, 0..self.sector, STEP_ITEMS)? {
-            edits.cut(&mapping, &(0..self.sector));
-        }
-        edits.insert(
-            0,
-            FileExtent {
-                generation: Generation(0),
-                ram_bytes: size,
-                compression: Compression::None,
-                body: Body::Inline(content),
-            },
-        );
-        let reservation = self.reserve(edits.cost())?;
-        let handle = self.engine.begin(reservation);
-        let bytes = edits.apply(&handle, file);
-        file.update_meta(&handle, |meta| {
-            bytes.count(meta);
-            let mut dirty = file.dirty.lock();
-            self.count_clean(dirty.landed(run));
-            grow(meta, &dirty, &(0..self.sector), size);
-        });
-        Ok(())
-    }
-
-    /// Makes placed and written extents the file's, in order; `last` runs inside the last handle, with the
-    /// item and the dirty map in hand.
-    pub(crate) fn land(
-        &self,
-        file: &File,
-        placed: &[Placed],
-        last: impl FnOnce(&mut Meta, &mut Dirty),
-    ) -> Result<()> {
-        let mut last = Some(last);
-        for (index, part) in placed.iter().enumerate() {
-            let is_last = index + 1 == placed.len();
-            let mut done = part.range.start;
-            while done < part.range.end {
-                let rest = done..part.range.end;
-                let step = self.land_step(file, part, rest, |meta, dirty, end| {
-                    if is_last && end == part.range.end && let Some(last) = last.take() {
-                        last(meta, dirty);
-                    }
-                });
-                done = match step {
-                    Ok(end) => end,
-                    Err(error) => {
-                        let unnamed = if done == part.range.start { index } else { index + 1 };
-                        self.unallocate(&placed[unnamed..]);
-                        return Err(error);
-                    }
-                };
-            }
-        }
-        Ok(())
-    }
-
-    /// One handle's worth of [`Files::land`]. Answers how far it came.
-    fn land_step(
-        &self,
-        file: &File,
-        part: &Placed,
-        rest: Range<u64>,
-        finish: impl FnOnce(&mut Meta, &mut Dirty, u64),
-    ) -> Result<u64> {
-        let _extents = file.extents.write();
-        let view = self.engine.view();
-        let there = self.mappings(&view, file, rest.clone(), STEP_ITEMS)?;
-        let end = match there.last() {
-            Some(last) if there.len() == STEP_ITEMS => last.end.min(rest.end),
-            _ => rest.end,
-        };
-        let mut edits = Edits::default();
-        let range = rest.start..end;
-        match part.target {
-            Target::Fresh(extent) => {
-                for mapping in &there {
-                    edits.cut(mapping, &range);
-                }
-                edits.insert(range.start, fresh_extent(extent, &part.range, &range));
-            }
-            Target::InPlace { prealloc: true, .. } => {
-                self.convert(&view, file, &there, &range, &mut edits)?;
-            }
-            Target::InPlace { prealloc: false, .. } => {}
-        }
-        if !self.options.no_holes {
-            self.fill_growth(&view, file, &range, &mut edits)?;
-        }
-        let mut cost = edits.cost();
-        let first = rest.start == part.range.start;
-        if first && !part.sums.is_empty() {
-            cost.items += 2;
-            cost.bytes = cost.bytes.saturating_add(part.sums.len() as u32);
-        }
-        let reservation = self.reserve(cost)?;
-        let handle = self.engine.begin(reservation);
-        let bytes = edits.apply(&handle, file);
-        if first && !part.sums.is_empty() {
-            handle.insert_csums(part.disk(), part.sums.clone());
-        }
-        file.update_meta(&handle, |meta| {
-            bytes.count(meta);
-            finish(meta, &mut file.dirty.lock(), end);
-        });
-        Ok(end)
-    }
-
-    /// Writeback cannot ask anybody to try again later, so it may draw on what is kept for frees.
-    pub(crate) fn reserve(&self, cost: Cost) -> Result<MetaReservation> {
-        match self.engine.reserve(cost, Urgency::Normal) {
-            Err(buttress_txn::Error::NoSpace(_)) => Ok(self.engine.reserve(cost, Urgency::Frees)?),
-            other => Ok(other?),
-        }
-    }
-}
-
-/// The item that shows `range` of a file out of a new extent made for `whole`.
-fn fresh_extent(extent: Extent, whole: &Range<u64>, range: &Range<u64>) -> FileExtent {
-    FileExtent {
-        generation: Generation(0),
-        ram_bytes: extent.len,
-        compression: Compression::None,
-        body: Body::Regular(Region {
-            disk: extent.start,
-            disk_len: extent.len,
-            offset: range.start - whole.start,
-            len: range.end - range.start,
-        }),
-    }
-}
-
-/// Lets the length on disk follow what has just landed (B4). `size` is the length when it was taken.
-pub(crate) fn grow(meta: &mut Meta, dirty: &Dirty, landed: &Range<u64>, size: u64) {
-    let mut disk_size = meta.disk_size;
-    if landed.start <= disk_size.next_multiple_of(4096) {
-        disk_size = disk_size.max(landed.end.min(size).min(meta.item.size));
-    }
-    meta.disk_size = disk_size;
-    settle(meta, dirty);
-}
-
-/// Lets the length on disk reach the first byte that is not on disk (B4). For whoever put, landed or forgot
-/// dirty data, or changed the length.
-pub(crate) fn settle(meta: &mut Meta, dirty: &Dirty) {
-    let solid = dirty.first_behind(meta.disk_size).unwrap_or(u64::MAX).min(meta.item.size);
-    meta.disk_size = meta.disk_size.max(solid);
-    assert!(meta.disk_size <= meta.item.size, "B4");
-}
-
-/// Used by those who look at one mapping at a time.
-pub(crate) fn overlap(mapping: &Mapping, range: &Range<u64>) -> Range<u64> {
-    mapping.offset.max(range.start)..mapping.end.min(range.end)
 }

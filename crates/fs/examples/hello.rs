@@ -10,13 +10,17 @@ use buttress_block::{Device, FileDevice, OpenOptions};
 use buttress_fs::{Filesystem, MakeOptions, MountOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let image = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("hello.img"), PathBuf::from);
+    let image =
+        std::env::args_os().nth(1).map_or_else(|| PathBuf::from("hello.img"), PathBuf::from);
     let device = FileDevice::create(&image, 256 << 20)?;
     Filesystem::make(&device, &MakeOptions { label: b"hello".to_vec(), ..MakeOptions::default() })?;
     drop(device);
 
     let open = || -> Result<Arc<dyn Device>, buttress_block::Error> {
-        Ok(Arc::new(FileDevice::open(&image, OpenOptions { write: true, ..OpenOptions::default() })?))
+        Ok(Arc::new(FileDevice::open(
+            &image,
+            OpenOptions { write: true, ..OpenOptions::default() },
+        )?))
     };
     let fs = Filesystem::open(vec![open()?], MountOptions::default())?;
     let dir = fs.root().mkdir(b"greetings", 0o755, 0, 0)?;

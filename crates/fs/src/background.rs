@@ -118,7 +118,8 @@ impl Background {
 impl Shared {
     /// Starts the threads of a writable mount.
     pub(crate) fn start_threads(self: &Arc<Self>) {
-        let works: [(&str, fn(&Arc<Self>)); 3] =
+        type Work = fn(&Arc<Shared>);
+        let works: [(&str, Work); 3] =
             [("flush", Self::flusher), ("clean", Self::cleaner), ("commit", Self::committer)];
         let mut threads = self.background.threads.lock();
         for (name, work) in works {

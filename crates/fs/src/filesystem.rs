@@ -209,8 +209,7 @@ impl Filesystem {
         let mut names = Vec::new();
         let mut at = dir;
         while at.ino != top {
-            let (parent, name) =
-                crate::inode_refs::place(&view, at)?.ok_or(NameError::NotFound)?;
+            let (parent, name) = crate::inode_refs::place(&view, at)?.ok_or(NameError::NotFound)?;
             names.push(name);
             at.ino = parent;
             if names.len() > crate::inode::DEPTH_MAX {

@@ -7,7 +7,9 @@
 //! (ino, INODE_EXTREF, hash of both)   directory, index and name of those that did not fit
 //! ```
 
-use buttress_format::{Ino, InodeExtref, InodeExtrefs, InodeRef, InodeRefs, Key, Kind, extref_hash};
+use buttress_format::{
+    Ino, InodeExtref, InodeExtrefs, InodeRef, InodeRefs, Key, Kind, extref_hash,
+};
 use buttress_txn::View;
 
 use crate::attr::InodeId;
@@ -97,7 +99,13 @@ impl Batch {
     }
 
     /// Forgets a name; answers the index that it had.
-    pub(crate) fn remove_ref(&mut self, view: &View, ino: Ino, dir: Ino, name: &[u8]) -> Result<u64> {
+    pub(crate) fn remove_ref(
+        &mut self,
+        view: &View,
+        ino: Ino,
+        dir: Ino,
+        name: &[u8],
+    ) -> Result<u64> {
         let key = ref_key(ino, dir);
         let mut refs = self.refs(view, ino, &key)?;
         if let Some(there) = refs.iter().position(|found| found.name == name) {

@@ -168,7 +168,8 @@ mod tests {
     /// A list as mount(8) gives it arrives in the fields.
     #[test]
     fn a_list_parses() {
-        let options = MountOptions::parse("rw,subvol=@,commit=5,noatime,max_inline=1k").expect("list");
+        let options =
+            MountOptions::parse("rw,subvol=@,commit=5,noatime,max_inline=1k").expect("list");
         assert_eq!(options.subvol.as_deref(), Some(&b"@"[..]));
         assert_eq!(options.commit_interval, Duration::from_secs(5));
         assert_eq!(options.atime, Atime::No);

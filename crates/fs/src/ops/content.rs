@@ -184,7 +184,13 @@ impl Inode {
     /// # Errors
     ///
     /// Those of reading and writing; `Invalid` for ranges of one file that overlap.
-    pub fn copy_range(&self, offset: u64, target: &Self, target_offset: u64, len: u64) -> Result<u64> {
+    pub fn copy_range(
+        &self,
+        offset: u64,
+        target: &Self,
+        target_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
         self.cell.expect_regular()?;
         target.cell.expect_regular()?;
         if self.id() == target.id() && offset.abs_diff(target_offset) < len {

@@ -112,13 +112,7 @@ impl Inode {
     }
 
     /// Works out the inode, and gathers the items it has besides its own and its name's.
-    fn prepare(
-        &self,
-        view: &View,
-        plan: &Plan<'_>,
-        batch: &mut Batch,
-        nlink: u32,
-    ) -> Result<Made> {
+    fn prepare(&self, view: &View, plan: &Plan<'_>, batch: &mut Batch, nlink: u32) -> Result<Made> {
         let dir = &self.cell;
         let shared = self.shared();
         let ino = shared.engine.next_ino(dir.tree())?;

@@ -25,12 +25,12 @@ pub(crate) fn check(device: &Arc<dyn Device>) {
         .arg(&path)
         .output()
         .expect("the tool was there a moment ago");
-    let text = format!(
-        "{}{}",
-        String::from_utf8_lossy(&run.stdout),
-        String::from_utf8_lossy(&run.stderr)
-    );
-    if !run.status.success() || text.contains("rror:") || text.contains("cache and super generation") {
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    if !run.status.success()
+        || text.contains("rror:")
+        || text.contains("cache and super generation")
+    {
         if let Ok(keep) = std::env::var("BUTTRESS_KEEP_IMAGE") {
             std::fs::copy(&path, &keep).expect("a place for the image");
         }

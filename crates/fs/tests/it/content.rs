@@ -114,7 +114,8 @@ fn allocating_and_punching() {
     file.sync().expect("sync");
     check(&device);
     assert!(content(&file).iter().all(|byte| *byte == 0));
-    file.fallocate(2 << 20, 1 << 20, FallocateMode::Allocate { keep_size: true }).expect("allocate");
+    file.fallocate(2 << 20, 1 << 20, FallocateMode::Allocate { keep_size: true })
+        .expect("allocate");
     assert_eq!(file.attr().size, 1 << 20);
     file.write_at(1 << 20, &[9; 3 << 20]).expect("write over both");
     let expected_end = content(&file)[1 << 20..].iter().all(|byte| *byte == 9);

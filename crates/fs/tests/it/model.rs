@@ -7,9 +7,7 @@ use std::sync::Arc;
 
 use buttress_base::Rng;
 use buttress_block::Device;
-use buttress_fs::{
-    ErrorKind, FallocateMode, Inode, NameError, RenameFlags, SetAttr, XattrFlags,
-};
+use buttress_fs::{ErrorKind, FallocateMode, Inode, NameError, RenameFlags, SetAttr, XattrFlags};
 
 use crate::checker::check;
 use crate::volume::{content, list, memory, mount, pattern};

@@ -260,7 +260,11 @@ fn listings_are_stable() {
             seen.push(String::from_utf8_lossy(entry.name).into_owned());
             cookie = entry.cookie;
             more += 1;
-            if more == 7 { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
+            if more == 7 {
+                std::ops::ControlFlow::Break(())
+            } else {
+                std::ops::ControlFlow::Continue(())
+            }
         })
         .expect("a listing");
         if more < 7 || seen.len() > 2000 {

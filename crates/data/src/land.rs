@@ -1,0 +1,194 @@
+//! Landing: data that is on the device becomes extents that readers see.
+//!
+//! # Invariants
+//!
+//! - **L1** Data is on the device before the handle that names it begins (T7).
+//! - **L2** What is on its way leaves memory in the step that makes its extent visible to readers.
+//! - **L3** The length on disk grows to the first byte that is not on disk, never past it.
+//! - **L4** One handle replaces a bounded number of items; a new extent that covers more is shown in parts,
+//!   each with a reference of its own (T9).
+//!
+//! # Failure
+//!
+//! Extents that no item names yet are given back; those that landed stay.
+
+use std::ops::Range;
+
+use buttress_format::{Body, Compression, Extent, FileExtent, Generation, Region};
+use buttress_txn::{Cost, MetaReservation, Urgency};
+
+use crate::dirty::{Dirty, Run};
+use crate::drop_extents::Edits;
+use crate::error::Result;
+use crate::extent_map::Mapping;
+use crate::file::{File, Meta};
+use crate::files::Files;
+use crate::writeback::{Placed, Target};
+
+/// Most items that one handle replaces (L4).
+pub(crate) const STEP_ITEMS: usize = 256;
+
+impl Files {
+    pub(crate) fn land_inline(&self, file: &File, run: &Run, size: u64) -> Result<()> {
+        let content = run.slices(0..size).concat();
+        let _extents = file.extents.write();
+        let view = self.engine.view();
+        let mut edits = Edits::default();
+        for mapping in self.mappings(&view, file, 0..self.sector, STEP_ITEMS)? {
+            edits.cut(&mapping, &(0..self.sector));
+        }
+        edits.insert(
+            0,
+            FileExtent {
+                generation: Generation(0),
+                ram_bytes: size,
+                compression: Compression::None,
+                body: Body::Inline(content),
+            },
+        );
+        let reservation = self.reserve(edits.cost())?;
+        let handle = self.engine.begin(reservation);
+        let bytes = edits.apply(&handle, file);
+        file.update_meta(&handle, |meta| {
+            bytes.count(meta);
+            let mut dirty = file.dirty.lock();
+            self.count_clean(dirty.landed(run));
+            grow(meta, &dirty, &(0..self.sector), size);
+        });
+        Ok(())
+    }
+
+    /// Makes placed and written extents the file's, in order; `last` runs inside the last handle, with the
+    /// item and the dirty map in hand.
+    pub(crate) fn land(
+        &self,
+        file: &File,
+        placed: &[Placed],
+        last: impl FnOnce(&mut Meta, &mut Dirty),
+    ) -> Result<()> {
+        let mut last = Some(last);
+        for (index, part) in placed.iter().enumerate() {
+            let is_last = index + 1 == placed.len();
+            let mut done = part.range.start;
+            while done < part.range.end {
+                let rest = done..part.range.end;
+                let step = self.land_step(file, part, rest, |meta, dirty, end| {
+                    if is_last
+                        && end == part.range.end
+                        && let Some(last) = last.take()
+                    {
+                        last(meta, dirty);
+                    }
+                });
+                done = match step {
+                    Ok(end) => end,
+                    Err(error) => {
+                        let unnamed = if done == part.range.start { index } else { index + 1 };
+                        self.unallocate(&placed[unnamed..]);
+                        return Err(error);
+                    }
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// One handle's worth of [`Files::land`]. Answers how far it came.
+    fn land_step(
+        &self,
+        file: &File,
+        part: &Placed,
+        rest: Range<u64>,
+        finish: impl FnOnce(&mut Meta, &mut Dirty, u64),
+    ) -> Result<u64> {
+        let _extents = file.extents.write();
+        let view = self.engine.view();
+        let there = self.mappings(&view, file, rest.clone(), STEP_ITEMS)?;
+        let end = match there.last() {
+            Some(last) if there.len() == STEP_ITEMS => last.end.min(rest.end),
+            _ => rest.end,
+        };
+        let mut edits = Edits::default();
+        let range = rest.start..end;
+        match part.target {
+            Target::Fresh(extent) => {
+                for mapping in &there {
+                    edits.cut(mapping, &range);
+                }
+                edits.insert(range.start, fresh_extent(extent, &part.range, &range));
+            }
+            Target::InPlace { prealloc: true, .. } => {
+                self.convert(&view, file, &there, &range, &mut edits)?;
+            }
+            Target::InPlace { prealloc: false, .. } => {}
+        }
+        if !self.options.no_holes {
+            self.fill_growth(&view, file, &range, &mut edits)?;
+        }
+        let mut cost = edits.cost();
+        let first = rest.start == part.range.start;
+        if first && !part.sums.is_empty() {
+            cost.items += 2;
+            cost.bytes = cost.bytes.saturating_add(part.sums.len() as u32);
+        }
+        let reservation = self.reserve(cost)?;
+        let handle = self.engine.begin(reservation);
+        let bytes = edits.apply(&handle, file);
+        if first && !part.sums.is_empty() {
+            handle.insert_csums(part.disk(), part.sums.clone());
+        }
+        file.update_meta(&handle, |meta| {
+            bytes.count(meta);
+            finish(meta, &mut file.dirty.lock(), end);
+        });
+        Ok(end)
+    }
+
+    /// Writeback cannot ask anybody to try again later, so it may draw on what is kept for frees.
+    pub(crate) fn reserve(&self, cost: Cost) -> Result<MetaReservation> {
+        match self.engine.reserve(cost, Urgency::Normal) {
+            Err(buttress_txn::Error::NoSpace(_)) => {
+                Ok(self.engine.reserve(cost, Urgency::Frees)?)
+            }
+            other => Ok(other?),
+        }
+    }
+}
+
+/// The item that shows `range` of a file out of a new extent made for `whole`.
+fn fresh_extent(extent: Extent, whole: &Range<u64>, range: &Range<u64>) -> FileExtent {
+    FileExtent {
+        generation: Generation(0),
+        ram_bytes: extent.len,
+        compression: Compression::None,
+        body: Body::Regular(Region {
+            disk: extent.start,
+            disk_len: extent.len,
+            offset: range.start - whole.start,
+            len: range.end - range.start,
+        }),
+    }
+}
+
+/// Lets the length on disk follow what has just landed (L3). `size` is the length when it was taken.
+pub(crate) fn grow(meta: &mut Meta, dirty: &Dirty, landed: &Range<u64>, size: u64) {
+    let mut disk_size = meta.disk_size;
+    if landed.start <= disk_size.next_multiple_of(4096) {
+        disk_size = disk_size.max(landed.end.min(size).min(meta.item.size));
+    }
+    meta.disk_size = disk_size;
+    settle(meta, dirty);
+}
+
+/// Lets the length on disk reach the first byte that is not on disk (L3). For whoever put, landed or forgot
+/// dirty data, or changed the length.
+pub(crate) fn settle(meta: &mut Meta, dirty: &Dirty) {
+    let solid = dirty.first_behind(meta.disk_size).unwrap_or(u64::MAX).min(meta.item.size);
+    meta.disk_size = meta.disk_size.max(solid);
+    assert!(meta.disk_size <= meta.item.size, "L3");
+}
+
+/// Used by those who look at one mapping at a time.
+pub(crate) fn overlap(mapping: &Mapping, range: &Range<u64>) -> Range<u64> {
+    mapping.offset.max(range.start)..mapping.end.min(range.end)
+}
