@@ -38,12 +38,14 @@ use crate::mount::Link;
 
 /// Handlers that take longer than this, on average, are relieved before they start.
 const LONG: Duration = Duration::from_micros(40);
-/// One stall says nothing about the next request: no sample counts for more than this.
-const SAMPLE_MAX: Duration = Duration::from_millis(4);
+/// One stall, or being preempted once, says nothing about the next request: no sample counts for
+/// more than this.
+const SAMPLE_MAX: Duration = Duration::from_micros(200);
 /// A request read within this time after the last was waiting already.
 const WAITING: Duration = Duration::from_micros(3);
-/// So many in a row are more than one thread can do.
-const BACKLOG: u32 = 3;
+/// So many in a row are more than one thread can do. One program that waits for each answer gives
+/// short runs, too: it may have asked again before the thread that answered comes back from that.
+const BACKLOG: u32 = 12;
 /// How often the watch looks while there is work, and while there is none.
 const TICK: Duration = Duration::from_millis(1);
 const DOZE: Duration = Duration::from_millis(200);
@@ -151,6 +153,7 @@ impl Drop for Member {
 thread_local! {
     static MEMBER: RefCell<Option<Member>> = const { RefCell::new(None) };
     static LAST_DONE: Cell<Option<Instant>> = const { Cell::new(None) };
+    static HANDLED: Cell<Option<Instant>> = const { Cell::new(None) };
     static WAITED: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -216,9 +219,18 @@ impl Crew {
         }
     }
 
+    /// Notes that a request is worked out. What follows, sending the answer, wakes its asker, who may
+    /// take this processor: that is no cost of the request.
+    pub(crate) fn handled(&self) {
+        if self.is_adaptive {
+            HANDLED.set(Some(Instant::now()));
+        }
+    }
+
     fn finish(self: &Arc<Self>, kind: Kind, started: Instant) {
         let now = Instant::now();
-        self.learn(kind, now - started);
+        let handled = HANDLED.take().unwrap_or(now);
+        self.learn(kind, handled.saturating_duration_since(started));
         self.finished.fetch_add(1, Ordering::Relaxed);
         if self.become_reader() {
             LAST_DONE.set(Some(now));

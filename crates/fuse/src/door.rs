@@ -85,14 +85,16 @@ impl Door {
         work: impl FnOnce() -> Answer<T>,
     ) -> Answer<T> {
         tracing::trace!(request, node);
-        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        let answer = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
             tracing::error!(
                 request,
                 node,
                 "a request ended in a panic, which is a bug; it was answered with EIO"
             );
             Err(Errno::EIO)
-        })
+        });
+        self.crew.handled();
+        answer
     }
 
     /// Finds the handle of a node. One that the kernel should have forgotten is looked up by number.
