@@ -14,6 +14,8 @@ mod within;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use buttress_fs::{ErrorKind, FileKind, Inode, NameError, SetAttr};
+
 use crate::exit::Result;
 use crate::ui::Progress;
 
@@ -87,4 +89,51 @@ fn needs_recursive(job: &Job<'_>, what: &str) -> Result<()> {
 /// The path of an entry of an opened directory that system calls without `at` understand.
 fn through(dir: &impl std::os::fd::AsRawFd, name: &Path) -> std::path::PathBuf {
     Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name)
+}
+
+/// Makes a name in a volume; takes away what has it already, unless that is a directory.
+fn replacing<T>(
+    dir: &Inode,
+    name: &[u8],
+    make: impl Fn() -> buttress_fs::Result<T>,
+) -> buttress_fs::Result<T> {
+    match make() {
+        Err(error) if error.kind() == ErrorKind::Name(NameError::Exists) => {
+            dir.unlink(name)?;
+            make()
+        }
+        other => other,
+    }
+}
+
+/// Makes a directory, or finds the one that is there.
+fn directory(
+    dir: &Inode,
+    name: &[u8],
+    mode: u32,
+    (uid, gid): (u32, u32),
+) -> buttress_fs::Result<Inode> {
+    match dir.mkdir(name, mode & 0o7777, uid, gid) {
+        Err(error) if error.kind() == ErrorKind::Name(NameError::Exists) => {
+            let found = dir.lookup(name)?;
+            if found.attr().kind == FileKind::Directory { Ok(found) } else { Err(error) }
+        }
+        other => other,
+    }
+}
+
+/// Makes a regular file, or empties the one that is there; anything else there gives way.
+fn regular(
+    dir: &Inode,
+    name: &[u8],
+    mode: u32,
+    (uid, gid): (u32, u32),
+) -> buttress_fs::Result<Inode> {
+    if let Ok(found) = dir.lookup(name)
+        && found.attr().kind == FileKind::Regular
+    {
+        found.set_attr(&SetAttr { size: Some(0), ..SetAttr::default() })?;
+        return Ok(found);
+    }
+    replacing(dir, name, || dir.create(name, mode, uid, gid, 0))
 }

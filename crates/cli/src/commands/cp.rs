@@ -192,8 +192,9 @@ fn import(
     dir: &Inode,
     name: Option<&[u8]>,
 ) -> Result<()> {
-    // `.` and `..` and `/` have no name of their own: what is in them is copied.
-    let Some(own_name) = path.file_name() else {
+    // `.`, `..`, `/` and `dir/.` have no name of their own: what is in them is copied.
+    let names_contents = path.as_os_str().as_bytes().ends_with(b"/.");
+    let Some(own_name) = path.file_name().filter(|_| !names_contents) else {
         let mut import = Import::new(job, fs);
         return import.contents(open_dir(path)?, dir);
     };

@@ -74,6 +74,7 @@ impl<'a, 'b> Export<'a, 'b> {
     ) -> Result<()> {
         let text = || show(name.as_bytes());
         self.job.bar.message(&text());
+        make_room(dir, name, attr.kind).context(text)?;
         let several = self.job.keep.everything && attr.nlink > 1;
         if several && attr.kind != FileKind::Directory {
             if let Some(first) = self.links.get(&attr.id) {
@@ -208,6 +209,21 @@ impl<'a, 'b> Export<'a, 'b> {
             }
         }
         Ok(())
+    }
+}
+
+/// Takes away what has a name already. A directory stays, to be filled or to be an error; a file
+/// stays where a file comes, whose content it gets.
+fn make_room(dir: &OwnedFd, name: &OsStr, kind: FileKind) -> rustix::io::Result<()> {
+    let found = match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) => FileKind::from_mode(found.st_mode),
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(errno),
+    };
+    match found {
+        Some(FileKind::Directory) => Ok(()),
+        Some(FileKind::Regular) if kind == FileKind::Regular => Ok(()),
+        _ => rustix::fs::unlinkat(dir, name, AtFlags::empty()),
     }
 }
 

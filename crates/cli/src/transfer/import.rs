@@ -6,13 +6,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use buttress_fs::{
-    ErrorKind, FileKind, Filesystem, Inode, InodeId, NameError, SetAttr, Timespec, XattrFlags,
-};
+use buttress_fs::{FileKind, Filesystem, Inode, InodeId, SetAttr, Timespec, XattrFlags};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use super::{CHUNK, Job, caller, needs_recursive, through};
+use super::{CHUNK, Job, caller, directory, needs_recursive, regular, replacing, through};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::location::show;
 
@@ -158,19 +156,13 @@ impl<'a, 'b> Import<'a, 'b> {
             FileKind::Directory => {
                 needs_recursive(self.job, &text())?;
                 let child = open_child(source, name)?;
-                let inode = match dir.mkdir(target, mode & 0o7777, uid, gid) {
-                    Err(error) if error.kind() == ErrorKind::Name(NameError::Exists) => {
-                        dir.lookup(target)
-                    }
-                    other => other,
-                };
-                let inode = inode.context(text)?;
+                let inode = directory(dir, target, mode, (uid, gid)).context(text)?;
                 self.job.tally.directories += 1;
                 self.xattrs(&through(source, Path::new(name)), &inode)?;
                 return self.enter(child, inode, stat);
             }
             FileKind::Regular => {
-                let inode = create(dir, target, mode, uid, gid).context(text)?;
+                let inode = regular(dir, target, mode, (uid, gid)).context(text)?;
                 self.content(source, name, &inode)?;
                 self.job.tally.files += 1;
                 inode
@@ -178,14 +170,16 @@ impl<'a, 'b> Import<'a, 'b> {
             FileKind::Symlink => {
                 let link = rustix::fs::readlinkat(source, name, Vec::new()).context(text)?;
                 self.job.tally.others += 1;
-                dir.symlink(target, link.as_bytes(), uid, gid).context(text)?
+                replacing(dir, target, || dir.symlink(target, link.as_bytes(), uid, gid))
+                    .context(text)?
             }
             _ => {
                 let (major, minor) =
                     (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
                 let device = u64::from(major) << 20 | u64::from(minor);
                 self.job.tally.others += 1;
-                dir.create(target, mode, uid, gid, device).context(text)?
+                replacing(dir, target, || dir.create(target, mode, uid, gid, device))
+                    .context(text)?
             }
         };
         if self.job.keep.everything && stat.st_nlink > 1 {
@@ -201,7 +195,8 @@ impl<'a, 'b> Import<'a, 'b> {
             return Ok(false);
         }
         let Some(&id) = self.links.get(&(stat.st_dev, stat.st_ino)) else { return Ok(false) };
-        dir.link(&self.fs.inode(id)?, target)?;
+        let inode = self.fs.inode(id)?;
+        replacing(dir, target, || dir.link(&inode, target))?;
         Ok(true)
     }
 
@@ -290,24 +285,6 @@ fn is_portable(name: &[u8]) -> bool {
     [&b"user."[..], b"trusted.", b"security.", b"system.posix_acl_"]
         .iter()
         .any(|prefix| name.starts_with(prefix))
-}
-
-/// Makes a regular file, or empties the one that is there.
-fn create(dir: &Inode, name: &[u8], mode: u32, uid: u32, gid: u32) -> buttress_fs::Result<Inode> {
-    match dir.create(name, mode, uid, gid, 0) {
-        Err(error) if error.kind() == ErrorKind::Name(NameError::Exists) => {
-            let inode = dir.lookup(name)?;
-            match inode.attr().kind {
-                FileKind::Regular => {
-                    inode.set_attr(&SetAttr { size: Some(0), ..SetAttr::default() })?;
-                    Ok(inode)
-                }
-                FileKind::Directory => Err(NameError::IsDir.into()),
-                _ => Err(error),
-            }
-        }
-        other => other,
-    }
 }
 
 /// The next run of data at or behind `offset`; the whole rest where the host cannot tell.

@@ -2,8 +2,8 @@
 
 use buttress_fs::{ErrorKind, FileKind, Inode, NameError, SetAttr, XattrFlags};
 
-use super::{CHUNK, Job, caller, needs_recursive};
-use crate::exit::{Context, Failure, Result};
+use super::{CHUNK, Job, caller, directory, needs_recursive, regular, replacing};
+use crate::exit::{Context, Exit, Failure, Result};
 use crate::listing::{self, Entry};
 use crate::location::show;
 
@@ -51,15 +51,13 @@ fn copy(
     let copied = match attr.kind {
         FileKind::Directory => {
             needs_recursive(job, &text())?;
+            if stack.first().is_some_and(|top| top.target.id() == inode.id()) {
+                let what = format!("{}: a directory cannot be copied into itself", text());
+                return Err(Failure::new(Exit::Failure, what));
+            }
             // Listed before it may come to hold itself.
             let left = listing::entries(inode).context(text)?.into_iter();
-            let made = match dir.mkdir(name, attr.mode & 0o7777, uid, gid) {
-                Err(error) if error.kind() == ErrorKind::Name(NameError::Exists) => {
-                    dir.lookup(name)
-                }
-                other => other,
-            };
-            let target = made.context(text)?;
+            let target = directory(dir, name, attr.mode, (uid, gid)).context(text)?;
             job.tally.directories += 1;
             stack.push(Level { left, source: inode.clone(), target });
             return Ok(());
@@ -67,29 +65,22 @@ fn copy(
         FileKind::Symlink => {
             let link = inode.read_link().context(text)?;
             job.tally.others += 1;
-            dir.symlink(name, &link, uid, gid).context(text)?
+            replacing(dir, name, || dir.symlink(name, &link, uid, gid)).context(text)?
         }
         FileKind::Regular => {
-            let copied = match dir.create(name, attr.mode, uid, gid, 0) {
-                Err(error) if error.kind() == ErrorKind::Name(NameError::Exists) => {
-                    let found = dir.lookup(name).context(text)?;
-                    if found.id() == inode.id() {
-                        return Err(Failure::of_volume(text(), error));
-                    }
-                    found
-                        .set_attr(&SetAttr { size: Some(0), ..SetAttr::default() })
-                        .context(text)?;
-                    found
-                }
-                other => other.context(text)?,
-            };
+            if dir.lookup(name).is_ok_and(|found| found.id() == inode.id()) {
+                let what = format!("{}: is the same file on both sides", text());
+                return Err(Failure::new(Exit::Failure, what));
+            }
+            let copied = regular(dir, name, attr.mode, (uid, gid)).context(text)?;
             content(job, inode, &copied, attr.size, buffer).context(text)?;
             job.tally.files += 1;
             copied
         }
         FileKind::Character | FileKind::Block | FileKind::Fifo | FileKind::Socket => {
             job.tally.others += 1;
-            dir.create(name, attr.mode, uid, gid, attr.rdev).context(text)?
+            replacing(dir, name, || dir.create(name, attr.mode, uid, gid, attr.rdev))
+                .context(text)?
         }
     };
     keep(job, inode, &copied).context(text)

@@ -138,6 +138,23 @@ fn copies_in_and_out() {
     assert_same(&bench.path("zoo"), &bench.path("second"));
     bench.fails(&["cp", "zoo", "x.img:/fourth"], 1, &["zoo", "--recursive"]);
 
+    // Once more over what is there: the same again, whatever was changed meanwhile.
+    std::fs::write(bench.path("first/dir/large"), b"changed").expect("file");
+    std::fs::remove_file(bench.path("first/empty")).expect("remove");
+    std::os::unix::fs::symlink("victim", bench.path("first/empty")).expect("symlink");
+    bench.ok(&["cp", "--archive", "zoo/.", "x.img:/a/second"]);
+    assert!(!bench.ok(&["ls", "x.img:/a/second"]).contains("zoo"));
+    bench.fails(&["cp", "--archive", "x.img:/a", "x.img:/a/b"], 1, &["into itself"]);
+    let over = |source: &str| bench.ok(&["cp", "--archive", source, "first"]);
+    for name in ["dir", "empty", "small", "sparse", "absolute", "fifo"] {
+        over(&format!("x.img:/a/second/{name}"));
+    }
+    assert_same(&bench.path("zoo/dir/deep/deeper"), &bench.path("first/dir/deep/deeper"));
+    assert_eq!(crc(&std::fs::read(bench.path("first/dir/large")).expect("read")).0, 3_000_001);
+    assert!(bench.path("first/empty").symlink_metadata().expect("file").is_file());
+    assert!(!bench.path("first/victim").exists(), "nothing is written through a link");
+    check(&bench.path("x.img"));
+
     let listed = bench.ok(&["ls", "x.img:/third/dir/deep/deeper"]);
     assert_eq!(listed.lines().count(), 300);
     assert_eq!(bench.ok(&["cat", "x.img:/third/small"]), "a few bytes");
