@@ -4,7 +4,8 @@
 //!
 //! - **A1** A chunk belongs to the transaction that was running when it was made, and is recorded by
 //!   its commit; a commit in progress never allocates from a younger one (T11).
-//! - **A2** Device space of a removed chunk is used again only after its removal is durable.
+//! - **A2** Device space and addresses of a removed chunk are used again only after its removal is
+//!   durable.
 
 use std::collections::BTreeMap;
 
@@ -26,6 +27,9 @@ const MIB: u64 = 1 << 20;
 pub(crate) struct DeviceSpace {
     free: BTreeMap<DeviceId, RangeSet>,
     total: u64,
+    /// Behind every chunk that was made since the volume was opened: the address of one that was
+    /// removed is not used again before its removal is durable.
+    next_logical: u64,
 }
 
 impl DeviceSpace {
@@ -103,7 +107,8 @@ impl Engine {
         let copies = if flags.has(BlockGroupFlags::DUP) { 2 } else { 1 };
         let Some((id, len, starts)) = devices.place(copies, want) else { return Ok(false) };
         let chunks = self.volume.chunks();
-        let logical = chunks.last().map_or(MIB, |c| c.logical.end(c.len).0);
+        let behind = chunks.last().map_or(MIB, |c| c.logical.end(c.len).0);
+        let logical = behind.max(devices.next_logical);
         let device = self
             .volume
             .device(id)
@@ -140,6 +145,7 @@ impl Engine {
             read_only: false,
             superblock_stripes: superblock_stripes(&chunk),
         })?;
+        devices.next_logical = logical + len;
         for offset in &starts {
             devices.take(id, *offset, len);
         }

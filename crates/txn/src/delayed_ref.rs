@@ -39,13 +39,6 @@ pub(crate) struct ExtentChange {
     pub(crate) deltas: Vec<(DataRef, i64)>,
 }
 
-impl ExtentChange {
-    /// The change of the total count.
-    pub(crate) fn net(&self) -> i64 {
-        self.deltas.iter().map(|(_, n)| n).sum()
-    }
-}
-
 const SHARDS: usize = 16;
 
 /// The changes of one transaction.

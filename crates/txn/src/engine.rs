@@ -239,13 +239,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether nobody but the caller, who holds a reference, uses an extent (T10).
+    /// Whether nobody but `who`, who holds a reference or several, uses an extent (T10).
     ///
     /// # Errors
     ///
     /// When the extent tree cannot be read or does not know the extent.
-    pub fn extent_is_exclusive(&self, view: &View, extent: Extent, _who: DataRef) -> Result<bool> {
-        extent_tree::total_refs(view, extent).map(|refs| refs == 1)
+    pub fn extent_is_exclusive(&self, view: &View, extent: Extent, who: DataRef) -> Result<bool> {
+        extent_tree::is_exclusive(view, extent, who)
     }
 
     /// The checksums of a range of data, sector by sector.

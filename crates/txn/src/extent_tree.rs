@@ -15,26 +15,37 @@ use buttress_tree::{Change, Cursor, NodePtr, NodeSource};
 
 use crate::{DataRef, Error, Result, View, delayed_ref::ExtentChange};
 
-/// References to an extent as they are now: committed, frozen and running together.
-pub(crate) fn total_refs(view: &View, extent: Extent) -> Result<i64> {
+/// Whether every reference to an extent is `who`'s: committed, frozen and running together. A file
+/// that was split into parts of one extent holds several references under one name.
+pub(crate) fn is_exclusive(view: &View, extent: Extent, who: DataRef) -> Result<bool> {
     let running = view.running().refs.find(extent.start);
     let frozen = view.frozen().and_then(|f| f.refs.find(extent.start));
-    let mut total = 0;
+    let mut others: BTreeMap<DataRef, i64> = BTreeMap::new();
+    let mut born = false;
     for change in [&running, &frozen].into_iter().flatten() {
-        total += change.net();
+        born |= change.born;
+        for (user, delta) in &change.deltas {
+            *others.entry(*user).or_default() += delta;
+        }
     }
-    if [&running, &frozen].into_iter().flatten().any(|change| change.born) {
-        return Ok(total);
+    if !born {
+        let root = view
+            .committed_root(TreeId::EXTENT)?
+            .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
+        let key = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
+        let refs = read(&**view.store(), root, &key)?;
+        for entry in refs.item.inline.iter().chain(refs.keyed.values()) {
+            match *entry {
+                BackRef::Data { root, ino, offset, count } => {
+                    let user = DataRef { root, ino, offset };
+                    *others.entry(user).or_default() += i64::from(count);
+                }
+                BackRef::Owner { .. } => {}
+                _ => return Ok(false),
+            }
+        }
     }
-    let root = view
-        .committed_root(TreeId::EXTENT)?
-        .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
-    let key = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
-    let Some((node, slot)) = Cursor::find(&**view.store(), TreeId::EXTENT, root, &key)? else {
-        return Err(Error::Extents { at: extent.start, what: "no item for an extent in use" });
-    };
-    let item = parse(&key, node.item(slot))?;
-    Ok(total + i64::try_from(item.refs).unwrap_or(i64::MAX / 2))
+    Ok(others.iter().all(|(user, count)| *user == who || *count == 0))
 }
 
 fn parse(key: &Key, bytes: &[u8]) -> Result<ExtentItem> {

@@ -182,7 +182,7 @@ impl Settle<'_> {
 
     /// Data references become changes of the extent tree; the checksum tree follows at once.
     fn data_refs(&mut self, pending: &mut Changes) -> Result<()> {
-        let mut freed = Vec::new();
+        let mut freed: Vec<Extent> = Vec::new();
         let generation = self.transaction.generation;
         let nodesize = self.nodesize();
         let root = self.must_root(TreeId::EXTENT)?;
@@ -201,7 +201,13 @@ impl Settle<'_> {
                 }
             }
         }
-        let added = self.transaction.sums.sorted();
+        // What was written in place into an older extent, and freed with it, needs no sums.
+        let lives = |run: &Extent| {
+            let before = freed.partition_point(|gone| gone.start <= run.start);
+            before == 0 || freed[before - 1].end() <= run.start
+        };
+        let mut added = self.transaction.sums.sorted();
+        added.retain(|(run, _)| lives(run));
         if !freed.is_empty() || !added.is_empty() {
             let root = self.must_root(TreeId::CSUM)?;
             let geometry = *self.engine.store.geometry();

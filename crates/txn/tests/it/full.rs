@@ -1,0 +1,136 @@
+//! A full volume: `ENOSPC` to who fills it, and nothing else goes wrong.
+//!
+//! What was written without an error stays readable, removing always works, the volume unmounts, mounts and is clean.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use buttress_base::Rng;
+use buttress_block::{FileDevice, OpenOptions};
+use buttress_fs::{ErrorKind, Filesystem, Inode, MountOptions, SetAttr, make::MakeOptions};
+
+use crate::judge;
+
+fn open(path: &Path) -> Filesystem {
+    let device = FileDevice::open(path, OpenOptions::WRITE).expect("the image opens");
+    let fs = Filesystem::open(vec![Arc::new(device)], MountOptions::default()).expect("it mounts");
+    assert_eq!(fs.read_only_reason(), None);
+    fs
+}
+
+fn content(rng_seed: u64, len: usize) -> Vec<u8> {
+    let mut data = vec![0; len];
+    Rng::new(rng_seed).fill(&mut data);
+    data
+}
+
+/// Files that were written without an error, by name: seed and length of their content.
+type Kept = BTreeMap<String, (u64, usize)>;
+
+/// Whether an operation succeeded; anything but a full volume is a failure of the test.
+fn full<T>(outcome: buttress_fs::Result<T>) -> Option<T> {
+    match outcome {
+        Ok(value) => Some(value),
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+            None
+        }
+    }
+}
+
+/// Creates files until nothing fits any more, now and then shrinking or removing some.
+fn fill(dir: &Inode, seed: u64, len_max: u64, refusals_max: u32, kept: &mut Kept) {
+    let mut rng = Rng::new(seed);
+    let mut refusals = 0;
+    let mut count = 0;
+    while refusals < refusals_max {
+        count += 1;
+        let name = format!("{seed}-{count}");
+        let (seed, len) = (rng.next_u64(), rng.below(len_max) as usize);
+        let Some(file) = full(dir.create(name.as_bytes(), 0o100_644, 0, 0, 0)) else {
+            refusals += 1;
+            continue;
+        };
+        let written = full(file.write_at(0, &content(seed, len))).is_some_and(|n| n == len);
+        // A commit for every file would test commits: most are asked for their data alone.
+        let kept_now = if rng.chance(1, 40) { file.sync() } else { file.flush_data() };
+        if written && full(kept_now).is_some() {
+            kept.insert(name, (seed, len));
+        } else {
+            refusals += 1;
+            dir.unlink(name.as_bytes()).expect("removing always works");
+        }
+        if rng.chance(1, 50)
+            && let Some((name, (seed, len))) = kept.iter().next().map(|(n, k)| (n.clone(), *k))
+        {
+            let file = dir.lookup(name.as_bytes()).expect("it is there");
+            let half = SetAttr { size: Some(len as u64 / 2), ..SetAttr::default() };
+            file.set_attr(&half).expect("shrinking always works");
+            let _ = seed;
+            kept.remove(&name);
+            dir.unlink(name.as_bytes()).expect("removing always works");
+        }
+    }
+}
+
+fn verify(dir: &Inode, kept: &Kept) {
+    for (name, (seed, len)) in kept {
+        let file = dir.lookup(name.as_bytes()).expect("what was written is there");
+        let mut found = vec![0; len + 1];
+        let n = file.read_at(0, &mut found).expect("it reads");
+        assert!(n == *len && found[..n] == content(*seed, *len), "{name} has its content");
+    }
+}
+
+fn fill_and_empty(size: u64, len_max: u64) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = judge::volume(dir.path(), size, &MakeOptions::default());
+    for round in 0..2 {
+        let fs = open(&path);
+        let threads = 3;
+        let kept: Vec<Kept> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads)
+                .map(|thread| {
+                    let fs = fs.clone();
+                    scope.spawn(move || {
+                        let name = format!("dir{thread}");
+                        let dir = fs.root().mkdir(name.as_bytes(), 0o755, 0, 0).expect("a folder");
+                        let mut kept = Kept::new();
+                        fill(&dir, round * 10 + thread, len_max, 6, &mut kept);
+                        kept
+                    })
+                })
+                .collect();
+            workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
+        });
+        fs.close().expect("a full volume unmounts");
+        judge::check(&path);
+        let fs = open(&path);
+        for (thread, kept) in kept.iter().enumerate() {
+            let name = format!("dir{thread}");
+            let dir = fs.root().lookup(name.as_bytes()).expect("the folder");
+            assert!(!kept.is_empty());
+            verify(&dir, kept);
+            for name in kept.keys() {
+                dir.unlink(name.as_bytes()).expect("removing always works");
+            }
+            fs.root().rmdir(name.as_bytes()).expect("the folder is empty");
+        }
+        fs.close().expect("it unmounts");
+        judge::check(&path);
+    }
+}
+
+#[test]
+fn full_of_large_files() {
+    fill_and_empty(192 << 20, 4 << 20);
+}
+
+#[test]
+fn full_of_small_files() {
+    fill_and_empty(120 << 20, 12 << 10);
+}
+
+#[test]
+fn full_of_names() {
+    fill_and_empty(110 << 20, 2);
+}
