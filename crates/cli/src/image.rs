@@ -9,6 +9,7 @@ use buttress_volume::Volume;
 
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::location::VolumePath;
+use crate::ui;
 
 /// The other devices of a volume that has several.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -55,10 +56,18 @@ pub(crate) fn open(image: &Path, others: &Devices, access: Access) -> Result<Fil
     let mut options = MountOptions::default();
     options.read_only = access != Access::Write;
     let first = Arc::clone(&devices[0]);
+    let superblock = Volume::read_superblock(&*first).ok();
+    let has_log = superblock.as_ref().is_some_and(|superblock| superblock.log_root.0 != 0);
+    if has_log && access != Access::Write {
+        let image = image.display();
+        ui::note(format!(
+            "{image}: was not unmounted: what fsync wrote since the last commit is left out"
+        ));
+        options.nologreplay = true;
+    }
     let given = devices.len() as u64;
     let fs = Filesystem::open(devices, options).map_err(|error| {
-        let superblock = Volume::read_superblock(&*first);
-        not_opened(image, error, superblock.is_ok_and(|found| found.num_devices > given))
+        not_opened(image, error, superblock.is_some_and(|found| found.num_devices > given))
     })?;
     if access == Access::Write
         && let Some(why) = fs.read_only_reason()

@@ -10,7 +10,7 @@ use buttress_volume::{OpenOptions, Volume};
 
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
-use crate::ui::Ui;
+use crate::ui;
 
 /// Memory for nodes that are looked at again.
 const CACHE_BYTES: u64 = 32 << 20;
@@ -33,13 +33,13 @@ pub(crate) struct ListedTree {
 
 impl Inspect {
     /// Opens a volume for looking, also one with devices missing or one that somebody is writing.
-    pub(crate) fn open(path: &Path, devices: &Devices, ui: &Ui) -> Result<Self> {
+    pub(crate) fn open(path: &Path, devices: &Devices) -> Result<Self> {
         let name = path.display().to_string();
         let opened = image::open_devices(path, devices, Access::Read).or_else(|failure| {
             if !failure.is_locked() {
                 return Err(failure);
             }
-            ui.note(format!("{failure}: what it commits meanwhile may be missed"));
+            ui::note(format!("{failure}: what it commits meanwhile may be missed"));
             image::open_devices(path, devices, Access::Peek)
         })?;
         let options = OpenOptions { writable: false, degraded: true };
@@ -65,8 +65,23 @@ impl Inspect {
 
     /// Every tree that the root tree lists, in its order.
     pub(crate) fn trees(&self) -> Result<Vec<ListedTree>> {
+        self.listed_in(TreeId::ROOT, boot::root_tree_root(&self.superblock))
+    }
+
+    /// The tree that lists the logs of fsync, if there are any: it is one transaction ahead.
+    pub(crate) fn log_root(&self) -> Option<NodePtr> {
+        let superblock = &self.superblock;
+        (superblock.log_root.0 != 0).then(|| NodePtr {
+            logical: superblock.log_root,
+            generation: superblock.generation.next(),
+            level: superblock.log_root_level,
+        })
+    }
+
+    /// Every tree that a tree of roots lists, in its order.
+    pub(crate) fn listed_in(&self, tree: TreeId, root: NodePtr) -> Result<Vec<ListedTree>> {
         let mut trees = Vec::new();
-        self.each(TreeId::ROOT, boot::root_tree_root(&self.superblock), |key, bytes| {
+        self.each(tree, root, |key, bytes| {
             if key.kind == Kind::ROOT_ITEM {
                 let item = RootItem::parse(bytes).context(|| format!("{}: {key}", self.name))?;
                 let root = NodePtr {

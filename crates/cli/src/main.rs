@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(failure) if failure.is_closed_pipe() => ExitCode::from(Exit::Success as u8),
         Err(failure) => {
-            ui.note(failure.to_string());
+            ui::note(failure.to_string());
             ExitCode::from(failure.exit as u8)
         }
     }

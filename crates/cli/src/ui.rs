@@ -64,10 +64,9 @@ impl Ui {
         self.line(text)
     }
 
-    /// Says something to the person at the keyboard that is not part of the answer.
+    /// [`note`], for those who hold this anyway.
     pub(crate) fn note(&self, text: impl AsRef<str>) {
-        // Nobody to tell when standard error is closed.
-        let _ = writeln!(std::io::stderr().lock(), "buttress: {}", text.as_ref());
+        note(text);
     }
 
     /// Colours a text (U2).
@@ -110,6 +109,12 @@ impl Ui {
         let target = ProgressDrawTarget::stderr_with_hz(12);
         ProgressBar::with_draw_target(Some(total), target)
     }
+}
+
+/// Says something to the person at the keyboard that is not part of the answer.
+pub(crate) fn note(text: impl AsRef<str>) {
+    // Nobody to tell when standard error is closed.
+    let _ = writeln!(std::io::stderr().lock(), "buttress: {}", text.as_ref());
 }
 
 fn style(template: &str) -> ProgressStyle {

@@ -41,6 +41,9 @@ pub(crate) struct Args {
     /// How many small files to make.
     #[arg(long, value_name = "N", default_value_t = 4000)]
     files: u32,
+    /// Length of the large file.
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = crate::size::parse)]
+    large: u64,
 }
 
 /// What the steps share.
@@ -76,7 +79,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     ui.line("")?;
     demo.make(&image, args.size)?;
     let mut door = demo.open_door(&image, args.no_mount)?;
-    demo.exercise(&mut *door, args.files)?;
+    demo.exercise(&mut *door, &args)?;
     demo.finish(door, &image, &args)?;
     Ok(Exit::Success)
 }
@@ -138,15 +141,15 @@ impl Demo<'_> {
     }
 
     /// Everything that the volume is put through.
-    fn exercise(&self, door: &mut dyn Door, files: u32) -> Result<()> {
+    fn exercise(&self, door: &mut dyn Door, args: &Args) -> Result<()> {
         let sources = Sources::find()?;
         let copied = work::copy_in(self, door, &sources)?;
         let start = Instant::now();
         door.reopen()?;
         self.step("reopened", "closed, opened again: all caches are cold", start.elapsed(), "")?;
         work::compare(self, door, &sources, copied)?;
-        work::large_file(self, door)?;
-        work::small_files(self, door, files)?;
+        work::large_file(self, door, args.large)?;
+        work::small_files(self, door, args.files)?;
         let start = Instant::now();
         door.sync()?;
         self.step("committed", "everything is durable", start.elapsed(), "")

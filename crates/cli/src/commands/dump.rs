@@ -43,7 +43,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     if args.superblock {
         return superblocks(&args, ui);
     }
-    let inspect = Inspect::open(&args.image, &args.devices, ui)?;
+    let inspect = Inspect::open(&args.image, &args.devices)?;
     let mut out = ui.writer();
     let version = concat!("buttress v", env!("CARGO_PKG_VERSION"));
     writeln!(out, "{version}").context(|| "standard output")?;
@@ -76,8 +76,14 @@ fn all_trees(inspect: &Inspect, out: &mut impl Write) -> Result<()> {
     for id in [TreeId::ROOT, TreeId::CHUNK] {
         one_tree(inspect, id, out)?;
     }
-    for tree in inspect.trees()? {
-        listed_tree(inspect, &tree, out)?;
+    let mut logs = Vec::new();
+    if let Some(root) = inspect.log_root() {
+        writeln!(out, "log root tree").context(|| "standard output")?;
+        walk::tree(inspect, TreeId::TREE_LOG, root, out)?;
+        logs = inspect.listed_in(TreeId::TREE_LOG, root)?;
+    }
+    for tree in inspect.trees()?.iter().chain(&logs) {
+        listed_tree(inspect, tree, out)?;
     }
     let superblock = &inspect.superblock;
     writeln!(

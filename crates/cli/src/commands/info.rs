@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
-    let inspect = Inspect::open(&args.image, &args.devices, ui)?;
+    let inspect = Inspect::open(&args.image, &args.devices)?;
     let document = Document::gather(&inspect)?;
     if ui.json() {
         ui.document(&document)?;

@@ -11,6 +11,7 @@ use buttress_format::{CsumType, Header, Key, Logical, TreeId};
 use super::{FIRST, Identity};
 
 /// One item of a leaf.
+#[derive(PartialEq, Eq)]
 pub(super) struct Item {
     pub key: Key,
     pub data: Vec<u8>,

@@ -63,7 +63,7 @@ pub(super) fn build(
         let mut settled = true;
         for (tree, items) in trees.iter_mut().zip(items) {
             let shape = Shape::of(&items, nodesize);
-            settled &= shape == tree.shape && !tree.items.is_empty() == !items.is_empty();
+            settled &= shape == tree.shape && items == tree.items;
             tree.items = items;
             tree.shape = shape;
         }

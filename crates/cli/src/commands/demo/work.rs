@@ -8,8 +8,6 @@ use super::door::Door;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::size::human;
 
-/// Length of the large file.
-const LARGE: u64 = 512 << 20;
 /// Bytes written and read at a time.
 const PIECE: usize = 1 << 20;
 /// Length of a small file.
@@ -135,13 +133,14 @@ fn read_all(door: &mut dyn Door, path: &str) -> Result<Vec<u8>> {
 }
 
 /// One large file, written and read from front to back.
-pub(super) fn large_file(demo: &Demo<'_>, door: &mut dyn Door) -> Result<()> {
+pub(super) fn large_file(demo: &Demo<'_>, door: &mut dyn Door, len: u64) -> Result<()> {
+    let len = len.next_multiple_of(PIECE as u64);
     let path = "large";
     let mut piece = vec![0; PIECE];
     let start = Instant::now();
-    let bar = demo.ui.bytes_bar("writing", LARGE);
+    let bar = demo.ui.bytes_bar("writing", len);
     door.write(path, &[])?;
-    for offset in (0..LARGE).step_by(PIECE) {
+    for offset in (0..len).step_by(PIECE) {
         demo.check_interrupt()?;
         fill(&mut piece, offset);
         door.append(path, offset, &piece)?;
@@ -150,13 +149,13 @@ pub(super) fn large_file(demo: &Demo<'_>, door: &mut dyn Door) -> Result<()> {
     door.sync()?;
     drop(bar);
     let took = start.elapsed();
-    let what = format!("one file of {}, on disk", human(LARGE));
-    demo.step("wrote", &what, took, &bytes_per_second(LARGE, took))?;
+    let what = format!("one file of {}, on disk", human(len));
+    demo.step("wrote", &what, took, &bytes_per_second(len, took))?;
 
     let start = Instant::now();
-    let bar = demo.ui.bytes_bar("reading", LARGE);
+    let bar = demo.ui.bytes_bar("reading", len);
     let mut found = vec![0; PIECE];
-    for offset in (0..LARGE).step_by(PIECE) {
+    for offset in (0..len).step_by(PIECE) {
         demo.check_interrupt()?;
         fill(&mut piece, offset);
         let read = door.read(path, offset, &mut found)?;
@@ -167,7 +166,7 @@ pub(super) fn large_file(demo: &Demo<'_>, door: &mut dyn Door) -> Result<()> {
     }
     drop(bar);
     let took = start.elapsed();
-    demo.step("read", "the same file, equal", took, &bytes_per_second(LARGE, took))
+    demo.step("read", "the same file, equal", took, &bytes_per_second(len, took))
 }
 
 /// Many small files: made, some renamed, some removed, counted.

@@ -1,0 +1,16 @@
+use crate::Bench;
+
+/// The README's first command, made short: through FUSE where there is one, and through the library.
+#[test]
+fn the_demo_reads_back_what_it_wrote() {
+    let bench = Bench::new();
+    let short = ["demo", "--size", "1G", "--files", "300", "--large", "8M"];
+    for more in [&[][..], &["--no-mount"]] {
+        let mut args = short.to_vec();
+        args.extend(more);
+        let printed = bench.ok(&args);
+        for line in ["compared", "renamed", "removed", "committed", "Everything read back equal"] {
+            assert!(printed.contains(line), "no {line:?} in\n{printed}");
+        }
+    }
+}
