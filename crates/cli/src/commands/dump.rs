@@ -6,6 +6,7 @@
 //! one can read the other, and the two can be compared line by line.
 
 mod items;
+mod quota;
 mod superblock;
 mod walk;
 

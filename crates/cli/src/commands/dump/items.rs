@@ -13,6 +13,7 @@ use buttress_format::{
 use buttress_tree::Geometry;
 use buttress_volume::Uuid;
 
+use super::quota;
 use crate::when;
 
 /// A key, its numbers as dump-tree shows them.
@@ -23,7 +24,10 @@ pub(super) fn key(key: &Key) -> String {
             format!("({} {kind} 0x{offset:016x})", ids::objectid_name(key.objectid, key.kind))
         }
         Kind::QGROUP_RELATION | Kind::QGROUP_INFO | Kind::QGROUP_LIMIT => {
-            let name = ids::objectid_name(key.objectid, key.kind);
+            let name = match key.kind {
+                Kind::QGROUP_RELATION => ids::objectid_name(key.objectid, key.kind),
+                _ => key.objectid.to_string(),
+            };
             let (kind, offset) = (key.kind.name().unwrap_or_default(), key.offset);
             format!("({name} {kind} {}/{})", offset >> 48, offset & ((1 << 48) - 1))
         }
@@ -110,7 +114,7 @@ pub(super) fn print(
             .map(|item| item.0.iter().map(|tree| format!("subvol_id {}", tree.0)).collect()),
         Kind::EXTENT_CSUM => Ok(vec![csums(key, bytes.len(), geometry)]),
         Kind::ORPHAN_ITEM => Ok(vec!["orphan item".to_owned()]),
-        _ => Ok(Vec::new()),
+        _ => Ok(quota::lines(key, bytes).unwrap_or_default()),
     };
     match parsed {
         Ok(lines) => lines.iter().try_for_each(|line| writeln!(out, "\t\t{line}")),
