@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use buttress_base::{Rank, Ranked};
 use buttress_format::CsumType;
 use buttress_txn::Engine;
 use buttress_volume::Volume;
 
 use crate::dirty::Pool;
+use crate::error::Error;
 
 /// How files are laid out; from the superblock and the mount options.
 #[derive(Clone, Debug)]
@@ -28,6 +30,8 @@ pub struct Files {
     pub(crate) options: FilesOptions,
     pub(crate) pool: Pool,
     dirty_bytes: AtomicU64,
+    /// The first loss of any file's data since somebody asked.
+    lost: Ranked<Option<Error>>,
 }
 
 impl Files {
@@ -37,7 +41,18 @@ impl Files {
         let sector = u64::from(volume.sectorsize());
         let csum_type = volume.csum_type();
         let (pool, dirty_bytes) = (Pool::new(), AtomicU64::new(0));
-        Self { engine, volume, sector, csum_type, options, pool, dirty_bytes }
+        let lost = Ranked::new(Rank::Leaf, None);
+        Self { engine, volume, sector, csum_type, options, pool, dirty_bytes, lost }
+    }
+
+    /// Takes the first failure of background writes of any file, which is told once; what one file
+    /// lost is told to those who sync that file as well.
+    pub fn take_error(&self) -> Option<Error> {
+        self.lost.lock().take()
+    }
+
+    pub(crate) fn keep_error(&self, error: &Error) {
+        self.lost.lock().get_or_insert_with(|| error.clone());
     }
 
     /// The engine below.

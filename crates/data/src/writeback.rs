@@ -14,7 +14,7 @@
 //! # Failure
 //!
 //! A run that cannot be written is lost, as with every cache in memory; the file remembers the error for
-//! whoever syncs it next. Space it was given goes back.
+//! whoever syncs it next, and so does the whole for whoever syncs that. Space it was given goes back.
 
 use std::ops::Range;
 
@@ -346,6 +346,7 @@ impl Files {
             None => Ok(claim),
             Some(error) => {
                 file.keep_error(&error);
+                self.keep_error(&error);
                 Err(error)
             }
         }

@@ -14,8 +14,8 @@
 //!
 //! # Failure
 //!
-//! What a thread meets is kept by the inode concerned, or latched by the engine; it is logged here because
-//! nobody else will hear of it at once.
+//! What a thread meets is kept for whoever syncs the inode concerned, or everything, next; or it is latched
+//! by the engine. It is logged here because nobody else will hear of it at once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -314,7 +314,16 @@ impl Shared {
     pub(crate) fn sync(&self) -> Result<()> {
         self.write_all();
         self.clean_all();
+        // What did arrive is made durable even if something else was lost.
         self.engine.commit()?;
-        Ok(())
+        self.expect_nothing_lost()
+    }
+
+    /// Tells, once, that data of some file was lost when it was written in the background.
+    pub(crate) fn expect_nothing_lost(&self) -> Result<()> {
+        match self.files.take_error() {
+            None => Ok(()),
+            Some(error) => Err(buttress_data::Error::Lost(Arc::new(error)).into()),
+        }
     }
 }

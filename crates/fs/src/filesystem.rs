@@ -37,7 +37,11 @@ impl std::fmt::Debug for Mounted {
 impl Mounted {
     fn close(&self) -> Result<()> {
         let shared = &self.shared;
+        if shared.is_closed() {
+            return Ok(());
+        }
         if shared.read_only_reason().is_some() {
+            shared.close();
             shared.stop_threads();
             return shared.engine.aborted().map_or(Ok(()), |_| shared.expect_writable());
         }
@@ -48,7 +52,8 @@ impl Mounted {
         shared.write_all();
         let committed = shared.engine.shutdown();
         synced?;
-        Ok(committed?)
+        committed?;
+        shared.expect_nothing_lost()
     }
 }
 
@@ -114,7 +119,8 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// `Io`, `NoSpace`, `Aborted`.
+    /// `Io`, `NoSpace`, `Aborted`; the first failure of writing any inode's data in the background
+    /// since the last call, once.
     pub fn sync(&self) -> Result<()> {
         if self.shared().read_only_reason().is_some() && self.shared().engine.aborted().is_none() {
             return Ok(());
@@ -228,7 +234,8 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// What the last commit met; the volume is closed all the same.
+    /// What the last commit met, or what [`Filesystem::sync`] would tell; the volume is closed all the
+    /// same, and later calls answer `Ok`.
     pub fn close(self) -> Result<()> {
         self.mounted.close()
     }

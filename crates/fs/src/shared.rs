@@ -54,7 +54,7 @@ impl Shared {
 
     /// Why nothing can be changed, if nothing can.
     pub(crate) fn read_only_reason(&self) -> Option<String> {
-        if self.closed.load(Ordering::Relaxed) {
+        if self.is_closed() {
             return Some("it was closed".to_owned());
         }
         if self.options.read_only {
@@ -71,6 +71,10 @@ impl Shared {
             None => Ok(()),
             Some(why) => Err(Error::read_only("the filesystem", why)),
         }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
     }
 
     pub(crate) fn close(&self) {

@@ -3,6 +3,7 @@
 mod checker;
 mod content;
 mod contention;
+mod losses;
 mod model;
 mod names;
 mod volume;
