@@ -12,7 +12,9 @@ pub(super) fn lines(key: &Key, bytes: &[u8]) -> Option<Vec<String>> {
     match (key.kind, words.as_slice()) {
         (Kind::QGROUP_STATUS, [version, generation, flags, scan, ..]) => {
             let flags = flag_names(*flags);
-            Some(vec![format!("version {version} generation {generation} flags {flags} scan {scan}")])
+            Some(vec![format!(
+                "version {version} generation {generation} flags {flags} scan {scan}"
+            )])
         }
         (Kind::QGROUP_INFO, [generation, referenced, packed, exclusive, exclusive_packed]) => {
             Some(vec![

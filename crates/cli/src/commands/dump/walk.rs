@@ -1,4 +1,4 @@
-//! From a tree's root to all of its nodes, a storey at a time below each node.
+//! From a tree's root to all of its nodes.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -9,37 +9,37 @@ use buttress_tree::{Expect, Geometry, Node, NodePtr, NodeSource};
 use buttress_volume::Uuid;
 
 use super::items;
-use crate::exit::{Context, Result};
+use crate::exit::{Context, Exit, Failure, Result};
 use crate::inspect::Inspect;
 
-/// Prints a whole tree.
+/// Prints a whole tree, a storey at a time from the root down: the order of btrfs-progs.
+///
+/// What is remembered of a storey are pointers; `tree` has checked that levels fall by one with
+/// each step, so this ends at the leaves.
 pub(super) fn tree(
     inspect: &Inspect,
     id: TreeId,
     root: NodePtr,
     out: &mut impl Write,
 ) -> Result<()> {
-    let root = read(inspect, id, &Expect { ptr: root, first_key: None })?;
-    print(&root, inspect.store.geometry(), out).context(|| "standard output")?;
-    below(inspect, id, &root, out)
-}
-
-/// All children first, then what is below each: the order of btrfs-progs. A node's level bounds the
-/// recursion, and `tree` has checked that it falls by one with each step.
-fn below(inspect: &Inspect, id: TreeId, node: &Arc<Node>, out: &mut impl Write) -> Result<()> {
-    if node.level() == 0 {
-        return Ok(());
-    }
-    for slot in 0..node.len() {
-        let child = read(inspect, id, &node.expect_child(slot))?;
-        print(&child, inspect.store.geometry(), out).context(|| "standard output")?;
-    }
-    if node.level() == 1 {
-        return Ok(());
-    }
-    for slot in 0..node.len() {
-        let child = read(inspect, id, &node.expect_child(slot))?;
-        below(inspect, id, &child, out)?;
+    // A damaged tree may name one node many times over; a sound one fits on its devices.
+    let superblock = &inspect.superblock;
+    let mut nodes_left = superblock.total_bytes / u64::from(superblock.nodesize);
+    let mut storey = vec![Expect { ptr: root, first_key: None }];
+    while !storey.is_empty() {
+        let mut below = Vec::new();
+        for expect in &storey {
+            let node = read(inspect, id, expect)?;
+            print(&node, inspect.store.geometry(), out).context(|| "standard output")?;
+            if node.level() > 0 {
+                below.extend((0..node.len()).map(|slot| node.expect_child(slot)));
+            }
+        }
+        nodes_left = nodes_left.checked_sub(below.len() as u64).ok_or_else(|| {
+            let what = format!("{}: tree {id} names more nodes than there can be", inspect.name());
+            Failure::new(Exit::Corrupt, what)
+        })?;
+        storey = below;
     }
     Ok(())
 }
