@@ -1,3 +1,5 @@
+//! The demo, made short.
+
 use crate::Bench;
 
 /// The README's first command, made short: through FUSE where there is one, and through the library.

@@ -1,3 +1,5 @@
+//! What `mkfs` makes, and what it refuses to.
+
 use crate::judge::check;
 use crate::{Bench, text};
 

@@ -1,3 +1,5 @@
+//! What is made, read back by the parsers; `tests/it` of the program has btrfs-progs judge it.
+
 use buttress_block::MemoryDevice;
 use buttress_format::{Header, Superblock};
 
