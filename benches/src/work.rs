@@ -91,9 +91,11 @@ pub(crate) fn small(target: Target, args: &Args, report: &mut Report) -> Result<
     Ok(())
 }
 
-/// `syncfs` by way of the coreutils, which have it without unsafe code of ours.
+/// Makes everything durable. The kernel does not pass `syncfs` on to a FUSE server, so data goes by
+/// `sync` and the transaction by an fsync of the folder.
 pub(crate) fn sync(dir: &std::path::Path) -> Result<(), String> {
-    crate::target::sh("sync", &["-f", &dir.to_string_lossy()]).map(|_| ())
+    crate::target::sh("sync", &["-f", &dir.to_string_lossy()])?;
+    File::open(dir).and_then(|folder| folder.sync_all()).map_err(text)
 }
 
 pub(crate) fn sequential(target: Target, args: &Args, report: &mut Report) -> Result<(), String> {

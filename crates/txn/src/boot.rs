@@ -64,11 +64,7 @@ impl Engine {
         options: EngineOptions,
     ) -> Result<Arc<Self>> {
         if superblock.log_root.0 != 0 && !options.ignore_log {
-            return Err(Error::Malformed(
-                "it was not unmounted cleanly and has an fsync log, which is not replayed here: \
-                 mount it with Linux once, or read-only with nologreplay to see the state before it"
-                    .into(),
-            ));
+            return Err(Error::Log);
         }
         let store = open_store(&volume, &superblock, options.cache_bytes)?;
         let chunk_tree = boot::load_chunks(&store, &superblock)?;

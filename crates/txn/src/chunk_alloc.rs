@@ -30,6 +30,8 @@ pub(crate) struct DeviceSpace {
     /// Behind every chunk that was made since the volume was opened: the address of one that was
     /// removed is not used again before its removal is durable.
     next_logical: u64,
+    /// Bytes that metadata was promised beyond its groups, until the next commit is durable.
+    kept: u64,
 }
 
 impl DeviceSpace {
@@ -55,6 +57,16 @@ impl DeviceSpace {
         if let Some(free) = self.free.get_mut(&id) {
             free.insert(offset..offset.saturating_add(len));
         }
+    }
+
+    /// Keeps so many bytes from data.
+    pub(crate) fn keep_for_metadata(&mut self, bytes: u64) {
+        self.kept = self.kept.max(bytes);
+    }
+
+    /// Nothing is promised beyond the groups any more.
+    pub(crate) fn release_kept(&mut self) {
+        self.kept = 0;
     }
 
     pub(crate) fn total(&self) -> u64 {
@@ -106,6 +118,9 @@ impl Engine {
         let want = chunk_len(kind, devices.total());
         let copies = if flags.has(BlockGroupFlags::DUP) { 2 } else { 1 };
         let Some((id, len, starts)) = devices.place(copies, want) else { return Ok(false) };
+        if kind == SpaceKind::Data && devices.unallocated() - len * copies < devices.kept {
+            return Ok(false);
+        }
         let chunks = self.volume.chunks();
         let behind = chunks.last().map_or(MIB, |c| c.logical.end(c.len).0);
         let logical = behind.max(devices.next_logical);

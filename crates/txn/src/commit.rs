@@ -138,6 +138,7 @@ impl Engine {
         let view = self.view.load_full();
         let frozen = Arc::clone(view.running());
         let running = Transaction::new(frozen.generation.next());
+        self.frozen_taken.store(0, Ordering::Relaxed);
         self.frozen_need.store(self.need_of(&frozen), Ordering::Relaxed);
         self.view.store(Arc::new(View::new(
             Arc::clone(&self.store),
@@ -184,6 +185,8 @@ impl Engine {
                 devices.give(stripe.device, stripe.offset, chunk.stripe_bytes());
             }
         }
+        // Whoever asks next says anew what is needed beyond the groups.
+        devices.release_kept();
         drop(devices);
         // The space that this commit freed is reachable from the old roots, as long as a view has
         // them.

@@ -56,6 +56,8 @@ pub struct Engine {
     pub(crate) outstanding: Mutex<Outstanding>,
     /// Metadata that the frozen transaction may still need, in bytes.
     pub(crate) frozen_need: AtomicU64,
+    /// Metadata that the frozen transaction has allocated already.
+    pub(crate) frozen_taken: AtomicU64,
     /// Levels of the highest tree.
     pub(crate) height: AtomicU8,
     pub(crate) pinned: Mutex<VecDeque<(Weak<Roots>, Vec<Extent>)>>,
@@ -110,6 +112,7 @@ impl Engine {
             unborn: Mutex::default(),
             outstanding: Mutex::default(),
             frozen_need: AtomicU64::new(0),
+            frozen_taken: AtomicU64::new(0),
             height: AtomicU8::new(parts.height),
             pinned: Mutex::default(),
             devices: Mutex::new(parts.devices),

@@ -56,6 +56,12 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
+    /// There is a log of fsync, whose content would be lost.
+    #[error(
+        "it was not unmounted cleanly and has an fsync log, which cannot be replayed yet: mount it \
+         with Linux once, or read-only with nologreplay to see the state before the log"
+    )]
+    Log,
     /// The volume lacks something it must have.
     #[error("the volume is malformed: {0}")]
     Malformed(String),

@@ -7,7 +7,8 @@
 //!
 //! # Invariants
 //!
-//! - **P1** need(running + promised) + need(frozen) fits in free metadata less the global reserve.
+//! - **P1** need(running + promised) + need(frozen) fits in free metadata less the global reserve,
+//!   and in half of what the devices have unallocated, which data cannot take meanwhile.
 //! - **P2** Whoever asks holds no handle: asking may commit.
 
 use std::sync::atomic::Ordering;
@@ -142,9 +143,38 @@ impl Engine {
             Urgency::Normal => account.global_reserve,
             Urgency::Frees => account.global_reserve / 8,
         };
-        let need =
-            self.need(items, bytes, account.used) + self.frozen_need.load(Ordering::Relaxed) + kept;
-        need <= account.free()
+        let need = self.need(items, bytes, account.used);
+        let taken = self.frozen_left() + kept;
+        let free = account.free();
+        // Half way there the commit begins in the background, so that nobody has to wait for it.
+        if 2 * need + taken > free && items > 1000 {
+            self.commit_wanted.store(true, Ordering::Relaxed);
+        }
+        need + taken <= free || self.overcommit(need + taken - free)
+    }
+
+    /// What the frozen transaction may still allocate.
+    fn frozen_left(&self) -> u64 {
+        let need = self.frozen_need.load(Ordering::Relaxed);
+        need.saturating_sub(self.frozen_taken.load(Ordering::Relaxed))
+    }
+
+    /// Whether chunks to come can back `excess` bytes more than the metadata groups have: a commit
+    /// adds them as it needs them. Half of what the devices have left is given this way, and kept
+    /// from data as long as it is promised.
+    fn overcommit(&self, excess: u64) -> bool {
+        let copies = self.metadata_copies();
+        let mut devices = self.devices.lock();
+        if excess > devices.unallocated() / copies / 2 {
+            return false;
+        }
+        devices.keep_for_metadata(excess * copies);
+        true
+    }
+
+    fn metadata_copies(&self) -> u64 {
+        let groups = self.space.groups_of(SpaceKind::Metadata);
+        groups.last().map_or(1, |group| u64::from(group.flags().copies()))
     }
 
     /// Bytes of metadata that a commit of so much may allocate before it frees any.

@@ -6,7 +6,7 @@
 //! - **L2** An address whose item is already in the working extent tree is free to others only after
 //!   that item is out again: one round later.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 use buttress_format::{Extent, Generation, Logical, TreeId};
 use buttress_space::{AllocRequest, Outcome, SpaceKind};
@@ -69,6 +69,7 @@ impl NodeAlloc for Ledger<'_> {
             match self.engine.space.allocate(request) {
                 Outcome::Got(extent) => {
                     self.engine.space.commit_used(extent);
+                    self.engine.frozen_taken.fetch_add(size, Ordering::Relaxed);
                     self.moves.insert(extent.start, Move::Born { tree, level });
                     *self.node_delta.entry(tree).or_default() += 1;
                     return Ok(extent.start);
