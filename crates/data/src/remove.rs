@@ -23,13 +23,8 @@ const STEP_ITEMS: usize = 256;
 pub type Removal = ControlFlow<()>;
 
 impl Files {
-    /// Forgets everything dirty, and waits for what is on its way.
-    pub fn forget_dirty(&self, file: &File) {
-        {
-            let mut dirty = file.dirty.lock();
-            self.forget(&mut dirty, 0..u64::MAX);
-        }
-        let _claim = file.claim();
+    /// Forgets everything that waits for writeback; what is on its way goes on.
+    pub fn forget_waiting(&self, file: &File) {
         let mut dirty = file.dirty.lock();
         self.forget(&mut dirty, 0..u64::MAX);
     }
@@ -73,6 +68,7 @@ impl Files {
         }
         let items = (keys.len() + 3 * refs.len() + 2) as u32;
         let cost = Cost { items, bytes: 160 + 64 * refs.len() as u32 };
+        drop(view);
         let reservation = self.engine.reserve(cost, Urgency::Frees)?;
         let handle = self.engine.begin(reservation);
         for key in keys {

@@ -3,13 +3,13 @@
 //!
 //! # Invariants
 //!
-//! - **G1** An inode with dirty data is in the dirty list, or on its way back from it, and the list keeps its
-//!   cell alive.
+//! - **G1** An inode with dirty data is in the dirty list, or on its way back from it, and its cell keeps
+//!   itself alive while it is in it; one that goes leaves the list, and its dirty data is never written.
 //! - **G2** Whoever drains the list also waits for the batches that others took from it.
 //!
 //! # Locks
 //!
-//! Two short locks, one a queue; no cell is dropped under them. `in_flight` is long: shared by whoever
+//! Two short locks, one a queue; no cell is dropped under them that was not going. `in_flight` is long: shared by whoever
 //! writes a batch, taken exclusive for an instant to wait for all of those (G2).
 //!
 //! # Failure
@@ -18,8 +18,7 @@
 //! by the engine. It is logged here because nobody else will hear of it at once.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -44,7 +43,7 @@ const COMMIT_PERIOD: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
 struct DirtyList {
-    cells: VecDeque<(Arc<InodeCell>, Instant)>,
+    cells: VecDeque<(Weak<InodeCell>, Instant)>,
     kicked: bool,
     stop: bool,
 }
@@ -72,9 +71,25 @@ pub(crate) struct Background {
 impl Background {
     /// Lists an inode that was made dirty.
     pub(crate) fn enlist(&self, cell: &Arc<InodeCell>) {
-        if !cell.queued.swap(true, Ordering::AcqRel) {
-            self.dirty.lock().cells.push_back((Arc::clone(cell), Instant::now()));
+        {
+            let mut kept = cell.kept.lock();
+            if kept.is_some() || cell.is_gone() {
+                return;
+            }
+            *kept = Some(Arc::clone(cell));
         }
+        self.dirty.lock().cells.push_back((Arc::downgrade(cell), Instant::now()));
+    }
+
+    /// Takes every cell out of the list of dirty ones.
+    pub(crate) fn drain(&self) -> Vec<Arc<InodeCell>> {
+        let listed = std::mem::take(&mut self.dirty.lock().cells);
+        let cells: Vec<_> = listed.iter().filter_map(|(cell, _)| cell.upgrade()).collect();
+        for cell in &cells {
+            let kept = cell.kept.lock().take();
+            drop(kept);
+        }
+        cells
     }
 
     /// Sends a nameless inode without users to the cleaner.
@@ -108,6 +123,9 @@ impl Background {
                 break;
             }
             let Some((cell, _)) = list.cells.pop_front() else { break };
+            let Some(cell) = cell.upgrade() else { continue };
+            let kept = cell.kept.lock().take();
+            drop(kept);
             bytes += cell.file.dirty_bytes();
             batch.push(cell);
         }
@@ -187,11 +205,8 @@ impl Shared {
     fn write_cells(&self, cells: &[Arc<InodeCell>]) {
         let mut files = Vec::with_capacity(cells.len());
         for cell in cells {
-            cell.queued.store(false, Ordering::Release);
-            if cell.nlink() == 0 && Arc::strong_count(cell) == 1 {
-                // Nobody will ever read it.
-                self.files.forget_dirty(&cell.file);
-            } else {
+            // Of one that is going nothing waits, and nobody will ever read it.
+            if !cell.is_gone() {
                 files.push(&cell.file);
             }
         }
@@ -230,10 +245,7 @@ impl Shared {
 
     /// Writes everything back that is dirty now, and waits for it (G2). Failures stay with the inodes.
     pub(crate) fn write_all(&self) {
-        let cells: Vec<_> = {
-            let mut list = self.background.dirty.lock();
-            list.cells.drain(..).map(|(cell, _)| cell).collect()
-        };
+        let cells = self.background.drain();
         for batch in cells.chunks(BATCH_INODES) {
             self.write_cells(batch);
         }

@@ -4,7 +4,8 @@
 //!
 //! - **C1** At most one cell of an inode has users; the cache hands it to all of them. A cell that goes
 //!   leaves nothing behind that is not in the trees: dirty data keeps its cell alive.
-//! - **C2** The last user of an inode without names hands it to the cleaner.
+//! - **C2** The last user of an inode without names makes it go: its dirty data is forgotten, nobody becomes
+//!   its user again, and when the last reference to its cell drops it is handed to the cleaner.
 //!
 //! # Locks
 //!
@@ -12,19 +13,23 @@
 //! layout or attributes of a file. Several at once only through [`crate::lock_set`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use buttress_data::File;
 use buttress_format::{Ino, InodeItem, Key, Kind, TreeId};
 use buttress_txn::View;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::attr::{Attr, FileKind, InodeId, mode};
 use crate::error::{Error, NameError, Result};
 use crate::shared::Shared;
+use crate::trees;
 
 /// The first index that a directory gives; 0 and 1 stand for `.` and `..` in old volumes.
 const FIRST_INDEX: u64 = 2;
+
+/// In the count of users: the last one has gone, and the last name with him (C2).
+const GONE: u32 = 1 << 31;
 
 /// Whether a directory has a default access control list, as far as anybody looked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,10 +46,15 @@ pub(crate) struct InodeCell {
     pub(crate) read_only_tree: bool,
     pub(crate) file: File,
     pub(crate) lock: RwLock<()>,
-    /// It is in the list of inodes with dirty data.
-    pub(crate) queued: AtomicBool,
+    /// Itself, while it is in the list of inodes with dirty data: the list alone keeps nobody alive, so
+    /// that a cell can leave it from the middle.
+    pub(crate) kept: Mutex<Option<Arc<InodeCell>>>,
+    /// The directory that an empty stand-in for a subvolume is shown in.
+    pub(crate) stub_in: Option<InodeId>,
     /// It is, or was, in the cache; one that never was has nothing to leave.
     pub(crate) entered: AtomicBool,
+    /// How many [`crate::Inode`]s there are of it.
+    users: AtomicU32,
     next_index: AtomicU64,
     default_acl: AtomicU8,
 }
@@ -74,11 +84,58 @@ impl InodeCell {
             read_only_tree,
             file: File::new(id.tree, id.ino, item),
             lock: RwLock::new(()),
-            queued: AtomicBool::new(false),
+            kept: Mutex::new(None),
+            stub_in: None,
             entered: AtomicBool::new(false),
+            users: AtomicU32::new(0),
             next_index: AtomicU64::new(0),
             default_acl: AtomicU8::new(DefaultAcl::Unknown as u8),
         })
+    }
+
+    /// The empty directory that stands where a subvolume is named that is not there: in a snapshot, which
+    /// copies the names of subvolumes and not their content, and where one was deleted. As on Linux, all
+    /// of them have one number, and what they are otherwise they have from their directory.
+    pub(crate) fn stub(dir: &Self) -> Result<Self> {
+        let id = InodeId { tree: dir.tree(), ino: trees::STUB };
+        let above = dir.file.item();
+        let item = InodeItem {
+            nlink: 1,
+            uid: above.uid,
+            gid: above.gid,
+            mode: mode::DIRECTORY | 0o755,
+            atime: above.atime,
+            mtime: above.mtime,
+            ctime: above.ctime,
+            otime: above.otime,
+            ..InodeItem::default()
+        };
+        let mut cell = Self::new(Arc::clone(&dir.shared), id, item, true)?;
+        cell.stub_in = Some(dir.id);
+        Ok(cell)
+    }
+
+    /// Counts one more user; not of an inode that is going (C2).
+    pub(crate) fn join(&self) -> Result<()> {
+        let one_more = |users| (users & GONE == 0).then_some(users + 1);
+        let joined = self.users.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
+        joined.map(drop).map_err(|_| NameError::NotFound.into())
+    }
+
+    /// Counts one user less (C2).
+    pub(crate) fn leave(&self) {
+        let last = self.users.fetch_sub(1, Ordering::AcqRel) == 1;
+        let goes = || self.users.compare_exchange(0, GONE, Ordering::AcqRel, Ordering::Acquire);
+        if last && self.nlink() == 0 && goes().is_ok() {
+            self.shared.files.forget_waiting(&self.file);
+            let kept = self.kept.lock().take();
+            drop(kept);
+        }
+    }
+
+    /// Whether neither a name nor a user leads to it any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.users.load(Ordering::Acquire) & GONE != 0
     }
 
     pub(crate) fn tree(&self) -> TreeId {

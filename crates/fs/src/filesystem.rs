@@ -43,6 +43,7 @@ impl Mounted {
         if shared.read_only_reason().is_some() {
             shared.close();
             shared.stop_threads();
+            shared.background.drain();
             return shared.engine.aborted().map_or(Ok(()), |_| shared.expect_writable());
         }
         let synced = shared.sync();
@@ -74,7 +75,7 @@ impl Filesystem {
     pub fn open(devices: Vec<Arc<dyn Device>>, options: MountOptions) -> Result<Self> {
         let (shared, root_id) = mount::open(devices, options)?;
         let mut mounted = Mounted { shared, root: None, root_id };
-        mounted.root = Some(Inode::new(mounted.shared.cell(root_id)?));
+        mounted.root = Some(mounted.shared.inode(root_id)?);
         Ok(Self { mounted: Arc::new(mounted) })
     }
 
@@ -92,9 +93,9 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// `NotFound`.
+    /// `NotFound`, also for one that has lost its last name and that nobody holds.
     pub fn inode(&self, id: InodeId) -> Result<Inode> {
-        self.shared().cell(id).map(Inode::new)
+        self.shared().inode(id)
     }
 
     /// Follows a path from the root, names only: no symbolic link is followed, `.` and `..` are understood.

@@ -1,5 +1,4 @@
 //! One file, directory or other object of a mounted volume.
-
 //!
 //! The operations are in `ops`, one file each.
 
@@ -7,13 +6,14 @@ use std::sync::Arc;
 
 use crate::attr::{Attr, FileKind, InodeId};
 use crate::cell::InodeCell;
+use crate::error::Result;
 use crate::shared::Shared;
 
 /// One file, directory or other object. Cheap to clone.
 ///
 /// As long as one clone lives, the content lives, even when the last name is gone; the last drop
 /// of a nameless inode deletes it.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Inode {
     pub(crate) cell: Arc<InodeCell>,
 }
@@ -69,9 +69,24 @@ pub enum FallocateMode {
 /// No path goes deeper: what does is a loop, made by damage.
 pub(crate) const DEPTH_MAX: usize = 4096;
 
+impl Clone for Inode {
+    fn clone(&self) -> Self {
+        self.cell.join().expect("it has a user, so it is not going");
+        Self { cell: Arc::clone(&self.cell) }
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        self.cell.leave();
+    }
+}
+
 impl Inode {
-    pub(crate) fn new(cell: Arc<InodeCell>) -> Self {
-        Self { cell }
+    /// Makes one more user of a cell; `NotFound` when its last one has gone, and its last name too.
+    pub(crate) fn new(cell: Arc<InodeCell>) -> Result<Self> {
+        cell.join()?;
+        Ok(Self { cell })
     }
 
     /// Which inode this is.

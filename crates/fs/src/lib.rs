@@ -74,5 +74,6 @@ pub use error::{Error, ErrorKind, NameError, Result};
 pub use filesystem::Filesystem;
 pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};
 pub use make::{MakeOptions, MakeReport};
+pub use ops::KeepingTimes;
 pub use options::{Atime, MountOptions};
 pub use statfs::{Info, StatFs, SubvolumeInfo};

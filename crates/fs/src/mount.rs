@@ -65,9 +65,9 @@ fn top(shared: &Shared, view: &View, tree: TreeId) -> Result<InodeId> {
 
 fn default_subvolume(view: &View) -> Result<TreeId> {
     let Some(entry) = names::find(view, ROOT_TREE_DIR, b"default")? else { return Ok(TreeId::FS) };
-    Ok(match names::target(ROOT_TREE_DIR, &entry)? {
+    Ok(match names::target(view, ROOT_TREE_DIR, &entry)? {
         Target::Subvolume(tree) => tree,
-        Target::Inode(_) => TreeId::FS,
+        Target::Inode(_) | Target::Stub => TreeId::FS,
     })
 }
 
@@ -76,9 +76,10 @@ fn walk(shared: &Shared, view: &View, path: &[u8]) -> Result<InodeId> {
     let mut at = top(shared, view, TreeId::FS)?;
     for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
         let entry = names::find(view, at, name)?.ok_or(NameError::NotFound)?;
-        at = match names::target(at, &entry)? {
+        at = match names::target(view, at, &entry)? {
             Target::Inode(id) => id,
             Target::Subvolume(tree) => top(shared, view, tree)?,
+            Target::Stub => return Err(NameError::NotFound.into()),
         };
     }
     if at.ino != shared.tree_info(view, at.tree)?.root_dir {

@@ -16,6 +16,7 @@ use buttress_txn::View;
 use crate::attr::{FileKind, InodeId};
 use crate::batch::{Batch, Change, Current, NOW, entry_len};
 use crate::error::{Error, NameError, Result};
+use crate::trees;
 
 /// Bytes of a node that no item can have: its header, and the item's own head.
 const NODE_OVERHEAD: usize = 101 + 25;
@@ -56,20 +57,26 @@ pub(crate) fn find(view: &View, dir: InodeId, name: &[u8]) -> Result<Option<DirE
     Ok(entries.into_iter().find(|entry| entry.name == name))
 }
 
-/// What an entry leads to: an inode of the same tree, or a subvolume.
+/// What an entry leads to: an inode of the same tree, a subvolume, or one that is not here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Inode(InodeId),
     Subvolume(TreeId),
+    Stub,
 }
 
 /// Reads an entry's location.
-pub(crate) fn target(dir: InodeId, entry: &DirEntry) -> Result<Target> {
+pub(crate) fn target(view: &View, dir: InodeId, entry: &DirEntry) -> Result<Target> {
     match entry.location.kind {
         Kind::INODE_ITEM => {
             Ok(Target::Inode(InodeId { tree: dir.tree, ino: Ino(entry.location.objectid) }))
         }
-        Kind::ROOT_ITEM => Ok(Target::Subvolume(TreeId(entry.location.objectid))),
+        Kind::ROOT_ITEM => {
+            let tree = TreeId(entry.location.objectid);
+            // The root tree has one entry, for the default subvolume, which has its name elsewhere.
+            let here = dir.tree == TreeId::ROOT || trees::is_here(view, tree, dir, &entry.name)?;
+            Ok(if here { Target::Subvolume(tree) } else { Target::Stub })
+        }
         _ => Err(Error::Item {
             tree: dir.tree,
             ino: dir.ino,

@@ -9,6 +9,7 @@
 
 mod content;
 mod create;
+mod keeping_times;
 mod link;
 mod lookup;
 mod readdir;
@@ -18,4 +19,5 @@ mod symlink;
 mod unlink;
 mod xattr;
 
+pub use keeping_times::KeepingTimes;
 pub(crate) use xattr::{attribute as xattr_item, key as xattr_key, read as xattr_read};

@@ -12,6 +12,7 @@ use crate::attr::InodeId;
 use crate::background::Background;
 use crate::cell::InodeCell;
 use crate::error::{Error, NameError, Result};
+use crate::inode::Inode;
 use crate::inode_cache::{Entered, InodeCache};
 use crate::inode_refs::RefLimits;
 use crate::names::item_len_max;
@@ -100,7 +101,12 @@ impl Shared {
         Ok(info)
     }
 
-    /// The cell of an inode that has a name, or a user.
+    /// Makes one more user of an inode that has a name, or a user.
+    pub(crate) fn inode(self: &Arc<Self>, id: InodeId) -> Result<Inode> {
+        Inode::new(self.cell(id)?)
+    }
+
+    /// The cell of an inode that has a name, or had a user a moment ago.
     pub(crate) fn cell(self: &Arc<Self>, id: InodeId) -> Result<Arc<InodeCell>> {
         loop {
             let seen = match self.cache.find(id) {

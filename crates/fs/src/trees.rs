@@ -9,6 +9,9 @@ use parking_lot::RwLock;
 use crate::attr::InodeId;
 use crate::error::{Error, NameError, Result};
 
+/// The number of every directory that stands for a subvolume that is not there.
+pub(crate) const STUB: Ino = Ino(2);
+
 /// What is remembered of a subvolume while the volume is mounted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TreeInfo {
@@ -54,6 +57,14 @@ pub(crate) fn place(view: &View, tree: TreeId) -> Result<Option<(InodeId, Vec<u8
     let Some((key, item)) = view.at_or_after(TreeId::ROOT, &low, &high)? else { return Ok(None) };
     let place = RootRef::parse(&item).map_err(|source| damaged(tree, source))?;
     Ok(Some((InodeId { tree: TreeId(key.offset), ino: place.dirid }, place.name)))
+}
+
+/// Whether a subvolume has its name, this one, in this directory; a snapshot has the entry and not the name.
+pub(crate) fn is_here(view: &View, tree: TreeId, dir: InodeId, name: &[u8]) -> Result<bool> {
+    let key = Key::new(dir.tree.0, Kind::ROOT_REF, tree.0);
+    let Some(item) = view.get(TreeId::ROOT, &key)? else { return Ok(false) };
+    let place = RootRef::parse(&item).map_err(|source| damaged(tree, source))?;
+    Ok(place.dirid == dir.ino && place.name == name)
 }
 
 /// The subvolumes that have their names in this one.

@@ -15,7 +15,10 @@ const DAY: i64 = 86_400;
 /// Buffer of a copy within the volume.
 const COPY_BYTES: usize = 1 << 20;
 
-fn changed(item: &mut InodeItem) {
+/// What a change of content does to the times of the inode.
+pub(super) type Stamp = fn(&mut InodeItem);
+
+pub(super) fn changed(item: &mut InodeItem) {
     let stamp = now();
     item.mtime = stamp;
     item.ctime = stamp;
@@ -60,7 +63,11 @@ impl Inode {
     ///
     /// `NoSpace` now, not later; `FileTooBig`, `ReadOnly`.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize> {
-        self.writing(|| self.shared().files.write(&self.cell.file, offset, data, changed))?;
+        self.write_stamped(offset, data, changed)
+    }
+
+    pub(super) fn write_stamped(&self, offset: u64, data: &[u8], stamp: Stamp) -> Result<usize> {
+        self.writing(|| self.shared().files.write(&self.cell.file, offset, data, stamp))?;
         Ok(data.len())
     }
 
@@ -71,11 +78,20 @@ impl Inode {
     ///
     /// Those of [`Inode::write_at`], and `Io`.
     pub fn write_direct(&self, offset: u64, data: &[u8]) -> Result<usize> {
+        self.write_direct_stamped(offset, data, changed)
+    }
+
+    pub(super) fn write_direct_stamped(
+        &self,
+        offset: u64,
+        data: &[u8],
+        stamp: Stamp,
+    ) -> Result<usize> {
         let files = &self.shared().files;
         if !files.is_aligned(offset, data.len()) {
-            return self.write_at(offset, data);
+            return self.write_stamped(offset, data, stamp);
         }
-        self.writing(|| files.write_through(&self.cell.file, offset, data, changed))?;
+        self.writing(|| files.write_through(&self.cell.file, offset, data, stamp))?;
         Ok(data.len())
     }
 
@@ -140,6 +156,16 @@ impl Inode {
     ///
     /// `NoSpace`, `Invalid` for anything but a regular file.
     pub fn fallocate(&self, offset: u64, len: u64, mode: FallocateMode) -> Result<()> {
+        self.fallocate_stamped(offset, len, mode, changed)
+    }
+
+    pub(super) fn fallocate_stamped(
+        &self,
+        offset: u64,
+        len: u64,
+        mode: FallocateMode,
+        stamp: Stamp,
+    ) -> Result<()> {
         if len == 0 {
             return Err(Error::invalid("an empty range"));
         }
@@ -147,12 +173,12 @@ impl Inode {
         let files = &self.shared().files;
         self.writing(|| match mode {
             FallocateMode::Allocate { keep_size } => {
-                files.allocate_range(&cell.file, offset, len, keep_size, changed)
+                files.allocate_range(&cell.file, offset, len, keep_size, stamp)
             }
-            FallocateMode::PunchHole => files.punch_hole(&cell.file, offset, len, changed),
+            FallocateMode::PunchHole => files.punch_hole(&cell.file, offset, len, stamp),
             FallocateMode::ZeroRange { keep_size } => {
-                files.punch_hole(&cell.file, offset, len, changed)?;
-                files.allocate_range(&cell.file, offset, len, keep_size, changed)
+                files.punch_hole(&cell.file, offset, len, stamp)?;
+                files.allocate_range(&cell.file, offset, len, keep_size, stamp)
             }
         })
     }
@@ -191,6 +217,16 @@ impl Inode {
         target_offset: u64,
         len: u64,
     ) -> Result<u64> {
+        self.copy_range_stamped(offset, (target, target_offset), len, changed)
+    }
+
+    pub(super) fn copy_range_stamped(
+        &self,
+        offset: u64,
+        (target, target_offset): (&Self, u64),
+        len: u64,
+        stamp: Stamp,
+    ) -> Result<u64> {
         self.cell.expect_regular()?;
         target.cell.expect_regular()?;
         if self.id() == target.id() && offset.abs_diff(target_offset) < len {
@@ -204,7 +240,7 @@ impl Inode {
             if read == 0 {
                 break;
             }
-            target.write_at(target_offset + done, &buf[..read])?;
+            target.write_stamped(target_offset + done, &buf[..read], stamp)?;
             done += read as u64;
         }
         Ok(done)

@@ -70,12 +70,13 @@ impl Inode {
         let mut batch = Batch::new(dir.tree());
         let made = self.prepare(&view, &plan, &mut batch, 0)?;
         batch.set(orphan::key(made.id.ino), Change::Bytes(Vec::new()));
+        drop(view);
         let reservation = self.shared().engine.reserve(batch.cost(1), Urgency::Normal)?;
         let handle = self.shared().engine.begin(reservation);
         let cell = made.enter(self, handle.generation())?;
         batch.apply(&handle);
         cell.file.update(&handle, |_| ());
-        Ok(Self::new(cell))
+        Self::new(cell)
     }
 
     pub(super) fn make(&self, name: &[u8], plan: &Plan<'_>) -> Result<Self> {
@@ -98,6 +99,7 @@ impl Inode {
         batch.add_name(&view, dir.ino(), index, entry, limits.item_len_max)?;
         batch.add_first_ref(made.id.ino, dir.ino(), index, name);
         let stamp = made.item.otime;
+        drop(view);
         let reservation = shared.engine.reserve(batch.cost(2), Urgency::Normal)?;
         let handle = shared.engine.begin(reservation);
         let cell = made.enter(self, handle.generation())?;
@@ -108,7 +110,7 @@ impl Inode {
             item.mtime = stamp;
             item.ctime = stamp;
         });
-        Ok(Self::new(cell))
+        Self::new(cell)
     }
 
     /// Works out the inode, and gathers the items it has besides its own and its name's.

@@ -48,6 +48,7 @@ impl Inode {
             batch.set(orphan::key(cell.ino()), Change::Delete);
         }
         let stamp = now();
+        drop(view);
         let reservation = shared.engine.reserve(batch.cost(2), Urgency::Normal)?;
         let handle = shared.engine.begin(reservation);
         batch.apply(&handle);

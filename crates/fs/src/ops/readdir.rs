@@ -8,6 +8,7 @@ use crate::attr::{FileKind, InodeId};
 use crate::error::Result;
 use crate::inode::{DirEntry, Inode};
 use crate::names::{self, Target};
+use crate::trees;
 
 impl Inode {
     /// Lists the names behind `cookie` (0 for all) in the order of their creation, until `visit` breaks.
@@ -32,11 +33,14 @@ impl Inode {
         for found in view.range(id.tree, low, high) {
             let (key, item) = found?;
             for entry in names::parse(id.tree, id.ino, &item)? {
-                let (target, kind) = match names::target(id, &entry)? {
+                let (target, kind) = match names::target(&view, id, &entry)? {
                     Target::Inode(target) => (target, names::kind(&entry)),
                     Target::Subvolume(tree) => {
                         let Ok(info) = self.shared().tree_info(&view, tree) else { continue };
                         (InodeId { tree, ino: info.root_dir }, Some(FileKind::Directory))
+                    }
+                    Target::Stub => {
+                        (InodeId { tree: id.tree, ino: trees::STUB }, Some(FileKind::Directory))
                     }
                 };
                 let Some(kind) = kind else { continue };

@@ -23,6 +23,7 @@ use crate::names::{self, Target};
 
 /// One side of a rename.
 struct Side<'a> {
+    of: &'a Inode,
     dir: &'a Arc<InodeCell>,
     name: &'a [u8],
 }
@@ -32,10 +33,14 @@ impl Side<'_> {
         names::find(view, self.dir.id, self.name)
     }
 
-    fn cell(&self, entry: &DirEntry) -> Result<Arc<InodeCell>> {
-        match names::target(self.dir.id, entry)? {
-            Target::Inode(id) => self.dir.shared.cell(id),
-            Target::Subvolume(_) => Err(Error::unsupported("renaming a subvolume")),
+    /// The inode behind an entry; nothing when the entry is no longer what the name leads to.
+    fn inode(&self, entry: &DirEntry) -> Result<Option<Inode>> {
+        match names::target(&self.dir.shared.engine.view(), self.dir.id, entry)? {
+            Target::Inode(id) => match self.dir.shared.inode(id) {
+                Err(Error::Name(NameError::NotFound)) if self.of.is_moved_on(entry)? => Ok(None),
+                found => found.map(Some),
+            },
+            Target::Subvolume(_) | Target::Stub => Err(Error::unsupported("renaming a subvolume")),
         }
     }
 }
@@ -53,8 +58,8 @@ impl Inode {
     /// itself.
     pub fn rename(&self, old: &[u8], target: &Self, new: &[u8], flags: RenameFlags) -> Result<()> {
         names::check_name(new)?;
-        let source = Side { dir: &self.cell, name: old };
-        let target = Side { dir: &target.cell, name: new };
+        let source = Side { of: self, dir: &self.cell, name: old };
+        let target = Side { of: target, dir: &target.cell, name: new };
         for side in [&source, &target] {
             side.dir.expect_dir()?;
             side.dir.expect_writable()?;
@@ -68,13 +73,22 @@ impl Inode {
             let view = self.shared().engine.view();
             let (from, to) = (source.find(&view)?, target.find(&view)?);
             drop(view);
-            let moved = source.cell(from.as_ref().ok_or(NameError::NotFound)?)?;
-            let replaced = to.as_ref().map(|entry| target.cell(entry)).transpose()?;
+            // Users of their own: dropped behind the locks, and perhaps the last ones.
+            let Some(moved) = source.inode(from.as_ref().ok_or(NameError::NotFound)?)? else {
+                continue;
+            };
+            let replaced = match &to {
+                None => None,
+                Some(entry) => match target.inode(entry)? {
+                    None => continue,
+                    found => found,
+                },
+            };
+            let (moved, replaced) = (&moved.cell, replaced.as_ref().map(|inode| &inode.cell));
             if across {
-                check_ways(&source, &target, &moved, replaced.as_ref(), flags)?;
+                check_ways(&source, &target, moved, replaced, flags)?;
             }
-            let _locks =
-                LockSet::new([Some(source.dir), Some(target.dir), Some(&moved), replaced.as_ref()]);
+            let _locks = LockSet::new([Some(source.dir), Some(target.dir), Some(moved), replaced]);
             let view = self.shared().engine.view();
             if location(source.find(&view)?.as_ref()) != location(from.as_ref())
                 || location(target.find(&view)?.as_ref()) != location(to.as_ref())
@@ -82,11 +96,11 @@ impl Inode {
                 continue;
             }
             target.dir.expect_linked()?;
-            let Some(replaced) = &replaced else {
+            let Some(replaced) = replaced else {
                 if flags.exchange {
                     return Err(NameError::NotFound.into());
                 }
-                return move_name(&view, &source, &target, &moved, None);
+                return move_name(view, &source, &target, moved, None);
             };
             if flags.no_replace {
                 return Err(NameError::Exists.into());
@@ -95,10 +109,10 @@ impl Inode {
                 return Ok(());
             }
             if flags.exchange {
-                return exchange(&view, &source, &target, &moved, replaced);
+                return exchange(view, &source, &target, moved, replaced);
             }
-            check_replaceable(&view, &moved, replaced)?;
-            return move_name(&view, &source, &target, &moved, Some(replaced));
+            check_replaceable(&view, moved, replaced)?;
+            return move_name(view, &source, &target, moved, Some(replaced));
         }
     }
 }
@@ -151,7 +165,7 @@ fn check_way(moved: &Arc<InodeCell>, dir: &Arc<InodeCell>) -> Result<()> {
 }
 
 fn move_name(
-    view: &View,
+    view: Arc<View>,
     source: &Side<'_>,
     target: &Side<'_>,
     moved: &Arc<InodeCell>,
@@ -161,14 +175,15 @@ fn move_name(
     let mut batch = Batch::new(source.dir.tree());
     let mut last = false;
     if let Some(replaced) = replaced {
-        let index = batch.remove_ref(view, replaced.ino(), target.dir.ino(), target.name)?;
-        batch.remove_name(view, target.dir.ino(), index, target.name)?;
+        let index = batch.remove_ref(&view, replaced.ino(), target.dir.ino(), target.name)?;
+        batch.remove_name(&view, target.dir.ino(), index, target.name)?;
         last = drop_name(replaced, &mut batch);
     }
-    take(view, source, moved, &mut batch)?;
-    give(view, target, moved, &mut batch)?;
+    take(&view, source, moved, &mut batch)?;
+    give(&view, target, moved, &mut batch)?;
     let stamp = now();
     let urgency = if replaced.is_some() { Urgency::Frees } else { Urgency::Normal };
+    drop(view);
     let reservation = shared.engine.reserve(batch.cost(4), urgency)?;
     let handle = shared.engine.begin(reservation);
     batch.apply(&handle);
@@ -195,7 +210,7 @@ fn move_name(
 }
 
 fn exchange(
-    view: &View,
+    view: Arc<View>,
     source: &Side<'_>,
     target: &Side<'_>,
     first: &Arc<InodeCell>,
@@ -203,11 +218,12 @@ fn exchange(
 ) -> Result<()> {
     let shared = &source.dir.shared;
     let mut batch = Batch::new(source.dir.tree());
-    take(view, source, first, &mut batch)?;
-    take(view, target, second, &mut batch)?;
-    give(view, target, first, &mut batch)?;
-    give(view, source, second, &mut batch)?;
+    take(&view, source, first, &mut batch)?;
+    take(&view, target, second, &mut batch)?;
+    give(&view, target, first, &mut batch)?;
+    give(&view, source, second, &mut batch)?;
     let stamp = now();
+    drop(view);
     let reservation = shared.engine.reserve(batch.cost(4), Urgency::Normal)?;
     let handle = shared.engine.begin(reservation);
     batch.apply(&handle);

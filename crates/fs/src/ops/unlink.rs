@@ -1,7 +1,5 @@
 //! Taking names away.
 
-use std::sync::Arc;
-
 use buttress_format::{DirEntry, Key, Kind};
 use buttress_txn::{Urgency, View};
 
@@ -42,22 +40,27 @@ impl Inode {
         loop {
             let found = names::find(&shared.engine.view(), dir.id, name)?;
             let entry = found.ok_or(NameError::NotFound)?;
-            let cell = self.entry_cell(&entry, directory)?;
-            let _locks = LockSet::new([Some(dir), Some(&cell), None, None]);
-            let view = shared.engine.view();
-            let still = names::find(&view, dir.id, name)?;
-            if still.is_none_or(|still| still.location != entry.location) {
+            // A user of its own: dropped behind the locks, and perhaps the last one.
+            let inode = match self.entry_inode(&entry, directory) {
+                Err(Error::Name(NameError::NotFound)) if self.is_moved_on(&entry)? => continue,
+                found => found?,
+            };
+            let cell = &inode.cell;
+            let _locks = LockSet::new([Some(dir), Some(cell), None, None]);
+            if self.is_moved_on(&entry)? {
                 // Renamed or replaced before the locks were ours.
                 continue;
             }
-            if directory && !is_empty(&view, &cell)? {
+            let view = shared.engine.view();
+            if directory && !is_empty(&view, cell)? {
                 return Err(NameError::NotEmpty.into());
             }
             let mut batch = Batch::new(dir.tree());
             let index = batch.remove_ref(&view, cell.ino(), dir.ino(), name)?;
             batch.remove_name(&view, dir.ino(), index, name)?;
-            let last = drop_name(&cell, &mut batch);
+            let last = drop_name(cell, &mut batch);
             let stamp = now();
+            drop(view);
             let reservation = shared.engine.reserve(batch.cost(2), Urgency::Frees)?;
             let handle = shared.engine.begin(reservation);
             batch.apply(&handle);
@@ -75,19 +78,19 @@ impl Inode {
     }
 
     /// The inode behind an entry that is to go.
-    fn entry_cell(&self, entry: &DirEntry, directory: bool) -> Result<Arc<InodeCell>> {
-        let id = match names::target(self.id(), entry)? {
+    fn entry_inode(&self, entry: &DirEntry, directory: bool) -> Result<Self> {
+        let id = match names::target(&self.shared().engine.view(), self.id(), entry)? {
             Target::Inode(id) => id,
-            Target::Subvolume(_) if directory => {
+            Target::Subvolume(_) | Target::Stub if directory => {
                 return Err(Error::unsupported("removing a subvolume by rmdir"));
             }
-            Target::Subvolume(_) => return Err(NameError::IsDir.into()),
+            Target::Subvolume(_) | Target::Stub => return Err(NameError::IsDir.into()),
         };
-        let cell = self.shared().cell(id)?;
-        match (cell.kind == FileKind::Directory, directory) {
+        let inode = self.shared().inode(id)?;
+        match (inode.kind() == FileKind::Directory, directory) {
             (true, false) => Err(NameError::IsDir.into()),
             (false, true) => Err(NameError::NotDir.into()),
-            _ => Ok(cell),
+            _ => Ok(inode),
         }
     }
 }

@@ -121,6 +121,7 @@ impl Inode {
         let rest = if entries.is_empty() { Change::Delete } else { Change::Names(entries) };
         batch.set(key(cell.ino(), name), rest);
         let urgency = if present { Urgency::Normal } else { Urgency::Frees };
+        drop(view);
         let reservation = shared.engine.reserve(batch.cost(1), urgency)?;
         let handle = shared.engine.begin(reservation);
         batch.apply(&handle);

@@ -5,7 +5,7 @@ use buttress_fs::{
 };
 
 use crate::checker::check;
-use crate::volume::{content, file_with, list, memory, mount, mount_with};
+use crate::volume::{content, file_with, list, memory, mount, mount_with, pattern};
 
 fn name_error<T: std::fmt::Debug>(result: buttress_fs::Result<T>) -> NameError {
     match result.expect_err("a refusal").kind() {
@@ -287,4 +287,35 @@ fn listings_are_stable() {
     stays.sort();
     stays.dedup();
     assert_eq!(stays.len(), 300);
+}
+
+/// A dirty file that loses its name is there as long as somebody holds it, and not a moment longer: it is
+/// not written out first, and nobody finds it again by its number.
+#[test]
+fn nameless_inodes_go_with_their_last_user() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let file = file_with(&fs.root(), "file", &pattern(1, 300_000));
+    let (id, free) = (file.id(), fs.statfs().expect("sizes").blocks_free);
+    fs.root().unlink(b"file").expect("unlink");
+    let second = fs.inode(id).expect("it is held");
+    drop(file);
+    assert_eq!(content(&second), pattern(1, 300_000));
+    drop(second);
+    assert_eq!(name_error(fs.inode(id)), NameError::NotFound);
+    assert!(fs.statfs().expect("sizes").blocks_free > free, "what it was promised came back");
+
+    // The same for one that another takes the name of, and for one that never had a name.
+    let id = file_with(&fs.root(), "old", &pattern(2, 300_000)).id();
+    file_with(&fs.root(), "new", &pattern(3, 300_000));
+    fs.root().rename(b"new", &fs.root(), b"old", RenameFlags::default()).expect("rename");
+    assert_eq!(name_error(fs.inode(id)), NameError::NotFound);
+    let unnamed = fs.root().tmpfile(0o600, 0, 0).expect("a file");
+    unnamed.write_at(0, &pattern(4, 100_000)).expect("write");
+    let id = unnamed.id();
+    drop(unnamed);
+    assert_eq!(name_error(fs.inode(id)), NameError::NotFound);
+    assert_eq!(content(&fs.resolve("old").expect("file")), pattern(3, 300_000));
+    fs.close().expect("closed");
+    check(&device);
 }
