@@ -54,7 +54,8 @@ impl fuser::Filesystem for Door {
             }
         }
         if self.options.writeback_cache {
-            let _ = config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE);
+            let wanted = InitFlags::FUSE_WRITEBACK_CACHE;
+            self.options.writeback_cache = config.add_capabilities(wanted).is_ok();
         }
         let _ = config.set_max_write(REQUEST_LEN_MAX);
         if let Err(largest) = config.set_max_readahead(self.options.read_ahead_kib << 10) {
@@ -81,9 +82,9 @@ impl fuser::Filesystem for Door {
         });
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
         let _duty = self.crew.duty(Kind::Meta);
-        match self.guarded("getattr", ino.0, || Door::getattr(self, ino.0)) {
+        match self.guarded("getattr", ino.0, || Door::getattr(self, ino.0, fh.is_some())) {
             Ok(attr) => reply.attr(&VALID, &attr),
             Err(errno) => reply.error(errno),
         }

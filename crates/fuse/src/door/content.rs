@@ -111,12 +111,20 @@ impl Door {
         }
         let is_direct = !how.contains(WriteFlags::FUSE_WRITE_CACHE);
         let flags = oflags(flags);
-        let written = if is_direct && flags.contains(OFlags::DIRECT) {
-            node.inode.write_direct(offset, data)
-        } else {
-            node.inode.write_at(offset, data)
+        let past_cache = is_direct && flags.contains(OFlags::DIRECT);
+        // With its write-back cache on, the kernel stamps files itself, for direct writes too, and
+        // sends the stamps as attributes, before the pages or after them.
+        let written = match (past_cache, self.options.writeback_cache) {
+            (true, true) => node.inode.keeping_times().write_direct(offset, data),
+            (false, true) => node.inode.keeping_times().write_at(offset, data),
+            (true, false) => node.inode.write_direct(offset, data),
+            (false, false) => node.inode.write_at(offset, data),
         };
-        let written = written.map_err(refuse)?;
+        let written = written.map_err(refuse).inspect_err(|errno| {
+            if !is_direct {
+                self.remember_failed_write(id, &node, *errno);
+            }
+        })?;
         // Page-cache writes of such a file are followed by an fsync; direct ones by nothing.
         if is_direct && flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
             node.inode.sync().map_err(refuse)?;
@@ -148,7 +156,12 @@ impl Door {
             (ZERO_RANGE, _) => FallocateMode::ZeroRange { keep_size },
             _ => return Err(Errno::EOPNOTSUPP),
         };
-        self.node(id)?.inode.fallocate(offset, len, how).map_err(refuse)
+        let node = self.node(id)?;
+        let done = match self.options.writeback_cache {
+            true => node.inode.keeping_times().fallocate(offset, len, how),
+            false => node.inode.fallocate(offset, len, how),
+        };
+        done.map_err(refuse)
     }
 
     /// Answers `lseek`, which the kernel asks for data and holes only.
@@ -168,7 +181,11 @@ impl Door {
         let (source, target) = (self.node(from.0)?, self.node(to.0)?);
         // The answer has 32 bits; whole sectors keep the rest of a large copy aligned.
         let len = len.min(1 << 30);
-        let copied = source.inode.copy_range(from.1, &target.inode, to.1, len).map_err(refuse)?;
+        let copied = match self.options.writeback_cache {
+            true => target.inode.keeping_times().copy_from(to.1, &source.inode, from.1, len),
+            false => source.inode.copy_range(from.1, &target.inode, to.1, len),
+        };
+        let copied = copied.map_err(refuse)?;
         Ok(u32::try_from(copied).expect("no more is copied than was asked for"))
     }
 }

@@ -1,0 +1,68 @@
+//! Changes of content that leave the times alone.
+//!
+//! # Place
+//!
+//! For a door whose other side stamps files itself and sends the stamps as attributes, as a kernel with
+//! a write-back cache does. Its writes come long after the program's, and before or after the stamps:
+//! stamped here, they would carry the time of the flush.
+
+use crate::error::Result;
+use crate::inode::{FallocateMode, Inode};
+
+/// An inode whose content is changed without changing its times; see [`Inode::keeping_times`].
+#[derive(Clone, Copy, Debug)]
+pub struct KeepingTimes<'a> {
+    inode: &'a Inode,
+}
+
+impl Inode {
+    /// The same inode, to a caller that sets its times itself.
+    #[must_use]
+    pub fn keeping_times(&self) -> KeepingTimes<'_> {
+        KeepingTimes { inode: self }
+    }
+}
+
+impl KeepingTimes<'_> {
+    /// As [`Inode::write_at`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn write_at(self, offset: u64, data: &[u8]) -> Result<usize> {
+        self.inode.write_stamped(offset, data, |_| {})
+    }
+
+    /// As [`Inode::write_direct`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn write_direct(self, offset: u64, data: &[u8]) -> Result<usize> {
+        self.inode.write_direct_stamped(offset, data, |_| {})
+    }
+
+    /// As [`Inode::fallocate`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn fallocate(self, offset: u64, len: u64, mode: FallocateMode) -> Result<()> {
+        self.inode.fallocate_stamped(offset, len, mode, |_| {})
+    }
+
+    /// Fills a range of this inode from another, as [`Inode::copy_range`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn copy_from(
+        self,
+        offset: u64,
+        source: &Inode,
+        source_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        source.copy_range_stamped(source_offset, (self.inode, offset), len, |_| {})
+    }
+}
