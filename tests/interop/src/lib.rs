@@ -9,5 +9,6 @@
 
 pub mod linux;
 pub mod manifest;
+pub mod program;
 pub mod sample;
 pub mod scratch;

@@ -1,6 +1,6 @@
 //! Opening images through the library.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use buttress_block::{Device, FileDevice, OpenOptions};
@@ -49,4 +49,9 @@ pub(crate) fn close(filesystem: Filesystem) {
     if let Err(error) = filesystem.close() {
         panic!("the volume does not close: {error}");
     }
+}
+
+/// Opens one image for writing, without looking at what is in it.
+pub(crate) fn try_device(path: &Path) -> std::result::Result<FileDevice, String> {
+    FileDevice::open(path, OpenOptions::WRITE).map_err(|error| error.to_string())
 }
