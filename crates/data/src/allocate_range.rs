@@ -160,6 +160,7 @@ impl Files {
         if !self.options.no_holes {
             self.fill_growth(&view, file, part, &mut edits)?;
         }
+        drop(view);
         let reservation = self.engine.reserve(edits.cost(), Urgency::Normal)?;
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, file);

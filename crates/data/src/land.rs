@@ -46,6 +46,7 @@ impl Files {
                 body: Body::Inline(content),
             },
         );
+        drop(view);
         let reservation = self.reserve(edits.cost())?;
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, file);
@@ -131,6 +132,7 @@ impl Files {
             cost.items += 2;
             cost.bytes = cost.bytes.saturating_add(part.sums.len() as u32);
         }
+        drop(view);
         let reservation = self.reserve(cost)?;
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, file);

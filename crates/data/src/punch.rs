@@ -67,6 +67,7 @@ impl Files {
                 }
                 self.fill_growth(&view, file, &(at..to), &mut edits)?;
             }
+            drop(view);
             let reservation = self.engine.reserve(edits.cost(), Urgency::Frees)?;
             let handle = self.engine.begin(reservation);
             let bytes = edits.apply(&handle, file);

@@ -110,6 +110,7 @@ impl Files {
                     &mut edits,
                 )?;
             }
+            drop(view);
             let reservation = self.engine.reserve(edits.cost(), Urgency::Frees)?;
             let handle = self.engine.begin(reservation);
             let bytes = edits.apply(&handle, file);
