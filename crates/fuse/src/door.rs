@@ -13,6 +13,10 @@
 //! - **D2** What the kernel may remember is true for as long as it may: the volume changes through
 //!   this mount alone, so a time limit on attributes and names exists only because the protocol
 //!   wants one.
+//! - **D3** A program that goes on writing to a file learns that its writes fail, also when they are
+//!   gathered in the kernel's cache. The kernel alone would tell it when it closes the file, and a
+//!   program that fills the disk until it is told would never end. So the kernel is told to ask for
+//!   the attributes before the next write, and the answer to that is the error.
 
 mod content;
 mod flags;
@@ -21,12 +25,12 @@ mod names;
 mod xattr;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use buttress_fs::{Attr, Error, ErrorKind, Filesystem, Ino, Inode, InodeId, NameError, TreeId};
-use fuser::{Errno, FileAttr, Generation};
+use fuser::{Errno, FileAttr, Generation, INodeNo, Notifier};
 
 use crate::crew::Crew;
 use crate::node::{Nodes, Place};
@@ -34,6 +38,9 @@ use crate::{Options, acl, attr, errno};
 
 /// How long the kernel may believe what it was told (D2).
 pub(crate) const VALID: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Where the kernel forgets a file's pages from: nowhere, for a negative offset.
+const ATTRIBUTES_ONLY: i64 = -1;
 
 /// What a handler gives its dispatcher.
 pub(crate) type Answer<T> = Result<T, Errno>;
@@ -44,6 +51,8 @@ pub(crate) struct Door {
     fs: Filesystem,
     nodes: Nodes<Arc<Node>>,
     pub(crate) crew: Arc<Crew>,
+    /// Set when the session is there.
+    kernel: Arc<OnceLock<Notifier>>,
     pub(crate) options: Options,
 }
 
@@ -54,6 +63,8 @@ pub(crate) struct Node {
     /// Set once it is known that no file capabilities are attached: the kernel asks before the
     /// first write to each file.
     no_capability: AtomicBool,
+    /// Why a write from the kernel's cache failed, until a writer is told (D3).
+    failed_write: AtomicI32,
     /// Whether a directory has a default list, once that was asked.
     default_list: AtomicU8,
 }
@@ -71,10 +82,15 @@ pub(crate) struct Entry {
 
 impl Door {
     /// Opens a door to `fs`.
-    pub(crate) fn new(fs: Filesystem, crew: Arc<Crew>, options: Options) -> Self {
+    pub(crate) fn new(
+        fs: Filesystem,
+        crew: Arc<Crew>,
+        kernel: Arc<OnceLock<Notifier>>,
+        options: Options,
+    ) -> Self {
         let root = fs.root();
         let nodes = Nodes::new(place(root.id()), Arc::new(Node::new(root)));
-        Self { fs, nodes, crew, options }
+        Self { fs, nodes, crew, kernel, options }
     }
 
     /// Runs a handler; a panic becomes `EIO` (D1).
@@ -124,9 +140,23 @@ impl Door {
         attr::to_wire(attr, self.nodes.user_ino(place(attr.id)))
     }
 
-    /// Answers `getattr`.
-    pub(crate) fn getattr(&self, id: u64) -> Answer<FileAttr> {
-        Ok(self.wire_attr(&self.node(id)?.inode.attr()))
+    /// Answers `getattr`. Only reads and writes of an open file ask with a handle (D3).
+    pub(crate) fn getattr(&self, id: u64, has_handle: bool) -> Answer<FileAttr> {
+        let node = self.node(id)?;
+        if has_handle && node.failed_write.load(Ordering::Relaxed) != 0 {
+            return Err(Errno::from_i32(node.failed_write.swap(0, Ordering::Relaxed)));
+        }
+        Ok(self.wire_attr(&node.inode.attr()))
+    }
+
+    /// Sees to it that the next writer is told of a failure (D3).
+    fn remember_failed_write(&self, id: u64, node: &Node, errno: Errno) {
+        node.failed_write.store(errno.code(), Ordering::Relaxed);
+        if let Some(kernel) = self.kernel.get()
+            && let Err(error) = kernel.inval_inode(INodeNo(id), ATTRIBUTES_ONLY, 0)
+        {
+            tracing::debug!(%error, id, "the kernel was not told of a failed write");
+        }
     }
 
     /// Answers `statfs`.
@@ -144,7 +174,12 @@ impl Drop for Door {
 
 impl Node {
     fn new(inode: Inode) -> Self {
-        Self { inode, no_capability: AtomicBool::new(false), default_list: AtomicU8::new(UNKNOWN) }
+        Self {
+            inode,
+            no_capability: AtomicBool::new(false),
+            default_list: AtomicU8::new(UNKNOWN),
+            failed_write: AtomicI32::new(0),
+        }
     }
 
     /// Says whether what is made in this directory gets a list from it.

@@ -12,7 +12,7 @@
 //! a dead mount behind that answers `ENOTCONN` until somebody unmounts it.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use buttress_fs::Filesystem;
 use fuser::{Config, SessionACL};
@@ -51,12 +51,15 @@ pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session
     config.clone_fd = true;
     // Who may come in is the kernel's to decide, by allow_other; its own requests have no owner.
     let crew = Crew::new(link, threads, options.handoff);
-    let door = Door::new(fs, crew, options.clone());
+    let kernel = Arc::new(OnceLock::new());
+    let door = Door::new(fs, crew, Arc::clone(&kernel), options.clone());
+
     let loops =
         fuser::Session::from_fd(door, device, SessionACL::All, config).map_err(|error| {
             drop(unmounter.unmount());
             Error::Session(error)
         })?;
+    let _ = kernel.set(loops.notifier());
     if let Err(error) = unmounter.mount.set_read_ahead(options.read_ahead_kib) {
         tracing::debug!(%error, "the kernel keeps its own readahead");
     }

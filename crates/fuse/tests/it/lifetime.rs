@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use buttress_fuse::{Options, Unmounted};
 
-use crate::mounted::{mounted, mounted_with};
+use crate::mounted::{mounted, mounted_small, mounted_with};
 
 /// A file without a name lives as long as it is open, and its space comes back.
 #[test]
@@ -117,6 +117,27 @@ fn sizes_of_the_volume() {
     let after = rustix::fs::statvfs(mount.path("")).expect("sizes");
     let taken = (before.f_bfree - after.f_bfree) * before.f_frsize;
     assert!((32 << 20..40 << 20).contains(&taken), "{taken} bytes for 32 MiB");
+}
+
+/// D3: a program that writes until the volume is full is told so while it writes, and once it has
+/// removed something there is room again.
+#[test]
+fn d3_full_volumes_say_so() {
+    let Some(mount) = mounted_small(256 << 20) else { return };
+    let piece = vec![7; 1 << 20];
+    for round in 0..3 {
+        let mut file = File::create(mount.path("fill")).expect("a file");
+        let failed = (0..512).find_map(|_| file.write_all(&piece).err());
+        let failed = failed.expect("512 MiB do not fit");
+        assert_eq!(failed.kind(), std::io::ErrorKind::StorageFull, "round {round}");
+        drop(file);
+        let len = fs::metadata(mount.path("fill")).expect("attributes").len();
+        assert!(len > 64 << 20, "only {len} bytes before the volume was full, round {round}");
+        fs::remove_file(mount.path("fill")).expect("its name");
+        let mut little = File::create(mount.path("little")).expect("a file");
+        little.write_all(&piece).expect("room");
+        little.sync_all().expect("durable");
+    }
 }
 
 /// A read-only mount shows everything and changes nothing.

@@ -24,11 +24,20 @@ pub(crate) fn mounted() -> Option<Mounted> {
 
 /// Mounts a new volume with options.
 pub(crate) fn mounted_with(options: &Options) -> Option<Mounted> {
+    can_mount().then(|| Mounted::new(Volume::new(), options))
+}
+
+/// Mounts a new volume of `len` bytes.
+pub(crate) fn mounted_small(len: u64) -> Option<Mounted> {
+    can_mount().then(|| Mounted::new(Volume::with_len(len), &Options::default()))
+}
+
+fn can_mount() -> bool {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         eprintln!("SKIPPED: needs root and /dev/fuse");
-        return None;
+        return false;
     }
-    Some(Mounted::new(Volume::new(), options))
+    true
 }
 
 impl Mounted {

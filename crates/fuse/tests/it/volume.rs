@@ -19,8 +19,13 @@ pub(crate) struct Volume {
 impl Volume {
     /// Makes an empty volume.
     pub(crate) fn new() -> Self {
+        Self::with_len(LEN)
+    }
+
+    /// Makes an empty volume of a given size.
+    pub(crate) fn with_len(len: u64) -> Self {
         let volume = Self { directory: tempfile::tempdir().expect("a temporary directory") };
-        let device = FileDevice::create(volume.image(), LEN).expect("a sparse file");
+        let device = FileDevice::create(volume.image(), len).expect("a sparse file");
         make(&device, &MakeOptions::default()).expect("an empty volume");
         volume
     }
