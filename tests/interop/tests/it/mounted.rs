@@ -122,7 +122,7 @@ fn copies() {
          mkdir untarred
          tar --xattrs --xattrs-include='*' --acls -cSf - -C '{from}' . |
              tar --xattrs --xattrs-include='*' --acls -xpf - -C untarred
-         rsync -aHAXS '{from}/' synchronised",
+         rsync -aHAXS --modify-window=-1 '{from}/' synchronised",
     ));
     for copy in ["copied", "untarred", "synchronised"] {
         let copy_manifest = Manifest::of_folder(&mount.path().join(copy));
@@ -136,8 +136,8 @@ fn copies() {
     std::fs::remove_file(scratch.join("source/holes/a tebibyte")).expect("a file");
     let source = Manifest::of_folder(&scratch.join("source"));
     mount.shell(&format!(
-        "rsync -aHAXS --delete --checksum '{from}/' synchronised
-         rsync -aHAX --delete --inplace --no-whole-file --checksum '{from}/' copied
+        "rsync -aHAXS --modify-window=-1 --delete --checksum '{from}/' synchronised
+         rsync -aHAX --modify-window=-1 --delete --inplace --no-whole-file --checksum '{from}/' copied
          rm -r untarred",
     ));
     for copy in ["copied", "synchronised"] {
