@@ -11,6 +11,7 @@ mod transfer;
 mod ui;
 mod when;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -52,5 +53,9 @@ fn watch(speaks_by_log: bool) {
     let default = if speaks_by_log { "warn" } else { "off" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("BUTTRESS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
 }
