@@ -46,22 +46,65 @@ pub(crate) struct Outstanding {
 #[must_use = "a reservation that is dropped promises nothing"]
 pub struct MetaReservation {
     engine: std::sync::Weak<Engine>,
-    cost: Cost,
+    /// Items and bytes, as in [`Cost`]; many operations' worth may be held as one.
+    items: u64,
+    bytes: u64,
+}
+
+impl MetaReservation {
+    fn new(engine: &std::sync::Arc<Engine>, cost: Cost) -> Self {
+        let (items, bytes) = (u64::from(cost.items), u64::from(cost.bytes));
+        Self { engine: std::sync::Arc::downgrade(engine), items, bytes }
+    }
+
+    /// Adds another promise of the same volume.
+    ///
+    /// # Panics
+    ///
+    /// When it is another volume's: a bug of the caller.
+    pub fn merge(&mut self, mut other: Self) {
+        assert!(self.engine.ptr_eq(&other.engine), "promises of two volumes");
+        self.items += std::mem::take(&mut other.items);
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
+    /// Cuts off `part` of `whole`, rounded up: the share of some of the things it was made for.
+    pub fn split(&mut self, part: usize, whole: usize) -> Self {
+        let share = |of: u64| of.min((of * part as u64).div_ceil(whole.max(1) as u64));
+        self.cut(share(self.items), share(self.bytes))
+    }
+
+    /// Cuts off what of `cost` there is, and says what is missing.
+    pub fn split_cost(&mut self, cost: Cost) -> (Self, Cost) {
+        let items = u64::from(cost.items).min(self.items);
+        let bytes = u64::from(cost.bytes).min(self.bytes);
+        let short = Cost { items: cost.items - items as u32, bytes: cost.bytes - bytes as u32 };
+        (self.cut(items, bytes), short)
+    }
+
+    fn cut(&mut self, items: u64, bytes: u64) -> Self {
+        self.items -= items;
+        self.bytes -= bytes;
+        Self { engine: self.engine.clone(), items, bytes }
+    }
 }
 
 impl Drop for MetaReservation {
     fn drop(&mut self) {
-        if let Some(engine) = self.engine.upgrade() {
+        if (self.items > 0 || self.bytes > 0)
+            && let Some(engine) = self.engine.upgrade()
+        {
             let mut outstanding = engine.outstanding.lock();
-            outstanding.items -= u64::from(self.cost.items);
-            outstanding.bytes -= u64::from(self.cost.bytes);
+            outstanding.items -= self.items;
+            outstanding.bytes -= self.bytes;
         }
     }
 }
 
 impl std::fmt::Debug for MetaReservation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("MetaReservation").field(&self.cost).finish()
+        let Self { items, bytes, .. } = self;
+        write!(f, "MetaReservation({items} items, {bytes} bytes)")
     }
 }
 
@@ -83,11 +126,11 @@ impl Engine {
         self.pace()?;
         for round in 0..=ROUNDS_MAX {
             if self.try_reserve(cost, urgency) {
-                return Ok(MetaReservation { engine: std::sync::Arc::downgrade(self), cost });
+                return Ok(MetaReservation::new(self, cost));
             }
             self.release_pinned();
             if self.try_reserve(cost, urgency) {
-                return Ok(MetaReservation { engine: std::sync::Arc::downgrade(self), cost });
+                return Ok(MetaReservation::new(self, cost));
             }
             // A long transaction promises more than it will use: a commit shows how much. Only where
             // the trees themselves are what fills the groups is a new chunk the first answer.
@@ -136,8 +179,14 @@ impl Engine {
 
     fn fits(&self, outstanding: &Outstanding, cost: Cost, urgency: Urgency) -> bool {
         let running = self.view.load();
-        let items = running.running().items() + outstanding.items + u64::from(cost.items);
-        let bytes = running.running().bytes() + outstanding.bytes + u64::from(cost.bytes);
+        // What frees space does not stand behind promises to those who fill it: it is what they wait
+        // for, and the global reserve is there for just this.
+        let (promised_items, promised_bytes) = match urgency {
+            Urgency::Normal => (outstanding.items, outstanding.bytes),
+            Urgency::Frees => (0, 0),
+        };
+        let items = running.running().items() + promised_items + u64::from(cost.items);
+        let bytes = running.running().bytes() + promised_bytes + u64::from(cost.bytes);
         let account = self.space.account(SpaceKind::Metadata);
         let kept = match urgency {
             Urgency::Normal => account.global_reserve,
