@@ -4,9 +4,11 @@
 //!
 //! - **P1** Pieces are disjoint, start on a sector and are whole sectors long; none is longer than
 //!   [`PIECE_BYTES`] unless it came as one.
-//! - **P2** Every sector in `pieces` has its data space promised in `promised`.
+//! - **P2** Every sector in `pieces` has its data space promised in `promised`, or is in `placed`: it will
+//!   be written where the file already shows it.
 //! - **P3** A sector that is on its way stays readable here until its extent item is visible.
 //! - **P4** Bytes at or behind the file's length are zero.
+//! - **P5** For every piece there is metadata in `metadata` to make an extent of it visible.
 //!
 //! # Locks
 //!
@@ -16,9 +18,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use buttress_base::{Rank, Ranked};
+use buttress_base::{RangeSet, Rank, Ranked};
 use buttress_format::Logical;
-use buttress_txn::DataReservation;
+use buttress_txn::{DataReservation, MetaReservation};
 
 use crate::error::Error;
 
@@ -66,6 +68,12 @@ pub(crate) struct Dirty {
     writing_bytes: u64,
     /// Space for what is in `pieces` (P2).
     pub(crate) promised: Option<DataReservation>,
+    /// Sectors of `pieces` that have their place on disk, and no space promised (P2).
+    placed: RangeSet,
+    /// Metadata for what is in `pieces` (P5).
+    pub(crate) metadata: Option<MetaReservation>,
+    /// Space for the last write could not be promised: the next one looks for its place first.
+    pub(crate) crowded: bool,
     /// Somebody holds the writeback claim.
     pub(crate) busy: bool,
     /// Where the next extent of this file would best lie.
@@ -145,21 +153,54 @@ impl Dirty {
     }
 
     /// Bytes of whole sectors in `range` that do not wait for writeback yet.
-    pub(crate) fn missing(&self, range: Range<u64>) -> u64 {
-        let mut held = 0;
-        self.for_each_piece(range.clone(), |low, high| held += high - low);
-        range.end - range.start - held
+    #[cfg(test)]
+    fn missing(&self, range: Range<u64>) -> u64 {
+        let mut missing = 0;
+        self.for_each_gap(range, |gap, _| missing += gap.end - gap.start);
+        missing
     }
 
-    fn for_each_piece(&self, range: Range<u64>, mut visit: impl FnMut(u64, u64)) {
-        let first = before(&self.pieces, range.start).map_or(range.start, |(start, _)| start);
-        for (start, piece) in self.pieces.range(first..range.end) {
-            let (low, high) =
-                ((*start).max(range.start), (start + piece.len() as u64).min(range.end));
+    /// Visits the parts of `range`, whole sectors, that do not wait for writeback yet, with the number of
+    /// pieces that putting each would make.
+    pub(crate) fn for_each_gap(&self, range: Range<u64>, mut visit: impl FnMut(Range<u64>, usize)) {
+        let first = before(&self.pieces, range.start);
+        let mut at = range.start;
+        // Room in the piece that ends where the gap begins.
+        let mut room = 0;
+        let mut gap = |low: u64, high: u64, room: usize| {
             if low < high {
-                visit(low, high);
+                let fresh = (high - low).saturating_sub(room as u64);
+                visit(low..high, fresh.div_ceil(PIECE_BYTES as u64) as usize);
             }
+        };
+        let from = first.map_or(range.start, |(start, _)| start);
+        for (start, piece) in self.pieces.range(from..range.end) {
+            let end = start + piece.len() as u64;
+            if end < at {
+                continue;
+            }
+            gap(at, (*start).max(at), room);
+            at = end.max(at);
+            room = PIECE_BYTES.saturating_sub(piece.len());
         }
+        gap(at, range.end, room);
+    }
+
+    /// How many buffers wait; each has metadata for an extent of its own (P5).
+    pub(crate) fn pieces(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Notes sectors that have their place on disk (P2).
+    pub(crate) fn place(&mut self, range: Range<u64>) {
+        self.placed.insert(range);
+    }
+
+    /// Forgets which sectors have their place on disk. Answers how many bytes had.
+    pub(crate) fn displace(&mut self, range: Range<u64>) -> u64 {
+        let before = self.placed.total();
+        self.placed.remove(range);
+        before - self.placed.total()
     }
 
     /// Puts whole sectors, over what waits already or beside it. Answers how many bytes are new.

@@ -29,7 +29,13 @@ use crate::writeback::{Placed, Target};
 pub(crate) const STEP_ITEMS: usize = 256;
 
 impl Files {
-    pub(crate) fn land_inline(&self, file: &File, run: &Run, size: u64) -> Result<()> {
+    pub(crate) fn land_inline(
+        &self,
+        file: &File,
+        run: &Run,
+        size: u64,
+        promised: &mut Option<MetaReservation>,
+    ) -> Result<()> {
         let content = run.slices(0..size).concat();
         let _extents = file.extents.write();
         let view = self.engine.view();
@@ -47,7 +53,7 @@ impl Files {
             },
         );
         drop(view);
-        let reservation = self.reserve(edits.cost())?;
+        let reservation = self.reserve(edits.cost(), promised)?;
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, file);
         file.update_meta(&handle, |meta| {
@@ -65,6 +71,7 @@ impl Files {
         &self,
         file: &File,
         placed: &[Placed],
+        promised: &mut Option<MetaReservation>,
         last: impl FnOnce(&mut Meta, &mut Dirty),
     ) -> Result<()> {
         let mut last = Some(last);
@@ -73,7 +80,7 @@ impl Files {
             let mut done = part.range.start;
             while done < part.range.end {
                 let rest = done..part.range.end;
-                let step = self.land_step(file, part, rest, |meta, dirty, end| {
+                let step = self.land_step(file, part, rest, promised, |meta, dirty, end| {
                     if is_last
                         && end == part.range.end
                         && let Some(last) = last.take()
@@ -100,6 +107,7 @@ impl Files {
         file: &File,
         part: &Placed,
         rest: Range<u64>,
+        promised: &mut Option<MetaReservation>,
         finish: impl FnOnce(&mut Meta, &mut Dirty, u64),
     ) -> Result<u64> {
         let _extents = file.extents.write();
@@ -133,7 +141,7 @@ impl Files {
             cost.bytes = cost.bytes.saturating_add(part.sums.len() as u32);
         }
         drop(view);
-        let reservation = self.reserve(cost)?;
+        let reservation = self.reserve(cost, promised)?;
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, file);
         if first && !part.sums.is_empty() {
@@ -146,8 +154,29 @@ impl Files {
         Ok(end)
     }
 
-    /// Writeback cannot ask anybody to try again later, so it may draw on what is kept for frees.
-    pub(crate) fn reserve(&self, cost: Cost) -> Result<MetaReservation> {
+    /// Takes what a landing costs from what was promised to it. Should that not do, writeback cannot ask
+    /// anybody to try again later, so it may draw on what is kept for frees.
+    fn reserve(
+        &self,
+        cost: Cost,
+        promised: &mut Option<MetaReservation>,
+    ) -> Result<MetaReservation> {
+        let Some((kept, short)) = promised.as_mut().map(|promised| promised.split_cost(cost))
+        else {
+            return self.reserve_more(cost);
+        };
+        if short == Cost::default() {
+            if let Some(cause) = self.engine.aborted() {
+                return Err(buttress_txn::Error::Aborted(cause).into());
+            }
+            return Ok(kept);
+        }
+        let mut all = self.reserve_more(short)?;
+        all.merge(kept);
+        Ok(all)
+    }
+
+    fn reserve_more(&self, cost: Cost) -> Result<MetaReservation> {
         match self.engine.reserve(cost, Urgency::Normal) {
             Err(buttress_txn::Error::NoSpace(_)) => {
                 Ok(self.engine.reserve(cost, Urgency::Frees)?)

@@ -13,6 +13,8 @@ mod extent_map;
 mod file;
 mod files;
 
+mod promise;
+
 mod allocate_range;
 mod in_place;
 mod land;

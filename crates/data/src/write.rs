@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **W1** A full disk is told here, not when the data is written back: every new dirty sector has its
-//!   data space promised first.
+//!   data space promised first, and the metadata that will make it visible ([`crate::promise`]).
 //! - **W2** A sector that is written in part is read first, unless nothing in it is live; bytes behind the
 //!   file's length are taken as zeros, whatever the disk has there.
 //! - **W3** When a file grows past the sector its last byte lies in, what that sector has behind the old
@@ -11,14 +11,14 @@
 
 use std::ops::Range;
 
-use buttress_base::Held;
-use buttress_format::InodeItem;
-use buttress_txn::DataReservation;
+use buttress_format::{InodeFlags, InodeItem};
+use buttress_txn::Urgency;
 
 use crate::dirty::Dirty;
 use crate::error::{Error, Result};
-use crate::file::File;
+use crate::file::{File, Meta};
 use crate::files::Files;
+use crate::promise::{Promise, Short};
 
 /// No file is longer: offsets are signed for everybody above.
 pub(crate) const SIZE_MAX: u64 = i64::MAX as u64 & !0xfff;
@@ -32,7 +32,7 @@ struct Edge {
 /// What is missing before a write can be put into memory.
 enum Lack {
     Content(usize),
-    Space(u64),
+    Promise(Short),
 }
 
 impl Files {
@@ -61,18 +61,20 @@ impl Files {
         }
         let mut edges = self.edges(offset, end, old_size);
         let range = self.floor(offset)..self.ceil(end);
-        let mut promise = None;
+        let mut promise = Promise::default();
         loop {
             let mut meta = file.meta();
             let mut dirty = file.dirty.lock();
-            match self.lack(&dirty, &range, &mut edges, promise.as_ref()) {
+            match self.lack(&meta, &dirty, &range, &mut edges, &promise, end) {
                 None => {
-                    self.keep_promise(&mut dirty, &range, promise);
+                    let claim = Self::keep_promise(&mut dirty, &range, promise);
                     let new = self.store(&mut dirty, offset, data, &mut edges);
                     drop(dirty);
                     self.count_dirty(new);
                     meta.item.size = meta.item.size.max(end);
                     stamp(&mut meta.item);
+                    drop(meta);
+                    drop(claim);
                     return Ok(());
                 }
                 Some(Lack::Content(index)) => {
@@ -81,10 +83,10 @@ impl Files {
                     let sector = edges[index].sector;
                     edges[index].content = Some(self.load_sector(file, sector, old_size)?);
                 }
-                Some(Lack::Space(bytes)) => {
+                Some(Lack::Promise(short)) => {
                     drop(dirty);
                     drop(meta);
-                    self.promise(&mut promise, bytes)?;
+                    self.promise(&mut promise, file, &range, short, Urgency::Normal)?;
                 }
             }
         }
@@ -111,10 +113,12 @@ impl Files {
 
     fn lack(
         &self,
+        meta: &Meta,
         dirty: &Dirty,
         range: &Range<u64>,
         edges: &mut [Edge],
-        promise: Option<&DataReservation>,
+        promise: &Promise<'_>,
+        end: u64,
     ) -> Option<Lack> {
         for (index, edge) in edges.iter_mut().enumerate() {
             if edge.content.is_some() || dirty.waits(edge.sector) {
@@ -125,35 +129,15 @@ impl Files {
                 None => return Some(Lack::Content(index)),
             }
         }
-        let need = dirty.missing(range.clone());
-        let have = promise.map_or(0, DataReservation::bytes);
-        (need > have).then(|| Lack::Space(need - have))
-    }
-
-    fn promise(&self, promise: &mut Option<DataReservation>, bytes: u64) -> Result<()> {
-        let more = self.engine.reserve_data(bytes)?;
-        match promise {
-            Some(promise) => promise.merge(more),
-            None => *promise = Some(more),
-        }
-        Ok(())
-    }
-
-    /// Hands what the write needs of a promise to the file (P2); the rest is given back.
-    fn keep_promise(
-        &self,
-        dirty: &mut Held<'_, Dirty>,
-        range: &Range<u64>,
-        promise: Option<DataReservation>,
-    ) {
-        let Some(mut promise) = promise else { return };
-        let need = dirty.missing(range.clone());
-        assert!(need <= promise.bytes(), "P2: {need} bytes on a promise of {}", promise.bytes());
-        let kept = if need == promise.bytes() { promise } else { promise.split(need) };
-        match &mut dirty.promised {
-            Some(promised) => promised.merge(kept),
-            none => *none = Some(kept),
-        }
+        // Content that may come to lie in the tree is metadata too.
+        let inline = end <= u64::from(self.options.max_inline);
+        let grown = if inline { end.saturating_sub(meta.item.size) as u32 } else { 0 };
+        // Preallocated extents may lie behind the length.
+        let prealloc = meta.item.flags & InodeFlags::PREALLOC != 0;
+        let disk_end = if prealloc { u64::MAX } else { self.ceil(meta.disk_size) };
+        // The sectors at the ends are put by themselves.
+        let extra = if range.end - range.start > self.sector { edges.len() as u32 } else { 0 };
+        self.short(promise, dirty, range, disk_end, (extra, grown)).map(Lack::Promise)
     }
 
     fn store(&self, dirty: &mut Dirty, offset: u64, data: &[u8], edges: &mut [Edge]) -> u64 {
@@ -230,27 +214,33 @@ impl Files {
     pub(crate) fn dirty_sector(&self, file: &File, sector: u64, size: u64) -> Result<()> {
         let mut edges = [Edge { sector, content: None }];
         let range = sector..sector + self.sector;
-        let mut promise = None;
+        let mut promise = Promise::default();
         loop {
+            let meta = file.meta();
             let mut dirty = file.dirty.lock();
             if dirty.waits(sector) {
                 return Ok(());
             }
-            match self.lack(&dirty, &range, &mut edges, promise.as_ref()) {
+            match self.lack(&meta, &dirty, &range, &mut edges, &promise, size) {
                 None => {
-                    self.keep_promise(&mut dirty, &range, promise);
+                    let claim = Self::keep_promise(&mut dirty, &range, promise);
                     let content = edges[0].content.as_ref().expect("what lacked was loaded");
                     let new = dirty.put(&self.pool, sector, content);
                     self.count_dirty(new);
+                    drop(dirty);
+                    drop(meta);
+                    drop(claim);
                     return Ok(());
                 }
                 Some(Lack::Content(_)) => {
                     drop(dirty);
+                    drop(meta);
                     edges[0].content = Some(self.load_sector(file, sector, size)?);
                 }
-                Some(Lack::Space(bytes)) => {
+                Some(Lack::Promise(short)) => {
                     drop(dirty);
-                    self.promise(&mut promise, bytes)?;
+                    drop(meta);
+                    self.promise(&mut promise, file, &range, short, Urgency::Frees)?;
                 }
             }
         }
@@ -277,15 +267,17 @@ impl Files {
 
     /// Forgets dirty sectors of `range` and gives back the space they were promised.
     pub(crate) fn forget(&self, dirty: &mut Dirty, range: Range<u64>) {
-        let gone = dirty.forget(range);
+        let gone = dirty.forget(range.clone());
         if gone == 0 {
             return;
         }
         self.count_clean(gone);
+        let placed = dirty.displace(range);
         if dirty.bytes() == 0 {
             dirty.promised = None;
+            dirty.metadata = None;
         } else if let Some(promised) = &mut dirty.promised {
-            drop(promised.split(gone));
+            drop(promised.split(gone - placed));
         }
     }
 }

@@ -46,7 +46,7 @@ impl Files {
         let _claim = file.claim();
         let range = offset..end;
         let placed = self.write_placed(file, offset, data)?;
-        self.land(file, &placed, |meta, dirty| {
+        self.land(file, &placed, &mut None, |meta, dirty| {
             self.forget(dirty, range.clone());
             meta.item.size = meta.item.size.max(end);
             grow(meta, dirty, &range, end);

@@ -19,7 +19,7 @@
 use std::ops::Range;
 
 use buttress_format::{Extent, InodeFlags, Logical};
-use buttress_txn::DataReservation;
+use buttress_txn::{DataReservation, MetaReservation};
 
 use crate::dirty::Run;
 use crate::error::{Error, Result};
@@ -34,6 +34,7 @@ const EXTENT_BYTES_MAX: u64 = 128 << 20;
 const ROUND_BYTES_MAX: u64 = 128 << 20;
 
 /// The right to write a file back; everybody else waits for it (B2).
+#[derive(Debug)]
 #[must_use = "given back when dropped"]
 pub(crate) struct Claim<'f> {
     file: &'f File,
@@ -111,6 +112,8 @@ struct Job<'f> {
     size: u64,
     runs: Vec<(Run, Plan)>,
     failed: Option<Error>,
+    /// What was promised for making the runs visible.
+    metadata: Option<MetaReservation>,
     _claim: Claim<'f>,
 }
 
@@ -171,24 +174,49 @@ impl Files {
 
     /// Takes a round's runs and gives them addresses.
     fn prepare<'f>(&self, file: &'f File, claim: Claim<'f>, range: Range<u64>) -> Option<Job<'f>> {
-        let (runs, size, flags, promised, mut goal) = {
+        let (runs, size, flags, promised, metadata, mut goal) = {
             let meta = file.meta();
             let mut dirty = file.dirty.lock();
+            let pieces = dirty.pieces();
             let runs = dirty.take(range, ROUND_BYTES_MAX);
             if runs.is_empty() {
                 return None;
             }
-            let taken: u64 = runs.iter().map(|run| run.len).sum();
-            let promised = if dirty.bytes() == 0 {
-                dirty.promised.take()
+            let mut taken: u64 = runs.iter().map(|run| run.len).sum();
+            for run in &runs {
+                taken -= dirty.displace(run.offset..run.end());
+            }
+            let (promised, metadata) = if dirty.bytes() == 0 {
+                dirty.crowded = false;
+                (dirty.promised.take(), dirty.metadata.take())
             } else {
-                dirty.promised.as_mut().map(|promised| promised.split(taken))
+                let left = dirty.pieces();
+                (
+                    dirty.promised.as_mut().map(|promised| promised.split(taken)),
+                    dirty.metadata.as_mut().map(|metadata| metadata.split(pieces - left, pieces)),
+                )
             };
-            (runs, meta.item.size, meta.item.flags, promised, dirty.goal)
+            (runs, meta.item.size, meta.item.flags, promised, metadata, dirty.goal)
         };
-        let mut job =
-            Job { file, size, runs: Vec::with_capacity(runs.len()), failed: None, _claim: claim };
-        let mut promised = promised.expect("P2: what was dirty had its space promised");
+        let mut job = Job {
+            file,
+            size,
+            runs: Vec::with_capacity(runs.len()),
+            failed: None,
+            metadata,
+            _claim: claim,
+        };
+        // Nothing was promised where everything has its place.
+        let promised = promised.map_or_else(|| self.engine.reserve_data(0), Ok);
+        let mut promised = match promised {
+            Ok(promised) => promised,
+            Err(error) => {
+                job.failed = Some(error.into());
+                job.runs.extend(runs.into_iter().map(|run| (run, Plan::Extents(Vec::new()))));
+                file.dirty.lock().goal = goal;
+                return Some(job);
+            }
+        };
         for run in runs {
             let plan = if self.fits_inline(&run, size, flags) {
                 Ok(Plan::Inline)
@@ -319,15 +347,17 @@ impl Files {
 
     /// Makes a job's extents visible. Answers the claim, for the next round.
     fn land_job<'f>(&self, job: Job<'f>) -> Result<Claim<'f>> {
-        let Job { file, size, runs, mut failed, _claim: claim } = job;
+        let Job { file, size, runs, mut failed, mut metadata, _claim: claim } = job;
         for (run, plan) in runs {
             if failed.is_none() {
                 let landed = match &plan {
-                    Plan::Inline => self.land_inline(file, &run, size),
-                    Plan::Extents(placed) => self.land(file, placed, |meta, dirty| {
-                        self.count_clean(dirty.landed(&run));
-                        grow(meta, dirty, &(run.offset..run.end()), size);
-                    }),
+                    Plan::Inline => self.land_inline(file, &run, size, &mut metadata),
+                    Plan::Extents(placed) => {
+                        self.land(file, placed, &mut metadata, |meta, dirty| {
+                            self.count_clean(dirty.landed(&run));
+                            grow(meta, dirty, &(run.offset..run.end()), size);
+                        })
+                    }
                 };
                 match landed {
                     Ok(()) => {

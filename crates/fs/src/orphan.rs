@@ -35,8 +35,9 @@ pub(crate) fn clean(shared: &Arc<Shared>, id: InodeId) -> Result<()> {
         // Its last user will ask again (N2).
         return Ok(());
     }
-    let view = shared.engine.view();
-    let item = match read_item(&view, id)? {
+    // No view is held while space is asked for: it would keep back what earlier commits freed.
+    let found = read_item(&shared.engine.view(), id)?;
+    let item = match found {
         Some(item) if item.nlink == 0 => item,
         found => {
             if let Some(item) = found {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_data::Files;
 use buttress_format::{Incompat, InodeItem, Key, Kind, Superblock, TreeId};
-use buttress_txn::{Engine, Urgency, View};
+use buttress_txn::{Cost, Engine, MetaReservation, Urgency, View};
 use parking_lot::Mutex;
 
 use crate::attr::InodeId;
@@ -126,6 +126,18 @@ impl Shared {
         }
     }
 
+    /// Promises metadata for an operation. Dirty data holds promises for the worst that its writeback may
+    /// need: before that is a reason to refuse, it is written back, which shows what it does need.
+    pub(crate) fn reserve(&self, cost: Cost, urgency: Urgency) -> Result<MetaReservation> {
+        match self.engine.reserve(cost, urgency) {
+            Err(buttress_txn::Error::NoSpace(_)) if self.files.dirty_bytes() > 0 => {
+                self.write_all();
+                Ok(self.engine.reserve(cost, urgency)?)
+            }
+            other => Ok(other?),
+        }
+    }
+
     /// Puts nothing but the inode item of a cell, changed.
     pub(crate) fn put_item(
         &self,
@@ -133,8 +145,8 @@ impl Shared {
         urgency: Urgency,
         change: impl FnOnce(&mut InodeItem),
     ) -> Result<()> {
-        let cost = buttress_txn::Cost { items: 1, bytes: 160 };
-        let handle = self.engine.begin(self.engine.reserve(cost, urgency)?);
+        let cost = Cost { items: 1, bytes: 160 };
+        let handle = self.engine.begin(self.reserve(cost, urgency)?);
         cell.file.update(&handle, change);
         Ok(())
     }

@@ -71,7 +71,7 @@ impl Inode {
         let made = self.prepare(&view, &plan, &mut batch, 0)?;
         batch.set(orphan::key(made.id.ino), Change::Bytes(Vec::new()));
         drop(view);
-        let reservation = self.shared().engine.reserve(batch.cost(1), Urgency::Normal)?;
+        let reservation = self.shared().reserve(batch.cost(1), Urgency::Normal)?;
         let handle = self.shared().engine.begin(reservation);
         let cell = made.enter(self, handle.generation())?;
         batch.apply(&handle);
@@ -100,7 +100,7 @@ impl Inode {
         batch.add_first_ref(made.id.ino, dir.ino(), index, name);
         let stamp = made.item.otime;
         drop(view);
-        let reservation = shared.engine.reserve(batch.cost(2), Urgency::Normal)?;
+        let reservation = shared.reserve(batch.cost(2), Urgency::Normal)?;
         let handle = shared.engine.begin(reservation);
         let cell = made.enter(self, handle.generation())?;
         batch.apply(&handle);

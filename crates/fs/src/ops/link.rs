@@ -49,7 +49,7 @@ impl Inode {
         }
         let stamp = now();
         drop(view);
-        let reservation = shared.engine.reserve(batch.cost(2), Urgency::Normal)?;
+        let reservation = shared.reserve(batch.cost(2), Urgency::Normal)?;
         let handle = shared.engine.begin(reservation);
         batch.apply(&handle);
         cell.file.update(&handle, |item| {

@@ -184,7 +184,7 @@ fn move_name(
     let stamp = now();
     let urgency = if replaced.is_some() { Urgency::Frees } else { Urgency::Normal };
     drop(view);
-    let reservation = shared.engine.reserve(batch.cost(4), urgency)?;
+    let reservation = shared.reserve(batch.cost(4), urgency)?;
     let handle = shared.engine.begin(reservation);
     batch.apply(&handle);
     moved.file.update(&handle, |item| item.ctime = stamp);
@@ -224,7 +224,7 @@ fn exchange(
     give(&view, source, second, &mut batch)?;
     let stamp = now();
     drop(view);
-    let reservation = shared.engine.reserve(batch.cost(4), Urgency::Normal)?;
+    let reservation = shared.reserve(batch.cost(4), Urgency::Normal)?;
     let handle = shared.engine.begin(reservation);
     batch.apply(&handle);
     for cell in [first, second] {

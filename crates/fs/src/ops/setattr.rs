@@ -38,7 +38,13 @@ impl Inode {
         let change = |item: &mut InodeItem| apply(item, set, cell.kind);
         match set.size {
             Some(size) => {
-                self.shared().files.truncate(&cell.file, size, change)?;
+                let truncate = || self.shared().files.truncate(&cell.file, size, change);
+                let mut done = truncate();
+                if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
+                    self.shared().write_all();
+                    done = truncate();
+                }
+                done?;
                 if cell.file.is_dirty() {
                     self.shared().background.enlist(cell);
                 }

@@ -61,7 +61,7 @@ impl Inode {
             let last = drop_name(cell, &mut batch);
             let stamp = now();
             drop(view);
-            let reservation = shared.engine.reserve(batch.cost(2), Urgency::Frees)?;
+            let reservation = shared.reserve(batch.cost(2), Urgency::Frees)?;
             let handle = shared.engine.begin(reservation);
             batch.apply(&handle);
             cell.file.update(&handle, |item| {

@@ -122,7 +122,7 @@ impl Inode {
         batch.set(key(cell.ino(), name), rest);
         let urgency = if present { Urgency::Normal } else { Urgency::Frees };
         drop(view);
-        let reservation = shared.engine.reserve(batch.cost(1), urgency)?;
+        let reservation = shared.reserve(batch.cost(1), urgency)?;
         let handle = shared.engine.begin(reservation);
         batch.apply(&handle);
         cell.file.update(&handle, |item| item.ctime = now());

@@ -1,6 +1,6 @@
 //! Content: what was written is read, from memory, from the device, and after a remount.
 
-use buttress_fs::{ErrorKind, FallocateMode, MountOptions, NameError, SetAttr};
+use buttress_fs::{ErrorKind, FallocateMode, InodeFlags, MountOptions, NameError, SetAttr};
 
 use crate::checker::check;
 use crate::volume::{content, file_with, memory, mount, mount_with, pattern};
@@ -225,4 +225,100 @@ fn dirty_data_is_bounded() {
     drop(file);
     fs.close().expect("closed");
     check(&device);
+}
+
+/// On a full volume, what has its place already can still be written: preallocated ranges, and files that
+/// are overwritten in place; whole sectors, parts of them, again while they are on their way.
+#[test]
+fn writes_in_place_need_no_space() {
+    let device = memory(128);
+    let fs = mount(&device);
+    let reserved = fs.root().create(b"reserved", 0o644, 0, 0, 0).expect("a file");
+    reserved.fallocate(0, 4 << 20, FallocateMode::Allocate { keep_size: false }).expect("space");
+    let plain = fs.root().create(b"plain", 0o644, 0, 0, 0).expect("a file");
+    let flags = Some(InodeFlags::NODATACOW);
+    plain.set_attr(&SetAttr { flags, ..SetAttr::default() }).expect("flags");
+    plain.write_at(0, &pattern(1, 4 << 20)).expect("write");
+    fs.sync().expect("sync");
+    let filler = fs.root().create(b"filler", 0o644, 0, 0, 0).expect("a file");
+    let mut len = 0;
+    for size in [1 << 20, 64 << 10, 4096] {
+        while filler.write_at(len, &pattern(len, size)).is_ok() {
+            len += size as u64;
+        }
+    }
+    fs.sync().expect("what was accepted arrives");
+    let mut expected = [vec![0; 4 << 20], pattern(1, 4 << 20)];
+    for round in 0..3 {
+        for (file, expected) in [&reserved, &plain].into_iter().zip(&mut expected) {
+            for step in 0..12_u64 {
+                let (from, size) = ((step * 331_777) as usize, 40_000 + 9_000 * round);
+                let bytes = pattern(step + 100 * round as u64, size);
+                // What was written of the preallocated range is copied on write from then on.
+                if round > 0 && std::ptr::eq(file, &reserved) {
+                    let kind = file.write_at(from as u64, &bytes).map_err(|error| error.kind());
+                    assert!(matches!(kind, Ok(_) | Err(ErrorKind::NoSpace)), "{kind:?}");
+                    if kind.is_err() {
+                        continue;
+                    }
+                } else {
+                    assert_eq!(file.write_at(from as u64, &bytes).expect("in place"), size);
+                }
+                expected[from..from + size].copy_from_slice(&bytes);
+            }
+        }
+        assert!(content(&plain) == expected[1], "in memory, round {round}");
+        fs.sync().expect("what was accepted arrives");
+    }
+    for (file, expected) in [&reserved, &plain].into_iter().zip(&expected) {
+        assert!(content(file) == *expected, "after writeback");
+    }
+    drop((reserved, plain, filler));
+    fs.close().expect("closed");
+    check(&device);
+    let fs = mount(&device);
+    for (name, expected) in ["reserved", "plain"].into_iter().zip(&expected) {
+        assert!(content(&fs.resolve(name).expect("file")) == *expected, "after a remount: {name}");
+    }
+}
+
+/// What a write accepts arrives, however many extents it makes: the metadata is promised with it.
+#[test]
+fn accepted_writes_arrive() {
+    let device = memory(128);
+    let fs = mount(&device);
+    let mut files = Vec::new();
+    let mut refused = 0;
+    for number in 0..400_u64 {
+        let Ok(file) = fs.root().create(format!("f{number}").as_bytes(), 0o644, 0, 0, 0) else {
+            refused += 1;
+            continue;
+        };
+        // Every other sector: an extent each.
+        let mut written = 0;
+        for sector in 0..200_u64 {
+            if file.write_at(sector * 8192, &pattern(number * 1000 + sector, 4096)).is_err() {
+                refused += 1;
+                break;
+            }
+            written = sector + 1;
+        }
+        files.push((number, written));
+        if number % 50 == 49 {
+            fs.sync().expect("what was accepted arrives");
+        }
+    }
+    assert!(refused > 0, "the volume is not meant to hold all");
+    fs.sync().expect("what was accepted arrives");
+    fs.close().expect("closed");
+    check(&device);
+    let fs = mount(&device);
+    for (number, written) in files {
+        let file = fs.resolve(format!("f{number}")).expect("file");
+        for sector in 0..written {
+            let mut bytes = [0; 4096];
+            file.read_at(sector * 8192, &mut bytes).expect("read");
+            assert!(bytes == *pattern(number * 1000 + sector, 4096), "{number} {sector}");
+        }
+    }
 }

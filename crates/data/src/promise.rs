@@ -1,0 +1,231 @@
+//! What a buffered write must have promised before its bytes are put into memory: data space, and the
+//! metadata that will make them visible.
+//!
+//! # Invariants
+//!
+//! - **V1** What is promised covers the write whatever writeback does with it: every piece an extent of
+//!   its own, every item under it cut. Only a volume whose free space lies in parts smaller than a
+//!   piece may need more, which the global reserve then gives.
+//! - **V2** Sectors that will be written where they lie need no data space. That they may be is asked with
+//!   the writeback claim held until they are put, so that no writeback takes their place before.
+
+use std::ops::Range;
+
+use buttress_base::RangeSet;
+use buttress_format::InodeFlags;
+use buttress_txn::{Cost, DataReservation, MetaReservation, Urgency};
+
+use crate::dirty::Dirty;
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::files::Files;
+use crate::writeback::Claim;
+
+/// What one new extent costs at most: the inode item, its own item, the two ends of an extent that it
+/// splits, their references, checksums.
+const EXTENT_COST: Cost = Cost { items: 12, bytes: 456 };
+
+/// What an extent item costs that the new data covers: its deletion, and that of its reference.
+const COVERED_COST: Cost = Cost { items: 4, bytes: 64 };
+
+/// What holes' items add to an extent, on volumes where holes have items.
+const HOLE_COST: Cost = Cost { items: 2, bytes: 106 };
+
+/// What is promised for a write so far.
+#[derive(Debug, Default)]
+pub(crate) struct Promise<'f> {
+    data: Option<DataReservation>,
+    metadata: Option<MetaReservation>,
+    /// Costs that `metadata` was made for.
+    cost: Cost,
+    /// Extent items under the write, once they are counted.
+    covered: Option<u32>,
+    /// Sectors that will be written where they lie (V2), once somebody looked.
+    placed: Option<(RangeSet, Claim<'f>)>,
+}
+
+/// What a promise lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Short {
+    Data(u64),
+    Metadata(Cost),
+    /// To be counted: the items under the write.
+    Covered,
+}
+
+impl Files {
+    /// What `promise` lacks before `range`, whole sectors, can be put: in up to `extra` pieces more than it
+    /// would take at once, and with `grown` bytes that may become inline content.
+    pub(crate) fn short(
+        &self,
+        promise: &Promise<'_>,
+        dirty: &Dirty,
+        range: &Range<u64>,
+        disk_end: u64,
+        (extra, grown): (u32, u32),
+    ) -> Option<Short> {
+        let (mut need, mut missing, mut pieces) = (0, 0, 0);
+        dirty.for_each_gap(range.clone(), |gap, fresh| {
+            missing += gap.end - gap.start;
+            need += promise.unplaced(&gap);
+            pieces += fresh as u32;
+        });
+        let have = promise.data.as_ref().map_or(0, DataReservation::bytes);
+        if need > have {
+            return Some(Short::Data(need - have));
+        }
+        if missing > 0 && range.start < disk_end && promise.covered.is_none() {
+            return Some(Short::Covered);
+        }
+        let covered = if missing > 0 { promise.covered.unwrap_or(0) } else { 0 };
+        if missing > 0 {
+            pieces += extra;
+        }
+        let sums = (missing / self.sector) as u32 * self.csum_type.size() as u32;
+        let holes = if self.options.no_holes { Cost::default() } else { HOLE_COST };
+        let cost = Cost {
+            items: pieces * (EXTENT_COST.items + holes.items) + covered * COVERED_COST.items,
+            bytes: pieces * (EXTENT_COST.bytes + holes.bytes)
+                + covered * COVERED_COST.bytes
+                + sums
+                + grown,
+        };
+        let more = Cost {
+            items: cost.items.saturating_sub(promise.cost.items),
+            bytes: cost.bytes.saturating_sub(promise.cost.bytes),
+        };
+        (more != Cost::default()).then_some(Short::Metadata(more))
+    }
+
+    /// Gets what a promise lacks; the file's short locks are not held.
+    pub(crate) fn promise<'f>(
+        &self,
+        promise: &mut Promise<'f>,
+        file: &'f File,
+        range: &Range<u64>,
+        short: Short,
+        urgency: Urgency,
+    ) -> Result<()> {
+        match short {
+            Short::Data(bytes) => self.promise_data(promise, file, range, bytes),
+            Short::Metadata(cost) => {
+                let more = match self.engine.reserve(cost, Urgency::Normal) {
+                    Err(buttress_txn::Error::NoSpace(_)) if urgency == Urgency::Frees => {
+                        self.engine.reserve(cost, urgency)?
+                    }
+                    other => other?,
+                };
+                promise.cost.items += cost.items;
+                promise.cost.bytes += cost.bytes;
+                join(&mut promise.metadata, more);
+                Ok(())
+            }
+            Short::Covered => {
+                let mut covered = 0;
+                let _extents = file.extents.read();
+                let view = self.engine.view();
+                self.for_each_mapping(&view, file, range.clone(), |_| {
+                    covered += 1;
+                    Ok(true)
+                })?;
+                promise.covered = Some(covered);
+                Ok(())
+            }
+        }
+    }
+
+    fn promise_data<'f>(
+        &self,
+        promise: &mut Promise<'f>,
+        file: &'f File,
+        range: &Range<u64>,
+        bytes: u64,
+    ) -> Result<()> {
+        let flags = file.with_item(|item| item.flags);
+        let may_lie = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
+        let looks = may_lie && promise.placed.is_none();
+        if !(looks && file.dirty.lock().crowded) {
+            match self.engine.reserve_data(bytes).map_err(Error::from) {
+                Ok(more) => {
+                    match &mut promise.data {
+                        Some(data) => data.merge(more),
+                        none => *none = Some(more),
+                    }
+                    return Ok(());
+                }
+                Err(error) if !(looks && error.is_no_space()) => return Err(error),
+                Err(_) => {}
+            }
+        }
+        let claim = file.claim();
+        let spots = self.in_place(file, range.clone(), flags)?;
+        let placed: RangeSet = spots.into_iter().map(|spot| spot.range).collect();
+        file.dirty.lock().crowded = !placed.is_empty();
+        promise.placed = Some((placed, claim));
+        Ok(())
+    }
+
+    /// Hands what the write needs to the file (P2, P5); the rest of the data space is given back. The claim
+    /// is to be dropped when the short locks are free again.
+    pub(crate) fn keep_promise<'f>(
+        dirty: &mut Dirty,
+        range: &Range<u64>,
+        promise: Promise<'f>,
+    ) -> Option<Claim<'f>> {
+        let mut need = 0;
+        let mut lies = Vec::new();
+        dirty.for_each_gap(range.clone(), |gap, _| {
+            need += promise.unplaced(&gap);
+            lies.push(gap);
+        });
+        let Promise { data, metadata, placed, .. } = promise;
+        if let Some((placed, _)) = &placed {
+            for gap in lies {
+                for spot in placed.iter() {
+                    let part = spot.start.max(gap.start)..spot.end.min(gap.end);
+                    if !part.is_empty() {
+                        dirty.place(part);
+                    }
+                }
+            }
+        }
+        if let Some(mut data) = data {
+            assert!(need <= data.bytes(), "P2: {need} bytes on a promise of {}", data.bytes());
+            data.shrink_to(need);
+            match &mut dirty.promised {
+                Some(promised) => promised.merge(data),
+                none => *none = Some(data),
+            }
+        }
+        if let Some(metadata) = metadata {
+            join(&mut dirty.metadata, metadata);
+        }
+        placed.map(|(_, claim)| claim)
+    }
+}
+
+impl Promise<'_> {
+    /// Bytes of a range that will need new space.
+    fn unplaced(&self, range: &Range<u64>) -> u64 {
+        let mut need = range.end - range.start;
+        let Some((placed, _)) = &self.placed else { return need };
+        let mut at = range.start;
+        while let Some(spot) = placed.next_from(at).filter(|spot| spot.start < range.end) {
+            let end = spot.end.min(range.end);
+            need -= end - spot.start.max(at);
+            at = end;
+            if at == range.end {
+                break;
+            }
+        }
+        need
+    }
+}
+
+/// Adds a promise of metadata to one that is there, or not.
+pub(crate) fn join(all: &mut Option<MetaReservation>, more: MetaReservation) {
+    match all {
+        Some(all) => all.merge(more),
+        none => *none = Some(more),
+    }
+}
