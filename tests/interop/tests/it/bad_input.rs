@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use buttress_base::Rng;
 use buttress_block::{Device, FileDevice, MemoryDevice, OpenOptions};
+use buttress_format::{Superblock, limits};
 use buttress_fs::make::make;
 use buttress_fs::{Filesystem, MakeOptions, MountOptions};
 use buttress_interop::manifest::Manifest;
@@ -202,4 +203,48 @@ fn wrong_types() {
             assert!(!said.contains('\n') && !said.is_empty(), "{said:?} is not one line");
         }
     }
+}
+
+/// Features that nobody knows yet: what only writers must know means read-only, with its name; what readers
+/// must know is refused, with its name. Nothing is written either way.
+#[test]
+fn unknown_features() {
+    let base = populated();
+    let offset = limits::SUPER_OFFSETS[0];
+    let mut bytes = vec![0; limits::SUPER_SIZE as usize];
+    base.read_at(offset, &mut bytes).expect("a superblock");
+    let superblock = Superblock::parse(&bytes, offset).expect("a good superblock");
+
+    let mut changed = superblock.clone();
+    changed.compat_ro.0 |= 1 << 50;
+    let device = Arc::new(base.fork());
+    device.write_at(offset, &changed.to_bytes(offset)).expect("within the device");
+    let written = Arc::new(device.fork());
+    let filesystem = opened(written.clone(), "rw").expect("readable");
+    let reason = filesystem.read_only_reason().expect("read-only");
+    assert!(reason.contains("4000000000000"), "{reason:?} does not name the feature");
+    let found = Manifest::of_library(&filesystem);
+    assert!(found.errors.is_empty() && found.entries.len() > 100);
+    filesystem.close().expect("nothing to write");
+    assert_eq!(contents(&written), contents(&device), "a volume that was refused was changed");
+
+    let mut changed = superblock;
+    changed.incompat.0 |= 1 << 51;
+    let device = Arc::new(base.fork());
+    device.write_at(offset, &changed.to_bytes(offset)).expect("within the device");
+    for options in ["ro", "rw"] {
+        let before = contents(&device);
+        let error = opened(device.clone(), options).expect_err("an unknown feature");
+        assert!(error.to_string().contains("8000000000000"), "{error} does not name the feature");
+        assert_eq!(contents(&device), before, "a volume that was refused was changed");
+    }
+}
+
+/// A fingerprint of all that is on a device.
+fn contents(device: &MemoryDevice) -> u64 {
+    let mut buf = vec![0; 1 << 20];
+    (0..device.len()).step_by(buf.len()).fold(0, |sum, at| {
+        device.read_at(at, &mut buf).expect("within the device");
+        buf.iter().fold(sum, |sum, &byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    })
 }

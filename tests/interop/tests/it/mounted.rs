@@ -356,6 +356,47 @@ fn full_size() {
     }
 }
 
+/// Full, emptied, full again: writers are told, removing works, and so do umount and mount.
+///
+/// What the kernel took into its cache before it knew that nothing fits any more is lost, as the writer was
+/// told; so what is there is compared from the next mount on.
+#[test]
+fn a_full_volume() {
+    if !ready() {
+        return;
+    }
+    let volume = Volume::new("400M");
+    let mount = volume.mount();
+    mount.shell(
+        "fill() {
+             if head -c 2G /dev/urandom > $1 2> $1.said; then echo no end >&2; exit 1; fi
+             grep -q 'No space left' $1.said
+         }
+         mkdir small; for number in $(seq 300); do head -c $((number * 37)) /dev/zero > small/$number; done
+         fill first
+         rm small/*5",
+    );
+    mount.unmount();
+    volume.judge(volume.mount());
+    let mount = volume.mount();
+    mount.shell(
+        "rm first
+         head -c 250M /dev/urandom > second; sync second
+         sha256sum second > second.sum
+         mkdir full; number=0
+         while echo $number > full/$number && head -c 30000 /dev/zero >> full/$number; do
+             number=$((number + 1))
+         done 2> said
+         grep -q 'No space left' said
+         sha256sum --check --quiet second.sum
+         rm -r small; rm full/*7",
+    );
+    mount.unmount();
+    let mount = volume.mount();
+    mount.shell("sha256sum --check --quiet second.sum; truncate -s 1000 second");
+    volume.judge(mount);
+}
+
 /// A second writer is refused with the first one's number.
 #[test]
 fn one_writer() {
