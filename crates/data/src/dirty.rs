@@ -28,7 +28,7 @@ use crate::error::Error;
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
 
 /// Most buffers of [`PIECE_BYTES`] that are kept for the next writer.
-const POOL_PIECES: usize = 128;
+const POOL_PIECES: usize = 512;
 
 /// Buffers that were written back and can be filled again: memory fresh from the system is cleared first,
 /// which costs more than the copy into it.
@@ -42,6 +42,16 @@ impl Pool {
 
     fn take(&self) -> Vec<u8> {
         self.0.lock().pop().unwrap_or_else(|| Vec::with_capacity(PIECE_BYTES))
+    }
+
+    /// Gives half of the buffers back to the system.
+    pub(crate) fn trim(&self) {
+        let given = {
+            let mut kept = self.0.lock();
+            let half = kept.len() / 2;
+            kept.split_off(half)
+        };
+        drop(given);
     }
 
     /// Takes the buffers of a run back that nobody reads any more.

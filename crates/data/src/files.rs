@@ -67,6 +67,11 @@ impl Files {
         self.dirty_bytes.load(Ordering::Relaxed)
     }
 
+    /// Gives memory back that was kept for the next writer; to be called now and then while nobody writes.
+    pub fn trim(&self) {
+        self.pool.trim();
+    }
+
     pub(crate) fn count_dirty(&self, bytes: u64) {
         self.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
     }

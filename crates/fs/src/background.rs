@@ -188,6 +188,9 @@ impl Shared {
             if let Some(limit) = Instant::now().checked_sub(age) {
                 while self.write_batch(Some(limit)) {}
             }
+            if self.files.dirty_bytes() == 0 {
+                self.files.trim();
+            }
         }
     }
 

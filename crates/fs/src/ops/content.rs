@@ -12,8 +12,8 @@ use crate::options::Atime;
 /// A day: how old an access time may grow in relative mode.
 const DAY: i64 = 86_400;
 
-/// Buffer of a copy within the volume.
-const COPY_BYTES: usize = 1 << 20;
+/// Buffer of a copy within the volume: as much as is read from a device in one go.
+const COPY_BYTES: usize = 4 << 20;
 
 /// What a change of content does to the times of the inode.
 pub(super) type Stamp = fn(&mut InodeItem);
