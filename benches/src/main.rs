@@ -84,9 +84,9 @@ fn run(args: &Args) -> Result<(), String> {
         }
     }
     if args.json {
-        println!("{}", report.json())
+        println!("{}", report.json());
     } else {
-        print!("{report}")
+        print!("{report}");
     }
     Ok(())
 }

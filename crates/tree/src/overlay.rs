@@ -169,7 +169,7 @@ impl Overlay {
         for shard in &self.shards {
             all.extend(shard.read().iter().map(|((t, k), v)| (*t, *k, v.clone())));
         }
-        all.sort_unstable_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+        all.sort_unstable_by_key(|(tree, key, _)| (*tree, *key));
         all
     }
 }

@@ -1,6 +1,7 @@
 //! Block groups in a commit: their items and their free space, changed by what the extent tree of
 //! this transaction changed (T11).
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use buttress_format::{BlockGroupItem, Extent, Key, Kind, Logical};
@@ -56,13 +57,13 @@ impl Groups {
     ) -> Result<()> {
         let group = self.group_of(extent)?;
         if let Some(root) = free_space_root {
-            if !self.free_space.contains_key(&group.start) {
-                let read = GroupFreeSpace::read(source, root, group, sectorsize)?;
-                self.free_space.insert(group.start, read);
-            }
-            if let Some(space) = self.free_space.get_mut(&group.start) {
-                if in_use { space.take(extent)? } else { space.give(extent)? }
-            }
+            let space = match self.free_space.entry(group.start) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => {
+                    place.insert(GroupFreeSpace::read(source, root, group, sectorsize)?)
+                }
+            };
+            if in_use { space.take(extent)? } else { space.give(extent)? }
         }
         let len = i64::try_from(extent.len).unwrap_or(i64::MAX);
         let delta = if in_use { len } else { -len };
