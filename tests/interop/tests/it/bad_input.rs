@@ -211,7 +211,7 @@ fn wrong_types() {
 fn unknown_features() {
     let base = populated();
     let offset = limits::SUPER_OFFSETS[0];
-    let mut bytes = vec![0; limits::SUPER_SIZE as usize];
+    let mut bytes = vec![0; limits::SUPER_SIZE];
     base.read_at(offset, &mut bytes).expect("a superblock");
     let superblock = Superblock::parse(&bytes, offset).expect("a good superblock");
 
