@@ -176,7 +176,7 @@ impl Files {
         Ok(all)
     }
 
-    fn reserve_more(&self, cost: Cost) -> Result<MetaReservation> {
+    pub(crate) fn reserve_more(&self, cost: Cost) -> Result<MetaReservation> {
         match self.engine.reserve(cost, Urgency::Normal) {
             Err(buttress_txn::Error::NoSpace(_)) => {
                 Ok(self.engine.reserve(cost, Urgency::Frees)?)

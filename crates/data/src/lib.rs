@@ -30,5 +30,6 @@ mod writeback;
 pub use error::{Error, Result};
 pub use file::File;
 pub use files::{Files, FilesOptions};
+pub use promise::Effort;
 pub use read::DataMismatch;
 pub use remove::Removal;

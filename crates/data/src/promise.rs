@@ -21,15 +21,28 @@ use crate::file::File;
 use crate::files::Files;
 use crate::writeback::Claim;
 
-/// What one new extent costs at most: the inode item, its own item, the two ends of an extent that it
-/// splits, their references, checksums.
-const EXTENT_COST: Cost = Cost { items: 12, bytes: 456 };
+/// What one new extent costs: the inode item, its own item, its reference, checksums.
+const EXTENT_COST: Cost = Cost { items: 7, bytes: 277 };
+
+/// What it costs beside that where there are others: the two ends of one that it splits.
+const SPLIT_COST: Cost = Cost { items: 5, bytes: 179 };
 
 /// What an extent item costs that the new data covers: its deletion, and that of its reference.
 const COVERED_COST: Cost = Cost { items: 4, bytes: 64 };
 
 /// What holes' items add to an extent, on volumes where holes have items.
 const HOLE_COST: Cost = Cost { items: 2, bytes: 106 };
+
+/// How much is done for metadata before a write is refused for lack of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// Nothing: the caller writes dirty data back, which holds promises for the worst, and asks again.
+    Little,
+    /// Commits are made, and chunks.
+    Full,
+    /// The global reserve is drawn on: for what comes with a cut.
+    Last,
+}
 
 /// What is promised for a write so far.
 #[derive(Debug, Default)]
@@ -83,9 +96,11 @@ impl Files {
         }
         let sums = (missing / self.sector) as u32 * self.csum_type.size() as u32;
         let holes = if self.options.no_holes { Cost::default() } else { HOLE_COST };
+        let split = if covered > 0 { SPLIT_COST } else { Cost::default() };
         let cost = Cost {
-            items: pieces * (EXTENT_COST.items + holes.items) + covered * COVERED_COST.items,
-            bytes: pieces * (EXTENT_COST.bytes + holes.bytes)
+            items: pieces * (EXTENT_COST.items + split.items + holes.items)
+                + covered * COVERED_COST.items,
+            bytes: pieces * (EXTENT_COST.bytes + split.bytes + holes.bytes)
                 + covered * COVERED_COST.bytes
                 + sums
                 + grown,
@@ -104,17 +119,12 @@ impl Files {
         file: &'f File,
         range: &Range<u64>,
         short: Short,
-        urgency: Urgency,
+        effort: Effort,
     ) -> Result<()> {
         match short {
             Short::Data(bytes) => self.promise_data(promise, file, range, bytes),
             Short::Metadata(cost) => {
-                let more = match self.engine.reserve(cost, Urgency::Normal) {
-                    Err(buttress_txn::Error::NoSpace(_)) if urgency == Urgency::Frees => {
-                        self.engine.reserve(cost, urgency)?
-                    }
-                    other => other?,
-                };
+                let more = self.promise_metadata(cost, effort)?;
                 promise.cost.items += cost.items;
                 promise.cost.bytes += cost.bytes;
                 join(&mut promise.metadata, more);
@@ -131,6 +141,17 @@ impl Files {
                 promise.covered = Some(covered);
                 Ok(())
             }
+        }
+    }
+
+    fn promise_metadata(&self, cost: Cost, effort: Effort) -> Result<MetaReservation> {
+        if let Some(more) = self.engine.reserve_at_once(cost, Urgency::Normal)? {
+            return Ok(more);
+        }
+        match effort {
+            Effort::Little => Err(buttress_txn::Error::NoSpace("metadata").into()),
+            Effort::Full => Ok(self.engine.reserve(cost, Urgency::Normal)?),
+            Effort::Last => self.reserve_more(cost),
         }
     }
 

@@ -12,13 +12,12 @@
 use std::ops::Range;
 
 use buttress_format::{InodeFlags, InodeItem};
-use buttress_txn::Urgency;
 
 use crate::dirty::Dirty;
 use crate::error::{Error, Result};
 use crate::file::{File, Meta};
 use crate::files::Files;
-use crate::promise::{Promise, Short};
+use crate::promise::{Effort, Promise, Short};
 
 /// No file is longer: offsets are signed for everybody above.
 pub(crate) const SIZE_MAX: u64 = i64::MAX as u64 & !0xfff;
@@ -48,6 +47,7 @@ impl Files {
         file: &File,
         offset: u64,
         data: &[u8],
+        effort: Effort,
         stamp: impl FnOnce(&mut InodeItem),
     ) -> Result<()> {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= SIZE_MAX);
@@ -86,7 +86,7 @@ impl Files {
                 Some(Lack::Promise(short)) => {
                     drop(dirty);
                     drop(meta);
-                    self.promise(&mut promise, file, &range, short, Urgency::Normal)?;
+                    self.promise(&mut promise, file, &range, short, effort)?;
                 }
             }
         }
@@ -240,7 +240,7 @@ impl Files {
                 Some(Lack::Promise(short)) => {
                     drop(dirty);
                     drop(meta);
-                    self.promise(&mut promise, file, &range, short, Urgency::Frees)?;
+                    self.promise(&mut promise, file, &range, short, Effort::Last)?;
                 }
             }
         }
@@ -262,7 +262,7 @@ impl Files {
             }
         }
         let zeros = vec![0; (range.end - range.start) as usize];
-        self.write(file, range.start, &zeros, |_| ())
+        self.write(file, range.start, &zeros, Effort::Full, |_| ())
     }
 
     /// Forgets dirty sectors of `range` and gives back the space they were promised.

@@ -129,13 +129,13 @@ impl Shared {
     /// Promises metadata for an operation. Dirty data holds promises for the worst that its writeback may
     /// need: before that is a reason to refuse, it is written back, which shows what it does need.
     pub(crate) fn reserve(&self, cost: Cost, urgency: Urgency) -> Result<MetaReservation> {
-        match self.engine.reserve(cost, urgency) {
-            Err(buttress_txn::Error::NoSpace(_)) if self.files.dirty_bytes() > 0 => {
-                self.write_all();
-                Ok(self.engine.reserve(cost, urgency)?)
-            }
-            other => Ok(other?),
+        if let Some(reservation) = self.engine.reserve_at_once(cost, urgency)? {
+            return Ok(reservation);
         }
+        if self.files.dirty_bytes() > 0 {
+            self.write_all();
+        }
+        Ok(self.engine.reserve(cost, urgency)?)
     }
 
     /// Puts nothing but the inode item of a cell, changed.

@@ -112,6 +112,21 @@ impl std::fmt::Debug for MetaReservation {
 const ROUNDS_MAX: u32 = 4;
 
 impl Engine {
+    /// Promises metadata space for one operation if it is there, without making any.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ReadOnly`], [`Error::Aborted`]; not [`Error::NoSpace`], which is `None`.
+    pub fn reserve_at_once(
+        self: &std::sync::Arc<Self>,
+        cost: Cost,
+        urgency: Urgency,
+    ) -> Result<Option<MetaReservation>> {
+        self.check_writable()?;
+        self.pace()?;
+        Ok(self.try_reserve(cost, urgency).then(|| MetaReservation::new(self, cost)))
+    }
+
     /// Promises metadata space for one operation. May allocate a chunk, or wait for a commit.
     ///
     /// # Errors

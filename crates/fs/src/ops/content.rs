@@ -1,5 +1,6 @@
 //! The bytes of regular files, and making them durable.
 
+use buttress_data::Effort;
 use buttress_format::{InodeFlags, InodeItem, Timespec};
 use buttress_txn::Urgency;
 
@@ -67,7 +68,8 @@ impl Inode {
     }
 
     pub(super) fn write_stamped(&self, offset: u64, data: &[u8], stamp: Stamp) -> Result<usize> {
-        self.writing(|| self.shared().files.write(&self.cell.file, offset, data, stamp))?;
+        let files = &self.shared().files;
+        self.writing(|effort| files.write(&self.cell.file, offset, data, effort, stamp))?;
         Ok(data.len())
     }
 
@@ -91,13 +93,13 @@ impl Inode {
         if !files.is_aligned(offset, data.len()) {
             return self.write_stamped(offset, data, stamp);
         }
-        self.writing(|| files.write_through(&self.cell.file, offset, data, stamp))?;
+        self.writing(|_| files.write_through(&self.cell.file, offset, data, stamp))?;
         Ok(data.len())
     }
 
     /// Runs a change of content: under the lock, once more after the cleaner gave space back, and with
     /// the inode on the list of dirty ones afterwards.
-    fn writing(&self, write: impl Fn() -> Result<(), buttress_data::Error>) -> Result<()> {
+    fn writing(&self, write: impl Fn(Effort) -> Result<(), buttress_data::Error>) -> Result<()> {
         let cell = &self.cell;
         cell.expect_regular()?;
         cell.expect_writable()?;
@@ -105,14 +107,14 @@ impl Inode {
         let shared = self.shared();
         let mut done = {
             let _lock = cell.lock.write();
-            write()
+            write(Effort::Little)
         };
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
             shared.clean_all();
             shared.write_all();
             shared.engine.commit()?;
             let _lock = cell.lock.write();
-            done = write();
+            done = write(Effort::Full);
         }
         if cell.file.is_dirty() {
             shared.background.enlist(cell);
@@ -171,7 +173,7 @@ impl Inode {
         }
         let cell = &self.cell;
         let files = &self.shared().files;
-        self.writing(|| match mode {
+        self.writing(|_| match mode {
             FallocateMode::Allocate { keep_size } => {
                 files.allocate_range(&cell.file, offset, len, keep_size, stamp)
             }
