@@ -251,12 +251,12 @@ impl fuser::Filesystem for Door {
         _fh: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let _duty = self.crew.duty(Kind::read(size as usize));
-        Door::read(self, ino.0, offset, size, |bytes| match bytes {
+        Door::read(self, ino.0, offset, size, flags.0, move |bytes| match bytes {
             Ok(bytes) => reply.data(bytes),
             Err(errno) => reply.error(errno),
         });
@@ -501,10 +501,10 @@ impl fuser::Filesystem for Door {
         reply: ReplyLseek,
     ) {
         let _duty = self.crew.duty(Kind::Meta);
-        match self.guarded("lseek", ino.0, || Door::lseek(self, ino.0, offset, whence)) {
+        Door::lseek(self, ino.0, offset, whence, move |found| match found {
             Ok(offset) => reply.offset(offset),
             Err(errno) => reply.error(errno),
-        }
+        });
     }
 
     fn copy_file_range(

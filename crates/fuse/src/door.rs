@@ -25,22 +25,20 @@ mod names;
 mod xattr;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use buttress_fs::{Attr, Error, ErrorKind, Filesystem, Ino, Inode, InodeId, NameError, TreeId};
-use fuser::{Errno, FileAttr, Generation, INodeNo, Notifier};
+use fuser::{Errno, FileAttr, Generation};
 
+use crate::aside::Aside;
 use crate::crew::Crew;
 use crate::node::{Nodes, Place};
 use crate::{Options, acl, attr, errno};
 
 /// How long the kernel may believe what it was told (D2).
 pub(crate) const VALID: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// Where the kernel forgets a file's pages from: nowhere, for a negative offset.
-const ATTRIBUTES_ONLY: i64 = -1;
 
 /// What a handler gives its dispatcher.
 pub(crate) type Answer<T> = Result<T, Errno>;
@@ -51,8 +49,7 @@ pub(crate) struct Door {
     fs: Filesystem,
     nodes: Nodes<Arc<Node>>,
     pub(crate) crew: Arc<Crew>,
-    /// Set when the session is there.
-    kernel: Arc<OnceLock<Notifier>>,
+    aside: Aside,
     pub(crate) options: Options,
 }
 
@@ -63,6 +60,8 @@ pub(crate) struct Node {
     /// Set once it is known that no file capabilities are attached: the kernel asks before the
     /// first write to each file.
     no_capability: AtomicBool,
+    /// Who has the file open for writing: so long the kernel may hold content that we have not seen.
+    writers: AtomicU32,
     /// Why a write from the kernel's cache failed, until a writer is told (D3).
     failed_write: AtomicI32,
     /// Whether a directory has a default list, once that was asked.
@@ -82,15 +81,10 @@ pub(crate) struct Entry {
 
 impl Door {
     /// Opens a door to `fs`.
-    pub(crate) fn new(
-        fs: Filesystem,
-        crew: Arc<Crew>,
-        kernel: Arc<OnceLock<Notifier>>,
-        options: Options,
-    ) -> Self {
+    pub(crate) fn new(fs: Filesystem, crew: Arc<Crew>, aside: Aside, options: Options) -> Self {
         let root = fs.root();
         let nodes = Nodes::new(place(root.id()), Arc::new(Node::new(root)));
-        Self { fs, nodes, crew, kernel, options }
+        Self { fs, nodes, crew, aside, options }
     }
 
     /// Runs a handler; a panic becomes `EIO` (D1).
@@ -152,11 +146,7 @@ impl Door {
     /// Sees to it that the next writer is told of a failure (D3).
     fn remember_failed_write(&self, id: u64, node: &Node, errno: Errno) {
         node.failed_write.store(errno.code(), Ordering::Relaxed);
-        if let Some(kernel) = self.kernel.get()
-            && let Err(error) = kernel.inval_inode(INodeNo(id), ATTRIBUTES_ONLY, 0)
-        {
-            tracing::debug!(%error, id, "the kernel was not told of a failed write");
-        }
+        self.aside.doubt_attributes(id);
     }
 
     /// Answers `statfs`.
@@ -178,6 +168,7 @@ impl Node {
             inode,
             no_capability: AtomicBool::new(false),
             default_list: AtomicU8::new(UNKNOWN),
+            writers: AtomicU32::new(0),
             failed_write: AtomicI32::new(0),
         }
     }

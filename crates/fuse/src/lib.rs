@@ -13,6 +13,7 @@ mod node;
 
 mod mount;
 
+mod aside;
 mod crew;
 mod dispatch;
 mod door;

@@ -12,11 +12,12 @@
 //! a dead mount behind that answers `ENOTCONN` until somebody unmounts it.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use buttress_fs::Filesystem;
 use fuser::{Config, SessionACL};
 
+use crate::aside::{Aside, Kernel};
 use crate::crew::Crew;
 use crate::door::Door;
 use crate::mount::{Link, Mount, Unmounted};
@@ -51,15 +52,16 @@ pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session
     config.clone_fd = true;
     // Who may come in is the kernel's to decide, by allow_other; its own requests have no owner.
     let crew = Crew::new(link, threads, options.handoff);
-    let kernel = Arc::new(OnceLock::new());
-    let door = Door::new(fs, crew, Arc::clone(&kernel), options.clone());
+    let kernel = Kernel::default();
+    let aside = Aside::new(kernel.clone()).map_err(Error::Session)?;
+    let door = Door::new(fs, crew, aside, options.clone());
 
     let loops =
         fuser::Session::from_fd(door, device, SessionACL::All, config).map_err(|error| {
             drop(unmounter.unmount());
             Error::Session(error)
         })?;
-    let _ = kernel.set(loops.notifier());
+    kernel.is_there(loops.notifier());
     if let Err(error) = unmounter.mount.set_read_ahead(options.read_ahead_kib) {
         tracing::debug!(%error, "the kernel keeps its own readahead");
     }

@@ -6,8 +6,10 @@
 //!   takes set-user-id, set-group-id (of files the group may run) and file capabilities away. The
 //!   kernel leaves this to us (`FUSE_HANDLE_KILLPRIV_V2`), because otherwise it would ask for the
 //!   capabilities before each write.
+//! - **C2** Where data ends and holes begin is answered after the kernel has sent what it holds.
 
 use std::cell::RefCell;
+use std::sync::atomic::Ordering;
 
 use buttress_fs::{Attr, ErrorKind, FallocateMode, FileKind, NameError, SetAttr, XattrFlags, mode};
 use fuser::{Errno, FileAttr, FopenFlags, Request, WriteFlags};
@@ -37,7 +39,7 @@ thread_local! {
 /// Says how the kernel shall treat an open file. Its pages stay valid across opens, since nobody
 /// else writes them (D2). Who asked for direct I/O gets requests straight through, several writers
 /// at once.
-pub(super) fn open_flags(flags: i32) -> FopenFlags {
+fn open_flags(flags: i32) -> FopenFlags {
     if oflags(flags).contains(OFlags::DIRECT) {
         FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
     } else {
@@ -57,7 +59,30 @@ impl Door {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             self.apply(&node, set, req.uid() != ROOT_UID)?;
         }
+        self.opened(id, flags)
+    }
+
+    /// Takes note of an open file, and says how the kernel shall treat it.
+    pub(super) fn opened(&self, id: u64, flags: i32) -> Answer<FopenFlags> {
+        if is_for_writing(oflags(flags)) {
+            self.node(id)?.writers.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(open_flags(flags))
+    }
+
+    /// Takes note of a `release`: the kernel has sent all that was written through it.
+    pub(crate) fn release(&self, id: u64, flags: i32) -> Answer<()> {
+        if is_for_writing(oflags(flags)) {
+            let fewer = |count: u32| count.checked_sub(1);
+            let _ =
+                self.node(id)?.writers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+        }
+        Ok(())
+    }
+
+    /// Says whether the kernel may hold content of a node that was not sent yet.
+    fn may_be_behind(&self, node: &Node) -> bool {
+        self.options.writeback_cache && node.writers.load(Ordering::Relaxed) > 0
     }
 
     /// Answers `setattr`.
@@ -81,18 +106,38 @@ impl Door {
         node.inode.set_attr(&set).map_err(refuse)
     }
 
-    /// Answers `read`: hands the bytes to `send`.
-    pub(crate) fn read(&self, id: u64, offset: u64, size: u32, send: impl FnOnce(Answer<&[u8]>)) {
+    /// Answers `read`: hands the bytes to `send`. A direct read that meets the end of the file may have
+    /// met one that only we believe in (C2).
+    pub(crate) fn read(
+        &self,
+        id: u64,
+        offset: u64,
+        size: u32,
+        flags: i32,
+        send: impl FnOnce(Answer<&[u8]>) + Send + 'static,
+    ) {
+        let len = size as usize;
+        let node = match self.guarded("read", id, || self.node(id)) {
+            Ok(node) => node,
+            Err(errno) => return send(Err(errno)),
+        };
         BUFFER.with_borrow_mut(|buffer| {
-            let len = size as usize;
             if buffer.len() < len {
                 buffer.resize(len, 0);
             }
             let buffer = &mut buffer[..len];
-            let read = self.guarded("read", id, || {
-                self.node(id)?.inode.read_at(offset, buffer).map_err(refuse)
-            });
-            send(read.map(|count| &buffer[..count]));
+            let read =
+                self.guarded("read", id, || node.inode.read_at(offset, buffer).map_err(refuse));
+            let is_short = read.is_ok_and(|count| count < len);
+            if is_short && oflags(flags).contains(OFlags::DIRECT) && self.may_be_behind(&node) {
+                self.aside.after_flush(id, move || {
+                    let mut bytes = vec![0; len];
+                    let read = node.inode.read_at(offset, &mut bytes).map_err(refuse);
+                    send(read.map(|count| &bytes[..count]));
+                });
+            } else {
+                send(read.map(|count| &buffer[..count]));
+            }
         });
     }
 
@@ -164,16 +209,21 @@ impl Door {
         done.map_err(refuse)
     }
 
-    /// Answers `lseek`, which the kernel asks for data and holes only.
-    pub(crate) fn lseek(&self, id: u64, offset: i64, whence: i32) -> Answer<i64> {
-        let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-        let node = self.node(id)?;
-        let found = match whence {
-            SEEK_DATA => node.inode.seek_data(offset),
-            SEEK_HOLE => node.inode.seek_hole(offset),
-            _ => return Err(Errno::EINVAL),
-        };
-        i64::try_from(found.map_err(refuse)?).map_err(|_| Errno::EOVERFLOW)
+    /// Answers `lseek`, which the kernel asks for data and holes only (C2).
+    pub(crate) fn lseek(
+        &self,
+        id: u64,
+        offset: i64,
+        whence: i32,
+        send: impl FnOnce(Answer<i64>) + Send + 'static,
+    ) {
+        match self.guarded("lseek", id, || self.node(id)) {
+            Ok(node) if self.may_be_behind(&node) => {
+                self.aside.after_flush(id, move || send(seek(&node, offset, whence)));
+            }
+            Ok(node) => send(self.guarded("lseek", id, || seek(&node, offset, whence))),
+            Err(errno) => send(Err(errno)),
+        }
     }
 
     /// Answers `copy_file_range`.
@@ -188,6 +238,20 @@ impl Door {
         let copied = copied.map_err(refuse)?;
         Ok(u32::try_from(copied).expect("no more is copied than was asked for"))
     }
+}
+
+fn is_for_writing(flags: OFlags) -> bool {
+    flags.intersects(OFlags::WRONLY | OFlags::RDWR)
+}
+
+fn seek(node: &Node, offset: i64, whence: i32) -> Answer<i64> {
+    let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+    let found = match whence {
+        SEEK_DATA => node.inode.seek_data(offset),
+        SEEK_HOLE => node.inode.seek_hole(offset),
+        _ => return Err(Errno::EINVAL),
+    };
+    i64::try_from(found.map_err(refuse)?).map_err(|_| Errno::EOVERFLOW)
 }
 
 /// Returns the mode without the bits that C1 takes away, if there are any.

@@ -8,7 +8,7 @@
 use buttress_fs::{ErrorKind, Inode, NameError, RenameFlags, mode};
 use fuser::{Errno, FopenFlags, Generation, Request};
 
-use super::{Answer, Door, Entry, Node, content, place, refuse};
+use super::{Answer, Door, Entry, Node, place, refuse};
 use crate::attr;
 
 /// What `create` answers.
@@ -60,7 +60,8 @@ impl Door {
     ) -> Answer<Created> {
         let bits = bits & mode::PERMISSIONS | mode::REGULAR;
         let entry = self.entry(self.make(req, parent, name, bits, umask, 0)?);
-        Ok(Created { entry, flags: content::open_flags(flags) })
+        let flags = self.opened(entry.attr.ino.0, flags)?;
+        Ok(Created { entry, flags })
     }
 
     fn make(

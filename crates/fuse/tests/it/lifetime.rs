@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 
-use buttress_fuse::{Options, Unmounted};
+use buttress_fuse::Unmounted;
 
 use crate::mounted::{mounted, mounted_small, mounted_with};
 
@@ -25,13 +25,14 @@ fn open_files_outlive_their_names() {
     file.seek(SeekFrom::Start(0)).expect("the start");
     file.read_to_end(&mut content).expect("content");
     assert_eq!(content.len(), 100_007);
-    let id = buttress_fs::InodeId {
-        ino: buttress_fs::Ino(file.metadata().expect("attributes").ino()),
-        ..mount.fs().root().id()
-    };
+    let ino = buttress_fs::Ino(file.metadata().expect("attributes").ino());
     drop(file);
-    let mount = mount.again();
-    assert!(mount.fs().inode(id).is_err(), "nobody holds the file, and it is still there");
+    let volume = mount.into_volume();
+    let fs = crate::volume::open(&volume.image());
+    let found = fs.inode(buttress_fs::InodeId { ino, ..fs.root().id() });
+    assert!(found.is_err(), "nobody holds the file, and it is still there");
+    fs.close().expect("nothing to write");
+    volume.judge();
 }
 
 /// Replacing an open file by a rename leaves the old one to whoever has it open.
@@ -51,9 +52,8 @@ fn replaced_files_live_on() {
 /// Eight threads make, write, read, rename and remove files beside each other.
 #[test]
 fn many_threads() {
-    for handoff in [true, false] {
-        let options = Options { handoff, threads: Some(6), ..Options::default() };
-        let Some(mount) = mounted_with(&options) else { return };
+    for handoff in ["handoff", "nohandoff"] {
+        let Some(mount) = mounted_with(&format!("threads=6,{handoff}")) else { return };
         fs::create_dir(mount.path("shared")).expect("a directory");
         std::thread::scope(|scope| {
             for thread in 0..8 {
@@ -143,8 +143,7 @@ fn d3_full_volumes_say_so() {
 /// A read-only mount shows everything and changes nothing.
 #[test]
 fn read_only_mounts() {
-    let options = Options { read_only: true, ..Options::default() };
-    let Some(mount) = mounted_with(&options) else { return };
+    let Some(mount) = mounted_with("ro") else { return };
     let refused = fs::write(mount.path("file"), "").expect_err("read-only");
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
 }

@@ -11,4 +11,5 @@ mod listing;
 mod lists;
 mod mounted;
 mod names;
+mod random;
 mod volume;

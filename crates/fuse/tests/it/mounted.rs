@@ -1,35 +1,52 @@
 //! A mounted volume that is unmounted and judged when a test is done with it.
+//!
+//! It is served by a process of its own, which is this program started once more: a process that maps
+//! a file of a volume it serves itself may wait for itself, since the kernel writes the file back
+//! with the process' memory locked.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 
-use buttress_fs::Filesystem;
-use buttress_fuse::{Error, Options, Unmounted, Unmounter};
+use parking_lot::Mutex;
+
+use buttress_fuse::{Options, Unmounted};
 
 use crate::volume::Volume;
+
+/// Tells the other process what to serve: image, mount point and options, a line each.
+const SERVE: &str = "BUTTRESS_TEST_SERVE";
+
+const READY: &str = "ready";
+const CLOSED: &str = "closed";
 
 /// A volume that is mounted and served.
 pub(crate) struct Mounted {
     volume: Option<Volume>,
     path: PathBuf,
-    fs: Option<Filesystem>,
-    unmounter: Unmounter,
-    serving: Option<JoinHandle<Result<(), Error>>>,
+    server: Option<Server>,
+}
+
+struct Server {
+    child: Child,
+    orders: ChildStdin,
+    says: BufReader<ChildStdout>,
 }
 
 /// Mounts a new volume; `None`, loudly, where that cannot be done.
 pub(crate) fn mounted() -> Option<Mounted> {
-    mounted_with(&Options::default())
+    mounted_with("")
 }
 
 /// Mounts a new volume with options.
-pub(crate) fn mounted_with(options: &Options) -> Option<Mounted> {
+pub(crate) fn mounted_with(options: &str) -> Option<Mounted> {
     can_mount().then(|| Mounted::new(Volume::new(), options))
 }
 
 /// Mounts a new volume of `len` bytes.
 pub(crate) fn mounted_small(len: u64) -> Option<Mounted> {
-    can_mount().then(|| Mounted::new(Volume::with_len(len), &Options::default()))
+    can_mount().then(|| Mounted::new(Volume::with_len(len), ""))
 }
 
 fn can_mount() -> bool {
@@ -41,13 +58,10 @@ fn can_mount() -> bool {
 }
 
 impl Mounted {
-    fn new(volume: Volume, options: &Options) -> Self {
-        let fs = volume.open();
+    fn new(volume: Volume, options: &str) -> Self {
         let path = volume.mount_point();
-        let session = buttress_fuse::mount(fs.clone(), &path, options).expect("root may mount");
-        let unmounter = session.unmounter();
-        let serving = Some(std::thread::spawn(|| session.serve()));
-        Self { volume: Some(volume), path, fs: Some(fs), unmounter, serving }
+        let server = Server::start(&volume.image(), &path, options);
+        Self { volume: Some(volume), path, server: Some(server) }
     }
 
     /// A path in the volume.
@@ -55,33 +69,42 @@ impl Mounted {
         self.path.join(name)
     }
 
-    /// The mounted volume itself, past the kernel.
-    pub(crate) fn fs(&self) -> &Filesystem {
-        self.fs.as_ref().expect("it is open while it is mounted")
-    }
-
     /// Ends the mount as a signal would; says whether anybody still used it.
-    pub(crate) fn unmount(&self) -> Unmounted {
-        self.unmounter.unmount().expect("root may unmount")
+    pub(crate) fn unmount(&mut self) -> Unmounted {
+        let server = self.server.as_mut().expect("it is mounted");
+        server.orders.write_all(b"unmount\n").expect("the server listens");
+        match server.hear(&["Clean", "Busy"]) {
+            "Clean" => Unmounted::Clean,
+            _ => Unmounted::Busy,
+        }
     }
 
-    /// Waits for the end of a session whose mount is gone, and closes the volume.
+    /// Waits for the end of a mount that is gone, and for the volume to be closed.
     pub(crate) fn finish(&mut self) {
-        if let Some(serving) = self.serving.take() {
-            let served = serving.join().expect("serving does not panic");
-            served.expect("the session ends well");
+        if let Some(mut server) = self.server.take() {
+            server.hear(&[CLOSED]);
+            drop(server.orders);
+            assert!(server.child.wait().expect("it is our child").success(), "the server failed");
         }
-        if let Some(fs) = self.fs.take() {
-            fs.close().expect("the last commit succeeds");
+    }
+
+    /// Unmounts, and gives the volume back.
+    pub(crate) fn into_volume(mut self) -> Volume {
+        if self.server.is_some() && !self.is_gone() {
+            assert_eq!(self.unmount(), Unmounted::Clean, "a test leaves nothing open");
         }
+        self.finish();
+        self.volume.take().expect("it is there until the end")
     }
 
     /// Unmounts, and mounts the same volume again.
-    pub(crate) fn again(mut self) -> Self {
-        assert_eq!(self.unmount(), Unmounted::Clean);
-        self.finish();
-        let volume = self.volume.take().expect("it is there until the end");
-        Self::new(volume, &Options::default())
+    pub(crate) fn again(self) -> Self {
+        Self::new(self.into_volume(), "")
+    }
+
+    fn is_gone(&self) -> bool {
+        let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
+        !mounts.contains(&format!(" {} ", self.path.display()))
     }
 }
 
@@ -89,15 +112,76 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // The test has failed already; leave no mount behind, and judge nothing.
-            drop(self.unmounter.unmount());
+            if let Some(server) = &mut self.server {
+                let _ = server.child.kill();
+                let _ = rustix::mount::unmount(&self.path, rustix::mount::UnmountFlags::DETACH);
+            }
             return;
         }
-        if self.serving.is_some() {
-            assert_eq!(self.unmount(), Unmounted::Clean, "a test leaves nothing open");
-            self.finish();
-        }
-        if let Some(volume) = &self.volume {
-            volume.judge();
+        let Some(volume) = self.volume.take() else { return };
+        let rest =
+            Self { volume: Some(volume), path: self.path.clone(), server: self.server.take() };
+        let volume = rest.into_volume();
+        volume.judge();
+    }
+}
+
+impl Server {
+    fn start(image: &Path, target: &Path, options: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "mounted::serve", "--nocapture"])
+            .env(SERVE, format!("{}\n{}\n{options}", image.display(), target.display()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this program starts");
+        let orders = child.stdin.take().expect("it is piped");
+        let says = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut server = Self { child, orders, says };
+        server.hear(&[READY]);
+        server
+    }
+
+    /// Waits for the server to say one of some words at the end of a line; the test harness in it
+    /// says a few things of its own.
+    fn hear(&mut self, words: &[&'static str]) -> &'static str {
+        loop {
+            let mut line = String::new();
+            let count = self.says.read_line(&mut line).expect("the server speaks");
+            assert!(count > 0, "the server ended before it said one of {words:?}");
+            if let Some(word) = words.iter().find(|word| line.trim_end().ends_with(**word)) {
+                return word;
+            }
         }
     }
+}
+
+/// Not a test by itself: what the other process of every test does.
+#[test]
+fn serve() {
+    let Ok(task) = std::env::var(SERVE) else { return };
+    let mut lines = task.split('\n');
+    let mut next = || lines.next().expect("three lines").to_owned();
+    let (image, target, words) = (next(), next(), next());
+    let mut options = Options::default();
+    for word in words.split(',').filter(|word| !word.is_empty()) {
+        assert!(options.accept(word).expect("a right value"), "{word} is known");
+    }
+    let fs = crate::volume::open(Path::new(&image));
+    let session = buttress_fuse::mount(fs.clone(), Path::new(&target), &options).expect("a mount");
+    let unmounter = session.unmounter();
+    // The answer to an order comes before the end that it brings about.
+    let speaking = Arc::new(Mutex::new(()));
+    let answering = Arc::clone(&speaking);
+    std::thread::spawn(move || {
+        for _ in std::io::stdin().lines() {
+            let _speaking = answering.lock();
+            println!("{:?}", unmounter.unmount().expect("root may unmount"));
+        }
+    });
+    println!("{READY}");
+    session.serve().expect("the session ends well");
+    fs.close().expect("the last commit succeeds");
+    let _speaking = speaking.lock();
+    println!("{CLOSED}");
 }

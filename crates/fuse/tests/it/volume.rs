@@ -1,6 +1,6 @@
 //! A volume in a file of its own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -30,7 +30,8 @@ impl Volume {
         volume
     }
 
-    fn image(&self) -> PathBuf {
+    /// The file it lies in.
+    pub(crate) fn image(&self) -> PathBuf {
         self.directory.path().join("image")
     }
 
@@ -41,17 +42,9 @@ impl Volume {
         path
     }
 
-    /// Opens it.
-    pub(crate) fn open(&self) -> Filesystem {
-        let device =
-            FileDevice::open(self.image(), OpenOptions::WRITE).expect("nobody else has it");
-        let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
-        Filesystem::open(devices, MountOptions::default()).expect("a sound volume")
-    }
-
     /// Opens it once more, and has it judged.
     pub(crate) fn judge(&self) {
-        self.open().close().expect("nothing to write");
+        open(&self.image()).close().expect("nothing to write");
         let Ok(output) =
             Command::new("btrfs").args(["check", "--check-data-csum"]).arg(self.image()).output()
         else {
@@ -62,4 +55,11 @@ impl Volume {
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "btrfs check: {said}\n{complained}");
     }
+}
+
+/// Opens the volume in a file.
+pub(crate) fn open(image: &Path) -> Filesystem {
+    let device = FileDevice::open(image, OpenOptions::WRITE).expect("nobody else has it");
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
+    Filesystem::open(devices, MountOptions::default()).expect("a sound volume")
 }
