@@ -296,6 +296,20 @@ impl fuser::Filesystem for Door {
         reply.error(Errno::ENOSYS);
     }
 
+    fn release(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let _duty = self.crew.duty(Kind::Meta);
+        send_empty(self.guarded("release", ino.0, || Door::release(self, ino.0, flags.0)), reply);
+    }
+
     fn fsync(
         &self,
         _req: &Request,

@@ -18,7 +18,8 @@ fn from_kind(kind: ErrorKind) -> Errno {
         ErrorKind::Unsupported => Errno::EOPNOTSUPP,
         ErrorKind::Aborted | ErrorKind::ReadOnly => Errno::EROFS,
         ErrorKind::Name(name) => from_name(name),
-        _ => Errno::EIO, // TEMP
+        // The enum may grow in its own crate; what is not known here is a failure.
+        _ => Errno::EIO,
     }
 }
 
@@ -38,7 +39,8 @@ fn from_name(name: NameError) -> Errno {
         NameError::NoSuchRange => Errno::ENXIO,
         NameError::NotPermitted => Errno::EPERM,
         NameError::Busy => Errno::EBUSY,
-        _ => Errno::EIO, // TEMP
+        // The enum may grow in its own crate; what is not known here is a failure.
+        _ => Errno::EIO,
     }
 }
 
@@ -51,7 +53,7 @@ fn log(kind: ErrorKind, error: &Error) {
             tracing::debug!("{}", Chain(error));
         }
         ErrorKind::Name(_) => {}
-        _ => {} // TEMP
+        _ => tracing::error!("{}", Chain(error)),
     }
 }
 

@@ -37,6 +37,12 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// A server that was killed left its mount there.
+    #[error("{} still has a mount whose server is gone: unmount it first (umount, or fusermount3 -u)", target.display())]
+    DeadMount {
+        /// The place asked for.
+        target: PathBuf,
+    },
     /// The kernel refused the mount.
     #[error("the kernel refused to mount on {} with options {options}", target.display())]
     Mount {

@@ -2,6 +2,15 @@
 //!
 //! Protocol in, calls to the library out. [`mount`] puts a [`buttress_fs::Filesystem`] into the
 //! directory tree, [`Session::serve`] answers the kernel until it is unmounted.
+//!
+//! # What a FUSE mount cannot do
+//!
+//! - `sync` and syncfs(2) end in the kernel: it sends its dirty pages here, and never says that they
+//!   shall be durable. fsync(2) of a file or directory does reach the volume, and the volume commits
+//!   by itself (`commit=`).
+//! - Unnamed temporary files (`O_TMPFILE`) and collapsing or inserting ranges are refused.
+//! - Several subvolumes show as one device; inodes of others than the mounted one have large numbers,
+//!   so that no two are equal.
 
 mod error;
 mod options;

@@ -71,7 +71,12 @@ pub enum Unmounted {
 impl Mount {
     /// Mounts on `target`; returns the mount and the device through which the kernel speaks.
     pub(crate) fn new(target: &Path, options: &Options) -> Result<(Self, OwnedFd), Error> {
-        let refused = |source| Error::Target { target: target.to_owned(), source };
+        let refused = |source: io::Error| match source.raw_os_error() {
+            Some(number) if number == Errno::NOTCONN.raw_os_error() => {
+                Error::DeadMount { target: target.to_owned() }
+            }
+            _ => Error::Target { target: target.to_owned(), source },
+        };
         let target = target.canonicalize().map_err(refused)?;
         let mode = std::fs::metadata(&target).map_err(refused)?.mode();
         if mode & 0o170_000 != 0o040_000 {
