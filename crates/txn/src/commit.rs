@@ -32,7 +32,7 @@ use buttress_format::{BlockGroupFlags, Chunk, Extent, Generation, Logical, Super
 use buttress_space::SpaceKind;
 use buttress_tree::{Node, Roots};
 
-use crate::{Engine, Error, Result, View, transaction::Transaction};
+use crate::{Cost, Engine, Error, Result, Urgency, View, transaction::Transaction};
 
 /// A block group's item as the last commit left it.
 #[derive(Clone, Copy, Debug)]
@@ -185,8 +185,6 @@ impl Engine {
                 devices.give(stripe.device, stripe.offset, chunk.stripe_bytes());
             }
         }
-        // Whoever asks next says anew what is needed beyond the groups.
-        devices.release_kept();
         drop(devices);
         // The space that this commit freed is reachable from the old roots, as long as a view has
         // them.
@@ -201,6 +199,10 @@ impl Engine {
         self.published.store(generation.0, Ordering::Release);
         self.frozen_need.store(0, Ordering::Relaxed);
         self.size_global_reserve();
+        // What this commit was promised beyond the groups is spent; what the running transaction was
+        // promised is said anew, or data could take it before anybody asks again.
+        self.devices.lock().release_kept();
+        self.may_reserve(Cost::default(), Urgency::Normal);
     }
 
     /// The global reserve grows with the trees, and is never more than a small volume can spare.
