@@ -15,6 +15,8 @@
 use std::fmt;
 use std::io::IoSlice;
 
+use buttress_base::AlignedBuf;
+
 use crate::error::{Error, Operation};
 
 /// A run of bytes that can be read and written at any place, by many threads at once.
@@ -76,6 +78,70 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// As [`Device::write_at`].
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error>;
+
+    /// Makes a range read as zeroes: a write like any other (D3), that need not carry the bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::write_at`].
+    fn write_zeroes(&self, offset: u64, len: u64, _space: Space) -> Result<(), Error> {
+        check(self, Operation::Write, offset, len)?;
+        write_each_zero(self, offset, len)
+    }
+
+    /// Says what is known of the bytes from `offset` on without reading them, as far as the first
+    /// place where that changes, and never beyond `len`. A device that cannot tell says data: that
+    /// is never wrong.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::read_at`].
+    fn extent_at(&self, offset: u64, len: u64) -> Result<Extent, Error> {
+        check(self, Operation::Read, offset, len)?;
+        Ok(Extent { len, content: Content::Data })
+    }
+}
+
+/// What becomes of the space under zeroes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// It stays, so that writing there later cannot run out of it.
+    Keep,
+    /// It may be given back.
+    Free,
+}
+
+/// What can be known of bytes without reading them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Anything.
+    Data,
+    /// They read as zeroes, and take no space.
+    Hole,
+}
+
+/// A run of bytes of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// How many; none only where none were asked for.
+    pub len: u64,
+    /// Of which kind.
+    pub content: Content,
+}
+
+/// Writes zeroes where there is no better way. The range has been checked.
+pub(crate) fn write_each_zero<D: Device + ?Sized>(
+    device: &D,
+    offset: u64,
+    len: u64,
+) -> Result<(), Error> {
+    const PIECE: u64 = 1 << 20;
+    let zeroes = AlignedBuf::zeroed(PIECE.min(len) as usize);
+    let end = offset + len;
+    for at in (offset..end).step_by(PIECE as usize) {
+        device.write_at(at, &zeroes[..PIECE.min(end - at) as usize])?;
+    }
+    Ok(())
 }
 
 /// Adds up the lengths of `bufs`.

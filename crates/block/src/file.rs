@@ -26,7 +26,7 @@ use buttress_base::AlignedBuf;
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
-use crate::device::{Device, check, total_len};
+use crate::device::{Content, Device, Extent, Space, check, total_len, write_each_zero};
 use crate::error::{Error, NotADevice, Operation};
 use crate::lock;
 
@@ -256,6 +256,52 @@ impl Device for FileDevice {
             Err(errno) => {
                 Err(self.io_error(Operation::Discard, offset, len, io::Error::from(errno)))
             }
+        }
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, space: Space) -> Result<(), Error> {
+        check(self, Operation::Write, offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        // Both calls also serve block devices, where the kernel zeroes or unmaps. It wants whole
+        // sectors there, and refuses others before touching anything.
+        let zeroing = match space {
+            Space::Keep => FallocateFlags::ZERO_RANGE,
+            Space::Free => FallocateFlags::PUNCH_HOLE,
+        };
+        let flags = zeroing | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.file, flags, offset, len) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV | Errno::INVAL) => {
+                write_each_zero(self, offset, len)
+            }
+            Err(errno) => Err(self.io_error(Operation::Write, offset, len, io::Error::from(errno))),
+        }
+    }
+
+    /// Holes of a regular file. A block device, and a filesystem without the call, cannot tell.
+    fn extent_at(&self, offset: u64, len: u64) -> Result<Extent, Error> {
+        check(self, Operation::Read, offset, len)?;
+        let all = |content| Ok(Extent { len, content });
+        let upto = |next: u64, content| Ok(Extent { len: len.min(next - offset), content });
+        if self.is_block_device || len == 0 {
+            return all(Content::Data);
+        }
+        // The position of the descriptor, which these calls move, is never used.
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
+            Ok(data) if data > offset => upto(data, Content::Hole),
+            Ok(_) => match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(offset)) {
+                Ok(hole) if hole > offset => upto(hole, Content::Data),
+                // Between the two calls it became a hole.
+                Ok(_) | Err(_) => all(Content::Data),
+            },
+            // No data up to the end of the file, or the file is shorter than it was, which a read
+            // has to find out.
+            Err(Errno::NXIO) if self.file.metadata().is_ok_and(|now| now.len() >= self.len) => {
+                all(Content::Hole)
+            }
+            Err(_) => all(Content::Data),
         }
     }
 }

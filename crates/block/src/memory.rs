@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use buttress_base::{Rank, Ranked};
 
-use crate::device::{Device, check};
+use crate::device::{Content, Device, Extent, Space, check};
 use crate::error::{Error, Operation};
 
 /// A device of zeroes until written.
@@ -161,6 +161,24 @@ impl Device for MemoryDevice {
         }
         Ok(())
     }
+
+    fn write_zeroes(&self, offset: u64, len: u64, _space: Space) -> Result<(), Error> {
+        self.discard(offset, len)
+    }
+
+    fn extent_at(&self, offset: u64, len: u64) -> Result<Extent, Error> {
+        check(self, Operation::Read, offset, len)?;
+        let content_of = |number: u64| {
+            let is_there = self.shard(number).lock().contains_key(&number);
+            if is_there { Content::Data } else { Content::Hole }
+        };
+        let mut runs = pieces(offset, len).map(|(number, _, len)| (content_of(number), len as u64));
+        let Some((content, first)) = runs.next() else {
+            return Ok(Extent { len: 0, content: Content::Data });
+        };
+        let more: u64 = runs.take_while(|(next, _)| *next == content).map(|(_, len)| len).sum();
+        Ok(Extent { len: first + more, content })
+    }
 }
 
 #[cfg(test)]
@@ -197,6 +215,14 @@ mod tests {
         let mut found = vec![1; LEN as usize];
         device.read_at(0, &mut found).expect("within the device");
         assert!(found == model);
+        let mut at = 0;
+        while at < LEN {
+            let extent = device.extent_at(at, LEN - at).expect("within the device");
+            assert!(extent.len > 0 && at + extent.len <= LEN, "{extent:?}");
+            let bytes = &model[at as usize..(at + extent.len) as usize];
+            assert!(extent.content == Content::Data || bytes.iter().all(|&byte| byte == 0));
+            at += extent.len;
+        }
     }
 
     /// D2: past the end is an error with the facts, overflow included.

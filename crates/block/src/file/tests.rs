@@ -261,3 +261,47 @@ fn a_file_under_a_loop_device_is_refused() {
     }
     reader.expect("one who only reads");
 }
+
+/// Zeroes and holes: whatever is zeroed reads as zeroes, what is known as a hole is one, and what was
+/// written is never known as one.
+#[test]
+fn zeroes_and_tells_holes() {
+    const LEN: u64 = 1 << 20;
+    let dir = temp_dir();
+    let device = FileDevice::create(dir.path().join("image"), LEN).expect("a new file");
+    let mut model = vec![0_u8; LEN as usize];
+    let mut rng = Rng::new(21);
+    for _ in 0..200 {
+        let start = rng.below(LEN);
+        let len = rng.below((LEN - start).min(200_000) + 1);
+        let range = start as usize..(start + len) as usize;
+        match rng.below(4) {
+            0 => device.write_zeroes(start, len, Space::Keep).expect("within the device"),
+            1 | 2 => device.write_zeroes(start, len, Space::Free).expect("within the device"),
+            _ => {
+                model[range.clone()].fill(7);
+                device.write_at(start, &model[range.clone()]).expect("within the device");
+                let extent = device.extent_at(start, len).expect("within the device");
+                assert!(len == 0 || extent.content == Content::Data);
+                continue;
+            }
+        }
+        model[range].fill(0);
+    }
+    let mut found = vec![1; LEN as usize];
+    device.read_at(0, &mut found).expect("within the device");
+    assert!(found == model);
+    let (mut at, mut holes) = (0, 0);
+    while at < LEN {
+        let extent = device.extent_at(at, LEN - at).expect("within the device");
+        assert!(extent.len > 0 && at + extent.len <= LEN, "{extent:?}");
+        let bytes = &model[at as usize..(at + extent.len) as usize];
+        if extent.content == Content::Hole {
+            holes += 1;
+            assert!(bytes.iter().all(|&byte| byte == 0), "at {at}");
+        }
+        at += extent.len;
+    }
+    assert!(holes > 0, "this filesystem tells holes");
+    assert!(matches!(device.extent_at(LEN - 1, 2), Err(Error::PastEnd { .. })));
+}
