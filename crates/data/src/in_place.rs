@@ -4,7 +4,8 @@
 //! # Invariants
 //!
 //! - **N1** In place only where this file's reference is the only one, by committed, frozen and running
-//!   references together (T10).
+//!   references together (T10), and younger than the subvolume's last snapshot: before, a leaf that
+//!   snapshots share counts as one reference.
 //! - **N2** A preallocated part that was written becomes regular in the step that makes it visible; pieces
 //!   that show one extent back to back are one item.
 
@@ -36,12 +37,16 @@ impl Files {
         let may_overwrite = flags & overwrite == overwrite;
         let mut spots: Vec<Placed> = Vec::new();
         let mut asked: Option<(Logical, bool)> = None;
+        let last_snapshot = self.engine.last_snapshot(&view, file.tree())?;
         self.for_each_mapping(&view, file, range.clone(), |mapping| {
             let Some(region) = mapping.region().filter(|region| region.disk.0 != 0) else {
                 return Ok(true);
             };
             let prealloc = mapping.is_prealloc();
             if mapping.extent.compression != Compression::None || !(prealloc || may_overwrite) {
+                return Ok(true);
+            }
+            if mapping.extent.generation <= last_snapshot {
                 return Ok(true);
             }
             let exclusive = match asked {

@@ -26,6 +26,23 @@ pub struct NodeStamp {
     pub owner: TreeId,
 }
 
+impl NodeStamp {
+    pub(crate) fn header(&self, geometry: &Geometry, nritems: u32, level: u8) -> Header {
+        Header {
+            csum: [0; 32],
+            fsid: geometry.fsid,
+            bytenr: self.logical,
+            flags: buttress_format::header::FLAG_WRITTEN,
+            backref_rev: buttress_format::header::BACKREF_REV_MIXED,
+            chunk_tree_uuid: geometry.chunk_tree_uuid,
+            generation: self.generation,
+            owner: self.owner,
+            nritems,
+            level,
+        }
+    }
+}
+
 fn finish(
     mut buf: AlignedBuf,
     geometry: &Geometry,
@@ -33,18 +50,7 @@ fn finish(
     nritems: u32,
     level: u8,
 ) -> Node {
-    let header = Header {
-        csum: [0; 32],
-        fsid: geometry.fsid,
-        bytenr: stamp.logical,
-        flags: buttress_format::header::FLAG_WRITTEN,
-        backref_rev: buttress_format::header::BACKREF_REV_MIXED,
-        chunk_tree_uuid: geometry.chunk_tree_uuid,
-        generation: stamp.generation,
-        owner: stamp.owner,
-        nritems,
-        level,
-    };
+    let header = stamp.header(geometry, nritems, level);
     header.write_to(&mut buf);
     Node::from_built(buf, header)
 }

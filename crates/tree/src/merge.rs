@@ -9,8 +9,9 @@
 //! - **M1** Cost is proportional to the dirty paths, never to the tree.
 //! - **M2** A node born in this transaction ([`Fresh`]) that is rebuilt leaves its address to the
 //!   node that takes its place, so that settling a commit's own nodes comes to an end.
-//! - **M3** Every consumed node is handed back exactly once: an older one to
-//!   [`NodeAlloc::retire`], a fresh one's address is used again or given to [`NodeAlloc::cancel`].
+//! - **M3** Every consumed node is handed back exactly once: an older one, and a fresh one that a
+//!   snapshot may use, to [`NodeAlloc::retire`]; another fresh one's address is used again or given to
+//!   [`NodeAlloc::cancel`].
 //! - **M4** A child's key in its parent is the child's first key, always.
 //! - **M5** A rebuilt node under a quarter full takes in its right neighbour, where there is one
 //!   under the same walk, so that deletions do not leave a trail of near-empty leaves.
@@ -21,7 +22,7 @@
 //! commit that called must abort.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
@@ -51,12 +52,13 @@ pub trait NodeAlloc {
     /// When there is none, which a commit must have prevented.
     fn allocate(&mut self, tree: TreeId, level: u8) -> Result<Logical>;
 
-    /// A committed node that this tree no longer uses.
+    /// A node that this tree no longer uses: its items and children pass to new nodes of the tree. Comes
+    /// from the root down, a node before its children. Says whether that was the last use of it.
     ///
     /// # Errors
     ///
     /// When its references cannot be looked at.
-    fn retire(&mut self, tree: TreeId, node: &Node) -> Result<()>;
+    fn retire(&mut self, tree: TreeId, node: &Node) -> Result<bool>;
 
     /// An address given out in this transaction and not needed after all.
     ///
@@ -70,6 +72,8 @@ pub trait NodeAlloc {
 #[derive(Debug, Default)]
 pub struct Fresh {
     nodes: HashMap<Logical, Arc<Node>>,
+    /// Those that a snapshot of this transaction may use, too: they stay as they are.
+    kept: HashSet<Logical>,
 }
 
 impl Fresh {
@@ -89,6 +93,24 @@ impl Fresh {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
+    }
+
+    /// Adds a node that no merge made.
+    pub fn insert(&mut self, node: Arc<Node>) {
+        self.nodes.insert(node.logical(), node);
+    }
+
+    /// Keeps every node of a tree but its root as it is from now on: a snapshot of the tree was made,
+    /// and who changes the tree makes new nodes, as for committed ones.
+    pub fn keep(&mut self, tree: TreeId, root: Logical) {
+        let mine = self.nodes.values().filter(|node| node.owner() == tree);
+        self.kept.extend(mine.map(|node| node.logical()).filter(|at| *at != root));
+    }
+
+    /// Forgets a node that nobody uses after all.
+    pub fn forget(&mut self, logical: Logical) {
+        self.nodes.remove(&logical);
+        self.kept.remove(&logical);
     }
 
     /// Hands out all nodes, by address.
@@ -216,12 +238,16 @@ impl Walk<'_, '_> {
     }
 
     fn consume(&mut self, node: &Node) -> Result<()> {
-        let level = usize::from(node.level());
-        if self.merge.fresh.nodes.remove(&node.logical()).is_some() {
-            self.spare[level].push(node.logical());
+        let (at, level) = (node.logical(), usize::from(node.level()));
+        let fresh = &mut self.merge.fresh;
+        if !fresh.kept.contains(&at) && fresh.nodes.remove(&at).is_some() {
+            self.spare[level].push(at);
             return Ok(());
         }
-        self.alloc.retire(self.tree, node)
+        if self.alloc.retire(self.tree, node)? {
+            self.merge.fresh.forget(at);
+        }
+        Ok(())
     }
 
     /// Rebuilds what lies under a pointer with its share of the changes.

@@ -22,7 +22,7 @@ use buttress_format::{
     limits::MAX_LEVEL,
 };
 
-use crate::{Mismatch, store::Geometry};
+use crate::{Mismatch, builder::NodeStamp, store::Geometry};
 
 /// Where a node is, and what it must say when one gets there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -337,6 +337,15 @@ impl Node {
             0 => 0,
             n => n * ITEM_LEN + (self.buf.len() - self.item_range(n - 1).0),
         }
+    }
+
+    /// The same entries as another tree's node, at another address.
+    #[must_use]
+    pub fn copied(&self, geometry: &Geometry, stamp: &NodeStamp) -> Self {
+        let header = stamp.header(geometry, self.header.nritems, self.header.level);
+        let mut buf = self.buf.clone();
+        header.write_to(&mut buf);
+        Self { buf, header }
     }
 
     pub(crate) fn from_built(buf: AlignedBuf, header: Header) -> Self {

@@ -95,6 +95,20 @@ impl View {
         if let Some(ptr) = self.roots.find(tree) {
             return Ok(Some(ptr));
         }
+        let root = self.committed_root_item(tree)?;
+        Ok(root.map(|root| NodePtr {
+            logical: root.bytenr,
+            generation: root.generation,
+            level: root.level,
+        }))
+    }
+
+    /// The committed root item of a tree, or nothing if the tree is not (yet) on disk.
+    ///
+    /// # Errors
+    ///
+    /// When the root tree is damaged.
+    pub fn committed_root_item(&self, tree: TreeId) -> Result<Option<RootItem>> {
         let root_tree = self.roots.find(TreeId::ROOT).ok_or(Error::NoTree(TreeId::ROOT))?;
         let last = Key::new(tree.0, Kind::ROOT_ITEM, u64::MAX);
         let cursor = Cursor::seek_before(&*self.store, TreeId::ROOT, root_tree, &last)?;
@@ -108,7 +122,7 @@ impl View {
             key,
             source,
         })?;
-        Ok(Some(NodePtr { logical: root.bytenr, generation: root.generation, level: root.level }))
+        Ok(Some(root))
     }
 
     /// The item with exactly this key.

@@ -17,6 +17,7 @@
 mod groups;
 mod ledger;
 mod settle;
+mod sharing;
 mod superblock;
 
 use std::{

@@ -30,13 +30,58 @@ pub struct DataRef {
     pub offset: u64,
 }
 
+/// Who holds a reference, in the four ways that the format knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum User {
+    /// A file, wherever the leaf lies that says so.
+    File(DataRef),
+    /// One leaf, by its address.
+    Leaf(Logical),
+    /// A tree, through whatever path leads to the node.
+    Tree(TreeId),
+    /// One inner node, by its address.
+    Node(Logical),
+}
+
+/// Sums of references gained and lost, by user. Those that come to nothing are not kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Deltas(Vec<(User, i64)>);
+
+impl Deltas {
+    pub(crate) fn add(&mut self, user: User, delta: i64) {
+        match self.0.iter_mut().position(|(known, _)| *known == user) {
+            Some(index) => {
+                self.0[index].1 += delta;
+                if self.0[index].1 == 0 {
+                    self.0.swap_remove(index);
+                }
+            }
+            None if delta != 0 => self.0.push((user, delta)),
+            None => {}
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The change of the count as a whole.
+    pub(crate) fn sum(&self) -> i64 {
+        self.0.iter().map(|(_, delta)| delta).sum()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (User, i64)> + '_ {
+        self.0.iter().copied()
+    }
+}
+
 /// What a transaction does to one extent.
 #[derive(Clone, Debug)]
 pub(crate) struct ExtentChange {
     pub(crate) extent: Extent,
     /// Allocated in this transaction: there is no extent item yet.
     pub(crate) born: bool,
-    pub(crate) deltas: Vec<(DataRef, i64)>,
+    pub(crate) deltas: Deltas,
 }
 
 const SHARDS: usize = 16;
@@ -65,14 +110,10 @@ impl DelayedRefs {
         let mut shard = self.shard(extent.start).lock();
         let entry = shard.entry(extent.start).or_insert_with(|| {
             self.len.fetch_add(1, Ordering::Relaxed);
-            ExtentChange { extent, born, deltas: Vec::new() }
+            ExtentChange { extent, born, deltas: Deltas::default() }
         });
         assert_eq!(entry.extent.len, extent.len, "one extent at {} has one length", extent.start);
-        match entry.deltas.iter_mut().find(|(r, _)| *r == who) {
-            Some((_, n)) => *n += delta,
-            None => entry.deltas.push((who, delta)),
-        }
-        entry.deltas.retain(|(_, n)| *n != 0);
+        entry.deltas.add(User::File(who), delta);
         let vanished = entry.born && entry.deltas.is_empty();
         if entry.deltas.is_empty() {
             shard.remove(&extent.start);

@@ -251,6 +251,17 @@ impl Engine {
         extent_tree::is_exclusive(view, extent, who)
     }
 
+    /// The transaction of a subvolume's last snapshot, or of one that is being made; 0 if it has none.
+    /// What its files held then may be a snapshot's, too, whatever the counts of references say.
+    ///
+    /// # Errors
+    ///
+    /// When the root tree cannot be read.
+    pub fn last_snapshot(&self, view: &View, tree: TreeId) -> Result<Generation> {
+        let committed = view.committed_root_item(tree)?;
+        Ok(committed.map_or(Generation(0), |item| item.last_snapshot))
+    }
+
     /// The checksums of a range of data, sector by sector.
     ///
     /// # Errors

@@ -1,12 +1,10 @@
 //! Whether a volume can be written rightly. What we cannot write yet is read-only, never wrong.
 
-use buttress_format::{
-    BlockGroupFlags, CompatRo, Incompat, Key, Kind, RootItem, Superblock, TreeId, ids,
-};
+use buttress_format::{BlockGroupFlags, CompatRo, Incompat, Key, Kind, Superblock, TreeId, ids};
 use buttress_tree::{Cursor, Roots, Store};
 use buttress_volume::Volume;
 
-use crate::{Error, Result};
+use crate::Result;
 
 /// The first thing that keeps us from writing, in words for the user.
 pub(crate) fn obstacle(
@@ -52,21 +50,11 @@ pub(crate) fn obstacle(
 fn roots_obstacle(store: &Store, roots: &Roots) -> Result<Option<String>> {
     let root = roots.find(TreeId::ROOT).ok_or(buttress_tree::Error::NoTree(TreeId::ROOT))?;
     let mut cursor = Cursor::seek(store, TreeId::ROOT, root, &Key::MIN)?;
-    while let Some((key, item)) = cursor.key().zip(cursor.item()) {
+    while let Some(key) = cursor.key() {
         let tree = TreeId(key.objectid);
         let found = match key.kind {
             Kind::ROOT_ITEM if tree == TreeId::QUOTA => Some("quotas"),
             Kind::ROOT_ITEM if tree == TreeId::TREE_RELOC => Some("an unfinished balance"),
-            Kind::ROOT_ITEM if tree.is_fs_tree() => {
-                let item = RootItem::parse(item).map_err(|source| Error::Item {
-                    tree: TreeId::ROOT,
-                    key,
-                    source,
-                })?;
-                // Nodes of a tree that was never the source of a snapshot or of a balance have one
-                // user each.
-                (item.last_snapshot.0 != 0).then_some("snapshots, or after a balance")
-            }
             Kind::TEMPORARY_ITEM if key.objectid == ids::BALANCE => Some("an unfinished balance"),
             _ => None,
         };

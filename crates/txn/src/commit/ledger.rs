@@ -6,13 +6,17 @@
 //! - **L2** An address whose item is already in the working extent tree is free to others only after
 //!   that item is out again: one round later.
 
-use std::{collections::BTreeMap, sync::atomic::Ordering};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::atomic::Ordering,
+};
 
-use buttress_format::{Extent, Generation, Logical, TreeId};
+use buttress_format::{Extent, Generation, Logical, TreeId, header::FLAG_RELOC};
 use buttress_space::{AllocRequest, Outcome, SpaceKind};
-use buttress_tree::{Node, NodeAlloc};
+use buttress_tree::{Node, NodeAlloc, NodePtr};
 
-use crate::{Engine, transaction::Transaction};
+use super::sharing::{Left, Sharing};
+use crate::{Engine, Result, transaction::Transaction};
 
 /// What became of an address since the last round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,11 +35,25 @@ pub(super) struct Ledger<'e> {
     moves: BTreeMap<Logical, Move>,
     /// Change of each tree's node count.
     pub(super) node_delta: BTreeMap<TreeId, i64>,
+    /// Nodes and data of subvolumes that may have several users.
+    pub(super) sharing: Sharing,
+    last_snapshots: HashMap<TreeId, Generation>,
 }
 
 impl<'e> Ledger<'e> {
-    pub(super) fn new(engine: &'e Engine, transaction: &'e Transaction) -> Self {
-        Self { engine, transaction, moves: BTreeMap::new(), node_delta: BTreeMap::new() }
+    pub(super) fn new(
+        engine: &'e Engine,
+        transaction: &'e Transaction,
+        extent_root: NodePtr,
+    ) -> Self {
+        Self {
+            engine,
+            transaction,
+            moves: BTreeMap::new(),
+            node_delta: BTreeMap::new(),
+            sharing: Sharing::new(extent_root),
+            last_snapshots: HashMap::new(),
+        }
     }
 
     pub(super) fn take_moves(&mut self) -> BTreeMap<Logical, Move> {
@@ -44,6 +62,41 @@ impl<'e> Ledger<'e> {
 
     pub(super) fn is_settled(&self) -> bool {
         self.moves.is_empty()
+    }
+
+    /// Nodes of a tree up to this generation may be shared.
+    fn last_snapshot(&mut self, tree: TreeId) -> Result<Generation> {
+        if let Some(known) = self.last_snapshots.get(&tree) {
+            return Ok(*known);
+        }
+        let item = self.engine.view.load().committed_root_item(tree)?;
+        let generation = item.map_or(Generation(0), |item| item.last_snapshot);
+        self.last_snapshots.insert(tree, generation);
+        Ok(generation)
+    }
+
+    /// Whether a node was made in this transaction, so that it has no extent item yet.
+    pub(super) fn is_born(&self, at: Logical) -> bool {
+        matches!(self.moves.get(&at), Some(Move::Born { .. }))
+    }
+
+    /// A tree leaves a node that others may use, too.
+    fn leave(&mut self, tree: TreeId, node: &Node) -> Result<bool> {
+        let at = node.logical();
+        let born = self.is_born(at);
+        let state = self.sharing.state(&self.engine.store, at, node.level(), born)?;
+        let left = self.sharing.leave(tree, node, state)?;
+        if left == Left::Gone && born {
+            self.unmake(at);
+        }
+        Ok(left == Left::Gone)
+    }
+
+    /// A node of this transaction lost its last user before it had an item.
+    pub(super) fn unmake(&mut self, at: Logical) {
+        self.moves.remove(&at);
+        self.sharing.blocks.remove(&at);
+        self.engine.space.free(Extent { start: at, len: self.nodesize() });
     }
 
     fn nodesize(&self) -> u64 {
@@ -86,16 +139,24 @@ impl NodeAlloc for Ledger<'_> {
         }
     }
 
-    fn retire(&mut self, tree: TreeId, node: &Node) -> buttress_tree::Result<()> {
-        if node.header().generation >= Generation(self.transaction.generation.0) {
-            let at = node.logical();
+    fn retire(&mut self, tree: TreeId, node: &Node) -> buttress_tree::Result<bool> {
+        let above = |e: crate::Error| buttress_tree::Error::Above(e.to_string());
+        let at = node.logical();
+        let generation = node.header().generation;
+        *self.node_delta.entry(tree).or_default() -= 1;
+        if generation >= self.transaction.generation && !self.is_born(at) {
             return Err(buttress_tree::Error::Above(format!(
                 "node {at} says it is of this transaction, but was not born in it"
             )));
         }
-        self.moves.insert(node.logical(), Move::Retired { level: node.level() });
-        *self.node_delta.entry(tree).or_default() -= 1;
-        Ok(())
+        if tree.is_fs_tree()
+            && (generation <= self.last_snapshot(tree).map_err(above)?
+                || node.header().flags & FLAG_RELOC != 0)
+        {
+            return self.leave(tree, node).map_err(above);
+        }
+        self.moves.insert(at, Move::Retired { level: node.level() });
+        Ok(true)
     }
 
     fn cancel(&mut self, tree: TreeId, at: Logical, level: u8) -> buttress_tree::Result<()> {

@@ -12,7 +12,7 @@
 //!   are fewer every time, or by a split, which needs more new items than a leaf holds.
 //! - **S2** Nothing is written to a device here: until the superblock, failure costs nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 use buttress_format::{
     BlockGroupFlags, CompatRo, DeviceItem, Extent, Incompat, Key, Kind, RootItem, TreeId, ids,
@@ -28,7 +28,7 @@ use super::{
 use crate::{
     Engine, Error, Result, csum_tree,
     delayed_ref::ExtentChange,
-    extent_tree::{self, Fate},
+    extent_tree::{self, BlockForm, Fate},
     transaction::Transaction,
 };
 
@@ -75,11 +75,14 @@ pub(super) fn settle(
     let has_group_tree = sb.compat_ro.has(CompatRo::BLOCK_GROUP_TREE);
     let mut roots = state.roots.clone();
     roots.generation = transaction.generation;
+    let extent_root = roots
+        .find(TreeId::EXTENT)
+        .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
     let mut settle = Settle {
         engine,
         transaction,
         fresh: Fresh::default(),
-        ledger: Ledger::new(engine, transaction),
+        ledger: Ledger::new(engine, transaction, extent_root),
         // A failure from here on ends all commits: nobody misses the records then.
         groups: Groups::new(std::mem::take(&mut state.groups)),
         recorded: roots.iter().collect(),
@@ -97,6 +100,7 @@ pub(super) fn settle(
     // Data of this transaction may lie in chunks of this transaction.
     settle.chunks(&mut pending)?;
     settle.merge_overlay()?;
+    settle.shared_nodes(&mut pending.extents)?;
     settle.data_refs(&mut pending.extents)?;
     let mut rounds = 0;
     loop {
@@ -180,13 +184,69 @@ impl Settle<'_> {
         Ok(())
     }
 
+    /// What the merges did to committed nodes that may be shared becomes changes of the extent tree.
+    fn shared_nodes(&mut self, pending: &mut Changes) -> Result<()> {
+        let root = self.must_root(TreeId::EXTENT)?;
+        let form = self.form();
+        let blocks = std::mem::take(&mut self.ledger.sharing.blocks);
+        for (at, change) in blocks {
+            if self.ledger.is_born(at) {
+                // Becomes part of its item, which the first round makes.
+                self.ledger.sharing.blocks.insert(at, change);
+                continue;
+            }
+            if change.deltas.is_empty() && !change.make_full {
+                continue;
+            }
+            let fate = self.reading(|source| {
+                extent_tree::apply_block(source, root, at, &change, form, pending)
+            })?;
+            if fate == Fate::Freed {
+                let extent = Extent { start: at, len: u64::from(form.nodesize) };
+                self.account(extent, false)?;
+                self.pin(extent)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The changes of data references: those that operations asked for, and those that follow from
+    /// nodes that came to be shared, or no longer are.
+    fn data_changes(&mut self) -> Result<Vec<ExtentChange>> {
+        let mut changes = std::mem::take(&mut self.ledger.sharing.data);
+        for change in self.transaction.refs.sorted() {
+            match changes.entry(change.extent.start) {
+                Entry::Vacant(place) => drop(place.insert(change)),
+                Entry::Occupied(mut there) => {
+                    let there = there.get_mut();
+                    if there.extent != change.extent {
+                        let at = change.extent.start;
+                        return Err(Error::Extents {
+                            at,
+                            what: "two leaves disagree about its length",
+                        });
+                    }
+                    there.born = change.born;
+                    for (user, delta) in change.deltas.iter() {
+                        there.deltas.add(user, delta);
+                    }
+                }
+            }
+        }
+        Ok(changes.into_values().filter(|change| !change.deltas.is_empty()).collect())
+    }
+
+    fn form(&self) -> BlockForm {
+        BlockForm { skinny: self.skinny, nodesize: self.nodesize() }
+    }
+
     /// Data references become changes of the extent tree; the checksum tree follows at once.
     fn data_refs(&mut self, pending: &mut Changes) -> Result<()> {
         let mut freed: Vec<Extent> = Vec::new();
         let generation = self.transaction.generation;
         let nodesize = self.nodesize();
         let root = self.must_root(TreeId::EXTENT)?;
-        for change in self.transaction.refs.sorted() {
+        for change in self.data_changes()? {
             let fate = self.reading(|source| {
                 extent_tree::apply_data(source, root, &change, generation, nodesize, pending)
             })?;
@@ -240,15 +300,15 @@ impl Settle<'_> {
         self.chunks(pending)?;
         let Pending { mut extents, mut groups, mut free_space } = std::mem::take(pending);
         let generation = self.transaction.generation;
-        let (skinny, nodesize) = (self.skinny, self.nodesize());
+        let (form, nodesize) = (self.form(), self.nodesize());
         let root = self.must_root(TreeId::EXTENT)?;
         for (at, moved) in self.ledger.take_moves() {
             let extent = Extent { start: at, len: u64::from(nodesize) };
             match moved {
                 Move::Born { tree, level } => {
-                    let (key, item) =
-                        extent_tree::tree_block_item(at, level, tree, generation, skinny, nodesize);
-                    extents.insert(key, Some(item.into()));
+                    let mut change = self.ledger.sharing.blocks.remove(&at).unwrap_or_default();
+                    change.level = level;
+                    extent_tree::new_block(at, tree, &change, generation, form, &mut extents)?;
                     self.account(extent, true)?;
                 }
                 Move::Retired { level } | Move::Cancelled { level } => {

@@ -6,4 +6,5 @@ mod damage;
 mod mounted;
 mod open;
 mod reading;
+mod sharing;
 mod writing;

@@ -1,0 +1,145 @@
+//! Volumes with snapshots: made by Linux and written here, made here and written by Linux.
+
+use buttress_interop::linux::{Images, Mount, has_linux_btrfs};
+use buttress_interop::manifest::{Depth, Manifest};
+use buttress_interop::sample::{Folder, Library, Scale, change, fill};
+
+use crate::open::{close, manifest, open_with};
+
+struct Row {
+    mkfs: &'static [&'static str],
+    mount: &'static str,
+    /// What Linux does to the volume between its snapshots and our writing.
+    then: &'static str,
+    scale: Scale,
+}
+
+impl Default for Row {
+    fn default() -> Self {
+        let scale =
+            Scale { dirs: 4, files: 20, big_bytes: 1 << 20, links: 100, ..Scale::default() };
+        Self { mkfs: &[], mount: "", then: "", scale }
+    }
+}
+
+/// Writes into one subvolume through the library, and lets `btrfs check` judge.
+#[track_caller]
+fn write_into(images: &Images, subvolume: &str, write: impl FnOnce(&Library)) {
+    let filesystem = open_with(images.paths(), &format!("rw,noatime,subvol={subvolume}"));
+    assert_eq!(filesystem.read_only_reason(), None);
+    write(&Library::new(&filesystem));
+    filesystem.sync().expect("a sync");
+    close(filesystem);
+    images.check();
+}
+
+/// A subvolume through the library.
+#[track_caller]
+fn of(images: &Images, subvolume: &str) -> Manifest {
+    let filesystem = open_with(images.paths(), &format!("ro,noatime,subvol={subvolume}"));
+    let manifest = Manifest::of_library(&filesystem);
+    close(filesystem);
+    manifest
+}
+
+fn folder(mount: &Mount, name: &str) -> Folder {
+    Folder::new(&mount.path().join(name))
+}
+
+#[track_caller]
+fn same_everywhere(images: &Images, options: &str) {
+    let mount = images.mount(&format!("ro,{options}"));
+    let linux = Manifest::of_folder(mount.path());
+    mount.unmount();
+    linux.assert_same("Linux", &manifest(images.paths()), "the library", Depth::Volume);
+}
+
+impl Row {
+    #[track_caller]
+    fn linux_snapshots_are_written_here(self) {
+        if !has_linux_btrfs() {
+            return;
+        }
+        let images = Images::new(1, 512 << 20);
+        images.mkfs(self.mkfs);
+        let mount = images.mount(self.mount);
+        mount.shell("btrfs -q subvolume create live");
+        fill(&folder(&mount, "live"), &self.scale);
+        mount.shell(
+            "btrfs -q subvolume create live/nested; echo nested > live/nested/file; \
+             sync; btrfs -q subvolume snapshot -r live first",
+        );
+        change(&folder(&mount, "live"), &self.scale, 1);
+        mount.shell(
+            "btrfs -q subvolume snapshot live second; btrfs -q subvolume snapshot -r second third; \
+             btrfs -q subvolume snapshot -r live live/inside",
+        );
+        mount.shell(self.then);
+        mount.unmount();
+        images.check();
+        let frozen = ["first", "third", "live/inside"];
+        let before = frozen.map(|name| of(&images, name));
+
+        write_into(&images, "live", |library| change(library, &self.scale, 2));
+        write_into(&images, "second", |library| change(library, &self.scale, 2));
+        write_into(&images, "live", |library| change(library, &self.scale, 3));
+        same_everywhere(&images, self.mount);
+
+        // Linux goes on from there: it drops one user after the other.
+        let mount = images.mount(self.mount);
+        change(&folder(&mount, "live"), &self.scale, 4);
+        for (name, before) in frozen.iter().zip(&before) {
+            let now = Manifest::of_folder(&mount.path().join(name));
+            before.assert_same("a snapshot before", &now, "and after", Depth::Volume);
+        }
+        mount.shell("btrfs -q subvolume delete first; btrfs subvolume sync .");
+        mount.unmount();
+        images.check();
+        write_into(&images, "second", |library| change(library, &self.scale, 3));
+        write_into(&images, "live", |library| change(library, &self.scale, 5));
+        let mount = images.mount(self.mount);
+        mount.shell("btrfs -q subvolume delete second; btrfs subvolume sync .");
+        mount.btrfs("balance start --full-balance");
+        mount.unmount();
+        images.check();
+        write_into(&images, "live", |library| change(library, &self.scale, 6));
+        same_everywhere(&images, self.mount);
+        let third = of(&images, "third");
+        before[1].assert_same("a snapshot before", &third, "and after", Depth::Volume);
+    }
+}
+
+macro_rules! rows {
+    ($($(#[$about:meta])+ $name:ident: $row:expr;)+) => {$(
+        $(#[$about])+
+        #[test]
+        fn $name() {
+            $row.linux_snapshots_are_written_here();
+        }
+    )+};
+}
+
+rows! {
+    /// As btrfs-progs makes volumes.
+    defaults: Row::default();
+    /// Small nodes: sharing many levels deep.
+    nodes_of_4k: Row { mkfs: &["-n", "4096"], ..Row::default() };
+    /// A balance leaves full back references behind.
+    after_a_balance: Row { then: "btrfs balance start --full-balance .", ..Row::default() };
+    /// The same many levels deep, on larger node records.
+    after_a_balance_of_4k: Row {
+        mkfs: &["-n", "4096", "-O", "^skinny-metadata"],
+        then: "btrfs balance start --full-balance .",
+        ..Row::default()
+    };
+    /// Files that are written in place where nobody shares them.
+    nodatacow: Row { mount: "nodatacow", ..Row::default() };
+    /// The original goes before its snapshots.
+    the_original_is_gone: Row {
+        then: "btrfs -q subvolume snapshot live copy; btrfs -q subvolume delete live/inside; \
+               btrfs -q subvolume delete live/nested; btrfs -q subvolume delete live; \
+               btrfs subvolume sync .; mv copy live; btrfs -q subvolume snapshot -r second live/inside2; \
+               rmdir live/inside; mv live/inside2 live/inside",
+        ..Row::default()
+    };
+}
