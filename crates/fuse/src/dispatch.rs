@@ -308,6 +308,7 @@ impl fuser::Filesystem for Door {
     ) {
         // Too little for a duty: it counts, and nobody waits for it.
         send_empty(self.guarded("release", ino.0, || Door::release(self, ino.0, flags.0)), reply);
+        self.crew.trifle_done();
     }
 
     fn fsync(

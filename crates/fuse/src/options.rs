@@ -1,5 +1,7 @@
 //! How a volume is shown to the kernel: the mount options that are the door's, not the volume's.
 
+use std::time::Duration;
+
 use crate::Error;
 
 /// Names of the options that [`Options::accept`] takes, for a message to whoever misspelt one.
@@ -25,6 +27,7 @@ pub const KNOWN: &[&str] = &[
     "threads=N",
     "handoff",
     "nohandoff",
+    "busy_poll=MICROSECONDS",
     "writeback_cache",
     "nowriteback_cache",
     "read_ahead=KIB",
@@ -54,6 +57,8 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Whether one loop listens and calls others as it needs them, or all listen at once.
     pub handoff: bool,
+    /// How long the listening loop looks for the next request before it sleeps; zero means not at all.
+    pub busy_poll: Duration,
     /// Whether the kernel gathers small writes in its page cache before it sends them.
     pub writeback_cache: bool,
     /// How far the kernel reads ahead, in KiB.
@@ -73,6 +78,7 @@ impl Default for Options {
             dirsync: false,
             threads: None,
             handoff: true,
+            busy_poll: Duration::from_micros(100),
             writeback_cache: true,
             read_ahead_kib: 2048,
         }
@@ -124,6 +130,10 @@ impl Options {
                 Ok(count @ 1..=256) => self.threads = Some(count),
                 _ => return refuse("a number from 1 to 256"),
             },
+            Some(("busy_poll", micros)) => match micros.parse() {
+                Ok(micros @ 0..=10_000) => self.busy_poll = Duration::from_micros(micros),
+                _ => return refuse("a number of microseconds from 0 to 10000"),
+            },
             Some(("read_ahead", kib)) => match kib.parse() {
                 Ok(kib @ 4..=65536) => self.read_ahead_kib = kib,
                 _ => return refuse("a number of KiB from 4 to 65536"),
@@ -149,8 +159,11 @@ mod tests {
     #[test]
     fn known_options_are_accepted() {
         for known in KNOWN {
-            let option =
-                known.replace("=NAME", "=disk").replace("=N", "=3").replace("=KIB", "=128");
+            let option = known
+                .replace("=NAME", "=disk")
+                .replace("=N", "=3")
+                .replace("=KIB", "=128")
+                .replace("=MICROSECONDS", "=50");
             assert!(Options::default().accept(&option).expect(known), "{option}");
         }
         assert!(!Options::default().accept("alow_other").expect("not the door's"));

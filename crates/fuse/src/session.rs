@@ -51,7 +51,7 @@ pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session
     config.n_threads = Some(threads);
     config.clone_fd = true;
     // Who may come in is the kernel's to decide, by allow_other; its own requests have no owner.
-    let crew = Crew::new(link, threads, options.handoff);
+    let crew = Crew::new(link, threads, options);
     let kernel = Kernel::default();
     let aside = Aside::new(kernel.clone()).map_err(Error::Session)?;
     let door = Door::new(fs, crew, aside, options.clone());
