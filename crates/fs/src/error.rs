@@ -12,7 +12,6 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An ordinary answer about a name or an object, not a fault of anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[non_exhaustive]
 pub enum NameError {
     /// No such name, or no such inode.
     #[error("no such file or directory")]
@@ -58,9 +57,9 @@ pub enum NameError {
     Busy,
 }
 
-/// Who must act, and how; see [`Error::kind`].
+/// Who must act, and how; see [`Error::kind`]. Exhaustive, as [`NameError`] is: a door that does not
+/// know an answer yet must not compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum ErrorKind {
     /// The device failed; retry elsewhere, or report it.
     Io,
