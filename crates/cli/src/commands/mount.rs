@@ -151,8 +151,10 @@ fn serve(args: &Args, (mut door, volume): (Options, MountOptions), ui: &Ui) -> R
     }
     let fs = open(args, &image, volume, ui)?;
     if let Some(why) = fs.read_only_reason() {
+        if !door.read_only {
+            ui.note(format!("{}: mounted read-only: {why}", image.display()));
+        }
         door.read_only = true;
-        tracing::info!(why, "mounting read-only");
     }
     let mounted = buttress_fuse::mount(fs.clone(), &args.target, &door);
     let session = mounted.map_err(std::io::Error::other).context(String::new)?;
