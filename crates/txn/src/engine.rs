@@ -23,7 +23,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use buttress_base::Latch;
-use buttress_format::{Extent, Generation, Ino, Key, Kind, Logical, TreeId};
+use buttress_format::{Extent, Generation, Incompat, Ino, Key, Kind, Logical, TreeId};
 use buttress_space::{AllocRequest, DataReservation, Group, Outcome, Space, SpaceKind};
 use buttress_tree::{Roots, Store};
 use buttress_volume::Volume;
@@ -67,6 +67,8 @@ pub struct Engine {
     /// Somebody wants a commit soon: a full overlay, or a freeze that paces writers.
     pub(crate) commit_wanted: AtomicBool,
     pub(crate) counters: Counters,
+    /// Feature flags that what was written needs, to be in the next superblock.
+    pub(crate) features: AtomicU64,
     inos: Mutex<HashMap<TreeId, Arc<AtomicU64>>>,
 }
 
@@ -119,6 +121,7 @@ impl Engine {
             empties: Mutex::default(),
             commit_wanted: AtomicBool::new(false),
             counters: Counters::default(),
+            features: AtomicU64::new(0),
             inos: Mutex::default(),
         })
     }
@@ -167,6 +170,14 @@ impl Engine {
     #[must_use]
     pub fn wants_commit(&self) -> bool {
         self.commit_wanted.load(Ordering::Relaxed)
+    }
+
+    /// Says what a reader of the volume must know from the next commit on. To be said before the handle
+    /// that puts what needs it begins.
+    pub fn need_feature(&self, feature: Incompat) {
+        if self.features.load(Ordering::Relaxed) & feature.0 != feature.0 {
+            self.features.fetch_or(feature.0, Ordering::Relaxed);
+        }
     }
 
     /// Whether anything was changed since the last commit.

@@ -456,12 +456,14 @@ impl Settle<'_> {
         }
         let height = self.roots.iter().map(|(_, root)| root.level).max().unwrap_or(0);
         engine.height.fetch_max(height, std::sync::atomic::Ordering::Relaxed);
-        let superblock = superblock::next(
+        let mut superblock = superblock::next(
             &state.superblock,
             &self.roots,
             self.groups.used_delta,
             self.sys_chunks,
         )?;
+        let needed = engine.features.load(std::sync::atomic::Ordering::Relaxed);
+        superblock.incompat.0 |= needed;
         Ok(Settled {
             state: CommitState { superblock, roots: self.roots, groups: self.groups.records },
             nodes: self.fresh.into_sorted(),
