@@ -63,7 +63,7 @@ impl Files {
         self.lengthen(file, grown, stamp)
     }
 
-    fn has_inline(&self, file: &File) -> Result<bool> {
+    pub(crate) fn has_inline(&self, file: &File) -> Result<bool> {
         let _extents = file.extents.read();
         let view = self.engine.view();
         Ok(self.mappings(&view, file, 0..self.sector, 1)?.iter().any(|m| m.is_inline()))
@@ -137,7 +137,7 @@ impl Files {
         offset: u64,
         grown: u64,
     ) -> Result<()> {
-        let _extents = file.extents.write();
+        let _extents = file.change_extents();
         let view = self.engine.view();
         let mut edits = Edits::default();
         for mapping in self.mappings(&view, file, part.clone(), usize::MAX)? {

@@ -104,6 +104,15 @@ impl Edits {
         self.puts.push((offset, extent, Birth::Now));
     }
 
+    /// Puts an item that shows what another file, or place, shows already: with a reference of its own.
+    pub(crate) fn share(&mut self, offset: u64, extent: FileExtent) {
+        if let Some(region) = extent.region().filter(|region| !region.is_hole()) {
+            self.gained += region.len;
+            self.added.push((disk_extent(region), reference_key(offset, region)));
+        }
+        self.puts.push((offset, extent, Birth::Before));
+    }
+
     /// Replaces `mapping` by itself with a new length; for an inline extent that is cut short.
     pub(crate) fn replace_inline(&mut self, mapping: &Mapping, extent: FileExtent) {
         self.lost += mapping.nbytes();

@@ -63,6 +63,9 @@ pub enum Error {
         /// What is wrong.
         what: &'static str,
     },
+    /// A range cannot be shared between files.
+    #[error("the range cannot be shared: {0}")]
+    Unshareable(&'static str),
     /// A file cannot be so long.
     #[error("beyond the largest file")]
     TooBig,

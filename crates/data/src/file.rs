@@ -14,16 +14,24 @@
 //! changes which extents there are), then two short ones, the item's and the dirty map's. The short
 //! ones are taken inside a handle, so nobody begins a handle, reserves or does I/O under them.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use buttress_base::{Held, Rank, Ranked};
 use buttress_format::{Ino, InodeItem, Key, Kind, TreeId};
 use buttress_txn::{DataRef, Handle};
-use parking_lot::{Condvar, RwLock};
+use parking_lot::{Condvar, RwLock, RwLockWriteGuard};
 
+use crate::codec::Codec;
 use crate::dirty::Dirty;
 use crate::error::Error;
 
 const TYPE_MASK: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
+
+fn next_layout() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
 
 /// One inode in memory. Not only regular files: every inode has an item to keep.
 #[derive(Debug)]
@@ -32,6 +40,8 @@ pub struct File {
     pub(crate) ino: Ino,
     meta: Ranked<Meta>,
     pub(crate) extents: RwLock<()>,
+    /// Which layout its extents make up; no other file ever has the same.
+    layout: AtomicU64,
     pub(crate) dirty: Ranked<Dirty>,
     /// Signalled when the writeback claim is given back.
     pub(crate) idle: Condvar,
@@ -41,6 +51,8 @@ pub struct File {
 pub(crate) struct Meta {
     pub(crate) item: InodeItem,
     pub(crate) disk_size: u64,
+    /// How its property says that it shall be compressed.
+    pub(crate) codec: Option<Codec>,
 }
 
 impl Meta {
@@ -62,8 +74,9 @@ impl File {
         Self {
             tree,
             ino,
-            meta: Ranked::new(Rank::Inode, Meta { item, disk_size }),
+            meta: Ranked::new(Rank::Inode, Meta { item, disk_size, codec: None }),
             extents: RwLock::new(()),
+            layout: AtomicU64::new(next_layout()),
             dirty: Ranked::new(Rank::PageIndex, Dirty::default()),
             idle: Condvar::new(),
         }
@@ -90,6 +103,17 @@ impl File {
     /// Looks at the item without copying it.
     pub fn with_item<R>(&self, look: impl FnOnce(&InodeItem) -> R) -> R {
         look(&self.meta.lock().item)
+    }
+
+    /// How its property says that it shall be compressed.
+    #[must_use]
+    pub fn codec(&self) -> Option<Codec> {
+        self.meta.lock().codec
+    }
+
+    /// Takes note of a property that was read, or changed.
+    pub fn set_codec(&self, codec: Option<Codec>) {
+        self.meta.lock().codec = codec;
     }
 
     /// Length in bytes.
@@ -138,6 +162,18 @@ impl File {
 
     pub(crate) fn meta(&self) -> Held<'_, Meta> {
         self.meta.lock()
+    }
+
+    /// Waits for who reads extents, and keeps others from it while it is changed which ones there are.
+    pub(crate) fn change_extents(&self) -> RwLockWriteGuard<'_, ()> {
+        let guard = self.extents.write();
+        self.layout.store(next_layout(), Ordering::Relaxed);
+        guard
+    }
+
+    /// Which layout the extents make up; to be asked with `extents` held.
+    pub(crate) fn layout(&self) -> u64 {
+        self.layout.load(Ordering::Relaxed)
     }
 
     fn item_key(&self) -> Key {

@@ -8,8 +8,10 @@ use buttress_format::CsumType;
 use buttress_txn::Engine;
 use buttress_volume::Volume;
 
+use crate::codec::Codec;
 use crate::dirty::Pool;
 use crate::error::Error;
+use crate::unpacked::Unpacked;
 
 /// How files are laid out; from the superblock and the mount options.
 #[derive(Clone, Debug)]
@@ -18,6 +20,10 @@ pub struct FilesOptions {
     pub max_inline: u32,
     /// The volume says nothing about holes; without that, each hole has an item.
     pub no_holes: bool,
+    /// How files are compressed that say nothing about it themselves.
+    pub compress: Option<Codec>,
+    /// Compress also what says it should not be, or looks as if it were not worth it.
+    pub compress_force: bool,
 }
 
 /// What all files of a mounted volume share: the engine, the volume's parameters, a count of dirty bytes.
@@ -29,6 +35,7 @@ pub struct Files {
     pub(crate) csum_type: CsumType,
     pub(crate) options: FilesOptions,
     pub(crate) pool: Pool,
+    pub(crate) unpacked: Unpacked,
     dirty_bytes: AtomicU64,
     /// The first loss of any file's data since somebody asked.
     lost: Ranked<Option<Error>>,
@@ -42,7 +49,8 @@ impl Files {
         let csum_type = volume.csum_type();
         let (pool, dirty_bytes) = (Pool::new(), AtomicU64::new(0));
         let lost = Ranked::new(Rank::Leaf, None);
-        Self { engine, volume, sector, csum_type, options, pool, dirty_bytes, lost }
+        let unpacked = Unpacked::new();
+        Self { engine, volume, sector, csum_type, options, pool, unpacked, dirty_bytes, lost }
     }
 
     /// Takes the first failure of background writes of any file, which is told once; what one file
@@ -70,6 +78,7 @@ impl Files {
     /// Gives memory back that was kept for the next writer; to be called now and then while nobody writes.
     pub fn trim(&self) {
         self.pool.trim();
+        self.unpacked.clear();
     }
 
     pub(crate) fn count_dirty(&self, bytes: u64) {

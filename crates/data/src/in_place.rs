@@ -61,7 +61,7 @@ impl Files {
                 let part = overlap(&mapping, &range);
                 let disk = Logical(region.disk.0 + region.offset + (part.start - mapping.offset));
                 let target = Target::InPlace { disk, prealloc };
-                spots.push(Placed { range: part, target, sums: Vec::new() });
+                spots.push(Placed { range: part, target, sums: Vec::new(), packed: None });
             }
             Ok(true)
         })?;

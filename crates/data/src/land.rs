@@ -23,6 +23,7 @@ use crate::error::Result;
 use crate::extent_map::Mapping;
 use crate::file::{File, Meta};
 use crate::files::Files;
+use crate::packing::Packed;
 use crate::writeback::{Placed, Target};
 
 /// Most items that one handle replaces (L4).
@@ -34,10 +35,14 @@ impl Files {
         file: &File,
         run: &Run,
         size: u64,
+        packed: Option<Packed>,
         promised: &mut Option<MetaReservation>,
     ) -> Result<()> {
-        let content = run.slices(0..size).concat();
-        let _extents = file.extents.write();
+        let (compression, content) = match packed {
+            Some(packed) => (packed.kind, packed.bytes),
+            None => (Compression::None, run.slices(0..size).concat()),
+        };
+        let _extents = file.change_extents();
         let view = self.engine.view();
         let mut edits = Edits::default();
         for mapping in self.mappings(&view, file, 0..self.sector, STEP_ITEMS)? {
@@ -48,7 +53,7 @@ impl Files {
             FileExtent {
                 generation: Generation(0),
                 ram_bytes: size,
-                compression: Compression::None,
+                compression,
                 body: Body::Inline(content),
             },
         );
@@ -110,7 +115,7 @@ impl Files {
         promised: &mut Option<MetaReservation>,
         finish: impl FnOnce(&mut Meta, &mut Dirty, u64),
     ) -> Result<u64> {
-        let _extents = file.extents.write();
+        let _extents = file.change_extents();
         let view = self.engine.view();
         let there = self.mappings(&view, file, rest.clone(), STEP_ITEMS)?;
         let end = match there.last() {
@@ -124,7 +129,8 @@ impl Files {
                 for mapping in &there {
                     edits.cut(mapping, &range);
                 }
-                edits.insert(range.start, fresh_extent(extent, &part.range, &range));
+                let kind = part.packed.as_ref().map_or(Compression::None, |packed| packed.kind);
+                edits.insert(range.start, fresh_extent(extent, kind, &part.range, &range));
             }
             Target::InPlace { prealloc: true, .. } => {
                 self.convert(&view, file, &there, &range, &mut edits)?;
@@ -187,11 +193,16 @@ impl Files {
 }
 
 /// The item that shows `range` of a file out of a new extent made for `whole`.
-fn fresh_extent(extent: Extent, whole: &Range<u64>, range: &Range<u64>) -> FileExtent {
+fn fresh_extent(
+    extent: Extent,
+    compression: Compression,
+    whole: &Range<u64>,
+    range: &Range<u64>,
+) -> FileExtent {
     FileExtent {
         generation: Generation(0),
-        ram_bytes: extent.len,
-        compression: Compression::None,
+        ram_bytes: whole.end - whole.start,
+        compression,
         body: Body::Regular(Region {
             disk: extent.start,
             disk_len: extent.len,

@@ -6,12 +6,16 @@
 
 mod error;
 
+mod codec;
 mod compress;
 mod dirty;
 mod drop_extents;
 mod extent_map;
 mod file;
 mod files;
+mod heuristic;
+mod pack;
+mod packing;
 
 mod promise;
 
@@ -23,10 +27,12 @@ mod read;
 mod remove;
 mod seek;
 mod truncate;
+mod unpacked;
 mod write;
 mod write_through;
 mod writeback;
 
+pub use codec::Codec;
 pub use error::{Error, Result};
 pub use file::File;
 pub use files::{Files, FilesOptions};

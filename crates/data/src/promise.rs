@@ -66,16 +66,26 @@ pub(crate) enum Short {
     Covered,
 }
 
+/// What beside its range makes a write larger.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    /// Pieces more than it would take at once.
+    pub(crate) extra: u32,
+    /// Extents that one piece may become.
+    pub(crate) each: u32,
+    /// Bytes that may become inline content.
+    pub(crate) grown: u32,
+}
+
 impl Files {
-    /// What `promise` lacks before `range`, whole sectors, can be put: in up to `extra` pieces more than it
-    /// would take at once, and with `grown` bytes that may become inline content.
+    /// What `promise` lacks before `range`, whole sectors, can be put.
     pub(crate) fn short(
         &self,
         promise: &Promise<'_>,
         dirty: &Dirty,
         range: &Range<u64>,
         disk_end: u64,
-        (extra, grown): (u32, u32),
+        size: Size,
     ) -> Option<Short> {
         let (mut need, mut missing, mut pieces) = (0, 0, 0);
         dirty.for_each_gap(range.clone(), |gap, fresh| {
@@ -92,18 +102,19 @@ impl Files {
         }
         let covered = if missing > 0 { promise.covered.unwrap_or(0) } else { 0 };
         if missing > 0 {
-            pieces += extra;
+            pieces += size.extra;
         }
+        let extents = pieces * size.each;
         let sums = (missing / self.sector) as u32 * self.csum_type.size() as u32;
         let holes = if self.options.no_holes { Cost::default() } else { HOLE_COST };
         let split = if covered > 0 { SPLIT_COST } else { Cost::default() };
         let cost = Cost {
-            items: pieces * (EXTENT_COST.items + split.items + holes.items)
+            items: extents * (EXTENT_COST.items + split.items + holes.items)
                 + covered * COVERED_COST.items,
-            bytes: pieces * (EXTENT_COST.bytes + split.bytes + holes.bytes)
+            bytes: extents * (EXTENT_COST.bytes + split.bytes + holes.bytes)
                 + covered * COVERED_COST.bytes
                 + sums
-                + grown,
+                + size.grown,
         };
         let more = Cost {
             items: cost.items.saturating_sub(promise.cost.items),

@@ -49,7 +49,7 @@ impl Files {
         let mut stamp = Some(stamp);
         let mut at = low;
         while at < high {
-            let _extents = file.extents.write();
+            let _extents = file.change_extents();
             let view = self.engine.view();
             let there = self.mappings(&view, file, at..high, STEP_ITEMS)?;
             let to = match there.last() {

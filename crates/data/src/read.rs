@@ -10,9 +10,10 @@
 //! caller's buffer but for ends that are no whole sector.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use buttress_base::AlignedBuf;
-use buttress_format::{Body, Compression, Extent, InodeFlags, Logical};
+use buttress_format::{Body, Compression, Extent, InodeFlags, Logical, Region};
 use buttress_txn::{Csums, View};
 
 use crate::compress::{RAM_BYTES_MAX, decompress};
@@ -20,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::extent_map::{Mapping, disk_extent, extent_error};
 use crate::file::File;
 use crate::files::Files;
+use crate::unpacked::Which;
 
 /// Longest run that is read, and checked, in one go.
 const RUN_BYTES_MAX: u64 = 4 << 20;
@@ -224,21 +226,9 @@ impl Files {
     ) -> Result<()> {
         let skip = low - mapping.offset;
         let (content, start) = match &mapping.extent.body {
-            Body::Inline(_) => (self.inline_content(mapping)?, skip),
+            Body::Inline(_) => (Arc::new(self.inline_content(mapping)?), skip),
             Body::Regular(region) | Body::Prealloc(region) => {
-                let extent = disk_extent(region);
-                if extent.len > RAM_BYTES_MAX {
-                    return Err(extent_error(file, mapping.offset, "is compressed and too long"));
-                }
-                let mut packed = AlignedBuf::zeroed(extent.len as usize);
-                self.read_sectors(view, file, extent.start.0, &mut packed, checked)?;
-                let content = decompress(
-                    mapping.extent.compression,
-                    extent.start,
-                    &packed,
-                    mapping.extent.ram_bytes,
-                    self.sector as usize,
-                )?;
+                let content = self.unpack(view, file, mapping, region, out.len(), checked)?;
                 (content, region.offset + skip)
             }
         };
@@ -248,6 +238,41 @@ impl Files {
         head.copy_from_slice(have);
         tail.fill(0);
         Ok(())
+    }
+
+    /// Reads and unpacks a whole extent, of which `wanted` bytes are asked for now: who reads a file in
+    /// order asks for the rest of it next.
+    fn unpack(
+        &self,
+        view: &View,
+        file: &File,
+        mapping: &Mapping,
+        region: &Region,
+        wanted: usize,
+        checked: bool,
+    ) -> Result<Arc<Vec<u8>>> {
+        let which = Which { layout: file.layout(), disk: region.disk };
+        let is_part = (wanted as u64) < mapping.extent.ram_bytes;
+        if is_part && let Some(content) = self.unpacked.find(which) {
+            return Ok(content);
+        }
+        let extent = disk_extent(region);
+        if extent.len > RAM_BYTES_MAX {
+            return Err(extent_error(file, mapping.offset, "is compressed and too long"));
+        }
+        let mut packed = AlignedBuf::zeroed(extent.len as usize);
+        self.read_sectors(view, file, extent.start.0, &mut packed, checked)?;
+        let content = Arc::new(decompress(
+            mapping.extent.compression,
+            extent.start,
+            &packed,
+            mapping.extent.ram_bytes,
+            self.sector as usize,
+        )?);
+        if is_part {
+            self.unpacked.keep(which, &content);
+        }
+        Ok(content)
     }
 
     /// What an inline extent holds; empty for one that is not inline.

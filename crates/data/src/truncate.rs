@@ -54,7 +54,7 @@ impl Files {
         size: u64,
         stamp: impl FnOnce(&mut InodeItem),
     ) -> Result<()> {
-        let _extents = file.extents.write();
+        let _extents = file.change_extents();
         let mut edits = Edits::default();
         if !self.options.no_holes {
             let end = self.ceil(size);
@@ -95,7 +95,7 @@ impl Files {
         }
         let mut stamp = Some(stamp);
         loop {
-            let _extents = file.extents.write();
+            let _extents = file.change_extents();
             let view = self.engine.view();
             let mut edits = Edits::default();
             let reached = self.cut_from_end(&view, file, size, &mut edits)?;

@@ -17,7 +17,8 @@ use crate::dirty::Dirty;
 use crate::error::{Error, Result};
 use crate::file::{File, Meta};
 use crate::files::Files;
-use crate::promise::{Effort, Promise, Short};
+use crate::packing::PACKED_PER_PIECE;
+use crate::promise::{Effort, Promise, Short, Size};
 
 /// No file is longer: offsets are signed for everybody above.
 pub(crate) const SIZE_MAX: u64 = i64::MAX as u64 & !0xfff;
@@ -129,15 +130,19 @@ impl Files {
                 None => return Some(Lack::Content(index)),
             }
         }
+        let packs = self.choice(meta.item.flags, meta.codec).is_some();
         // Content that may come to lie in the tree is metadata too.
-        let inline = end <= u64::from(self.options.max_inline);
-        let grown = if inline { end.saturating_sub(meta.item.size) as u32 } else { 0 };
+        let max_inline = u64::from(self.options.max_inline);
+        let inline = end <= if packs { self.sector } else { max_inline };
+        let grown = if inline { end.min(max_inline).saturating_sub(meta.item.size) } else { 0 };
         // Preallocated extents may lie behind the length.
         let prealloc = meta.item.flags & InodeFlags::PREALLOC != 0;
         let disk_end = if prealloc { u64::MAX } else { self.ceil(meta.disk_size) };
         // The sectors at the ends are put by themselves.
         let extra = if range.end - range.start > self.sector { edges.len() as u32 } else { 0 };
-        self.short(promise, dirty, range, disk_end, (extra, grown)).map(Lack::Promise)
+        let each = if packs { PACKED_PER_PIECE } else { 1 };
+        let size = Size { extra, each, grown: grown as u32 };
+        self.short(promise, dirty, range, disk_end, size).map(Lack::Promise)
     }
 
     fn store(&self, dirty: &mut Dirty, offset: u64, data: &[u8], edges: &mut [Edge]) -> u64 {

@@ -2,8 +2,9 @@
 //!
 //! # Place
 //!
-//! Three steps, so that many small files can share one device call: *prepare* takes runs and decides
-//! where they go, *issue* writes all of them, *land* makes the extents visible, each in one handle.
+//! Four steps, so that many small files can share one device call: *take* takes runs, *prepare* packs them
+//! and decides where they go, *issue* writes all of them, *land* makes the extents visible, each in one
+//! handle.
 //!
 //! # Invariants
 //!
@@ -26,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::file::File;
 use crate::files::Files;
 use crate::land::grow;
+use crate::packing::{Choice, Packed};
 
 /// Longest extent.
 const EXTENT_BYTES_MAX: u64 = 128 << 20;
@@ -88,31 +90,40 @@ pub(crate) struct Placed {
     pub(crate) range: Range<u64>,
     pub(crate) target: Target,
     pub(crate) sums: Vec<u8>,
+    /// What goes to the device instead of the range's own bytes.
+    pub(crate) packed: Option<Packed>,
 }
 
 impl Placed {
     pub(crate) fn disk(&self) -> Extent {
-        let start = match self.target {
-            Target::Fresh(extent) => extent.start,
-            Target::InPlace { disk, .. } => disk,
-        };
-        Extent { start, len: self.range.end - self.range.start }
+        match self.target {
+            Target::Fresh(extent) => extent,
+            Target::InPlace { disk, .. } => {
+                Extent { start: disk, len: self.range.end - self.range.start }
+            }
+        }
     }
 }
 
 enum Plan {
-    Inline,
+    Inline(Option<Packed>),
     Extents(Vec<Placed>),
 }
 
 /// One file's round of writeback.
-struct Job<'f> {
-    file: &'f File,
-    /// Length of the file when its runs were taken.
-    size: u64,
+pub(crate) struct Job<'f> {
+    pub(crate) file: &'f File,
+    /// Length and flags of the file when its runs were taken.
+    pub(crate) size: u64,
+    pub(crate) flags: u64,
+    /// How its runs shall be compressed.
+    pub(crate) choice: Option<Choice>,
+    /// What was taken, and has no place yet, with those parts that were compressed.
+    pub(crate) taken: Vec<(Run, Vec<Packed>)>,
     runs: Vec<(Run, Plan)>,
     failed: Option<Error>,
-    /// What was promised for making the runs visible.
+    /// What was promised for the data, and for making the runs visible.
+    promised: Option<DataReservation>,
     metadata: Option<MetaReservation>,
     _claim: Claim<'f>,
 }
@@ -137,8 +148,9 @@ impl Files {
         // What others dirty meanwhile is not ours to wait for.
         let mut left = file.dirty.lock().bytes();
         while left > 0 {
-            let Some(mut job) = self.prepare(file, claim, range.clone()) else { return Ok(()) };
-            left = left.saturating_sub(job.runs.iter().map(|(run, _)| run.len).sum());
+            let Some(mut job) = self.take(file, claim, range.clone()) else { return Ok(()) };
+            left = left.saturating_sub(job.taken.iter().map(|(run, _)| run.len).sum());
+            self.prepare(std::slice::from_mut(&mut job));
             self.issue(std::slice::from_mut(&mut job));
             claim = self.land_job(job)?;
         }
@@ -158,11 +170,12 @@ impl Files {
         let mut jobs: Vec<Job<'_>> = Vec::with_capacity(files.len());
         for file in files {
             if let Some(claim) = file.try_claim()
-                && let Some(job) = self.prepare(file, claim, 0..u64::MAX)
+                && let Some(job) = self.take(file, claim, 0..u64::MAX)
             {
                 jobs.push(job);
             }
         }
+        self.prepare(&mut jobs);
         self.issue(&mut jobs);
         let some = !jobs.is_empty();
         for job in jobs {
@@ -172,56 +185,72 @@ impl Files {
         some
     }
 
-    /// Takes a round's runs and gives them addresses.
-    fn prepare<'f>(&self, file: &'f File, claim: Claim<'f>, range: Range<u64>) -> Option<Job<'f>> {
-        let (runs, size, flags, promised, metadata, mut goal) = {
-            let meta = file.meta();
-            let mut dirty = file.dirty.lock();
-            let pieces = dirty.pieces();
-            let runs = dirty.take(range, ROUND_BYTES_MAX);
-            if runs.is_empty() {
-                return None;
-            }
-            let mut taken: u64 = runs.iter().map(|run| run.len).sum();
-            for run in &runs {
-                taken -= dirty.displace(run.offset..run.end());
-            }
-            let (promised, metadata) = if dirty.bytes() == 0 {
-                dirty.crowded = false;
-                (dirty.promised.take(), dirty.metadata.take())
-            } else {
-                let left = dirty.pieces();
-                (
-                    dirty.promised.as_mut().map(|promised| promised.split(taken)),
-                    dirty.metadata.as_mut().map(|metadata| metadata.split(pieces - left, pieces)),
-                )
-            };
-            (runs, meta.item.size, meta.item.flags, promised, metadata, dirty.goal)
+    /// Takes a round's runs.
+    fn take<'f>(&self, file: &'f File, claim: Claim<'f>, range: Range<u64>) -> Option<Job<'f>> {
+        let meta = file.meta();
+        let mut dirty = file.dirty.lock();
+        let pieces = dirty.pieces();
+        let runs = dirty.take(range, ROUND_BYTES_MAX);
+        if runs.is_empty() {
+            return None;
+        }
+        let mut taken: u64 = runs.iter().map(|run| run.len).sum();
+        for run in &runs {
+            taken -= dirty.displace(run.offset..run.end());
+        }
+        let (promised, metadata) = if dirty.bytes() == 0 {
+            dirty.crowded = false;
+            (dirty.promised.take(), dirty.metadata.take())
+        } else {
+            let left = dirty.pieces();
+            (
+                dirty.promised.as_mut().map(|promised| promised.split(taken)),
+                dirty.metadata.as_mut().map(|metadata| metadata.split(pieces - left, pieces)),
+            )
         };
-        let mut job = Job {
+        Some(Job {
             file,
-            size,
-            runs: Vec::with_capacity(runs.len()),
+            size: meta.item.size,
+            flags: meta.item.flags,
+            choice: self.choice(meta.item.flags, meta.codec),
+            taken: runs.into_iter().map(|run| (run, Vec::new())).collect(),
+            runs: Vec::new(),
             failed: None,
+            promised,
             metadata,
             _claim: claim,
-        };
+        })
+    }
+
+    /// Compresses what is to be compressed, on all cores, and gives everything its address.
+    fn prepare(&self, jobs: &mut [Job<'_>]) {
+        self.pack(jobs);
+        for job in jobs {
+            self.place_all(job);
+        }
+    }
+
+    fn place_all(&self, job: &mut Job<'_>) {
+        let file = job.file;
+        let taken = std::mem::take(&mut job.taken);
+        job.runs.reserve_exact(taken.len());
         // Nothing was promised where everything has its place.
-        let promised = promised.map_or_else(|| self.engine.reserve_data(0), Ok);
+        let promised = job.promised.take().map_or_else(|| self.engine.reserve_data(0), Ok);
         let mut promised = match promised {
             Ok(promised) => promised,
             Err(error) => {
                 job.failed = Some(error.into());
-                job.runs.extend(runs.into_iter().map(|run| (run, Plan::Extents(Vec::new()))));
-                file.dirty.lock().goal = goal;
-                return Some(job);
+                job.runs.extend(taken.into_iter().map(|(run, _)| (run, Plan::Extents(Vec::new()))));
+                return;
             }
         };
-        for run in runs {
-            let plan = if self.fits_inline(&run, size, flags) {
-                Ok(Plan::Inline)
+        let mut goal = file.dirty.lock().goal;
+        for (run, mut packed) in taken {
+            let plan = if self.fits_inline(&run, &packed, job.size, job.flags) {
+                Ok(Plan::Inline(packed.pop()))
             } else {
-                self.place(file, &run, flags, &mut promised, &mut goal).map(Plan::Extents)
+                self.place(file, &run, packed, job.flags, &mut promised, &mut goal)
+                    .map(Plan::Extents)
             };
             match plan {
                 Ok(plan) => job.runs.push((run, plan)),
@@ -232,16 +261,20 @@ impl Files {
             }
         }
         file.dirty.lock().goal = goal;
-        Some(job)
     }
 
-    /// The whole file is one small run: it lives in the tree.
-    fn fits_inline(&self, run: &Run, size: u64, flags: u64) -> bool {
+    /// The whole file is one small run, or packs into one: it lives in the tree.
+    fn fits_inline(&self, run: &Run, packed: &[Packed], size: u64, flags: u64) -> bool {
+        let len = packed.first().map_or(size, |packed| packed.bytes.len() as u64);
+        self.may_be_inline(run, size, flags) && len <= u64::from(self.options.max_inline)
+    }
+
+    /// Whether a run is the whole of a file that is shorter than a sector.
+    pub(crate) fn may_be_inline(&self, run: &Run, size: u64, flags: u64) -> bool {
         run.offset == 0
             && run.len == self.sector
             && size > 0
             && size < self.sector
-            && size <= u64::from(self.options.max_inline)
             && flags & InodeFlags::PREALLOC == 0
     }
 
@@ -249,14 +282,24 @@ impl Files {
         &self,
         file: &File,
         run: &Run,
+        packed: Vec<Packed>,
         flags: u64,
         promised: &mut DataReservation,
         goal: &mut Option<Logical>,
     ) -> Result<Vec<Placed>> {
+        if !packed.is_empty() {
+            return self.place_packed(run, packed, promised, goal);
+        }
         let mut placed = Vec::new();
         let in_place = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
         let spots =
             if in_place { self.in_place(file, run.offset..run.end(), flags)? } else { Vec::new() };
+        // What lay there alone when it was written to may have come to be shared since.
+        let lies: u64 = spots.iter().map(|spot| spot.range.end - spot.range.start).sum();
+        let lack = (run.len - lies).saturating_sub(promised.bytes());
+        if lack > 0 {
+            promised.merge(self.engine.reserve_data(lack)?);
+        }
         let mut at = run.offset;
         let mut fresh = |range: Range<u64>, placed: &mut Vec<Placed>| -> Result<()> {
             let placed_before = placed.len();
@@ -295,7 +338,8 @@ impl Files {
             let extent = self.engine.allocate_data(promised, want, self.sector, *goal)?;
             *goal = Some(extent.end());
             let end = at + extent.len;
-            placed.push(Placed { range: at..end, target: Target::Fresh(extent), sums: Vec::new() });
+            let target = Target::Fresh(extent);
+            placed.push(Placed { range: at..end, target, sums: Vec::new(), packed: None });
             at = end;
         }
         Ok(())
@@ -330,6 +374,10 @@ impl Files {
                 let Plan::Extents(placed) = plan else { continue };
                 for part in placed {
                     let mut at = part.disk().start.0;
+                    if let Some(packed) = &part.packed {
+                        batch.push((Logical(at), &packed.bytes));
+                        continue;
+                    }
                     for slice in run.slices(part.range.clone()) {
                         batch.push((Logical(at), slice));
                         at += slice.len() as u64;
@@ -347,13 +395,15 @@ impl Files {
 
     /// Makes a job's extents visible. Answers the claim, for the next round.
     fn land_job<'f>(&self, job: Job<'f>) -> Result<Claim<'f>> {
-        let Job { file, size, runs, mut failed, mut metadata, _claim: claim } = job;
+        let Job { file, size, runs, mut failed, mut metadata, _claim: claim, .. } = job;
         for (run, plan) in runs {
             if failed.is_none() {
-                let landed = match &plan {
-                    Plan::Inline => self.land_inline(file, &run, size, &mut metadata),
+                let landed = match plan {
+                    Plan::Inline(packed) => {
+                        self.land_inline(file, &run, size, packed, &mut metadata)
+                    }
                     Plan::Extents(placed) => {
-                        self.land(file, placed, &mut metadata, |meta, dirty| {
+                        self.land(file, &placed, &mut metadata, |meta, dirty| {
                             self.count_clean(dirty.landed(&run));
                             grow(meta, dirty, &(run.offset..run.end()), size);
                         })

@@ -35,6 +35,7 @@
 //! inode, ops            what can be done with one inode, an operation a file
 //! cell, inode_cache     inodes in memory: one cell for all users of an inode
 //! names, inode_refs     the items that names have, in the directory and at the inode
+//! property              how an inode says it shall be compressed
 //! batch, lock_set       how an operation gathers its changes, and locks what it concerns
 //! background, orphan    writeback, removal and commits that nobody asked for
 //! trees                 subvolumes
@@ -62,6 +63,7 @@ mod trees;
 mod background;
 mod mount;
 mod orphan;
+mod property;
 mod shared;
 
 mod filesystem;
@@ -69,6 +71,7 @@ mod inode;
 mod ops;
 
 pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
+pub use buttress_data::Codec;
 pub use buttress_format::{Ino, InodeFlags, Timespec, TreeId};
 pub use error::{Error, ErrorKind, NameError, Result};
 pub use filesystem::Filesystem;

@@ -36,6 +36,8 @@ pub(crate) fn open(
     let files_options = FilesOptions {
         max_inline: options.max_inline,
         no_holes: superblock.incompat.has(Incompat::NO_HOLES),
+        compress: options.compress,
+        compress_force: options.compress_force,
     };
     let files = Files::new(Arc::clone(&engine), volume, files_options);
     let shared = Arc::new(Shared::new(engine, files, superblock, options));

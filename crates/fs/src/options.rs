@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use buttress_data::Codec;
 use buttress_format::TreeId;
 
 use crate::error::{Error, Result};
@@ -34,6 +35,10 @@ pub struct MountOptions {
     pub nodatacow: bool,
     /// New files have no checksums.
     pub nodatasum: bool,
+    /// Files are compressed this way, unless they say otherwise.
+    pub compress: Option<Codec>,
+    /// Files are compressed also where they look as if it were not worth it, or say they should not be.
+    pub compress_force: bool,
     /// Access times.
     pub atime: Atime,
     /// Tell the device about freed space.
@@ -59,6 +64,8 @@ impl Default for MountOptions {
             commit_interval: Duration::from_secs(30),
             nodatacow: false,
             nodatasum: false,
+            compress: None,
+            compress_force: false,
             atime: Atime::Relative,
             discard: false,
             max_inline: 2048,
@@ -72,7 +79,7 @@ impl Default for MountOptions {
 
 /// Every option [`MountOptions::parse`] knows, for its refusal.
 const KNOWN: &str = "rw, ro, subvol=PATH, subvolid=N, commit=SECONDS, nodatacow, datacow, \
-    nodatasum, datasum, noatime, relatime, strictatime, discard, nodiscard, max_inline=BYTES, \
+    nodatasum, datasum, compress[=ALG[:LEVEL]], compress-force[=ALG[:LEVEL]], nocompress, noatime, relatime, strictatime, discard, nodiscard, max_inline=BYTES, \
     degraded, nologreplay, dirty=BYTES, defaults";
 
 impl MountOptions {
@@ -116,6 +123,26 @@ impl MountOptions {
             ("nodatacow", None) => {
                 self.nodatacow = true;
                 self.nodatasum = true;
+                self.compress = None;
+                self.compress_force = false;
+            }
+            ("compress" | "compress-force", value) => {
+                self.compress = match value {
+                    None => Some(Codec::DEFAULT),
+                    Some("no" | "none") => None,
+                    Some(text) => Some(Codec::parse(text).ok_or_else(|| {
+                        refuse(option, "is zlib[:1-9], lzo, zstd[:1-15 or -15 to -1] or no")
+                    })?),
+                };
+                self.compress_force = name == "compress-force" && self.compress.is_some();
+                if self.compress.is_some() {
+                    self.nodatacow = false;
+                    self.nodatasum = false;
+                }
+            }
+            ("nocompress", None) => {
+                self.compress = None;
+                self.compress_force = false;
             }
             ("datacow", None) => self.nodatacow = false,
             ("nodatasum", None) => self.nodatasum = true,
@@ -176,11 +203,25 @@ mod tests {
         assert_eq!(options.max_inline, 1024);
     }
 
+    /// Compression by every name that Linux knows, the last one said counts.
+    #[test]
+    fn compression_parses() {
+        let of = |list| MountOptions::parse(list).map(|o| (o.compress, o.compress_force));
+        let zstd = Codec::parse("zstd:7");
+        assert_eq!(of("compress").expect("list"), (Some(Codec::DEFAULT), false));
+        assert_eq!(of("compress=zstd:7").expect("list"), (zstd, false));
+        assert_eq!(of("compress-force=zstd:7").expect("list"), (zstd, true));
+        assert_eq!(of("compress-force=lzo,nocompress").expect("list"), (None, false));
+        assert_eq!(of("compress=zstd,compress=no").expect("list"), (None, false));
+        assert_eq!(of("compress=zstd,nodatacow").expect("list"), (None, false));
+        assert!(of("compress=gzip").is_err());
+    }
+
     /// An unknown option is refused by name, with the list of known ones.
     #[test]
     fn an_unknown_option_lists_the_known() {
-        let text = MountOptions::parse("compress=zstd").expect_err("unknown").to_string();
-        assert!(text.contains("compress=zstd"));
+        let text = MountOptions::parse("thread_pool=4").expect_err("unknown").to_string();
+        assert!(text.contains("thread_pool=4"));
         assert!(text.contains("subvol=PATH"));
     }
 }

@@ -18,6 +18,7 @@ use crate::inode_refs::RefLimits;
 use crate::names::item_len_max;
 use crate::options::MountOptions;
 use crate::orphan;
+use crate::property;
 use crate::trees::{TreeInfo, Trees};
 
 pub(crate) struct Shared {
@@ -120,6 +121,7 @@ impl Shared {
                 return Err(NameError::NotFound.into());
             }
             let cell = InodeCell::new(Arc::clone(self), id, item, info.read_only)?;
+            cell.file.set_codec(property::read(&view, id, item.flags)?);
             if let Entered::Cell(cell) = self.cache.enter(cell, seen) {
                 return Ok(cell);
             }

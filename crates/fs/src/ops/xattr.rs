@@ -16,6 +16,7 @@ use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::{Inode, XattrFlags};
 use crate::names;
+use crate::property::{self, Wish};
 
 pub(crate) fn key(ino: Ino, name: &[u8]) -> Key {
     Key::new(ino.0, Kind::XATTR_ITEM, name_hash(name))
@@ -32,7 +33,7 @@ pub(crate) fn attribute(name: &[u8], value: &[u8]) -> DirEntry {
     }
 }
 
-fn entries(view: &View, id: InodeId, name: &[u8]) -> Result<Vec<DirEntry>> {
+pub(super) fn entries(view: &View, id: InodeId, name: &[u8]) -> Result<Vec<DirEntry>> {
     match view.get(id.tree, &key(id.ino, name))? {
         None => Ok(Vec::new()),
         Some(item) => names::parse(id.tree, id.ino, &item),
@@ -67,14 +68,18 @@ impl Inode {
         Ok(read(&view, self.id(), name)?.ok_or(NameError::NoAttribute)?)
     }
 
-    /// Sets an extended attribute.
+    /// Sets an extended attribute. `btrfs.compression` is a property: it says how the inode, and what is made
+    /// in it, is compressed; an empty value takes it away.
     ///
     /// # Errors
     ///
-    /// `Exists` or `NoAttribute` by `flags`; `TooBig`, `NoSpace`.
+    /// `Exists` or `NoAttribute` by `flags`; `TooBig`, `NoSpace`; `NotPermitted` on what is immutable.
     pub fn set_xattr(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         check_name(name)?;
-        self.change_xattr(name, |entries| {
+        if property::is_property(name) && value.is_empty() {
+            return self.remove_xattr(name);
+        }
+        self.change_xattr(name, value, |entries| {
             let there = entries.iter().position(|entry| entry.name == name);
             match there {
                 Some(_) if flags.create => return Err(NameError::Exists.into()),
@@ -93,7 +98,7 @@ impl Inode {
     /// `NoAttribute`.
     pub fn remove_xattr(&self, name: &[u8]) -> Result<()> {
         check_name(name)?;
-        self.change_xattr(name, |entries| {
+        self.change_xattr(name, &[], |entries| {
             let there = entries.iter().position(|entry| entry.name == name);
             entries.remove(there.ok_or(NameError::NoAttribute)?);
             Ok(())
@@ -103,12 +108,23 @@ impl Inode {
     fn change_xattr(
         &self,
         name: &[u8],
+        value: &[u8],
         change: impl FnOnce(&mut Vec<DirEntry>) -> Result<()>,
     ) -> Result<()> {
         let cell = &self.cell;
         cell.expect_writable()?;
         let shared = self.shared();
         let _lock = cell.lock.write();
+        cell.expect_removable()?;
+        let wish = if property::is_property(name) {
+            if name != property::COMPRESSION {
+                return Err(Error::unsupported("properties other than btrfs.compression"));
+            }
+            let flags = cell.file.with_item(|item| item.flags);
+            Some(Wish::wanted(value, cell.kind, flags)?)
+        } else {
+            None
+        };
         let view = shared.engine.view();
         let mut entries = entries(&view, cell.id, name)?;
         change(&mut entries)?;
@@ -125,7 +141,13 @@ impl Inode {
         let reservation = shared.reserve(batch.cost(1), urgency)?;
         let handle = shared.engine.begin(reservation);
         batch.apply(&handle);
-        cell.file.update(&handle, |item| item.ctime = now());
+        if let Some(wish) = wish {
+            cell.file.set_codec(wish.codec());
+        }
+        cell.file.update(&handle, |item| {
+            item.ctime = now();
+            item.flags = wish.map_or(item.flags, |wish| wish.flags(item.flags));
+        });
         note_acl(cell, name, present);
         Ok(())
     }

@@ -1,0 +1,78 @@
+//! Whether data is worth an attempt at compressing it, from a sample.
+//!
+//! Sixteen bytes of every 256 are looked at. Few different bytes, or few that make up most of the sample,
+//! say yes; a sample whose bytes are nearly equally frequent says no; between them the entropy decides.
+
+/// Distance of the samples, and length of each.
+const STRIDE: usize = 256;
+const SAMPLE: usize = 16;
+
+/// Fewer different bytes than this: text, or something as plain.
+const FEW: usize = 64;
+
+/// At least so many bytes are needed to make up nine tenths of a sample that is as good as random.
+const MANY: usize = 200;
+
+/// Entropy from which on packing is a waste of time, of eight bits a byte.
+const ENTROPY_MAX: f64 = 0.8 * 8.0;
+
+/// Looks at the slices, one behind the other.
+pub(crate) fn is_promising(slices: &[&[u8]]) -> bool {
+    let mut counts = [0_u32; 256];
+    let mut total = 0_u32;
+    for slice in slices {
+        for sample in slice.chunks(STRIDE).map(|chunk| &chunk[..chunk.len().min(SAMPLE)]) {
+            for byte in sample {
+                counts[usize::from(*byte)] += 1;
+            }
+            total += sample.len() as u32;
+        }
+    }
+    if total == 0 || counts.iter().filter(|count| **count > 0).count() < FEW {
+        return true;
+    }
+    counts.sort_unstable_by(|a, b| b.cmp(a));
+    let mut covered = 0;
+    let core = counts
+        .iter()
+        .take_while(|count| {
+            let before = covered;
+            covered += **count;
+            before < total / 10 * 9
+        })
+        .count();
+    if core <= FEW {
+        return true;
+    }
+    if core >= MANY {
+        return false;
+    }
+    let total = f64::from(total);
+    let entropy: f64 = counts
+        .iter()
+        .filter(|count| **count > 0)
+        .map(|count| {
+            let share = f64::from(*count) / total;
+            -share * share.log2()
+        })
+        .sum();
+    entropy < ENTROPY_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use buttress_base::Rng;
+
+    use super::*;
+
+    /// Text and zeros are promising, noise is not.
+    #[test]
+    fn noise_is_left_alone() {
+        let text: Vec<u8> = b"the quick brown fox ".iter().copied().cycle().take(131_072).collect();
+        assert!(is_promising(&[&text]));
+        assert!(is_promising(&[&[0; 4096]]));
+        let mut rng = Rng::new(7);
+        let noise: Vec<u8> = (0..131_072).map(|_| rng.next_u64() as u8).collect();
+        assert!(!is_promising(&[&noise[..65_536], &noise[65_536..]]));
+    }
+}

@@ -1,0 +1,246 @@
+//! Compressing on the way to the device: which runs, by whom, and where the result goes.
+//!
+//! # Invariants
+//!
+//! - **G1** A compressed extent holds [`PACKED_BYTES_MAX`] of a file at most, and takes at least a sector less
+//!   than that on disk: else the part is written as it is.
+//! - **G2** A part that is compressed has its own addresses, in one piece; where free space has none so
+//!   long, it is written as it is.
+//! - **G3** Files that are overwritten in place, have no checksums, or have space set aside are never
+//!   compressed, as in Linux.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use buttress_format::{Compression, InodeFlags, Logical};
+use buttress_txn::DataReservation;
+
+use crate::codec::{Codec, feature};
+use crate::dirty::{PIECE_BYTES, Run};
+use crate::error::Result;
+use crate::files::Files;
+use crate::heuristic::is_promising;
+use crate::pack::{PACKED_BYTES_MAX, Packer};
+use crate::writeback::{Job, Placed, Target};
+
+/// Compressed extents that one buffer of dirty data may become: runs are cut from their start on.
+pub(crate) const PACKED_PER_PIECE: u32 = PIECE_BYTES.div_ceil(PACKED_BYTES_MAX as usize) as u32;
+
+/// Fewer parts than this are not worth another thread.
+const PARTS_PER_THREAD: usize = 4;
+
+/// How a file's data shall be compressed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    pub(crate) codec: Codec,
+    /// Whatever it looks like.
+    forced: bool,
+    /// The file has a property: what cannot be compressed does not change that.
+    kept: bool,
+}
+
+/// A part of a file, compressed; padded to whole sectors unless it is to be inline.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    pub(crate) range: Range<u64>,
+    pub(crate) kind: Compression,
+    pub(crate) bytes: Vec<u8>,
+    sums: Vec<u8>,
+}
+
+/// What became of a part.
+enum Outcome {
+    Packed(Packed),
+    /// It looks like nothing that would shrink.
+    LeftAlone,
+    /// It was tried, and did not.
+    Incompressible,
+}
+
+/// One part of one run.
+struct Part<'j> {
+    job: usize,
+    run: usize,
+    range: Range<u64>,
+    slices: Vec<&'j [u8]>,
+    choice: Choice,
+    inline: bool,
+}
+
+impl Files {
+    /// How a file with such flags and property is compressed, if at all.
+    pub(crate) fn choice(&self, flags: u64, property: Option<Codec>) -> Option<Choice> {
+        const NEVER: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::PREALLOC;
+        if flags & NEVER != 0 {
+            return None;
+        }
+        let forced = self.options.compress_force && self.options.compress.is_some();
+        if flags & InodeFlags::NOCOMPRESS != 0 && !forced {
+            return None;
+        }
+        let by_flag = (flags & InodeFlags::COMPRESS != 0).then_some(Codec::DEFAULT);
+        let codec = property.or(self.options.compress).or(by_flag)?;
+        Some(Choice { codec, forced, kept: property.is_some() })
+    }
+
+    /// Compresses what of the jobs' runs is to be compressed.
+    pub(crate) fn pack(&self, jobs: &mut [Job<'_>]) {
+        let mut incompressible = Vec::new();
+        let outcomes = {
+            let parts = self.parts(jobs);
+            let outcomes = self.pack_parts(&parts);
+            parts
+                .into_iter()
+                .zip(outcomes)
+                .filter_map(|(part, outcome)| match outcome {
+                    Outcome::Packed(packed) => Some((part.job, part.run, packed)),
+                    Outcome::LeftAlone => None,
+                    Outcome::Incompressible => {
+                        if !(part.inline || part.choice.forced || part.choice.kept) {
+                            incompressible.push(part.job);
+                        }
+                        None
+                    }
+                })
+                .collect::<Vec<_>>()
+        };
+        for (job, run, packed) in outcomes {
+            jobs[job].taken[run].1.push(packed);
+        }
+        for job in incompressible {
+            // Comes to disk with what is landing.
+            jobs[job].file.touch(|item| item.flags |= InodeFlags::NOCOMPRESS);
+        }
+    }
+
+    /// The parts that are worth trying, in order.
+    fn parts<'j>(&self, jobs: &'j [Job<'_>]) -> Vec<Part<'j>> {
+        let mut parts = Vec::new();
+        for (index, job) in jobs.iter().enumerate() {
+            let Some(choice) = job.choice else { continue };
+            for (number, (run, _)) in job.taken.iter().enumerate() {
+                let mut part = |range: Range<u64>, inline| {
+                    let slices = run.slices(range.clone());
+                    parts.push(Part { job: index, run: number, range, slices, choice, inline });
+                };
+                if self.may_be_inline(run, job.size, job.flags) {
+                    part(0..job.size, true);
+                    continue;
+                }
+                for range in cut(run) {
+                    if range.end - range.start > self.sector {
+                        part(range, false);
+                    }
+                }
+            }
+        }
+        parts
+    }
+
+    fn pack_parts(&self, parts: &[Part<'_>]) -> Vec<Outcome> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = cores.min(parts.len().div_ceil(PARTS_PER_THREAD));
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut packer = Packer::default();
+            let mut done = Vec::new();
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(part) = parts.get(index) else { return done };
+                done.push((index, self.pack_part(&mut packer, part)));
+            }
+        };
+        let mut done = if threads <= 1 {
+            work()
+        } else {
+            std::thread::scope(|scope| {
+                let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+                let mut done = work();
+                for other in others {
+                    done.extend(other.join().expect("packing does not panic"));
+                }
+                done
+            })
+        };
+        done.sort_unstable_by_key(|(index, _)| *index);
+        done.into_iter().map(|(_, outcome)| outcome).collect()
+    }
+
+    fn pack_part(&self, packer: &mut Packer, part: &Part<'_>) -> Outcome {
+        let Part { range, slices, choice, .. } = part;
+        if !choice.forced && !is_promising(slices) {
+            return Outcome::LeftAlone;
+        }
+        let len = (range.end - range.start) as usize;
+        let sector = self.sector as usize;
+        let limit = if part.inline {
+            (len - 1).min(self.options.max_inline as usize)
+        } else {
+            len - sector
+        };
+        let Some(mut bytes) = packer.pack(choice.codec, slices, limit, sector) else {
+            return Outcome::Incompressible;
+        };
+        let mut sums = Vec::new();
+        if !part.inline {
+            bytes.resize(bytes.len().next_multiple_of(sector), 0);
+            sums = self.sums(&[&bytes]);
+        }
+        Outcome::Packed(Packed { range: range.clone(), kind: choice.codec.kind(), bytes, sums })
+    }
+
+    /// Gives the packed parts of a run their addresses, and what lies between them (G2).
+    pub(crate) fn place_packed(
+        &self,
+        run: &Run,
+        packed: Vec<Packed>,
+        promised: &mut DataReservation,
+        goal: &mut Option<Logical>,
+    ) -> Result<Vec<Placed>> {
+        let mut placed = Vec::with_capacity(packed.len() + 1);
+        let done = self.place_parts(run, packed, promised, goal, &mut placed);
+        done.inspect_err(|_| self.unallocate(&placed))?;
+        for part in &mut placed {
+            if part.packed.is_none() {
+                part.sums = self.sums(&run.slices(part.range.clone()));
+            }
+        }
+        Ok(placed)
+    }
+
+    fn place_parts(
+        &self,
+        run: &Run,
+        packed: Vec<Packed>,
+        promised: &mut DataReservation,
+        goal: &mut Option<Logical>,
+        placed: &mut Vec<Placed>,
+    ) -> Result<()> {
+        let mut at = run.offset;
+        for mut packed in packed {
+            let range = packed.range.clone();
+            self.allocate(at..range.start, promised, goal, placed)?;
+            at = range.start;
+            let len = packed.bytes.len() as u64;
+            let extent = match self.engine.allocate_data(promised, len, len, *goal) {
+                Err(buttress_txn::Error::NoSpace(_)) => continue,
+                found => found?,
+            };
+            self.engine.need_feature(feature(packed.kind));
+            *goal = Some(extent.end());
+            at = range.end;
+            let sums = std::mem::take(&mut packed.sums);
+            let target = Target::Fresh(extent);
+            placed.push(Placed { range, target, sums, packed: Some(packed) });
+        }
+        self.allocate(at..run.end(), promised, goal, placed)
+    }
+}
+
+/// The ranges of a run that become an extent each.
+fn cut(run: &Run) -> impl Iterator<Item = Range<u64>> {
+    let (start, end) = (run.offset, run.end());
+    (start..end)
+        .step_by(PACKED_BYTES_MAX as usize)
+        .map(move |at| at..end.min(at + PACKED_BYTES_MAX))
+}
