@@ -20,6 +20,7 @@ mod packing;
 mod promise;
 
 mod allocate_range;
+mod clone;
 mod in_place;
 mod land;
 mod punch;
@@ -32,6 +33,7 @@ mod write;
 mod write_through;
 mod writeback;
 
+pub use clone::CloneRange;
 pub use codec::Codec;
 pub use error::{Error, Result};
 pub use file::File;

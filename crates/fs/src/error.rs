@@ -203,6 +203,7 @@ fn data_kind(error: &buttress_data::Error) -> ErrorKind {
         E::Item { .. } | E::Extent { .. } | E::Compressed { .. } => ErrorKind::Corrupt,
         // What programs expect of a bad sector, whoever noticed it.
         E::Checksum { .. } => ErrorKind::Io,
+        E::Unshareable(_) => ErrorKind::Invalid,
         E::TooBig => ErrorKind::Name(NameError::FileTooBig),
         E::Lost(error) => data_kind(error),
         _ => ErrorKind::Io,

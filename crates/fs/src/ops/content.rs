@@ -13,9 +13,6 @@ use crate::options::Atime;
 /// A day: how old an access time may grow in relative mode.
 const DAY: i64 = 86_400;
 
-/// Buffer of a copy within the volume: as much as is read from a device in one go.
-const COPY_BYTES: usize = 4 << 20;
-
 /// What a change of content does to the times of the inode.
 pub(super) type Stamp = fn(&mut InodeItem);
 
@@ -69,7 +66,16 @@ impl Inode {
 
     pub(super) fn write_stamped(&self, offset: u64, data: &[u8], stamp: Stamp) -> Result<usize> {
         let files = &self.shared().files;
-        self.writing(|effort| files.write(&self.cell.file, offset, data, effort, stamp))?;
+        let may = || self.cell.expect_mutable().and_then(|()| self.cell.expect_appending(offset));
+        self.writing(may, |effort| files.write(&self.cell.file, offset, data, effort, stamp))?;
+        Ok(data.len())
+    }
+
+    /// As [`Self::write_stamped`], where somebody else saw to it that the writer may.
+    pub(super) fn write_admitted(&self, offset: u64, data: &[u8], stamp: Stamp) -> Result<usize> {
+        let files = &self.shared().files;
+        let write = |effort| files.write(&self.cell.file, offset, data, effort, stamp);
+        self.writing(|| Ok(()), write)?;
         Ok(data.len())
     }
 
@@ -93,20 +99,25 @@ impl Inode {
         if !files.is_aligned(offset, data.len()) {
             return self.write_stamped(offset, data, stamp);
         }
-        self.writing(|_| files.write_through(&self.cell.file, offset, data, stamp))?;
+        let may = || self.cell.expect_mutable().and_then(|()| self.cell.expect_appending(offset));
+        self.writing(may, |_| files.write_through(&self.cell.file, offset, data, stamp))?;
         Ok(data.len())
     }
 
     /// Runs a change of content: under the lock, once more after the cleaner gave space back, and with
     /// the inode on the list of dirty ones afterwards.
-    fn writing(&self, write: impl Fn(Effort) -> Result<(), buttress_data::Error>) -> Result<()> {
+    fn writing(
+        &self,
+        may: impl Fn() -> Result<()>,
+        write: impl Fn(Effort) -> Result<(), buttress_data::Error>,
+    ) -> Result<()> {
         let cell = &self.cell;
         cell.expect_regular()?;
         cell.expect_writable()?;
-        self.expect_mutable()?;
         let shared = self.shared();
         let mut done = {
             let _lock = cell.lock.write();
+            may()?;
             write(Effort::Little)
         };
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
@@ -173,7 +184,11 @@ impl Inode {
         }
         let cell = &self.cell;
         let files = &self.shared().files;
-        self.writing(|_| match mode {
+        let may = || match mode {
+            FallocateMode::Allocate { .. } => cell.expect_mutable(),
+            FallocateMode::PunchHole | FallocateMode::ZeroRange { .. } => cell.expect_removable(),
+        };
+        self.writing(may, |_| match mode {
             FallocateMode::Allocate { keep_size } => {
                 files.allocate_range(&cell.file, offset, len, keep_size, stamp)
             }
@@ -205,47 +220,6 @@ impl Inode {
         self.cell.expect_regular()?;
         let found = self.shared().files.seek_hole(&self.cell.file, offset)?;
         Ok(found.ok_or(NameError::NoSuchRange)?)
-    }
-
-    /// Copies up to `len` bytes into another file, and says how many; fewer only at the end of this one.
-    ///
-    /// # Errors
-    ///
-    /// Those of reading and writing; `Invalid` for ranges of one file that overlap.
-    pub fn copy_range(
-        &self,
-        offset: u64,
-        target: &Self,
-        target_offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        self.copy_range_stamped(offset, (target, target_offset), len, changed)
-    }
-
-    pub(super) fn copy_range_stamped(
-        &self,
-        offset: u64,
-        (target, target_offset): (&Self, u64),
-        len: u64,
-        stamp: Stamp,
-    ) -> Result<u64> {
-        self.cell.expect_regular()?;
-        target.cell.expect_regular()?;
-        if self.id() == target.id() && offset.abs_diff(target_offset) < len {
-            return Err(Error::invalid("a range copied over itself"));
-        }
-        let mut buf = vec![0; usize::try_from(len).unwrap_or(usize::MAX).min(COPY_BYTES)];
-        let mut done = 0;
-        while done < len {
-            let part = usize::try_from(len - done).unwrap_or(usize::MAX).min(buf.len());
-            let read = self.read_at(offset + done, &mut buf[..part])?;
-            if read == 0 {
-                break;
-            }
-            target.write_stamped(target_offset + done, &buf[..read], stamp)?;
-            done += read as u64;
-        }
-        Ok(done)
     }
 
     /// Takes set-id bits away, as a write by somebody other than the owner must. For doors that know who writes.

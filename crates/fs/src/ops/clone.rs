@@ -1,0 +1,201 @@
+//! Sharing content between files of one volume, and copying that shares what it can.
+
+use buttress_data::CloneRange;
+
+use crate::error::{Error, ErrorKind, NameError, Result};
+use crate::inode::Inode;
+use crate::lock_set::LockSet;
+
+use super::content::{Stamp, changed};
+
+/// Buffer of a copy within the volume: as much as is read from a device in one go.
+const COPY_BYTES: usize = 4 << 20;
+
+impl Inode {
+    /// Makes `target` show a range of this file, at once and whatever its length; both may be in different
+    /// subvolumes. A `len` of zero means as far as the file goes. As Linux's `FICLONERANGE`.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` unless offsets and length are whole sectors (the end of this file may be none where it
+    /// becomes the target's end), for overlapping ranges of one file, and where one file has checksums and
+    /// the other none; `CrossDevice` for files of two volumes; `NotPermitted`, `NoSpace`.
+    pub fn clone_range(
+        &self,
+        offset: u64,
+        target: &Self,
+        target_offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let len = if len == 0 { self.attr().size.saturating_sub(offset) } else { len };
+        self.clone_stamped(offset, (target, target_offset), len, changed)
+    }
+
+    fn clone_stamped(
+        &self,
+        offset: u64,
+        (target, target_offset): (&Self, u64),
+        len: u64,
+        stamp: Stamp,
+    ) -> Result<()> {
+        self.sharing(target, |files| {
+            let range = CloneRange {
+                source: &self.cell.file,
+                offset,
+                target: &target.cell.file,
+                target_offset,
+                len,
+            };
+            files.clone_range(&range, stamp)
+        })
+    }
+
+    /// Lets `target` show a range of this file instead of its own if both hold the same bytes, and says
+    /// whether they do. Neither content nor times change. As Linux's `FIDEDUPERANGE`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inode::clone_range`]; `Invalid` also for a range that reaches past the target's end.
+    pub fn dedupe_range(
+        &self,
+        offset: u64,
+        target: &Self,
+        target_offset: u64,
+        len: u64,
+    ) -> Result<bool> {
+        self.sharing(target, |files| {
+            files.dedupe_range(&CloneRange {
+                source: &self.cell.file,
+                offset,
+                target: &target.cell.file,
+                target_offset,
+                len,
+            })
+        })
+    }
+
+    /// Runs what shares between two files: with both locked, once more after space was made.
+    fn sharing<T>(
+        &self,
+        target: &Self,
+        share: impl Fn(&buttress_data::Files) -> Result<T, buttress_data::Error>,
+    ) -> Result<T> {
+        let (source, cell) = (&self.cell, &target.cell);
+        source.expect_regular()?;
+        cell.expect_regular()?;
+        cell.expect_writable()?;
+        let shared = self.shared();
+        if !std::sync::Arc::ptr_eq(shared, target.shared()) {
+            return Err(NameError::CrossDevice.into());
+        }
+        let attempt = || {
+            let _locks = LockSet::new([Some(source), Some(cell), None, None]);
+            cell.expect_removable()?;
+            Ok::<_, Error>(share(&shared.files))
+        };
+        let mut done = attempt()?;
+        if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
+            shared.clean_all();
+            shared.write_all();
+            shared.engine.commit()?;
+            done = attempt()?;
+        }
+        for cell in [source, cell] {
+            if cell.file.is_dirty() {
+                shared.background.enlist(cell);
+            }
+        }
+        Ok(done?)
+    }
+
+    /// Copies up to `len` bytes into another file, and says how many; fewer only at the end of this one.
+    /// Whole sectors that lie alike in both are shared, not copied, which takes no time and no space.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading and writing; `Invalid` for ranges of one file that overlap.
+    pub fn copy_range(
+        &self,
+        offset: u64,
+        target: &Self,
+        target_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.copy_range_stamped(offset, (target, target_offset), len, changed)
+    }
+
+    pub(super) fn copy_range_stamped(
+        &self,
+        offset: u64,
+        (target, target_offset): (&Self, u64),
+        len: u64,
+        stamp: Stamp,
+    ) -> Result<u64> {
+        self.cell.expect_regular()?;
+        target.cell.expect_regular()?;
+        if self.id() == target.id() && offset.abs_diff(target_offset) < len {
+            return Err(Error::invalid("a range copied over itself"));
+        }
+        let len = len.min(self.attr().size.saturating_sub(offset));
+        let sector = u64::from(self.shared().superblock.sectorsize);
+        let head = offset.next_multiple_of(sector) - offset;
+        let alike = offset % sector == target_offset % sector;
+        let shareable = self.shareable(offset + head, (target, target_offset + head), len, head);
+        if !alike || shareable == 0 {
+            return self.copy_bytes(offset, (target, target_offset), len, stamp);
+        }
+        let mut done = self.copy_bytes(offset, (target, target_offset), head, stamp)?;
+        let to = (target, target_offset + done);
+        match self.clone_stamped(offset + done, to, shareable, stamp) {
+            Ok(()) => done += shareable,
+            // Two volumes, one with checksums and one without, or this file has become shorter: copying knows.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Invalid | ErrorKind::Name(NameError::CrossDevice)
+                ) => {}
+            Err(error) => return Err(error),
+        }
+        let to = (target, target_offset + done);
+        Ok(done + self.copy_bytes(offset + done, to, len - done, stamp)?)
+    }
+
+    /// How much of a copy of `len` bytes can be shared behind the first `head`.
+    fn shareable(
+        &self,
+        offset: u64,
+        (target, target_offset): (&Self, u64),
+        len: u64,
+        head: u64,
+    ) -> u64 {
+        let sector = u64::from(self.shared().superblock.sectorsize);
+        let Some(len) = len.checked_sub(head) else { return 0 };
+        let (end, target_end) = (offset.saturating_add(len), target_offset.saturating_add(len));
+        if end == self.attr().size && target_end >= target.attr().size {
+            return len;
+        }
+        // The range begins on a sector.
+        len - len % sector
+    }
+
+    fn copy_bytes(
+        &self,
+        offset: u64,
+        (target, target_offset): (&Self, u64),
+        len: u64,
+        stamp: Stamp,
+    ) -> Result<u64> {
+        let mut buf = vec![0; usize::try_from(len).unwrap_or(usize::MAX).min(COPY_BYTES)];
+        let mut done = 0;
+        while done < len {
+            let part = usize::try_from(len - done).unwrap_or(usize::MAX).min(buf.len());
+            let read = self.read_at(offset + done, &mut buf[..part])?;
+            if read == 0 {
+                break;
+            }
+            target.write_stamped(target_offset + done, &buf[..read], stamp)?;
+            done += read as u64;
+        }
+        Ok(done)
+    }
+}
