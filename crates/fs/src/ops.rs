@@ -7,8 +7,10 @@
 //!   drop the handle. No device I/O and no waiting while a handle lives.
 //! - **O2** What takes space away from nobody, because it frees some in the end, may use the last reserve.
 
+mod clone;
 mod content;
 mod create;
+mod flags;
 mod keeping_times;
 mod link;
 mod lookup;

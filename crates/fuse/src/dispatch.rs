@@ -473,7 +473,7 @@ impl fuser::Filesystem for Door {
 
     fn ioctl(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         _flags: IoctlFlags,
@@ -483,7 +483,7 @@ impl fuser::Filesystem for Door {
         reply: ReplyIoctl,
     ) {
         let _duty = self.crew.duty(Kind::Meta);
-        match self.guarded("ioctl", ino.0, || Door::ioctl(self, ino.0, cmd, in_data)) {
+        match self.guarded("ioctl", ino.0, || Door::ioctl(self, req.uid(), ino.0, cmd, in_data)) {
             Ok(result) => reply.ioctl(0, &result),
             Err(errno) => reply.error(errno),
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use buttress_data::Codec;
 use buttress_format::{
     Body, Compression, FileExtent, Generation, InodeFlags, InodeItem, Key, Kind,
 };
@@ -16,6 +17,9 @@ use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
 use crate::names;
 use crate::orphan;
+use crate::property::{self, Wish};
+
+use super::xattr;
 
 /// What an inode shall be.
 pub(super) struct Plan<'a> {
@@ -87,6 +91,7 @@ impl Inode {
         let shared = self.shared();
         let _lock = dir.lock.write();
         dir.expect_linked()?;
+        dir.expect_mutable()?;
         let view = shared.engine.view();
         if names::find(&view, dir.id, name)?.is_some() {
             return Err(NameError::Exists.into());
@@ -161,7 +166,15 @@ impl Inode {
             };
             batch.set(Key::new(ino.0, Kind::EXTENT_DATA, 0), Change::Extent(extent));
         }
-        Ok(Made { id, kind, item, default_acl })
+        let inherits = matches!(kind, FileKind::Regular | FileKind::Directory)
+            && item.flags & InodeFlags::NODATACOW == 0;
+        let codec = if inherits { dir.file.codec() } else { None };
+        if let Some(codec) = codec {
+            item.flags = Wish::Packed(codec).flags(item.flags);
+            let attribute = Change::Names(vec![property::attribute(codec)]);
+            batch.set(xattr::key(ino, property::COMPRESSION), attribute);
+        }
+        Ok(Made { id, kind, item, default_acl, codec })
     }
 
     /// Flags that a new inode takes from its directory and from the mount.
@@ -183,6 +196,9 @@ impl Inode {
                 flags |= InodeFlags::NODATACOW;
             }
         }
+        if flags & InodeFlags::NODATACOW != 0 {
+            flags &= !InodeFlags::COMPRESS;
+        }
         flags
     }
 }
@@ -193,6 +209,7 @@ struct Made {
     kind: FileKind,
     item: InodeItem,
     default_acl: DefaultAcl,
+    codec: Option<Codec>,
 }
 
 impl Made {
@@ -202,6 +219,7 @@ impl Made {
         self.item.generation = generation;
         let shared = dir.shared();
         let cell = InodeCell::new(Arc::clone(shared), self.id, self.item, false)?;
+        cell.file.set_codec(self.codec);
         if self.kind == FileKind::Directory {
             cell.is_new(self.default_acl);
         }

@@ -24,13 +24,14 @@ impl Inode {
 }
 
 impl KeepingTimes<'_> {
-    /// As [`Inode::write_at`].
+    /// As [`Inode::write_at`], but for flags of the inode: what a cache held may come to be written after the
+    /// inode was made immutable, and starts where it pleases. The door looks at them when it opens a file.
     ///
     /// # Errors
     ///
     /// As there.
     pub fn write_at(self, offset: u64, data: &[u8]) -> Result<usize> {
-        self.inode.write_stamped(offset, data, |_| {})
+        self.inode.write_admitted(offset, data, |_| {})
     }
 
     /// As [`Inode::write_direct`].

@@ -34,6 +34,8 @@ impl Inode {
         let shared = self.shared();
         let _locks = LockSet::new([Some(dir), Some(cell), None, None]);
         dir.expect_linked()?;
+        dir.expect_mutable()?;
+        cell.expect_removable()?;
         if cell.nlink() >= LINKS_MAX {
             return Err(NameError::TooManyLinks.into());
         }

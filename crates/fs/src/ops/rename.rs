@@ -96,12 +96,17 @@ impl Inode {
                 continue;
             }
             target.dir.expect_linked()?;
+            source.dir.expect_removable()?;
+            target.dir.expect_mutable()?;
+            moved.expect_removable()?;
             let Some(replaced) = replaced else {
                 if flags.exchange {
                     return Err(NameError::NotFound.into());
                 }
                 return move_name(view, &source, &target, moved, None);
             };
+            target.dir.expect_removable()?;
+            replaced.expect_removable()?;
             if flags.no_replace {
                 return Err(NameError::Exists.into());
             }

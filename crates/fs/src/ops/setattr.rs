@@ -1,30 +1,21 @@
 //! Changing attributes, the length among them.
 
-use buttress_format::{InodeFlags, InodeItem};
+use buttress_format::InodeItem;
 use buttress_txn::Urgency;
 
-use crate::attr::{Attr, FileKind, SetAttr, mode};
+use crate::attr::{Attr, SetAttr, mode};
 use crate::clock::now;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::inode::Inode;
 
-/// Inode flags that callers may change; the others say how content is stored, and follow it.
-const SETTABLE: u64 = InodeFlags::NODATACOW
-    | InodeFlags::NOCOMPRESS
-    | InodeFlags::COMPRESS
-    | InodeFlags::SYNC
-    | InodeFlags::IMMUTABLE
-    | InodeFlags::APPEND
-    | InodeFlags::NODUMP
-    | InodeFlags::NOATIME
-    | InodeFlags::DIRSYNC;
-
 impl Inode {
-    /// Changes attributes, all of them or none, and answers the new ones.
+    /// Changes attributes, all of them or none but for the flags, which are set before the rest, and answers
+    /// the new ones.
     ///
     /// # Errors
     ///
-    /// `ReadOnly`, `NoSpace`, `FileTooBig`; `Invalid` for a length of anything but a regular file.
+    /// `ReadOnly`, `NoSpace`, `FileTooBig`; `Invalid` for a length of anything but a regular file;
+    /// `NotPermitted` on what is immutable, or only grows.
     pub fn set_attr(&self, set: &SetAttr) -> Result<Attr> {
         let cell = &self.cell;
         cell.expect_writable()?;
@@ -34,8 +25,16 @@ impl Inode {
         if *set == SetAttr::default() {
             return Ok(cell.attr());
         }
+        if let Some(flags) = set.flags {
+            self.set_flags(flags)?;
+            let rest = SetAttr { flags: None, ..set.clone() };
+            return self.set_attr(&rest);
+        }
         let lock = cell.lock.write();
-        let change = |item: &mut InodeItem| apply(item, set, cell.kind);
+        if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some() {
+            cell.expect_removable()?;
+        }
+        let change = |item: &mut InodeItem| apply(item, set);
         match set.size {
             Some(size) => {
                 let truncate = || self.shared().files.truncate(&cell.file, size, change);
@@ -54,15 +53,9 @@ impl Inode {
         drop(lock);
         Ok(cell.attr())
     }
-
-    /// Refuses content changes of an inode that must not change.
-    pub(super) fn expect_mutable(&self) -> Result<()> {
-        let immutable = self.cell.file.with_item(|item| item.flags & InodeFlags::IMMUTABLE != 0);
-        if immutable { Err(Error::from(crate::NameError::NotPermitted)) } else { Ok(()) }
-    }
 }
 
-fn apply(item: &mut InodeItem, set: &SetAttr, kind: FileKind) {
+fn apply(item: &mut InodeItem, set: &SetAttr) {
     let stamp = now();
     if let Some(bits) = set.mode {
         item.mode = item.mode & mode::TYPE | bits & mode::PERMISSIONS;
@@ -75,18 +68,4 @@ fn apply(item: &mut InodeItem, set: &SetAttr, kind: FileKind) {
     }
     item.mtime = set.mtime.unwrap_or(item.mtime);
     item.ctime = set.ctime.unwrap_or(stamp);
-    if let Some(flags) = set.flags {
-        let mut flags = item.flags & !SETTABLE | flags & SETTABLE;
-        // How data is stored can change only while there is none.
-        if kind == FileKind::Regular && (flags ^ item.flags) & InodeFlags::NODATACOW != 0 {
-            if item.size > 0 || item.nbytes > 0 {
-                flags = flags & !InodeFlags::NODATACOW | item.flags & InodeFlags::NODATACOW;
-            } else if flags & InodeFlags::NODATACOW != 0 {
-                flags |= InodeFlags::NODATASUM;
-            } else {
-                flags &= !InodeFlags::NODATASUM;
-            }
-        }
-        item.flags = flags;
-    }
 }

@@ -51,6 +51,8 @@ impl Inode {
                 // Renamed or replaced before the locks were ours.
                 continue;
             }
+            dir.expect_removable()?;
+            cell.expect_removable()?;
             let view = shared.engine.view();
             if directory && !is_empty(&view, cell)? {
                 return Err(NameError::NotEmpty.into());

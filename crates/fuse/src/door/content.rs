@@ -11,7 +11,9 @@
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
-use buttress_fs::{Attr, ErrorKind, FallocateMode, FileKind, NameError, SetAttr, XattrFlags, mode};
+use buttress_fs::{
+    Attr, ErrorKind, FallocateMode, FileKind, InodeFlags, NameError, SetAttr, XattrFlags, mode,
+};
 use fuser::{Errno, FileAttr, FopenFlags, Request, WriteFlags};
 use rustix::fs::OFlags;
 
@@ -54,12 +56,26 @@ fn oflags(flags: i32) -> OFlags {
 impl Door {
     /// Answers `open`.
     pub(crate) fn open(&self, req: &Request, id: u64, flags: i32) -> Answer<FopenFlags> {
+        self.expect_openable(id, oflags(flags))?;
         if oflags(flags).contains(OFlags::TRUNC) {
             let node = self.node(id)?;
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             self.apply(&node, set, req.uid() != ROOT_UID)?;
         }
         self.opened(id, flags)
+    }
+
+    /// Refuses to open for writing what is immutable, or only grows: written pages come without a word
+    /// of who writes them.
+    fn expect_openable(&self, id: u64, flags: OFlags) -> Answer<()> {
+        if !is_for_writing(flags) && !flags.contains(OFlags::TRUNC) {
+            return Ok(());
+        }
+        let inode = self.node(id)?.inode.attr().flags;
+        let grows = flags.contains(OFlags::APPEND) && !flags.contains(OFlags::TRUNC);
+        let refused =
+            inode & InodeFlags::IMMUTABLE != 0 || inode & InodeFlags::APPEND != 0 && !grows;
+        if refused { Err(Errno::EPERM) } else { Ok(()) }
     }
 
     /// Takes note of an open file, and says how the kernel shall treat it.

@@ -1,6 +1,6 @@
 //! Inode flags, as `lsattr` and `chattr` read and change them.
 
-use buttress_fs::{Attr, FileKind, InodeFlags, SetAttr};
+use buttress_fs::{FileKind, InodeFlags};
 use fuser::Errno;
 
 use super::{Answer, Door, refuse};
@@ -20,6 +20,8 @@ struct Flag {
     extended: u32,
 }
 
+const ROOT_UID: u32 = 0;
+
 const NOCOW: u32 = 0x0080_0000;
 
 const FLAGS: [Flag; 9] = [
@@ -37,7 +39,13 @@ const FLAGS: [Flag; 9] = [
 impl Door {
     /// Answers `ioctl`: the commands on flags are known. The kernel asks by the extended ones before
     /// it changes anything by the plain ones.
-    pub(crate) fn ioctl(&self, id: u64, command: u32, argument: &[u8]) -> Answer<Vec<u8>> {
+    pub(crate) fn ioctl(
+        &self,
+        uid: u32,
+        id: u64,
+        command: u32,
+        argument: &[u8],
+    ) -> Answer<Vec<u8>> {
         let wanted =
             || argument.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)).ok_or(Errno::EINVAL);
         match command {
@@ -48,8 +56,8 @@ impl Door {
                 answer.resize(EXTENDED_LEN, 0);
                 Ok(answer)
             }
-            SET_FLAGS => self.set_flags(id, wanted()?, |flag| flag.plain),
-            SET_EXTENDED => self.set_flags(id, wanted()?, |flag| flag.extended),
+            SET_FLAGS => self.set_flags(uid, id, wanted()?, |flag| flag.plain),
+            SET_EXTENDED => self.set_flags(uid, id, wanted()?, |flag| flag.extended),
             _ => Err(Errno::ENOTTY),
         }
     }
@@ -58,7 +66,14 @@ impl Door {
         Ok(self.node(id)?.inode.attr().flags)
     }
 
-    fn set_flags(&self, id: u64, wanted: u32, number: impl Fn(&Flag) -> u32) -> Answer<Vec<u8>> {
+    fn set_flags(
+        &self,
+        uid: u32,
+        id: u64,
+        wanted: u32,
+        number: impl Fn(&Flag) -> u32,
+    ) -> Answer<Vec<u8>> {
+        const PRIVILEGED: u64 = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
         let node = self.node(id)?;
         let attr = node.inode.attr();
         let known = FLAGS.iter().fold(0, |all, flag| all | number(flag));
@@ -70,26 +85,21 @@ impl Door {
             bit if wanted & bit != 0 => flags | flag.disk,
             _ => flags & !flag.disk,
         });
-        let flags = with_checksums(&attr, flags)?;
-        if flags != attr.flags {
-            let set = SetAttr { flags: Some(flags), ..SetAttr::default() };
-            node.inode.set_attr(&set).map_err(refuse)?;
+        let changed = flags ^ attr.flags;
+        if uid != ROOT_UID && (changed & PRIVILEGED != 0 || uid != attr.uid) {
+            return Err(Errno::EPERM);
+        }
+        // Extents of a file that is overwritten in place have no checksums; both can be decided only
+        // while there are none. To say nothing, as Linux does, helps nobody.
+        let is_file = attr.kind == FileKind::Regular;
+        if is_file && changed & InodeFlags::NODATACOW != 0 && attr.size != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if changed != 0 {
+            node.inode.set_flags(flags).map_err(refuse)?;
         }
         Ok(Vec::new())
     }
-}
-
-/// Extents of a file that is overwritten in place have no checksums. Both can be decided only while
-/// there are no extents; a directory just passes the flag on to what is made in it.
-fn with_checksums(attr: &Attr, flags: u64) -> Answer<u64> {
-    let (nocow, nosum) = (InodeFlags::NODATACOW, InodeFlags::NODATASUM);
-    if (flags ^ attr.flags) & nocow == 0 || attr.kind != FileKind::Regular {
-        return Ok(flags);
-    }
-    if attr.size != 0 {
-        return Err(Errno::EINVAL);
-    }
-    Ok(if flags & nocow != 0 { flags | nosum } else { flags & !nosum })
 }
 
 fn shown(flags: u64, number: impl Fn(&Flag) -> u32) -> u32 {

@@ -1,4 +1,4 @@
-//! Extended attributes, and the two of them that mean something to us.
+//! Extended attributes, and those of them that mean something to us.
 
 use buttress_fs::{ErrorKind, NameError, SetAttr, XattrFlags};
 use fuser::{Errno, Request};
@@ -8,7 +8,8 @@ use super::{Answer, Door, Node, refuse};
 use crate::acl::{self, Acl};
 
 /// Kinds of attributes that Linux keeps in a btrfs; others would not be readable there.
-const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
+const NAMESPACES: [&[u8]; 5] =
+    [b"user.", b"trusted.", b"security.", b"system.posix_acl_", b"btrfs."];
 
 const CREATE: i32 = 1;
 const REPLACE: i32 = 2;

@@ -1,0 +1,128 @@
+//! Flags of an inode, as `chattr` sets them.
+//!
+//! # Invariants
+//!
+//! - **F1** A file that is overwritten in place is never compressed; which of the two it is can change only
+//!   while it is empty.
+//! - **F2** Nobody changes content, names, owner, mode or attributes of what is immutable, and nobody takes
+//!   anything from what only grows. The two flags themselves can always be changed: who may is the
+//!   door's to know.
+
+use buttress_data::Codec;
+use buttress_format::{InodeFlags, InodeItem};
+use buttress_txn::Urgency;
+
+use crate::attr::FileKind;
+use crate::batch::{Batch, Change};
+use crate::cell::InodeCell;
+use crate::clock::now;
+use crate::error::{Error, NameError, Result};
+use crate::inode::Inode;
+use crate::property::{self, Wish};
+
+use super::xattr;
+
+/// Flags that callers may change; the others say how content is stored, and follow it.
+const SETTABLE: u64 = InodeFlags::NODATACOW
+    | InodeFlags::NOCOMPRESS
+    | InodeFlags::COMPRESS
+    | InodeFlags::SYNC
+    | InodeFlags::IMMUTABLE
+    | InodeFlags::APPEND
+    | InodeFlags::NODUMP
+    | InodeFlags::NOATIME
+    | InodeFlags::DIRSYNC;
+
+const PACKING: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
+
+impl Inode {
+    /// Sets those of an inode's flags that can be set, and clears the others of them. Who sets `COMPRESS`
+    /// gives the inode a property too, as `chattr +c` does.
+    ///
+    /// # Errors
+    ///
+    /// `ReadOnly`, `NoSpace`; `Invalid` for flags that exclude one another.
+    pub fn set_flags(&self, flags: u64) -> Result<()> {
+        let cell = &self.cell;
+        cell.expect_writable()?;
+        let shared = self.shared();
+        let _lock = cell.lock.write();
+        let old = cell.file.with_item(|item| item.flags);
+        let flags = self.settled(old & !SETTABLE | flags & SETTABLE, old)?;
+        let mut batch = Batch::new(cell.tree());
+        let mut codec = cell.file.codec();
+        if (flags ^ old) & PACKING != 0 {
+            let wish = if flags & InodeFlags::COMPRESS != 0 {
+                Wish::Packed(shared.options.compress.unwrap_or(Codec::DEFAULT))
+            } else {
+                Wish::Nothing
+            };
+            codec = wish.codec();
+            let view = shared.engine.view();
+            let mut entries = xattr::entries(&view, cell.id, property::COMPRESSION)?;
+            let there = entries.len();
+            entries.retain(|entry| entry.name != property::COMPRESSION);
+            let had = entries.len() < there;
+            entries.extend(codec.map(property::attribute));
+            if had || codec.is_some() {
+                let change =
+                    if entries.is_empty() { Change::Delete } else { Change::Names(entries) };
+                batch.set(xattr::key(cell.ino(), property::COMPRESSION), change);
+            }
+        }
+        let reservation = shared.reserve(batch.cost(1), Urgency::Normal)?;
+        let handle = shared.engine.begin(reservation);
+        batch.apply(&handle);
+        cell.file.set_codec(codec);
+        cell.file.update(&handle, |item| {
+            item.flags = flags;
+            item.ctime = now();
+        });
+        Ok(())
+    }
+
+    /// The flags that come of a wish (F1).
+    fn settled(&self, flags: u64, old: u64) -> Result<u64> {
+        let cell = &self.cell;
+        if flags & PACKING == PACKING {
+            return Err(Error::invalid("to be compressed and not to be compressed"));
+        }
+        let (nocow, nosum) = (InodeFlags::NODATACOW, InodeFlags::NODATASUM);
+        if flags & nocow != 0 && flags & InodeFlags::COMPRESS != 0 {
+            return Err(Error::invalid("what is overwritten in place cannot be compressed"));
+        }
+        if cell.kind != FileKind::Regular || (flags ^ old) & nocow == 0 {
+            return Ok(flags);
+        }
+        let empty = cell.file.with_item(|item| item.size == 0 && item.nbytes == 0);
+        Ok(match (empty, flags & nocow != 0) {
+            (false, _) => flags & !nocow | old & nocow,
+            (true, true) => flags | nosum,
+            (true, false) => flags & !nosum,
+        })
+    }
+}
+
+impl InodeCell {
+    fn has(&self, flags: u64) -> bool {
+        self.file.with_item(|item: &InodeItem| item.flags & flags != 0)
+    }
+
+    /// Refuses to change what is immutable (F2).
+    pub(crate) fn expect_mutable(&self) -> Result<()> {
+        let no = self.has(InodeFlags::IMMUTABLE);
+        if no { Err(NameError::NotPermitted.into()) } else { Ok(()) }
+    }
+
+    /// Refuses to take from what only grows, or is immutable: bytes, names, or itself (F2).
+    pub(crate) fn expect_removable(&self) -> Result<()> {
+        let no = self.has(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
+        if no { Err(NameError::NotPermitted.into()) } else { Ok(()) }
+    }
+
+    /// Refuses to write over what only grows (F2). To be asked with the lock held.
+    pub(crate) fn expect_appending(&self, offset: u64) -> Result<()> {
+        let no = self.has(InodeFlags::APPEND) && offset < self.file.size();
+        if no { Err(NameError::NotPermitted.into()) } else { Ok(()) }
+    }
+}
