@@ -6,4 +6,5 @@ mod contention;
 mod losses;
 mod model;
 mod names;
+mod packing;
 mod volume;

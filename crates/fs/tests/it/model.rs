@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use buttress_base::Rng;
 use buttress_block::Device;
-use buttress_fs::{ErrorKind, FallocateMode, Inode, NameError, RenameFlags, SetAttr, XattrFlags};
+use buttress_fs::{
+    ErrorKind, FallocateMode, Inode, InodeFlags, NameError, RenameFlags, SetAttr, XattrFlags,
+};
 
 use crate::checker::check;
-use crate::volume::{content, list, memory, mount, pattern};
+use crate::volume::{content, list, memory, mount_with, pattern};
 
 const THREADS: u64 = 3;
 
@@ -65,7 +67,7 @@ impl Worker {
     }
 
     fn step(&mut self) {
-        match small(&mut self.rng, 20) {
+        match small(&mut self.rng, 24) {
             0..=3 => self.create(),
             4..=9 => self.write(),
             10 => self.truncate(),
@@ -77,6 +79,9 @@ impl Worker {
             16 => self.verify_one(),
             17 => self.exchange(),
             18 => self.sync(),
+            19..=20 => self.clone_part(),
+            21 => self.dedupe(),
+            22 => self.property(),
             _ => self.read_part(),
         }
     }
@@ -91,7 +96,10 @@ impl Worker {
             assert_eq!(kind, ErrorKind::Name(NameError::Exists));
             return;
         }
-        made.expect("created");
+        let made = made.expect("created");
+        if small(&mut self.rng, 6) == 0 {
+            made.set_flags(InodeFlags::NODATACOW).expect("an empty file");
+        }
         self.model.next += 1;
         self.model.files.insert(self.model.next, File::default());
         self.model.names.insert(at, self.model.next);
@@ -107,7 +115,7 @@ impl Worker {
             2 => (small(&mut self.rng, 300_000), small(&mut self.rng, 40_000)),
             _ => (inode.attr().size, small(&mut self.rng, 5000)),
         };
-        let data = pattern(self.rng.next_u64(), len as usize);
+        let data = self.data(len as usize);
         if shape == 1 && small(&mut self.rng, 2) == 0 {
             inode.write_direct(offset, &data).expect("direct write");
         } else {
@@ -122,6 +130,108 @@ impl Worker {
             bytes.resize(end, 0);
         }
         bytes[offset as usize..end].copy_from_slice(&data);
+    }
+
+    /// Noise, or something that packs well.
+    fn data(&mut self, len: usize) -> Vec<u8> {
+        let seed = self.rng.next_u64();
+        if seed & 1 == 0 {
+            return pattern(seed, len);
+        }
+        (0..len).map(|at| (at as u64 / (1 + seed % 300) + seed) as u8).collect()
+    }
+
+    /// One of the ways to say how a file is compressed.
+    fn property(&mut self) {
+        let Some(at) = self.some_name() else { return };
+        let values: [&[u8]; 6] = [b"zlib", b"lzo", b"zstd", b"zstd:9", b"none", b""];
+        let value = *self.rng.choose(&values).expect("some");
+        let inode = self.open(&at);
+        let name = "btrfs.compression";
+        let nocow = inode.attr().flags & InodeFlags::NODATACOW != 0;
+        let there = self.file(&at).xattrs.contains_key(name);
+        let set = inode.set_xattr(name.as_bytes(), value, XattrFlags::default());
+        if value.is_empty() {
+            assert_eq!(set.is_ok(), there);
+            self.file(&at).xattrs.remove(name);
+        } else {
+            assert_eq!(set.is_ok(), !nocow);
+            if !nocow {
+                self.file(&at).xattrs.insert(name.to_owned(), value.to_vec());
+            }
+        }
+    }
+
+    /// Sharing, or copying, from one file to another or the same.
+    fn clone_part(&mut self) {
+        let (Some(from), Some(to)) = (self.some_name(), self.some_name()) else { return };
+        let (source, target) = (self.open(&from), self.open(&to));
+        let old = self.file(&from).bytes.clone();
+        let whole = small(&mut self.rng, 3) == 0;
+        let offset = small(&mut self.rng, 40) * 4096;
+        let target_offset = small(&mut self.rng, 60) * 4096;
+        let size = old.len() as u64;
+        if offset >= size {
+            return;
+        }
+        let to_end = size - offset;
+        let len = if whole { to_end } else { (1 + small(&mut self.rng, 20)) * 4096 };
+        if small(&mut self.rng, 3) == 0 {
+            let skew = small(&mut self.rng, 3) * 100;
+            let len = len.min(to_end);
+            if source.id() == target.id() && offset.abs_diff(target_offset) < len + 5000 {
+                return;
+            }
+            let (low, high) = (offset + skew, (offset + skew + len + 77).min(size));
+            let len = high.saturating_sub(low);
+            let copied = source.copy_range(low, &target, target_offset + skew, len);
+            assert_eq!(copied.expect("copied"), len);
+            self.overlay(&to, target_offset + skew, &old[low.min(size) as usize..][..len as usize]);
+            return;
+        }
+        let target_size = self.file(&to).bytes.len() as u64;
+        let sums = |inode: &Inode| inode.attr().flags & InodeFlags::NODATASUM;
+        let end = offset + len;
+        let may = end <= size
+            && (end.is_multiple_of(4096) || end == size && target_offset + len >= target_size)
+            && !(source.id() == target.id() && offset.abs_diff(target_offset) < len)
+            && sums(&source) == sums(&target);
+        let done = source.clone_range(offset, &target, target_offset, len);
+        if !may {
+            assert_eq!(done.expect_err("refused").kind(), ErrorKind::Invalid);
+            return;
+        }
+        done.expect("cloned");
+        self.overlay(&to, target_offset, &old[offset as usize..end as usize]);
+    }
+
+    fn overlay(&mut self, at: &(usize, String), offset: u64, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        let bytes = &mut self.file(at).bytes;
+        let (low, high) = (offset as usize, offset as usize + data.len());
+        if bytes.len() < high {
+            bytes.resize(high, 0);
+        }
+        bytes[low..high].copy_from_slice(data);
+    }
+
+    fn dedupe(&mut self) {
+        let (Some(from), Some(to)) = (self.some_name(), self.some_name()) else { return };
+        let (source, target) = (self.open(&from), self.open(&to));
+        let (left, right) = (self.file(&from).bytes.clone(), self.file(&to).bytes.clone());
+        let pages = (left.len().min(right.len()) / 4096) as u64;
+        if pages == 0 || source.id() == target.id() {
+            return;
+        }
+        let offset = small(&mut self.rng, pages) * 4096;
+        let len = (1 + small(&mut self.rng, pages - offset / 4096)) * 4096;
+        let part = offset as usize..(offset + len) as usize;
+        match source.dedupe_range(offset, &target, offset, len) {
+            Ok(same) => assert_eq!(same, left[part.clone()] == right[part]),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Invalid),
+        }
     }
 
     fn file(&mut self, at: &(usize, String)) -> &mut File {
@@ -293,7 +403,8 @@ fn env(name: &str, default: u64) -> u64 {
 
 /// One epoch: every thread works in directories of its own, on one mount.
 fn epoch(device: &Arc<dyn Device>, models: Vec<Model>, seed: u64, steps: u64) -> Vec<Model> {
-    let fs = mount(device);
+    let ways = ["rw", "compress=zstd:1", "compress-force=lzo", "compress=zlib:1", "nodatasum"];
+    let fs = mount_with(device, ways[seed as usize % ways.len()]);
     let models = std::thread::scope(|scope| {
         let threads: Vec<_> = models
             .into_iter()

@@ -6,5 +6,6 @@ mod damage;
 mod mounted;
 mod open;
 mod reading;
+mod reflinks;
 mod sharing;
 mod writing;

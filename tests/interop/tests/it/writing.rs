@@ -8,7 +8,7 @@ use buttress_interop::linux::{Images, has_linux_btrfs, has_program};
 use buttress_interop::manifest::{Depth, Manifest};
 use buttress_interop::sample::{Folder, Library, Scale, change, fill};
 
-use crate::open::{close, manifest, open};
+use crate::open::{close, manifest, open_with};
 
 /// Rounds in which we write and Linux writes.
 const ROUNDS: u64 = 3;
@@ -17,13 +17,14 @@ struct Row {
     mib: u64,
     options: MakeOptions,
     mount: &'static str,
+    ours: &'static str,
     scale: Scale,
 }
 
 impl Default for Row {
     fn default() -> Self {
         let options = MakeOptions { seed: Some(1), ..MakeOptions::default() };
-        Self { mib: 512, options, mount: "", scale: Scale::default() }
+        Self { mib: 512, options, mount: "", ours: "rw,noatime", scale: Scale::default() }
     }
 }
 
@@ -32,6 +33,10 @@ impl Row {
         let mut row = Self::default();
         change(&mut row.options);
         row
+    }
+
+    fn packed(ours: &'static str, mount: &'static str) -> Self {
+        Self { ours, mount, ..Self::default() }
     }
 
     fn features(list: &str) -> Self {
@@ -51,7 +56,7 @@ impl Row {
         drop(device);
         images.check();
 
-        let mut ours = written(&images, |library| fill(library, &self.scale));
+        let mut ours = written(&images, self.ours, |library| fill(library, &self.scale));
         if !has_linux_btrfs() {
             return;
         }
@@ -68,7 +73,7 @@ impl Row {
             let linux = Manifest::of_folder(mount.path());
             mount.unmount();
             linux.assert_same("Linux", &manifest(images.paths()), "round", Depth::Volume);
-            ours = written(&images, |library| change(library, &self.scale, 2 * round));
+            ours = written(&images, self.ours, |library| change(library, &self.scale, 2 * round));
         }
     }
 
@@ -90,8 +95,8 @@ impl Row {
 
 /// Writes through the library and returns what it says there is, before and after a remount.
 #[track_caller]
-fn written(images: &Images, write: impl FnOnce(&Library)) -> Manifest {
-    let filesystem: Filesystem = open(images.paths(), true);
+fn written(images: &Images, options: &str, write: impl FnOnce(&Library)) -> Manifest {
+    let filesystem: Filesystem = open_with(images.paths(), options);
     assert_eq!(filesystem.read_only_reason(), None);
     write(&Library::new(&filesystem));
     filesystem.sync().expect("a sync");
@@ -139,6 +144,12 @@ rows! {
     explicit_holes: Row::features("^block-group-tree,^no-holes");
     /// Larger records of nodes.
     no_skinny_metadata: Row::features("^skinny-metadata");
+    /// Compressed with zlib, and by Linux with zstd.
+    packed_zlib: Row::packed("compress-force=zlib,noatime", "compress-force=zstd");
+    /// Compressed with LZO, and by Linux with zlib.
+    packed_lzo: Row::packed("compress-force=lzo,noatime", "compress-force=zlib");
+    /// Compressed with zstd where it looks worth it, and by Linux with LZO.
+    packed_zstd: Row::packed("compress=zstd:1,noatime", "compress=lzo");
     /// A full item of names is the end.
     no_extended_refs: Row {
         scale: Scale { links: 150, ..Scale::default() },
