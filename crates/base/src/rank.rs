@@ -51,6 +51,10 @@ pub enum Rank {
     NodeCache,
     /// `volume`: the chunk map, when it changes.
     ChunkMap,
+    /// `cache`: one shard of the index of cached blocks.
+    CacheShard,
+    /// `sim`: the log of what happened to recorded devices.
+    SimLog,
     /// `block`: the pages of a device in memory.
     MemoryDevice,
     /// Anywhere: counters and buffers under which nothing else is taken.

@@ -1,0 +1,160 @@
+//! Making an epoch durable, and writing metadata.
+//!
+//! # Invariants
+//!
+//! - **M1** The order of a commit: no writer of the epoch is left; entries written; flush; superblock
+//!   written; flush. The first flush covers the data, too: it comes after the last of it was written.
+//! - **M2** A slot is given to another block only after its free mark was flushed.
+//! - **M3** A version that is superseded is marked free only after what supersedes it is committed.
+//!
+//! # Failure
+//!
+//! A failure of the cache device here stops the cache: what was written since the last flush is in doubt,
+//! and asking again proves nothing. What was committed before is on the device.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use crate::core::Core;
+use crate::error::Error;
+use crate::index::State;
+use crate::layout::{Cut, Superblock};
+use crate::table::PAGE;
+use crate::units::{Epoch, OriginBlock};
+
+/// Bytes of metadata written in one request.
+const RUN_MAX: u64 = 1 << 20;
+/// Ages remembered at most.
+const AGES_MAX: usize = 64;
+
+impl Core {
+    /// Makes everything durable that was acknowledged before the call, whichever device it went to.
+    pub(crate) fn sync(&self) -> Result<(), Error> {
+        // W6: what went past the cache is in the origin's volatile memory.
+        if self.origin_dirty.swap(false, Ordering::SeqCst)
+            && let Err(error) = self.origin.flush()
+        {
+            self.origin_dirty.store(true, Ordering::SeqCst);
+            return Err(error.into());
+        }
+        self.commit()
+    }
+
+    /// Commits what was written before the call; returns at once if somebody else just did.
+    pub(crate) fn commit(&self) -> Result<(), Error> {
+        self.check()?;
+        let wanted = self.writers.turn();
+        let _one = self.commit.lock();
+        // A commit that began after the call has taken it along.
+        if self.committed().0 > wanted {
+            return Ok(());
+        }
+        self.check()?;
+        let turn = self.writers.turn();
+        if !self.touched[(turn & 1) as usize].load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let turn = self.writers.advance();
+        self.touched[(turn & 1) as usize].store(false, Ordering::SeqCst);
+        self.uncommitted.store(0, Ordering::SeqCst);
+        self.flush_table()?;
+        let epoch = Epoch(turn).next();
+        self.write_header(|superblock| superblock.epoch = epoch)?;
+        self.committed.store(epoch.0, Ordering::SeqCst);
+        self.remember_age(epoch);
+        self.bury_superseded();
+        Ok(())
+    }
+
+    fn remember_age(&self, epoch: Epoch) {
+        let now = Instant::now();
+        let mut ages = self.ages.lock();
+        let step = self.options.max_age.unwrap_or_default() / 16;
+        if ages.back().is_none_or(|&(_, last)| now.duration_since(last) >= step) {
+            ages.push_back((epoch, now));
+        }
+        if ages.len() > AGES_MAX {
+            ages.pop_front();
+        }
+    }
+
+    /// Writes the pages of the table that changed, flushes, and takes what died out of the index (M2).
+    pub(crate) fn flush_table(&self) -> Result<(), Error> {
+        let header = self.header.lock();
+        self.check()?;
+        // Before the pages are taken: their marks are in the pages.
+        let dead = std::mem::take(&mut *self.dying.lock());
+        let bytes = header.to_bytes();
+        let write = || {
+            for run in self.table.take_dirty(RUN_MAX) {
+                let page = self.table.render(run.clone(), &bytes);
+                self.medium.write_at(run.start, &page)?;
+            }
+            self.medium.flush()
+        };
+        write().map_err(|error| self.stop(error))?;
+        drop(header);
+        self.release(&dead);
+        Ok(())
+    }
+
+    /// Changes the superblock, durably. One page is written, whatever the size of the table (W5).
+    pub(crate) fn write_header(&self, change: impl FnOnce(&mut Superblock)) -> Result<(), Error> {
+        let mut header = self.header.lock();
+        self.check()?;
+        let mut changed = *header;
+        change(&mut changed);
+        let end = PAGE.min(self.geometry.data_start());
+        let page = self.table.render(0..end, &changed.to_bytes());
+        let written = self.medium.write_at(0, &page).and_then(|()| self.medium.flush());
+        written.map_err(|error| self.stop(error))?;
+        *header = changed;
+        Ok(())
+    }
+
+    /// Marks versions free that have a newer, committed one (M3).
+    fn bury_superseded(&self) {
+        let committed = self.committed();
+        let keep_below = self.cut_target();
+        let blocks = std::mem::take(&mut *self.superseded.lock());
+        let mut later = Vec::new();
+        for block in blocks {
+            let mut shard = self.index.shard(block);
+            let Some(versions) = shard.find_mut(block) else { continue };
+            let versions = versions.as_mut_slice();
+            let newest = versions.iter().rposition(|version| version.epoch < committed);
+            if versions.last().is_some_and(|version| version.epoch >= committed) {
+                later.push(block);
+            }
+            let Some(newest) = newest else { continue };
+            for index in 0..newest {
+                // A sweep towards a cut still needs the newest from before it.
+                let is_for_cut = keep_below.is_some_and(|target| {
+                    versions[index].epoch < target && versions[index + 1].epoch >= target
+                });
+                let version = &mut versions[index];
+                if version.state == State::Ready && !is_for_cut {
+                    version.state = State::Dying;
+                    self.bury(block, version.slot);
+                }
+            }
+        }
+        self.superseded.lock().extend(later);
+    }
+
+    /// The epoch that a sweep in progress goes towards, with `consistent_origin`.
+    pub(crate) fn cut_target(&self) -> Option<Epoch> {
+        if !self.options.consistent_origin {
+            return None;
+        }
+        match self.header.lock().stamp.map(|stamp| stamp.cut) {
+            Some(Cut::Towards(epoch)) => Some(epoch),
+            _ => None,
+        }
+    }
+
+    /// Notes that `block` has more than one version.
+    pub(crate) fn note_superseded(&self, blocks: impl IntoIterator<Item = OriginBlock>) {
+        self.superseded.lock().extend(blocks);
+    }
+}

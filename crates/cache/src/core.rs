@@ -1,0 +1,231 @@
+//! The parts of an open cache, which the files beside this one work on.
+//!
+//! # Locks
+//!
+//! Long ones, across I/O, in this order: `drain` (one sweep at a time), `commit` (one commit at a time),
+//! `header` (one write of metadata at a time). Short ones: the shards of the index, then leaves. Foreground
+//! reads and writes take only short ones, except a flush, which is a commit.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use buttress_base::{Latch, Rank, Ranked};
+use buttress_block::Device;
+use parking_lot::{Condvar, Mutex};
+
+use crate::drain::Sweep;
+use crate::error::Error;
+use crate::gate::Gate;
+use crate::index::{Index, State};
+use crate::layout::{Geometry, Superblock};
+use crate::medium::Medium;
+use crate::options::CacheOptions;
+use crate::slots::Slots;
+use crate::status::Counters;
+use crate::table::Table;
+use crate::units::{Epoch, OriginBlock, Slot};
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) origin: Arc<dyn Device>,
+    pub(crate) medium: Medium,
+    pub(crate) geometry: Geometry,
+    pub(crate) options: CacheOptions,
+    pub(crate) cleaner: AtomicBool,
+    pub(crate) flush_on_suspend: AtomicBool,
+
+    pub(crate) index: Index,
+    pub(crate) table: Table,
+    pub(crate) slots: Slots,
+    /// Writers, by the epoch they write in.
+    pub(crate) writers: Gate,
+    /// Readers of slots.
+    pub(crate) readers: Gate,
+
+    /// The superblock's epoch on the device: what is below is committed.
+    pub(crate) committed: AtomicU64,
+    /// Whether anything was written in the epochs of even and of odd number since their commit.
+    pub(crate) touched: [AtomicBool; 2],
+    /// Blocks published since the last commit.
+    pub(crate) uncommitted: AtomicU64,
+    /// Whether something went to the origin past the cache since the last flush of the origin.
+    pub(crate) origin_dirty: AtomicBool,
+    /// When something last went past the cache, in milliseconds of `started`; 0: never.
+    pub(crate) around_at: AtomicU64,
+    /// Versions that are being written back.
+    pub(crate) in_flight: AtomicU64,
+    pub(crate) started: Instant,
+    pub(crate) counters: Counters,
+    pub(crate) broken: Latch<Error>,
+    /// The last failure of the origin during write-back, until it is told or the origin works again.
+    pub(crate) drain_error: Ranked<Option<Error>>,
+    /// Whether the last attempt to write back failed.
+    pub(crate) is_stalled: AtomicBool,
+
+    /// Blocks that got a newer version since it was last looked.
+    pub(crate) superseded: Ranked<Vec<OriginBlock>>,
+    /// Versions whose free mark waits to be written (I2).
+    pub(crate) dying: Ranked<Vec<(OriginBlock, Slot)>>,
+    /// Slots that left the index and may still have readers.
+    pub(crate) limbo: Ranked<Limbo>,
+    /// The order of first writes, for the baselines.
+    pub(crate) oldest: Ranked<VecDeque<(OriginBlock, Slot)>>,
+    /// When epochs were committed, for `max_age`.
+    pub(crate) ages: Ranked<VecDeque<(Epoch, Instant)>>,
+
+    pub(crate) drain: Mutex<Sweep>,
+    pub(crate) commit: Mutex<()>,
+    pub(crate) header: Mutex<Superblock>,
+
+    pub(crate) work: Work,
+}
+
+/// Slots between the index and the free list.
+#[derive(Debug, Default)]
+pub(crate) struct Limbo {
+    /// Readers of the present turn may have seen them.
+    pub(crate) fresh: Vec<Slot>,
+    /// Readers of this turn may have seen them; none later.
+    pub(crate) waiting: Vec<Slot>,
+    pub(crate) turn: u64,
+}
+
+/// How foreground calls wake the threads.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) wanted: Ranked<Wanted>,
+    pub(crate) drain: Condvar,
+    pub(crate) commit: Condvar,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) stop: bool,
+    pub(crate) drain: bool,
+    pub(crate) commit: bool,
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        let wanted = Ranked::new(Rank::Leaf, Wanted::default());
+        Self { wanted, drain: Condvar::new(), commit: Condvar::new() }
+    }
+}
+
+impl Core {
+    /// Passes while the cache device works.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.broken.check()
+    }
+
+    /// Stops the cache, with the first cause; returns that.
+    pub(crate) fn stop(&self, cause: buttress_block::Error) -> Error {
+        tracing::error!(cache = %self.medium.name(), error = %cause, "the cache is stopped");
+        self.broken.set(Error::Broken(Arc::new(cause)));
+        self.broken.get().expect("it was set above")
+    }
+
+    pub(crate) fn committed(&self) -> Epoch {
+        Epoch(self.committed.load(Ordering::SeqCst))
+    }
+
+    /// The bytes of the origin that a block stands for: all of a block, but for the last.
+    pub(crate) fn block_len(&self, block: OriginBlock) -> u64 {
+        let start = block.0 << self.geometry.block_shift();
+        self.geometry.block_size().min(self.origin.len().saturating_sub(start))
+    }
+
+    pub(crate) fn block_offset(&self, block: OriginBlock) -> u64 {
+        block.0 << self.geometry.block_shift()
+    }
+
+    /// Slots that hold something, without what is being written back: what watermarks count.
+    pub(crate) fn used(&self) -> u64 {
+        let held = u64::from(self.geometry.slots()) - u64::from(self.slots.free());
+        held.saturating_sub(self.in_flight.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn percent(&self, percent: u32) -> u64 {
+        u64::from(self.geometry.slots()) * u64::from(percent) / 100
+    }
+
+    /// Marks a version free and remembers to take it out when that is durable. The caller holds its
+    /// shard's lock and has set its state.
+    pub(crate) fn bury(&self, block: OriginBlock, slot: Slot) {
+        self.table.free(slot);
+        self.dying.lock().push((block, slot));
+    }
+
+    /// Takes versions out of the index whose free mark is durable.
+    pub(crate) fn release(&self, dead: &[(OriginBlock, Slot)]) {
+        for chunk in dead.chunks(64) {
+            let mut rest = chunk;
+            while let Some(&(first, _)) = rest.first() {
+                let end = crate::index::region_end(first);
+                let len = rest
+                    .iter()
+                    .take_while(|(block, _)| {
+                        *block >= OriginBlock(end.0 - crate::index::REGION) && *block < end
+                    })
+                    .count();
+                let mut shard = self.index.shard(first);
+                for &(block, slot) in &rest[..len] {
+                    let is_dying = shard.find(block).is_some_and(|versions| {
+                        let mut found = versions.as_slice().iter();
+                        found.any(|version| version.slot == slot && version.state == State::Dying)
+                    });
+                    assert!(is_dying, "I2: slot {slot} of block {block} leaves without dying");
+                    shard.remove(block, slot);
+                }
+                rest = &rest[len..];
+            }
+        }
+        self.limbo.lock().fresh.extend(dead.iter().map(|&(_, slot)| slot));
+        self.reclaim();
+    }
+
+    /// Frees the slots that no reader can see any more.
+    pub(crate) fn reclaim(&self) {
+        let freed = {
+            let mut limbo = self.limbo.lock();
+            let mut freed = Vec::new();
+            // Twice: what is fresh becomes waiting, and may be free at once.
+            for _ in 0..2 {
+                if !limbo.waiting.is_empty() {
+                    if !self.readers.is_empty(limbo.turn) {
+                        break;
+                    }
+                    freed.append(&mut limbo.waiting);
+                }
+                if !limbo.fresh.is_empty() {
+                    // Nobody is inside from the turn before the present one, else the counters of two
+                    // turns would mix.
+                    let last = self.readers.turn().wrapping_sub(1);
+                    if !self.readers.is_empty(last) {
+                        break;
+                    }
+                    limbo.waiting = std::mem::take(&mut limbo.fresh);
+                    limbo.turn = self.readers.open_next();
+                }
+            }
+            freed
+        };
+        self.slots.give(&freed);
+    }
+
+    pub(crate) fn want_drain(&self) {
+        if self.options.background {
+            self.work.wanted.lock().drain = true;
+            self.work.drain.notify_one();
+        }
+    }
+
+    pub(crate) fn want_commit(&self) {
+        if self.options.background {
+            self.work.wanted.lock().commit = true;
+            self.work.commit.notify_one();
+        }
+    }
+}

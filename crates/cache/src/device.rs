@@ -1,0 +1,270 @@
+//! An origin and its cache as one device.
+//!
+//! # Place
+//!
+//! What the program opens, and what volumes and network doors stand on.
+//!
+//! # Invariants
+//!
+//! - **C1** A flush makes everything durable that was acknowledged before it, on whichever device.
+//! - **C2** After the cache device failed in a commit, nothing more is acknowledged; reads go on.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use buttress_base::{Rank, Ranked};
+use buttress_block::error::Operation;
+use buttress_block::{Device, Error as BlockError};
+
+use crate::background;
+use crate::core::Core;
+use crate::error::Error;
+use crate::options::CacheOptions;
+use crate::recover;
+use crate::status::Status;
+
+/// An origin with a write-back cache in front of it.
+#[derive(Debug)]
+pub struct CacheDevice {
+    core: Arc<Core>,
+    threads: Ranked<Vec<JoinHandle<()>>>,
+}
+
+/// What a flush of everything did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drained {
+    /// Blocks written to the origin.
+    pub blocks: u64,
+}
+
+impl CacheDevice {
+    /// Opens a cache and recovers what is committed in it.
+    ///
+    /// # Errors
+    ///
+    /// All of [`Error`] but [`Error::NotBlank`]; nothing was written then.
+    pub fn open(
+        origin: Arc<dyn Device>,
+        cache: Arc<dyn Device>,
+        options: CacheOptions,
+    ) -> Result<Self, Error> {
+        let core = Arc::new(recover::open(origin, cache, options)?);
+        let device = Self { core: Arc::clone(&core), threads: Ranked::new(Rank::Leaf, Vec::new()) };
+        if core.options.background && device.writable() {
+            let started = background::start(&core).map_err(|source| {
+                let device = core.medium.name();
+                let operation = Operation::Write;
+                Error::from(BlockError::Io { device, operation, offset: 0, len: 0, source })
+            })?;
+            *device.threads.lock() = started;
+            core.want_drain();
+        }
+        Ok(device)
+    }
+
+    /// Returns a snapshot of its figures.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.core.status()
+    }
+
+    /// Bytes of a cache block.
+    #[must_use]
+    pub fn block_size(&self) -> u64 {
+        self.core.geometry.block_size()
+    }
+
+    /// Blocks of the origin that are in the cache.
+    #[must_use]
+    pub fn cached_blocks(&self) -> u64 {
+        self.core.index.len()
+    }
+
+    /// Writes everything back that was acknowledged before the call. `progress` is told blocks as they
+    /// are written.
+    ///
+    /// # Errors
+    ///
+    /// Those of both devices; no entry was freed that is not on the origin.
+    pub fn drain(&self, mut progress: impl FnMut(u64)) -> Result<Drained, Error> {
+        let drained = self.core.drain_all(&mut progress);
+        if drained.is_err() {
+            // Told here and now.
+            self.core.drain_error.lock().take();
+        }
+        Ok(Drained { blocks: drained? })
+    }
+
+    /// Writes back until the low watermark is reached, in the calling thread; for caches without threads.
+    ///
+    /// # Errors
+    ///
+    /// As [`CacheDevice::drain`].
+    pub fn drain_to_low(&self) -> Result<Drained, Error> {
+        let blocks = self.core.drain_to_low(&|| false)?;
+        Ok(Drained { blocks })
+    }
+
+    /// Commits what was written, without asking the origin to flush.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broken`].
+    pub fn commit(&self) -> Result<(), Error> {
+        self.core.commit()
+    }
+
+    /// Writes bytes and says whether the filesystem above calls them metadata, for `metadata_only`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::write_at`].
+    pub fn write_tagged(
+        &self,
+        offset: u64,
+        buf: &[u8],
+        is_metadata: bool,
+    ) -> Result<(), BlockError> {
+        self.check(Operation::Write, offset, buf.len() as u64)?;
+        if buf.is_empty() {
+            return Ok(());
+        }
+        let written = self.core.write(offset, buf, is_metadata);
+        written.map_err(|error| self.failed(error, Operation::Write, offset, buf.len() as u64))
+    }
+
+    /// Takes a message in the target's words: `flush`, `flush_on_suspend`, `cleaner`, `clear_stats`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] for another word; those of write-back for `flush`.
+    pub fn message(&self, message: &str) -> Result<(), Error> {
+        match message {
+            "flush" => self.drain(|_| {}).map(|_| ()),
+            "flush_on_suspend" => {
+                self.core.flush_on_suspend.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            "cleaner" => {
+                self.core.cleaner.store(true, Ordering::Relaxed);
+                self.core.want_drain();
+                Ok(())
+            }
+            "clear_stats" => {
+                self.core.counters.clear();
+                Ok(())
+            }
+            _ => {
+                let why = "is none of flush, flush_on_suspend, cleaner, clear_stats".to_owned();
+                Err(Error::Option { option: message.to_owned(), why })
+            }
+        }
+    }
+
+    /// Ends the threads and commits; writes everything back first if `flush_on_suspend` says so.
+    ///
+    /// # Errors
+    ///
+    /// Those of the devices, and the last failure of write-back, if nobody was told.
+    pub fn close(self) -> Result<(), Error> {
+        self.end()
+    }
+
+    fn end(&self) -> Result<(), Error> {
+        background::stop(&self.core);
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the cache panicked");
+            }
+        }
+        if !self.writable() {
+            return Ok(());
+        }
+        self.core.sync()?;
+        if self.core.flush_on_suspend.load(Ordering::Relaxed) {
+            self.core.drain_all(&mut |_| {})?;
+        }
+        match self.core.drain_error.lock().take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn check(&self, operation: Operation, offset: u64, len: u64) -> Result<(), BlockError> {
+        if operation != Operation::Read && !self.writable() {
+            return Err(BlockError::ReadOnly { device: self.name(), operation });
+        }
+        if offset.checked_add(len).is_none_or(|end| end > self.len()) {
+            let device_len = self.len();
+            return Err(BlockError::PastEnd {
+                device: self.name(),
+                operation,
+                offset,
+                len,
+                device_len,
+            });
+        }
+        Ok(())
+    }
+
+    fn failed(&self, error: Error, operation: Operation, offset: u64, len: u64) -> BlockError {
+        let source = std::io::Error::other(error);
+        BlockError::Io { device: self.name(), operation, offset, len, source }
+    }
+}
+
+impl Device for CacheDevice {
+    fn name(&self) -> String {
+        self.core.origin.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.core.origin.len()
+    }
+
+    fn writable(&self) -> bool {
+        self.core.origin.writable() && self.core.medium.writable()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BlockError> {
+        self.check(Operation::Read, offset, buf.len() as u64)?;
+        let len = buf.len() as u64;
+        let read = self.core.read(offset, buf);
+        read.map_err(|error| self.failed(error, Operation::Read, offset, len))
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), BlockError> {
+        self.write_tagged(offset, buf, false)
+    }
+
+    fn flush(&self) -> Result<(), BlockError> {
+        if !self.writable() {
+            return Ok(());
+        }
+        self.core.counters.flushes.fetch_add(1, Ordering::Relaxed);
+        self.core.sync().map_err(|error| self.failed(error, Operation::Flush, 0, self.len()))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        self.check(Operation::Discard, offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let done = self.core.discard(offset, len);
+        done.map_err(|error| self.failed(error, Operation::Discard, offset, len))
+    }
+}
+
+impl Drop for CacheDevice {
+    fn drop(&mut self) {
+        if self.core.broken.is_set() {
+            background::stop(&self.core);
+            return;
+        }
+        if let Err(error) = self.end() {
+            tracing::error!(origin = %self.name(), %error, "closing the cache failed");
+        }
+    }
+}

@@ -1,0 +1,470 @@
+//! Write-back: blocks go from the cache to the origin, in sweeps over the origin's addresses.
+//!
+//! # Invariants
+//!
+//! - **B1** Only committed versions are written back, and of a block only the oldest (I3).
+//! - **B2** An entry is marked free only after a flush of the origin that came after its write. What fails
+//!   frees nothing.
+//! - **B3** A batch is bounded in blocks, and a shard is locked for at most [`RUNS_MAX`] runs and
+//!   [`LOOK_MAX`] blocks at a time, however much there is to write back.
+//! - **B4** Within one sweep the origin's addresses only grow.
+//! - **B5** With `consistent_origin`: a sweep writes the versions from before one epoch, the cut, all of
+//!   them, and nothing else touches the origin. The superblock says `Towards` before its first write
+//!   and `Whole` after its last was flushed.
+//!
+//! # Failure
+//!
+//! A failure of the origin puts the batch back as it was. It is told once, to the caller or, for work in
+//! the background, to the next caller of a flush of everything or of close.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use crate::core::Core;
+use crate::error::Error;
+use crate::index::{State, region_end};
+use crate::layout::Cut;
+use crate::options::Writeback;
+use crate::units::{Epoch, OriginBlock, Slot};
+
+/// Runs picked under one lock.
+const RUNS_MAX: usize = 64;
+/// Blocks looked at under one lock.
+const LOOK_MAX: usize = 1024;
+/// Bytes of a batch: read from the cache, then written to the origin.
+const BATCH_BYTES: u64 = 8 << 20;
+/// Bytes of one request to the origin.
+const RUN_BYTES: u64 = 4 << 20;
+/// Bytes written between flushes of the origin.
+const FINISH_BYTES: u64 = 64 << 20;
+/// Blocks of one run, as Linux joins them.
+const LRU_RUN: usize = 256;
+/// Threads that read a batch from the cache.
+const READERS: usize = 4;
+/// Separate reads from which threads are worth it.
+const READERS_FROM: usize = 64;
+
+/// Where write-back stands.
+#[derive(Debug, Default)]
+pub(crate) struct Sweep {
+    /// The first block that has not been looked at in this sweep.
+    cursor: OriginBlock,
+    /// Written, not flushed (B2).
+    pending: Vec<(OriginBlock, Slot)>,
+    /// Whether this sweep met blocks that it could not take.
+    missed: bool,
+}
+
+/// One version on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Pick {
+    block: OriginBlock,
+    slot: Slot,
+}
+
+/// In which order to pick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// By address, joined by origin adjacency.
+    Sorted,
+    /// By address, joined where the slots are adjacent, too.
+    SortedAdjacent,
+    /// By age, extended where origin and slots are adjacent.
+    Oldest,
+}
+
+impl Core {
+    /// Writes back everything that was acknowledged before the call. `progress` is told blocks.
+    pub(crate) fn drain_all(&self, progress: &mut dyn FnMut(u64)) -> Result<u64, Error> {
+        self.commit()?;
+        let mut sweep = self.drain.lock();
+        let order = match self.options.writeback {
+            Writeback::Sorted => Order::Sorted,
+            Writeback::Lru => Order::SortedAdjacent,
+            Writeback::FifoUnsorted => Order::Oldest,
+        };
+        let mut total = 0;
+        // A cut under way is brought to its end first, then one that holds everything.
+        if let Some(target) = self.cut_target() {
+            total += self.drain_below(&mut sweep, target, order, progress)?;
+            self.end_cut(target)?;
+        }
+        let limit = self.begin_cut()?;
+        total += self.drain_below(&mut sweep, limit, order, progress)?;
+        self.end_cut(limit)?;
+        Ok(total)
+    }
+
+    /// Writes back everything of before `limit`.
+    fn drain_below(
+        &self,
+        sweep: &mut Sweep,
+        limit: Epoch,
+        order: Order,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<u64, Error> {
+        let mut total = 0;
+        loop {
+            sweep.cursor = OriginBlock(0);
+            sweep.missed = false;
+            loop {
+                let written = self.drain_batch(sweep, limit, order)?;
+                if written == 0 {
+                    break;
+                }
+                total += written;
+                progress(written);
+            }
+            self.finish(sweep)?;
+            if !sweep.missed && order != Order::Oldest {
+                return Ok(total);
+            }
+            // What was missed waited for a free mark or a writer; those are done by now, or nearly.
+            if order == Order::Oldest {
+                // The list of ages may have lost one that had to wait: the rest goes by address.
+                return Ok(total + self.drain_below(sweep, limit, Order::SortedAdjacent, progress)?);
+            }
+            self.commit()?;
+            self.flush_table()?;
+        }
+    }
+
+    /// Writes back until the low watermark is reached (in cuts: one whole cut). Stops early when `stop` says
+    /// so.
+    pub(crate) fn drain_to_low(&self, stop: &dyn Fn() -> bool) -> Result<u64, Error> {
+        self.commit()?;
+        let mut sweep = self.drain.lock();
+        if self.options.consistent_origin {
+            let limit = self.begin_cut()?;
+            let total = self.drain_below(&mut sweep, limit, Order::Sorted, &mut |_| {})?;
+            self.end_cut(limit)?;
+            return Ok(total);
+        }
+        let low = self.percent(self.options.low_watermark);
+        let limit = self.begin_cut()?;
+        let order = self.usual_order();
+        let (mut total, mut empty) = (0, 0);
+        while self.used() > low && empty < 2 && !stop() {
+            let written = self.drain_batch(&mut sweep, limit, order)?;
+            total += written;
+            empty = if written == 0 { empty + 1 } else { 0 };
+            if written == 0 {
+                // Round again from the front.
+                sweep.cursor = OriginBlock(0);
+                self.finish(&mut sweep)?;
+            }
+        }
+        self.finish(&mut sweep)?;
+        Ok(total)
+    }
+
+    /// Writes back what was committed before `limit`, for its age.
+    pub(crate) fn drain_aged(&self, limit: Epoch) -> Result<u64, Error> {
+        if self.options.consistent_origin {
+            return self.drain_to_low(&|| false);
+        }
+        let mut sweep = self.drain.lock();
+        self.begin_cut()?;
+        self.drain_below(&mut sweep, limit, Order::Sorted, &mut |_| {})
+    }
+
+    /// Writes back until there is a free slot.
+    pub(crate) fn drain_for_room(&self) -> Result<(), Error> {
+        self.commit()?;
+        let mut sweep = self.drain.lock();
+        let limit = match self.cut_target() {
+            Some(target) => target,
+            None => self.begin_cut()?,
+        };
+        let mut is_second_round = false;
+        while self.slots.free() == 0 {
+            let written = self.drain_batch(&mut sweep, limit, self.usual_order())?;
+            self.finish(&mut sweep)?;
+            if written == 0 {
+                if is_second_round {
+                    // One whole sweep found nothing of before the limit: the caller commits, and asks
+                    // again.
+                    if !sweep.missed {
+                        self.end_cut(limit)?;
+                    }
+                    sweep.cursor = OriginBlock(0);
+                    return Ok(());
+                }
+                is_second_round = true;
+                sweep.missed = false;
+                sweep.cursor = OriginBlock(0);
+            }
+        }
+        Ok(())
+    }
+
+    fn usual_order(&self) -> Order {
+        match self.options.writeback {
+            Writeback::Sorted => Order::Sorted,
+            Writeback::Lru | Writeback::FifoUnsorted => Order::Oldest,
+        }
+    }
+
+    /// Chooses how far a sweep goes: all that is committed. Nobody commits meanwhile.
+    fn begin_cut(&self) -> Result<Epoch, Error> {
+        let _one = self.commit.lock();
+        let limit = self.committed();
+        let cut = self.header.lock().stamp.map(|stamp| stamp.cut);
+        if self.options.consistent_origin {
+            if let Some(Cut::Towards(target)) = cut {
+                return Ok(target);
+            }
+            // Nothing to write is no reason to say that the origin is in pieces.
+            if self.index.len() > 0 {
+                self.write_cut(Cut::Towards(limit))?;
+            } else if cut != Some(Cut::Whole(limit)) {
+                self.write_cut(Cut::Whole(limit))?;
+            }
+        } else if cut.is_some_and(|cut| cut != Cut::None) {
+            self.write_cut(Cut::None)?;
+        }
+        Ok(limit)
+    }
+
+    /// Records that the origin is whole (B5). What is pending has been flushed.
+    fn end_cut(&self, target: Epoch) -> Result<(), Error> {
+        let cut = self.header.lock().stamp.map(|stamp| stamp.cut);
+        if self.options.consistent_origin && cut == Some(Cut::Towards(target)) {
+            self.write_cut(Cut::Whole(target))?;
+        }
+        Ok(())
+    }
+
+    fn write_cut(&self, cut: Cut) -> Result<(), Error> {
+        self.write_header(|superblock| {
+            if let Some(stamp) = &mut superblock.stamp {
+                stamp.cut = cut;
+            }
+        })
+    }
+
+    /// Writes one batch; returns its blocks, none at the end of the sweep.
+    fn drain_batch(&self, sweep: &mut Sweep, limit: Epoch, order: Order) -> Result<u64, Error> {
+        let bytes =
+            BATCH_BYTES.min(u64::from(self.options.writeback_jobs) << self.geometry.block_shift());
+        let max = (bytes >> self.geometry.block_shift()).max(1) as usize;
+        let picks = match order {
+            Order::Oldest => self.pick_oldest(limit, max),
+            Order::Sorted | Order::SortedAdjacent => self.pick_sorted(sweep, limit, max),
+        };
+        if picks.is_empty() {
+            return Ok(0);
+        }
+        self.in_flight.fetch_add(picks.len() as u64, Ordering::Relaxed);
+        sweep.pending.extend(picks.iter().map(|pick| (pick.block, pick.slot)));
+        self.copy(&picks, order).map_err(|error| self.put_back(sweep, error))?;
+        let finish_blocks = (FINISH_BYTES >> self.geometry.block_shift()) as usize;
+        if self.options.fua || sweep.pending.len() >= finish_blocks || self.slots.free() == 0 {
+            self.finish(sweep)?;
+        }
+        Ok(picks.len() as u64)
+    }
+
+    /// Picks versions by address from the cursor on (B1, B3, B4).
+    fn pick_sorted(&self, sweep: &mut Sweep, limit: Epoch, max: usize) -> Vec<Pick> {
+        let mut picks: Vec<Pick> = Vec::new();
+        while picks.len() < max {
+            let Some(next) = self.index.next(sweep.cursor) else { break };
+            let end = region_end(next);
+            sweep.cursor = next;
+            while sweep.cursor < end && picks.len() < max {
+                let (mut runs, mut looked) = (0, 0);
+                let mut shard = self.index.shard(next);
+                let mut cursor = end;
+                for (block, versions) in shard.range_mut(sweep.cursor, end) {
+                    let follows = picks.last().is_some_and(|pick| pick.block.0 + 1 == block.0);
+                    if picks.len() == max || looked == LOOK_MAX || (runs == RUNS_MAX && !follows) {
+                        cursor = block;
+                        break;
+                    }
+                    looked += 1;
+                    let is_below = versions.as_slice().iter().any(|found| found.epoch < limit);
+                    let oldest = versions.oldest_mut();
+                    if oldest.state == State::Ready && oldest.epoch < limit {
+                        oldest.state = State::Draining;
+                        runs += usize::from(!follows);
+                        picks.push(Pick { block, slot: oldest.slot });
+                    } else if is_below && oldest.state != State::Draining {
+                        sweep.missed = true;
+                    }
+                }
+                sweep.cursor = cursor;
+            }
+        }
+        picks
+    }
+
+    /// Picks the oldest versions, each with the blocks that follow it on the origin and in the cache.
+    fn pick_oldest(&self, limit: Epoch, max: usize) -> Vec<Pick> {
+        let mut picks: Vec<Pick> = Vec::new();
+        let mut later = Vec::new();
+        while picks.len() < max.min(RUNS_MAX) {
+            let Some((first, slot)) = self.oldest.lock().pop_front() else { break };
+            let mut shard = self.index.shard(first);
+            let state = shard.find_mut(first).map(|versions| {
+                let found = versions.as_slice().iter().any(|version| version.slot == slot);
+                let oldest = versions.oldest_mut();
+                let is_next = oldest.slot == slot && oldest.state == State::Ready;
+                if is_next && oldest.epoch < limit {
+                    oldest.state = State::Draining;
+                }
+                (found, is_next && oldest.epoch < limit)
+            });
+            match state {
+                Some((true, true)) => {}
+                Some((true, false)) => {
+                    drop(shard);
+                    later.push((first, slot));
+                    if later.len() > RUNS_MAX {
+                        break;
+                    }
+                    continue;
+                }
+                // Superseded or discarded since.
+                _ => continue,
+            }
+            picks.push(Pick { block: first, slot });
+            let end = region_end(first).min(OriginBlock(first.0 + LRU_RUN as u64));
+            let mut last = Pick { block: first, slot };
+            for (block, versions) in shard.range_mut(OriginBlock(first.0 + 1), end) {
+                let oldest = versions.oldest_mut();
+                let is_next = block.0 == last.block.0 + 1 && oldest.slot.0 == last.slot.0 + 1;
+                if !is_next || oldest.state != State::Ready || oldest.epoch >= limit {
+                    break;
+                }
+                oldest.state = State::Draining;
+                last = Pick { block, slot: oldest.slot };
+                picks.push(last);
+            }
+        }
+        // Not to be asked at once again: those before them in age are on their way.
+        self.oldest.lock().extend(later);
+        picks
+    }
+
+    /// Copies a batch: gathered reads, joined writes.
+    fn copy(&self, picks: &[Pick], order: Order) -> Result<(), Error> {
+        let size = self.geometry.block_size();
+        let mut buf = buttress_base::AlignedBuf::zeroed(picks.len() * size as usize);
+        self.gather(picks, &mut buf)?;
+        let run_max = match order {
+            Order::Sorted => (RUN_BYTES / size) as usize,
+            Order::SortedAdjacent | Order::Oldest => LRU_RUN,
+        };
+        let mut index = 0;
+        while index < picks.len() {
+            let first = picks[index];
+            let follows = |count: &usize| {
+                let (next, last) = (picks[index + count], picks[index + count - 1]);
+                next.block.0 == last.block.0 + 1
+                    && (order == Order::Sorted || next.slot.0 == last.slot.0 + 1)
+            };
+            let count = (1..(picks.len() - index).min(run_max)).take_while(follows).count() + 1;
+            let last = picks[index + count - 1].block;
+            let len = (count as u64 - 1) * size + self.block_len(last);
+            let start = index * size as usize;
+            let bytes = &buf[start..start + len as usize];
+            self.write_origin(self.block_offset(first.block), bytes)?;
+            index += count;
+        }
+        Ok(())
+    }
+
+    /// Reads a batch from the cache, adjacent slots in one request, several requests at once.
+    fn gather(&self, picks: &[Pick], buf: &mut [u8]) -> Result<(), Error> {
+        let size = self.geometry.block_size() as usize;
+        let adjacent = |pair: &[Pick]| pair[1].slot.0 == pair[0].slot.0.wrapping_add(1);
+        let reads = 1 + picks.windows(2).filter(|pair| !adjacent(pair)).count();
+        let read = |picks: &[Pick], buf: &mut [u8]| -> Result<(), Error> {
+            let mut index = 0;
+            while index < picks.len() {
+                let count = 1 + picks[index..].windows(2).take_while(|pair| adjacent(pair)).count();
+                let into = &mut buf[index * size..(index + count) * size];
+                self.medium.read_at(self.geometry.slot_offset(picks[index].slot), into)?;
+                index += count;
+            }
+            Ok(())
+        };
+        if reads < READERS_FROM || !self.options.background {
+            return read(picks, buf);
+        }
+        let each = picks.len().div_ceil(READERS);
+        std::thread::scope(|scope| {
+            let parts = picks.chunks(each).zip(buf.chunks_mut(each * size));
+            let threads: Vec<_> =
+                parts.map(|(picks, buf)| scope.spawn(|| read(picks, buf))).collect();
+            let ends = threads.into_iter().map(|thread| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            // All are joined before the first failure is told.
+            ends.collect::<Vec<_>>().into_iter().collect()
+        })
+    }
+
+    /// Makes what was written durable on the origin, then frees it (B2).
+    fn finish(&self, sweep: &mut Sweep) -> Result<(), Error> {
+        if sweep.pending.is_empty() {
+            if !self.dying.lock().is_empty() {
+                self.flush_table()?;
+            }
+            return Ok(());
+        }
+        self.flush_origin().map_err(|error| self.put_back(sweep, error))?;
+        let pending = std::mem::take(&mut sweep.pending);
+        for chunk in pending.chunks(RUNS_MAX) {
+            for &(block, slot) in chunk {
+                let mut shard = self.index.shard(block);
+                let versions = shard.find_mut(block).expect("I2: it is not marked free");
+                let version = versions
+                    .as_mut_slice()
+                    .iter_mut()
+                    .find(|version| version.slot == slot)
+                    .expect("I2: it is not marked free");
+                assert_eq!(version.state, State::Draining, "B2");
+                version.state = State::Dying;
+                self.bury(block, slot);
+            }
+        }
+        self.in_flight.fetch_sub(pending.len() as u64, Ordering::Relaxed);
+        self.is_stalled.store(false, Ordering::SeqCst);
+        self.drain_error.lock().take();
+        self.flush_table()
+    }
+
+    /// After a failure: everything that is not known to be on the origin stays in the cache.
+    fn put_back(&self, sweep: &mut Sweep, error: Error) -> Error {
+        let is_lru = self.options.writeback != Writeback::Sorted;
+        let pending = std::mem::take(&mut sweep.pending);
+        for &(block, slot) in &pending {
+            let mut shard = self.index.shard(block);
+            let version = shard.find_mut(block).and_then(|versions| {
+                versions.as_mut_slice().iter_mut().find(|version| version.slot == slot)
+            });
+            let version = version.expect("I2: it is not marked free");
+            version.state = State::Ready;
+        }
+        if is_lru {
+            let mut oldest = self.oldest.lock();
+            for &(block, slot) in pending.iter().rev() {
+                oldest.push_front((block, slot));
+            }
+        }
+        self.in_flight.fetch_sub(pending.len() as u64, Ordering::Relaxed);
+        sweep.cursor = OriginBlock(0);
+        self.is_stalled.store(true, Ordering::SeqCst);
+        error
+    }
+
+    /// The epoch whose elders have been committed for longer than `max_age`.
+    pub(crate) fn aged(&self, now: Instant) -> Option<Epoch> {
+        let max_age = self.options.max_age?;
+        let ages = self.ages.lock();
+        let old = ages.iter().rev().find(|(_, at)| now.duration_since(*at) >= max_age);
+        old.map(|&(epoch, _)| epoch)
+    }
+}

@@ -1,0 +1,176 @@
+//! What can go wrong with a cache.
+
+use std::sync::Arc;
+
+use crate::units::{Epoch, Slot};
+
+/// Why a cache cannot be opened, or does not go on.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// One of the two devices failed.
+    #[error("{0}")]
+    Device(#[source] Arc<buttress_block::Error>),
+    /// An error of the cache device that leaves its metadata in doubt: nothing more is written to it.
+    /// What was acknowledged by a flush before is safe.
+    #[error("the cache is stopped, because its device failed; reopen it to recover")]
+    Broken(#[source] Arc<buttress_block::Error>),
+    /// The first bytes are not those of a cache.
+    #[error("{device} is not a dm-writecache cache (its first word is {found:#010x})")]
+    NotACache {
+        /// Name of the cache device.
+        device: String,
+        /// What stands where the magic number should.
+        found: u32,
+    },
+    /// Nobody has formatted it.
+    #[error("{device} is blank, not a cache; `buttress cache format` makes one")]
+    Blank {
+        /// Name of the cache device.
+        device: String,
+    },
+    /// Formatting would destroy something.
+    #[error("{device} already holds {what}; formatting it needs --force")]
+    NotBlank {
+        /// Name of the cache device.
+        device: String,
+        /// What stands there.
+        what: String,
+    },
+    /// Made by something newer.
+    #[error("{device} has version {found} of the format; version 1 is known")]
+    Version {
+        /// Name of the cache device.
+        device: String,
+        /// The version it names.
+        found: u32,
+    },
+    /// Not a power of two that this program handles.
+    #[error("a block size of {found} bytes is not possible (a power of two, 512 to 65536)")]
+    BlockSize {
+        /// The block size.
+        found: u32,
+    },
+    /// The cache was formatted with another block size than was asked for.
+    #[error("the cache has blocks of {found} bytes, not of {asked}")]
+    OtherBlockSize {
+        /// That of the superblock.
+        found: u32,
+        /// That which was asked for.
+        asked: u32,
+    },
+    /// The device ends before the cache does.
+    #[error("{device} is {len} bytes long, but the cache on it needs {needed}: it has been cut")]
+    Truncated {
+        /// Name of the cache device.
+        device: String,
+        /// Its length after `start_sector`.
+        len: u64,
+        /// What the superblock asks for.
+        needed: u128,
+    },
+    /// There is no room for a single block.
+    #[error("{device} is too small for a cache ({len} bytes)")]
+    TooSmall {
+        /// Name of the cache device.
+        device: String,
+        /// Its length after `start_sector`.
+        len: u64,
+    },
+    /// More blocks than this program numbers.
+    #[error("the cache has {found} blocks; at most 4294967294 can be handled")]
+    TooManyBlocks {
+        /// Number of blocks.
+        found: u64,
+    },
+    /// The superblock's epoch means that every slot is free, or cannot grow.
+    #[error("the superblock has the impossible sequence count {found}")]
+    Sequence {
+        /// The sequence count.
+        found: u64,
+    },
+    /// An entry names a sector in the middle of a block.
+    #[error("slot {slot} is for sector {sector}, which is not the first of a block")]
+    Misaligned {
+        /// The slot.
+        slot: Slot,
+        /// The sector its entry names.
+        sector: u64,
+    },
+    /// Two committed copies of one block, and nothing says which is newer.
+    #[error("slots {first} and {second} both hold sector {sector} as of sequence {epoch}")]
+    EqualSequence {
+        /// The slot read first.
+        first: Slot,
+        /// The other one.
+        second: Slot,
+        /// The sector of both.
+        sector: u64,
+        /// The epoch of both.
+        epoch: Epoch,
+    },
+    /// The origin is shorter than it was, or is another one.
+    #[error(
+        "slot {slot} holds sector {sector}, past the end of {origin} ({len} bytes): the wrong origin, \
+         or one that has been cut (--force drops such blocks)"
+    )]
+    PastOrigin {
+        /// The slot.
+        slot: Slot,
+        /// The sector its entry names.
+        sector: u64,
+        /// Name of the origin.
+        origin: String,
+        /// Length of the origin.
+        len: u64,
+    },
+    /// The cache belongs to another origin.
+    #[error(
+        "the cache belongs to another origin than {origin} (identity {expected:016x}, found \
+         {found:016x}); --force uses it all the same"
+    )]
+    WrongOrigin {
+        /// Name of the origin.
+        origin: String,
+        /// The identity that the cache remembers.
+        expected: u64,
+        /// That of this origin.
+        found: u64,
+    },
+    /// An option cannot be right.
+    #[error("{option}: {why}")]
+    Option {
+        /// The option as given.
+        option: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl Error {
+    /// Says whether bytes of the cache are wrong, as opposed to a device or a caller.
+    #[must_use]
+    pub fn is_corrupt(&self) -> bool {
+        matches!(
+            self,
+            Self::NotACache { .. }
+                | Self::Truncated { .. }
+                | Self::Sequence { .. }
+                | Self::BlockSize { .. }
+                | Self::Misaligned { .. }
+                | Self::EqualSequence { .. }
+        )
+    }
+
+    /// Says whether `--force` would go on.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::NotBlank { .. } | Self::WrongOrigin { .. } | Self::PastOrigin { .. })
+    }
+}
+
+impl From<buttress_block::Error> for Error {
+    fn from(error: buttress_block::Error) -> Self {
+        Self::Device(Arc::new(error))
+    }
+}

@@ -1,0 +1,44 @@
+//! A write-back cache in dm-writecache's format: a fast device in front of a slow one.
+//!
+//! # Place
+//!
+//! A device made of two, so that everything that takes a device can stand on it, and nothing above knows.
+//! On disk it is exactly what Linux's dm-writecache makes and takes ([`layout`]); in memory it is not
+//! that module: the index is sharded, commits run beside writes, and write-back always sweeps in the order
+//! of the origin ([`options::Writeback`] has the published orders as baselines).
+//!
+//! `docs/design/cache.md` argues the protocol; the files below name its rules.
+
+#![deny(unsafe_code)]
+
+mod background;
+mod commit;
+mod core;
+pub mod device;
+mod discard;
+mod drain;
+pub mod error;
+pub mod format;
+mod gate;
+mod identity;
+mod index;
+pub mod inspect;
+pub mod layout;
+mod medium;
+pub mod options;
+mod origin;
+pub mod pmem;
+mod read;
+mod recover;
+mod slots;
+pub mod status;
+mod table;
+pub mod units;
+mod write;
+
+pub use device::{CacheDevice, Drained};
+pub use error::Error;
+pub use format::format;
+pub use options::{CacheOptions, Mode, Writeback};
+pub use pmem::PmemDevice;
+pub use status::Status;

@@ -1,0 +1,67 @@
+//! The one gate through which anything is written to the origin.
+//!
+//! # Invariants
+//!
+//! - **O1** Before the identifier at the front of the origin changes, the cache knows both the old one
+//!   and the new one, durably: after a crash it still knows its origin.
+
+use std::sync::atomic::Ordering;
+
+use crate::core::Core;
+use crate::error::Error;
+use crate::identity::{self, WINDOW};
+
+impl Core {
+    /// Writes bytes that lie within the origin.
+    pub(crate) fn write_origin(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        if offset < WINDOW {
+            self.foresee_identity(offset, bytes)?;
+        }
+        self.origin.write_at(offset, bytes)?;
+        Ok(())
+    }
+
+    /// Writes bytes past the cache.
+    pub(crate) fn write_around(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let now = self.started.elapsed().as_millis() as u64 + 1;
+        self.around_at.store(now, Ordering::Relaxed);
+        self.counters.writes_around.fetch_add(1, Ordering::Relaxed);
+        let written = self.write_origin(offset, bytes);
+        self.origin_dirty.store(true, Ordering::SeqCst);
+        written
+    }
+
+    fn foresee_identity(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let mut window = identity::read_window(&*self.origin)?;
+        let start = offset as usize;
+        let len = bytes.len().min(window.len().saturating_sub(start));
+        window[start..start + len].copy_from_slice(&bytes[..len]);
+        let next = identity::of_window(self.origin.len(), &window);
+        let Some(stamp) = self.header.lock().stamp else { return Ok(()) };
+        if stamp.next == next {
+            return Ok(());
+        }
+        if stamp.next != stamp.origin {
+            // There is room for two: the change before this one must be settled first.
+            self.flush_origin()?;
+        }
+        self.write_header(|superblock| {
+            if let Some(stamp) = &mut superblock.stamp {
+                stamp.next = next;
+            }
+        })
+    }
+
+    /// Makes what was written to the origin durable.
+    pub(crate) fn flush_origin(&self) -> Result<(), Error> {
+        self.origin.flush()?;
+        let mut header = self.header.lock();
+        if let Some(stamp) = &mut header.stamp
+            && stamp.origin != stamp.next
+        {
+            stamp.origin = stamp.next;
+            self.table.soil_header();
+        }
+        Ok(())
+    }
+}

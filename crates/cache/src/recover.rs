@@ -1,0 +1,253 @@
+//! What is committed in a cache as it lies on disk, and opening it.
+//!
+//! # Place
+//!
+//! [`scan`] is shared by the opening of a cache and by everything that only looks at one.
+//!
+//! # Invariants
+//!
+//! - **V1** A version is there if and only if its epoch is below the superblock's; of several, the newest.
+//! - **V2** What is not there is erased, durably, before the first commit: else that commit would make it
+//!   committed.
+//!
+//! # Failure
+//!
+//! Opening writes nothing until everything was read and passed.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Instant;
+
+use buttress_base::{Latch, Rank, Ranked};
+use buttress_block::Device;
+use parking_lot::Mutex;
+
+use crate::core::{Core, Limbo, Work};
+use crate::drain::Sweep;
+use crate::error::Error;
+use crate::gate::Gate;
+use crate::identity;
+use crate::index::{Index, State, Version};
+use crate::layout::{Cut, ENTRY_LEN, HEADER_LEN, RawEntry, SECTOR, Stamp, Superblock};
+use crate::medium::Medium;
+use crate::options::CacheOptions;
+use crate::slots::Slots;
+use crate::status::Counters;
+use crate::table::Table;
+use crate::units::{Epoch, OriginBlock, Slot};
+
+/// Entries read at a time.
+const CHUNK: u64 = 65536;
+
+/// What became of one entry of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Its slot is free.
+    Free,
+    /// It is the newest committed version of its block.
+    Kept,
+    /// It was written after the last commit.
+    Uncommitted,
+    /// A newer version of its block is committed.
+    Superseded,
+    /// It names a sector past the origin's end.
+    PastOrigin,
+}
+
+/// All entries of a cache, judged.
+#[derive(Debug)]
+pub struct Scan {
+    /// The superblock.
+    pub superblock: Superblock,
+    /// Every slot's entry and its fate.
+    pub entries: Vec<(RawEntry, Fate)>,
+    /// What is wrong with the entries, if anything; those entries are not kept.
+    pub faults: Vec<Error>,
+}
+
+/// Reads and judges all entries (V1). `origin` is its name and its length, where it is known.
+pub(crate) fn scan(medium: &Medium, origin: Option<(&str, u64)>) -> Result<Scan, Error> {
+    let superblock = medium.superblock()?;
+    let geometry = superblock.geometry;
+    let mut entries = Vec::with_capacity(geometry.slots() as usize);
+    let mut faults = Vec::new();
+    let mut newest: HashMap<u64, Slot> = HashMap::new();
+    let total = u64::from(geometry.slots());
+    let mut at = 0;
+    while at < total {
+        let count = CHUNK.min(total - at);
+        let mut bytes = vec![0; count as usize * ENTRY_LEN];
+        medium.read_at(HEADER_LEN as u64 + at * ENTRY_LEN as u64, &mut bytes)?;
+        for raw in bytes.chunks_exact(ENTRY_LEN) {
+            let entry = RawEntry::parse(raw.try_into().expect("chunks of this length"));
+            let slot = Slot(u32::try_from(entries.len()).expect("as many as slots"));
+            let fate = judge(&superblock, entry, slot, origin, &mut faults);
+            entries.push((entry, fate));
+            if fate != Fate::Kept {
+                continue;
+            }
+            let Some(&other) = newest.get(&entry.sector) else {
+                newest.insert(entry.sector, slot);
+                continue;
+            };
+            let found = entries[other.0 as usize].0.epoch;
+            if found == entry.epoch {
+                let (sector, epoch) = (entry.sector, entry.epoch);
+                faults.push(Error::EqualSequence { first: other, second: slot, sector, epoch });
+            }
+            let loser = if found < entry.epoch { other } else { slot };
+            if loser == other {
+                newest.insert(entry.sector, slot);
+            }
+            entries[loser.0 as usize].1 = Fate::Superseded;
+        }
+        at += count;
+    }
+    Ok(Scan { superblock, entries, faults })
+}
+
+fn judge(
+    superblock: &Superblock,
+    entry: RawEntry,
+    slot: Slot,
+    origin: Option<(&str, u64)>,
+    faults: &mut Vec<Error>,
+) -> Fate {
+    if entry.epoch == Epoch::FREE {
+        return Fate::Free;
+    }
+    if entry.epoch >= superblock.epoch {
+        return Fate::Uncommitted;
+    }
+    let sector = entry.sector;
+    if !sector.is_multiple_of(superblock.geometry.block_size() / SECTOR) {
+        faults.push(Error::Misaligned { slot, sector });
+        return Fate::Uncommitted;
+    }
+    if let Some((name, len)) = origin
+        && sector.checked_mul(SECTOR).is_none_or(|start| start >= len)
+    {
+        faults.push(Error::PastOrigin { slot, sector, origin: name.to_owned(), len });
+        return Fate::PastOrigin;
+    }
+    Fate::Kept
+}
+
+/// Opens a cache: reads, passes, erases what is not committed (V2), and stamps it.
+pub(crate) fn open(
+    origin: Arc<dyn Device>,
+    cache: Arc<dyn Device>,
+    options: CacheOptions,
+) -> Result<Core, Error> {
+    options.check()?;
+    let medium = Medium::new(cache, options.start_sector)?;
+    let scan = scan(&medium, Some((&origin.name(), origin.len())))?;
+    let mut superblock = scan.superblock;
+    let geometry = superblock.geometry;
+    if let Some(asked) = options.block_size
+        && u64::from(asked) != geometry.block_size()
+    {
+        return Err(Error::OtherBlockSize { found: geometry.block_size() as u32, asked });
+    }
+    let is_dropped = |fault: &Error| options.force && matches!(fault, Error::PastOrigin { .. });
+    if let Some(fault) = scan.faults.iter().find(|fault| !is_dropped(fault)) {
+        return Err(fault.clone());
+    }
+    let found = identity::of_device(&*origin)?;
+    if let Some(Stamp { origin: expected, next, .. }) = superblock.stamp
+        && found != expected
+        && found != next
+        && !options.force
+    {
+        return Err(Error::WrongOrigin { origin: origin.name(), expected, found });
+    }
+
+    let mut table = Table::new(geometry);
+    let slots = Slots::new(geometry.slots());
+    let index = Index::new();
+    let (mut free, mut kept, mut is_soiled) = (Vec::new(), Vec::new(), false);
+    for (number, &(entry, fate)) in (0..).zip(&scan.entries) {
+        let slot = Slot(number);
+        match fate {
+            Fate::Kept => {
+                table.load(slot, entry);
+                let block = OriginBlock(entry.sector / (geometry.block_size() / SECTOR));
+                let version = Version { epoch: entry.epoch, slot, state: State::Ready };
+                index.shard(block).push(block, version);
+                kept.push((entry.epoch, block, slot));
+            }
+            Fate::Free => {
+                table.load(slot, entry);
+                free.push(slot);
+            }
+            _ => {
+                table.load(slot, RawEntry::FREE);
+                is_soiled = true;
+                free.push(slot);
+            }
+        }
+    }
+    // Oldest first, as far as that is known.
+    kept.sort_unstable();
+    let is_lru = options.writeback != crate::options::Writeback::Sorted;
+    let oldest: VecDeque<_> =
+        kept.iter().filter(|_| is_lru).map(|&(_, block, slot)| (block, slot)).collect();
+
+    let cut = match superblock.stamp.map_or(Cut::None, |stamp| stamp.cut) {
+        // What goes past the cuts from now on makes the origin worthless by itself.
+        _ if !options.consistent_origin => Cut::None,
+        // Of a block with two versions only the newer one is left: the way to the old cut is lost, but
+        // all that is committed makes another one.
+        Cut::Towards(_) => Cut::Towards(superblock.epoch),
+        cut => cut,
+    };
+    let stamp = Some(Stamp { origin: found, next: found, cut });
+    let is_stamped = superblock.stamp == stamp;
+    superblock.stamp = stamp;
+    let epoch = superblock.epoch;
+    let core = Core {
+        cleaner: AtomicBool::new(options.cleaner),
+        flush_on_suspend: AtomicBool::new(options.flush_on_suspend),
+        origin,
+        medium,
+        geometry,
+        index,
+        table,
+        slots,
+        writers: Gate::new(epoch.0),
+        readers: Gate::new(1),
+        committed: AtomicU64::new(epoch.0),
+        touched: [AtomicBool::new(false), AtomicBool::new(false)],
+        uncommitted: AtomicU64::new(0),
+        origin_dirty: AtomicBool::new(false),
+        around_at: AtomicU64::new(0),
+        in_flight: AtomicU64::new(0),
+        started: Instant::now(),
+        counters: Counters::default(),
+        broken: Latch::new(),
+        drain_error: Ranked::new(Rank::Leaf, None),
+        is_stalled: AtomicBool::new(false),
+        superseded: Ranked::new(Rank::Leaf, Vec::new()),
+        dying: Ranked::new(Rank::Leaf, Vec::new()),
+        limbo: Ranked::new(Rank::Leaf, Limbo::default()),
+        oldest: Ranked::new(Rank::Leaf, oldest),
+        ages: Ranked::new(Rank::Leaf, VecDeque::from([(epoch, Instant::now())])),
+        drain: Mutex::new(Sweep::default()),
+        commit: Mutex::new(()),
+        header: Mutex::new(superblock),
+        work: Work::default(),
+        options,
+    };
+    if core.medium.writable() && core.origin.writable() {
+        if is_soiled {
+            core.table.soil_all();
+        }
+        if is_soiled || !is_stamped {
+            core.table.soil_header();
+            core.flush_table()?;
+        }
+    }
+    core.slots.give(&free);
+    Ok(core)
+}

@@ -1,0 +1,136 @@
+//! The entries of all slots in memory, as they are or soon will be on the device.
+//!
+//! # Invariants
+//!
+//! - **E1** A slot's sector changes only while its epoch is all ones, and its epoch is set after it: no
+//!   page that is written while that happens holds an old epoch with a new sector.
+//! - **E2** A page whose entries changed since it was last written is dirty.
+//!
+//! # Locks
+//!
+//! None: entries are pairs of atomics. One page is rendered by one thread at a time (the caller holds the
+//! lock of metadata writes), else E1 would not do: a slot could go through a whole life in between.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::layout::{ENTRY_LEN, Geometry, HEADER_LEN, RawEntry, SECTOR};
+use crate::units::{Epoch, OriginBlock, Slot};
+
+/// The unit in which the table is written.
+pub(crate) const PAGE: u64 = 4096;
+
+#[derive(Debug)]
+pub(crate) struct Table {
+    geometry: Geometry,
+    entries: Box<[Entry]>,
+    /// One bit a page.
+    dirty: Box<[AtomicU64]>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    sector: AtomicU64,
+    epoch: AtomicU64,
+}
+
+impl Table {
+    /// All free, all clean.
+    pub(crate) fn new(geometry: Geometry) -> Self {
+        let free = || Entry { sector: AtomicU64::new(u64::MAX), epoch: AtomicU64::new(u64::MAX) };
+        let pages = geometry.data_start().div_ceil(PAGE).div_ceil(64);
+        Self {
+            geometry,
+            entries: (0..geometry.slots()).map(|_| free()).collect(),
+            dirty: (0..pages).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// Notes what was found on the device.
+    pub(crate) fn load(&mut self, slot: Slot, entry: RawEntry) {
+        let cell = &mut self.entries[slot.0 as usize];
+        *cell.sector.get_mut() = entry.sector;
+        *cell.epoch.get_mut() = entry.epoch.0;
+    }
+
+    /// Gives a slot to a block.
+    pub(crate) fn set(&self, slot: Slot, block: OriginBlock, epoch: Epoch) {
+        let cell = &self.entries[slot.0 as usize];
+        let before = cell.epoch.load(Ordering::Relaxed);
+        assert_eq!(before, Epoch::FREE.0, "E1: slot {slot} is taken");
+        let sector = block.0 * (self.geometry.block_size() / SECTOR);
+        cell.sector.store(sector, Ordering::Relaxed);
+        cell.epoch.store(epoch.0, Ordering::Release);
+        self.soil(slot);
+    }
+
+    /// Marks a slot free. It may be used again when this is durable, not before.
+    pub(crate) fn free(&self, slot: Slot) {
+        self.entries[slot.0 as usize].epoch.store(Epoch::FREE.0, Ordering::Release);
+        self.soil(slot);
+    }
+
+    fn soil(&self, slot: Slot) {
+        let page = (HEADER_LEN as u64 + u64::from(slot.0) * ENTRY_LEN as u64) / PAGE;
+        self.soil_page(page);
+    }
+
+    fn soil_page(&self, page: u64) {
+        self.dirty[(page / 64) as usize].fetch_or(1 << (page % 64), Ordering::AcqRel);
+    }
+
+    /// Marks the page of the superblock dirty.
+    pub(crate) fn soil_header(&self) {
+        self.soil_page(0);
+    }
+
+    /// Marks everything dirty.
+    pub(crate) fn soil_all(&self) {
+        for page in 0..self.geometry.data_start().div_ceil(PAGE) {
+            self.soil_page(page);
+        }
+    }
+
+    /// Takes the dirty pages, as runs of bytes of at most `max` each.
+    pub(crate) fn take_dirty(&self, max: u64) -> Vec<Range<u64>> {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        let end = self.geometry.data_start();
+        for (index, word) in self.dirty.iter().enumerate() {
+            let mut bits = word.swap(0, Ordering::AcqRel);
+            while bits != 0 {
+                let page = index as u64 * 64 + u64::from(bits.trailing_zeros());
+                bits &= bits - 1;
+                let range = page * PAGE..((page + 1) * PAGE).min(end);
+                match runs.last_mut() {
+                    Some(last) if last.end == range.start && range.end - last.start <= max => {
+                        last.end = range.end;
+                    }
+                    _ => runs.push(range),
+                }
+            }
+        }
+        runs
+    }
+
+    /// Writes the bytes of `range` as they belong on the device; `header` is the superblock to put there.
+    /// Slack behind the last entry is kept as zeroes.
+    pub(crate) fn render(&self, range: Range<u64>, header: &[u8; HEADER_LEN]) -> Vec<u8> {
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        let mut at = range.start;
+        let mut out = &mut bytes[..];
+        if at == 0 {
+            out[..HEADER_LEN].copy_from_slice(header);
+            out = &mut out[HEADER_LEN..];
+            at = HEADER_LEN as u64;
+        }
+        let first = ((at - HEADER_LEN as u64) / ENTRY_LEN as u64) as usize;
+        let entries = self.entries.get(first..).unwrap_or_default();
+        for (cell, place) in entries.iter().zip(out.chunks_exact_mut(ENTRY_LEN)) {
+            // The epoch first: see E1.
+            let epoch = Epoch(cell.epoch.load(Ordering::Acquire));
+            let sector = cell.sector.load(Ordering::Relaxed);
+            place.copy_from_slice(&RawEntry { sector, epoch }.to_bytes());
+        }
+        bytes
+    }
+}

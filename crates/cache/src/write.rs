@@ -1,0 +1,351 @@
+//! Writing: into free slots, never over what is committed.
+//!
+//! # Invariants
+//!
+//! - **X1** A committed slot is never written to. A block written again in the same epoch is overwritten in
+//!   place; in a later one it gets another slot. (Linux overwrites committed slots of an SSD in place; the
+//!   format allows both, and this way an epoch stays whole.)
+//! - **X2** A block is written past the cache only while the index has no version of it, not even one whose
+//!   free mark is about to be durable (I2): else the old version could come back over it after a crash.
+//! - **X3** Nobody waits for a slot inside the writers' gate: a commit waits for the gate, and write-back
+//!   may have to wait for a commit.
+//!
+//! # Failure
+//!
+//! A block whose first write fails never enters the table. One that is overwritten in place and fails
+//! holds any mixture, as a disk's would.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::core::Core;
+use crate::error::Error;
+use crate::gate::Inside;
+use crate::index::{State, Version, region_end};
+use crate::options::{Mode, Writeback};
+use crate::units::{Epoch, OriginBlock, Slot};
+
+/// Blocks handled at a time.
+const PIECE: u64 = 256;
+/// How long a writer waits for a slot before it looks around again.
+const WAIT: Duration = Duration::from_millis(5);
+
+/// One block of a piece, and where it goes.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    block: OriginBlock,
+    slot: Slot,
+    /// Whether the slot was just taken: it holds nothing yet.
+    is_fresh: bool,
+}
+
+/// Why a piece was not handled to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// It was.
+    Done,
+    /// The next block needs a slot; it has a version in the cache.
+    NeedsSlot,
+    /// The next block has no version, and there is no slot for it, or it is not to be cached.
+    Around,
+    /// A later epoch has begun, or somebody is filling the block.
+    Again,
+}
+
+impl Core {
+    /// Writes bytes that lie within the origin. `is_metadata` counts with `metadata_only`.
+    pub(crate) fn write(&self, offset: u64, buf: &[u8], is_metadata: bool) -> Result<(), Error> {
+        self.counters.writes.fetch_add(1, Ordering::Relaxed);
+        // With a consistent origin there is no other way than through the cache.
+        let admits = self.options.consistent_origin
+            || (!self.cleaner.load(Ordering::Relaxed)
+                && (is_metadata || !self.options.metadata_only));
+        let mut at = offset;
+        let end = offset + buf.len() as u64;
+        let mut waited = false;
+        while at < end {
+            self.check()?;
+            let block = OriginBlock(at >> self.geometry.block_shift());
+            let stop = OriginBlock((block.0 + PIECE).min(region_end(block).0));
+            let piece_end = self.block_offset(stop).min(end);
+            let piece = &buf[(at - offset) as usize..(piece_end - offset) as usize];
+            let (done, why) = self.write_piece(at, piece, admits)?;
+            at += done;
+            match why {
+                Stop::Done => {}
+                Stop::Again => self.wait_for_filler(OriginBlock(at >> self.geometry.block_shift())),
+                Stop::Around if self.may_go_around(admits) => {
+                    let piece = &buf[(at - offset) as usize..(piece_end - offset) as usize];
+                    at += self.write_uncached(at, piece)?;
+                }
+                Stop::Around | Stop::NeedsSlot => {
+                    if !waited {
+                        self.counters.writes_blocked.fetch_add(1, Ordering::Relaxed);
+                        waited = true;
+                    }
+                    self.make_room()?;
+                }
+            }
+        }
+        self.after_write()
+    }
+
+    /// Whether a block without a version may be written to the origin directly when there is no slot. With
+    /// persistent memory Linux waits; a consistent origin is written by sweeps alone.
+    fn may_go_around(&self, admits: bool) -> bool {
+        !self.options.consistent_origin && (!admits || self.options.mode == Mode::Ssd)
+    }
+
+    /// Handles as many blocks as go; returns the bytes done and why it stopped.
+    fn write_piece(&self, offset: u64, buf: &[u8], admits: bool) -> Result<(u64, Stop), Error> {
+        let shift = self.geometry.block_shift();
+        let end = offset + buf.len() as u64;
+        let first = offset >> shift;
+        let blocks = first..((end - 1) >> shift) + 1;
+        let mut slots = self.slots.take((blocks.end - blocks.start) as usize);
+        slots.reverse();
+        // What is overwritten in place may be discarded meanwhile; its slot must not change hands.
+        let _pinned = self.readers.enter();
+        // After taking slots (X3).
+        let inside = self.writers.enter();
+        let epoch = Epoch(inside.turn());
+        let mut steps = Vec::with_capacity((blocks.end - blocks.start) as usize);
+        let why = self.plan(blocks, epoch, admits, &mut slots, &mut steps);
+        let planned_end = steps.last().map_or(offset, |step: &Step| {
+            self.block_offset(OriginBlock(step.block.0 + 1)).min(end)
+        });
+        self.slots.give(&slots);
+        if steps.is_empty() {
+            return Ok((0, why));
+        }
+        let written = self.write_steps(&steps, offset, &buf[..(planned_end - offset) as usize]);
+        match written {
+            Ok(()) => self.publish(&steps, &inside),
+            Err(error) => {
+                self.touched[(epoch.0 & 1) as usize].store(true, Ordering::SeqCst);
+                self.withdraw(&steps);
+                return Err(error);
+            }
+        }
+        Ok((planned_end - offset, why))
+    }
+
+    /// Decides where each block goes, and announces the new versions.
+    fn plan(
+        &self,
+        blocks: std::ops::Range<u64>,
+        epoch: Epoch,
+        admits: bool,
+        slots: &mut Vec<Slot>,
+        steps: &mut Vec<Step>,
+    ) -> Stop {
+        let mut shard = self.index.shard(OriginBlock(blocks.start));
+        for number in blocks {
+            let block = OriginBlock(number);
+            let newest = shard.find(block).map(|versions| *versions.newest());
+            match newest {
+                Some(version) if version.epoch > epoch || version.state == State::Filling => {
+                    return Stop::Again;
+                }
+                Some(version) if version.epoch == epoch && version.state == State::Ready => {
+                    self.counters.hits_uncommitted.fetch_add(1, Ordering::Relaxed);
+                    steps.push(Step { block, slot: version.slot, is_fresh: false });
+                    continue;
+                }
+                Some(_) => {}
+                None if !admits => return Stop::Around,
+                None => {}
+            }
+            let Some(slot) = slots.pop() else {
+                return if newest.is_some() { Stop::NeedsSlot } else { Stop::Around };
+            };
+            let counter = match newest {
+                Some(_) => &self.counters.hits_committed,
+                None => &self.counters.writes_allocated,
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+            shard.push(block, Version { epoch, slot, state: State::Filling });
+            steps.push(Step { block, slot, is_fresh: true });
+        }
+        Stop::Done
+    }
+
+    /// Writes the data of all steps, neighbours together.
+    fn write_steps(&self, steps: &[Step], offset: u64, buf: &[u8]) -> Result<(), Error> {
+        let end = offset + buf.len() as u64;
+        let mut index = 0;
+        while index < steps.len() {
+            let step = steps[index];
+            let start = self.block_offset(step.block).max(offset);
+            let stop = self.block_offset(OriginBlock(step.block.0 + 1)).min(end);
+            let bytes = &buf[(start - offset) as usize..(stop - offset) as usize];
+            let place = self.geometry.slot_offset(step.slot);
+            if !self.is_whole(step.block, bytes.len()) {
+                if step.is_fresh {
+                    let whole = self.compose(step.block, start, bytes)?;
+                    self.medium.write_at(place, &whole)?;
+                } else {
+                    self.medium.write_at(place + (start - self.block_offset(step.block)), bytes)?;
+                }
+                index += 1;
+                continue;
+            }
+            let whole = |count: usize| {
+                let next = steps[index + count];
+                let next_start = self.block_offset(next.block);
+                let len = self.geometry.block_size().min(end - next_start);
+                next.slot.0 == step.slot.0 + count as u32 && len == self.geometry.block_size()
+            };
+            let count = (1..steps.len() - index).take_while(|&count| whole(count)).count() + 1;
+            let run_end = self.block_offset(OriginBlock(step.block.0 + count as u64)).min(end);
+            let bytes = &buf[(start - offset) as usize..(run_end - offset) as usize];
+            self.medium.write_at(place, bytes)?;
+            index += count;
+        }
+        Ok(())
+    }
+
+    /// Whether `len` bytes are all that `block` stands for.
+    fn is_whole(&self, block: OriginBlock, len: usize) -> bool {
+        len as u64 == self.geometry.block_size() || len as u64 == self.block_len(block)
+    }
+
+    /// A whole block: what it was, with `bytes` at `start`.
+    fn compose(&self, block: OriginBlock, start: u64, bytes: &[u8]) -> Result<Vec<u8>, Error> {
+        let mut whole = vec![0; self.geometry.block_size() as usize];
+        let len = self.block_len(block) as usize;
+        let block_start = self.block_offset(block);
+        self.read_under(block, &mut whole[..len])?;
+        let at = (start - block_start) as usize;
+        whole[at..at + bytes.len()].copy_from_slice(bytes);
+        Ok(whole)
+    }
+
+    /// What a block was before the version that is being filled. Nobody else writes it meanwhile.
+    fn read_under(&self, block: OriginBlock, buf: &mut [u8]) -> Result<(), Error> {
+        let inside = self.readers.enter();
+        let slot = self
+            .index
+            .shard(block)
+            .find(block)
+            .and_then(|versions| versions.readable().map(|version| version.slot));
+        match slot {
+            Some(slot) => self.medium.read_at(self.geometry.slot_offset(slot), buf)?,
+            None => {
+                drop(inside);
+                self.origin.read_at(self.block_offset(block), buf)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets readers and the next commit see what was written.
+    fn publish(&self, steps: &[Step], inside: &Inside<'_>) {
+        let epoch = Epoch(inside.turn());
+        self.touched[(epoch.0 & 1) as usize].store(true, Ordering::SeqCst);
+        let Some(first) = steps.iter().find(|step| step.is_fresh) else { return };
+        let mut superseded = Vec::new();
+        let mut count = 0;
+        {
+            let mut shard = self.index.shard(first.block);
+            for step in steps.iter().filter(|step| step.is_fresh) {
+                let versions = shard.find_mut(step.block).expect("it was announced");
+                let is_first = versions.as_slice().len() == 1;
+                let version = versions
+                    .as_mut_slice()
+                    .iter_mut()
+                    .find(|version| version.slot == step.slot)
+                    .expect("it was announced");
+                self.table.set(step.slot, step.block, epoch);
+                version.state = State::Ready;
+                if !is_first {
+                    superseded.push(step.block);
+                }
+                count += 1;
+            }
+        }
+        self.index.signal(first.block).notify_all();
+        if !superseded.is_empty() {
+            self.note_superseded(superseded);
+        }
+        if self.options.writeback != Writeback::Sorted {
+            let fresh = steps.iter().filter(|step| step.is_fresh);
+            self.oldest.lock().extend(fresh.map(|step| (step.block, step.slot)));
+        }
+        self.uncommitted.fetch_add(count, Ordering::SeqCst);
+    }
+
+    /// Takes back what could not be written.
+    fn withdraw(&self, steps: &[Step]) {
+        let mut slots = Vec::new();
+        for step in steps.iter().filter(|step| step.is_fresh) {
+            let is_found = self.index.shard(step.block).remove(step.block, step.slot);
+            assert!(is_found, "A1: slot {} was announced", step.slot);
+            slots.push(step.slot);
+        }
+        if let Some(step) = steps.first() {
+            self.index.signal(step.block).notify_all();
+        }
+        // No reader saw them, and they never had an entry.
+        self.slots.give(&slots);
+    }
+
+    /// Waits until nobody fills the block any more.
+    fn wait_for_filler(&self, block: OriginBlock) {
+        let mut shard = self.index.shard(block);
+        let is_filling =
+            shard.find(block).is_some_and(|versions| versions.newest().state == State::Filling);
+        if is_filling {
+            shard.wait_for(self.index.signal(block), WAIT);
+        }
+    }
+
+    /// Writes the blocks at the front that have no version past the cache (X2).
+    fn write_uncached(&self, offset: u64, buf: &[u8]) -> Result<u64, Error> {
+        let shift = self.geometry.block_shift();
+        let end = offset + buf.len() as u64;
+        let first = OriginBlock(offset >> shift);
+        let last = OriginBlock(((end - 1) >> shift) + 1);
+        let cached = self.index.shard(first).range(first, last).next().map(|(block, _)| block);
+        let stop = cached.map_or(end, |block| self.block_offset(block).min(end)).max(offset);
+        let len = stop - offset;
+        if len > 0 {
+            self.write_around(offset, &buf[..len as usize])?;
+        }
+        Ok(len)
+    }
+
+    /// Waits for a free slot; writes back itself where no thread does.
+    fn make_room(&self) -> Result<(), Error> {
+        self.reclaim();
+        if self.slots.free() > 0 {
+            return Ok(());
+        }
+        if !self.options.background {
+            return self.drain_for_room();
+        }
+        // Back-pressure, but no hanging when nothing can go on.
+        if self.is_stalled.load(Ordering::SeqCst)
+            && let Some(error) = self.drain_error.lock().clone()
+        {
+            return Err(error);
+        }
+        self.want_drain();
+        self.slots.wait(WAIT);
+        Ok(())
+    }
+
+    fn after_write(&self) -> Result<(), Error> {
+        if self.uncommitted.load(Ordering::Relaxed) >= self.options.autocommit_blocks() {
+            if self.options.background {
+                self.want_commit();
+            } else {
+                self.commit()?;
+            }
+        }
+        if self.options.background && self.used() > self.percent(self.options.high_watermark) {
+            self.want_drain();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! Either device fails at the n-th request, for every n: nothing acknowledged is lost, nobody panics.
+
+use std::sync::Arc;
+
+use buttress_base::Rng;
+use buttress_block::{Device, MemoryDevice};
+use buttress_cache::CacheDevice;
+use buttress_sim::{FaultDevice, Faults};
+
+use crate::rig::{Model, blank, by_hand, open, place, read, write};
+
+const SECTORS: usize = 160;
+
+/// Works until the end whatever fails; returns for each sector what it may hold. A flush that succeeds
+/// leaves one value; a write adds one, whether it succeeds or not.
+fn work(cached: &CacheDevice, may_hold: &mut [Vec<u32>], rng: &mut Rng) -> usize {
+    let mut failures = 0;
+    let mut is_in_doubt = false;
+    for step in 1..40_u32 {
+        match rng.below(8) {
+            0..5 => {
+                let range = place(rng, SECTORS, 16);
+                let values = vec![step; range.len()];
+                let written = write(cached, range.start, &values);
+                failures += usize::from(written.is_err());
+                is_in_doubt |= written.is_err();
+                for held in &mut may_hold[range] {
+                    held.push(step);
+                }
+            }
+            5 | 6 => match cached.flush() {
+                // After a write that failed its sectors may be of either value for ever.
+                Ok(()) if !is_in_doubt => {
+                    for held in may_hold.iter_mut() {
+                        let last = *held.last().expect("never empty");
+                        held.clear();
+                        held.push(last);
+                    }
+                }
+                Ok(()) => {}
+                Err(_) => {
+                    failures += 1;
+                    is_in_doubt = true;
+                }
+            },
+            _ => failures += usize::from(cached.drain(|_| {}).is_err()),
+        }
+    }
+    failures
+}
+
+fn check(may_hold: &[Vec<u32>], found: &Model, about: &str) {
+    for (at, value) in found.iter().enumerate() {
+        assert!(
+            may_hold[at].contains(value),
+            "{about}: sector {at} holds {value}, not {:?}",
+            may_hold[at]
+        );
+    }
+}
+
+fn run(n: Option<u64>, sticky: bool, which: usize, blocks: u64, list: &str) -> u64 {
+    let (origin, cache) = blank(1024, blocks, SECTORS as u64);
+    let (origin, cache) = (Arc::new(origin), Arc::new(cache));
+    let faults = Faults::none();
+    let mut devices: [Arc<dyn Device>; 2] = [Arc::clone(&origin) as _, Arc::clone(&cache) as _];
+    devices[which] = FaultDevice::new(Arc::clone(&devices[which]), &faults);
+    let [first, second] = devices;
+    faults.fail(n.unwrap_or(u64::MAX), sticky);
+    let about = format!("request {n:?} of device {which}, sticky {sticky}, {list}");
+    let mut may_hold = vec![vec![0]; SECTORS];
+    match CacheDevice::open(first, second, by_hand(list)) {
+        Err(error) => assert!(n.is_some() && !error.to_string().is_empty(), "{about}"),
+        Ok(cached) => {
+            let failures = work(&cached, &mut may_hold, &mut Rng::new(4));
+            assert!(n.is_some() || failures == 0, "{about}");
+            // What can still be read while it is broken is right, too.
+            let mut buf = vec![0; SECTORS * 512];
+            // Failing is allowed here, lying is not.
+            let _ = cached.read_at(0, &mut buf);
+            let _ = cached.close();
+        }
+    }
+    let count = faults.count();
+    faults.heal();
+    let forked = |device: &MemoryDevice| Arc::new(device.fork()) as Arc<dyn Device>;
+    let cached = open(forked(&origin), forked(&cache), &by_hand(list));
+    check(&may_hold, &read(&cached), &about);
+    cached.drain(|_| {}).expect("both devices work");
+    check(&may_hold, &read(&cached), &about);
+    count
+}
+
+/// Every request of each device, once alone and once for good, with much room and with little.
+#[test]
+fn the_nth_request_fails() {
+    for (blocks, list) in [(200, ""), (10, ""), (200, "mode=pmem"), (20, "consistent_origin=on")] {
+        for which in [0, 1] {
+            let requests = run(None, false, which, blocks, list);
+            assert!(requests > 20);
+            for n in 0..requests {
+                run(Some(n), false, which, blocks, list);
+                if n % 3 == 0 {
+                    run(Some(n), true, which, blocks, list);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The faults that dm-writecache has had, one test each (W1 to W13; W2 and W10 are in `crash`).
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use buttress_base::Rng;
+use buttress_block::{Device, Error, MemoryDevice};
+use buttress_cache::{CacheDevice, CacheOptions};
+use buttress_sim::{FaultDevice, Faults, Log};
+
+use crate::crash::Run;
+use crate::rig::{SECTOR, blank, by_hand, open, read, write};
+
+/// W1: a write followed at once by the flush that makes it FUA is there after a crash at the
+/// acknowledgement, in both modes.
+#[test]
+fn w1_fua_is_durable_when_acknowledged() {
+    for list in ["", "mode=pmem"] {
+        let mut run = Run::new(4096, 50, list);
+        let cached = run.open();
+        run.start();
+        for step in 1..8 {
+            let mut state = run.last();
+            state[step * 8] = step as u32;
+            run.began(state);
+            write(&cached, step * 8, &[step as u32]).expect("memory");
+            cached.flush().expect("memory");
+            run.flushed();
+        }
+        std::mem::forget(cached);
+        run.log.crashes(&mut Rng::new(1), 6, 1, |crash| {
+            let recovered = run.recover(crash);
+            run.check_prefix(crash, &read(&recovered));
+            std::mem::forget(recovered);
+        });
+    }
+}
+
+/// W3: a cache that is opened again while the first user's memory is stale reads the device, not that memory.
+#[test]
+fn w3_reopening_reads_the_latest_metadata() {
+    let (origin, cache) = blank(4096, 50, 400);
+    let (origin, cache) = (Arc::new(origin), Arc::new(cache));
+    let again =
+        |list: &str| open(Arc::clone(&origin) as _, Arc::clone(&cache) as _, &by_hand(list));
+    let first = again("");
+    write(&first, 0, &[1; 8]).expect("memory");
+    first.flush().expect("memory");
+    first.close().expect("memory");
+    let second = again("writeback=lru");
+    write(&second, 0, &[2; 8]).expect("memory");
+    second.close().expect("memory");
+    let third = again("cleaner");
+    assert_eq!(read(&third)[..8], [2; 8]);
+    third.drain(|_| {}).expect("memory");
+    assert_eq!(read(&*origin)[..8], [2; 8]);
+}
+
+/// W4: discarding uncommitted blocks does not upset the count that starts commits.
+#[test]
+fn w4_discards_are_not_uncommitted() {
+    let (origin, cache) = blank(4096, 50, 400);
+    let (origin, cache) = (Arc::new(origin), Arc::new(cache));
+    let options = by_hand("autocommit_blocks=3");
+    let cached = open(Arc::clone(&origin) as _, Arc::clone(&cache) as _, &options);
+    for round in 1..20 {
+        write(&cached, 0, &[round; 16]).expect("memory");
+        cached.discard(0, 8192).expect("memory");
+        cached.discard(0, 8192).expect("memory");
+        write(&cached, 8, &[round; 8]).expect("memory");
+        write(&cached, 16, &[round; 8]).expect("memory");
+    }
+    let before = cached.status().committed;
+    write(&cached, 24, &[99; 24]).expect("memory");
+    assert!(cached.status().committed > before, "three blocks start a commit");
+    std::mem::forget(cached);
+    let cached = open(Arc::clone(&origin) as _, Arc::clone(&cache) as _, &options);
+    assert_eq!(read(&cached)[8..16], [19; 8]);
+    assert_eq!(read(&cached)[24..48], [99; 24]);
+}
+
+/// W5: a commit of one block writes one block, its page of entries and the superblock's page.
+#[test]
+fn w5_a_commit_writes_little() {
+    let (origin, cache) = blank(4096, 20_000, 80_000);
+    let log = Log::new();
+    let (origin, cache) = (log.device(&origin, 512), log.device(&cache, 512));
+    let cached = open(Arc::clone(&origin) as _, Arc::clone(&cache) as _, &by_hand(""));
+    log.start(&[&origin, &cache]);
+    for round in 0..10 {
+        let before = log.totals(cache.id());
+        write(&cached, round * 800, &[1; 8]).expect("memory");
+        cached.flush().expect("memory");
+        let after = log.totals(cache.id());
+        assert!(after.0 - before.0 <= 4096 + 2 * 4096, "W5: {} bytes", after.0 - before.0);
+        assert_eq!(after.1 - before.1, 2, "two flushes a commit");
+    }
+}
+
+/// W6: what went around a full cache is durable after a flush: the origin was flushed, too.
+#[test]
+fn w6_writes_around_are_flushed() {
+    let mut run = Run::new(4096, 2, "autocommit_time=100000");
+    let cached = run.open();
+    run.start();
+    let mut state = run.last();
+    state[..64].fill(7);
+    run.began(state);
+    write(&cached, 0, &[7; 64]).expect("memory");
+    cached.flush().expect("memory");
+    run.flushed();
+    assert!(cached.status().writes_around > 0);
+    std::mem::forget(cached);
+    run.log.crashes(&mut Rng::new(3), 8, 1, |crash| {
+        let recovered = run.recover(crash);
+        run.check_sectors(crash, &read(&recovered));
+        std::mem::forget(recovered);
+    });
+}
+
+/// W7: no more is read for write-back at a time than `writeback_jobs` says.
+#[test]
+fn w7_write_back_in_flight_is_bounded() {
+    let (origin, cache) = blank(4096, 2000, 16_000);
+    let log = Log::new();
+    let (origin, cache) = (log.device(&origin, 512), log.device(&cache, 512));
+    let options = by_hand("writeback_jobs=16");
+    let cached = open(Arc::clone(&origin) as _, Arc::clone(&cache) as _, &options);
+    write(&cached, 0, &vec![1; 12_000]).expect("memory");
+    log.start(&[&origin, &cache]);
+    let mut batches = Vec::new();
+    cached.drain(|blocks| batches.push(blocks)).expect("memory");
+    assert!(batches.iter().all(|&blocks| blocks <= 16), "W7: {batches:?}");
+    assert!(log.writes(origin.id()).iter().all(|&(_, len)| len <= 16 * 4096), "W7");
+}
+
+/// W8: a cache opened above its high watermark drains without being asked.
+#[test]
+fn w8_opening_above_the_mark_drains() {
+    let (origin, cache) = blank(4096, 100, 1600);
+    let (origin, cache) = (Arc::new(origin), Arc::new(cache));
+    let cached = open(Arc::clone(&origin) as _, Arc::clone(&cache) as _, &by_hand(""));
+    write(&cached, 0, &[4; 720]).expect("memory");
+    cached.close().expect("memory");
+    let options = CacheOptions::parse("high_watermark=50,low_watermark=20").expect("right");
+    let cached = open(Arc::clone(&origin) as _, Arc::clone(&cache) as _, &options);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while cached.cached_blocks() > cached.status().blocks / 5 {
+        assert!(Instant::now() < deadline, "W8");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(read(&cached)[..720], [4; 720]);
+}
+
+type Hook = Box<dyn FnMut(u64, &[u8]) + Send>;
+
+/// A device that calls somebody before it writes.
+struct Hooked {
+    inner: Arc<dyn Device>,
+    hook: Mutex<Option<Hook>>,
+}
+
+impl std::fmt::Debug for Hooked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("hooked")
+    }
+}
+
+impl Device for Hooked {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        let hook = self.hook.lock().expect("not poisoned").take();
+        if let Some(mut hook) = hook {
+            hook(offset, buf);
+            *self.hook.lock().expect("not poisoned") = Some(hook);
+        }
+        self.inner.write_at(offset, buf)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.inner.discard(offset, len)
+    }
+}
+
+/// W9 and W12: blocks that are rewritten, flushed and read while they are being written back. The newest
+/// wins after a crash at any point, and the foreground does not wait for the sweep.
+#[test]
+fn w9_w12_rewriting_during_write_back() {
+    for list in ["", "mode=pmem", "consistent_origin=on"] {
+        let run = Arc::new(Mutex::new(Run::new(4096, 200, list)));
+        let hooked = {
+            let run = run.lock().expect("not poisoned");
+            Arc::new(Hooked { inner: Arc::clone(&run.origin) as _, hook: Mutex::new(None) })
+        };
+        let cached = {
+            let run = run.lock().expect("not poisoned");
+            let cache = Arc::clone(&run.cache) as Arc<dyn Device>;
+            Arc::new(open(Arc::clone(&hooked) as _, cache, &run.options))
+        };
+        {
+            let mut run = run.lock().expect("not poisoned");
+            run.start();
+            let mut state = run.last();
+            for at in (0..160).step_by(16) {
+                state[at..at + 8].fill(1);
+                run.began(state.clone());
+                write(&*cached, at, &[1; 8]).expect("memory");
+            }
+            cached.flush().expect("memory");
+            run.flushed();
+        }
+        let mut value = 1;
+        let inside = (Arc::clone(&run), Arc::clone(&cached));
+        *hooked.hook.lock().expect("not poisoned") = Some(Box::new(move |offset, _| {
+            let (run, cached) = &inside;
+            let mut run = run.lock().expect("not poisoned");
+            value += 1;
+            let at = (offset as usize / SECTOR).min(144);
+            let mut state = run.last();
+            state[at..at + 8].fill(value);
+            run.began(state.clone());
+            write(&**cached, at, &[value; 8]).expect("memory");
+            assert_eq!(read(&**cached), state, "W12: reads go on");
+            if value % 2 == 0 {
+                cached.flush().expect("memory");
+                run.flushed();
+            }
+        }));
+        cached.drain(|_| {}).expect("memory");
+        *hooked.hook.lock().expect("not poisoned") = None;
+        cached.drain(|_| {}).expect("memory");
+        {
+            let run = run.lock().expect("not poisoned");
+            assert_eq!(read(&*run.origin), run.last());
+            let shown = run.log.crashes(&mut Rng::new(9), 3, 1, |crash| {
+                let recovered = run.recover(crash);
+                run.check_prefix(crash, &read(&recovered));
+                std::mem::forget(recovered);
+            });
+            assert!(shown > 100, "only {shown} states");
+        }
+        std::mem::forget(cached);
+    }
+}
+
+/// W11: a sweep writes the origin in one direction, and joins what is adjacent there, wherever it lies in the
+/// cache.
+#[test]
+fn w11_sweeps_go_one_way() {
+    let (origin, cache) = blank(4096, 3000, 16_000);
+    let log = Log::new();
+    let (origin, cache) = (log.device(&origin, 512), log.device(&cache, 512));
+    let cached = open(Arc::clone(&origin) as _, Arc::clone(&cache) as _, &by_hand(""));
+    let mut blocks: Vec<usize> = (0..2000).collect();
+    Rng::new(5).shuffle(&mut blocks);
+    for &block in &blocks[..1500] {
+        write(&cached, block * 8, &[block as u32; 8]).expect("memory");
+    }
+    blocks.truncate(1500);
+    blocks.sort_unstable();
+    let runs = 1 + blocks.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
+    log.start(&[&origin, &cache]);
+    cached.drain(|_| {}).expect("memory");
+    let writes = log.writes(origin.id());
+    assert!(writes.windows(2).all(|pair| pair[0].0 < pair[1].0), "W11");
+    assert_eq!(writes.len(), runs, "one request a run");
+}
+
+/// W13: an origin that fails is told once, nothing is freed, and all is written when it works again.
+#[test]
+fn w13_an_origin_that_fails_frees_nothing() {
+    let (origin, cache) = blank(4096, 100, 800);
+    let faults = Faults::none();
+    let origin = Arc::new(origin);
+    let failing = FaultDevice::new(Arc::clone(&origin) as _, &faults);
+    let cached = open(failing, Arc::new(cache), &by_hand(""));
+    write(&cached, 0, &[3; 400]).expect("memory");
+    cached.flush().expect("memory");
+    faults.fail(0, true);
+    cached.drain(|_| {}).expect_err("the origin is gone");
+    assert_eq!(cached.cached_blocks(), 50, "W13");
+    assert_eq!(cached.status().error, 1);
+    write(&cached, 0, &[4; 8]).expect("the cache still works");
+    cached.flush().expect("what the cache holds is durable");
+    faults.heal();
+    cached.drain(|_| {}).expect("the origin is back");
+    assert_eq!((cached.cached_blocks(), cached.status().error), (0, 0));
+    assert_eq!(read(&*origin)[..16], [[4; 8], [3; 8]].concat());
+    cached.close().expect("it was told once");
+}
+
+/// W13: a cache with blocks past the origin's end says so, and by force drops only those.
+#[test]
+fn w13_an_origin_that_shrank() {
+    let (origin, cache) = blank(4096, 100, 800);
+    let cache = Arc::new(cache);
+    let cached = open(Arc::new(origin.fork()), Arc::clone(&cache) as _, &by_hand(""));
+    write(&cached, 0, &[3; 800]).expect("memory");
+    cached.close().expect("memory");
+    let short = Arc::new(MemoryDevice::named("origin", 403 * SECTOR as u64));
+    let opened = CacheDevice::open(Arc::clone(&short) as _, Arc::clone(&cache) as _, by_hand(""));
+    let error = opened.expect_err("blocks lie past the end");
+    assert!(matches!(error, buttress_cache::Error::PastOrigin { .. }), "{error}");
+    let mut options = by_hand("");
+    options.force = true;
+    let cached = open(Arc::clone(&short) as _, cache, &options);
+    cached.drain(|_| {}).expect("the last block is cut to what there is");
+    assert_eq!(read(&*short), [3; 403]);
+}

@@ -1,0 +1,63 @@
+//! Many writers and readers with commits and sweeps under them.
+
+use std::sync::Arc;
+
+use buttress_base::Rng;
+use buttress_block::Device;
+use buttress_cache::CacheOptions;
+
+use crate::rig::{SECTOR, blank, open, read, sector, write};
+
+/// Each thread has sectors of its own, side by side within the same blocks, and always reads back what it wrote
+/// last; in the end the origin holds all of it. Little room, so that slots change hands under readers.
+#[test]
+fn writers_and_readers_among_sweeps() {
+    const THREADS: usize = 4;
+    const SECTORS: usize = 2048;
+    let lists = [
+        "high_watermark=40,low_watermark=10,autocommit_blocks=7,pause_writeback=0",
+        "mode=pmem,autocommit_time=2",
+        "consistent_origin=on,high_watermark=20,low_watermark=5",
+        "writeback=lru,high_watermark=10,low_watermark=0,pause_writeback=0",
+        "max_age=3,autocommit_time=1,pause_writeback=0",
+    ];
+    for (round, list) in lists.iter().enumerate() {
+        let (origin, cache) = blank(4096, 64, SECTORS as u64);
+        let origin = Arc::new(origin);
+        let options = CacheOptions::parse(list).expect("right");
+        let cached = open(Arc::clone(&origin) as _, Arc::new(cache), &options);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let cached = &cached;
+                scope.spawn(move || {
+                    let mut rng = Rng::new((round * 10 + thread) as u64);
+                    let mut mine = vec![0; SECTORS / THREADS];
+                    for step in 1..400 {
+                        let index = rng.below(mine.len() as u64) as usize;
+                        let at = index * THREADS + thread;
+                        if rng.chance(2, 3) {
+                            write(cached, at, &[step]).expect("memory");
+                            mine[index] = step;
+                        } else {
+                            let mut bytes = [0; SECTOR];
+                            cached.read_at((at * SECTOR) as u64, &mut bytes).expect("memory");
+                            assert!(bytes == sector(mine[index]), "{list}: sector {at}");
+                        }
+                        if rng.chance(1, 30) {
+                            cached.flush().expect("memory");
+                        }
+                    }
+                });
+            }
+            scope.spawn(|| {
+                for _ in 0..5 {
+                    cached.drain(|_| {}).expect("memory");
+                }
+            });
+        });
+        let found = read(&cached);
+        cached.drain(|_| {}).expect("memory");
+        assert_eq!(read(&*origin), found, "{list}");
+        cached.close().expect("memory");
+    }
+}

@@ -1,0 +1,15 @@
+//! Devices that record, crash and fail, for the tests of every crate above.
+//!
+//! # Place
+//!
+//! Beside `block`, so that every crate that stands on a device can be tested on one that is worse than
+//! any real one: [`record`] knows what a power cut could leave at every point of a run, [`fault`] fails
+//! the n-th request.
+
+#![forbid(unsafe_code)]
+
+pub mod fault;
+pub mod record;
+
+pub use fault::{FaultDevice, Faults};
+pub use record::{Crash, DeviceId, Log, Recorder};

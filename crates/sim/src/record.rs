@@ -1,0 +1,327 @@
+//! Devices that write down what happens to them, and every state that a power cut could leave.
+//!
+//! # Place
+//!
+//! One [`Log`] for all devices of a test, so that the order of events between them is known. A test runs
+//! its workload once, then goes through the log: at each event, each device has what it was flushed
+//! with, and any subset of the pieces written since.
+//!
+//! # Invariants
+//!
+//! - **S1** What was written before a flush of the same device is in every state after it.
+//! - **S2** A piece (512 bytes of a disk, 8 of persistent memory) is whole: old, or one of those written
+//!   since the flush; they may survive in any order, so an older one may win over a newer one.
+//!
+//! # Faults a device commits here, and why a right engine survives them
+//!
+//! Loses, tears and reorders what was not flushed: nobody was told that it is durable. Discards are kept
+//! or lost like writes, and leave zeroes.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use buttress_base::{Rank, Ranked, Rng};
+use buttress_block::{Device, Error, MemoryDevice};
+
+/// Which of the devices of one log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceId(pub usize);
+
+#[derive(Debug)]
+enum Event {
+    Write { device: DeviceId, offset: u64, bytes: Vec<u8> },
+    Flush { device: DeviceId },
+    Mark(u64),
+}
+
+/// What happened to all devices of a test, in order.
+#[derive(Debug)]
+pub struct Log {
+    inner: Ranked<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// The devices as they were when they joined.
+    bases: Vec<MemoryDevice>,
+    /// Bytes that survive or are lost together.
+    atoms: Vec<usize>,
+    events: Vec<Event>,
+    recording: bool,
+}
+
+impl Log {
+    /// Creates an empty log that does not record yet.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { inner: Ranked::new(Rank::SimLog, Inner::default()) })
+    }
+
+    /// Adds a device whose content is that of `base`; `atom` is the number of bytes that a crash does not
+    /// tear.
+    ///
+    /// # Panics
+    ///
+    /// If `atom` is zero.
+    pub fn device(self: &Arc<Self>, base: &MemoryDevice, atom: usize) -> Arc<Recorder> {
+        assert!(atom > 0, "pieces have a length");
+        let mut inner = self.inner.lock();
+        let id = DeviceId(inner.bases.len());
+        inner.bases.push(base.fork());
+        inner.atoms.push(atom);
+        Arc::new(Recorder { id, seen: base.fork(), log: Arc::clone(self) })
+    }
+
+    /// Begins to record. What the devices hold now counts as durable.
+    pub fn start(&self, devices: &[&Recorder]) {
+        let forks: Vec<_> = devices.iter().map(|device| (device.id, device.seen.fork())).collect();
+        let mut inner = self.inner.lock();
+        for (id, fork) in forks {
+            inner.bases[id.0] = fork;
+        }
+        inner.events.clear();
+        inner.recording = true;
+    }
+
+    /// Puts a mark of the test's own into the log: what was acknowledged before the events that follow.
+    pub fn mark(&self, value: u64) {
+        let mut inner = self.inner.lock();
+        if inner.recording {
+            inner.events.push(Event::Mark(value));
+        }
+    }
+
+    /// Returns how many events there are.
+    pub fn len(&self) -> usize {
+        self.inner.lock().events.len()
+    }
+
+    /// Says whether nothing has been recorded.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the bytes written to one device since recording began, and the number of its flushes.
+    pub fn totals(&self, device: DeviceId) -> (u64, u64) {
+        let inner = self.inner.lock();
+        inner.events.iter().fold((0, 0), |(bytes, flushes), event| match event {
+            Event::Write { device: of, bytes: written, .. } if *of == device => {
+                (bytes + written.len() as u64, flushes)
+            }
+            Event::Flush { device: of } if *of == device => (bytes, flushes + 1),
+            _ => (bytes, flushes),
+        })
+    }
+
+    /// Returns where the writes of one device went, in order: (offset, length).
+    pub fn writes(&self, device: DeviceId) -> Vec<(u64, u64)> {
+        let inner = self.inner.lock();
+        let of_device = inner.events.iter().filter_map(|event| match event {
+            Event::Write { device: of, offset, bytes } if *of == device => {
+                Some((*offset, bytes.len() as u64))
+            }
+            _ => None,
+        });
+        of_device.collect()
+    }
+
+    /// Stops recording and shows `check` what a power cut could have left: after every event, nothing,
+    /// all, and `draws` random subsets of what was not flushed. `stride` leaves out points.
+    ///
+    /// Returns how many states were shown.
+    pub fn crashes(
+        &self,
+        rng: &mut Rng,
+        draws: usize,
+        stride: usize,
+        mut check: impl FnMut(&Crash),
+    ) -> usize {
+        let (bases, atoms, events) = {
+            let mut inner = self.inner.lock();
+            inner.recording = false;
+            let bases: Vec<_> = inner.bases.iter().map(MemoryDevice::fork).collect();
+            (bases, inner.atoms.clone(), std::mem::take(&mut inner.events))
+        };
+        let mut pending: Vec<Vec<Piece>> = bases.iter().map(|_| Vec::new()).collect();
+        let mut mark = None;
+        let mut shown = 0;
+        for (index, event) in events.iter().enumerate() {
+            match event {
+                Event::Write { device, offset, bytes } => {
+                    cut(&mut pending[device.0], *offset, bytes, atoms[device.0]);
+                }
+                Event::Flush { device } => {
+                    for piece in pending[device.0].drain(..) {
+                        piece.apply(&bases[device.0]);
+                    }
+                }
+                Event::Mark(value) => mark = Some(*value),
+            }
+            if index % stride.max(1) != 0 {
+                continue;
+            }
+            for draw in 0..draws + 2 {
+                let devices = bases.iter().zip(&pending);
+                let devices =
+                    devices.map(|(base, pieces)| survive(base, pieces, draw, rng)).collect();
+                check(&Crash { devices, mark, event: index, draw });
+                shown += 1;
+            }
+        }
+        shown
+    }
+}
+
+/// What one power cut left.
+#[derive(Debug)]
+pub struct Crash {
+    /// The devices, in the order in which they joined.
+    pub devices: Vec<MemoryDevice>,
+    /// The last mark before the cut.
+    pub mark: Option<u64>,
+    /// After which event of the log.
+    pub event: usize,
+    /// Which draw of that event.
+    pub draw: usize,
+}
+
+#[derive(Debug)]
+struct Piece {
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+impl Piece {
+    fn apply(&self, device: &MemoryDevice) {
+        device.write_at(self.offset, &self.bytes).expect("it was written before");
+    }
+}
+
+/// Cuts a write at the boundaries of `atom`.
+fn cut(pieces: &mut Vec<Piece>, offset: u64, bytes: &[u8], atom: usize) {
+    let mut at = 0;
+    while at < bytes.len() {
+        let into = (offset + at as u64) % atom as u64;
+        let len = (atom - into as usize).min(bytes.len() - at);
+        pieces.push(Piece { offset: offset + at as u64, bytes: bytes[at..at + len].to_vec() });
+        at += len;
+    }
+}
+
+fn survive(base: &MemoryDevice, pieces: &[Piece], draw: usize, rng: &mut Rng) -> MemoryDevice {
+    let device = base.fork();
+    match draw {
+        0 => {}
+        1 => pieces.iter().for_each(|piece| piece.apply(&device)),
+        _ => {
+            let tenths = *rng.choose(&[1, 3, 5, 7, 9]).expect("not empty");
+            let mut kept: Vec<_> = pieces.iter().filter(|_| rng.chance(tenths, 10)).collect();
+            // Writes of one place may reach the medium in another order than they were given.
+            if rng.chance(1, 2) {
+                rng.shuffle(&mut kept);
+            }
+            kept.iter().for_each(|piece| piece.apply(&device));
+        }
+    }
+    device
+}
+
+/// A device in memory that tells a [`Log`] what happens to it.
+#[derive(Debug)]
+pub struct Recorder {
+    id: DeviceId,
+    seen: MemoryDevice,
+    log: Arc<Log>,
+}
+
+impl Recorder {
+    /// Which device of its log this is.
+    #[must_use]
+    pub fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    /// Copies the device as it looks to its users.
+    #[must_use]
+    pub fn fork(&self) -> MemoryDevice {
+        self.seen.fork()
+    }
+
+    fn record(&self, event: impl FnOnce() -> Event) {
+        let mut inner = self.log.inner.lock();
+        if inner.recording {
+            let event = event();
+            inner.events.push(event);
+        }
+    }
+}
+
+impl Device for Recorder {
+    fn name(&self) -> String {
+        format!("recorder {}", self.id.0)
+    }
+
+    fn len(&self) -> u64 {
+        self.seen.len()
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        self.seen.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        self.seen.write_at(offset, buf)?;
+        self.record(|| Event::Write { device: self.id, offset, bytes: buf.to_vec() });
+        Ok(())
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+        let whole: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
+        self.write_at(offset, &whole)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.record(|| Event::Flush { device: self.id });
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.seen.discard(offset, len)?;
+        self.record(|| Event::Write { device: self.id, offset, bytes: vec![0; len as usize] });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S1 and S2: flushed bytes are everywhere, the others come and go by whole sectors.
+    #[test]
+    fn keeps_what_was_flushed() {
+        let log = Log::new();
+        let device = log.device(&MemoryDevice::new(4096), 512);
+        log.start(&[&device]);
+        device.write_at(0, &[1; 512]).expect("memory");
+        device.flush().expect("memory");
+        log.mark(7);
+        device.write_at(256, &[2; 1024]).expect("memory");
+        let (mut some, mut mixed) = (false, false);
+        log.crashes(&mut Rng::new(1), 40, 1, |crash| {
+            let mut bytes = [0; 2048];
+            crash.devices[0].read_at(0, &mut bytes).expect("memory");
+            if crash.mark == Some(7) {
+                assert!(bytes[..256].iter().all(|&byte| byte == 1), "S1");
+                let sectors = [bytes[256], bytes[512], bytes[1024]].map(|byte| byte == 2);
+                assert!(bytes[512..1024].iter().all(|&byte| byte == bytes[512]), "S2");
+                some |= sectors.contains(&true);
+                mixed |= sectors.contains(&true) && sectors.contains(&false);
+            }
+        });
+        assert!(some && mixed);
+    }
+}
