@@ -68,6 +68,23 @@ impl Files {
         Ok(len)
     }
 
+    /// Reads a whole compressed extent of a file as it lies on disk.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read); an extent that is too long to be a compressed one is refused.
+    pub fn read_stored(&self, file: &File, extent: Extent) -> Result<Vec<u8>> {
+        if extent.len > RAM_BYTES_MAX {
+            return Err(extent_error(file, 0, "is compressed and too long"));
+        }
+        let _extents = file.extents.read();
+        let view = self.engine.view();
+        let checked = !file.with_item(|item| item.flags & InodeFlags::NODATASUM != 0);
+        let mut stored = AlignedBuf::zeroed(extent.len as usize);
+        self.read_sectors(&view, file, extent.start.0, &mut stored, checked)?;
+        Ok(stored.to_vec())
+    }
+
     /// Reads a range as its extents have it, whatever waits in memory.
     ///
     /// The caller holds `file.extents` shared, or is the only one who changes extents.

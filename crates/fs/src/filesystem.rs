@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_format::{TreeId, limits};
+use buttress_txn::View;
 
 use crate::attr::InodeId;
 use crate::error::{NameError, Result};
@@ -151,6 +152,13 @@ impl Filesystem {
             name_max: limits::NAME_MAX as u32,
             fsid: words.fold(self.mounted.root_id.tree.0, |sum, word| sum ^ word),
         })
+    }
+
+    /// The trees as they are now, for those who read them themselves. While a view lives, the space that
+    /// is freed meanwhile is not used again: drop it before changing anything.
+    #[must_use]
+    pub fn view(&self) -> Arc<View> {
+        self.shared().engine.view()
     }
 
     /// Why nothing can be changed, if nothing can.

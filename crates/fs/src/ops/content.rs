@@ -1,7 +1,7 @@
 //! The bytes of regular files, and making them durable.
 
 use buttress_data::Effort;
-use buttress_format::{InodeFlags, InodeItem, Timespec};
+use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
 use buttress_txn::Urgency;
 
 use crate::attr::mode;
@@ -33,6 +33,16 @@ impl Inode {
         let len = self.shared().files.read(&self.cell.file, offset, buf)?;
         self.note_access();
         Ok(len)
+    }
+
+    /// Reads one of the file's compressed extents as it lies on disk. For those who carry it elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inode::read_at`].
+    pub fn read_packed(&self, extent: Extent) -> Result<Vec<u8>> {
+        self.cell.expect_regular()?;
+        Ok(self.shared().files.read_stored(&self.cell.file, extent)?)
     }
 
     /// Updates the access time if the mount wants it; that it cannot is nobody's concern.
