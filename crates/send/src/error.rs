@@ -1,0 +1,65 @@
+//! What can go wrong while sending or receiving.
+
+use buttress_format::{Ino, TreeId};
+
+use crate::stream::StreamError;
+
+/// The result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a subvolume was not sent, or not received.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The stream itself.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// The volume.
+    #[error(transparent)]
+    Volume(#[from] buttress_fs::Error),
+    /// What was named is no subvolume.
+    #[error("not a subvolume")]
+    NotSubvolume,
+    /// A subvolume that may change cannot be sent, or be sent from.
+    #[error("subvolume is not read-only")]
+    NotReadOnly,
+    /// The top level has no name that a stream could give it.
+    #[error("the top-level subvolume cannot be sent: make a read-only snapshot of it")]
+    TopLevel,
+    /// An inode is not what its neighbours say it must be.
+    #[error("tree {tree}, inode {ino}: {what}")]
+    Damaged {
+        /// The subvolume's tree.
+        tree: TreeId,
+        /// The inode.
+        ino: Ino,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A step of a stream cannot be done.
+    #[error("{command} {path}")]
+    Step {
+        /// The command's name.
+        command: &'static str,
+        /// What it was about.
+        path: String,
+        /// Why not.
+        #[source]
+        source: Box<Error>,
+    },
+    /// A command that makes no sense where it stands, or at all.
+    #[error("{0}")]
+    Refused(&'static str),
+    /// A stream that changes a subvolume that is not here.
+    #[error("cannot find parent subvolume {0}")]
+    NoParent(String),
+    /// A stream that takes data from a subvolume that is not here.
+    #[error("clone: did not find source subvolume {0}")]
+    NoSource(String),
+}
+
+impl From<buttress_tree::Error> for Error {
+    fn from(error: buttress_tree::Error) -> Self {
+        Self::Volume(error.into())
+    }
+}

@@ -1,0 +1,214 @@
+//! Sending: the stream that makes a subvolume, or makes it out of an older one.
+//!
+//! # How
+//!
+//! 1. **Names.** What differs between the two trees is walked once. Files that are gone lose their names at
+//!    once; then directories and files that moved are moved, in an order in which every target is free, and
+//!    directories that are gone are removed (`names`).
+//! 2. **Content.** The difference is walked again, in the order of inode numbers: new inodes are made where
+//!    they belong, changed ones get attributes and content (`content`), cloned from where the receiver has
+//!    it already (`sharing`).
+//! 3. **Times** of directories come last, when nothing touches them any more.
+//!
+//! A full stream is the same without an older tree, and without the first step.
+//!
+//! # Invariants
+//!
+//! - **X1** After each command the receiver's tree is what `Names` and the counters here say it is: a path is
+//!   never computed from what will be.
+//! - **X2** Memory grows with the number of names that moved and of directories that changed, not with files.
+
+mod content;
+mod diff;
+mod make;
+mod names;
+mod paths;
+mod sharing;
+mod tree;
+
+use std::collections::{BTreeSet, HashSet};
+use std::io::Write;
+
+use buttress_format::{Ino, TreeId};
+use buttress_fs::Filesystem;
+
+use crate::error::Result;
+use crate::stream::{Command, Source, Stamps, StreamPath, StreamWriter, Version};
+use diff::Diff;
+use names::Names;
+use paths::Paths;
+use sharing::Sharing;
+pub(crate) use tree::Tree;
+
+/// What to send, and how.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SendOptions {
+    /// The subvolume; read-only.
+    pub subvolume: TreeId,
+    /// What the receiver has already, and the stream changes; read-only.
+    pub parent: Option<TreeId>,
+    /// Others that the receiver has, to take data from; read-only.
+    pub clone_sources: Vec<TreeId>,
+    /// The version of the stream.
+    pub version: Version,
+    /// Send compressed extents as they are; version 2.
+    pub compressed_data: bool,
+    /// Say where data is in place of the data.
+    pub no_data: bool,
+}
+
+impl SendOptions {
+    /// A full stream of a subvolume, in version 1.
+    #[must_use]
+    pub fn new(subvolume: TreeId) -> Self {
+        Self {
+            subvolume,
+            parent: None,
+            clone_sources: Vec::new(),
+            version: Version::One,
+            compressed_data: false,
+            no_data: false,
+        }
+    }
+}
+
+/// What streams say of a read-only subvolume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sendable {
+    /// The name that sender and receiver share for it.
+    pub source: Source,
+    /// Its own uuid.
+    pub uuid: crate::stream::Uuid,
+    /// The uuid of what it is a snapshot of; zeros if of nothing.
+    pub parent_uuid: crate::stream::Uuid,
+}
+
+/// Looks whether a subvolume can be sent, or be sent from.
+///
+/// # Errors
+///
+/// [`Error::NotSubvolume`](crate::Error::NotSubvolume), [`Error::NotReadOnly`](crate::Error::NotReadOnly).
+pub fn sendable(fs: &Filesystem, subvolume: TreeId) -> Result<Sendable> {
+    let view = fs.view();
+    let tree = Tree::open(&view, subvolume)?;
+    let item = tree.root_item();
+    Ok(Sendable { source: tree.source(), uuid: item.uuid, parent_uuid: item.parent_uuid })
+}
+
+/// Writes the stream of a subvolume.
+///
+/// # Errors
+///
+/// [`Error::NotReadOnly`](crate::Error::NotReadOnly) for a subvolume, parent or clone source that may change;
+/// what reading the volume met; what the output answered.
+pub fn send<W: Write>(fs: &Filesystem, options: &SendOptions, output: W) -> Result<W> {
+    // A snapshot of a moment ago is not on disk before this, and only what is on disk is read (T1).
+    fs.sync()?;
+    let view = fs.view();
+    let new = Tree::open(&view, options.subvolume)?;
+    let old = options.parent.map(|id| Tree::open(&view, id)).transpose()?;
+    let mut sources = Vec::new();
+    for id in &options.clone_sources {
+        if Some(*id) != options.parent && *id != options.subvolume {
+            sources.push(Tree::open(&view, *id)?);
+        }
+    }
+    let writer = StreamWriter::new(output, options.version);
+    let mut sender = Sender {
+        fs,
+        options,
+        old: old.as_ref(),
+        new: &new,
+        writer,
+        paths: Paths::new(&new),
+        sharing: Sharing::new(&view, old.as_ref(), &sources, &new),
+        made_ahead: HashSet::new(),
+        late: BTreeSet::new(),
+        stamps_due: BTreeSet::new(),
+        current: Ino(0),
+        buffer: Vec::new(),
+    };
+    sender.run()?;
+    Ok(sender.writer.finish()?)
+}
+
+struct Sender<'s, 'v, W: Write> {
+    fs: &'s Filesystem,
+    options: &'s SendOptions,
+    old: Option<&'s Tree<'v>>,
+    new: &'s Tree<'v>,
+    writer: StreamWriter<W>,
+    paths: Paths<'s, 'v>,
+    sharing: Sharing<'s, 'v>,
+    /// New directories that were made before it was their turn.
+    made_ahead: HashSet<Ino>,
+    /// New directories with attributes that what is made in them would take over.
+    late: BTreeSet<Ino>,
+    /// Directories whose times are to be set at the end.
+    stamps_due: BTreeSet<Ino>,
+    /// The inode whose content is being sent: all new ones before it are there.
+    current: Ino,
+    buffer: Vec<u8>,
+}
+
+impl<W: Write> Sender<'_, '_, W> {
+    fn run(&mut self) -> Result<()> {
+        self.head()?;
+        if let Some(old) = self.old {
+            let names = Names::new(old, self.new);
+            let (made, touched) = names.run(|command| self.emit(&command))?;
+            self.made_ahead = made;
+            self.stamps_due.extend(touched);
+        }
+        let mut diff = Diff::new(self.old, self.new)?;
+        while let Some(change) = diff.next()? {
+            self.current = change.ino;
+            self.inode(&change)?;
+        }
+        self.current = Ino(u64::MAX);
+        for ino in std::mem::take(&mut self.late) {
+            if let Some(inode) = self.new.inode(ino)? {
+                let path = self.paths.of_dir(ino)?.to_vec();
+                self.late_xattrs(&path, &inode)?;
+            }
+        }
+        for ino in std::mem::take(&mut self.stamps_due) {
+            if let Some(item) = self.new.inode_item(ino)? {
+                let path = self.paths.of_dir(ino)?.to_vec();
+                self.stamp(&path, &item)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The command that makes the subvolume.
+    fn head(&mut self) -> Result<()> {
+        let name = self.new.name()?;
+        let name = path(&name);
+        let source: Source = self.new.source();
+        match self.old {
+            None => self.emit(&Command::Subvol { name, source }),
+            Some(old) => self.emit(&Command::Snapshot { name, source, parent: old.source() }),
+        }
+    }
+
+    fn emit(&mut self, command: &Command<'_>) -> Result<()> {
+        Ok(self.writer.command(command)?)
+    }
+
+    fn stamp(&mut self, at: &[u8], item: &buttress_format::InodeItem) -> Result<()> {
+        let stamps = Stamps {
+            atime: item.atime,
+            mtime: item.mtime,
+            ctime: item.ctime,
+            otime: Some(item.otime),
+        };
+        self.emit(&Command::Utimes { path: path(at), stamps })
+    }
+}
+
+/// A path put together of names that are on the volume.
+fn path(bytes: &[u8]) -> StreamPath<'_> {
+    StreamPath::new(bytes).expect("names of a volume were checked when its items were read")
+}

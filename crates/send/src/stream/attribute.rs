@@ -1,0 +1,256 @@
+//! Attributes: the fields of a command.
+
+use buttress_format::Timespec;
+
+use super::error::StreamError;
+use super::path::StreamPath;
+use super::{HEADER_LEN, Uuid};
+
+/// Numbers of attributes, and what they are called in errors.
+macro_rules! attributes {
+    ($($name:ident = $number:literal, $text:literal;)*) => {
+        $(pub(crate) const $name: Attribute = Attribute { number: $number, name: $text };)*
+    };
+}
+
+/// One of the fields that commands may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attribute {
+    number: u16,
+    name: &'static str,
+}
+
+attributes! {
+    UUID = 1, "the uuid";
+    CTRANSID = 2, "the transaction";
+    INO = 3, "the inode number";
+    SIZE = 4, "the size";
+    MODE = 5, "the mode";
+    UID = 6, "the owner";
+    GID = 7, "the group";
+    RDEV = 8, "the device number";
+    CTIME = 9, "the time of change";
+    MTIME = 10, "the time of modification";
+    ATIME = 11, "the time of access";
+    OTIME = 12, "the time of creation";
+    XATTR_NAME = 13, "the name of the extended attribute";
+    XATTR_DATA = 14, "the value of the extended attribute";
+    PATH = 15, "the path";
+    PATH_TO = 16, "the new path";
+    PATH_LINK = 17, "the link's path";
+    FILE_OFFSET = 18, "the file offset";
+    DATA = 19, "the data";
+    CLONE_UUID = 20, "the uuid of the source";
+    CLONE_CTRANSID = 21, "the transaction of the source";
+    CLONE_PATH = 22, "the path of the source";
+    CLONE_OFFSET = 23, "the offset in the source";
+    CLONE_LEN = 24, "the length of the clone";
+    FALLOCATE_MODE = 25, "the mode of fallocate";
+    FILEATTR = 26, "the file attributes";
+    UNENCODED_FILE_LEN = 27, "the length in the file";
+    UNENCODED_LEN = 28, "the decompressed length";
+    UNENCODED_OFFSET = 29, "the offset in the decompressed data";
+    COMPRESSION = 30, "the compression";
+    ENCRYPTION = 31, "the encryption";
+    VERITY_ALGORITHM = 32, "the verity algorithm";
+    VERITY_BLOCK_SIZE = 33, "the verity block size";
+}
+
+/// Highest number of any version, verity's included.
+const LAST: usize = 35;
+
+/// The attributes of one command, by number.
+pub(crate) struct Attributes<'a> {
+    at: u64,
+    found: [Option<&'a [u8]>; LAST + 1],
+}
+
+impl<'a> Attributes<'a> {
+    /// Divides a command's payload; `at` is where the command begins, for errors.
+    pub(crate) fn parse(mut rest: &'a [u8], version: u32, at: u64) -> Result<Self, StreamError> {
+        let bad = |what, problem| StreamError::Attribute { at, what, problem };
+        let mut found = [None; LAST + 1];
+        while !rest.is_empty() {
+            let Some((number, behind)) = rest.split_first_chunk::<2>() else {
+                return Err(bad("an attribute", "is cut short"));
+            };
+            let number = u16::from_le_bytes(*number);
+            let index = usize::from(number);
+            if index == 0 || index > LAST {
+                return Err(bad("an attribute", "has an unknown number"));
+            }
+            let value;
+            if version >= 2 && number == DATA.number {
+                (value, rest) = (behind, &[][..]);
+            } else {
+                let Some((len, behind)) = behind.split_first_chunk::<2>() else {
+                    return Err(bad("an attribute", "is cut short"));
+                };
+                let len = usize::from(u16::from_le_bytes(*len));
+                let Some(parts) = behind.split_at_checked(len) else {
+                    return Err(bad("an attribute", "is longer than its command"));
+                };
+                (value, rest) = parts;
+            }
+            found[index] = Some(value);
+        }
+        Ok(Self { at, found })
+    }
+
+    fn bad(&self, what: Attribute, problem: &'static str) -> StreamError {
+        StreamError::Attribute { at: self.at, what: what.name, problem }
+    }
+
+    pub(crate) fn bytes(&self, what: Attribute) -> Result<&'a [u8], StreamError> {
+        self.found[usize::from(what.number)].ok_or_else(|| self.bad(what, "is missing"))
+    }
+
+    fn array<const N: usize>(&self, what: Attribute) -> Result<[u8; N], StreamError> {
+        let bytes = self.bytes(what)?;
+        bytes.try_into().map_err(|_| self.bad(what, "has the wrong size"))
+    }
+
+    pub(crate) fn u64(&self, what: Attribute) -> Result<u64, StreamError> {
+        self.array(what).map(u64::from_le_bytes)
+    }
+
+    pub(crate) fn u32(&self, what: Attribute) -> Result<u32, StreamError> {
+        self.array(what).map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn u8(&self, what: Attribute) -> Result<u8, StreamError> {
+        self.array(what).map(|[byte]: [u8; 1]| byte)
+    }
+
+    /// A number that may lack, and is zero then.
+    pub(crate) fn u32_or_zero(&self, what: Attribute) -> Result<u32, StreamError> {
+        match self.found[usize::from(what.number)] {
+            None => Ok(0),
+            Some(_) => self.u32(what),
+        }
+    }
+
+    pub(crate) fn u64_or_zero(&self, what: Attribute) -> Result<u64, StreamError> {
+        match self.found[usize::from(what.number)] {
+            None => Ok(0),
+            Some(_) => self.u64(what),
+        }
+    }
+
+    /// An identifier of an owner: 64 bits wide in the stream, 32 in the format.
+    pub(crate) fn id(&self, what: Attribute) -> Result<u32, StreamError> {
+        u32::try_from(self.u64(what)?).map_err(|_| self.bad(what, "is out of range"))
+    }
+
+    pub(crate) fn uuid(&self, what: Attribute) -> Result<Uuid, StreamError> {
+        self.array(what)
+    }
+
+    pub(crate) fn path(&self, what: Attribute) -> Result<StreamPath<'a>, StreamError> {
+        StreamPath::new(self.bytes(what)?).map_err(|problem| self.bad(what, problem))
+    }
+
+    /// A path that must name an entry, not the top.
+    pub(crate) fn entry(&self, what: Attribute) -> Result<StreamPath<'a>, StreamError> {
+        let path = self.path(what)?;
+        if path.is_top() { Err(self.bad(what, "is empty")) } else { Ok(path) }
+    }
+
+    /// A path of one name.
+    pub(crate) fn name(&self, what: Attribute) -> Result<StreamPath<'a>, StreamError> {
+        let path = self.entry(what)?;
+        if path.as_bytes().contains(&b'/') {
+            return Err(self.bad(what, "is more than a name"));
+        }
+        Ok(path)
+    }
+
+    pub(crate) fn time(&self, what: Attribute) -> Result<Timespec, StreamError> {
+        let bytes: [u8; 12] = self.array(what)?;
+        let [s0, s1, s2, s3, s4, s5, s6, s7, n0, n1, n2, n3] = bytes;
+        let sec = i64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]);
+        let nsec = u32::from_le_bytes([n0, n1, n2, n3]);
+        if nsec >= 1_000_000_000 {
+            return Err(self.bad(what, "has more nanoseconds than a second"));
+        }
+        Ok(Timespec { sec, nsec })
+    }
+
+    pub(crate) fn time_or_none(&self, what: Attribute) -> Result<Option<Timespec>, StreamError> {
+        match self.found[usize::from(what.number)] {
+            None => Ok(None),
+            Some(_) => self.time(what).map(Some),
+        }
+    }
+
+    /// An offset and a length that end before the end of the largest file.
+    pub(crate) fn range(&self, offset: u64, len: u64, what: Attribute) -> Result<(), StreamError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= i64::MAX as u64 => Ok(()),
+            _ => Err(self.bad(what, "reaches beyond the largest file")),
+        }
+    }
+}
+
+/// A command being put together.
+pub(crate) struct Builder<'b> {
+    out: &'b mut Vec<u8>,
+    start: usize,
+    version: u32,
+}
+
+impl<'b> Builder<'b> {
+    pub(crate) fn new(out: &'b mut Vec<u8>, version: u32, number: u16) -> Self {
+        let start = out.len();
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&number.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        Self { out, start, version }
+    }
+
+    pub(crate) fn bytes(&mut self, what: Attribute, value: &[u8]) -> &mut Self {
+        let len = u16::try_from(value.len()).expect("attributes are shorter than 64 KiB");
+        self.out.extend_from_slice(&what.number.to_le_bytes());
+        self.out.extend_from_slice(&len.to_le_bytes());
+        self.out.extend_from_slice(value);
+        self
+    }
+
+    pub(crate) fn u64(&mut self, what: Attribute, value: u64) -> &mut Self {
+        self.bytes(what, &value.to_le_bytes())
+    }
+
+    pub(crate) fn u32(&mut self, what: Attribute, value: u32) -> &mut Self {
+        self.bytes(what, &value.to_le_bytes())
+    }
+
+    pub(crate) fn path(&mut self, what: Attribute, path: StreamPath<'_>) -> &mut Self {
+        self.bytes(what, path.as_bytes())
+    }
+
+    pub(crate) fn time(&mut self, what: Attribute, time: Timespec) -> &mut Self {
+        let mut value = [0; 12];
+        value[..8].copy_from_slice(&time.sec.to_le_bytes());
+        value[8..].copy_from_slice(&time.nsec.to_le_bytes());
+        self.bytes(what, &value)
+    }
+
+    /// File data: the last attribute, without a length from version 2 on.
+    pub(crate) fn data(&mut self, value: &[u8]) -> &mut Self {
+        if self.version < 2 {
+            return self.bytes(DATA, value);
+        }
+        self.out.extend_from_slice(&DATA.number.to_le_bytes());
+        self.out.extend_from_slice(value);
+        self
+    }
+
+    /// Fills in length and checksum.
+    pub(crate) fn finish(&mut self) {
+        let command = &mut self.out[self.start..];
+        let len = u32::try_from(command.len() - HEADER_LEN).expect("commands are short");
+        command[..4].copy_from_slice(&len.to_le_bytes());
+        let crc = buttress_format::crc32c_raw(0, command);
+        command[6..HEADER_LEN].copy_from_slice(&crc.to_le_bytes());
+    }
+}

@@ -1,0 +1,62 @@
+//! What can be wrong with a stream.
+
+use std::io;
+
+/// Why a stream cannot be read on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// The input failed.
+    #[error("cannot read the stream")]
+    Read(#[source] io::Error),
+    /// The output failed.
+    #[error("cannot write the stream")]
+    Write(#[source] io::Error),
+    /// There is no stream at all.
+    #[error("an empty stream")]
+    Empty,
+    /// The input does not begin as a stream does.
+    #[error("not a send stream: it begins with something else than \"btrfs-stream\"")]
+    Magic,
+    /// A version that this does not know.
+    #[error("stream version {0} is not known; known are 1 and 2")]
+    Version(u32),
+    /// The input ends before the stream does.
+    #[error("the stream ends at byte {at}, in the middle: it is truncated")]
+    Truncated {
+        /// Where.
+        at: u64,
+    },
+    /// A command is longer than any sender makes them.
+    #[error("the command at byte {at} claims to be {len} bytes long: the stream is damaged")]
+    TooLong {
+        /// Where it begins.
+        at: u64,
+        /// What it claims.
+        len: u32,
+    },
+    /// A command does not match its checksum.
+    #[error("the command at byte {at} does not match its checksum: the stream is damaged")]
+    Checksum {
+        /// Where it begins.
+        at: u64,
+    },
+    /// A command whose number has no meaning.
+    #[error("the command at byte {at} has the unknown number {number}")]
+    Command {
+        /// Where it begins.
+        at: u64,
+        /// Its number.
+        number: u16,
+    },
+    /// A command that lacks something, or has something wrong.
+    #[error("the command at byte {at}: {what} {problem}")]
+    Attribute {
+        /// Where it begins.
+        at: u64,
+        /// Which attribute.
+        what: &'static str,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}

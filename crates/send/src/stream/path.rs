@@ -1,0 +1,122 @@
+//! Paths of a stream.
+//!
+//! # Invariants
+//!
+//! - **P1** A path is relative to the top of the subvolume and stays below it: names only, none of them empty,
+//!   `.`, `..`, or longer than the format allows. The empty path is the top itself.
+
+use std::fmt;
+
+use buttress_format::limits::NAME_MAX;
+
+/// Longest path that a stream may hold.
+pub(crate) const PATH_BYTES_MAX: usize = 32 << 10;
+
+/// A path that was checked (P1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamPath<'a>(&'a [u8]);
+
+impl<'a> StreamPath<'a> {
+    /// The top of the subvolume.
+    pub const TOP: StreamPath<'static> = StreamPath(b"");
+
+    /// Checks a path.
+    ///
+    /// # Errors
+    ///
+    /// Which rule it breaks.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, &'static str> {
+        if bytes.is_empty() {
+            return Ok(Self(bytes));
+        }
+        if bytes.len() > PATH_BYTES_MAX {
+            return Err("is too long");
+        }
+        if bytes[0] == b'/' {
+            return Err("is absolute");
+        }
+        if bytes.contains(&0) {
+            return Err("has a zero byte");
+        }
+        for name in bytes.split(|byte| *byte == b'/') {
+            match name {
+                b"" => return Err("has an empty name"),
+                b"." | b".." => return Err("has a name that leads elsewhere (\".\" or \"..\")"),
+                name if name.len() > NAME_MAX => return Err("has a name that is too long"),
+                _ => {}
+            }
+        }
+        Ok(Self(bytes))
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// Whether this is the top of the subvolume.
+    #[must_use]
+    pub fn is_top(self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The directory above, and the name in it; nothing for the top.
+    #[must_use]
+    pub fn split(self) -> Option<(StreamPath<'a>, &'a [u8])> {
+        if self.0.is_empty() {
+            return None;
+        }
+        Some(match self.0.iter().rposition(|byte| *byte == b'/') {
+            Some(slash) => (StreamPath(&self.0[..slash]), &self.0[slash + 1..]),
+            None => (StreamPath(b""), self.0),
+        })
+    }
+
+    /// The names from the top down.
+    pub fn names(self) -> impl Iterator<Item = &'a [u8]> {
+        self.0.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
+    }
+}
+
+impl fmt::Debug for StreamPath<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+impl fmt::Display for StreamPath<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { f.write_str("(top)") } else { self.0.escape_ascii().fmt(f) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// P1: what leads out of the subvolume is no path.
+    #[test]
+    fn paths_stay_below_the_top() {
+        for bad in ["/", "/a", "a//b", "a/", ".", "..", "a/../b", "../a", "a/.", "a\0b"] {
+            assert!(StreamPath::new(bad.as_bytes()).is_err(), "{bad:?}");
+        }
+        assert!(StreamPath::new(&[b'a'; 256]).is_err());
+        for good in ["", "a", "a/b", "...", "a/.b/c d", "o257-7-0"] {
+            assert!(StreamPath::new(good.as_bytes()).is_ok(), "{good:?}");
+        }
+    }
+
+    /// A path divides into the directory and the last name.
+    #[test]
+    fn paths_divide() {
+        let path = StreamPath::new(b"a/b/c").expect("a path");
+        let (dir, name) = path.split().expect("not the top");
+        assert_eq!((dir.as_bytes(), name), (&b"a/b"[..], &b"c"[..]));
+        assert_eq!(
+            StreamPath::new(b"c").expect("a path").split(),
+            Some((StreamPath::TOP, &b"c"[..]))
+        );
+        assert_eq!(StreamPath::TOP.split(), None);
+    }
+}

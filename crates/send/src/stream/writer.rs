@@ -1,0 +1,91 @@
+//! Writing a stream.
+
+use std::io::Write;
+
+use super::MAGIC;
+use super::command::Command;
+use super::error::StreamError;
+
+/// The versions that can be written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    /// Understood by every receiver.
+    #[default]
+    One = 1,
+    /// Larger writes, holes and allocated space, compressed data, times of creation.
+    Two = 2,
+}
+
+impl Version {
+    /// Most bytes of a file in one command; what Linux's sender has.
+    #[must_use]
+    pub fn write_bytes_max(self) -> usize {
+        match self {
+            Self::One => 48 << 10,
+            Self::Two => 128 << 10,
+        }
+    }
+}
+
+/// Bytes gathered before they go to the output.
+const GATHERED_BYTES: usize = 256 << 10;
+
+/// A stream that is being written. To be ended with [`StreamWriter::finish`].
+#[derive(Debug)]
+pub struct StreamWriter<W: Write> {
+    output: W,
+    version: Version,
+    buffer: Vec<u8>,
+    written: u64,
+}
+
+impl<W: Write> StreamWriter<W> {
+    /// Begins a stream.
+    pub fn new(output: W, version: Version) -> Self {
+        let mut buffer = Vec::with_capacity(GATHERED_BYTES + (192 << 10));
+        buffer.extend_from_slice(MAGIC);
+        buffer.extend_from_slice(&(version as u32).to_le_bytes());
+        Self { output, version, buffer, written: 0 }
+    }
+
+    /// The stream's version.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Bytes so far.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.written + self.buffer.len() as u64
+    }
+
+    /// Appends a command.
+    ///
+    /// # Errors
+    ///
+    /// When the output does not take it.
+    pub fn command(&mut self, command: &Command<'_>) -> Result<(), StreamError> {
+        command.encode(self.version as u32, &mut self.buffer);
+        if self.buffer.len() >= GATHERED_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), StreamError> {
+        self.output.write_all(&self.buffer).map_err(StreamError::Write)?;
+        self.written += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Ends the stream, and gives the output back.
+    ///
+    /// # Errors
+    ///
+    /// When the output does not take it.
+    pub fn finish(mut self) -> Result<W, StreamError> {
+        self.command(&Command::End)?;
+        self.flush()?;
+        self.output.flush().map_err(StreamError::Write)?;
+        Ok(self.output)
+    }
+}
