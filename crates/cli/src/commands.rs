@@ -12,7 +12,9 @@ mod mkdir;
 mod mkfs;
 mod mount;
 mod mv;
+mod receive;
 mod rm;
+mod send;
 mod stat;
 mod tree;
 
@@ -52,6 +54,10 @@ pub(crate) enum Command {
     Info(info::Args),
     /// Print the items of the trees, in the words of `btrfs inspect-internal dump-tree`.
     Dump(dump::Args),
+    /// Write a read-only subvolume as a stream, for `receive` or `btrfs receive`.
+    Send(send::Args),
+    /// Make subvolumes from the streams of `send` or `btrfs send`.
+    Receive(receive::Args),
     /// Make a volume, mount it, put it to work, and show what happens.
     Demo(demo::Args),
 }
@@ -79,6 +85,8 @@ impl Command {
             Self::Tree(args) => tree::run(args, ui),
             Self::Info(args) => info::run(args, ui),
             Self::Dump(args) => dump::run(args, ui),
+            Self::Send(args) => send::run(args, ui),
+            Self::Receive(args) => receive::run(args, ui),
             Self::Demo(args) => demo::run(args, ui),
         }
     }

@@ -132,6 +132,29 @@ impl<T> Context<T> for buttress_fs::Result<T> {
     }
 }
 
+impl<T> Context<T> for buttress_send::Result<T> {
+    fn context<W: Into<String>>(self, what: impl FnOnce() -> W) -> Result<T> {
+        use buttress_send::{Error, stream::StreamError};
+        self.map_err(|source| {
+            let exit = match root(&source) {
+                Error::Volume(error) => exit_of(error.kind()),
+                Error::Damaged { .. } => Exit::Corrupt,
+                Error::Stream(StreamError::Version(_)) => Exit::Unsupported,
+                _ => Exit::Failure,
+            };
+            Failure { exit, what: what().into(), source: Some(Box::new(source)) }
+        })
+    }
+}
+
+/// What lies below the steps of a stream.
+fn root(error: &buttress_send::Error) -> &buttress_send::Error {
+    match error {
+        buttress_send::Error::Step { source, .. } => root(source),
+        error => error,
+    }
+}
+
 /// Wraps errors of the layers below `fs`, whose kinds say less.
 macro_rules! context_for {
     ($($error:ty => $exit:expr),* $(,)?) => {$(

@@ -94,6 +94,14 @@ impl Ui {
         Progress { bar }
     }
 
+    /// A count of bytes of which nobody knows how many there will be.
+    pub(crate) fn stream_bar(&self, what: &str) -> Progress {
+        let bar = self.bar(0);
+        bar.set_style(style("{prefix:<10} {bytes:>10} {binary_bytes_per_sec:>12} {msg}"));
+        bar.set_prefix(what.to_owned());
+        Progress { bar }
+    }
+
     /// A bar over `total` things.
     pub(crate) fn count_bar(&self, what: &str, total: u64) -> Progress {
         let bar = self.bar(total);
