@@ -3,9 +3,9 @@
 use std::fmt;
 
 use crate::{
-    DeviceId, Key, Logical, Result,
+    DeviceId, Extent, Key, Logical, Result,
     bytes::{Reader, Writer},
-    limits::{STRIPE_LEN, STRIPES_MAX},
+    limits::{STRIPE_LEN, STRIPES_MAX, SUPER_OFFSETS},
 };
 
 /// Kind and profile of a chunk and of its block group.
@@ -237,6 +237,38 @@ impl Chunk {
     #[must_use]
     pub fn stripe_bytes(&self) -> u64 {
         self.len.div_ceil(self.data_stripes())
+    }
+
+    /// The logical ranges whose copies, or whose parity, a stripe unit around a superblock holds:
+    /// nothing is allocated there. Sorted, without repetition.
+    #[must_use]
+    pub fn superblock_stripes(&self) -> Vec<Extent> {
+        let mut found = Vec::new();
+        let (per_device, columns) = (self.stripe_bytes(), self.data_stripes());
+        let copies = u64::from(self.flags.copies()).max(1);
+        for (index, stripe) in self.stripes.iter().enumerate() {
+            for at in SUPER_OFFSETS {
+                if at < stripe.offset || at - stripe.offset >= per_device {
+                    continue;
+                }
+                let row = (at - stripe.offset) / STRIPE_LEN;
+                let (first, units) = match self.flags.profile() {
+                    BlockGroupFlags::RAID0 | BlockGroupFlags::RAID10 => {
+                        (row * columns + index as u64 / copies, 1)
+                    }
+                    BlockGroupFlags::RAID5 | BlockGroupFlags::RAID6 => (row * columns, columns),
+                    _ => (row, 1),
+                };
+                let within = first * STRIPE_LEN;
+                if within < self.len {
+                    let len = (units * STRIPE_LEN).min(self.len - within);
+                    found.push(Extent { start: self.logical.end(within), len });
+                }
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     /// The item's bytes.

@@ -146,7 +146,7 @@ impl Filesystem {
         let words = fsid.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
         Ok(StatFs {
             block_size,
-            blocks: shared.superblock.total_bytes / block,
+            blocks: usage.device_bytes / u64::from(usage.data_copies.max(1)) / block,
             blocks_free: available / block,
             blocks_available: available / block,
             name_max: limits::NAME_MAX as u32,

@@ -2,7 +2,7 @@
 //!
 //! # Place
 //!
-//! Rests on `format` and one [`Device`]; needs no transaction, since nothing is there yet. The
+//! Rests on `format`, the placing of chunks of `volume`, and [`Device`]s; needs no transaction, since nothing is there yet. The
 //! trees are laid out by hand, each as few nodes as its items need, and written once.
 //!
 //! # Invariants
@@ -36,38 +36,32 @@ mod write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use buttress_block::Device;
-use buttress_format::{CsumType, Generation, Timespec, limits};
+use buttress_format::{CsumType, Generation, Profile, Timespec, limits};
 
 pub use self::error::MakeError;
 pub use self::features::{FEATURES, Feature, Features};
-use self::layout::Layout;
+use self::layout::{Layout, Profiles};
 use crate::Filesystem;
 
 /// The generation of everything a new volume holds: its first and only transaction.
 const FIRST: Generation = Generation(1);
 
-/// How many copies of a kind of space a new volume keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copies {
-    /// One copy.
-    Single,
-    /// Two copies on the same device.
-    Dup,
-}
-
 /// What a new volume shall be.
 #[derive(Clone, Debug)]
 pub struct MakeOptions {
-    /// Bytes of the device to use; all of it when absent.
+    /// Bytes of each device to use; all of it when absent.
     pub size: Option<u64>,
     /// The volume's name, at most 255 bytes and without a newline.
     pub label: Vec<u8>,
     /// The checksum of nodes and data.
     pub csum: CsumType,
-    /// Copies of metadata and system chunks.
-    pub metadata: Copies,
-    /// Copies of data chunks.
-    pub data: Copies,
+    /// How metadata and system chunks are spread. When absent, as mkfs.btrfs does: twice, on two
+    /// devices where there are two; once when mixed.
+    pub metadata: Option<Profile>,
+    /// How data chunks are spread: once when absent; like metadata when mixed.
+    pub data: Option<Profile>,
+    /// Data and metadata share block groups, for very small volumes. Needs nodes of 4 KiB.
+    pub mixed: bool,
     /// Bytes of a tree node: a power of two from 4 KiB to 64 KiB.
     pub nodesize: u32,
     /// The format's switches.
@@ -86,8 +80,9 @@ impl Default for MakeOptions {
             size: None,
             label: Vec::new(),
             csum: CsumType::Crc32c,
-            metadata: Copies::Dup,
-            data: Copies::Single,
+            metadata: None,
+            data: None,
+            mixed: false,
             nodesize: 16 * 1024,
             features: Features::default(),
             fsid: None,
@@ -103,8 +98,12 @@ impl Default for MakeOptions {
 pub struct MakeReport {
     /// The volume's identifier.
     pub fsid: [u8; 16],
-    /// Bytes of the device that the volume uses.
+    /// Bytes of all devices that the volume uses.
     pub size: u64,
+    /// How metadata and system chunks are spread.
+    pub metadata: Profile,
+    /// How data chunks are spread.
+    pub data: Profile,
     /// Bytes in use by the new trees, one copy counted.
     pub bytes_used: u64,
     /// Length of the first chunk of each kind, one copy counted.
@@ -119,7 +118,7 @@ pub struct MakeReport {
 struct Identity {
     fsid: [u8; 16],
     chunk_tree_uuid: [u8; 16],
-    device_uuid: [u8; 16],
+    device_uuids: Vec<[u8; 16]>,
     fs_tree_uuid: [u8; 16],
     now: Timespec,
 }
@@ -130,19 +129,39 @@ struct Identity {
 ///
 /// [`MakeError`] names the option that cannot be, or what the device said.
 pub fn make(device: &dyn Device, options: &MakeOptions) -> Result<MakeReport, MakeError> {
-    let size = checked_size(device, options)?;
-    let layout = Layout::plan(size, options)?;
-    let identity = Identity::draw(options);
+    make_on(&[device], options)
+}
+
+/// Makes an empty volume on several devices, numbered from 1 as they are given.
+///
+/// # Errors
+///
+/// As [`make`].
+pub fn make_on(devices: &[&dyn Device], options: &MakeOptions) -> Result<MakeReport, MakeError> {
+    if devices.is_empty() {
+        return Err(MakeError::NoDevices);
+    }
+    let sizes = devices
+        .iter()
+        .map(|device| checked_size(*device, options))
+        .collect::<Result<Vec<u64>, MakeError>>()?;
+    let identity = Identity::draw(options, devices.len());
+    let layout = Layout::plan(&sizes, &identity.device_uuids, options)?;
     let trees = trees::build(&layout, &identity, options)?;
-    write::wipe(device, size)?;
-    let bytes_used = write::volume(device, size, &layout, &identity, options, &trees)?;
+    for (device, size) in devices.iter().zip(&sizes) {
+        write::wipe(*device, *size)?;
+    }
+    let bytes_used = write::volume(devices, &layout, &identity, options, &trees)?;
+    let profiles = Profiles::of(options, devices.len())?;
     Ok(MakeReport {
         fsid: identity.fsid,
-        size,
+        size: sizes.iter().sum(),
+        metadata: profiles.metadata,
+        data: profiles.data,
         bytes_used,
-        system_len: layout.system.len,
-        metadata_len: layout.metadata.len,
-        data_len: layout.data.len,
+        system_len: layout.system.chunk.len,
+        metadata_len: layout.metadata.chunk.len,
+        data_len: layout.data.as_ref().map_or(0, |data| data.chunk.len),
     })
 }
 
@@ -169,6 +188,9 @@ fn checked_size(device: &dyn Device, options: &MakeOptions) -> Result<u64, MakeE
     if !nodesize.is_power_of_two() || !(limits::NODE_MIN..=limits::NODE_MAX).contains(&nodesize) {
         return Err(MakeError::Nodesize { found: nodesize });
     }
+    if options.mixed && nodesize != limits::SECTOR {
+        return Err(MakeError::MixedNodesize { found: nodesize });
+    }
     options.features.check()?;
     let size = options.size.unwrap_or_else(|| device.len());
     if size > device.len() {
@@ -179,7 +201,7 @@ fn checked_size(device: &dyn Device, options: &MakeOptions) -> Result<u64, MakeE
 }
 
 impl Identity {
-    fn draw(options: &MakeOptions) -> Self {
+    fn draw(options: &MakeOptions, devices: usize) -> Self {
         let mut drawn = 0_u64;
         let mut uuid = || {
             drawn += 1;
@@ -188,12 +210,15 @@ impl Identity {
                 None => uuid::Uuid::new_v4().into_bytes(),
             }
         };
-        let fsid = uuid();
+        let (fsid, chunk_tree_uuid) = (uuid(), uuid());
+        let first = uuid();
+        let fs_tree_uuid = uuid();
+        let device_uuids = std::iter::once(first).chain((1..devices).map(|_| uuid())).collect();
         Self {
             fsid: options.fsid.unwrap_or(fsid),
-            chunk_tree_uuid: uuid(),
-            device_uuid: uuid(),
-            fs_tree_uuid: uuid(),
+            chunk_tree_uuid,
+            device_uuids,
+            fs_tree_uuid,
             now: options.time.unwrap_or_else(now),
         }
     }

@@ -105,7 +105,7 @@ impl Space {
         assert!(want.is_multiple_of(unit) && min.is_multiple_of(unit), "L3: {want}, {min}");
         assert!(align > 0 && unit.is_multiple_of(align), "L3: {align} for {kind}");
         let directory = self.directory();
-        let groups = directory.of(kind);
+        let groups = directory.of(self.home(kind));
         let goal = request.goal.or_else(|| self.goals().last(kind, request.stream));
         let search = Search { space: self, request, promised, goal, groups };
         let outcome = search.run();

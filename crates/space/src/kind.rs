@@ -19,15 +19,17 @@ impl SpaceKind {
     /// All kinds, data first.
     pub const ALL: [Self; 3] = [Self::Data, Self::Metadata, Self::System];
 
-    /// The kind that `flags` name; `None` when they name none, or several at once.
+    /// The kind that `flags` name; `None` when they name none, or several at once. What holds data
+    /// and metadata mixed counts as metadata: see [`crate::Space::mixed`].
     #[must_use]
     pub fn from_flags(flags: BlockGroupFlags) -> Option<Self> {
         const DATA: u64 = BlockGroupFlags::DATA.0;
         const METADATA: u64 = BlockGroupFlags::METADATA.0;
         const SYSTEM: u64 = BlockGroupFlags::SYSTEM.0;
+        const MIXED: u64 = DATA | METADATA;
         match flags.0 & (DATA | METADATA | SYSTEM) {
             DATA => Some(Self::Data),
-            METADATA => Some(Self::Metadata),
+            METADATA | MIXED => Some(Self::Metadata),
             SYSTEM => Some(Self::System),
             _ => None,
         }

@@ -44,6 +44,8 @@ use crate::{Error, SpaceKind};
 pub struct Space {
     sectorsize: u32,
     nodesize: u32,
+    /// Whether data and metadata share their groups, and so one account: that of metadata.
+    mixed: bool,
     ledgers: [Ledger; 3],
     directory: ArcSwap<Directory>,
     goals: Goals,
@@ -65,11 +67,30 @@ impl Space {
         Self {
             sectorsize,
             nodesize,
+            mixed: false,
             ledgers: SpaceKind::ALL.map(Ledger::new),
             directory: ArcSwap::from_pointee(Directory::default()),
             goals: Goals::new(),
             writers: Ranked::new(Rank::BlockGroups, ()),
         }
+    }
+
+    /// Lets data and metadata share groups and account: what one takes the other lacks.
+    #[must_use]
+    pub fn mixed(mut self) -> Self {
+        self.mixed = true;
+        self
+    }
+
+    /// Says whether data and metadata share their groups.
+    #[must_use]
+    pub fn is_mixed(&self) -> bool {
+        self.mixed
+    }
+
+    /// The kind whose groups and account serve `kind`.
+    pub(crate) fn home(&self, kind: SpaceKind) -> SpaceKind {
+        if self.mixed && kind == SpaceKind::Data { SpaceKind::Metadata } else { kind }
     }
 
     /// Returns what allocations of `kind` are multiples of, in place and length.
@@ -142,7 +163,7 @@ impl Space {
     /// Returns the groups of one kind, in ascending order. Takes no lock.
     #[must_use]
     pub fn groups_of(&self, kind: SpaceKind) -> Arc<[Arc<Group>]> {
-        Arc::clone(self.directory.load().of(kind).groups())
+        Arc::clone(self.directory.load().of(self.home(kind)).groups())
     }
 
     /// Records that a transaction references an allocated extent: reserved becomes used.
@@ -205,7 +226,7 @@ impl Space {
     }
 
     pub(crate) fn ledger(&self, kind: SpaceKind) -> &Ledger {
-        &self.ledgers[kind.index()]
+        &self.ledgers[self.home(kind).index()]
     }
 
     pub(crate) fn directory(&self) -> arc_swap::Guard<Arc<Directory>> {
@@ -239,7 +260,7 @@ impl Space {
                 let counts: Counts = group.verify()?;
                 sums.grow(group.len(), group.super_bytes(), counts);
             }
-            self.ledger(kind).verify(&sums.snapshot())?;
+            self.ledgers[kind.index()].verify(&sums.snapshot())?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use buttress_format::{
-    BlockGroupItem, CompatRo, DevExtent, DeviceId, Extent, Key, Kind, Logical, RootItem,
+    BlockGroupItem, CompatRo, DevExtent, DeviceId, Extent, Incompat, Key, Kind, Logical, RootItem,
     Superblock, TreeId,
 };
 use buttress_space::{GroupInit, Space};
@@ -17,7 +17,7 @@ use buttress_volume::Volume;
 
 use crate::{
     Engine, Error, Result,
-    chunk_alloc::{DeviceSpace, superblock_stripes},
+    chunk_alloc::DeviceSpace,
     commit::{CommitState, GroupRecord},
     engine::Parts,
     writable,
@@ -74,10 +74,19 @@ impl Engine {
         if read_only.is_none() {
             read_only = writable::obstacle(&volume, &store, &superblock, &roots)?;
         }
-        let space = Arc::new(Space::new(superblock.sectorsize, superblock.nodesize));
+        let mut space = Space::new(superblock.sectorsize, superblock.nodesize);
+        if superblock.incompat.has(Incompat::MIXED_GROUPS) {
+            space = space.mixed();
+        }
+        let space = Arc::new(space);
         let mut devices = DeviceSpace::default();
         for item in &chunk_tree.devices {
-            devices.add_device(item.devid, item.total_bytes);
+            // The chunk tree is right about a device; its own superblock may be older.
+            volume.update_device(*item);
+            devices.add_device(*item, volume.device(item.devid).is_some());
+        }
+        for record in groups.values() {
+            devices.count_group(record.flags);
         }
         read_device_extents(&store, &roots, &mut devices)?;
         if read_only.is_none() {
@@ -204,7 +213,7 @@ fn add_groups(
 ) -> Result<()> {
     let mut inits = Vec::with_capacity(groups.len());
     for (start, record) in groups {
-        let stripes = volume.chunk_at(*start).map(|c| superblock_stripes(&c)).unwrap_or_default();
+        let stripes = volume.chunk_at(*start).map(|c| c.superblock_stripes()).unwrap_or_default();
         inits.push(GroupInit {
             range: Extent { start: *start, len: record.len },
             flags: record.flags,

@@ -11,9 +11,11 @@ use std::collections::BTreeMap;
 
 use buttress_base::RangeSet;
 use buttress_format::{
-    BlockGroupFlags, Chunk, DevExtent, DeviceId, Extent, Logical, Stripe, ids, limits,
+    BlockGroupFlags, Chunk, DevExtent, DeviceId, DeviceItem, Extent, Logical, Profile, Stripe, ids,
+    limits,
 };
 use buttress_space::{GroupInit, SpaceKind};
+use buttress_volume::place::{self, Limits, Room};
 
 use crate::{
     Engine, Error, Result,
@@ -22,11 +24,23 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 
-/// Which parts of each device no chunk takes.
+/// A device as the chunk tree knows it.
+#[derive(Debug)]
+struct KnownDevice {
+    /// Its item, as of the last commit.
+    item: DeviceItem,
+    /// What no chunk takes.
+    free: RangeSet,
+    /// Whether new chunks may lie on it.
+    usable: bool,
+}
+
+/// Which parts of each device no chunk takes, and how new chunks are to be spread.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceSpace {
-    free: BTreeMap<DeviceId, RangeSet>,
-    total: u64,
+    devices: BTreeMap<DeviceId, KnownDevice>,
+    /// How many block groups there are of each kind and profile.
+    groups: BTreeMap<BlockGroupFlags, u64>,
     /// Behind every chunk that was made since the volume was opened: the address of one that was
     /// removed is not used again before its removal is durable.
     next_logical: u64,
@@ -35,31 +49,69 @@ pub(crate) struct DeviceSpace {
 }
 
 impl DeviceSpace {
-    /// A device of `len` bytes, all free but its front.
-    pub(crate) fn add_device(&mut self, id: DeviceId, len: u64) {
+    /// A device, all free but its front.
+    pub(crate) fn add_device(&mut self, item: DeviceItem, usable: bool) {
         let mut free = RangeSet::default();
-        if len > limits::DEVICE_RESERVED {
-            free.insert(limits::DEVICE_RESERVED..len);
+        if item.total_bytes > limits::DEVICE_RESERVED {
+            free.insert(limits::DEVICE_RESERVED..item.total_bytes);
         }
-        self.total += len;
-        self.free.insert(id, free);
+        self.devices.insert(item.devid, KnownDevice { item, free, usable });
     }
 
     /// A part that a chunk takes.
     pub(crate) fn take(&mut self, id: DeviceId, offset: u64, len: u64) {
-        if let Some(free) = self.free.get_mut(&id) {
-            free.remove(offset..offset.saturating_add(len));
+        if let Some(device) = self.devices.get_mut(&id) {
+            device.free.remove(offset..offset.saturating_add(len));
         }
     }
 
     /// A part that a chunk gave back.
     pub(crate) fn give(&mut self, id: DeviceId, offset: u64, len: u64) {
-        if let Some(free) = self.free.get_mut(&id) {
-            free.insert(offset..offset.saturating_add(len));
+        if let Some(device) = self.devices.get_mut(&id) {
+            device.free.insert(offset..offset.saturating_add(len));
         }
     }
 
-    /// Keeps so many bytes from data.
+    /// A device's item, as of the last commit.
+    pub(crate) fn item(&self, id: DeviceId) -> Result<DeviceItem> {
+        let known = self.devices.get(&id);
+        known
+            .map(|device| device.item)
+            .ok_or_else(|| Error::Malformed(format!("the chunk tree knows no device {id}")))
+    }
+
+    /// A commit is about to make this a device's item.
+    pub(crate) fn set_item(&mut self, item: DeviceItem) {
+        if let Some(device) = self.devices.get_mut(&item.devid) {
+            device.item = item;
+        }
+    }
+
+    /// A block group came.
+    pub(crate) fn count_group(&mut self, flags: BlockGroupFlags) {
+        *self.groups.entry(flags).or_default() += 1;
+    }
+
+    /// A block group went.
+    pub(crate) fn uncount_group(&mut self, flags: BlockGroupFlags) {
+        if let Some(count) = self.groups.get_mut(&flags) {
+            *count -= 1;
+            if *count == 0 {
+                self.groups.remove(&flags);
+            }
+        }
+    }
+
+    /// How the next chunk of a kind is spread: as the safest that there is, if the devices are
+    /// enough for it.
+    pub(crate) fn profile_of(&self, kind: BlockGroupFlags) -> Profile {
+        let mine = self.groups.keys().filter(|flags| flags.kind() == kind);
+        let usable = self.devices.values().filter(|device| device.usable).count();
+        let metadata = !kind.has(BlockGroupFlags::DATA);
+        Profile::best(mine.filter_map(|flags| Profile::of(*flags)), usable, metadata)
+    }
+
+    /// Keeps so many bytes of metadata, one copy counted, from data.
     pub(crate) fn keep_for_metadata(&mut self, bytes: u64) {
         self.kept = self.kept.max(bytes);
     }
@@ -69,37 +121,29 @@ impl DeviceSpace {
         self.kept = 0;
     }
 
+    /// Bytes of all devices.
     pub(crate) fn total(&self) -> u64 {
-        self.total
+        self.devices.values().map(|device| device.item.total_bytes).sum()
     }
 
+    /// Bytes of all devices that no chunk takes.
     pub(crate) fn unallocated(&self) -> u64 {
-        self.free.values().map(RangeSet::total).sum()
+        self.devices.values().map(|device| device.free.total()).sum()
     }
 
-    /// Places for `count` stripes of one device, each of the same length: the longest up to `want`
-    /// that there is, in whole MiB.
-    fn place(&self, count: u64, want: u64) -> Option<(DeviceId, u64, Vec<u64>)> {
-        let id = *self.free.iter().max_by_key(|(_, free)| free.total())?.0;
-        let free = self.free.get(&id)?;
-        let mut len = want.max(MIB) / MIB * MIB;
-        while len >= MIB {
-            let mut starts = Vec::new();
-            for range in free.iter() {
-                let mut at = range.start.next_multiple_of(MIB);
-                while at.saturating_add(len) <= range.end && (starts.len() as u64) < count {
-                    starts.push(at);
-                    at += len;
-                }
-            }
-            if starts.len() as u64 == count {
-                return Some((id, len, starts));
-            }
-            // The next length worth trying is what the longest holes can give.
-            let longest = free.iter().map(|r| r.end - r.start).max().unwrap_or(0) / MIB * MIB;
-            len = if len > longest { longest } else { (len / 2).max(1) / MIB * MIB };
-        }
-        None
+    /// Bytes that new chunks of a kind could have, one copy counted.
+    pub(crate) fn available(&self, kind: BlockGroupFlags) -> u64 {
+        let usable = self.devices.values().filter(|device| device.usable);
+        place::capacity(self.profile_of(kind), usable.map(|device| device.free.total()))
+    }
+
+    fn place(&self, flags: BlockGroupFlags, profile: Profile) -> Option<place::Places> {
+        let usable = self.devices.iter().filter(|(_, device)| device.usable);
+        let rooms: Vec<_> =
+            usable.map(|(id, known)| Room { device: *id, free: &known.free }).collect();
+        let total = self.devices.values().filter(|device| device.usable);
+        let total = total.map(|device| device.item.total_bytes).sum();
+        place::place(profile, &rooms, Limits::of(flags, total))
     }
 }
 
@@ -111,38 +155,57 @@ impl Engine {
         self.add_chunk_to(&running, kind)
     }
 
+    /// The bits of block groups that hold a kind.
+    pub(crate) fn kind_flags(&self, kind: SpaceKind) -> BlockGroupFlags {
+        match kind {
+            SpaceKind::System => BlockGroupFlags::SYSTEM,
+            _ if self.space.is_mixed() => BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA),
+            SpaceKind::Data => BlockGroupFlags::DATA,
+            SpaceKind::Metadata => BlockGroupFlags::METADATA,
+        }
+    }
+
     /// Adds a chunk that a transaction will record.
     pub(crate) fn add_chunk_to(&self, transaction: &Transaction, kind: SpaceKind) -> Result<bool> {
         let mut devices = self.devices.lock();
-        let flags = self.profile_of(kind);
-        let want = chunk_len(kind, devices.total());
-        let copies = if flags.has(BlockGroupFlags::DUP) { 2 } else { 1 };
-        let Some((id, len, starts)) = devices.place(copies, want) else { return Ok(false) };
-        if kind == SpaceKind::Data && devices.unallocated() - len * copies < devices.kept {
+        let flags = self.kind_flags(kind);
+        let profile = devices.profile_of(flags);
+        let flags = flags.with(profile.flags());
+        let Some(places) = devices.place(flags, profile) else { return Ok(false) };
+        let len = places.stripe_bytes;
+        for (id, offset) in &places.stripes {
+            devices.take(*id, *offset, len);
+        }
+        let metadata = self.kind_flags(SpaceKind::Metadata);
+        if kind == SpaceKind::Data
+            && !self.space.is_mixed()
+            && devices.available(metadata) < devices.kept
+        {
+            for (id, offset) in &places.stripes {
+                devices.give(*id, *offset, len);
+            }
             return Ok(false);
         }
         let chunks = self.volume.chunks();
         let behind = chunks.last().map_or(MIB, |c| c.logical.end(c.len).0);
         let logical = behind.max(devices.next_logical);
-        let device = self
-            .volume
-            .device(id)
-            .ok_or_else(|| Error::Malformed(format!("device {id} is missing")))?;
         let geometry = self.store.geometry();
+        let mut stripes = Vec::with_capacity(places.stripes.len());
+        for (device, offset) in &places.stripes {
+            let dev_uuid = devices.item(*device)?.uuid;
+            stripes.push(Stripe { device: *device, offset: *offset, dev_uuid });
+        }
         let chunk = Chunk {
             logical: Logical(logical),
-            len,
+            len: places.len,
             owner: 2,
             stripe_len: limits::STRIPE_LEN,
             flags,
             io_align: limits::STRIPE_LEN as u32,
             io_width: limits::STRIPE_LEN as u32,
             sector_size: geometry.sectorsize,
-            sub_stripes: 1,
-            stripes: starts
-                .iter()
-                .map(|offset| Stripe { device: id, offset: *offset, dev_uuid: device.uuid })
-                .collect(),
+            sub_stripes: profile.sub_stripes(),
+            stripes,
         };
         let extent = DevExtent {
             chunk_tree: 3,
@@ -153,60 +216,18 @@ impl Engine {
         };
         self.volume.add_chunk(chunk.clone())?;
         self.space.add_group(GroupInit {
-            range: Extent { start: chunk.logical, len },
+            range: Extent { start: chunk.logical, len: chunk.len },
             flags,
             used: 0,
             birth: transaction.generation,
             read_only: false,
-            superblock_stripes: superblock_stripes(&chunk),
+            superblock_stripes: chunk.superblock_stripes(),
         })?;
-        devices.next_logical = logical + len;
-        for offset in &starts {
-            devices.take(id, *offset, len);
-        }
-        tracing::info!(%flags, start = logical, len, "new chunk");
-        let stripes = starts.into_iter().map(|offset| (id, offset, extent)).collect();
+        devices.next_logical = logical + chunk.len;
+        devices.count_group(flags);
+        tracing::info!(%flags, start = logical, len = chunk.len, "new chunk");
+        let stripes = places.stripes.into_iter().map(|(id, offset)| (id, offset, extent)).collect();
         transaction.chunks.lock().push(NewChunk { chunk, flags, stripes });
         Ok(true)
     }
-
-    /// New chunks are like the last one of their kind.
-    fn profile_of(&self, kind: SpaceKind) -> BlockGroupFlags {
-        let wanted = match kind {
-            SpaceKind::Data => BlockGroupFlags::DATA,
-            SpaceKind::Metadata => BlockGroupFlags::METADATA,
-            SpaceKind::System => BlockGroupFlags::SYSTEM,
-        };
-        self.space.groups_of(kind).last().map_or(wanted, |group| group.flags())
-    }
-}
-
-/// How long a chunk should be: as Linux makes them.
-fn chunk_len(kind: SpaceKind, volume: u64) -> u64 {
-    let wish = match kind {
-        SpaceKind::Data => 1 << 30,
-        SpaceKind::Metadata if volume > 50 << 30 => 1 << 30,
-        SpaceKind::Metadata => 256 * MIB,
-        SpaceKind::System => 32 * MIB,
-    };
-    wish.min(volume / 10).max(MIB)
-}
-
-/// Where superblocks lie in a chunk, in logical addresses: the whole stripe around each is left
-/// alone, as Linux does.
-pub(crate) fn superblock_stripes(chunk: &Chunk) -> Vec<Extent> {
-    let mut found = Vec::new();
-    let per_device = chunk.stripe_bytes();
-    for stripe in &chunk.stripes {
-        for at in limits::SUPER_OFFSETS {
-            if at < stripe.offset || at >= stripe.offset.saturating_add(per_device) {
-                continue;
-            }
-            let into = (at - stripe.offset) / limits::STRIPE_LEN * limits::STRIPE_LEN;
-            // Only single and DUP chunks are written, whose stripes hold the chunk in order.
-            let start = chunk.logical.end(into);
-            found.push(Extent { start, len: limits::STRIPE_LEN });
-        }
-    }
-    found
 }

@@ -209,7 +209,9 @@ impl Engine {
     /// The global reserve grows with the trees, and is never more than a small volume can spare.
     pub(crate) fn size_global_reserve(&self) {
         let account = self.space.account(SpaceKind::Metadata);
-        let reserve = (account.used / 8).clamp(4 << 20, 128 << 20).min(account.total / 4);
+        // What is in use in mixed groups is data, mostly.
+        let trees = if self.space.is_mixed() { account.used / 4 } else { account.used };
+        let reserve = (trees / 8).clamp(4 << 20, 128 << 20).min(account.total / 4);
         self.space.set_global_reserve(reserve);
     }
 }

@@ -44,6 +44,7 @@ impl Engine {
                     tracing::info!(flags = %group.flags(), %start, "empty chunk removed");
                     let running = Arc::clone(self.view.load().running());
                     running.removed.lock().push(Chunk::clone(&chunk));
+                    self.devices.lock().uncount_group(group.flags());
                 }
                 Err(error) => tracing::error!(%start, %error, "a group without a chunk"),
             }

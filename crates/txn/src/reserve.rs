@@ -209,7 +209,8 @@ impl Engine {
         };
         let need = self.need(items, bytes, account.used);
         let taken = self.frozen_left() + kept;
-        let free = account.free();
+        // What mixed groups have promised to data.
+        let free = account.free().saturating_sub(account.may_use);
         // Half way there the commit begins in the background, so that nobody has to wait for it.
         if 2 * need + taken > free && items > 1000 {
             self.commit_wanted.store(true, Ordering::Relaxed);
@@ -227,18 +228,12 @@ impl Engine {
     /// adds them as it needs them. Half of what the devices have left is given this way, and kept
     /// from data as long as it is promised.
     fn overcommit(&self, excess: u64) -> bool {
-        let copies = self.metadata_copies();
         let mut devices = self.devices.lock();
-        if excess > devices.unallocated() / copies / 2 {
+        if excess > devices.available(self.kind_flags(SpaceKind::Metadata)) / 2 {
             return false;
         }
-        devices.keep_for_metadata(excess * copies);
+        devices.keep_for_metadata(excess);
         true
-    }
-
-    fn metadata_copies(&self) -> u64 {
-        let groups = self.space.groups_of(SpaceKind::Metadata);
-        groups.last().map_or(1, |group| u64::from(group.flags().copies()))
     }
 
     /// Bytes of metadata that a commit of so much may allocate before it frees any.
@@ -264,11 +259,11 @@ impl Engine {
         self.check_writable()?;
         let mut committed = 0;
         loop {
-            if let Ok(reservation) = self.space.reserve_data(bytes) {
+            if let Some(reservation) = self.try_reserve_data(bytes) {
                 return Ok(reservation);
             }
             self.release_pinned();
-            if let Ok(reservation) = self.space.reserve_data(bytes) {
+            if let Some(reservation) = self.try_reserve_data(bytes) {
                 return Ok(reservation);
             }
             if self.add_chunk(SpaceKind::Data)? {
@@ -280,10 +275,17 @@ impl Engine {
             }
             committed += 1;
             self.commit()?;
-            self.wait_for_unpin(|| self.space.reserve_data(bytes).is_ok());
+            self.wait_for_unpin(|| self.try_reserve_data(bytes).is_some());
         }
         tracing::debug!(account = %self.space.account(SpaceKind::Data), bytes, "no data space");
         Err(Error::NoSpace("data"))
+    }
+
+    fn try_reserve_data(&self, bytes: u64) -> Option<buttress_space::DataReservation> {
+        let reservation = self.space.reserve_data(bytes).ok()?;
+        // In mixed groups data must leave what metadata was promised.
+        let fits = !self.space.is_mixed() || self.may_reserve(Cost::default(), Urgency::Normal);
+        fits.then_some(reservation)
     }
 
     fn commit_would_free_data(&self) -> bool {

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_format::BlockGroupFlags;
+use buttress_space::SpaceKind;
 
 use crate::Engine;
 
@@ -26,6 +27,8 @@ pub struct Usage {
     pub device_bytes: u64,
     /// Bytes of devices that no chunk takes.
     pub unallocated: u64,
+    /// Copies of each byte of new data.
+    pub data_copies: u32,
     /// Bytes that new data can still have: free in its groups, and in chunks to come.
     pub data_available: u64,
     /// Bytes that new metadata can still have.
@@ -96,19 +99,18 @@ impl Engine {
         let kinds: Vec<_> = kinds.into_values().collect();
         let devices = self.devices.lock();
         let unallocated = devices.unallocated();
-        let free_of = |kind: BlockGroupFlags| -> (u64, u64) {
+        let free_of = |kind: BlockGroupFlags| -> u64 {
             let mine = kinds.iter().filter(|k| k.flags.has(kind));
-            let free = mine.clone().map(|k| k.total - k.used.min(k.total)).sum();
-            let copies = mine.map(|k| k.flags.copies()).max().unwrap_or(1);
-            (free, u64::from(copies))
+            mine.map(|k| k.total - k.used.min(k.total)).sum()
         };
-        let (data_free, data_copies) = free_of(BlockGroupFlags::DATA);
-        let (meta_free, meta_copies) = free_of(BlockGroupFlags::METADATA);
+        let (data, metadata) =
+            (self.kind_flags(SpaceKind::Data), self.kind_flags(SpaceKind::Metadata));
         Usage {
             device_bytes: devices.total(),
             unallocated,
-            data_available: data_free + unallocated / data_copies,
-            metadata_available: meta_free + unallocated / meta_copies,
+            data_copies: devices.profile_of(data).flags().copies(),
+            data_available: free_of(data) + devices.available(data),
+            metadata_available: free_of(metadata) + devices.available(metadata),
             kinds,
         }
     }

@@ -29,6 +29,9 @@ pub(crate) fn obstacle(
     if sb.sectorsize != 4096 {
         return Ok(Some(format!("writing sectors of {} bytes is not supported", sb.sectorsize)));
     }
+    if sb.incompat.has(Incompat::MIXED_GROUPS) && sb.nodesize != sb.sectorsize {
+        return Ok(Some("writing mixed block groups needs nodes of one sector".into()));
+    }
     if sb.log_root.0 != 0 {
         return Ok(Some("it has an fsync log that was not replayed".into()));
     }
@@ -37,8 +40,8 @@ pub(crate) fn obstacle(
         return Ok(Some("its free-space tree is marked as not valid".into()));
     }
     for chunk in volume.chunks().iter() {
-        let profile = chunk.flags.profile();
-        if profile.0 != 0 && profile != BlockGroupFlags::DUP {
+        let parity = [BlockGroupFlags::RAID5, BlockGroupFlags::RAID6];
+        if parity.contains(&chunk.flags.profile()) {
             let name = chunk.flags.profile_name();
             return Ok(Some(format!("writing to {name} block groups is not supported")));
         }

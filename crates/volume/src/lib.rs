@@ -12,6 +12,7 @@ pub mod device;
 pub mod error;
 mod layout;
 mod open;
+pub mod place;
 mod read;
 pub mod stats;
 mod superblocks;

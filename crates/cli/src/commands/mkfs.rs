@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use buttress_block::{Device, FileDevice, OpenOptions, probe};
-use buttress_format::CsumType;
-use buttress_fs::make::{Copies, FEATURES, Features, MakeOptions, MakeReport};
+use buttress_format::{CsumType, Profile};
+use buttress_fs::make::{FEATURES, Features, MakeOptions, MakeReport, make_on};
 use buttress_fs::{Filesystem, MountOptions};
 use buttress_volume::Uuid;
 
@@ -19,7 +19,10 @@ pub(crate) struct Args {
     /// The image file (made, sparse, if it does not exist) or block device.
     #[arg(value_name = "IMG", required_unless_present = "list_features")]
     image: Option<PathBuf>,
-    /// Size of the volume, as 4G or 512M; the whole file or device unless given.
+    /// More image files or devices, for a volume over several.
+    #[arg(value_name = "MORE")]
+    more: Vec<PathBuf>,
+    /// Bytes to use of each device, as 4G or 512M; the whole file or device unless given.
     #[arg(long, short = 'b', alias = "byte-count", value_parser = size::parse)]
     size: Option<u64>,
     /// Name of the volume, up to 255 bytes.
@@ -28,15 +31,19 @@ pub(crate) struct Args {
     /// Checksum: crc32c, xxhash, sha256 or blake2.
     #[arg(long, alias = "checksum", default_value = "crc32c", value_parser = csum)]
     csum: CsumType,
-    /// Copies of metadata: dup or single.
-    #[arg(long, short, default_value = "dup", value_parser = copies)]
-    metadata: Copies,
-    /// Copies of data: single.
-    #[arg(long, short, default_value = "single", value_parser = copies)]
-    data: Copies,
-    /// Bytes of a tree node: 4k, 8k, 16k, 32k or 64k.
-    #[arg(long, short, default_value = "16384", value_parser = nodesize)]
-    nodesize: u32,
+    /// How metadata is spread: single, dup, raid0, raid1, raid1c3, raid1c4 or raid10; dup unless
+    /// given, raid1 on several devices, single when mixed.
+    #[arg(long, short, value_name = "PROFILE", value_parser = profile)]
+    metadata: Option<Profile>,
+    /// How data is spread, as for metadata; single unless given.
+    #[arg(long, short, value_name = "PROFILE", value_parser = profile)]
+    data: Option<Profile>,
+    /// Let data and metadata share block groups: for very small volumes.
+    #[arg(long, short = 'M')]
+    mixed: bool,
+    /// Bytes of a tree node: 4k, 8k, 16k, 32k or 64k; 16k unless given, 4k when mixed.
+    #[arg(long, short, value_parser = nodesize)]
+    nodesize: Option<u32>,
     /// Features to switch on, or off with ^ before the name; `list-all` lists them.
     #[arg(long, short = 'O', default_value = "")]
     features: String,
@@ -54,11 +61,20 @@ pub(crate) struct Args {
     list_features: bool,
 }
 
-/// Where the volume is made, and what must be undone if it fails.
-struct Place<'a> {
-    path: &'a Path,
-    /// The file did not exist before.
-    fresh: bool,
+/// Where the volume is made.
+struct Places<'a> {
+    paths: Vec<&'a Path>,
+    /// Files that did not exist before: they go again if making fails.
+    fresh: Vec<&'a Path>,
+}
+
+impl<'a> Places<'a> {
+    fn of(args: &'a Args) -> Self {
+        let paths: Vec<&Path> = args.image.iter().chain(&args.more).map(PathBuf::as_path).collect();
+        let is_new = |path: &&&Path| matches!(path.metadata(), Err(e) if e.kind() == std::io::ErrorKind::NotFound);
+        let fresh = paths.iter().filter(is_new).copied().collect();
+        Self { paths, fresh }
+    }
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
@@ -66,18 +82,18 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         list_features(ui)?;
         return Ok(Exit::Success);
     }
-    let image = args.image.as_deref().expect("clap demands it");
+    let places = Places::of(&args);
     let options = options(&args)?;
     let census = match &args.rootdir {
         Some(dir) => Some(survey(open_dir(dir)?, &|_| false)?),
         None => None,
     };
-    let fresh = matches!(image.metadata(), Err(e) if e.kind() == std::io::ErrorKind::NotFound);
-    let place = Place { path: image, fresh };
-    let made = make(&args, &place, options, census, ui);
-    if made.is_err() && fresh {
+    let made = make(&args, &places, options, census, ui);
+    if made.is_err() {
         // Half a volume in a file that was not there before helps nobody.
-        let _ = std::fs::remove_file(image);
+        for path in &places.fresh {
+            let _ = std::fs::remove_file(path);
+        }
     }
     made?;
     Ok(Exit::Success)
@@ -85,45 +101,59 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
 
 fn make(
     args: &Args,
-    place: &Place<'_>,
+    places: &Places<'_>,
     mut options: MakeOptions,
     census: Option<Census>,
     ui: &Ui,
 ) -> Result<()> {
-    let name = place.path.display().to_string();
-    if options.size.is_none() && place.fresh {
+    let first = places.paths[0];
+    let name = first.display().to_string();
+    if let (None, Some(fresh)) = (options.size, places.fresh.first()) {
         let Some(census) = census else {
-            let what = format!("{name}: does not exist; --size makes it, as in --size 4G");
+            let fresh = fresh.display();
+            let what = format!("{fresh}: does not exist; --size makes it, as in --size 4G");
             return Err(Failure::new(Exit::Usage, what));
         };
         options.size = Some(estimate(census));
     }
-    let device = open(place, options.size)?;
-    if !args.force
-        && let Some(found) = probe::identify(&*device).context(|| &name)?
-    {
-        let what = format!("{name}: holds {found}; --force overwrites it");
-        return Err(Failure::new(Exit::Refused, what));
+    let mut devices: Vec<Arc<dyn Device>> = Vec::new();
+    for path in &places.paths {
+        let device = open(path, options.size)?;
+        let name = || path.display().to_string();
+        if !args.force
+            && let Some(found) = probe::identify(&*device).context(name)?
+        {
+            let what = format!("{}: holds {found}; --force overwrites it", path.display());
+            return Err(Failure::new(Exit::Refused, what));
+        }
+        devices.push(device);
     }
-    let report = Filesystem::make(&*device, &options).context(|| &name)?;
+    let parts: Vec<&dyn Device> = devices.iter().map(|device| &**device).collect();
+    let report = make_on(&parts, &options).context(|| &name)?;
     if let (Some(dir), Some(census)) = (&args.rootdir, census) {
-        fill(device, dir, census, place.path, ui)?;
+        fill(devices, dir, census, first, ui)?;
     }
     print(&name, args, &report, ui)
 }
 
-fn open(place: &Place<'_>, size: Option<u64>) -> Result<Arc<dyn Device>> {
+fn open(path: &Path, size: Option<u64>) -> Result<Arc<dyn Device>> {
     let opened = match size {
-        Some(size) => FileDevice::create(place.path, size),
-        None => FileDevice::open(place.path, OpenOptions::WRITE),
+        Some(size) => FileDevice::create(path, size),
+        None => FileDevice::open(path, OpenOptions::WRITE),
     };
     Ok(Arc::new(opened.map_err(Failure::of_device)?))
 }
 
 /// Copies the folder in.
-fn fill(device: Arc<dyn Device>, dir: &Path, census: Census, image: &Path, ui: &Ui) -> Result<()> {
+fn fill(
+    devices: Vec<Arc<dyn Device>>,
+    dir: &Path,
+    census: Census,
+    image: &Path,
+    ui: &Ui,
+) -> Result<()> {
     let name = || image.display().to_string();
-    let fs = Filesystem::open(vec![device], MountOptions::default()).context(name)?;
+    let fs = Filesystem::open(devices, MountOptions::default()).context(name)?;
     let bar = ui.bytes_bar("filling", census.file_bytes);
     bar.tick();
     let keep = Keep { attributes: true, everything: true };
@@ -149,17 +179,14 @@ fn estimate(census: Census) -> u64 {
 fn options(args: &Args) -> Result<MakeOptions> {
     let features = Features::parse(&args.features)
         .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
-    if args.data == Copies::Dup {
-        let what = "--data dup: data in two copies is not supported yet; use single";
-        return Err(Failure::new(Exit::Usage, what));
-    }
     Ok(MakeOptions {
         size: args.size,
         label: args.label.clone().into_bytes(),
         csum: args.csum,
         metadata: args.metadata,
         data: args.data,
-        nodesize: args.nodesize,
+        mixed: args.mixed,
+        nodesize: nodesize_of(args),
         features,
         fsid: args.uuid.map(uuid::Uuid::into_bytes),
         ..MakeOptions::default()
@@ -174,23 +201,37 @@ fn print(name: &str, args: &Args, report: &MakeReport, ui: &Ui) -> Result<()> {
             "uuid": fsid.to_string(),
             "label": args.label,
             "size": report.size,
-            "nodesize": args.nodesize,
+            "nodesize": nodesize_of(args),
+            "devices": 1 + args.more.len(),
+            "data_profile": report.data.name(),
+            "metadata_profile": report.metadata.name(),
             "csum": args.csum.name(),
         }));
     }
-    let profile = if args.metadata == Copies::Dup { "DUP" } else { "single" };
-    let rows = [
+    let row = |profile: Profile, len| {
+        let profile = match profile.name() {
+            "single" => "single".to_owned(),
+            other => other.to_uppercase(),
+        };
+        format!("{profile:<16} {:>10}", size::human(len))
+    };
+    let mut rows = vec![
         ("Label:", if args.label.is_empty() { "(null)" } else { &args.label }.to_owned()),
         ("UUID:", fsid.to_string()),
-        ("Node size:", args.nodesize.to_string()),
+        ("Node size:", nodesize_of(args).to_string()),
         ("Sector size:", "4096".to_owned()),
         ("Filesystem size:", size::human(report.size)),
         ("Block group profiles:", String::new()),
-        ("  Data:", format!("{:<16} {:>10}", "single", size::human(report.data_len))),
-        ("  Metadata:", format!("{profile:<16} {:>10}", size::human(report.metadata_len))),
-        ("  System:", format!("{profile:<16} {:>10}", size::human(report.system_len))),
-        ("Checksum:", args.csum.name().to_owned()),
     ];
+    if args.mixed {
+        rows.push(("  Data+Metadata:", row(report.metadata, report.metadata_len)));
+    } else {
+        rows.push(("  Data:", row(report.data, report.data_len)));
+        rows.push(("  Metadata:", row(report.metadata, report.metadata_len)));
+    }
+    rows.push(("  System:", row(report.metadata, report.system_len)));
+    rows.push(("Checksum:", args.csum.name().to_owned()));
+    rows.push(("Number of devices:", (1 + args.more.len()).to_string()));
     for (what, value) in rows {
         ui.line(format!("{what:<22}{value}").trim_end())?;
     }
@@ -215,12 +256,17 @@ fn csum(text: &str) -> Result<CsumType, String> {
     })
 }
 
-fn copies(text: &str) -> Result<Copies, String> {
-    match text.to_ascii_lowercase().as_str() {
-        "single" => Ok(Copies::Single),
-        "dup" => Ok(Copies::Dup),
-        _ => Err("one of single, dup".to_owned()),
-    }
+fn profile(text: &str) -> Result<Profile, String> {
+    let written = |profile: &Profile| profile.spread().parity == 0;
+    Profile::parse(text).filter(written).ok_or_else(|| {
+        let known: Vec<_> =
+            Profile::ALL.iter().filter(|p| written(p)).map(|profile| profile.name()).collect();
+        format!("one of {}", known.join(", "))
+    })
+}
+
+fn nodesize_of(args: &Args) -> u32 {
+    args.nodesize.unwrap_or(if args.mixed { 4096 } else { 16384 })
 }
 
 fn nodesize(text: &str) -> Result<u32, String> {

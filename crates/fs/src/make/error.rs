@@ -1,5 +1,7 @@
 //! Why a volume could not be made.
 
+use buttress_format::Profile;
+
 /// The option that cannot be, or the device that failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -40,9 +42,36 @@ pub enum MakeError {
         /// The least that works.
         least: u64,
     },
-    /// A profile that a new volume cannot have here.
-    #[error("data in two copies on one device is not supported yet: use single")]
-    DataProfile,
+    /// A profile that is only read.
+    #[error(
+        "{profile} is not written: choose one of single, dup, raid0, raid1, raid1c3, raid1c4, raid10"
+    )]
+    Parity {
+        /// The one asked for.
+        profile: Profile,
+    },
+    /// A profile that needs more devices than were given.
+    #[error("{profile} needs at least {needs} devices, and {devices} were given")]
+    TooFewDevices {
+        /// The one asked for.
+        profile: Profile,
+        /// Devices that it needs.
+        needs: usize,
+        /// Devices given.
+        devices: usize,
+    },
+    /// Mixed block groups with one profile for data and another for metadata.
+    #[error("mixed block groups have one profile for data and metadata")]
+    MixedProfiles,
+    /// Linux reads mixed block groups with nodes of one sector alone.
+    #[error("mixed block groups need nodes of 4096 bytes, not of {found}")]
+    MixedNodesize {
+        /// The size that was asked for.
+        found: u32,
+    },
+    /// No device was given.
+    #[error("no device given")]
+    NoDevices,
     /// A feature that nobody knows, or that cannot be chosen when making a volume.
     #[error("unknown feature `{name}`; known: {known}")]
     UnknownFeature {

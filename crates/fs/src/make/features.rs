@@ -1,8 +1,8 @@
 //! The switches of the format that can be chosen when a volume is made.
 
-use buttress_format::{CompatRo, Incompat};
+use buttress_format::{BlockGroupFlags, CompatRo, Incompat};
 
-use super::MakeError;
+use super::{MakeError, MakeOptions};
 
 /// One switch, in the words of btrfs-progs.
 #[derive(Clone, Copy, Debug)]
@@ -101,11 +101,18 @@ impl Features {
     }
 
     /// The superblock's incompatible bits.
-    pub(super) fn incompat(self, nodesize: u32) -> Incompat {
+    pub(super) fn incompat(self, options: &MakeOptions, profiles: BlockGroupFlags) -> Incompat {
         let mut bits = Incompat::MIXED_BACKREF.0;
         // Linux sets this on its first mount when a node is larger than a page of 4 KiB.
-        if nodesize > 4096 {
+        if options.nodesize > 4096 {
             bits |= Incompat::BIG_METADATA.0;
+        }
+        if options.mixed {
+            bits |= Incompat::MIXED_GROUPS.0;
+        }
+        let raid1c34 = BlockGroupFlags::RAID1C3.0 | BlockGroupFlags::RAID1C4.0;
+        if profiles.0 & raid1c34 != 0 {
+            bits |= Incompat::RAID1C34.0;
         }
         if self.extref {
             bits |= Incompat::EXTENDED_IREF.0;

@@ -2,90 +2,176 @@
 //!
 //! # Invariants
 //!
-//! - **L1** No two stripes overlap, none begins below the first mebibyte, all end on the device.
+//! - **L1** No two stripes overlap, none begins below the first mebibyte, all end on their device.
 
-use buttress_format::limits::{DEVICE_RESERVED, STRIPE_LEN, SUPER_OFFSETS, SUPER_SIZE};
-use buttress_format::{BlockGroupFlags, Logical};
+use buttress_base::RangeSet;
+use buttress_format::limits::{DEVICE_RESERVED, SECTOR, STRIPE_LEN};
+use buttress_format::{BlockGroupFlags, Chunk, DeviceId, Logical, Profile, Stripe, TreeId};
+use buttress_volume::place::{self, Limits, Room};
 
-use super::{Copies, MakeError, MakeOptions};
+use super::{MakeError, MakeOptions};
 
 const MIB: u64 = 1024 * 1024;
 const GIB: u64 = 1024 * MIB;
 
-/// The three first chunks.
+/// The first chunks.
 pub(super) struct Layout {
-    /// Bytes of the device that the volume uses.
-    pub size: u64,
+    /// Bytes of each device that the volume uses, in the order of their numbers.
+    pub sizes: Vec<u64>,
     pub system: Placed,
+    /// Where the trees are; with data among them, in a mixed volume.
     pub metadata: Placed,
-    pub data: Placed,
+    /// None in a mixed volume.
+    pub data: Option<Placed>,
 }
 
-/// A chunk and where its copies begin on the device.
+/// A chunk and how much of each device it takes.
 pub(super) struct Placed {
-    pub flags: BlockGroupFlags,
-    pub logical: Logical,
-    pub len: u64,
-    pub stripes: Vec<u64>,
+    pub chunk: Chunk,
+    pub stripe_bytes: u64,
+}
+
+/// The profiles of a new volume: what was asked for, else what its devices allow.
+pub(super) struct Profiles {
+    pub metadata: Profile,
+    pub data: Profile,
+}
+
+impl Profiles {
+    pub(super) fn of(options: &MakeOptions, devices: usize) -> Result<Self, MakeError> {
+        let usual = match (options.mixed, devices) {
+            (true, _) => Profile::Single,
+            (false, 1) => Profile::Dup,
+            (false, _) => Profile::Raid1,
+        };
+        let (metadata, data) = if options.mixed {
+            let either = options.metadata.or(options.data).unwrap_or(usual);
+            (either, options.data.unwrap_or(either))
+        } else {
+            (options.metadata.unwrap_or(usual), options.data.unwrap_or(Profile::Single))
+        };
+        if options.mixed && metadata != data {
+            return Err(MakeError::MixedProfiles);
+        }
+        for profile in [metadata, data] {
+            let spread = profile.spread();
+            if spread.parity > 0 {
+                return Err(MakeError::Parity { profile });
+            }
+            if spread.least > devices {
+                return Err(MakeError::TooFewDevices { profile, needs: spread.least, devices });
+            }
+        }
+        Ok(Self { metadata, data })
+    }
 }
 
 impl Layout {
-    /// Places the chunks on a volume of `size` bytes.
-    pub(super) fn plan(size: u64, options: &MakeOptions) -> Result<Self, MakeError> {
-        if options.data != Copies::Single {
-            return Err(MakeError::DataProfile);
-        }
-        let (system_len, metadata_len, data_len) = lengths(size);
-        let copies = match options.metadata {
-            Copies::Single => 1,
-            Copies::Dup => 2,
+    /// Places the chunks on devices of these sizes, which have these identifiers.
+    pub(super) fn plan(
+        sizes: &[u64],
+        uuids: &[[u8; 16]],
+        options: &MakeOptions,
+    ) -> Result<Self, MakeError> {
+        let profiles = Profiles::of(options, sizes.len())?;
+        let smallest = sizes.iter().copied().min().unwrap_or(0);
+        let (system_len, metadata_len, data_len) = lengths(smallest);
+        let mut planner = Planner::new(sizes, uuids);
+        let kinds = (BlockGroupFlags::SYSTEM, BlockGroupFlags::METADATA, BlockGroupFlags::DATA);
+        let least = planner.least(&profiles, smallest, options.mixed);
+        let mut place = |kind, profile, len| {
+            planner.place(kind, profile, len).ok_or(MakeError::TooSmall { size: smallest, least })
         };
-        let least = DEVICE_RESERVED + copies * (system_len + metadata_len) + data_len;
-        if size < least {
-            return Err(MakeError::TooSmall { size, least });
-        }
-        let mut physical = DEVICE_RESERVED;
-        let mut place = |len: u64, copies: u64| {
-            (0..copies)
-                .map(|_| {
-                    let at = physical;
-                    physical += len;
-                    at
-                })
-                .collect::<Vec<_>>()
+        let system = place(kinds.0, profiles.metadata, system_len)?;
+        let (mut metadata, data) = if options.mixed {
+            (place(kinds.1.with(kinds.2), profiles.metadata, metadata_len)?, None)
+        } else {
+            let data = place(kinds.2, profiles.data, data_len)?;
+            (place(kinds.1, profiles.metadata, metadata_len)?, Some(data))
         };
-        let dup = if copies == 2 { BlockGroupFlags::DUP.0 } else { 0 };
-        let system = Placed {
-            flags: BlockGroupFlags(BlockGroupFlags::SYSTEM.0 | dup),
-            logical: Logical(DEVICE_RESERVED),
-            len: system_len,
-            stripes: place(system_len, copies),
-        };
-        let data_stripes = place(data_len, 1);
-        let metadata = Placed {
-            flags: BlockGroupFlags(BlockGroupFlags::METADATA.0 | dup),
-            logical: Logical(system.logical.0 + system.len),
-            len: metadata_len,
-            stripes: place(metadata_len, copies),
-        };
-        let data = Placed {
-            flags: BlockGroupFlags::DATA,
-            logical: Logical(metadata.logical.0 + metadata.len),
-            len: data_len,
-            stripes: data_stripes,
-        };
-        assert!(physical == least, "L1: stripes lie end to end");
-        Ok(Self { size, system, metadata, data })
+        metadata.chunk.logical = Logical(system.chunk.logical.0 + system.chunk.len);
+        let data = data.map(|mut data| {
+            data.chunk.logical = Logical(metadata.chunk.logical.0 + metadata.chunk.len);
+            data
+        });
+        Ok(Self { sizes: sizes.to_vec(), system, metadata, data })
     }
 
     /// The chunks in logical order.
-    pub(super) fn chunks(&self) -> [&Placed; 3] {
-        [&self.system, &self.metadata, &self.data]
+    pub(super) fn chunks(&self) -> Vec<&Placed> {
+        [&self.system, &self.metadata].into_iter().chain(&self.data).collect()
     }
 
-    /// Bytes of the device that chunks take, all copies counted.
-    pub(super) fn device_bytes(&self) -> u64 {
-        self.chunks().iter().map(|chunk| chunk.len * chunk.stripes.len() as u64).sum()
+    /// Bytes of a device that chunks take.
+    pub(super) fn device_bytes(&self, device: DeviceId) -> u64 {
+        let on_it = |placed: &&Placed| {
+            let stripes = placed.chunk.stripes.iter();
+            stripes.filter(|stripe| stripe.device == device).count() as u64 * placed.stripe_bytes
+        };
+        self.chunks().iter().map(on_it).sum()
+    }
+}
+
+/// Gives out the devices from their fronts.
+struct Planner<'a> {
+    free: Vec<RangeSet>,
+    uuids: &'a [[u8; 16]],
+}
+
+impl<'a> Planner<'a> {
+    fn new(sizes: &[u64], uuids: &'a [[u8; 16]]) -> Self {
+        let whole = |size: &u64| {
+            let mut free = RangeSet::new();
+            if *size > DEVICE_RESERVED {
+                free.insert(DEVICE_RESERVED..*size);
+            }
+            free
+        };
+        Self { free: sizes.iter().map(whole).collect(), uuids }
+    }
+
+    /// A chunk with stripes of `len` bytes; of less where the profile spreads it over many devices
+    /// and it holds trees, which are small. `None` when it does not fit.
+    fn place(&mut self, kind: BlockGroupFlags, profile: Profile, len: u64) -> Option<Placed> {
+        let chunk_max = if kind.has(BlockGroupFlags::DATA) { u64::MAX / 2 } else { len };
+        let rooms: Vec<Room<'_>> = (1..)
+            .map(DeviceId)
+            .zip(&self.free)
+            .map(|(device, free)| Room { device, free })
+            .collect();
+        let limits = Limits { stripe: len, chunk: chunk_max };
+        let places = place::place(profile, &rooms, limits)?;
+        if places.len < len.min(chunk_max) {
+            return None;
+        }
+        let mut stripes = Vec::with_capacity(places.stripes.len());
+        for (device, offset) in places.stripes {
+            let index = device.0 as usize - 1;
+            self.free[index].remove(offset..offset + places.stripe_bytes);
+            stripes.push(Stripe { device, offset, dev_uuid: self.uuids[index] });
+        }
+        let unit = u32::try_from(STRIPE_LEN).expect("64 KiB");
+        let chunk = Chunk {
+            logical: Logical(DEVICE_RESERVED),
+            len: places.len,
+            owner: TreeId::EXTENT.0,
+            stripe_len: STRIPE_LEN,
+            flags: kind.with(profile.flags()),
+            io_align: unit,
+            io_width: unit,
+            sector_size: SECTOR,
+            sub_stripes: profile.sub_stripes(),
+            stripes,
+        };
+        Some(Placed { chunk, stripe_bytes: places.stripe_bytes })
+    }
+
+    /// Bytes of the smallest device that would be enough, on one device exactly.
+    fn least(&self, profiles: &Profiles, smallest: u64, mixed: bool) -> u64 {
+        let (system, metadata, data) = lengths(smallest);
+        let (trees, files) = (profiles.metadata.spread(), profiles.data.spread());
+        let data = if mixed { 0 } else { data * files.per_device as u64 };
+        DEVICE_RESERVED + (system + metadata) * trees.per_device as u64 + data
     }
 }
 
@@ -96,7 +182,7 @@ fn lengths(size: u64) -> (u64, u64, u64) {
         return (4 * MIB, 8 * MIB, 8 * MIB);
     }
     let most = if size > 50 * GIB { GIB } else { 256 * MIB };
-    let tenth = size / 20 / STRIPE_LEN * STRIPE_LEN;
+    let tenth = size / 20 / MIB * MIB;
     (8 * MIB, tenth.clamp(32 * MIB, most), 8 * MIB)
 }
 
@@ -104,25 +190,35 @@ impl Placed {
     /// Hands out `count` addresses of nodes from the front, none over a superblock (K2).
     pub(super) fn node_addresses(&self, nodesize: u32, count: usize) -> Vec<Logical> {
         let nodesize = u64::from(nodesize);
-        let addresses: Vec<Logical> = (0..self.len / nodesize)
-            .map(|index| index * nodesize)
-            .filter(|&within| !self.covers_superblock(within, nodesize))
-            .map(|within| Logical(self.logical.0 + within))
+        let start = self.chunk.logical;
+        let taken = self.chunk.superblock_stripes();
+        let addresses: Vec<Logical> = (0..self.chunk.len / nodesize)
+            .map(|index| start.end(index * nodesize))
+            .filter(|at| {
+                let node = buttress_format::Extent::new(*at, nodesize);
+                !taken.iter().any(|stripe| stripe.overlaps(&node))
+            })
             .take(count)
             .collect();
         assert!(addresses.len() == count, "K1: the first chunk holds the first nodes");
         addresses
     }
 
-    /// Whether a copy of the `len` bytes at `within` touches a stripe that holds a superblock.
-    fn covers_superblock(&self, within: u64, len: u64) -> bool {
-        self.stripes.iter().any(|stripe| {
-            let start = stripe + within;
-            SUPER_OFFSETS.iter().any(|&offset| {
-                let stripe_start = offset / STRIPE_LEN * STRIPE_LEN;
-                let stripe_end = stripe_start + STRIPE_LEN.max(SUPER_SIZE as u64);
-                start < stripe_end && stripe_start < start + len
-            })
-        })
+    /// Every place of the node at an address: device and byte. A node lies within one unit.
+    pub(super) fn places(&self, at: Logical) -> Vec<(DeviceId, u64)> {
+        let within = at.distance(self.chunk.logical);
+        let profile = Profile::of(self.chunk.flags).expect("a profile that was chosen");
+        let (stripes, offset) = match profile {
+            Profile::Raid0 | Profile::Raid10 => {
+                let columns = self.chunk.data_stripes();
+                let copies = profile.spread().copies;
+                let unit = within / STRIPE_LEN;
+                let first = (unit % columns) as usize * copies;
+                let stripes = &self.chunk.stripes[first..first + copies];
+                (stripes, unit / columns * STRIPE_LEN + within % STRIPE_LEN)
+            }
+            _ => (&self.chunk.stripes[..], within),
+        };
+        stripes.iter().map(|stripe| (stripe.device, stripe.offset + offset)).collect()
     }
 }

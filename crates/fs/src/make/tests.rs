@@ -56,10 +56,10 @@ fn nodes_give_way_to_superblocks() {
     // The second metadata copy begins at 64 MiB for this size.
     let size = 780 << 20;
     let options = MakeOptions::default();
-    let layout = Layout::plan(size, &options).expect("layout");
-    assert_eq!(layout.metadata.stripes[1], 64 << 20);
+    let layout = Layout::plan(&[size], &[[0; 16]], &options).expect("layout");
+    assert_eq!(layout.metadata.chunk.stripes[1].offset, 64 << 20);
     let first = layout.metadata.node_addresses(options.nodesize, 1)[0];
-    assert_eq!(first.0, layout.metadata.logical.0 + limits::STRIPE_LEN);
+    assert_eq!(first.0, layout.metadata.chunk.logical.0 + limits::STRIPE_LEN);
     let (device, _) = made(size, &options);
     superblock(&device, 64 << 20);
 }
@@ -87,7 +87,7 @@ fn refusals_touch_nothing() {
     let refused = [
         (1 << 20, MakeOptions::default()),
         (1 << 30, MakeOptions { nodesize: 12345, ..MakeOptions::default() }),
-        (1 << 30, MakeOptions { data: Copies::Dup, ..MakeOptions::default() }),
+        (1 << 30, MakeOptions { data: Some(Profile::Raid1), ..MakeOptions::default() }),
         (1 << 30, MakeOptions { size: Some(2 << 30), ..MakeOptions::default() }),
         (1 << 30, MakeOptions { label: vec![b'x'; 256], ..MakeOptions::default() }),
     ];

@@ -6,9 +6,9 @@
 //!   nodes; it only grows, so counting again until nothing changes ends.
 
 use buttress_format::{
-    BackRef, BlockGroupItem, Chunk, DevExtent, DeviceId, DeviceItem, DirEntry, ExtentFlags,
-    ExtentItem, FileKind, FreeSpaceInfo, Generation, Ino, InodeItem, InodeRef, InodeRefs, Key,
-    Kind, Logical, RootItem, Stripe, Timespec, TreeId, UuidItem, ids, limits, name_hash,
+    BackRef, BlockGroupItem, DevExtent, DeviceId, DeviceItem, DirEntry, ExtentFlags, ExtentItem,
+    FileKind, FreeSpaceInfo, Generation, Ino, InodeItem, InodeRef, InodeRefs, Key, Kind, Logical,
+    RootItem, Timespec, TreeId, UuidItem, ids, limits, name_hash,
 };
 
 use super::layout::{Layout, Placed};
@@ -20,8 +20,6 @@ const ROUNDS_MAX: u32 = 16;
 
 /// Directory that holds the name of the default subvolume.
 pub(super) const ROOT_DIR: u64 = TreeId::ROOT_DIR.0;
-/// The only device of a new volume.
-pub(super) const DEVICE: DeviceId = DeviceId(1);
 
 /// One tree, ready to be encoded.
 pub(super) struct Tree {
@@ -133,16 +131,15 @@ impl Builder<'_> {
     }
 
     fn chunk_tree(&self) -> Vec<Item> {
-        let device = device_item(self.layout, self.identity);
-        let mut items = vec![Item {
-            key: Key::new(ids::DEV_ITEMS, Kind::DEV_ITEM, DEVICE.0),
-            data: device.to_bytes(),
-        }];
+        let mut items: Vec<Item> = (0..self.layout.sizes.len())
+            .map(|index| device_item(self.layout, self.identity, index))
+            .map(|device| Item {
+                key: Key::new(ids::DEV_ITEMS, Kind::DEV_ITEM, device.devid.0),
+                data: device.to_bytes(),
+            })
+            .collect();
         for placed in self.layout.chunks() {
-            items.push(Item {
-                key: chunk_key(placed),
-                data: chunk(placed, self.identity).to_bytes(),
-            });
+            items.push(Item { key: chunk_key(placed), data: placed.chunk.to_bytes() });
         }
         items
     }
@@ -150,16 +147,16 @@ impl Builder<'_> {
     fn device_tree(&self) -> Vec<Item> {
         let mut items = Vec::new();
         for placed in self.layout.chunks() {
-            for &stripe in &placed.stripes {
+            for stripe in &placed.chunk.stripes {
                 let extent = DevExtent {
                     chunk_tree: TreeId::CHUNK.0,
                     chunk_objectid: ids::FIRST_CHUNK_TREE,
-                    chunk_offset: placed.logical,
-                    length: placed.len,
+                    chunk_offset: placed.chunk.logical,
+                    length: placed.stripe_bytes,
                     chunk_tree_uuid: self.identity.chunk_tree_uuid,
                 };
                 items.push(Item {
-                    key: Key::new(DEVICE.0, Kind::DEV_EXTENT, stripe),
+                    key: Key::new(stripe.device.0, Kind::DEV_EXTENT, stripe.offset),
                     data: extent.to_bytes(),
                 });
             }
@@ -247,10 +244,10 @@ impl Builder<'_> {
             let item = BlockGroupItem {
                 used: self.used(placed).iter().map(|(start, end)| end - start).sum(),
                 chunk_objectid: ids::FIRST_CHUNK_TREE,
-                flags: placed.flags,
+                flags: placed.chunk.flags,
             };
             Item {
-                key: Key::new(placed.logical.0, Kind::BLOCK_GROUP_ITEM, placed.len),
+                key: Key::new(placed.chunk.logical.0, Kind::BLOCK_GROUP_ITEM, placed.chunk.len),
                 data: item.to_bytes(),
             }
         });
@@ -262,20 +259,20 @@ impl Builder<'_> {
         let mut items = Vec::new();
         for placed in self.layout.chunks() {
             let mut free = Vec::new();
-            let mut from = placed.logical.0;
+            let mut from = placed.chunk.logical.0;
             for (start, end) in self.used(placed) {
                 if from < start {
                     free.push((from, start - from));
                 }
                 from = end;
             }
-            let end = placed.logical.0 + placed.len;
+            let end = placed.chunk.logical.0 + placed.chunk.len;
             if from < end {
                 free.push((from, end - from));
             }
             let extent_count = u32::try_from(free.len()).expect("a few nodes leave a few gaps");
             items.push(Item {
-                key: Key::new(placed.logical.0, Kind::FREE_SPACE_INFO, placed.len),
+                key: Key::new(placed.chunk.logical.0, Kind::FREE_SPACE_INFO, placed.chunk.len),
                 data: FreeSpaceInfo { extent_count, flags: 0 }.to_bytes(),
             });
             items.extend(free.into_iter().map(|(start, len)| Item {
@@ -293,7 +290,9 @@ impl Builder<'_> {
             .trees
             .iter()
             .flat_map(|tree| tree.addresses.iter().map(|address| address.0))
-            .filter(|start| (placed.logical.0..placed.logical.0 + placed.len).contains(start))
+            .filter(|start| {
+                (placed.chunk.logical.0..placed.chunk.logical.0 + placed.chunk.len).contains(start)
+            })
             .collect();
         starts.sort_unstable();
         let mut joined: Vec<(u64, u64)> = Vec::new();
@@ -381,40 +380,20 @@ fn uuid_item(identity: &Identity) -> Item {
 
 /// Key of a chunk's item, in the chunk tree and in the superblock.
 pub(super) fn chunk_key(placed: &Placed) -> Key {
-    Key::new(ids::FIRST_CHUNK_TREE, Kind::CHUNK_ITEM, placed.logical.0)
+    Key::new(ids::FIRST_CHUNK_TREE, Kind::CHUNK_ITEM, placed.chunk.logical.0)
 }
 
-/// A chunk as the chunk tree and the superblock record it.
-pub(super) fn chunk(placed: &Placed, identity: &Identity) -> Chunk {
-    let stripe_len = u32::try_from(limits::STRIPE_LEN).expect("64 KiB");
-    Chunk {
-        logical: placed.logical,
-        len: placed.len,
-        owner: TreeId::EXTENT.0,
-        stripe_len: limits::STRIPE_LEN,
-        flags: placed.flags,
-        io_align: stripe_len,
-        io_width: stripe_len,
-        sector_size: limits::SECTOR,
-        sub_stripes: 1,
-        stripes: placed
-            .stripes
-            .iter()
-            .map(|&offset| Stripe { device: DEVICE, offset, dev_uuid: identity.device_uuid })
-            .collect(),
-    }
-}
-
-/// The device as the chunk tree and the superblock record it.
-pub(super) fn device_item(layout: &Layout, identity: &Identity) -> DeviceItem {
+/// A device as the chunk tree and its superblock record it; the first has number 1.
+pub(super) fn device_item(layout: &Layout, identity: &Identity, index: usize) -> DeviceItem {
+    let devid = DeviceId(index as u64 + 1);
     DeviceItem {
-        devid: DEVICE,
-        total_bytes: layout.size,
-        bytes_used: layout.device_bytes(),
+        devid,
+        total_bytes: layout.sizes[index],
+        bytes_used: layout.device_bytes(devid),
         io_align: limits::SECTOR,
         io_width: limits::SECTOR,
         sector_size: limits::SECTOR,
-        uuid: identity.device_uuid,
+        uuid: identity.device_uuids[index],
         fsid: identity.fsid,
         ..DeviceItem::default()
     }

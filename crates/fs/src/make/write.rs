@@ -2,7 +2,7 @@
 
 use buttress_block::Device;
 use buttress_format::limits::{DEVICE_RESERVED, SECTOR, SUPER_OFFSETS, SUPER_SIZE};
-use buttress_format::{Logical, RootBackup, Superblock, TreeId};
+use buttress_format::{BlockGroupFlags, Logical, RootBackup, Superblock, TreeId};
 
 use super::layout::Layout;
 use super::nodes::{Stamp, encode};
@@ -31,8 +31,7 @@ pub(super) fn wipe(device: &dyn Device, size: u64) -> Result<(), MakeError> {
 
 /// Writes nodes, then superblocks; returns the bytes in use.
 pub(super) fn volume(
-    device: &dyn Device,
-    size: u64,
+    devices: &[&dyn Device],
     layout: &Layout,
     identity: &Identity,
     options: &MakeOptions,
@@ -44,22 +43,32 @@ pub(super) fn volume(
         let stamp = Stamp { identity, csum: options.csum, nodesize, owner: tree.id };
         for (bytenr, node) in encode(&stamp, &tree.items, &tree.shape, &tree.addresses) {
             bytes_used += u64::from(nodesize);
-            let chunk = if tree.id == TreeId::CHUNK { &layout.system } else { &layout.metadata };
-            for stripe in &chunk.stripes {
-                device.write_at(stripe + (bytenr.0 - chunk.logical.0), &node)?;
+            let placed = if tree.id == TreeId::CHUNK { &layout.system } else { &layout.metadata };
+            for (device, offset) in placed.places(bytenr) {
+                devices[device.0 as usize - 1].write_at(offset, &node)?;
             }
         }
     }
-    device.flush()?;
-    let superblock = superblock(size, bytes_used, layout, identity, options, trees);
-    // The first copy last: it is the one that everybody looks at.
-    let mut offsets: Vec<u64> = super_offsets(size).collect();
-    offsets.reverse();
-    for offset in offsets {
-        device.write_at(offset, &superblock.to_bytes(offset))?;
+    flush(devices)?;
+    let superblock = superblock(bytes_used, layout, identity, options, trees);
+    // The first copies last: they are the ones that everybody looks at.
+    for first in [false, true] {
+        for (index, device) in devices.iter().enumerate() {
+            let mut own = superblock.clone();
+            own.dev_item = trees::device_item(layout, identity, index);
+            for offset in super_offsets(layout.sizes[index]) {
+                if (offset == SUPER_OFFSETS[0]) == first {
+                    device.write_at(offset, &own.to_bytes(offset))?;
+                }
+            }
+        }
+        flush(devices)?;
     }
-    device.flush()?;
     Ok(bytes_used)
+}
+
+fn flush(devices: &[&dyn Device]) -> Result<(), MakeError> {
+    devices.iter().try_for_each(|device| Ok(device.flush()?))
 }
 
 /// Places of the superblock copies that fit on `size` bytes.
@@ -68,7 +77,6 @@ fn super_offsets(size: u64) -> impl Iterator<Item = u64> {
 }
 
 fn superblock(
-    size: u64,
     bytes_used: u64,
     layout: &Layout,
     identity: &Identity,
@@ -77,6 +85,10 @@ fn superblock(
 ) -> Superblock {
     let tree =
         |id: TreeId| trees.iter().find(|tree| tree.id == id).expect("every volume has this tree");
+    let size = layout.sizes.iter().sum();
+    let profiles = layout.chunks().into_iter().map(|placed| placed.chunk.flags.0);
+    let profiles = BlockGroupFlags(profiles.fold(0, |all, flags| all | flags));
+    let devices = layout.sizes.len() as u64;
     let (root, chunk_root) = (tree(TreeId::ROOT), tree(TreeId::CHUNK));
     let mut label = [0_u8; 256];
     label[..options.label.len()].copy_from_slice(&options.label);
@@ -93,30 +105,27 @@ fn superblock(
         total_bytes: size,
         bytes_used,
         root_dir_objectid: ROOT_DIR,
-        num_devices: 1,
+        num_devices: devices,
         sectorsize: SECTOR,
         nodesize: options.nodesize,
         stripesize: SECTOR,
         chunk_root_generation: FIRST,
         compat: 0,
         compat_ro: options.features.compat_ro(),
-        incompat: options.features.incompat(options.nodesize),
+        incompat: options.features.incompat(options, profiles),
         root_level: root.shape.level(),
         chunk_root_level: chunk_root.shape.level(),
         log_root_level: 0,
-        dev_item: trees::device_item(layout, identity),
+        dev_item: trees::device_item(layout, identity, 0),
         label,
         // No v1 space cache to trust; the UUID tree is right as of this generation.
         cache_generation: 0,
         uuid_tree_generation: FIRST.0,
         metadata_uuid: [0; 16],
         nr_global_roots: 0,
-        sys_chunks: vec![(
-            trees::chunk_key(&layout.system),
-            trees::chunk(&layout.system, identity),
-        )],
+        sys_chunks: vec![(trees::chunk_key(&layout.system), layout.system.chunk.clone())],
         backups: [
-            backup(size, bytes_used, &tree),
+            backup(size, bytes_used, devices, &tree),
             RootBackup::default(),
             RootBackup::default(),
             RootBackup::default(),
@@ -125,7 +134,12 @@ fn superblock(
 }
 
 /// The roots once more, for recovery tools.
-fn backup<'a>(size: u64, bytes_used: u64, tree: &impl Fn(TreeId) -> &'a Tree) -> RootBackup {
+fn backup<'a>(
+    size: u64,
+    bytes_used: u64,
+    num_devices: u64,
+    tree: &impl Fn(TreeId) -> &'a Tree,
+) -> RootBackup {
     let [root, chunk, extent, fs, dev, csum] =
         [TreeId::ROOT, TreeId::CHUNK, TreeId::EXTENT, TreeId::FS, TreeId::DEV, TreeId::CSUM]
             .map(tree);
@@ -144,7 +158,7 @@ fn backup<'a>(size: u64, bytes_used: u64, tree: &impl Fn(TreeId) -> &'a Tree) ->
         csum_root_gen: FIRST,
         total_bytes: size,
         bytes_used,
-        num_devices: 1,
+        num_devices,
         tree_root_level: root.shape.level(),
         chunk_root_level: chunk.shape.level(),
         extent_root_level: extent.shape.level(),

@@ -386,12 +386,8 @@ impl Settle<'_> {
         }
         self.removed.extend(removed);
         for (id, delta) in &self.device_delta {
-            let device = self
-                .engine
-                .volume
-                .device(buttress_format::DeviceId(*id))
-                .ok_or_else(|| Error::Malformed(format!("device {id} is missing")))?;
-            let mut item: DeviceItem = device.current_item();
+            let device = buttress_format::DeviceId(*id);
+            let mut item: DeviceItem = self.engine.devices.lock().item(device)?;
             item.bytes_used = item.bytes_used.saturating_add_signed(*delta);
             let key = Key::new(ids::DEV_ITEMS, Kind::DEV_ITEM, *id);
             chunk_items.insert(key, Some(item.to_bytes().into()));
@@ -448,11 +444,11 @@ impl Settle<'_> {
     fn finish(self, state: &CommitState, rounds: u64) -> Result<Settled> {
         let engine = self.engine;
         for (id, delta) in &self.device_delta {
-            if let Some(device) = engine.volume.device(buttress_format::DeviceId(*id)) {
-                let mut item = device.current_item();
-                item.bytes_used = item.bytes_used.saturating_add_signed(*delta);
-                engine.volume.update_device(item);
-            }
+            let mut devices = engine.devices.lock();
+            let mut item = devices.item(buttress_format::DeviceId(*id))?;
+            item.bytes_used = item.bytes_used.saturating_add_signed(*delta);
+            devices.set_item(item);
+            engine.volume.update_device(item);
         }
         let height = self.roots.iter().map(|(_, root)| root.level).max().unwrap_or(0);
         engine.height.fetch_max(height, std::sync::atomic::Ordering::Relaxed);

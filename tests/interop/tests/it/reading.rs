@@ -145,47 +145,41 @@ rows! {
     /// Two copies of everything on one device.
     dup: Row { mkfs: &["-m", "dup", "-d", "dup"], ..Row::default() };
     /// Data and metadata in the same block groups.
-    mixed_groups: Row { mkfs: &["--mixed", "-n", "4k"], writing: Writing::Either, ..Row::default() };
+    mixed_groups: Row { mkfs: &["--mixed", "-n", "4k"], ..Row::default() };
     /// RAID0 over three devices.
     raid0: Row {
         devices: 3,
         mkfs: &["-m", "raid0", "-d", "raid0"],
-        writing: Writing::Either,
         ..Row::default()
     };
     /// RAID1 over two devices.
     raid1: Row {
         devices: 2,
         mkfs: &["-m", "raid1", "-d", "raid1"],
-        writing: Writing::Either,
         ..Row::default()
     };
     /// Three copies over three devices.
     raid1c3: Row {
         devices: 3,
         mkfs: &["-m", "raid1c3", "-d", "raid1c3"],
-        writing: Writing::Either,
         ..Row::default()
     };
     /// Four copies over four devices.
     raid1c4: Row {
         devices: 4,
         mkfs: &["-m", "raid1c4", "-d", "raid1c4"],
-        writing: Writing::Either,
         ..Row::default()
     };
     /// RAID10 over four devices.
     raid10: Row {
         devices: 4,
         mkfs: &["-m", "raid10", "-d", "raid10"],
-        writing: Writing::Either,
         ..Row::default()
     };
     /// What several devices get by default.
     raid1_of_single: Row {
         devices: 2,
         mkfs: &["-m", "raid1", "-d", "single"],
-        writing: Writing::Either,
         ..Row::default()
     };
 

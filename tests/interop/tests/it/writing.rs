@@ -1,8 +1,8 @@
 //! What we write, judged by Linux: its checker, its kernel, its scrub and its balance.
 
-use buttress_block::FileDevice;
-use buttress_format::CsumType;
-use buttress_fs::make::{Copies, Features, make};
+use buttress_block::{Device, FileDevice};
+use buttress_format::{CsumType, Profile};
+use buttress_fs::make::{Features, make_on};
 use buttress_fs::{Filesystem, MakeOptions};
 use buttress_interop::linux::{Images, has_linux_btrfs, has_program};
 use buttress_interop::manifest::{Depth, Manifest};
@@ -14,6 +14,7 @@ use crate::open::{close, manifest, open_with};
 const ROUNDS: u64 = 3;
 
 struct Row {
+    devices: usize,
     mib: u64,
     options: MakeOptions,
     mount: &'static str,
@@ -24,7 +25,8 @@ struct Row {
 impl Default for Row {
     fn default() -> Self {
         let options = MakeOptions { seed: Some(1), ..MakeOptions::default() };
-        Self { mib: 512, options, mount: "", ours: "rw,noatime", scale: Scale::default() }
+        let scale = Scale::default();
+        Self { devices: 1, mib: 512, options, mount: "", ours: "rw,noatime", scale }
     }
 }
 
@@ -39,6 +41,15 @@ impl Row {
         Self { ours, mount, ..Self::default() }
     }
 
+    /// Data and metadata spread alike.
+    fn profile(profile: Profile, devices: usize) -> Self {
+        let row = Self::with(|options| {
+            options.metadata = Some(profile);
+            options.data = Some(profile);
+        });
+        Self { devices, ..row }
+    }
+
     fn features(list: &str) -> Self {
         Self::with(|options| options.features = Features::parse(list).expect("known features"))
     }
@@ -50,10 +61,12 @@ impl Row {
         if !has_linux_btrfs() && !has_program("btrfs") {
             return;
         }
-        let images = Images::new(1, self.mib << 20);
-        let device = FileDevice::create(images.path(), self.mib << 20).expect("the image opens");
-        make(&device, &self.options).expect("a new volume");
-        drop(device);
+        let images = Images::new(self.devices, self.mib << 20);
+        let create = |path| FileDevice::create(path, self.mib << 20).expect("the image opens");
+        let devices: Vec<_> = images.paths().iter().map(|path| create(path)).collect();
+        let parts: Vec<_> = devices.iter().map(|device| device as &dyn Device).collect();
+        make_on(&parts, &self.options).expect("a new volume");
+        drop(devices);
         images.check();
 
         let mut ours = written(&images, self.ours, |library| fill(library, &self.scale));
@@ -126,7 +139,35 @@ rows! {
     /// Large nodes.
     nodes_of_64k: Row::with(|options| options.nodesize = 65536);
     /// One copy of the trees.
-    single: Row::with(|options| options.metadata = Copies::Single);
+    single: Row::with(|options| options.metadata = Some(Profile::Single));
+    /// Data twice on its only device, too.
+    dup: Row::profile(Profile::Dup, 1);
+    /// Everything in one copy, over two devices.
+    single_on_two: Row::profile(Profile::Single, 2);
+    /// Stripes over three devices.
+    raid0: Row::profile(Profile::Raid0, 3);
+    /// Two copies on two of three devices.
+    raid1: Row::profile(Profile::Raid1, 3);
+    /// Three copies.
+    raid1c3: Row::profile(Profile::Raid1c3, 3);
+    /// Four copies.
+    raid1c4: Row::profile(Profile::Raid1c4, 4);
+    /// Stripes of two copies.
+    raid10: Row::profile(Profile::Raid10, 4);
+    /// Data and metadata in the same block groups.
+    mixed: Row::with(|options| {
+        options.mixed = true;
+        options.nodesize = 4096;
+    });
+    /// The same, in two copies.
+    mixed_raid1: Row {
+        devices: 2,
+        ..Row::with(|options| {
+            options.mixed = true;
+            options.nodesize = 4096;
+            options.metadata = Some(Profile::Raid1);
+        })
+    };
     /// The checksum xxhash64.
     checksum_xxhash: Row::with(|options| options.csum = CsumType::Xxhash64);
     /// The checksum SHA-256.

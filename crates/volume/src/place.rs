@@ -1,0 +1,225 @@
+//! Where a new chunk lies: which devices, which of their holes, how long.
+//!
+//! # Invariants
+//!
+//! - **P1** A place lies within one hole, begins and ends at whole mebibytes, and no two share a byte.
+//! - **P2** The copies of one byte are on different devices, but for DUP.
+//!
+//! Devices are chosen as Linux chooses them: those with the longest holes first, then those with the
+//! most space, so that devices of different sizes fill evenly.
+
+use buttress_base::RangeSet;
+use buttress_format::{BlockGroupFlags, DeviceId, Profile, Spread};
+
+const MIB: u64 = 1 << 20;
+
+/// One device that may be written, and what no chunk takes of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Room<'a> {
+    /// Its number.
+    pub device: DeviceId,
+    /// What is free, in bytes of the device.
+    pub free: &'a RangeSet,
+}
+
+/// A place for every stripe of a chunk, in the order of its stripes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Device and first byte of each stripe.
+    pub stripes: Vec<(DeviceId, u64)>,
+    /// Bytes of each stripe.
+    pub stripe_bytes: u64,
+    /// Bytes of the chunk: one copy, without parity.
+    pub len: u64,
+}
+
+/// How long a chunk may be at the most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a stripe.
+    pub stripe: u64,
+    /// Bytes of the chunk.
+    pub chunk: u64,
+}
+
+impl Limits {
+    /// What Linux allows on a volume whose devices have `total` bytes: a tenth of it, within bounds
+    /// that depend on what the chunk is for.
+    #[must_use]
+    pub fn of(flags: BlockGroupFlags, total: u64) -> Self {
+        const GIB: u64 = 1 << 30;
+        let (stripe, chunk) = if flags.has(BlockGroupFlags::DATA) {
+            (GIB, 10 * GIB)
+        } else if flags.has(BlockGroupFlags::METADATA) {
+            let most = if total > 50 * GIB { GIB } else { 256 * MIB };
+            (most, most)
+        } else {
+            (32 * MIB, 64 * MIB)
+        };
+        Self { stripe, chunk: chunk.min(total / 10).max(MIB) }
+    }
+}
+
+/// Stripes per row that hold different bytes, on so many devices.
+fn columns(spread: &Spread, devices: usize) -> u64 {
+    ((devices * spread.per_device - spread.parity) / spread.copies) as u64
+}
+
+/// How many of `there` devices a chunk takes.
+fn devices_of(spread: &Spread, there: usize) -> Option<usize> {
+    let count = spread.most.map_or(there, |most| there.min(most));
+    let count = count / spread.step * spread.step;
+    (count >= spread.least).then_some(count)
+}
+
+/// Finds a place for a new chunk: as long as `limits` and the holes allow. `None` when the devices
+/// that have a hole at all are too few for the profile.
+#[must_use]
+pub fn place(profile: Profile, rooms: &[Room<'_>], limits: Limits) -> Option<Places> {
+    let spread = profile.spread();
+    let mut fit: Vec<(u64, Room<'_>)> = rooms
+        .iter()
+        .map(|room| (longest(room.free, spread.per_device), *room))
+        .filter(|(longest, _)| *longest >= MIB)
+        .collect();
+    fit.sort_by_key(|(longest, room)| {
+        (std::cmp::Reverse((*longest, room.free.total())), room.device)
+    });
+    let count = devices_of(&spread, fit.len())?;
+    fit.truncate(count);
+    let columns = columns(&spread, count);
+    let most = fit.last()?.0.min(limits.stripe.max(MIB));
+    let share = limits.chunk.div_ceil(columns).next_multiple_of(MIB);
+    let stripe_bytes = most.min(share) / MIB * MIB;
+    let mut stripes = Vec::with_capacity(count * spread.per_device);
+    for (_, room) in &fit {
+        let starts = starts(room.free, spread.per_device, stripe_bytes);
+        assert!(starts.len() == spread.per_device, "P1: the holes were measured");
+        stripes.extend(starts.into_iter().map(|start| (room.device, start)));
+    }
+    Some(Places { stripes, stripe_bytes, len: stripe_bytes * columns })
+}
+
+/// How many bytes new chunks of a profile could have in all, about: chunk after chunk, as they
+/// would be made.
+#[must_use]
+pub fn capacity(profile: Profile, free: impl Iterator<Item = u64>) -> u64 {
+    let spread = profile.spread();
+    let mut free: Vec<u64> = free.map(|bytes| bytes / MIB * MIB).collect();
+    // Steps small enough that devices of different sizes fill side by side.
+    let step = (free.iter().sum::<u64>() / 256).max(16 * MIB) / MIB * MIB;
+    let mut total = 0_u64;
+    loop {
+        free.retain(|bytes| *bytes >= MIB * spread.per_device as u64);
+        free.sort_unstable_by(|a, b| b.cmp(a));
+        let Some(count) = devices_of(&spread, free.len()) else { return total };
+        let least = free[count - 1] / spread.per_device as u64;
+        let alone = free.len() == count && spread.most.is_some();
+        let stripe = if alone { least } else { least.min(step) };
+        for bytes in &mut free[..count] {
+            *bytes -= stripe * spread.per_device as u64;
+        }
+        total = total.saturating_add(stripe * columns(&spread, count));
+        if stripe == 0 {
+            return total;
+        }
+    }
+}
+
+/// The longest that each of `count` stripes on a device can be.
+fn longest(free: &RangeSet, count: usize) -> u64 {
+    let mut holes: Vec<u64> = free.iter().map(aligned).map(|(start, end)| end - start).collect();
+    holes.sort_unstable_by(|a, b| b.cmp(a));
+    let first = holes.first().copied().unwrap_or(0);
+    match count {
+        0 | 1 => first,
+        _ => (first / 2 / MIB * MIB).max(holes.get(1).copied().unwrap_or(0)),
+    }
+}
+
+/// The lowest places for stripes of `len` bytes.
+fn starts(free: &RangeSet, count: usize, len: u64) -> Vec<u64> {
+    let mut found = Vec::with_capacity(count);
+    for (mut at, end) in free.iter().map(aligned) {
+        while found.len() < count && end - at >= len {
+            found.push(at);
+            at += len;
+        }
+    }
+    found
+}
+
+/// What of a hole is whole mebibytes.
+fn aligned(hole: std::ops::Range<u64>) -> (u64, u64) {
+    let start = hole.start.checked_next_multiple_of(MIB).unwrap_or(hole.end);
+    (start, (hole.end / MIB * MIB).max(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holes(list: &[(u64, u64)]) -> RangeSet {
+        let mut set = RangeSet::new();
+        for (start, end) in list {
+            set.insert(start * MIB..end * MIB);
+        }
+        set
+    }
+
+    fn rooms(sets: &[RangeSet]) -> Vec<Room<'_>> {
+        let ids = (1..).map(DeviceId);
+        sets.iter().zip(ids).map(|(free, device)| Room { device, free }).collect()
+    }
+
+    const ANY: Limits = Limits { stripe: u64::MAX, chunk: u64::MAX - MIB };
+
+    /// Mirrors go to the devices with the longest holes, and are as long as the shorter one.
+    #[test]
+    fn mirrors_take_the_longest_holes() {
+        let sets = [holes(&[(1, 10)]), holes(&[(1, 100)]), holes(&[(1, 50), (60, 90)])];
+        let found = place(Profile::Raid1, &rooms(&sets), ANY).expect("room");
+        assert_eq!(found.stripes, [(DeviceId(2), MIB), (DeviceId(3), MIB)]);
+        assert_eq!((found.stripe_bytes, found.len), (49 * MIB, 49 * MIB));
+        assert!(place(Profile::Raid1c4, &rooms(&sets), ANY).is_none());
+    }
+
+    /// Stripes go over all devices, in pairs for RAID10.
+    #[test]
+    fn stripes_take_all_devices() {
+        let sets = [holes(&[(1, 9)]), holes(&[(1, 9)]), holes(&[(1, 9)])];
+        let raid0 = place(Profile::Raid0, &rooms(&sets), ANY).expect("room");
+        assert_eq!((raid0.stripes.len(), raid0.len), (3, 24 * MIB));
+        let raid10 = place(Profile::Raid10, &rooms(&sets), ANY).expect("room");
+        assert_eq!((raid10.stripes.len(), raid10.len), (2, 8 * MIB));
+        let limits = Limits { stripe: 4 * MIB, chunk: 6 * MIB };
+        let raid0 = place(Profile::Raid0, &rooms(&sets), limits).expect("room");
+        assert_eq!((raid0.stripe_bytes, raid0.len), (2 * MIB, 6 * MIB));
+    }
+
+    /// Two copies on one device fit in two holes or in one.
+    #[test]
+    fn dup_uses_two_holes() {
+        let sets = [holes(&[(1, 9), (20, 26)])];
+        let found = place(Profile::Dup, &rooms(&sets), ANY).expect("room");
+        assert_eq!(found.stripe_bytes, 6 * MIB);
+        assert_eq!(found.stripes, [(DeviceId(1), MIB), (DeviceId(1), 20 * MIB)]);
+        let limits = Limits { stripe: 4 * MIB, chunk: 4 * MIB };
+        let found = place(Profile::Dup, &rooms(&sets), limits).expect("room");
+        assert_eq!(found.stripes, [(DeviceId(1), MIB), (DeviceId(1), 5 * MIB)]);
+    }
+
+    /// What could be had counts every copy, over devices of different sizes.
+    #[test]
+    fn capacity_counts_copies() {
+        const GIB: u64 = 1 << 30;
+        let of = |profile, sizes: &[u64]| capacity(profile, sizes.iter().copied());
+        assert_eq!(of(Profile::Single, &[GIB]), GIB);
+        assert_eq!(of(Profile::Dup, &[GIB]), GIB / 2);
+        assert_eq!(of(Profile::Raid1, &[GIB, 2 * GIB]), GIB);
+        let three = of(Profile::Raid1, &[GIB, GIB, GIB]);
+        assert!(three > GIB + GIB / 3 && three <= GIB + GIB / 2, "{three}");
+        assert_eq!(of(Profile::Raid1, &[GIB]), 0);
+        assert_eq!(of(Profile::Raid5, &[GIB, GIB, GIB]), 2 * GIB);
+    }
+}
