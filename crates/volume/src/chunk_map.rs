@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use buttress_base::{Rank, Ranked};
-use buttress_format::{Chunk, Extent, Logical};
+use buttress_format::{Chunk, Extent, Logical, Stripe};
 
+use crate::device::VolumeDevice;
 use crate::error::Error;
 use crate::layout::{Layout, Piece};
 
@@ -31,13 +32,35 @@ pub(crate) struct ChunkMap {
 pub(crate) struct Entry {
     pub(crate) chunk: Arc<Chunk>,
     pub(crate) layout: Layout,
-    /// For each stripe the index of its device in the volume; none for one that is missing.
-    pub(crate) devices: Vec<Option<usize>>,
+    /// For each stripe its device; none for one that is missing.
+    pub(crate) devices: Vec<Option<Arc<VolumeDevice>>>,
 }
 
 impl Entry {
     pub(crate) fn extent(&self) -> Extent {
         Extent { start: self.chunk.logical, len: self.chunk.len }
+    }
+
+    /// The device of a stripe, if it is here.
+    pub(crate) fn device(&self, stripe: usize) -> Option<&Arc<VolumeDevice>> {
+        self.devices.get(stripe)?.as_ref()
+    }
+
+    /// A stripe whose bytes would be gone if only the devices that `has` says were there.
+    pub(crate) fn lacks(&self, has: impl Fn(&VolumeDevice) -> bool) -> Option<&Stripe> {
+        let present =
+            |stripe: &Option<Arc<VolumeDevice>>| stripe.as_ref().is_some_and(|device| has(device));
+        if self.layout.has_parity() {
+            let missing = self.devices.iter().filter(|stripe| !present(stripe)).count();
+            let first = self.devices.iter().position(|stripe| !present(stripe))?;
+            return (missing > self.layout.parity()).then(|| &self.chunk.stripes[first]);
+        }
+        let copies = self.layout.copies();
+        let columns = self.devices.chunks(copies).zip(self.chunk.stripes.chunks(copies));
+        columns
+            .into_iter()
+            .find(|(devices, _)| !devices.iter().any(present))
+            .and_then(|(_, stripes)| stripes.first())
     }
 
     /// Finds the first bytes of `at..at + len`: as many as lie in one piece.

@@ -1,10 +1,48 @@
-//! One device as a part of a volume.
+//! One device as a part of a volume: who it is, whether it can be trusted, what it failed at.
+//!
+//! # Invariants
+//!
+//! - **D1** A lost device is not written any more, its superblocks included: what it holds stays as old
+//!   as it says it is.
+//! - **D2** A device that missed more than one transaction keeps saying so until everything on it has
+//!   been compared: see [`VolumeDevice::heal`].
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use buttress_base::{Rank, Ranked};
 use buttress_block::Device;
-use buttress_format::{DeviceId, DeviceItem};
+use buttress_format::{DevStats, DeviceId, DeviceItem};
+
+/// How far a device can be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Trust {
+    /// It has everything.
+    Whole = 0,
+    /// Its superblock is one transaction behind, as a power cut between two superblocks leaves it. It is
+    /// read last, and written.
+    Behind = 1,
+    /// It missed transactions. It is read last and written, but for its superblocks.
+    Stale = 2,
+    /// It failed a write in this session, and the others can do without it.
+    Lost = 3,
+}
+
+/// What is counted of a device, in the order of its item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A write failed.
+    Write = 0,
+    /// A read failed.
+    Read = 1,
+    /// A flush failed.
+    Flush = 2,
+    /// A copy was read that is not what was written.
+    Corruption = 3,
+    /// A copy was read that is older than it should be.
+    Generation = 4,
+}
 
 /// A device, and which part of the volume it is.
 #[derive(Debug)]
@@ -17,16 +55,100 @@ pub struct VolumeDevice {
     pub device: Arc<dyn Device>,
     /// What its superblock said of it when the volume was opened.
     pub item: DeviceItem,
-    /// Whether it missed transactions that the others have: its copies are read last.
-    pub stale: bool,
+    trust: AtomicU8,
+    faults: [AtomicU64; 5],
+    faults_changed: AtomicBool,
     /// What it has been told to say since.
     told: Ranked<Option<DeviceItem>>,
 }
 
 impl VolumeDevice {
-    pub(crate) fn new(device: Arc<dyn Device>, item: DeviceItem, stale: bool) -> Self {
+    pub(crate) fn new(device: Arc<dyn Device>, item: DeviceItem, trust: Trust) -> Self {
         let told = Ranked::new(Rank::Leaf, None);
-        Self { id: item.devid, uuid: item.uuid, device, item, stale, told }
+        Self {
+            id: item.devid,
+            uuid: item.uuid,
+            device,
+            item,
+            trust: AtomicU8::new(trust as u8),
+            faults: Default::default(),
+            faults_changed: AtomicBool::new(false),
+            told,
+        }
+    }
+
+    /// How far it can be trusted now.
+    #[must_use]
+    pub fn trust(&self) -> Trust {
+        match self.trust.load(Ordering::Relaxed) {
+            0 => Trust::Whole,
+            1 => Trust::Behind,
+            2 => Trust::Stale,
+            _ => Trust::Lost,
+        }
+    }
+
+    /// Whether it missed transactions that the others have: its copies are read last.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        self.trust() != Trust::Whole
+    }
+
+    /// Whether writes go to it.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.trust() == Trust::Lost
+    }
+
+    pub(crate) fn lose(&self) {
+        self.trust.store(Trust::Lost as u8, Ordering::Relaxed);
+    }
+
+    /// Everything on it was compared with the other copies and is right: it is trusted again. One that
+    /// was lost in this session stays so.
+    pub fn heal(&self) {
+        let lost = Trust::Lost as u8;
+        let _ = self.trust.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |trust| {
+            (trust != lost).then_some(Trust::Whole as u8)
+        });
+    }
+
+    /// Counts a failure.
+    pub fn count(&self, fault: Fault) {
+        self.faults[fault as usize].fetch_add(1, Ordering::Relaxed);
+        self.faults_changed.store(true, Ordering::Relaxed);
+    }
+
+    /// Its failures, those of earlier sessions included once [`VolumeDevice::load_stats`] was called.
+    #[must_use]
+    pub fn stats(&self) -> DevStats {
+        DevStats { counts: self.faults.each_ref().map(|count| count.load(Ordering::Relaxed)) }
+    }
+
+    /// Adds what earlier sessions recorded.
+    pub fn load_stats(&self, stats: &DevStats) {
+        for (count, before) in self.faults.iter().zip(stats.counts) {
+            count.fetch_add(before, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets all failures.
+    pub fn reset_stats(&self) {
+        for count in &self.faults {
+            count.store(0, Ordering::Relaxed);
+        }
+        self.faults_changed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the counts changed since they were last recorded.
+    #[must_use]
+    pub fn stats_changed(&self) -> bool {
+        self.faults_changed.load(Ordering::Relaxed)
+    }
+
+    /// What is to be recorded, if it changed; from then on it counts as recorded.
+    pub fn take_changed_stats(&self) -> Option<DevStats> {
+        self.faults_changed.swap(false, Ordering::Relaxed).then(|| self.stats())
     }
 
     /// What the next superblock on this device will say of it.

@@ -99,6 +99,14 @@ impl Layout {
         matches!(self.shape, Shape::Parity { .. })
     }
 
+    /// Stripes of each row that hold parity.
+    pub(crate) fn parity(&self) -> usize {
+        match self.shape {
+            Shape::Parity { data, stripes, .. } => (stripes - data) as usize,
+            _ => 0,
+        }
+    }
+
     /// How many bytes of each stripe the chunk covers.
     pub(crate) fn stripe_len(&self) -> u64 {
         match self.shape {

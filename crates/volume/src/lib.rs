@@ -19,7 +19,7 @@ mod superblocks;
 pub mod volume;
 mod write;
 
-pub use device::VolumeDevice;
+pub use device::{Fault, Trust, VolumeDevice};
 pub use error::{Error, Kind, Uuid};
 pub use open::OpenOptions;
 pub use stats::Stats;

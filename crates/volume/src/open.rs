@@ -11,7 +11,7 @@ use std::sync::Arc;
 use buttress_block::Device;
 use buttress_format::{CompatRo, DeviceId, Generation, Incompat, Superblock};
 
-use crate::device::VolumeDevice;
+use crate::device::{Trust, VolumeDevice};
 use crate::error::{Error, Uuid};
 use crate::volume::{Params, Volume};
 
@@ -20,8 +20,8 @@ use crate::volume::{Params, Volume};
 pub struct OpenOptions {
     /// Whether to write, if nothing speaks against it.
     pub writable: bool,
-    /// Whether to go without devices that are missing, as long as every chunk can be read; such a
-    /// volume is read-only.
+    /// Whether to go without devices that are missing. The volume can be written as long as every
+    /// byte has a copy on a device that is here; else it is read as far as that goes.
     pub degraded: bool,
 }
 
@@ -61,11 +61,11 @@ impl Volume {
         check_features(&newest)?;
         check_one_filesystem(&candidates, &newest)?;
         check_duplicates(&candidates)?;
-        let missing = check_complete(&candidates, &newest, options)?;
-        let reason = read_only_reason(&candidates, &newest, options, missing);
+        check_complete(&candidates, &newest, options)?;
+        let reason = read_only_reason(&candidates, &newest, options);
 
         let parts = candidates.into_iter().map(|part| join(part, newest.generation)).collect();
-        let volume = Self::assemble(Params::of(&newest), parts);
+        let volume = Self::assemble(Params::of(&newest), parts, options.degraded);
         if let Some(why) = reason {
             volume.forbid_writes(why);
         }
@@ -104,19 +104,19 @@ fn check_duplicates(candidates: &[Candidate]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns how many devices are missing, if that is allowed.
+/// Looks whether devices are missing that may not be.
 fn check_complete(
     candidates: &[Candidate],
     newest: &Superblock,
     options: OpenOptions,
-) -> Result<u64, Error> {
+) -> Result<(), Error> {
     let (expected, given) = (newest.num_devices, candidates.len() as u64);
     let fsid = Uuid(newest.fsid);
     if given > expected {
         return Err(Error::TooManyDevices { fsid, expected, given });
     }
     if given == expected || options.degraded {
-        return Ok(expected - given);
+        return Ok(());
     }
     let found: Vec<DeviceId> =
         candidates.iter().map(|part| part.superblock.dev_item.devid).collect();
@@ -133,13 +133,9 @@ fn read_only_reason(
     candidates: &[Candidate],
     newest: &Superblock,
     options: OpenOptions,
-    missing: u64,
 ) -> Option<String> {
     if !options.writable {
         return Some("it was opened for reading only".to_owned());
-    }
-    if missing > 0 {
-        return Some(format!("{missing} of its {} devices are missing", newest.num_devices));
     }
     let mut features = newest.incompat.without(Incompat::WRITABLE).names();
     features.extend(newest.compat_ro.without(CompatRo::WRITABLE).names());
@@ -167,14 +163,18 @@ const FLAGS: &[(u64, &str)] = &[
 
 fn join(candidate: Candidate, newest: Generation) -> VolumeDevice {
     let Candidate { device, superblock } = candidate;
-    let stale = superblock.generation < newest;
-    if stale {
+    let trust = match newest.0.saturating_sub(superblock.generation.0) {
+        0 => Trust::Whole,
+        1 => Trust::Behind,
+        _ => Trust::Stale,
+    };
+    if trust != Trust::Whole {
         tracing::warn!(
             device = device.name(),
             generation = superblock.generation.0,
             newest = newest.0,
-            "device missed transactions that the others have; its copies are read last"
+            "device missed transactions that the others have; its copies are read last until a scrub"
         );
     }
-    VolumeDevice::new(device, superblock.dev_item, stale)
+    VolumeDevice::new(device, superblock.dev_item, trust)
 }

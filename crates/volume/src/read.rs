@@ -15,18 +15,19 @@
 //! A repair that fails is counted as a failure of the device, and the read succeeds all the same.
 
 use std::fmt::Display;
+use std::sync::Arc;
 
 use buttress_format::{DeviceId, Logical};
 
 use crate::chunk_map::Entry;
-use crate::device::VolumeDevice;
+use crate::device::{Fault, VolumeDevice};
 use crate::error::{Error, Uuid};
 use crate::layout::Piece;
 use crate::volume::Volume;
 
 /// One copy of a piece, on its device.
 pub(crate) struct Place<'a> {
-    pub(crate) device: &'a VolumeDevice,
+    pub(crate) device: &'a Arc<VolumeDevice>,
     pub(crate) offset: u64,
 }
 
@@ -64,6 +65,7 @@ impl Volume {
             self.counters.read(piece.len);
             place.device.device.read_at(place.offset, part).map_err(|source| {
                 self.counters.io_failure();
+                place.device.count(Fault::Read);
                 Error::Mirror { logical: at, mirror, device: place.device.id, source }
             })?;
             rest = after;
@@ -121,7 +123,10 @@ impl Volume {
                 Some(error) => {
                     Some(Failure { mirror: first, reason: error.to_string(), source: None })
                 }
-                None => self.judge(first, part, |bytes| verify(within, bytes)),
+                None => {
+                    let at = at.end(within as u64);
+                    self.judge(at, first, part, |bytes| verify(within, bytes))
+                }
             };
             if let Some(mut failure) = failure {
                 if again.is_empty()
@@ -139,12 +144,16 @@ impl Volume {
     /// Says what is wrong with bytes that came from a mirror.
     fn judge<E: Display>(
         &self,
+        at: Logical,
         mirror: u32,
         bytes: &[u8],
         check: impl FnOnce(&[u8]) -> Result<(), E>,
     ) -> Option<Failure> {
         let reason = check(bytes).err()?.to_string();
         self.counters.csum_failure();
+        if let Some(device) = self.here(at, mirror) {
+            device.count(Fault::Corruption);
+        }
         Some(Failure { mirror, reason, source: None })
     }
 
@@ -161,7 +170,7 @@ impl Volume {
         let mut last = first;
         for &mirror in order {
             let failure = match self.read_mirror(at, buf, mirror) {
-                Ok(()) => self.judge(mirror, buf, &mut verify),
+                Ok(()) => self.judge(at, mirror, buf, &mut verify),
                 Err(error) => Some(Failure::unread(mirror, error)),
             };
             match failure {
@@ -201,6 +210,9 @@ impl Volume {
             return;
         }
         for &mirror in bad {
+            if self.here(at, mirror).is_none_or(|device| device.is_lost()) {
+                continue;
+            }
             match self.write_mirror(at, bytes, mirror) {
                 Ok(()) => {
                     self.counters.repair();
@@ -224,9 +236,9 @@ impl Volume {
             return Ok(vec![0]);
         }
         let piece = entry.piece(at, 1);
-        let device_of = |mirror: usize| entry.devices.get(piece.first_stripe + mirror).copied()?;
-        let first = device_of(0);
-        let turn = if (1..copies).all(|mirror| device_of(mirror) == first) {
+        let device_of = |mirror: usize| entry.device(piece.first_stripe + mirror);
+        let id_of = |mirror: usize| device_of(mirror).map(|device| device.id);
+        let turn = if (1..copies).all(|mirror| id_of(mirror) == id_of(0)) {
             0
         } else {
             at.distance(entry.chunk.logical) / TURN_BYTES
@@ -234,28 +246,27 @@ impl Volume {
         let mut order: Vec<u32> =
             (0..copies as u64).map(|index| ((index + turn) % copies as u64) as u32).collect();
         order.sort_by_key(|&mirror| {
-            let device = device_of(mirror as usize).and_then(|index| self.devices.get(index));
-            device.map_or(2, |device| u32::from(device.stale))
+            let device = device_of(mirror as usize);
+            device.map_or(u32::MAX, |device| device.trust() as u32)
         });
         Ok(order)
     }
 
     /// Finds one copy of a piece.
-    pub(crate) fn place(
+    pub(crate) fn place<'e>(
         &self,
-        entry: &Entry,
+        entry: &'e Entry,
         piece: &Piece,
         at: Logical,
         mirror: u32,
-    ) -> Result<Place<'_>, Error> {
+    ) -> Result<Place<'e>, Error> {
         let mirrors = entry.layout.copies() as u32;
         if mirror >= mirrors {
             return Err(Error::NoSuchMirror { logical: at, mirror, mirrors });
         }
         let index = piece.first_stripe + mirror as usize;
         let stripe = entry.chunk.stripes.get(index).expect("the layout counted the stripes");
-        let device = entry.devices.get(index).copied().flatten();
-        match device.and_then(|device| self.devices.get(device)) {
+        match entry.device(index) {
             Some(device) => Ok(Place { device, offset: stripe.offset + piece.offset }),
             None => Err(Error::MissingStripe {
                 logical: at,
@@ -263,6 +274,13 @@ impl Volume {
                 fsid: Uuid(self.fsid()),
             }),
         }
+    }
+
+    /// The device of a copy, if it is here.
+    fn here(&self, at: Logical, mirror: u32) -> Option<Arc<VolumeDevice>> {
+        let map = self.map.load();
+        let entry = map.find(at).ok()?;
+        entry.device(entry.piece(at, 1).first_stripe + mirror as usize).cloned()
     }
 
     /// Names the device of a copy, for a message.

@@ -18,7 +18,7 @@ use buttress_block::{Device, probe};
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{DeviceItem, Error as FormatError, Superblock};
 
-use crate::device::VolumeDevice;
+use crate::device::{Fault, Trust, VolumeDevice};
 use crate::error::Error;
 use crate::volume::Volume;
 
@@ -141,10 +141,13 @@ impl Volume {
         self.check_writable()?;
         assert_eq!(superblock.fsid, self.fsid(), "a superblock of another filesystem");
         let mut outcome = Ok(());
-        for device in self.devices() {
+        for device in self.devices().iter().filter(|device| device.trust() < Trust::Stale) {
             let mut own = superblock.clone();
             own.dev_item = item_of(device, superblock);
-            let written = self.write_copies_of(device, &own, offsets);
+            let written = self.write_copies_of(device, &own, offsets).or_else(|error| {
+                device.count(Fault::Write);
+                self.lose_device(device, error)
+            });
             outcome = outcome.and(written);
         }
         outcome

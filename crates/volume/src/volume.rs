@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **V1** A chunk in the map lies within its devices, and can be read with those that are here.
+//! - **V1** A chunk in the map lies within its devices, and can be read with those that are here; where
+//!   that is not so because devices are missing and may be, the volume is read-only.
 //! - **V2** A volume is writable exactly while it has no reason to be read-only; a reason, once there,
 //!   stays.
 //!
@@ -13,13 +14,14 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use buttress_base::Latch;
 use buttress_block::Device;
 use buttress_format::{Chunk, CsumType, DeviceId, DeviceItem, Logical, Superblock};
 use parking_lot::RwLock;
 
 use crate::chunk_map::{ChunkMap, Entry};
-use crate::device::VolumeDevice;
+use crate::device::{Trust, VolumeDevice};
 use crate::error::{Error, Uuid};
 use crate::layout::Layout;
 use crate::stats::{Counters, Stats};
@@ -28,7 +30,9 @@ use crate::stats::{Counters, Stats};
 #[derive(Debug)]
 pub struct Volume {
     params: Params,
-    pub(crate) devices: Vec<VolumeDevice>,
+    devices: ArcSwap<Vec<Arc<VolumeDevice>>>,
+    /// Whether devices may be missing.
+    degraded: bool,
     pub(crate) map: ChunkMap,
     read_only: Latch<String>,
     pub(crate) counters: Counters,
@@ -64,10 +68,11 @@ impl Params {
 
 impl Volume {
     /// Joins devices, with no chunk in the map.
-    pub(crate) fn assemble(params: Params, devices: Vec<VolumeDevice>) -> Self {
+    pub(crate) fn assemble(params: Params, devices: Vec<VolumeDevice>, degraded: bool) -> Self {
         Self {
             params,
-            devices,
+            devices: ArcSwap::from_pointee(devices.into_iter().map(Arc::new).collect()),
+            degraded,
             map: ChunkMap::new(),
             read_only: Latch::new(),
             counters: Counters::default(),
@@ -81,8 +86,8 @@ impl Volume {
     ///
     /// Those of [`Volume::add_chunk`], for the chunks within the superblock.
     pub fn new_for_make(device: Arc<dyn Device>, superblock: &Superblock) -> Result<Self, Error> {
-        let part = VolumeDevice::new(device, superblock.dev_item, false);
-        let volume = Self::assemble(Params::of(superblock), vec![part]);
+        let part = VolumeDevice::new(device, superblock.dev_item, Trust::Whole);
+        let volume = Self::assemble(Params::of(superblock), vec![part], false);
         volume
             .add_chunks(superblock.sys_chunks.iter().map(|(_, chunk)| chunk.clone()).collect())?;
         Ok(volume)
@@ -126,14 +131,64 @@ impl Volume {
 
     /// The devices that are here, by number.
     #[must_use]
-    pub fn devices(&self) -> &[VolumeDevice] {
-        &self.devices
+    pub fn devices(&self) -> Arc<Vec<Arc<VolumeDevice>>> {
+        self.devices.load_full()
     }
 
     /// Finds a device by its number.
     #[must_use]
-    pub fn device(&self, id: DeviceId) -> Option<&VolumeDevice> {
-        self.devices.iter().find(|device| device.id == id)
+    pub fn device(&self, id: DeviceId) -> Option<Arc<VolumeDevice>> {
+        self.devices.load().iter().find(|device| device.id == id).cloned()
+    }
+
+    /// Whether it was opened without regard to devices that are missing.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.degraded
+    }
+
+    /// Adds a device. Nothing is on it before a chunk is.
+    pub fn add_device(&self, device: Arc<dyn Device>, item: DeviceItem) {
+        let added = Arc::new(VolumeDevice::new(device, item, Trust::Whole));
+        added.tell(item);
+        self.devices.rcu(|devices| {
+            let mut devices = Vec::clone(devices);
+            devices.push(Arc::clone(&added));
+            devices.sort_by_key(|device| device.id);
+            devices
+        });
+    }
+
+    /// Forgets a device, which no chunk may lie on, and returns it.
+    pub fn remove_device(&self, id: DeviceId) -> Option<Arc<VolumeDevice>> {
+        let removed = self.device(id)?;
+        self.devices.rcu(|devices| {
+            let mut devices = Vec::clone(devices);
+            devices.retain(|device| device.id != id);
+            devices
+        });
+        Some(removed)
+    }
+
+    /// A device failed a write or a flush. If every byte has a copy elsewhere the volume goes on
+    /// without it; else the failure stands.
+    pub(crate) fn lose_device(&self, device: &VolumeDevice, error: Error) -> Result<(), Error> {
+        let map = self.map.load();
+        let is_needed = map
+            .entries()
+            .iter()
+            .any(|entry| entry.lacks(|other| other.id != device.id && !other.is_lost()).is_some());
+        if is_needed || device.is_lost() {
+            return if device.is_lost() { Ok(()) } else { Err(error) };
+        }
+        tracing::error!(
+            device = device.device.name(),
+            id = device.id.0,
+            %error,
+            "a device fails; going on without it"
+        );
+        device.lose();
+        Ok(())
     }
 
     /// Says what the superblock on one device shall say of it from now on.
@@ -177,7 +232,8 @@ impl Volume {
     /// # Errors
     ///
     /// [`Error::Overlap`], [`Error::Layout`] and [`Error::ChunkPastEnd`] when the chunk cannot be,
-    /// [`Error::MissingStripe`] when it cannot be read with the devices that are here (V1).
+    /// [`Error::MissingStripe`] when it cannot be read with the devices that are here, and they were to
+    /// be complete (V1).
     pub fn add_chunk(&self, chunk: Chunk) -> Result<(), Error> {
         self.add_chunks(vec![chunk])
     }
@@ -192,7 +248,15 @@ impl Volume {
             chunks.into_iter().map(|chunk| self.resolve(chunk)).collect::<Result<Vec<_>, _>>()?;
         let parity = entries.iter().find(|entry| entry.layout.has_parity());
         let parity = parity.map(|entry| entry.chunk.logical);
+        let lacking = entries.iter().find_map(|entry| Some((entry, entry.lacks(|_| true)?)));
+        let lacking = lacking.map(|(entry, stripe)| (entry.chunk.logical, stripe.device));
+        if let (Some((logical, device)), false) = (lacking, self.degraded) {
+            return Err(Error::MissingStripe { logical, device, fsid: Uuid(self.params.fsid) });
+        }
         self.map.add(entries)?;
+        if let Some((logical, device)) = lacking {
+            self.forbid_writes(format!("chunk {logical} needs device {device}, which is missing"));
+        }
         if let Some(logical) = parity {
             self.forbid_writes(format!("chunk {logical} is RAID5 or RAID6, which is only read"));
         }
@@ -231,12 +295,12 @@ impl Volume {
         let logical = chunk.logical;
         let layout = Layout::of(&chunk).map_err(|why| Error::Layout { logical, why })?;
         let mut devices = Vec::with_capacity(chunk.stripes.len());
+        let here = self.devices.load();
         for stripe in &chunk.stripes {
-            let index = self
-                .devices
+            let device = here
                 .iter()
-                .position(|device| device.id == stripe.device && device.uuid == stripe.dev_uuid);
-            if let Some(device) = index.and_then(|index| self.devices.get(index)) {
+                .find(|device| device.id == stripe.device && device.uuid == stripe.dev_uuid);
+            if let Some(device) = device {
                 let device_len = device.device.len();
                 // Cannot overflow: the layout has been checked with this very sum.
                 let end = stripe.offset.saturating_add(layout.stripe_len());
@@ -245,14 +309,7 @@ impl Volume {
                     return Err(Error::ChunkPastEnd { logical, device, end, device_len });
                 }
             }
-            devices.push(index);
-        }
-        for column in devices.chunks(layout.copies()).zip(chunk.stripes.chunks(layout.copies())) {
-            let (indexes, stripes) = column;
-            if let (true, Some(stripe)) = (indexes.iter().all(Option::is_none), stripes.first()) {
-                let fsid = Uuid(self.params.fsid);
-                return Err(Error::MissingStripe { logical, device: stripe.device, fsid });
-            }
+            devices.push(device.cloned());
         }
         Ok(Entry { chunk: Arc::new(chunk), layout, devices })
     }

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **W1** A write that returned `Ok` is on every copy.
+//! - **W1** A write that returned `Ok` is on every copy whose device is here and has failed no write,
+//!   and on one copy at least.
 //! - **W2** No two writes of a batch share a byte.
 //!
 //! # Locks
@@ -11,20 +12,22 @@
 //!
 //! # Failure
 //!
-//! The first failure ends a batch; what is on the devices then is anybody's guess, and nothing points
-//! to it yet.
+//! A device that fails is written no more in this session (D1), if every byte of the volume has a copy
+//! elsewhere. Otherwise the first failure ends a batch; what is on the devices then is anybody's guess,
+//! and nothing points to it yet.
 
 use std::io::IoSlice;
+use std::sync::Arc;
 
 use buttress_format::{Extent, Logical};
 
+use crate::device::{Fault, VolumeDevice};
 use crate::error::Error;
 use crate::volume::Volume;
 
 /// Bytes for one place of one device.
 struct Transfer<'a> {
-    /// Index of the device in the volume.
-    device: usize,
+    device: Arc<VolumeDevice>,
     offset: u64,
     bytes: &'a [u8],
     logical: Logical,
@@ -39,7 +42,7 @@ impl Transfer<'_> {
 
 /// A run of one device to be given up.
 struct Gap {
-    device: usize,
+    device: Arc<VolumeDevice>,
     offset: u64,
     len: u64,
     logical: Logical,
@@ -76,7 +79,7 @@ impl Volume {
         for &(at, bytes) in writes {
             self.plan_write(at, bytes, None, &mut transfers)?;
         }
-        transfers.sort_unstable_by_key(|transfer| (transfer.device, transfer.offset));
+        transfers.sort_unstable_by_key(|transfer| (transfer.device.id, transfer.offset));
         let _shared = self.repairs.read();
         self.submit(&transfers)
     }
@@ -95,12 +98,14 @@ impl Volume {
     /// [`Error::Device`] from the first device that failed, after all were tried.
     pub fn flush(&self) -> Result<(), Error> {
         let mut outcome = Ok(());
-        for device in &self.devices {
+        for device in self.devices().iter().filter(|device| !device.is_lost()) {
             self.counters.flush();
-            outcome = outcome.and(device.device.flush().map_err(|source| {
+            let flushed = device.device.flush().or_else(|source| {
                 self.counters.io_failure();
-                Error::Device { device: device.id, source }
-            }));
+                device.count(Fault::Flush);
+                self.lose_device(device, Error::Device { device: device.id, source })
+            });
+            outcome = outcome.and(flushed);
         }
         outcome
     }
@@ -115,7 +120,7 @@ impl Volume {
         let gaps = self.plan_discard(extent)?;
         let _shared = self.repairs.read();
         for gap in &gaps {
-            let Some(device) = self.devices.get(gap.device) else { continue };
+            let device = &gap.device;
             self.counters.discard(gap.len);
             device.device.discard(gap.offset, gap.len).map_err(|source| {
                 self.counters.io_failure();
@@ -139,9 +144,10 @@ impl Volume {
         transfers: &mut Vec<Transfer<'a>>,
     ) -> Result<(), Error> {
         self.for_each_copy(Extent::new(at, bytes.len() as u64), |device, offset, part, mirror| {
-            if only.is_some_and(|only| only != mirror) {
+            if only.is_some_and(|only| only != mirror) || device.is_lost() {
                 return;
             }
+            let device = Arc::clone(device);
             let start = part.start.distance(at) as usize;
             let bytes = &bytes[start..start + part.len as usize];
             transfers.push(Transfer { device, offset, bytes, logical: part.start, mirror });
@@ -151,12 +157,13 @@ impl Volume {
     fn plan_discard(&self, extent: Extent) -> Result<Vec<Gap>, Error> {
         let mut gaps: Vec<Gap> = Vec::new();
         self.for_each_copy(extent, |device, offset, part, mirror| {
+            let device = Arc::clone(device);
             gaps.push(Gap { device, offset, len: part.len, logical: part.start, mirror });
         })?;
-        gaps.sort_unstable_by_key(|gap| (gap.device, gap.offset));
+        gaps.sort_unstable_by_key(|gap| (gap.device.id, gap.offset));
         gaps.dedup_by(|next, joined| {
             let adjacent =
-                next.device == joined.device && next.offset == joined.offset + joined.len;
+                next.device.id == joined.device.id && next.offset == joined.offset + joined.len;
             if adjacent {
                 joined.len += next.len;
             }
@@ -165,11 +172,12 @@ impl Volume {
         Ok(gaps)
     }
 
-    /// Shows every copy of every piece of a range: device index, offset on it, part, mirror.
+    /// Shows every copy of every piece of a range that is on a device that is here: device, offset on
+    /// it, part, mirror.
     fn for_each_copy(
         &self,
         extent: Extent,
-        mut show: impl FnMut(usize, u64, Extent, u32),
+        mut show: impl FnMut(&Arc<VolumeDevice>, u64, Extent, u32),
     ) -> Result<(), Error> {
         let map = self.map.load();
         let mut at = extent.start;
@@ -178,10 +186,9 @@ impl Volume {
             let entry = map.find(at)?;
             let piece = entry.piece(at, left);
             for mirror in 0..entry.layout.copies() as u32 {
-                let place = self.place(entry, &piece, at, mirror)?;
                 let stripe = piece.first_stripe + mirror as usize;
-                let device = entry.devices.get(stripe).copied().flatten();
-                let device = device.expect("a copy that has a place has a device");
+                let Some(device) = entry.device(stripe) else { continue };
+                let place = self.place(entry, &piece, at, mirror)?;
                 show(device, place.offset, Extent::new(at, piece.len), mirror);
             }
             at = at.end(piece.len);
@@ -196,7 +203,7 @@ impl Volume {
         while let Some(first) = rest.first() {
             let (run, after) = rest.split_at(run_len(rest));
             if let Some(next) = after.first() {
-                let apart = next.device != first.device
+                let apart = next.device.id != first.device.id
                     || run.last().is_some_and(|last| last.end() <= next.offset);
                 assert!(apart, "W2: writes at {} and {} overlap", first.logical, next.logical);
             }
@@ -207,7 +214,10 @@ impl Volume {
     }
 
     fn submit_run(&self, first: &Transfer<'_>, run: &[Transfer<'_>]) -> Result<(), Error> {
-        let device = self.devices.get(first.device).expect("the plan names devices that are here");
+        let device = &first.device;
+        if device.is_lost() {
+            return Ok(());
+        }
         let outcome = if let [only] = run {
             self.counters.write(only.bytes.len() as u64);
             device.device.write_at(only.offset, only.bytes)
@@ -216,10 +226,11 @@ impl Volume {
             self.counters.write(bufs.iter().map(|buf| buf.len() as u64).sum());
             device.device.write_vectored_at(first.offset, &bufs)
         };
-        outcome.map_err(|source| {
+        outcome.or_else(|source| {
             self.counters.io_failure();
+            device.count(Fault::Write);
             let (logical, mirror) = (first.logical, first.mirror);
-            Error::Mirror { logical, mirror, device: device.id, source }
+            self.lose_device(device, Error::Mirror { logical, mirror, device: device.id, source })
         })
     }
 }
@@ -231,9 +242,9 @@ fn run_len(transfers: &[Transfer<'_>]) -> usize {
     let touching = transfers.iter().take(REQUEST_BUFFERS_MAX).take_while(|transfer| {
         bytes += transfer.bytes.len() as u64;
         let joins = end.is_none_or(|(device, end)| {
-            device == transfer.device && end == transfer.offset && bytes <= REQUEST_BYTES_MAX
+            device == transfer.device.id && end == transfer.offset && bytes <= REQUEST_BYTES_MAX
         });
-        end = Some((transfer.device, transfer.end()));
+        end = Some((transfer.device.id, transfer.end()));
         joins
     });
     touching.count()

@@ -1,10 +1,11 @@
 //! Which devices make a volume, and what is said of those that do not.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::{BlockGroupFlags, CompatRo, DeviceId, Generation, Incompat, Superblock};
-use buttress_volume::{Error, Kind, OpenOptions, Volume};
+use buttress_volume::{Error, Kind, OpenOptions, Trust, Volume};
 
 use crate::builders::{CHUNK_AT, DEVICE_LEN, READ, WRITE, chunk, devices, open, plant, superblock};
 
@@ -113,23 +114,108 @@ fn a_missing_device_is_named() {
     assert!(matches!(open(&[], READ), Err(Error::NoDevices)));
 }
 
-/// Degraded: read-only, and only while every chunk can be read.
+/// Degraded: what is left is read and written, if every byte is there; else it is only read.
 #[test]
-fn degraded_is_read_only() {
+fn degraded_goes_on_with_what_is_left() {
     let degraded = OpenOptions { writable: true, degraded: true };
     let all = devices(2, &[chunk(RAID1, CHUNK_AT, 6 << 20, &[1, 2])]);
     all[1].write_at((2 << 20) + (16 << 20), b"alive").expect("memory");
     let (volume, _) = open(&all[1..], degraded).expect("each chunk has a copy here");
-    assert!(volume.read_only_reason().expect("degraded").contains("missing"));
+    assert_eq!(volume.read_only_reason(), None);
     let mut buf = [0; 5];
     volume.read_verified(CHUNK_AT, &mut buf, |_| Ok::<(), String>(())).expect("one copy is here");
     assert_eq!(&buf, b"alive");
+    volume.write(CHUNK_AT, b"wrote").expect("one copy is here");
+    volume.read_verified(CHUNK_AT, &mut buf, |_| Ok::<(), String>(())).expect("one copy is here");
+    assert_eq!(&buf, b"wrote");
     let error = volume.read_mirror(CHUNK_AT, &mut buf, 0).expect_err("it is not here");
     assert!(matches!(error, Error::MissingStripe { device: DeviceId(1), .. }), "{error}");
 
     let striped = devices(2, &[chunk(BlockGroupFlags::RAID0, CHUNK_AT, 6 << 20, &[1, 2])]);
-    let error = open(&striped[..1], degraded).expect_err("half of it is missing");
-    assert!(matches!(error, Error::MissingStripe { device: DeviceId(2), .. }), "{error}");
+    let (volume, _) = open(&striped[..1], degraded).expect("half of it is here");
+    let reason = volume.read_only_reason().expect("half of it is missing");
+    assert!(reason.contains("device 2"), "{reason}");
+}
+
+/// A device that fails its writes is left behind, and says so when it is there again; without
+/// another copy the failure stands.
+#[test]
+fn a_failing_device_is_left_behind() {
+    let all = devices(2, &[chunk(RAID1, CHUNK_AT, 6 << 20, &[1, 2])]);
+    let broken = Arc::new(Broken { inner: Arc::clone(&all[1]), on: AtomicBool::new(false) });
+    let parts: Vec<Arc<dyn Device>> = vec![all[0].clone(), broken.clone()];
+    let (volume, mut superblock) = Volume::open(parts, WRITE).expect("both are here");
+    volume.write(CHUNK_AT, b"on both").expect("both work");
+    broken.on.store(true, Ordering::Relaxed);
+    volume.write(CHUNK_AT, b"on one!").expect("one works");
+    assert!(volume.device(DeviceId(2)).expect("here").is_lost());
+    assert_eq!(volume.device(DeviceId(2)).expect("here").stats().counts[0], 1);
+    broken.on.store(false, Ordering::Relaxed);
+    superblock.generation = Generation(superblock.generation.0 + 2);
+    volume.write_superblocks(&superblock).expect("on what is left");
+    drop(volume);
+
+    let (volume, newest) = open(&all, WRITE).expect("both are here again");
+    assert_eq!(newest.generation, superblock.generation);
+    assert_eq!(volume.device(DeviceId(2)).expect("here").trust(), Trust::Stale);
+    let mut buf = [0; 7];
+    volume.read_verified(CHUNK_AT, &mut buf, |_| Ok::<(), String>(())).expect("a copy");
+    assert_eq!(&buf, b"on one!");
+    // Until it was healed its superblock stays as old as it is.
+    volume.write_superblocks(&superblock).expect("written");
+    let kept = Volume::read_superblock(&*all[1]).expect("a superblock");
+    assert!(kept.generation < superblock.generation);
+    volume.device(DeviceId(2)).expect("here").heal();
+    volume.write_superblocks(&superblock).expect("written");
+    let healed = Volume::read_superblock(&*all[1]).expect("a superblock");
+    assert_eq!(healed.generation, superblock.generation);
+
+    let striped = devices(2, &[chunk(BlockGroupFlags::RAID0, CHUNK_AT, 6 << 20, &[1, 2])]);
+    let broken = Arc::new(Broken { inner: Arc::clone(&striped[1]), on: AtomicBool::new(true) });
+    let parts: Vec<Arc<dyn Device>> = vec![striped[0].clone(), broken];
+    let (volume, _) = Volume::open(parts, WRITE).expect("both are here");
+    assert!(volume.write(CHUNK_AT, &[1; 128 << 10]).is_err(), "half of it was not written");
+}
+
+/// A device that refuses writes while it is told to.
+#[derive(Debug)]
+struct Broken {
+    inner: Arc<MemoryDevice>,
+    on: AtomicBool,
+}
+
+impl Device for Broken {
+    fn name(&self) -> String {
+        "broken".to_owned()
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), buttress_block::Error> {
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), buttress_block::Error> {
+        if self.on.load(Ordering::Relaxed) {
+            // Any failure of a device will do: this one is past its end.
+            return self.inner.write_at(u64::MAX, buf);
+        }
+        self.inner.write_at(offset, buf)
+    }
+
+    fn flush(&self) -> Result<(), buttress_block::Error> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), buttress_block::Error> {
+        self.inner.discard(offset, len)
+    }
 }
 
 /// Devices of two filesystems, or one device twice, do not make a volume.
@@ -172,7 +258,7 @@ fn a_stale_device_is_read_last() {
     let (volume, superblock) = open(&all, WRITE).expect("as Linux does");
     assert_eq!(superblock.generation, Generation(9));
     assert_eq!(
-        volume.devices().iter().map(|device| device.stale).collect::<Vec<_>>(),
+        volume.devices().iter().map(|device| device.is_stale()).collect::<Vec<_>>(),
         [true, false]
     );
     let mut buf = [0; 3];

@@ -18,7 +18,8 @@ fn each_device_carries_its_own_item() {
     superblock.generation = Generation(8);
     superblock.dev_item.bytes_used = 1 << 20;
     let author = superblock.dev_item.devid;
-    let other = volume.devices().iter().find(|device| device.id != author).expect("two devices");
+    let here = volume.devices();
+    let other = here.iter().find(|device| device.id != author).expect("two devices");
     volume.update_device(DeviceItem { bytes_used: 2 << 20, ..other.item });
     volume.write_superblocks(&superblock).expect("writable");
 
