@@ -3,6 +3,7 @@
 mod cat;
 mod cp;
 mod demo;
+mod device;
 mod df;
 mod dump;
 mod info;
@@ -14,6 +15,7 @@ mod mount;
 mod mv;
 mod receive;
 mod rm;
+mod scrub;
 mod send;
 mod stat;
 mod tree;
@@ -58,6 +60,12 @@ pub(crate) enum Command {
     Send(send::Args),
     /// Make subvolumes from the streams of `send` or `btrfs send`.
     Receive(receive::Args),
+    /// Read everything of a volume, every copy, and mend what is wrong.
+    #[command(subcommand)]
+    Scrub(scrub::Verb),
+    /// Show what is known of a volume's devices.
+    #[command(subcommand)]
+    Device(device::Verb),
     /// Make a volume, mount it, put it to work, and show what happens.
     Demo(demo::Args),
 }
@@ -87,6 +95,8 @@ impl Command {
             Self::Dump(args) => dump::run(args, ui),
             Self::Send(args) => send::run(args, ui),
             Self::Receive(args) => receive::run(args, ui),
+            Self::Scrub(verb) => scrub::run(verb, ui),
+            Self::Device(verb) => device::run(verb, ui),
             Self::Demo(args) => demo::run(args, ui),
         }
     }

@@ -17,6 +17,9 @@ pub(crate) struct Devices {
     /// Another device of the same volume; may be given several times.
     #[arg(long = "device", value_name = "IMG")]
     pub devices: Vec<PathBuf>,
+    /// Go on without devices that are missing.
+    #[arg(long)]
+    pub degraded: bool,
 }
 
 /// Whether a verb changes the volume.
@@ -55,6 +58,7 @@ pub(crate) fn open(image: &Path, others: &Devices, access: Access) -> Result<Fil
     let devices = open_devices(image, others, access)?;
     let mut options = MountOptions::default();
     options.read_only = access != Access::Write;
+    options.degraded = others.degraded;
     let first = Arc::clone(&devices[0]);
     let superblock = Volume::read_superblock(&*first).ok();
     let has_log = superblock.as_ref().is_some_and(|superblock| superblock.log_root.0 != 0);

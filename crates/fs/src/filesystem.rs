@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_format::{TreeId, limits};
-use buttress_txn::View;
+use buttress_txn::{ScrubOptions, ScrubProgress, View};
+use buttress_volume::VolumeDevice;
 
 use crate::attr::InodeId;
 use crate::error::{NameError, Result};
@@ -12,7 +13,7 @@ use crate::inode::Inode;
 use crate::mount;
 use crate::options::MountOptions;
 use crate::shared::Shared;
-use crate::statfs::{Info, StatFs, SubvolumeInfo};
+use crate::statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};
 use crate::trees;
 
 /// One mounted volume. Cheap to clone; the last clone that drops without [`Filesystem::close`] still
@@ -180,6 +181,48 @@ impl Filesystem {
             usage: shared.engine.usage(),
             subvolumes: self.subvolumes()?,
         })
+    }
+
+    /// Reads every copy of everything in use and mends what is wrong, beside whoever works on the
+    /// volume. `watch` is told how far it is, and ends it by saying `false`. Returns what was found, and
+    /// whether it came to the end.
+    ///
+    /// # Errors
+    ///
+    /// What reading the extent tree met; damage of what it names is no error but the result.
+    pub fn scrub(
+        &self,
+        options: ScrubOptions,
+        watch: &mut dyn FnMut(&ScrubProgress) -> bool,
+    ) -> Result<(ScrubProgress, bool)> {
+        Ok(self.shared().engine.scrub(options, watch)?)
+    }
+
+    /// The devices that are here, and what was counted of their failures.
+    #[must_use]
+    pub fn devices(&self) -> Vec<DeviceInfo> {
+        let devices = self.shared().engine.volume().devices();
+        let about = |device: &Arc<VolumeDevice>| DeviceInfo {
+            id: device.id,
+            name: device.device.name(),
+            item: device.current_item(),
+            trust: device.trust(),
+            stats: device.stats(),
+        };
+        devices.iter().map(about).collect()
+    }
+
+    /// Forgets the failures that were counted, and makes that durable.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filesystem::sync`]; [`crate::ErrorKind::ReadOnly`].
+    pub fn reset_device_stats(&self) -> Result<()> {
+        self.shared().expect_writable()?;
+        for device in self.shared().engine.volume().devices().iter() {
+            device.reset_stats();
+        }
+        self.sync()
     }
 
     fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use buttress_block::Device;
 use buttress_data::{Files, FilesOptions};
 use buttress_format::{Incompat, Ino, TreeId};
+use buttress_tree::{Geometry, Store};
 use buttress_txn::{Engine, EngineOptions, View};
 use buttress_volume::{OpenOptions, Volume};
 
@@ -23,7 +24,8 @@ pub(crate) fn open(
     options: MountOptions,
 ) -> Result<(Arc<Shared>, InodeId)> {
     let open = OpenOptions { writable: !options.read_only, degraded: options.degraded };
-    let (volume, superblock) = Volume::open(devices, open)?;
+    let (volume, superblock) =
+        Volume::open(devices.clone(), open).map_err(|error| name_missing(error, devices))?;
     let volume = Arc::new(volume);
     let engine_options = EngineOptions {
         read_only: options.read_only,
@@ -47,6 +49,31 @@ pub(crate) fn open(
         shared.start_threads();
     }
     Ok((shared, root))
+}
+
+/// Which devices are missing is in the chunk tree; what the superblock knows of them is not all.
+fn name_missing(
+    error: buttress_volume::Error,
+    devices: Vec<Arc<dyn Device>>,
+) -> buttress_volume::Error {
+    use buttress_volume::Error::MissingDevices;
+    let MissingDevices { fsid, expected, found, missing } = error else { return error };
+    let known = || {
+        let degraded = OpenOptions { writable: false, degraded: true };
+        let (volume, superblock) = Volume::open(devices, degraded).ok()?;
+        let geometry = Geometry {
+            nodesize: superblock.nodesize,
+            sectorsize: superblock.sectorsize,
+            csum: superblock.csum_type,
+            fsid: superblock.tree_fsid(),
+            chunk_tree_uuid: [0; 16],
+        };
+        let store = Store::new(Arc::new(volume), geometry, 0);
+        let items = buttress_tree::boot::load_chunks(&store, &superblock).ok()?.devices;
+        Some(items.iter().map(|item| item.devid).filter(|id| !found.contains(id)).collect())
+    };
+    let missing = known().unwrap_or(missing);
+    MissingDevices { fsid, expected, found, missing }
 }
 
 /// The top directory of the subvolume that the options ask for.

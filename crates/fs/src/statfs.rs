@@ -1,7 +1,8 @@
 //! Figures about a whole volume.
 
-use buttress_format::{Generation, Superblock, TreeId};
+use buttress_format::{DevStats, DeviceId, DeviceItem, Generation, Superblock, TreeId};
 use buttress_txn::Usage;
+use buttress_volume::Trust;
 
 /// What `statfs` answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +38,21 @@ pub struct SubvolumeInfo {
     pub uuid: [u8; 16],
     /// What it was a snapshot of; zero if nothing.
     pub parent_uuid: [u8; 16],
+}
+
+/// One device of a mounted volume.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// Its number.
+    pub id: DeviceId,
+    /// As it was given.
+    pub name: String,
+    /// Its sizes.
+    pub item: DeviceItem,
+    /// How far it can be trusted.
+    pub trust: Trust,
+    /// What it failed at.
+    pub stats: DevStats,
 }
 
 /// What an operator asks about a mounted volume.

@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use buttress_base::{Rank, Ranked};
-use buttress_format::{Extent, Logical};
+use buttress_format::{BlockGroupFlags, Extent, Logical};
 
 use crate::account::{Account, Counts, Ledger};
 use crate::directory::Directory;
@@ -121,6 +121,13 @@ impl Space {
             .into_iter()
             .map(|init| Group::new(init, self.sectorsize, self.nodesize).map(Arc::new))
             .collect::<Result<Vec<_>, Error>>()?;
+        let both = BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA);
+        let odd = |group: &&Arc<Group>| {
+            group.kind() != SpaceKind::System && (group.flags().kind() == both) != self.mixed
+        };
+        if let Some(odd) = added.iter().find(odd) {
+            return Err(Error::Kind { start: odd.start(), flags: odd.flags() });
+        }
         let _writing = self.writers.lock();
         let directory = self.directory.load().with(&added)?;
         // Counted before it can be found, so that no account ever holds less than its groups.

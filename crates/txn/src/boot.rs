@@ -8,8 +8,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use buttress_format::{
-    BlockGroupItem, CompatRo, DevExtent, DeviceId, Extent, Incompat, Key, Kind, Logical, RootItem,
-    Superblock, TreeId,
+    BlockGroupItem, CompatRo, DevExtent, DevStats, DeviceId, Extent, Incompat, Key, Kind, Logical,
+    RootItem, Superblock, TreeId, ids,
 };
 use buttress_space::{GroupInit, Space};
 use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store, boot};
@@ -88,7 +88,7 @@ impl Engine {
         for record in groups.values() {
             devices.count_group(record.flags);
         }
-        read_device_extents(&store, &roots, &mut devices)?;
+        read_device_tree(&store, &roots, &volume, &mut devices)?;
         if read_only.is_none() {
             add_groups(&space, &volume, &groups)?;
         }
@@ -189,7 +189,13 @@ fn read_groups(
     Ok(groups)
 }
 
-fn read_device_extents(store: &Store, roots: &Roots, devices: &mut DeviceSpace) -> Result<()> {
+/// What chunks take of each device, and what earlier sessions counted of its failures.
+fn read_device_tree(
+    store: &Store,
+    roots: &Roots,
+    volume: &Volume,
+    devices: &mut DeviceSpace,
+) -> Result<()> {
     let root = roots.find(TreeId::DEV).ok_or(buttress_tree::Error::NoTree(TreeId::DEV))?;
     let mut cursor = Cursor::seek(store, TreeId::DEV, root, &Key::MIN)?;
     while let Some((key, item)) = cursor.key().zip(cursor.item()) {
@@ -200,6 +206,17 @@ fn read_device_extents(store: &Store, roots: &Roots, devices: &mut DeviceSpace) 
                 source,
             })?;
             devices.take(DeviceId(key.objectid), key.offset, extent.length);
+        }
+        if key.kind == Kind::PERSISTENT_ITEM
+            && key.objectid == ids::DEV_STATS
+            && let Some(device) = volume.device(DeviceId(key.offset))
+        {
+            let stats = DevStats::parse(item).map_err(|source| Error::Item {
+                tree: TreeId::DEV,
+                key,
+                source,
+            })?;
+            device.load_stats(&stats);
         }
         cursor.advance()?;
     }

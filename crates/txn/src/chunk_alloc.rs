@@ -72,6 +72,13 @@ impl DeviceSpace {
         }
     }
 
+    /// Says whether new chunks may lie on a device.
+    pub(crate) fn set_usable(&mut self, id: DeviceId, usable: bool) {
+        if let Some(device) = self.devices.get_mut(&id) {
+            device.usable = usable;
+        }
+    }
+
     /// A device's item, as of the last commit.
     pub(crate) fn item(&self, id: DeviceId) -> Result<DeviceItem> {
         let known = self.devices.get(&id);
@@ -168,6 +175,9 @@ impl Engine {
     /// Adds a chunk that a transaction will record.
     pub(crate) fn add_chunk_to(&self, transaction: &Transaction, kind: SpaceKind) -> Result<bool> {
         let mut devices = self.devices.lock();
+        for lost in self.volume.devices().iter().filter(|device| device.is_lost()) {
+            devices.set_usable(lost.id, false);
+        }
         let flags = self.kind_flags(kind);
         let profile = devices.profile_of(flags);
         let flags = flags.with(profile.flags());

@@ -85,7 +85,8 @@ impl Engine {
         }
         self.check_writable()?;
         self.commit_wanted.store(false, Ordering::Relaxed);
-        if self.view.load().running().is_empty() {
+        let is_counted = self.volume.devices().iter().any(|device| device.stats_changed());
+        if self.view.load().running().is_empty() && !is_counted {
             // Data may still be in the device's cache: overwritten in place, it changed no tree.
             self.volume.flush()?;
             return Ok(self.published());

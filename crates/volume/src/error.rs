@@ -113,7 +113,8 @@ pub enum Error {
     },
     /// The filesystem has more devices than were given.
     #[error(
-        "filesystem {fsid} has {expected} devices, {} given; missing: {}",
+        "filesystem {fsid} has {expected} devices, {} given; missing: {} (the option degraded goes \
+         on without)",
         Numbers(found),
         Numbers(missing)
     )]
@@ -124,7 +125,7 @@ pub enum Error {
         expected: u64,
         /// Those given.
         found: Vec<DeviceId>,
-        /// Those of the others whose numbers are known: a chunk of the superblock lies on them.
+        /// Those of the others whose numbers are known.
         missing: Vec<DeviceId>,
     },
     /// More devices were given than the filesystem has: one of them was once part of it.

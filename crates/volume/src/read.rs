@@ -198,17 +198,18 @@ impl Volume {
         })
     }
 
-    /// Rewrites bad copies with bytes that the mirror `good` was just seen to hold.
-    fn repair(&self, at: Logical, bytes: &[u8], good: u32, bad: &[u32]) {
+    /// Rewrites bad copies with bytes that the mirror `good` was just seen to hold, and says how many.
+    pub(crate) fn repair(&self, at: Logical, bytes: &[u8], good: u32, bad: &[u32]) -> u64 {
         if bad.is_empty() || !self.writable() {
-            return;
+            return 0;
         }
         let _alone = self.repairs.write();
         // Somebody may have written here since; what was good then would be old now (R2).
         let mut now = vec![0; bytes.len()];
         if self.read_mirror(at, &mut now, good).is_err() || now != bytes {
-            return;
+            return 0;
         }
+        let mut rewritten = 0;
         for &mirror in bad {
             if self.here(at, mirror).is_none_or(|device| device.is_lost()) {
                 continue;
@@ -216,6 +217,7 @@ impl Volume {
             match self.write_mirror(at, bytes, mirror) {
                 Ok(()) => {
                     self.counters.repair();
+                    rewritten += 1;
                     tracing::warn!(logical = at.0, mirror, len = bytes.len(), "rewrote a bad copy");
                 }
                 Err(error) => {
@@ -223,6 +225,7 @@ impl Volume {
                 }
             }
         }
+        rewritten
     }
 
     /// Lists the mirrors of an address, best first: those on devices that are here and up to date;
@@ -277,7 +280,7 @@ impl Volume {
     }
 
     /// The device of a copy, if it is here.
-    fn here(&self, at: Logical, mirror: u32) -> Option<Arc<VolumeDevice>> {
+    pub(crate) fn here(&self, at: Logical, mirror: u32) -> Option<Arc<VolumeDevice>> {
         let map = self.map.load();
         let entry = map.find(at).ok()?;
         entry.device(entry.piece(at, 1).first_stripe + mirror as usize).cloned()

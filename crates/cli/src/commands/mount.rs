@@ -93,10 +93,11 @@ fn parse(args: &Args) -> Result<(Options, MountOptions)> {
             volume.push(word);
         }
     }
-    let volume = MountOptions::parse(&volume.join(",")).map_err(|error| {
+    let mut volume = MountOptions::parse(&volume.join(",")).map_err(|error| {
         let known = buttress_fuse::KNOWN_OPTIONS.join(", ");
         Failure::new(Exit::Usage, format!("{error}; and for the mount itself {known}"))
     })?;
+    volume.degraded |= args.devices.degraded;
     door.read_only |= volume.read_only;
     Ok((door, volume))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use buttress_format::{BlockGroupFlags, Generation, Logical};
 use buttress_space::SpaceKind::{Data, Metadata, System};
-use buttress_space::{AllocRequest, Error, GroupInit, Outcome, Short, SpaceKind};
+use buttress_space::{AllocRequest, Error, GroupInit, Outcome, Short, Space, SpaceKind};
 
 use crate::world::*;
 
@@ -161,6 +161,25 @@ fn refuses_groups_that_make_no_sense() {
     assert_eq!(space.account(Data).total, 0);
     space.add_group(sound.clone()).expect("sound");
     assert!(matches!(refused(sound), Error::Overlap { .. }));
+}
+
+/// Mixed groups serve data and metadata from one account.
+#[test]
+fn mixed_groups_have_one_account() {
+    let space = Arc::new(Space::new(SECTOR as u32, SECTOR as u32).mixed());
+    let pure = old_group(Data, 0, MIB, 0);
+    assert!(matches!(space.add_group(pure.clone()), Err(Error::Kind { .. })));
+    let both = BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA);
+    let init = GroupInit { flags: both, birth: Generation(1), ..pure };
+    space.add_group(init).expect("mixed");
+    let promise = space.reserve_data(MIB / 2).expect("half of it");
+    assert_eq!(space.account(Metadata).may_use, MIB / 2);
+    let node = got(space.allocate(AllocRequest { align: SECTOR, ..exactly(Metadata, SECTOR) }));
+    space.commit_used(node);
+    assert_eq!(space.account(Data).used, SECTOR);
+    drop(promise);
+    space.free(node);
+    space.verify().expect("consistent");
 }
 
 /// D1: every address finds its group and no other, and nothing between them.

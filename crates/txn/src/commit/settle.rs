@@ -97,6 +97,7 @@ pub(super) fn settle(
         sys_chunks: sb.sys_chunks.clone(),
     };
     let mut pending = Pending::default();
+    settle.device_stats()?;
     // Data of this transaction may lie in chunks of this transaction.
     settle.chunks(&mut pending)?;
     settle.merge_overlay()?;
@@ -334,6 +335,18 @@ impl Settle<'_> {
         self.merge(self.group_tree, groups)?;
         self.merge(TreeId::FREE_SPACE, free_space)?;
         self.record_roots()
+    }
+
+    /// Failures of devices that were counted since the last commit.
+    fn device_stats(&mut self) -> Result<()> {
+        let mut items = Changes::new();
+        for device in self.engine.volume.devices().iter() {
+            if let Some(stats) = device.take_changed_stats() {
+                let key = Key::new(ids::DEV_STATS, Kind::PERSISTENT_ITEM, device.id.0);
+                items.insert(key, Some(stats.to_bytes().into()));
+            }
+        }
+        self.merge(TreeId::DEV, items)
     }
 
     /// Chunks that came and went, in the chunk, device and group trees.

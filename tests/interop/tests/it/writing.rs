@@ -68,7 +68,7 @@ impl Row {
             options.seed = None;
         }
         let create = |path| FileDevice::create(path, self.mib << 20).expect("the image opens");
-        let devices: Vec<_> = images.paths().iter().map(|path| create(path)).collect();
+        let devices: Vec<_> = images.paths().iter().map(create).collect();
         let parts: Vec<_> = devices.iter().map(|device| device as &dyn Device).collect();
         make_on(&parts, &options).expect("a new volume");
         drop(devices);

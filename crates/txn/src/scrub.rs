@@ -1,0 +1,305 @@
+//! Reading everything that is in use, every copy of it, and mending what is wrong.
+//!
+//! # Invariants
+//!
+//! - **U1** What is looked at is what a committed extent tree says is in use; the view it came from is
+//!   held while it is looked at, so that nothing there is given to anybody else meanwhile (E3). Views
+//!   are given back often.
+//! - **U2** Checksums are looked up before the data is read: data is on the devices before its sums are
+//!   anywhere.
+//!
+//! Works beside writers, and on a volume that is only read, where it mends nothing.
+
+use buttress_format::{
+    Extent, ExtentFlags, ExtentItem, Generation, Header, Key, Kind, Logical, TreeId, header, limits,
+};
+use buttress_tree::Cursor;
+use buttress_volume::{Compared, Trust, Volume};
+
+use crate::{Engine, Error, Result, View};
+
+/// Data that is read at a time.
+const RUN_BYTES: u64 = 1 << 20;
+/// How much is looked at under one view.
+const STEP_BYTES: u64 = 64 << 20;
+
+/// How to scrub.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScrubOptions {
+    /// Mend nothing.
+    pub read_only: bool,
+    /// Begin at this address: where an earlier one ended.
+    pub from: Logical,
+}
+
+/// What has been looked at so far, and what was found, in the words of `btrfs scrub`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are those of btrfs-progs")]
+pub struct ScrubProgress {
+    pub data_extents_scrubbed: u64,
+    pub tree_extents_scrubbed: u64,
+    /// Every copy counted.
+    pub data_bytes_scrubbed: u64,
+    /// Every copy counted.
+    pub tree_bytes_scrubbed: u64,
+    pub read_errors: u64,
+    pub csum_errors: u64,
+    /// Tree nodes that are not what they should be.
+    pub verify_errors: u64,
+    /// Sectors without a checksum.
+    pub no_csum: u64,
+    /// Superblocks that are damaged or old.
+    pub super_errors: u64,
+    pub uncorrectable_errors: u64,
+    pub corrected_errors: u64,
+    /// Where it is: everything before was looked at.
+    pub position: Logical,
+    /// Bytes in use, one copy counted, that were looked at.
+    pub done: u64,
+    /// Bytes in use when it began, one copy counted.
+    pub total: u64,
+}
+
+impl ScrubProgress {
+    /// Whether anything was wrong.
+    #[must_use]
+    pub fn has_errors(&self) -> bool {
+        self.read_errors + self.csum_errors + self.verify_errors + self.super_errors > 0
+    }
+
+    fn add(&mut self, found: &Compared) {
+        self.read_errors += found.read_errors;
+        self.uncorrectable_errors += found.uncorrectable;
+        self.corrected_errors += found.corrected;
+    }
+}
+
+/// One extent to look at.
+struct Found {
+    extent: Extent,
+    generation: Generation,
+    /// Nothing for data.
+    level: Option<u8>,
+}
+
+impl Engine {
+    /// Looks at every copy of everything in use, superblocks first. `watch` is told how far it is, often,
+    /// and ends it by saying `false`. Returns the progress, and whether it came to the end.
+    ///
+    /// When a scrub that mends comes to the end from the beginning and nothing is left wrong, devices
+    /// that had missed transactions are trusted again.
+    ///
+    /// # Errors
+    ///
+    /// When the extent tree cannot be read, or a commit had failed.
+    pub fn scrub(
+        &self,
+        options: ScrubOptions,
+        watch: &mut dyn FnMut(&ScrubProgress) -> bool,
+    ) -> Result<(ScrubProgress, bool)> {
+        let mends = !options.read_only && self.read_only().is_none();
+        let mut progress = ScrubProgress { position: options.from, ..ScrubProgress::default() };
+        let groups: Vec<(Extent, u64)> = {
+            let state = self.commit.lock();
+            let groups = state.groups.iter();
+            groups.map(|(start, group)| (Extent::new(*start, group.len), group.used)).collect()
+        };
+        for (group, used) in groups {
+            progress.total += used;
+            if group.end() <= options.from {
+                progress.done += used;
+            }
+        }
+        self.scrub_superblocks(mends, &mut progress)?;
+        let chunks = self.volume.chunks();
+        for chunk in chunks.iter() {
+            let end = chunk.logical.end(chunk.len);
+            while progress.position < end {
+                let from = progress.position.max(chunk.logical);
+                progress.position = self.scrub_step(from, end, mends, &mut progress)?;
+                if !watch(&progress) {
+                    return Ok((progress, false));
+                }
+            }
+        }
+        if mends && options.from == Logical(0) && progress.uncorrectable_errors == 0 {
+            self.trust_again()?;
+        }
+        Ok((progress, true))
+    }
+
+    /// Looks at some extents from an address on, and says where to go on.
+    fn scrub_step(
+        &self,
+        from: Logical,
+        end: Logical,
+        mends: bool,
+        progress: &mut ScrubProgress,
+    ) -> Result<Logical> {
+        let view = self.view();
+        let (found, next) = extents(&view, from, end)?;
+        for one in found {
+            match one.level {
+                Some(level) => self.scrub_node(&one, level, mends, progress)?,
+                None => self.scrub_data(&view, one.extent, mends, progress)?,
+            }
+            progress.done += one.extent.len;
+        }
+        Ok(next)
+    }
+
+    fn scrub_node(
+        &self,
+        one: &Found,
+        level: u8,
+        mends: bool,
+        progress: &mut ScrubProgress,
+    ) -> Result<()> {
+        let geometry = *self.store.geometry();
+        let size = geometry.csum.size();
+        let judge = |_: usize, bytes: &[u8]| -> std::result::Result<(), &'static str> {
+            let header = Header::parse(bytes).map_err(|_| "short")?;
+            if geometry.csum.digest(&bytes[32..])[..size] != bytes[..size] {
+                return Err("checksum");
+            }
+            let right = header.bytenr == one.extent.start
+                && header.generation == one.generation
+                && header.level == level
+                && header.fsid == geometry.fsid
+                && bytes.len() >= header::HEADER_LEN;
+            if right { Ok(()) } else { Err("header") }
+        };
+        let unit = geometry.nodesize as usize;
+        let compared = self.volume.compare(one.extent, unit, mends, judge)?;
+        progress.add(&compared);
+        progress.verify_errors += compared.bad;
+        progress.tree_extents_scrubbed += 1;
+        progress.tree_bytes_scrubbed += compared.bytes;
+        Ok(())
+    }
+
+    fn scrub_data(
+        &self,
+        view: &View,
+        extent: Extent,
+        mends: bool,
+        progress: &mut ScrubProgress,
+    ) -> Result<()> {
+        let geometry = *self.store.geometry();
+        let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
+        progress.data_extents_scrubbed += 1;
+        for within in (0..extent.len).step_by(RUN_BYTES as usize) {
+            let len = RUN_BYTES.min(extent.len - within);
+            let run = Extent::new(extent.start.end(within), len);
+            let sums = self.read_csums(view, run)?;
+            if sums.is_empty() {
+                progress.no_csum += sums.sectors() as u64;
+                if mends {
+                    progress.corrected_errors += self.volume.catch_up(run, 16 * sector)?;
+                }
+                continue;
+            }
+            let judge = |at: usize, bytes: &[u8]| match sums.sector(at / sector) {
+                Some(sum) if geometry.csum.digest(bytes)[..size] != *sum => Err("checksum"),
+                _ => Ok(()),
+            };
+            let known = (0..sums.sectors()).filter(|index| sums.sector(*index).is_some()).count();
+            progress.no_csum += (sums.sectors() - known) as u64;
+            let compared = self.volume.compare(run, sector, mends, judge)?;
+            progress.add(&compared);
+            progress.csum_errors += compared.bad;
+            progress.data_bytes_scrubbed += compared.bytes;
+        }
+        Ok(())
+    }
+
+    /// Every copy of every superblock; damaged ones are written anew.
+    fn scrub_superblocks(&self, mends: bool, progress: &mut ScrubProgress) -> Result<()> {
+        let mut bad = 0;
+        {
+            // Nobody commits meanwhile.
+            let state = self.commit.lock();
+            let last = state.superblock.generation;
+            for device in self.volume.devices().iter().filter(|device| !device.is_lost()) {
+                let end = device.current_item().total_bytes.min(device.device.len());
+                for (mirror, offset) in limits::SUPER_OFFSETS.into_iter().enumerate() {
+                    if offset + limits::SUPER_SIZE as u64 >= end {
+                        continue;
+                    }
+                    let found = Volume::read_superblock_mirror(&*device.device, mirror);
+                    // The other copies are one commit behind until the volume is closed.
+                    let oldest = last.0.saturating_sub(u64::from(mirror > 0));
+                    let right = found.is_ok_and(|found| found.generation.0 >= oldest);
+                    bad += u64::from(!right);
+                }
+            }
+        }
+        progress.super_errors += bad;
+        if bad > 0 && mends {
+            self.settle_superblocks()?;
+            progress.corrected_errors += bad;
+        }
+        Ok(())
+    }
+
+    /// Everything was looked at and is right.
+    fn trust_again(&self) -> Result<()> {
+        let devices = self.volume.devices();
+        let stale: Vec<_> =
+            devices.iter().filter(|d| matches!(d.trust(), Trust::Behind | Trust::Stale)).collect();
+        if stale.is_empty() {
+            return Ok(());
+        }
+        // What was rewritten must be there before a superblock says so.
+        self.volume.flush()?;
+        for device in stale {
+            tracing::info!(id = %device.id, "a device that missed transactions has them now");
+            device.heal();
+        }
+        self.settle_superblocks()
+    }
+}
+
+/// The extents in use from an address on, as many as make a step, and where the next step begins.
+fn extents(view: &View, from: Logical, end: Logical) -> Result<(Vec<Found>, Logical)> {
+    let root = view
+        .committed_root(TreeId::EXTENT)?
+        .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
+    let nodesize = u64::from(view.store().geometry().nodesize);
+    let mut found: Vec<Found> = Vec::new();
+    let mut bytes = 0;
+    let first = Key::new(from.0, Kind(0), 0);
+    let mut cursor = Cursor::seek(&**view.store(), TreeId::EXTENT, root, &first)?;
+    while let Some((key, item)) = cursor.key().zip(cursor.item()) {
+        if key.objectid >= end.0 {
+            return Ok((found, end));
+        }
+        if bytes >= STEP_BYTES {
+            return Ok((found, Logical(key.objectid)));
+        }
+        let len = match key.kind {
+            Kind::EXTENT_ITEM => key.offset,
+            Kind::METADATA_ITEM => nodesize,
+            _ => 0,
+        };
+        if len > 0 {
+            let start = Logical(key.objectid);
+            let malformed = |source| Error::Item { tree: TreeId::EXTENT, key, source };
+            let item = ExtentItem::parse(&key, item).map_err(malformed)?;
+            if start.checked_add(len).is_none_or(|last| last > end) {
+                return Err(Error::Extents { at: start, what: "it reaches past its block group" });
+            }
+            let is_node = item.flags & ExtentFlags::TREE_BLOCK != 0;
+            let level = match (is_node, key.kind, item.tree_block) {
+                (false, ..) => None,
+                (true, Kind::METADATA_ITEM, _) => Some(u8::try_from(key.offset).unwrap_or(u8::MAX)),
+                (true, _, known) => known.map(|(_, level)| level),
+            };
+            let extent = Extent::new(start, len);
+            found.push(Found { extent, generation: item.generation, level });
+            bytes += len;
+        }
+        cursor.advance()?;
+    }
+    Ok((found, end))
+}

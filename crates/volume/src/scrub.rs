@@ -1,0 +1,172 @@
+//! Looking at every copy, not only at the first good one.
+//!
+//! # Invariants
+//!
+//! - **S1** A copy is rewritten from bytes that passed the caller's check, and only while no writer is
+//!   between the look and the write (R2 of `read`).
+
+use std::fmt::Display;
+
+use buttress_format::{Extent, Logical};
+
+use crate::device::{Fault, Trust};
+use crate::error::Error;
+use crate::volume::Volume;
+
+/// What was found in a range, over all its copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compared {
+    /// Bytes read, every copy counted.
+    pub bytes: u64,
+    /// Copies of a unit that a device could not read.
+    pub read_errors: u64,
+    /// Copies of a unit that were read and are wrong.
+    pub bad: u64,
+    /// Copies of a unit that were rewritten.
+    pub corrected: u64,
+    /// Units without a good copy.
+    pub uncorrectable: u64,
+}
+
+/// What is known of one copy of a unit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Copy {
+    Good,
+    Bad,
+    Unread,
+    /// On a device that is not here.
+    Missing,
+}
+
+impl Volume {
+    /// Reads every copy of a range, unit by unit, and rewrites those that do not pass the check from one
+    /// that does, if `repair` says so and the volume is writable. The check is given where its unit
+    /// begins in the range.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`]; what is wrong with copies is no error but the result.
+    ///
+    /// # Panics
+    ///
+    /// When `unit` is zero or does not divide the range: the caller's bug.
+    pub fn compare<E: Display>(
+        &self,
+        range: Extent,
+        unit: usize,
+        repair: bool,
+        mut verify: impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> Result<Compared, Error> {
+        let len = usize::try_from(range.len).unwrap_or(usize::MAX);
+        assert!(unit > 0 && len.is_multiple_of(unit), "{len} by {unit}");
+        let mirrors = self.readings(range.start)?;
+        let mut found = Compared::default();
+        let mut buf = vec![0; len];
+        let mut copies: Vec<Vec<Copy>> = Vec::with_capacity(mirrors as usize);
+        for mirror in 0..mirrors {
+            copies.push(self.look(range.start, &mut buf, unit, mirror, &mut found, &mut verify));
+        }
+        for index in 0..len / unit {
+            let of = |mirror: u32| copies.get(mirror as usize).map_or(Copy::Missing, |c| c[index]);
+            let bad: Vec<u32> = (0..mirrors)
+                .filter(|mirror| matches!(of(*mirror), Copy::Bad | Copy::Unread))
+                .collect();
+            if bad.is_empty() {
+                continue;
+            }
+            let within = index * unit;
+            let at = range.start.end(within as u64);
+            let part = &mut buf[..unit];
+            let good = (0..mirrors).filter(|mirror| of(*mirror) == Copy::Good).find(|mirror| {
+                self.read_mirror(at, part, *mirror).is_ok() && verify(within, part).is_ok()
+            });
+            match good {
+                None => found.uncorrectable += 1,
+                Some(good) if repair => found.corrected += self.repair(at, part, good, &bad),
+                Some(_) => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads one copy of a range and judges its units.
+    fn look<E: Display>(
+        &self,
+        start: Logical,
+        buf: &mut [u8],
+        unit: usize,
+        mirror: u32,
+        found: &mut Compared,
+        verify: &mut impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> Vec<Copy> {
+        let whole = self.read_mirror(start, buf, mirror).is_ok();
+        let mut copies = Vec::with_capacity(buf.len() / unit);
+        for (index, part) in buf.chunks_exact_mut(unit).enumerate() {
+            let within = index * unit;
+            let at = start.end(within as u64);
+            // One bad sector must not hide its neighbours.
+            let read = if whole { Ok(()) } else { self.read_mirror(at, part, mirror) };
+            let copy = match read {
+                Err(Error::MissingStripe { .. }) => Copy::Missing,
+                Err(_) => Copy::Unread,
+                Ok(()) if verify(within, part).is_ok() => Copy::Good,
+                Ok(()) => {
+                    self.counters.csum_failure();
+                    if let Some(device) = self.here(at, mirror) {
+                        device.count(Fault::Corruption);
+                    }
+                    Copy::Bad
+                }
+            };
+            match copy {
+                Copy::Unread => found.read_errors += 1,
+                Copy::Bad => found.bad += 1,
+                Copy::Good | Copy::Missing => {}
+            }
+            if copy != Copy::Missing {
+                found.bytes += unit as u64;
+            }
+            copies.push(copy);
+        }
+        copies
+    }
+
+    /// For data without checksums: makes the copies on devices that missed transactions equal to one
+    /// on a device that did not. Returns how many units were rewritten.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`].
+    pub fn catch_up(&self, range: Extent, unit: usize) -> Result<u64, Error> {
+        let mirrors = self.mirrors(range.start);
+        let mut rewritten = 0;
+        let (mut fresh, mut old) = (vec![0; unit], vec![0; unit]);
+        for within in (0..range.len).step_by(unit) {
+            let at = range.start.end(within);
+            let part = (unit as u64).min(range.len - within) as usize;
+            let trust = |mirror| self.here(at, mirror).map(|device| device.trust());
+            let Some(whole) = (0..mirrors).find(|mirror| trust(*mirror) == Some(Trust::Whole))
+            else {
+                continue;
+            };
+            for mirror in 0..mirrors {
+                if !matches!(trust(mirror), Some(Trust::Behind | Trust::Stale)) {
+                    continue;
+                }
+                self.read_mirror(at, &mut fresh[..part], whole)?;
+                let same = self.read_mirror(at, &mut old[..part], mirror).is_ok()
+                    && old[..part] == fresh[..part];
+                if !same {
+                    rewritten += self.repair(at, &fresh[..part], whole, &[mirror]);
+                }
+            }
+        }
+        Ok(rewritten)
+    }
+
+    /// How many ways there are to read an address: its copies.
+    pub(crate) fn readings(&self, at: Logical) -> Result<u32, Error> {
+        let map = self.map.load();
+        Ok(map.find(at)?.layout.copies() as u32)
+    }
+}
