@@ -13,6 +13,7 @@ mod mkdir;
 mod mkfs;
 mod mount;
 mod mv;
+mod nbd;
 mod receive;
 mod rm;
 mod scrub;
@@ -32,6 +33,8 @@ pub(crate) enum Command {
     Mkfs(mkfs::Args),
     /// Mount a volume through FUSE.
     Mount(mount::Args),
+    /// Serve an image or block device to NBD clients.
+    Nbd(nbd::Args),
     /// List a directory of a volume.
     Ls(ls::Args),
     /// Print files of a volume.
@@ -73,7 +76,7 @@ pub(crate) enum Command {
 impl Command {
     /// Whether this goes on after it has answered, so that only a log can say what happens.
     pub(crate) fn speaks_by_log(&self) -> bool {
-        matches!(self, Self::Mount(_))
+        matches!(self, Self::Mount(_) | Self::Nbd(_))
     }
 
     /// Does it.
@@ -81,6 +84,7 @@ impl Command {
         match self {
             Self::Mkfs(args) => mkfs::run(args, ui),
             Self::Mount(args) => mount::run(args, ui),
+            Self::Nbd(args) => nbd::run(args, ui),
             Self::Ls(args) => ls::run(args, ui),
             Self::Cat(args) => cat::run(args, ui),
             Self::Cp(args) => cp::run(args, ui),

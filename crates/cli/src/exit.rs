@@ -172,6 +172,7 @@ macro_rules! context_for {
 
 context_for! {
     buttress_block::Error => Exit::Failure,
+    buttress_nbd::Error => Exit::Failure,
     buttress_volume::Error => Exit::Corrupt,
     buttress_tree::Error => Exit::Corrupt,
     buttress_format::Error => Exit::Corrupt,

@@ -1,0 +1,94 @@
+//! `buttress nbd`: a device for clients of the Network Block Device protocol, until it is stopped.
+//!
+//! # Failure
+//!
+//! It ends with success only when everything that clients were told is written is durable. Clients
+//! that have the export open see their connection end.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use buttress_block::{FileDevice, OpenOptions};
+use buttress_nbd::{Address, Export, Options, Server, Stopper};
+use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::ui::Ui;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The image file or block device.
+    #[arg(value_name = "IMG")]
+    image: PathBuf,
+    /// Where to listen: unix:PATH, 127.0.0.1:PORT, [::1]:PORT or localhost:PORT. Several may be given.
+    /// Everybody on this machine can connect to a port; a socket has the permissions of a file.
+    #[arg(long, required = true, value_name = "ADDRESS")]
+    listen: Vec<Address>,
+    /// Let clients read only, and others read the image meanwhile.
+    #[arg(long, short)]
+    read_only: bool,
+    /// The name of the export, as clients give it. One who gives none gets it as well.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    export: String,
+    /// Go past the kernel's page cache.
+    #[arg(long)]
+    direct: bool,
+    /// Listen where other machines can connect, too. Nothing is encrypted, and nobody is asked
+    /// who they are.
+    #[arg(long)]
+    allow_remote: bool,
+    /// How many clients at a time.
+    #[arg(long, value_name = "N", default_value_t = Options::default().connections)]
+    connections: usize,
+    /// How many requests of one client at a time.
+    #[arg(long, value_name = "N", default_value_t = Options::default().threads)]
+    threads: usize,
+}
+
+/// What scripts read.
+#[derive(Serialize)]
+struct Document<'a> {
+    uris: &'a [String],
+    size_bytes: u64,
+    read_only: bool,
+    pid: u32,
+}
+
+pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
+    // Signals from here on wait for the thread that takes them.
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context(|| "watching for signals")?;
+    let how = if args.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
+    let how = OpenOptions { direct: args.direct, ..how };
+    let device = FileDevice::open(&args.image, how).map_err(Failure::of_device)?;
+    let export = Export::new(Arc::new(device), args.export, args.read_only).context(String::new)?;
+    let (size_bytes, read_only) = (export.len(), export.read_only());
+    let Args { connections, threads, allow_remote, .. } = args;
+    let options = Options { connections, threads, allow_remote, ..Options::default() };
+    let server = Server::bind(export, &args.listen, options).context(String::new)?;
+    watch(signals, server.stopper())?;
+    let uris = server.uris();
+    if ui.json() {
+        let pid = std::process::id();
+        ui.document(&Document { uris: &uris, size_bytes, read_only, pid })?;
+    } else {
+        for uri in &uris {
+            writeln!(std::io::stdout(), "{uri}").context(|| "standard output")?;
+        }
+    }
+    server.serve().context(|| args.image.display().to_string())?;
+    Ok(Exit::Success)
+}
+
+/// Stops the server at the first signal, and does not wait for clients from the second on.
+fn watch(mut signals: Signals, stopper: Stopper) -> Result<()> {
+    let work = move || {
+        for _ in signals.forever() {
+            stopper.stop();
+        }
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(work);
+    thread.map(drop).context(|| "watching for signals")
+}

@@ -1,0 +1,146 @@
+//! What can go wrong with the server, with one connection, and with one request.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A failure of the server as a whole.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An address that is none.
+    #[error("{0:?} is not an address: unix:PATH, 127.0.0.1:PORT or [::1]:PORT")]
+    Address(String),
+    /// Whoever can reach this address could read and write the device.
+    #[error(
+        "{0} can be reached from other machines, and nothing here is encrypted or asks who it is; allow that by name, or listen on 127.0.0.1 or a unix socket"
+    )]
+    NotLocal(SocketAddr),
+    /// Another server answers there.
+    #[error("{}: somebody listens there already", .0.display())]
+    Taken(PathBuf),
+    /// Something else has the name that the socket was to have.
+    #[error("{}: is there already, and is not a socket", .0.display())]
+    NotASocket(PathBuf),
+    /// The system refused.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// What it said.
+        source: io::Error,
+    },
+    /// The name or description is longer than the protocol allows.
+    #[error("the export's name and description may have 4096 bytes each")]
+    TooLong,
+    /// What was written is not known to be durable.
+    #[error("what was written last may be lost")]
+    Flush(#[source] Arc<buttress_block::Error>),
+    /// The system refused to say who connects.
+    #[error("waiting for connections")]
+    Wait(#[source] io::Error),
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Disconnect {
+    /// The client asked for it, or closed between two requests.
+    #[error("the client is done")]
+    Done,
+    /// The server is stopping.
+    #[error("the server is stopping")]
+    Stopping,
+    /// The connection failed, or the client was silent in the middle of something.
+    #[error("the connection failed")]
+    Io(#[source] io::Error),
+    /// The client broke the protocol, so that what follows cannot be made sense of.
+    #[error("the client sent {0}")]
+    Protocol(Nonsense),
+    /// An answer of which a part was sent already could not be completed.
+    #[error("reading failed in the middle of an answer")]
+    Torn(#[source] Box<buttress_block::Error>),
+    /// A bug here.
+    #[error("the server failed")]
+    Panicked,
+}
+
+/// What a client may not send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Nonsense {
+    /// Flags of the handshake that nobody offered.
+    #[error("handshake flags {0:#x}")]
+    Flags(u32),
+    /// An option that does not begin like one.
+    #[error("an option that begins with {0:#x}")]
+    OptionMagic(u64),
+    /// An option too long to be even skipped.
+    #[error("option {option} with {len} bytes")]
+    OptionLen {
+        /// Which.
+        option: u32,
+        /// How long it claims to be.
+        len: u32,
+    },
+    /// More options than any client has reason for.
+    #[error("too many options")]
+    Options,
+    /// An option that ends the handshake names no export, and there is no way to say so.
+    #[error("the name of an export that is not here")]
+    Name,
+    /// A request that does not begin like one.
+    #[error("a request that begins with {0:#x}")]
+    RequestMagic(u32),
+    /// A write with more payload than any client may send.
+    #[error("a write of {0} bytes")]
+    WriteLen(u32),
+}
+
+impl From<io::Error> for Disconnect {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<Nonsense> for Disconnect {
+    fn from(nonsense: Nonsense) -> Self {
+        Self::Protocol(nonsense)
+    }
+}
+
+/// Why one request failed. The connection goes on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    /// The device failed.
+    #[error("the device failed")]
+    Device(#[source] buttress_block::Error),
+    /// A flush failed, this one or one before it.
+    #[error("a flush failed, so nothing can be said to be durable")]
+    Flush(#[source] Arc<buttress_block::Error>),
+    /// A change of an export that is for reading.
+    #[error("the export is for reading only")]
+    ReadOnly,
+    /// A read, or a question, beyond the end.
+    #[error("beyond the end of the export")]
+    ReadPastEnd,
+    /// A change beyond the end.
+    #[error("beyond the end of the export")]
+    WritePastEnd,
+    /// A command nobody offered.
+    #[error("not a command of this server")]
+    Command,
+    /// Flags nobody offered for this command.
+    #[error("not a flag of this command here")]
+    Flags,
+    /// No bytes, where that has no answer; or more than the protocol allows.
+    #[error("not a length for this command")]
+    Length,
+    /// A read in one piece that is longer than pieces are.
+    #[error("too long to be read in one piece")]
+    OnePiece,
+    /// A question about what was not agreed on.
+    #[error("no metadata context was negotiated")]
+    NoContext,
+}

@@ -1,0 +1,92 @@
+//! A request: 28 bytes that become checked numbers before anything is done with them.
+//!
+//! # Invariants
+//!
+//! - **Q1** What [`Request::check`] passes lies within the export, has a length that its command may
+//!   have, and is allowed on it.
+
+use std::ops::Range;
+
+use crate::error::{Fault, Nonsense};
+use crate::export::Export;
+use crate::handshake::Terms;
+use crate::transmission::PAYLOAD_MAX;
+use crate::wire::{self, Fields, command, command_flag as flag};
+
+pub(crate) const REQUEST_LEN: usize = 28;
+
+/// What the client calls a request; its own affair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cookie(pub(crate) u64);
+
+/// A request as it came. Says nothing about whether it makes sense.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) flags: u16,
+    pub(crate) command: u16,
+    pub(crate) cookie: Cookie,
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+}
+
+impl Request {
+    /// Takes a request apart. Only what makes it impossible to find the next one is an error here.
+    pub(crate) fn parse(bytes: &[u8; REQUEST_LEN]) -> Result<Self, Nonsense> {
+        const WHOLE: &str = "the fields are as long as the array";
+        let mut fields = Fields(bytes);
+        let magic = fields.u32().expect(WHOLE);
+        if magic != wire::REQUEST_MAGIC {
+            return Err(Nonsense::RequestMagic(magic));
+        }
+        let request = Self {
+            flags: fields.u16().expect(WHOLE),
+            command: fields.u16().expect(WHOLE),
+            cookie: Cookie(fields.u64().expect(WHOLE)),
+            offset: fields.u64().expect(WHOLE),
+            len: fields.u32().expect(WHOLE),
+        };
+        // What follows are that many bytes, and nobody shall have us read them.
+        if request.command == command::WRITE && request.len > PAYLOAD_MAX {
+            return Err(Nonsense::WriteLen(request.len));
+        }
+        Ok(request)
+    }
+
+    pub(crate) fn is_durable(&self) -> bool {
+        self.flags & flag::FUA != 0
+    }
+
+    /// Passes what can be served (Q1), and returns where it is about.
+    pub(crate) fn check(&self, export: &Export, terms: Terms) -> Result<Range<u64>, Fault> {
+        // Durability may be asked of anything, and means nothing where nothing changes.
+        let flags = match self.command {
+            command::READ if terms.structured => flag::DF,
+            command::READ | command::WRITE | command::TRIM | command::FLUSH => 0,
+            command::WRITE_ZEROES => flag::NO_HOLE,
+            command::BLOCK_STATUS if terms.allocation => flag::REQ_ONE,
+            command::BLOCK_STATUS => return Err(Fault::NoContext),
+            _ => return Err(Fault::Command),
+        };
+        if self.flags & !(flags | flag::FUA) != 0 {
+            return Err(Fault::Flags);
+        }
+        if self.command == command::FLUSH {
+            // Neither offset nor length means anything here, and some clients send what they have.
+            return Ok(0..0);
+        }
+        let changes = !matches!(self.command, command::READ | command::BLOCK_STATUS);
+        if changes && export.read_only() {
+            return Err(Fault::ReadOnly);
+        }
+        match self.command {
+            command::READ if self.len > PAYLOAD_MAX => return Err(Fault::Length),
+            command::BLOCK_STATUS if self.len == 0 => return Err(Fault::Length),
+            _ => {}
+        }
+        match self.offset.checked_add(u64::from(self.len)) {
+            Some(end) if end <= export.len() => Ok(self.offset..end),
+            _ if changes => Err(Fault::WritePastEnd),
+            _ => Err(Fault::ReadPastEnd),
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The server: takes clients in, gives each a thread to begin with, and comes to an end.
+//!
+//! # Invariants
+//!
+//! - **S1** [`Server::serve`] returns with `Ok` only when every answered change is durable and no
+//!   thread of a connection is left.
+//! - **S2** A client has [`Options::handshake`] for all of its handshake, and [`Options::patience`] for
+//!   each step in the middle of a request or an answer. Between requests it may be silent for ever.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+
+use crate::address::{Address, Listener};
+use crate::connections::{Connections, Member};
+use crate::error::{Disconnect, Error};
+use crate::export::{Export, Figures};
+use crate::handshake;
+use crate::stream::{Hurried, Stream};
+use crate::transmission::Transmission;
+
+/// Limits. Memory is bounded by connections x threads x [`crate::transmission::PIECE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How many clients there may be at a time. More are turned away.
+    pub connections: usize,
+    /// How many requests of one connection are served at a time.
+    pub threads: usize,
+    /// Whether addresses that other machines can reach are allowed.
+    pub allow_remote: bool,
+    /// How long a handshake may take.
+    pub handshake: Duration,
+    /// How long a client may be silent in the middle of a request, or leave an answer unread.
+    pub patience: Duration,
+    /// How long clients have to take their last answers when the server stops.
+    pub drain: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            connections: 64,
+            threads: 16,
+            allow_remote: false,
+            handshake: Duration::from_secs(10),
+            patience: Duration::from_secs(60),
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A device on its addresses.
+#[derive(Debug)]
+pub struct Server {
+    export: Arc<Export>,
+    listeners: Vec<Listener>,
+    options: Options,
+    connections: Arc<Connections>,
+    stopper: Stopper,
+}
+
+/// Ends a server, from anywhere.
+#[derive(Clone, Debug)]
+pub struct Stopper(Arc<Stop>);
+
+#[derive(Debug)]
+struct Stop {
+    /// What connections look at.
+    stopping: AtomicBool,
+    /// How often it was asked for.
+    asked: AtomicU32,
+    event: OwnedFd,
+}
+
+impl Stopper {
+    /// Ends the server: requests that came in whole are served, what was written is flushed. A second
+    /// call does not wait for clients to take their answers.
+    pub fn stop(&self) {
+        self.0.asked.fetch_add(1, Ordering::AcqRel);
+        self.0.stopping.store(true, Ordering::Release);
+        // Only a counter that is full refuses, and that wakes as well.
+        let _ = rustix::io::write(&self.0.event, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Server {
+    /// Listens at all of the addresses. Nobody is served yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotLocal`], [`Error::Taken`], [`Error::NotASocket`], [`Error::Listen`].
+    pub fn bind(export: Export, addresses: &[Address], options: Options) -> Result<Self, Error> {
+        let listeners = addresses
+            .iter()
+            .map(|address| Listener::bind(address, options.allow_remote))
+            .collect::<Result<_, _>>()?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let event = eventfd(0, flags).map_err(|errno| Error::Wait(errno.into()))?;
+        let stopping = AtomicBool::new(false);
+        let stop = Stop { stopping, asked: AtomicU32::new(0), event };
+        let (export, connections) = (Arc::new(export), Connections::new());
+        Ok(Self { export, listeners, options, connections, stopper: Stopper(Arc::new(stop)) })
+    }
+
+    /// Where clients find the export: one URI for each address.
+    #[must_use]
+    pub fn uris(&self) -> Vec<String> {
+        self.listeners.iter().map(|listener| listener.uri(self.export.name())).collect()
+    }
+
+    /// What ends this server.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Serves until it is stopped, and makes everything durable (S1).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Flush`], also for a flush that failed while serving; [`Error::Wait`].
+    pub fn serve(mut self) -> Result<Figures, Error> {
+        let waited = self.take_in();
+        // No new clients, and the names are free for the next server.
+        self.listeners.clear();
+        self.stopper.0.stopping.store(true, Ordering::Release);
+        self.drain();
+        let finished = self.export.finish();
+        let figures = self.export.figures();
+        tracing::info!(connections = self.connections.count(), ?figures, "stopped");
+        waited.map_err(Error::Wait).and(finished).map(|()| figures)
+    }
+
+    /// Takes clients in until it is time to stop.
+    fn take_in(&self) -> io::Result<()> {
+        loop {
+            self.wait(&self.listeners, None)?;
+            if self.stopper.0.stopping.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            for listener in &self.listeners {
+                match listener.accept() {
+                    Ok(stream) => self.welcome(stream),
+                    Err(error) if is_passing(&error) => {}
+                    Err(error) => {
+                        // No descriptors left, mostly: others have to go first, and the client
+                        // still waits.
+                        tracing::warn!(%error, "cannot take a client in");
+                        self.wait(&[], Some(PAUSE))?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for a client, the end, or a while.
+    fn wait(&self, listeners: &[Listener], limit: Option<Timespec>) -> io::Result<()> {
+        let mut polled: Vec<PollFd<'_>> = listeners
+            .iter()
+            .map(|one| PollFd::from_borrowed_fd(one.as_fd(), PollFlags::IN))
+            .collect();
+        polled.push(PollFd::new(&self.stopper.0.event, PollFlags::IN));
+        match poll(&mut polled, limit.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Gives a client a thread.
+    fn welcome(&self, stream: Stream) {
+        let Some(member) = self.connections.enter(stream, self.options.connections) else {
+            tracing::warn!(max = self.options.connections, "too many clients: one is turned away");
+            return;
+        };
+        let (export, options) = (Arc::clone(&self.export), self.options);
+        let stopper = self.stopper.clone();
+        let serve = move || {
+            let number = member.number().0;
+            let why = serve(&member, &export, options, &stopper.0.stopping);
+            match &why {
+                Disconnect::Done | Disconnect::Stopping => tracing::debug!(number, %why, "ended"),
+                Disconnect::Io(cause) => tracing::info!(number, %why, %cause, "ended"),
+                Disconnect::Torn(cause) => tracing::error!(number, %why, %cause, "ended"),
+                Disconnect::Protocol(_) | Disconnect::Panicked => {
+                    tracing::warn!(number, %why, "ended");
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("nbd connection".to_owned());
+        if let Err(error) = thread.spawn(serve) {
+            tracing::warn!(%error, "no thread for a client: it is turned away");
+        }
+    }
+
+    /// Waits for the connections to end, and makes them.
+    fn drain(&self) {
+        let step = Duration::from_millis(50);
+        let mut left = self.options.drain;
+        self.connections.end_all(false);
+        while !self.connections.wait_empty(step) {
+            let is_urgent = self.stopper.0.asked.load(Ordering::Acquire) > 1;
+            left = left.saturating_sub(step);
+            if left.is_zero() || is_urgent {
+                // Clients that do not take their answers. What the device is doing takes what it
+                // takes: nothing may be in its hands when it is flushed (S1).
+                self.connections.end_all(true);
+            } else {
+                // Those who came in at the last moment.
+                self.connections.end_all(false);
+            }
+        }
+    }
+}
+
+/// How long to wait when the system has no room for another client.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// One connection, from the first byte to the last.
+fn serve(member: &Member, export: &Export, options: Options, stopping: &AtomicBool) -> Disconnect {
+    let stream = member.stream();
+    let begin = || {
+        stream.prepare()?;
+        let mut input = Hurried::new(stream, options.handshake);
+        let mut output = Hurried::new(stream, options.handshake);
+        let terms = handshake::negotiate(&mut input, &mut output, export)?;
+        stream.set_patience(options.patience, options.patience)?;
+        Ok::<_, Disconnect>(terms)
+    };
+    match begin() {
+        Ok(terms) => {
+            tracing::debug!(number = member.number().0, ?terms, "connected");
+            let ends = (stream, stream);
+            Transmission::new(ends, export, terms, options.threads, stopping)
+                .serve(&|| stream.end(true))
+        }
+        Err(why) => why,
+    }
+}
+
+/// What is no failure of listening.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+    )
+}

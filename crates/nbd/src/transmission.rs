@@ -1,0 +1,483 @@
+//! Requests and answers, on one connection, several at a time.
+//!
+//! # Place
+//!
+//! Works on any pair of streams. All threads of a connection do the same: one has the input and reads a
+//! request with its payload, gives the input to the next and serves what it has read. So a request
+//! is served by the thread that read it, without being handed over, and a thread is added only while
+//! all that there are have something to do.
+//!
+//! # Invariants
+//!
+//! - **X1** No more requests are in flight than the connection may have threads, and each holds
+//!   [`PIECE`] bytes at the most: longer ones are moved piece by piece.
+//! - **X2** Of an answer, either all is sent, in one go as others see it, or the connection ends.
+//! - **X3** When the connection ends, what was read whole is still served.
+//!
+//! # Locks
+//!
+//! The input's and the output's mutexes are held across what they protect, which is slow and may wait
+//! for the client; they have no rank. Never both: the input is given up before anything is answered.
+//!
+//! # Failure
+//!
+//! The first reason to end is kept. When nothing more can be read, the others finish what they have
+//! (X3). When nothing more can be sent, `cut` also wakes who waits for the next request.
+
+use std::io::{self, BufReader, ErrorKind, IoSlice, Read, Write};
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::Scope;
+
+use buttress_base::AlignedBuf;
+use buttress_block::{Content, Space};
+use parking_lot::Mutex;
+
+use crate::errno;
+use crate::error::{Disconnect, Fault};
+use crate::export::Export;
+use crate::handshake::{Terms, skip};
+use crate::request::{Cookie, REQUEST_LEN, Request};
+use crate::wire::{self, chunk, command, command_flag as flag};
+
+/// The longest read, and the longest payload of a write: what the protocol lets a client assume.
+pub const PAYLOAD_MAX: u32 = 32 << 20;
+/// How much a thread holds of a request.
+pub const PIECE: usize = 1 << 20;
+/// Runs of zeroes shorter than this are sent as they are: a message of its own costs more.
+const HOLE_MIN: u64 = 32 << 10;
+/// How many runs are told in one answer; the client asks again from there.
+const STATUS_MAX: usize = 512;
+/// Small requests that came together are read together.
+const INPUT_BUFFER: usize = 32 << 10;
+
+/// One connection, after its handshake.
+#[derive(Debug)]
+pub struct Transmission<'a, R, W> {
+    input: Mutex<BufReader<R>>,
+    output: Mutex<W>,
+    export: &'a Export,
+    terms: Terms,
+    threads: Threads,
+    /// Why it ended.
+    end: OnceLock<Disconnect>,
+    /// The server is stopping.
+    stopping: &'a AtomicBool,
+}
+
+/// A request that was read whole.
+struct Work {
+    request: Request,
+    /// Where it is about, or why it is refused. Of a write, only what is not written yet, whose bytes
+    /// are in the buffer.
+    range: Result<Range<u64>, Fault>,
+}
+
+#[derive(Debug)]
+struct Threads {
+    max: usize,
+    alive: AtomicUsize,
+    /// How many want the input.
+    waiting: AtomicUsize,
+}
+
+impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
+    /// Gets ready to serve with up to `threads` threads, one at least, until `stopping`.
+    pub fn new(
+        (input, output): (R, W),
+        export: &'a Export,
+        terms: Terms,
+        threads: usize,
+        stopping: &'a AtomicBool,
+    ) -> Self {
+        let alive = AtomicUsize::new(1);
+        let threads = Threads { max: threads.max(1), alive, waiting: AtomicUsize::new(0) };
+        Self {
+            input: Mutex::new(BufReader::with_capacity(INPUT_BUFFER, input)),
+            output: Mutex::new(output),
+            export,
+            terms,
+            threads,
+            end: OnceLock::new(),
+            stopping,
+        }
+    }
+
+    /// Serves until the client is done, the server stops, or something makes it impossible. `cut` is
+    /// called when nothing more can be sent, and has to make reading end, too.
+    pub fn serve(self, cut: &(dyn Fn() + Sync)) -> Disconnect {
+        std::thread::scope(|scope| self.work(scope, cut));
+        self.end.into_inner().unwrap_or(Disconnect::Done)
+    }
+
+    /// One thread's life.
+    fn work<'s>(&'s self, scope: &'s Scope<'s, '_>, cut: &'s (dyn Fn() + Sync)) {
+        let _guard = EndOnPanic { end: &self.end, cut };
+        let mut buffer = Buffer::default();
+        while self.end.get().is_none() {
+            self.threads.waiting.fetch_add(1, Ordering::Relaxed);
+            let mut input = self.input.lock();
+            self.threads.waiting.fetch_sub(1, Ordering::Relaxed);
+            if self.end.get().is_some() {
+                return;
+            }
+            let work = match self.take(&mut input, &mut buffer) {
+                Ok(work) => work,
+                Err(why) => {
+                    // Before the next one gets the input, and waits for what never comes.
+                    let _ = self.end.set(why);
+                    return;
+                }
+            };
+            self.relieve(scope, cut);
+            drop(input);
+            if let Err(why) = self.serve_one(work, &mut buffer) {
+                let _ = self.end.set(why);
+                cut();
+            }
+        }
+    }
+
+    /// Adds a thread if nobody would take the input.
+    fn relieve<'s>(&'s self, scope: &'s Scope<'s, '_>, cut: &'s (dyn Fn() + Sync)) {
+        let Threads { max, alive, waiting } = &self.threads;
+        if waiting.load(Ordering::Relaxed) > 0 || alive.load(Ordering::Relaxed) >= *max {
+            return;
+        }
+        // Only who has the input comes here, so one at a time.
+        alive.fetch_add(1, Ordering::Relaxed);
+        let thread = std::thread::Builder::new().name("nbd request".to_owned());
+        if thread.spawn_scoped(scope, move || self.work(scope, cut)).is_err() {
+            // The system has no more; those that there are will do.
+            alive.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Reads one request with its payload.
+    fn take(&self, input: &mut BufReader<R>, buffer: &mut Buffer) -> Result<Work, Disconnect> {
+        let request = Request::parse(&self.next_header(input)?)?;
+        if request.command == command::DISCONNECT {
+            return Err(Disconnect::Done);
+        }
+        self.export.count_request();
+        let range = match request.check(self.export, self.terms) {
+            Ok(range) if request.command == command::WRITE => self.receive(input, range, buffer)?,
+            Err(fault) if request.command == command::WRITE => {
+                skip(input, u64::from(request.len))?;
+                Err(fault)
+            }
+            checked => checked,
+        };
+        Ok(Work { request, range })
+    }
+
+    /// Does what was asked, and answers.
+    fn serve_one(&self, work: Work, buffer: &mut Buffer) -> Result<(), Disconnect> {
+        let Work { request, range } = work;
+        let range = match range {
+            Ok(range) => range,
+            Err(fault) => return self.answer(&request, Err(fault)),
+        };
+        match request.command {
+            command::READ => self.read(&request, range, buffer),
+            command::BLOCK_STATUS => self.block_status(&request, range),
+            command::WRITE => {
+                let last = buffer.filled(range.end - range.start);
+                let written = self.export.write(range.start, last);
+                self.answer(&request, self.settle(&request, written))
+            }
+            command::WRITE_ZEROES => {
+                let keep = request.flags & flag::NO_HOLE != 0;
+                let space = if keep { Space::Keep } else { Space::Free };
+                let (start, len) = (range.start, range.end - range.start);
+                let zeroed = self.export.write_zeroes(start, len, space);
+                self.answer(&request, self.settle(&request, zeroed))
+            }
+            command::TRIM => {
+                let trimmed = self.export.trim(range.start, range.end - range.start);
+                self.answer(&request, self.settle(&request, trimmed))
+            }
+            command::FLUSH => self.answer(&request, self.export.flush()),
+            // Never passes the check.
+            _ => self.answer(&request, Err(Fault::Command)),
+        }
+    }
+
+    /// Waits for a request, for as long as the client likes between two.
+    fn next_header(&self, input: &mut BufReader<R>) -> Result<[u8; REQUEST_LEN], Disconnect> {
+        let mut header = [0; REQUEST_LEN];
+        let mut filled = 0;
+        while filled < header.len() {
+            if filled == 0 && self.stopping.load(Ordering::Acquire) {
+                return Err(Disconnect::Stopping);
+            }
+            match input.read(&mut header[filled..]) {
+                Ok(0) if filled == 0 => return Err(Disconnect::Done),
+                Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // The stream's patience is for those who stop within a request.
+                Err(error) if filled == 0 && is_timeout(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(header)
+    }
+
+    /// Takes the payload of a write in, and writes all of it but the last piece. Returns where that
+    /// goes, which is in the buffer. After a failed piece the rest is taken in for nothing.
+    fn receive(
+        &self,
+        input: &mut BufReader<R>,
+        range: Range<u64>,
+        buffer: &mut Buffer,
+    ) -> Result<Result<Range<u64>, Fault>, Disconnect> {
+        let mut at = range.start;
+        loop {
+            let piece = (range.end - at).min(PIECE as u64);
+            input.read_exact(buffer.room(piece))?;
+            if at + piece == range.end {
+                return Ok(Ok(at..range.end));
+            }
+            if let Err(fault) = self.export.write(at, buffer.filled(piece)) {
+                skip(input, range.end - at - piece)?;
+                return Ok(Err(fault));
+            }
+            at += piece;
+        }
+    }
+
+    /// Makes a change durable, if that was asked for with it.
+    fn settle(&self, request: &Request, changed: Result<(), Fault>) -> Result<(), Fault> {
+        changed?;
+        if request.is_durable() { self.export.flush() } else { Ok(()) }
+    }
+
+    fn read(
+        &self,
+        request: &Request,
+        range: Range<u64>,
+        buffer: &mut Buffer,
+    ) -> Result<(), Disconnect> {
+        self.export.count_read(range.end - range.start);
+        let one_piece = request.flags & flag::DF != 0;
+        if one_piece && range.end - range.start > PIECE as u64 {
+            return self.answer(request, Err(Fault::OnePiece));
+        }
+        if !self.terms.structured {
+            return self.read_simple(request, range, buffer);
+        }
+        if range.is_empty() {
+            return self.send(&[&chunk_header(request.cookie, chunk::DONE, chunk::NONE, 0)]);
+        }
+        let mut at = range.start;
+        while at < range.end {
+            let left = range.end - at;
+            let (content, len) = match self.next_run(at, left, one_piece) {
+                Ok(run) => run,
+                Err(fault) => return self.answer(request, Err(fault)),
+            };
+            let done = if len == left { chunk::DONE } else { 0 };
+            if content == Content::Hole {
+                let header = chunk_header(request.cookie, done, chunk::OFFSET_HOLE, 12);
+                // A read is no longer than a length of the protocol.
+                self.send(&[&header, &at.to_be_bytes(), &(len as u32).to_be_bytes()])?;
+            } else {
+                if let Err(fault) = self.export.read(at, buffer.room(len)) {
+                    return self.answer(request, Err(fault));
+                }
+                let data_len = len as u32 + 8;
+                let header = chunk_header(request.cookie, done, chunk::OFFSET_DATA, data_len);
+                self.send(&[&header, &at.to_be_bytes(), buffer.filled(len)])?;
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// What to send next of a read: a hole, or data of a piece at the most.
+    fn next_run(&self, at: u64, left: u64, one_piece: bool) -> Result<(Content, u64), Fault> {
+        let piece = left.min(PIECE as u64);
+        if one_piece || left < HOLE_MIN {
+            return Ok((Content::Data, piece));
+        }
+        let extent = self.export.extent_at(at, left)?;
+        Ok(match extent.content {
+            Content::Hole if extent.len >= HOLE_MIN => (Content::Hole, extent.len.min(left)),
+            // Short runs of either kind go together, so that chunks are few.
+            Content::Hole | Content::Data => (Content::Data, piece.min(extent.len.max(HOLE_MIN))),
+        })
+    }
+
+    /// Without structured replies an answer says that it is good before its bytes follow.
+    fn read_simple(
+        &self,
+        request: &Request,
+        range: Range<u64>,
+        buffer: &mut Buffer,
+    ) -> Result<(), Disconnect> {
+        let first = (range.end - range.start).min(PIECE as u64);
+        if let Err(fault) = self.export.read(range.start, buffer.room(first)) {
+            return self.answer(request, Err(fault));
+        }
+        let header = simple_header(request.cookie, 0);
+        let mut output = self.output.lock();
+        write_all(&mut *output, &[&header, buffer.filled(first)])?;
+        let mut at = range.start + first;
+        while at < range.end {
+            let piece = (range.end - at).min(PIECE as u64);
+            match self.export.read(at, buffer.room(piece)) {
+                Ok(()) => {}
+                // X2: there is no other way to say so now.
+                Err(Fault::Device(error)) => return Err(Disconnect::Torn(Box::new(error))),
+                Err(_) => return Err(Disconnect::Panicked),
+            }
+            write_all(&mut *output, &[buffer.filled(piece)])?;
+            at += piece;
+        }
+        Ok(())
+    }
+
+    fn block_status(&self, request: &Request, range: Range<u64>) -> Result<(), Disconnect> {
+        let max = if request.flags & flag::REQ_ONE != 0 { 1 } else { STATUS_MAX };
+        let mut runs: Vec<(Content, u64)> = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let extent = match self.export.extent_at(at, range.end - at) {
+                // Of no length: the device is at odds with itself; data is never wrong.
+                Ok(extent) if extent.len == 0 => (Content::Data, range.end - at),
+                Ok(extent) => (extent.content, extent.len.min(range.end - at)),
+                Err(fault) => return self.answer(request, Err(fault)),
+            };
+            at += extent.1;
+            let is_full = runs.len() == max;
+            match runs.last_mut() {
+                Some(last) if last.0 == extent.0 => last.1 += extent.1,
+                _ if is_full => break,
+                _ => runs.push(extent),
+            }
+        }
+        let mut data = wire::ALLOCATION_ID.to_be_bytes().to_vec();
+        for (content, len) in runs {
+            let state = match content {
+                Content::Data => 0,
+                Content::Hole => wire::STATE_HOLE | wire::STATE_ZERO,
+            };
+            // Together no longer than the request.
+            data.extend_from_slice(&(len as u32).to_be_bytes());
+            data.extend_from_slice(&u32::to_be_bytes(state));
+        }
+        let (cookie, len) = (request.cookie, data.len() as u32);
+        self.send(&[&chunk_header(cookie, chunk::DONE, chunk::BLOCK_STATUS, len), &data])
+    }
+
+    /// Sends the whole answer to what is not a read, or the end of one that failed.
+    fn answer(&self, request: &Request, result: Result<(), Fault>) -> Result<(), Disconnect> {
+        let Err(fault) = result else {
+            return self.send(&[&simple_header(request.cookie, 0)]);
+        };
+        self.export.count_failed();
+        log(request, &fault);
+        let number = errno::from_fault(&fault) as u32;
+        if !self.terms.structured {
+            return self.send(&[&simple_header(request.cookie, number)]);
+        }
+        // The causes name things of this machine: they are for its log.
+        let text = fault.to_string();
+        let len = 6 + text.len() as u32;
+        let header = chunk_header(request.cookie, chunk::DONE, chunk::ERROR, len);
+        let text_len = (text.len() as u16).to_be_bytes();
+        self.send(&[&header, &number.to_be_bytes(), &text_len, text.as_bytes()])
+    }
+
+    fn send(&self, parts: &[&[u8]]) -> Result<(), Disconnect> {
+        Ok(write_all(&mut *self.output.lock(), parts)?)
+    }
+}
+
+/// Bytes of one thread, as many as its longest piece has needed.
+#[derive(Default)]
+struct Buffer(AlignedBuf);
+
+impl Buffer {
+    /// Room for `len` bytes, at most [`PIECE`] (X1).
+    fn room(&mut self, len: u64) -> &mut [u8] {
+        let len = len as usize;
+        assert!(len <= PIECE, "X1: {len}");
+        if self.0.len() < len {
+            self.0 = AlignedBuf::zeroed(len.next_power_of_two().max(AlignedBuf::ALIGN));
+        }
+        &mut self.0[..len]
+    }
+
+    /// The first `len` bytes, which are there.
+    fn filled(&self, len: u64) -> &[u8] {
+        &self.0[..len as usize]
+    }
+}
+
+/// A request that panicked is never answered; a client that waits for it has to learn that.
+struct EndOnPanic<'a> {
+    end: &'a OnceLock<Disconnect>,
+    cut: &'a (dyn Fn() + Sync),
+}
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = self.end.set(Disconnect::Panicked);
+            (self.cut)();
+        }
+    }
+}
+
+fn simple_header(cookie: Cookie, error: u32) -> [u8; 16] {
+    let mut header = [0; 16];
+    header[..4].copy_from_slice(&wire::SIMPLE_REPLY_MAGIC.to_be_bytes());
+    header[4..8].copy_from_slice(&error.to_be_bytes());
+    header[8..].copy_from_slice(&cookie.0.to_be_bytes());
+    header
+}
+
+fn chunk_header(cookie: Cookie, flags: u16, kind: u16, len: u32) -> [u8; 20] {
+    let mut header = [0; 20];
+    header[..4].copy_from_slice(&wire::CHUNK_MAGIC.to_be_bytes());
+    header[4..6].copy_from_slice(&flags.to_be_bytes());
+    header[6..8].copy_from_slice(&kind.to_be_bytes());
+    header[8..16].copy_from_slice(&cookie.0.to_be_bytes());
+    header[16..].copy_from_slice(&len.to_be_bytes());
+    header
+}
+
+/// Writes parts as if they were one, without copying them together.
+fn write_all(output: &mut impl Write, parts: &[&[u8]]) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let mut rest = slices.as_mut_slice();
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        match output.write_vectored(rest) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut rest, written),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+/// A client is told a number and a few words; what the operator must know is said here.
+fn log(request: &Request, fault: &Fault) {
+    let Request { command, offset, len, .. } = request;
+    match fault {
+        Fault::Device(error) => {
+            tracing::error!(command, offset, len, %error, cause = ?error, "a request failed");
+        }
+        Fault::Flush(error) => tracing::error!(%error, "a flush failed"),
+        _ => tracing::debug!(command, offset, len, %fault, "a request was refused"),
+    }
+}
