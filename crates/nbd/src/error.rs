@@ -14,7 +14,7 @@ pub enum Error {
     Address(String),
     /// Whoever can reach this address could read and write the device.
     #[error(
-        "{0} can be reached from other machines, and nothing here is encrypted or asks who it is; allow that by name, or listen on 127.0.0.1 or a unix socket"
+        "{0} can be reached from other machines, and nothing here is encrypted or asks who it is; allow it with --allow-remote, or listen on 127.0.0.1 or a unix socket"
     )]
     NotLocal(SocketAddr),
     /// Another server answers there.
