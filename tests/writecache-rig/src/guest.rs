@@ -1,0 +1,246 @@
+//! A Linux kernel as a process, with two files as its disks.
+//!
+//! # Invariants
+//!
+//! - **G1** A guest that was started is dead before [`Guest::run`] returns, with all processes it made: they
+//!   hold locks on its disks.
+//!
+//! # Failure
+//!
+//! A guest that says nothing for a minute is killed, and the test fails with what it said.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{OnceLock, mpsc};
+use std::time::Duration;
+
+use buttress_interop::linux::{has_program, run};
+use buttress_interop::scratch::Scratch;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+const REQUIRE: &str = "BUTTRESS_REQUIRE_LINUX";
+const PATIENCE: Duration = Duration::from_secs(60);
+const MODULES: &str = "/usr/lib/uml/modules";
+/// Bytes of the disk that holds the script.
+const JOB_LEN: usize = 8192;
+
+const INIT: &str = "\
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+for module in dm-mod dm-bufio dm-writecache; do insmod /mod/$module.ko 2>/dev/null; done
+tr -d '\\000' < /dev/ubdc > /job
+sh /job 2>&1
+echo rig-end
+poweroff -f
+";
+
+/// Whether a guest can be started. Says loudly what lacks, once.
+///
+/// # Panics
+///
+/// If something lacks and `BUTTRESS_REQUIRE_LINUX` is set.
+#[must_use]
+pub fn has_guest() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let mut lacking: Vec<_> = ["linux.uml", "busybox", "dmsetup", "cpio"]
+            .into_iter()
+            .filter(|program| !has_program(program))
+            .collect();
+        if module_folder().is_none() {
+            lacking.push("dm-writecache.ko");
+        }
+        if lacking.is_empty() {
+            return true;
+        }
+        let text = format!(
+            "\n==== SKIPPED: tests against Linux's dm-writecache: need apt-get install user-mode-linux \
+             busybox-static dmsetup cpio; lacking here: {} ====\n",
+            lacking.join(", ")
+        );
+        assert!(std::env::var_os(REQUIRE).is_none(), "{REQUIRE} is set.{text}");
+        // Past the test harness, which keeps what a passing test prints to itself.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+        false
+    })
+}
+
+fn module_folder() -> Option<PathBuf> {
+    let folders = std::fs::read_dir(MODULES).ok()?.filter_map(Result::ok);
+    let mut folders = folders.map(|folder| folder.path().join("kernel/drivers/md"));
+    folders.find(|folder| folder.join("dm-writecache.ko").exists())
+}
+
+/// The root of the guest's files, and what runs in it.
+#[derive(Debug)]
+pub struct Guest {
+    scratch: Scratch,
+}
+
+/// What a guest said, and whether it was killed.
+#[derive(Debug)]
+pub struct Said {
+    /// Its lines.
+    pub lines: Vec<String>,
+    /// Whether it was killed on demand.
+    pub killed: bool,
+}
+
+impl Said {
+    /// The N of the last `flushed N`.
+    #[must_use]
+    pub fn flushed(&self) -> usize {
+        let mut counts = self.lines.iter().filter_map(|line| line.strip_prefix("flushed "));
+        counts.next_back().map_or(0, |count| count.trim().parse().expect("a number"))
+    }
+
+    /// The line that begins with a word, without it.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    #[must_use]
+    pub fn line(&self, word: &str) -> &str {
+        let found = self.lines.iter().find_map(|line| line.strip_prefix(word));
+        found.unwrap_or_else(|| panic!("no line {word:?} in {:#?}", self.lines)).trim()
+    }
+}
+
+impl Guest {
+    /// Builds the initramfs; `work` is the program `rig-work`.
+    ///
+    /// # Panics
+    ///
+    /// If anything lacks: ask [`has_guest`] first.
+    #[must_use]
+    pub fn new(work: &Path) -> Self {
+        let scratch = Scratch::new();
+        let root = scratch.join("root");
+        for folder in ["bin", "dev", "proc", "sys", "mod"] {
+            std::fs::create_dir_all(root.join(folder)).expect("a folder");
+        }
+        let modules = module_folder().expect("it was found before");
+        for module in ["dm-mod.ko", "dm-bufio.ko", "dm-writecache.ko"] {
+            std::fs::copy(modules.join(module), root.join("mod").join(module)).expect("a module");
+        }
+        let which = |name: &str| {
+            let found = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"]
+                .iter()
+                .map(|folder| Path::new(folder).join(name));
+            found.into_iter().find(|path| path.exists()).expect("it was found before")
+        };
+        std::fs::copy(which("busybox"), root.join("bin/busybox")).expect("busybox");
+        for program in [which("dmsetup"), work.to_owned()] {
+            let name = program.file_name().expect("a program has a name");
+            std::fs::copy(&program, root.join("bin").join(name)).expect("a program");
+            let list = run("ldd", [&program]);
+            for library in list.split_whitespace().filter(|word| word.starts_with('/')) {
+                let target = root.join(&library[1..]);
+                std::fs::create_dir_all(target.parent().expect("not the root")).expect("a folder");
+                std::fs::copy(library, target).expect("a library");
+            }
+        }
+        let init = root.join("init");
+        std::fs::write(&init, INIT).expect("the init");
+        std::fs::set_permissions(&init, std::fs::Permissions::from_mode(0o755)).expect("ours");
+        let script =
+            format!("cd '{}' && find . | cpio --quiet -o -H newc > ../initramfs", root.display());
+        run("sh", ["-c", &script]);
+        Self { scratch }
+    }
+
+    /// Where images may lie.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.scratch.join(name)
+    }
+
+    /// Runs a shell script with `/dev/ubda` the origin and `/dev/ubdb` the cache; kills the kernel when a line
+    /// of its output is `kill_at`.
+    ///
+    /// # Panics
+    ///
+    /// If the script does not come to its end, or the kernel cannot be started.
+    #[track_caller]
+    pub fn run(&self, script: &str, origin: &Path, cache: &Path, kill_at: Option<&str>) -> Said {
+        let name = format!("job-{:?}", std::thread::current().id());
+        let job = self.scratch.join(&name);
+        let mut bytes = format!("set -e\n{script}\necho rig-done\n").into_bytes();
+        assert!(bytes.len() <= JOB_LEN, "the script fits its disk");
+        bytes.resize(JOB_LEN, 0);
+        std::fs::write(&job, bytes).expect("a file");
+        let disk = |name: &str, path: &Path| format!("{name}={}", path.display());
+        let mut command = Command::new("linux.uml");
+        command
+            .args([
+                "mem=256M",
+                "root=/dev/ram0",
+                "rdinit=/init",
+                "con=null",
+                "con0=null,fd:1",
+                "quiet",
+            ])
+            .arg(format!("initrd={}", self.scratch.join("initramfs").display()))
+            .arg(format!("uml_dir={}", self.scratch.path().display()))
+            .args([disk("ubd0", origin), disk("ubd1", cache), disk("ubd2r", &job)])
+            .env("TMPDIR", self.scratch.path())
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut kernel = Kernel { child: command.spawn().expect("linux.uml starts") };
+        let out = kernel.child.stdout.take().expect("it is piped");
+        let (send, receive) = mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                if send.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut said = Said { lines: Vec::new(), killed: false };
+        loop {
+            match receive.recv_timeout(PATIENCE) {
+                Ok(line) => {
+                    let line = line.trim_end().to_owned();
+                    said.killed = kill_at == Some(&line);
+                    said.lines.push(line);
+                    if said.killed {
+                        break;
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    panic!("the guest hangs: {:#?}", said.lines);
+                }
+            }
+        }
+        drop(kernel);
+        drop(receive);
+        reader.join().expect("it does not panic");
+        let is_done = said.lines.iter().any(|line| line == "rig-done");
+        assert!(said.killed || is_done, "the script failed: {:#?}", said.lines);
+        said
+    }
+}
+
+/// A running kernel and its helpers: one process group of our own (G1).
+struct Kernel {
+    child: Child,
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        if let Some(group) = Pid::from_raw(self.child.id().cast_signed()) {
+            // Those that have ended are no failure.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.child.wait();
+    }
+}

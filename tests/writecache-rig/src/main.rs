@@ -1,0 +1,90 @@
+//! Does the work of a rig, in the guest or in a process to be killed.
+//!
+//! `rig-work device DEVICE SEED STEPS ALIGN` writes to a device past the page cache; `rig-work sum DEVICE`
+//! prints its checksum; `rig-work cached ORIGIN CACHE OPTIONS SEED STEPS ALIGN` writes through a cache of ours.
+//! After every flush it prints `flushed N`, N being the number of steps done.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::Arc;
+
+use buttress_base::AlignedBuf;
+use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_cache::{CacheDevice, CacheOptions};
+use buttress_writecache_rig::work::{SECTOR, Step, Work, sector};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["device", path, seed, steps, align] => {
+            let file = direct(path)?;
+            let work = work(seed, steps, align, (&file).seek(SeekFrom::End(0))?)?;
+            run(work, |at, bytes| Ok(file.write_all_at(bytes, at)?), || Ok(file.sync_all()?))
+        }
+        ["sum", path] => {
+            let mut file = direct(path)?;
+            let len = file.seek(SeekFrom::End(0))?;
+            let mut crc = 0;
+            for at in (0..len).step_by(65536) {
+                let mut buf = AlignedBuf::zeroed(65536.min(len - at) as usize);
+                file.read_exact_at(&mut buf, at)?;
+                crc = crc32c::crc32c_append(crc, &buf);
+            }
+            say(&format!("sum {crc:08x}"))
+        }
+        ["cached", origin, cache, options, seed, steps, align] => {
+            let open = |path: &str| -> Result<Arc<dyn Device>> {
+                Ok(Arc::new(FileDevice::open(path, OpenOptions::WRITE)?))
+            };
+            let options = CacheOptions::parse(options)?;
+            let device = CacheDevice::open(open(origin)?, open(cache)?, options)?;
+            let work = work(seed, steps, align, device.len())?;
+            run(work, |at, bytes| Ok(device.write_at(at, bytes)?), || Ok(device.flush()?))?;
+            // No closing: that is another case.
+            std::process::exit(0);
+        }
+        _ => Err("rig-work: wrong words".into()),
+    }
+}
+
+fn direct(path: &str) -> Result<File> {
+    let flags = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+    let mut options = File::options();
+    options.read(true).write(true).custom_flags(flags);
+    Ok(options.open(path)?)
+}
+
+fn work(seed: &str, steps: &str, align: &str, len: u64) -> Result<Work> {
+    let sectors = len as usize / SECTOR;
+    Ok(Work { seed: seed.parse()?, steps: steps.parse()?, sectors, align: align.parse()? })
+}
+
+fn run(
+    work: Work,
+    write: impl Fn(u64, &[u8]) -> Result<()>,
+    flush: impl Fn() -> Result<()>,
+) -> Result<()> {
+    for (index, step) in work.list().into_iter().enumerate() {
+        match step {
+            Step::Write { at, count, value } => {
+                let bytes = AlignedBuf::copy_of(&sector(value).repeat(count));
+                write((at * SECTOR) as u64, &bytes)?;
+            }
+            Step::Flush => {
+                flush()?;
+                say(&format!("flushed {}", index + 1))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn say(line: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}
