@@ -14,10 +14,12 @@
 //!
 //! A crash at any point leaves the last superblock that became durable, and everything it reaches.
 
+mod drops;
 mod groups;
 mod ledger;
 mod settle;
 mod sharing;
+mod subvolumes;
 mod superblock;
 
 use std::{
@@ -77,10 +79,21 @@ impl Engine {
     ///
     /// [`Error::Aborted`] with the first cause once a commit has failed; [`Error::ReadOnly`].
     pub fn commit(&self) -> Result<Generation> {
+        self.commit_cut(|| ())
+    }
+
+    /// As [`commit`](Self::commit), and calls `cut` as soon as what is put belongs to the next
+    /// transaction. Not called when the commit fails before.
+    ///
+    /// # Errors
+    ///
+    /// As [`commit`](Self::commit).
+    pub fn commit_cut(&self, cut: impl FnOnce()) -> Result<Generation> {
         self.check_writable()?;
         let wanted = self.view.load().generation();
         let mut state = self.commit.lock();
         if self.published() >= wanted {
+            cut();
             return Ok(self.published());
         }
         self.check_writable()?;
@@ -88,11 +101,14 @@ impl Engine {
         let is_counted = self.volume.devices().iter().any(|device| device.stats_changed());
         if self.view.load().running().is_empty() && !is_counted {
             // Data may still be in the device's cache: overwritten in place, it changed no tree.
+            cut();
             self.volume.flush()?;
             return Ok(self.published());
         }
         let started = Instant::now();
-        let outcome = self.commit_locked(&mut state);
+        let frozen = self.freeze();
+        cut();
+        let outcome = self.commit_frozen(&mut state, &frozen);
         let counters = &self.counters;
         counters.commits.fetch_add(1, Ordering::Relaxed);
         counters.commit_nanos.fetch_add(nanos(started), Ordering::Relaxed);
@@ -108,9 +124,8 @@ impl Engine {
         Ok(self.published())
     }
 
-    fn commit_locked(&self, state: &mut CommitState) -> Result<()> {
-        let frozen = self.freeze();
-        let settled = settle::settle(self, &frozen, state)?;
+    fn commit_frozen(&self, state: &mut CommitState, frozen: &Transaction) -> Result<()> {
+        let settled = settle::settle(self, frozen, state)?;
         tracing::debug!(
             generation = %frozen.generation,
             nodes = settled.nodes.len(),

@@ -64,6 +64,8 @@ pub struct Engine {
     pub(crate) devices: Mutex<DeviceSpace>,
     /// Starts of groups that may have come to be empty.
     pub(crate) empties: Mutex<BTreeSet<Logical>>,
+    /// How far what dead subvolumes share was handed over to its other users.
+    pub(crate) drop_marks: Mutex<HashMap<TreeId, Key>>,
     /// Somebody wants a commit soon: a full overlay, or a freeze that paces writers.
     pub(crate) commit_wanted: AtomicBool,
     pub(crate) counters: Counters,
@@ -119,6 +121,7 @@ impl Engine {
             pinned: Mutex::default(),
             devices: Mutex::new(parts.devices),
             empties: Mutex::default(),
+            drop_marks: Mutex::default(),
             commit_wanted: AtomicBool::new(false),
             counters: Counters::default(),
             features: AtomicU64::new(0),
@@ -260,17 +263,6 @@ impl Engine {
     /// When the extent tree cannot be read or does not know the extent.
     pub fn extent_is_exclusive(&self, view: &View, extent: Extent, who: DataRef) -> Result<bool> {
         extent_tree::is_exclusive(view, extent, who)
-    }
-
-    /// The transaction of a subvolume's last snapshot, or of one that is being made; 0 if it has none.
-    /// What its files held then may be a snapshot's, too, whatever the counts of references say.
-    ///
-    /// # Errors
-    ///
-    /// When the root tree cannot be read.
-    pub fn last_snapshot(&self, view: &View, tree: TreeId) -> Result<Generation> {
-        let committed = view.committed_root_item(tree)?;
-        Ok(committed.map_or(Generation(0), |item| item.last_snapshot))
     }
 
     /// The checksums of a range of data, sector by sector.

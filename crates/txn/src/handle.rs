@@ -32,6 +32,10 @@ impl<'e> Handle<'e> {
         Self { engine, transaction, _reservation: reservation, _gate: gate }
     }
 
+    pub(crate) fn transaction(&self) -> &Transaction {
+        &self.transaction
+    }
+
     /// The transaction that this operation becomes part of.
     #[must_use]
     pub fn generation(&self) -> Generation {

@@ -5,13 +5,14 @@
 //! - **X1** Deltas belong to the transaction whose gate the handle passed (T11): overlay, references,
 //!   checksums and new chunks are frozen together, in one step.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use buttress_format::{BlockGroupFlags, Chunk, DevExtent, DeviceId, Generation};
+use buttress_format::{BlockGroupFlags, Chunk, DevExtent, DeviceId, Generation, TreeId};
 use buttress_tree::Overlay;
 use parking_lot::Mutex;
 
-use crate::{delayed_ref::DelayedRefs, sums::PendingSums};
+use crate::{delayed_ref::DelayedRefs, snapshot::Snapshot, sums::PendingSums};
 
 /// A chunk that a transaction adds: recorded in the trees by its commit.
 #[derive(Clone, Debug)]
@@ -31,7 +32,14 @@ pub(crate) struct Transaction {
     pub(crate) sums: PendingSums,
     pub(crate) chunks: Mutex<Vec<NewChunk>>,
     pub(crate) removed: Mutex<Vec<Chunk>>,
+    /// Snapshots to be cut from the trees as this transaction leaves them.
+    pub(crate) snapshots: Mutex<Vec<Snapshot>>,
+    /// Dead subvolumes to be dropped a step further, and how many references the step may change.
+    pub(crate) drops: Mutex<BTreeMap<TreeId, u64>>,
 }
+
+/// Items that cutting one snapshot may touch: the extents under a root node.
+const SNAPSHOT_ITEMS: u64 = 600;
 
 impl Transaction {
     pub(crate) fn new(generation: Generation) -> Arc<Self> {
@@ -42,6 +50,8 @@ impl Transaction {
             sums: PendingSums::default(),
             chunks: Mutex::default(),
             removed: Mutex::default(),
+            snapshots: Mutex::default(),
+            drops: Mutex::default(),
         })
     }
 
@@ -52,16 +62,21 @@ impl Transaction {
             && self.sums.is_empty()
             && self.chunks.lock().is_empty()
             && self.removed.lock().is_empty()
+            && self.snapshots.lock().is_empty()
+            && self.drops.lock().is_empty()
     }
 
     /// Items that its commit will touch: those of the overlay, and for each data extent its item,
     /// its checksums and its free space.
     pub(crate) fn items(&self) -> u64 {
-        self.overlay.items() + 3 * self.refs.len()
+        let snapshots = self.snapshots.lock().len() as u64 * SNAPSHOT_ITEMS;
+        let dropped: u64 = self.drops.lock().values().sum();
+        self.overlay.items() + 3 * self.refs.len() + snapshots + dropped
     }
 
     /// Bytes that it holds, and that its commit will write into trees at most.
     pub(crate) fn bytes(&self) -> u64 {
-        self.overlay.bytes() + 128 * self.refs.len() + self.sums.bytes()
+        let snapshots = self.snapshots.lock().len() as u64 * SNAPSHOT_ITEMS * 32;
+        self.overlay.bytes() + 128 * self.refs.len() + self.sums.bytes() + snapshots
     }
 }

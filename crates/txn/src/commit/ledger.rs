@@ -15,8 +15,8 @@ use buttress_format::{Extent, Generation, Logical, TreeId, header::FLAG_RELOC};
 use buttress_space::{AllocRequest, Outcome, SpaceKind};
 use buttress_tree::{Node, NodeAlloc, NodePtr};
 
-use super::sharing::{Left, Sharing};
-use crate::{Engine, Result, transaction::Transaction};
+use super::sharing::{Left, Sharing, State};
+use crate::{Engine, Error, Result, transaction::Transaction};
 
 /// What became of an address since the last round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,11 @@ impl<'e> Ledger<'e> {
         self.moves.is_empty()
     }
 
+    /// Says that nodes of a tree up to this generation may be shared.
+    pub(super) fn set_last_snapshot(&mut self, tree: TreeId, generation: Generation) {
+        self.last_snapshots.insert(tree, generation);
+    }
+
     /// Nodes of a tree up to this generation may be shared.
     fn last_snapshot(&mut self, tree: TreeId) -> Result<Generation> {
         if let Some(known) = self.last_snapshots.get(&tree) {
@@ -80,20 +85,44 @@ impl<'e> Ledger<'e> {
         matches!(self.moves.get(&at), Some(Move::Born { .. }))
     }
 
-    /// A tree leaves a node that others may use, too.
-    fn leave(&mut self, tree: TreeId, node: &Node) -> Result<bool> {
+    /// The state of a node as part of a tree; nothing where nobody else can use it, so that its item
+    /// need not be looked at.
+    pub(super) fn state(&mut self, tree: TreeId, node: &Node) -> Result<Option<State>> {
+        let generation = node.header().generation;
+        let moved = node.header().flags & FLAG_RELOC != 0;
+        if !tree.is_fs_tree() || generation > self.last_snapshot(tree)? && !moved {
+            return Ok(None);
+        }
+        let (at, level) = (node.logical(), node.level());
+        let born = self.is_born(at);
+        self.sharing.state(&self.engine.store, at, level, born).map(Some)
+    }
+
+    /// A tree leaves a node; its entries from slot `from` on pass to new nodes, or are dropped next.
+    pub(super) fn leave(&mut self, tree: TreeId, node: &Node, from: usize) -> Result<Left> {
         let at = node.logical();
         let born = self.is_born(at);
-        let state = self.sharing.state(&self.engine.store, at, node.level(), born)?;
-        let left = self.sharing.leave(tree, node, state)?;
+        if node.header().generation >= self.transaction.generation && !born {
+            let what = "a node says it is of this transaction, but was not born in it";
+            return Err(Error::Extents { at, what });
+        }
+        *self.node_delta.entry(tree).or_default() -= 1;
+        let left = match self.state(tree, node)? {
+            Some(state) => self.sharing.leave(tree, node, from, state)?,
+            None if born => Left::Gone,
+            None => {
+                self.moves.insert(at, Move::Retired { level: node.level() });
+                return Ok(Left::Gone);
+            }
+        };
         if left == Left::Gone && born {
             self.unmake(at);
         }
-        Ok(left == Left::Gone)
+        Ok(left)
     }
 
     /// A node of this transaction lost its last user before it had an item.
-    pub(super) fn unmake(&mut self, at: Logical) {
+    fn unmake(&mut self, at: Logical) {
         self.moves.remove(&at);
         self.sharing.blocks.remove(&at);
         self.engine.space.free(Extent { start: at, len: self.nodesize() });
@@ -117,7 +146,7 @@ impl NodeAlloc for Ledger<'_> {
             limit: self.transaction.generation,
             stream: 0,
         };
-        let above = |e: crate::Error| buttress_tree::Error::Above(e.to_string());
+        let above = |e: Error| buttress_tree::Error::Above(e.to_string());
         loop {
             match self.engine.space.allocate(request) {
                 Outcome::Got(extent) => {
@@ -140,23 +169,8 @@ impl NodeAlloc for Ledger<'_> {
     }
 
     fn retire(&mut self, tree: TreeId, node: &Node) -> buttress_tree::Result<bool> {
-        let above = |e: crate::Error| buttress_tree::Error::Above(e.to_string());
-        let at = node.logical();
-        let generation = node.header().generation;
-        *self.node_delta.entry(tree).or_default() -= 1;
-        if generation >= self.transaction.generation && !self.is_born(at) {
-            return Err(buttress_tree::Error::Above(format!(
-                "node {at} says it is of this transaction, but was not born in it"
-            )));
-        }
-        if tree.is_fs_tree()
-            && (generation <= self.last_snapshot(tree).map_err(above)?
-                || node.header().flags & FLAG_RELOC != 0)
-        {
-            return self.leave(tree, node).map_err(above);
-        }
-        self.moves.insert(at, Move::Retired { level: node.level() });
-        Ok(true)
+        let above = |e: Error| buttress_tree::Error::Above(e.to_string());
+        Ok(self.leave(tree, node, 0).map_err(above)? == Left::Gone)
     }
 
     fn cancel(&mut self, tree: TreeId, at: Logical, level: u8) -> buttress_tree::Result<()> {

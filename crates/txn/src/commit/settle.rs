@@ -35,7 +35,7 @@ use crate::{
 /// More rounds than any real commit needs: reaching it is a bug, and the commit fails.
 const ROUNDS_MAX: u64 = 100;
 
-type Changes = BTreeMap<Key, Change>;
+pub(super) type Changes = BTreeMap<Key, Change>;
 
 /// Changes that wait for the next round.
 #[derive(Default)]
@@ -45,17 +45,17 @@ struct Pending {
     free_space: Changes,
 }
 
-struct Settle<'e> {
-    engine: &'e Engine,
-    transaction: &'e Transaction,
-    fresh: Fresh,
-    ledger: Ledger<'e>,
+pub(super) struct Settle<'e> {
+    pub(super) engine: &'e Engine,
+    pub(super) transaction: &'e Transaction,
+    pub(super) fresh: Fresh,
+    pub(super) ledger: Ledger<'e>,
     groups: Groups,
-    roots: Roots,
+    pub(super) roots: Roots,
     /// Roots as the working root tree records them.
-    recorded: BTreeMap<TreeId, NodePtr>,
+    pub(super) recorded: BTreeMap<TreeId, NodePtr>,
     /// Subvolumes that this transaction changed.
-    touched: Vec<TreeId>,
+    pub(super) touched: Vec<TreeId>,
     device_delta: BTreeMap<u64, i64>,
     pinned: Vec<Extent>,
     removed: Vec<buttress_format::Chunk>,
@@ -101,6 +101,8 @@ pub(super) fn settle(
     // Data of this transaction may lie in chunks of this transaction.
     settle.chunks(&mut pending)?;
     settle.merge_overlay()?;
+    settle.snapshots()?;
+    settle.drops()?;
     settle.shared_nodes(&mut pending.extents)?;
     settle.data_refs(&mut pending.extents)?;
     let mut rounds = 0;
@@ -127,7 +129,7 @@ impl Settle<'_> {
     }
 
     /// Applies changes to a tree and notes its new root.
-    fn merge(&mut self, tree: TreeId, changes: Changes) -> Result<()> {
+    pub(super) fn merge(&mut self, tree: TreeId, changes: Changes) -> Result<()> {
         if changes.is_empty() {
             return Ok(());
         }
@@ -135,7 +137,7 @@ impl Settle<'_> {
         self.merge_sorted(tree, &changes)
     }
 
-    fn merge_sorted(&mut self, tree: TreeId, changes: &[(Key, Change)]) -> Result<()> {
+    pub(super) fn merge_sorted(&mut self, tree: TreeId, changes: &[(Key, Change)]) -> Result<()> {
         let root = self.root_of(tree)?;
         let mut merge = Merge {
             store: &self.engine.store,
@@ -147,19 +149,19 @@ impl Settle<'_> {
         Ok(())
     }
 
-    fn root_of(&self, tree: TreeId) -> Result<Option<NodePtr>> {
+    pub(super) fn root_of(&self, tree: TreeId) -> Result<Option<NodePtr>> {
         match self.roots.find(tree) {
             Some(root) => Ok(Some(root)),
             None => Ok(self.engine.view.load().committed_root(tree)?),
         }
     }
 
-    fn must_root(&self, tree: TreeId) -> Result<NodePtr> {
+    pub(super) fn must_root(&self, tree: TreeId) -> Result<NodePtr> {
         self.roots.find(tree).ok_or_else(|| Error::Malformed(format!("there is no {tree}")))
     }
 
     /// Reads through the nodes of this transaction.
-    fn reading<R>(&mut self, read: impl FnOnce(&Merge<'_>) -> Result<R>) -> Result<R> {
+    pub(super) fn reading<R>(&mut self, read: impl FnOnce(&Merge<'_>) -> Result<R>) -> Result<R> {
         let merge = Merge {
             store: &self.engine.store,
             fresh: &mut self.fresh,
@@ -176,7 +178,10 @@ impl Settle<'_> {
             let tree = *tree;
             let (mine, others) = rest.split_at(rest.partition_point(|(t, _, _)| *t == tree));
             rest = others;
-            let changes: Vec<_> = mine.iter().map(|(_, k, c)| (*k, c.clone())).collect();
+            let mut changes: Vec<_> = mine.iter().map(|(_, k, c)| (*k, c.clone())).collect();
+            if tree == TreeId::ROOT {
+                self.keep_places(&mut changes)?;
+            }
             self.merge_sorted(tree, &changes)?;
             if tree.is_fs_tree() {
                 self.touched.push(tree);
@@ -435,7 +440,7 @@ impl Settle<'_> {
         self.merge(TreeId::ROOT, changes)
     }
 
-    fn root_item(&mut self, tree: TreeId) -> Result<(Key, RootItem)> {
+    pub(super) fn root_item(&mut self, tree: TreeId) -> Result<(Key, RootItem)> {
         let root = self.must_root(TreeId::ROOT)?;
         let last = Key::new(tree.0, Kind::ROOT_ITEM, u64::MAX);
         self.reading(|source| {

@@ -94,8 +94,15 @@ impl Sharing {
         if state.full { Via::Node(node.logical()) } else { Via::Tree(node.owner()) }
     }
 
-    /// A tree stops using a node whose entries pass to new nodes of the tree.
-    pub(super) fn leave(&mut self, tree: TreeId, node: &Node, state: State) -> Result<Left> {
+    /// A tree stops using a node whose entries, from slot `from` on, pass to new nodes of the tree. Those
+    /// before are gone already: somebody was dropping the tree.
+    pub(super) fn leave(
+        &mut self,
+        tree: TreeId,
+        node: &Node,
+        from: usize,
+        state: State,
+    ) -> Result<Left> {
         let at = node.logical();
         if state.refs == 0 {
             return Err(Error::Extents { at, what: "a tree node in use has no references" });
@@ -104,15 +111,15 @@ impl Sharing {
         let (old, new) = (Self::via(node, state), Via::Tree(tree));
         if state.refs == 1 {
             if old != new {
-                self.contribute(node, new, 1)?;
-                self.contribute(node, old, -1)?;
+                self.contribute(node, from, new, 1)?;
+                self.contribute(node, from, old, -1)?;
             }
             return Ok(Left::Gone);
         }
         if old == new {
             self.make_full(node)?;
         } else {
-            self.contribute(node, new, 1)?;
+            self.contribute(node, from, new, 1)?;
         }
         Ok(Left::Shared)
     }
@@ -123,7 +130,7 @@ impl Sharing {
         let change = self.blocks.entry(node.logical()).or_default();
         change.level = node.level();
         change.make_full = true;
-        self.contribute(node, Via::Node(node.logical()), 1)?;
+        self.contribute(node, 0, Via::Node(node.logical()), 1)?;
         Ok(())
     }
 
@@ -138,17 +145,20 @@ impl Sharing {
         change.deltas.add(user, delta);
     }
 
-    /// Adds to the references of everything that a node points to. Says how many entries that were.
-    pub(super) fn contribute(&mut self, node: &Node, via: Via, delta: i64) -> Result<usize> {
-        if node.level() > 0 {
-            for slot in 0..node.len() {
+    /// Adds to the references of everything that a node points to, from slot `from` on.
+    pub(super) fn contribute(
+        &mut self,
+        node: &Node,
+        from: usize,
+        via: Via,
+        delta: i64,
+    ) -> Result<()> {
+        for slot in from..node.len() {
+            if node.level() > 0 {
                 let child = node.child(slot);
                 self.refer(child.logical, child.level, via, delta);
+                continue;
             }
-            return Ok(node.len());
-        }
-        let mut count = 0;
-        for slot in 0..node.len() {
             let key = node.key(slot);
             if key.kind != Kind::EXTENT_DATA {
                 continue;
@@ -169,9 +179,8 @@ impl Sharing {
                 Via::Node(leaf) => User::Leaf(leaf),
             };
             self.refer_data(extent, user, delta)?;
-            count += 1;
         }
-        Ok(count)
+        Ok(())
     }
 
     fn refer_data(&mut self, extent: Extent, user: User, delta: i64) -> Result<()> {

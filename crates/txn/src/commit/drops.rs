@@ -1,0 +1,207 @@
+//! Dead subvolumes, dropped in bounded steps.
+//!
+//! A step cuts the front off a tree: nodes that the tree alone uses go, with the references of what they
+//! point to; of nodes that others use, the tree's one reference goes. What is left is a tree again, so
+//! that a crash, another system or a checker finds nothing unusual, and the next step starts at its root.
+//!
+//! # Invariants
+//!
+//! - **D1** A step ends soon after it changed as many references as it may, wherever it is.
+//! - **D2** What the dead tree wrote and others still use is handed over before the tree's reference to it
+//!   goes: every such node refers by its own address afterwards (B2 of sharing), down to the leaves.
+//! - **D3** A drop that Linux began names the key where it goes on; what lies before it is gone already.
+
+use std::sync::Arc;
+
+use buttress_format::{Generation, Key, Kind, RootItem, TreeId, ids};
+use buttress_tree::{Expect, Node, NodeAlloc, NodePtr, NodeSource, NodeStamp, PtrBuilder};
+
+use super::{
+    settle::{Changes, Settle},
+    sharing::{Left, State, Via},
+};
+use crate::{Error, Result};
+
+/// One step's work on one tree.
+struct Step {
+    tree: TreeId,
+    /// References that may still be changed.
+    budget: i64,
+    /// Nodes up to here are older than the tree: it cannot have written them.
+    birth: Generation,
+    /// Where Linux would go on: level and key (D3).
+    resume: Option<(u8, Key)>,
+    /// What lies before this key and is shared was handed over by earlier steps.
+    handed: Key,
+}
+
+/// What is left of a node: its first key, and where it is now.
+type Rest = Option<(Key, NodePtr)>;
+
+impl Settle<'_> {
+    /// Drops dead subvolumes one step further.
+    pub(super) fn drops(&mut self) -> Result<()> {
+        let wanted = self.transaction.drops.lock().clone();
+        for (tree, budget) in wanted {
+            self.drop_step(tree, budget)?;
+        }
+        Ok(())
+    }
+
+    fn drop_step(&mut self, tree: TreeId, budget: u64) -> Result<()> {
+        let (key, item) = self.root_item(tree)?;
+        if item.refs > 0 {
+            return Err(Error::Malformed(format!("the subvolume {tree} to be dropped is in use")));
+        }
+        let Some(root) = self.root_of(tree)? else { return Ok(()) };
+        let begun = item.drop_progress != Key::MIN;
+        let mut step = Step {
+            tree,
+            budget: i64::try_from(budget).unwrap_or(i64::MAX),
+            birth: Generation(key.offset),
+            resume: begun.then_some((item.drop_level, item.drop_progress)),
+            handed: self.engine.drop_marks.lock().get(&tree).copied().unwrap_or(Key::MIN),
+        };
+        let rest = self.prune(&mut step, &Expect { ptr: root, first_key: None })?;
+        match rest {
+            Some((_, ptr)) => {
+                self.engine.drop_marks.lock().insert(tree, step.handed);
+                self.roots.set(tree, ptr);
+                let item = RootItem { drop_progress: Key::MIN, drop_level: 0, ..item };
+                self.merge(TreeId::ROOT, Changes::from([(key, Some(item.to_bytes().into()))]))
+            }
+            None => {
+                self.engine.drop_marks.lock().remove(&tree);
+                self.roots.remove(tree);
+                self.recorded.remove(&tree);
+                self.ledger.node_delta.remove(&tree);
+                let orphan = Key::new(ids::ORPHAN, Kind::ORPHAN_ITEM, tree.0);
+                self.merge(TreeId::ROOT, Changes::from([(key, None), (orphan, None)]))
+            }
+        }
+    }
+
+    fn read_node(&mut self, tree: TreeId, at: &Expect) -> Result<Arc<Node>> {
+        self.reading(|nodes| Ok(nodes.node(tree, at)?))
+    }
+
+    /// Drops what lies under a node that the tree alone uses, as far as the step may go.
+    fn prune(&mut self, step: &mut Step, at: &Expect) -> Result<Rest> {
+        let node = self.read_node(step.tree, at)?;
+        let from = step.first_slot(&node);
+        if self.ledger.leave(step.tree, &node, from)? == Left::Shared {
+            let at = node.logical();
+            return Err(Error::Extents { at, what: "a node of a dead tree has users unknown" });
+        }
+        self.fresh.forget(node.logical());
+        step.budget -= 1;
+        let via = Via::Tree(step.tree);
+        if node.level() == 0 {
+            step.budget -= node.len() as i64;
+            self.ledger.sharing.contribute(&node, 0, via, -1)?;
+            return Ok(None);
+        }
+        for slot in from..node.len() {
+            if step.budget <= 0 {
+                return self.regrow(step, &node, slot, None);
+            }
+            let child_at = node.expect_child(slot);
+            let child = self.read_node(step.tree, &child_at)?;
+            let state = self.ledger.state(step.tree, &child)?;
+            match state {
+                Some(state) if state.refs > 1 => {
+                    let end = (slot + 1 < node.len()).then(|| node.key(slot + 1));
+                    if !self.hand_over(step, &child, state, end)? {
+                        return self.regrow(step, &node, slot, None);
+                    }
+                    self.ledger.sharing.refer(child.logical(), child.level(), via, -1);
+                    step.budget -= 1;
+                }
+                _ => {
+                    if let Some(rest) = self.prune(step, &child_at)? {
+                        return self.regrow(step, &node, slot + 1, Some(rest));
+                    }
+                }
+            }
+            step.resume = None;
+        }
+        Ok(None)
+    }
+
+    /// A node of what is left of an old one: `first`, then its entries from a slot on.
+    fn regrow(&mut self, step: &Step, old: &Node, from: usize, first: Rest) -> Result<Rest> {
+        let geometry = *self.engine.store.geometry();
+        let mut builder = PtrBuilder::new(&geometry);
+        let mut first_key = None;
+        let rest = (from..old.len()).map(|slot| (old.key(slot), old.child(slot)));
+        for (key, child) in first.into_iter().chain(rest) {
+            builder.push(&key, &child);
+            first_key.get_or_insert(key);
+        }
+        let Some(first_key) = first_key else { return Ok(None) };
+        let logical = self.ledger.allocate(step.tree, old.level())?;
+        let generation = self.transaction.generation;
+        let stamp = NodeStamp { logical, generation, owner: step.tree };
+        let node = builder.finish(&geometry, &stamp, old.level());
+        let ptr = node.ptr();
+        self.fresh.insert(Arc::new(node));
+        Ok(Some((first_key, ptr)))
+    }
+
+    /// Makes a shared node that the dead tree wrote, and all below it that the tree wrote, refer by their
+    /// own addresses (D2). False when the step came to its end first. `end`: the key behind the node's.
+    fn hand_over(
+        &mut self,
+        step: &mut Step,
+        node: &Node,
+        state: State,
+        end: Option<Key>,
+    ) -> Result<bool> {
+        let done = end.is_some_and(|end| end <= step.handed);
+        if done || node.owner() != step.tree || node.header().generation <= step.birth {
+            return Ok(true);
+        }
+        if step.budget <= 0 {
+            return Ok(false);
+        }
+        if !state.full {
+            self.ledger.sharing.make_full(node)?;
+            self.ledger.sharing.contribute(node, 0, Via::Tree(step.tree), -1)?;
+            step.budget -= 2 * node.len() as i64;
+        }
+        if node.level() == 0 {
+            if let Some(last) = node.len().checked_sub(1).map(|slot| node.key(slot)) {
+                step.handed = last.next().unwrap_or(Key::MAX);
+            }
+            return Ok(true);
+        }
+        for slot in 0..node.len() {
+            let end = if slot + 1 < node.len() { Some(node.key(slot + 1)) } else { end };
+            let old = node.child(slot).generation <= step.birth;
+            if old || end.is_some_and(|end| end <= step.handed) {
+                continue;
+            }
+            let child = self.read_node(step.tree, &node.expect_child(slot))?;
+            let state = match self.ledger.state(step.tree, &child)? {
+                Some(state) => state,
+                None => State { refs: 1, full: false },
+            };
+            if !self.hand_over(step, &child, state, end)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Step {
+    /// The first slot of a node that is not gone yet (D3).
+    fn first_slot(&self, node: &Node) -> usize {
+        match &self.resume {
+            Some((level, key)) if node.level() >= *level && node.level() > 0 => {
+                node.child_slot(key)
+            }
+            _ => 0,
+        }
+    }
+}

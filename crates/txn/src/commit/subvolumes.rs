@@ -1,0 +1,134 @@
+//! Subvolumes in a commit: snapshots are cut from merged trees.
+//!
+//! # Invariants
+//!
+//! - **V1** Where a tree begins, and since when it may be shared, is in its root item by this commit's
+//!   word alone: what an operation put there is older.
+//! - **V2** Snapshots are cut when all that the transaction's operations put is in the trees, and before
+//!   anything is put late.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use buttress_format::{Generation, InodeFlags, Key, Kind, RootFlags, RootItem, Timespec, TreeId};
+use buttress_tree::{Change, Cursor, Expect, NodeAlloc, NodePtr, NodeSource, NodeStamp};
+
+use super::{
+    settle::{Changes, Settle},
+    sharing::Via,
+};
+use crate::{Error, Result, snapshot::Snapshot};
+
+fn parse(key: Key, bytes: &[u8]) -> Result<RootItem> {
+    RootItem::parse(bytes).map_err(|source| Error::Item { tree: TreeId::ROOT, key, source })
+}
+
+impl Settle<'_> {
+    /// Gives root items that operations put the places that the trees have by now (V1).
+    pub(super) fn keep_places(&mut self, changes: &mut [(Key, Change)]) -> Result<()> {
+        let root = self.must_root(TreeId::ROOT)?;
+        for (key, change) in changes.iter_mut().filter(|(key, _)| key.kind == Kind::ROOT_ITEM) {
+            let Some(payload) = change else { continue };
+            let now = self.reading(|source| {
+                let found = Cursor::find(source, TreeId::ROOT, root, key)?;
+                found.map(|(node, slot)| parse(*key, node.item(slot))).transpose()
+            })?;
+            let Some(now) = now else { continue };
+            let put = parse(*key, payload)?;
+            let item = RootItem {
+                bytenr: now.bytenr,
+                generation: now.generation,
+                level: now.level,
+                bytes_used: now.bytes_used,
+                last_snapshot: now.last_snapshot,
+                ctransid: now.ctransid.max(put.ctransid),
+                ..put
+            };
+            *change = Some(item.to_bytes().into());
+        }
+        Ok(())
+    }
+
+    /// Cuts the snapshots of this transaction, then puts what was kept back for it (V2).
+    pub(super) fn snapshots(&mut self) -> Result<()> {
+        let wanted = self.transaction.snapshots.lock().clone();
+        for snapshot in &wanted {
+            self.cut(snapshot)?;
+        }
+        let mut late: BTreeMap<TreeId, Changes> = BTreeMap::new();
+        for snapshot in wanted {
+            for (tree, key, payload) in snapshot.late {
+                late.entry(tree).or_default().insert(key, payload.map(Into::into));
+            }
+        }
+        for (tree, changes) in late {
+            self.merge(tree, changes)?;
+            if tree.is_fs_tree() && !self.touched.contains(&tree) {
+                self.touched.push(tree);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a subvolume's root node. From here on its children have one user more.
+    fn cut(&mut self, snapshot: &Snapshot) -> Result<()> {
+        let generation = self.transaction.generation;
+        let (source, target) = (snapshot.source, snapshot.target);
+        let old = self.root_of(source)?.ok_or_else(|| {
+            Error::Malformed(format!("the subvolume {source} to be copied has no tree"))
+        })?;
+        let root =
+            self.reading(|nodes| Ok(nodes.node(source, &Expect { ptr: old, first_key: None })?))?;
+        let logical = self.ledger.allocate(target, old.level)?;
+        let stamp = NodeStamp { logical, generation, owner: target };
+        let copy = root.copied(self.engine.store.geometry(), &stamp);
+        self.ledger.sharing.contribute(&copy, 0, Via::Tree(target), 1)?;
+        self.fresh.insert(Arc::new(copy));
+        self.fresh.keep(source, old.logical);
+        for tree in [source, target] {
+            self.ledger.set_last_snapshot(tree, generation);
+        }
+        let ptr = NodePtr { logical, generation, level: old.level };
+        self.roots.set(target, ptr);
+        self.recorded.insert(target, ptr);
+        self.ledger.node_delta.remove(&target);
+        self.record_cut(snapshot, ptr)
+    }
+
+    fn record_cut(&mut self, snapshot: &Snapshot, ptr: NodePtr) -> Result<()> {
+        let generation = self.transaction.generation;
+        let (key, mut source) = self.root_item(snapshot.source)?;
+        source.last_snapshot = generation;
+        if self.touched.contains(&snapshot.source) {
+            source.ctransid = generation;
+        }
+        let mut item = RootItem {
+            generation,
+            generation_v2: generation,
+            bytenr: ptr.logical,
+            level: ptr.level,
+            refs: 1,
+            uuid: snapshot.uuid,
+            parent_uuid: source.uuid,
+            otransid: generation,
+            otime: snapshot.time,
+            ..source
+        };
+        // Without it Linux takes the flags for an old kernel's garbage.
+        item.inode.flags |= InodeFlags::ROOT_ITEM_INIT;
+        if snapshot.read_only {
+            item.flags |= RootFlags::READONLY;
+        } else {
+            // What can be changed is no longer what was received.
+            item.flags &= !RootFlags::READONLY;
+            item.received_uuid = [0; 16];
+            (item.stransid, item.rtransid) = (Generation(0), Generation(0));
+            (item.stime, item.rtime) = (Timespec::default(), Timespec::default());
+        }
+        let new_key = Key::new(snapshot.target.0, Kind::ROOT_ITEM, generation.0);
+        let changes = Changes::from([
+            (key, Some(source.to_bytes().into())),
+            (new_key, Some(item.to_bytes().into())),
+        ]);
+        self.merge(TreeId::ROOT, changes)
+    }
+}

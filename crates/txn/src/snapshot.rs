@@ -1,0 +1,65 @@
+//! What a snapshot is to be, decided by an operation and made by the commit.
+//!
+//! # Invariants
+//!
+//! - **Z1** A snapshot is its source as the transaction leaves it, without the snapshot's own name: what
+//!   must not be in it is put late, behind the cut.
+//! - **Z2** Nobody sees any of it before the commit is published, and after a crash there is all of it or
+//!   nothing.
+
+use buttress_format::{Generation, Key, Timespec, TreeId};
+
+use crate::{Engine, Handle, Result, View};
+
+/// A snapshot to be made by the commit of a transaction.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The subvolume to be copied.
+    pub source: TreeId,
+    /// The number of the copy, from [`Engine::next_subvolume`].
+    pub target: TreeId,
+    /// The uuid of the copy.
+    pub uuid: [u8; 16],
+    /// Whether the copy cannot be changed.
+    pub read_only: bool,
+    /// The time of its making.
+    pub time: Timespec,
+    /// Items set or deleted behind the cut: the copy's name, and all that goes with it. Each item is
+    /// nobody else's to change until the commit is published.
+    pub late: Vec<(TreeId, Key, Option<Vec<u8>>)>,
+}
+
+impl Handle<'_> {
+    /// Has the commit of this transaction make a snapshot. [`Engine::commit_cut`] waits for it.
+    pub fn snapshot(&self, snapshot: Snapshot) {
+        self.transaction().snapshots.lock().push(snapshot);
+    }
+}
+
+impl Engine {
+    /// A number for a new subvolume.
+    ///
+    /// # Errors
+    ///
+    /// When the root tree cannot be read, or all numbers were used.
+    pub fn next_subvolume(&self) -> Result<TreeId> {
+        Ok(TreeId(self.next_ino(TreeId::ROOT)?.0))
+    }
+
+    /// The transaction of a subvolume's last snapshot, or of one that is being made; 0 if it has none.
+    /// What its files held then may be a snapshot's, too, whatever the counts of references say.
+    ///
+    /// # Errors
+    ///
+    /// When the root tree cannot be read.
+    pub fn last_snapshot(&self, view: &View, tree: TreeId) -> Result<Generation> {
+        let committed = view.committed_root_item(tree)?;
+        let mut last = committed.map_or(Generation(0), |item| item.last_snapshot);
+        for transaction in view.frozen().into_iter().chain([view.running()]) {
+            if transaction.snapshots.lock().iter().any(|snapshot| snapshot.source == tree) {
+                last = last.max(transaction.generation);
+            }
+        }
+        Ok(last)
+    }
+}
