@@ -22,6 +22,8 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use buttress_data::Files;
+use buttress_format::TreeId;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::attr::InodeId;
@@ -38,6 +40,9 @@ const BATCH_BYTES: u64 = 16 << 20;
 const FLUSH_PERIOD: Duration = Duration::from_millis(500);
 const DIRTY_AGE: Duration = Duration::from_secs(5);
 
+/// How often the cleaner looks whether the last user of a deleted subvolume is gone.
+const DROP_PERIOD: Duration = Duration::from_millis(500);
+
 /// How often the committer asks the engine whether it wants a commit.
 const COMMIT_PERIOD: Duration = Duration::from_millis(20);
 
@@ -51,8 +56,23 @@ struct DirtyList {
 #[derive(Default)]
 struct CleanQueue {
     ids: VecDeque<InodeId>,
+    /// Deleted subvolumes; each step of one commits, inodes come first.
+    trees: VecDeque<TreeId>,
     busy: bool,
     stop: bool,
+}
+
+/// What the cleaner does next.
+enum ToClean {
+    Inode(InodeId),
+    Tree(TreeId),
+}
+
+/// How far the drop of a subvolume is.
+pub(crate) enum Dropping {
+    Done,
+    Goes,
+    Waits,
 }
 
 #[derive(Default)]
@@ -100,6 +120,29 @@ impl Background {
         drop(queue);
         if was_empty {
             self.clean_changed.notify_all();
+        }
+    }
+
+    /// Sends a deleted subvolume to the cleaner.
+    pub(crate) fn drop_later(&self, tree: TreeId) {
+        self.clean.lock().trees.push_back(tree);
+        self.clean_changed.notify_all();
+    }
+
+    /// The deleted subvolumes that wait for the cleaner.
+    pub(crate) fn dying(&self) -> Vec<TreeId> {
+        self.clean.lock().trees.iter().copied().collect()
+    }
+
+    /// Forgets what waits to be written to a subvolume that was deleted.
+    pub(crate) fn forget_tree(&self, files: &Files, tree: TreeId) {
+        let listed: Vec<_> =
+            self.dirty.lock().cells.iter().filter_map(|(cell, _)| cell.upgrade()).collect();
+        let mine: Vec<_> = listed.into_iter().filter(|cell| cell.tree() == tree).collect();
+        for cell in &mine {
+            files.forget_waiting(&cell.file);
+            let kept = cell.kept.lock().take();
+            drop(kept);
         }
     }
 
@@ -261,26 +304,58 @@ impl Shared {
     }
 
     fn cleaner(self: &Arc<Self>) {
-        loop {
-            let id = {
-                let mut queue = self.background.clean.lock();
-                loop {
-                    if let Some(id) = queue.ids.pop_front() {
-                        queue.busy = true;
-                        break id;
+        while let Some(work) = self.next_to_clean() {
+            match work {
+                ToClean::Inode(id) => {
+                    if let Err(error) = orphan::clean(self, id) {
+                        tracing::warn!(tree = %id.tree, ino = %id.ino, %error, "cannot remove an inode");
                     }
-                    queue.busy = false;
-                    self.background.clean_changed.notify_all();
-                    if queue.stop {
-                        return;
-                    }
-                    self.background.clean_changed.wait(&mut queue);
                 }
-            };
-            if let Err(error) = orphan::clean(self, id) {
-                tracing::warn!(tree = %id.tree, ino = %id.ino, %error, "cannot remove an inode");
+                ToClean::Tree(tree) => match self.drop_tree_step(tree) {
+                    Ok(Dropping::Done) => {}
+                    Ok(Dropping::Goes) => self.background.clean.lock().trees.push_front(tree),
+                    // Somebody has a file of it open still.
+                    Ok(Dropping::Waits) => self.background.clean.lock().trees.push_back(tree),
+                    Err(error) => tracing::warn!(%tree, %error, "cannot drop a subvolume"),
+                },
             }
         }
+    }
+
+    /// The next thing to clean, when there is one; nothing when the thread is to end.
+    fn next_to_clean(&self) -> Option<ToClean> {
+        let mut queue = self.background.clean.lock();
+        let mut waited = false;
+        loop {
+            if let Some(id) = queue.ids.pop_front() {
+                queue.busy = true;
+                return Some(ToClean::Inode(id));
+            }
+            if std::mem::take(&mut queue.busy) {
+                self.background.clean_changed.notify_all();
+            }
+            if queue.stop {
+                return None;
+            }
+            let ready = queue.trees.iter().position(|tree| waited || !self.trees.is_used(*tree));
+            if let Some(tree) = ready.and_then(|index| queue.trees.remove(index)) {
+                return Some(ToClean::Tree(tree));
+            }
+            if queue.trees.is_empty() {
+                self.background.clean_changed.wait(&mut queue);
+            } else {
+                let timed = self.background.clean_changed.wait_for(&mut queue, DROP_PERIOD);
+                waited = timed.timed_out();
+            }
+        }
+    }
+
+    /// Drops a deleted subvolume a step further, unless somebody uses a file of it.
+    pub(crate) fn drop_tree_step(&self, tree: TreeId) -> Result<Dropping> {
+        if self.trees.is_used(tree) {
+            return Ok(Dropping::Waits);
+        }
+        Ok(if self.engine.drop_step(tree)? { Dropping::Goes } else { Dropping::Done })
     }
 
     /// Waits until the cleaner has nothing left to do.

@@ -86,21 +86,36 @@ impl Batch {
 
     /// Does it.
     pub(crate) fn apply(self, handle: &Handle<'_>) {
-        for (key, change) in self.changes {
-            match change {
-                Change::Delete => handle.delete(self.tree, key),
-                Change::Bytes(bytes) => handle.put(self.tree, key, bytes),
+        for (tree, key, payload) in self.into_items(handle.generation()) {
+            match payload {
+                Some(payload) => handle.put(tree, key, payload),
+                None => handle.delete(tree, key),
+            }
+        }
+    }
+
+    /// The items as a transaction will have them.
+    pub(crate) fn into_items(
+        self,
+        generation: Generation,
+    ) -> impl Iterator<Item = (TreeId, Key, Option<Vec<u8>>)> {
+        let tree = self.tree;
+        self.changes.into_iter().map(move |(key, change)| {
+            let payload = match change {
+                Change::Delete => None,
+                Change::Bytes(bytes) => Some(bytes),
                 Change::Extent(mut extent) => {
-                    extent.generation = handle.generation();
-                    handle.put(self.tree, key, extent.to_bytes());
+                    extent.generation = generation;
+                    Some(extent.to_bytes())
                 }
                 Change::Names(mut entries) => {
                     for entry in entries.iter_mut().filter(|entry| entry.transid == NOW) {
-                        entry.transid = handle.generation();
+                        entry.transid = generation;
                     }
-                    handle.put(self.tree, key, DirEntry::encode_all(&entries));
+                    Some(DirEntry::encode_all(&entries))
                 }
-            }
-        }
+            };
+            (tree, key, payload)
+        })
     }
 }

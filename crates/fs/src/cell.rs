@@ -23,7 +23,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::attr::{Attr, FileKind, InodeId, mode};
 use crate::error::{Error, NameError, Result};
 use crate::shared::Shared;
-use crate::trees;
+use crate::trees::{self, Tree};
 
 /// The first index that a directory gives; 0 and 1 stand for `.` and `..` in old volumes.
 const FIRST_INDEX: u64 = 2;
@@ -43,7 +43,7 @@ pub(crate) struct InodeCell {
     pub(crate) shared: Arc<Shared>,
     pub(crate) id: InodeId,
     pub(crate) kind: FileKind,
-    pub(crate) read_only_tree: bool,
+    pub(crate) home: Arc<Tree>,
     pub(crate) file: File,
     pub(crate) lock: RwLock<()>,
     /// Itself, while it is in the list of inodes with dirty data: the list alone keeps nobody alive, so
@@ -70,7 +70,7 @@ impl InodeCell {
         shared: Arc<Shared>,
         id: InodeId,
         item: InodeItem,
-        read_only_tree: bool,
+        home: Arc<Tree>,
     ) -> Result<Self> {
         let kind = FileKind::from_mode(item.mode).ok_or(Error::Item {
             tree: id.tree,
@@ -81,7 +81,7 @@ impl InodeCell {
             shared,
             id,
             kind,
-            read_only_tree,
+            home,
             file: File::new(id.tree, id.ino, item),
             lock: RwLock::new(()),
             kept: Mutex::new(None),
@@ -110,7 +110,7 @@ impl InodeCell {
             otime: above.otime,
             ..InodeItem::default()
         };
-        let mut cell = Self::new(Arc::clone(&dir.shared), id, item, true)?;
+        let mut cell = Self::new(Arc::clone(&dir.shared), id, item, Arc::clone(&dir.home))?;
         cell.stub_in = Some(dir.id);
         Ok(cell)
     }
@@ -163,8 +163,14 @@ impl InodeCell {
     /// Refuses when nothing may be changed here.
     pub(crate) fn expect_writable(&self) -> Result<()> {
         self.shared.expect_writable()?;
-        if self.read_only_tree {
+        if self.home.is_dead() {
+            return Err(NameError::NotFound.into());
+        }
+        if self.home.is_read_only() {
             return Err(Error::read_only("the subvolume", "its read-only flag is set"));
+        }
+        if self.stub_in.is_some() {
+            return Err(Error::read_only("the directory", "it stands for a subvolume elsewhere"));
         }
         Ok(())
     }

@@ -81,7 +81,7 @@ impl Filesystem {
         Ok(Self { mounted: Arc::new(mounted) })
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.mounted.shared
     }
 
@@ -225,7 +225,12 @@ impl Filesystem {
         self.sync()
     }
 
-    fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
+    /// Every subvolume that has a name, the top level first.
+    ///
+    /// # Errors
+    ///
+    /// What reading the root tree met.
+    pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
         let view = self.shared().engine.view();
         let mut found: Vec<SubvolumeInfo> = Vec::new();
         let mut queue = std::collections::VecDeque::from([(TreeId::FS, None, Vec::new())]);

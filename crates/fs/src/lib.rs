@@ -38,7 +38,7 @@
 //! property              how an inode says it shall be compressed
 //! batch, lock_set       how an operation gathers its changes, and locks what it concerns
 //! background, orphan    writeback, removal and commits that nobody asked for
-//! trees                 subvolumes
+//! trees, subvolume      subvolumes
 //! make                  new volumes
 //! ```
 
@@ -69,10 +69,11 @@ mod shared;
 mod filesystem;
 mod inode;
 mod ops;
+mod subvolume;
 
 pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
 pub use buttress_data::Codec;
-pub use buttress_format::{Ino, InodeFlags, Timespec, TreeId};
+pub use buttress_format::{Generation, Ino, InodeFlags, RootFlags, RootItem, Timespec, TreeId};
 pub use buttress_txn::{ScrubOptions, ScrubProgress};
 pub use error::{Error, ErrorKind, NameError, Result};
 pub use filesystem::Filesystem;
@@ -81,3 +82,4 @@ pub use make::{MakeOptions, MakeReport};
 pub use ops::KeepingTimes;
 pub use options::{Atime, MountOptions};
 pub use statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};
+pub use subvolume::Received;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_data::{Files, FilesOptions};
-use buttress_format::{Incompat, Ino, TreeId};
+use buttress_format::{Incompat, TreeId};
 use buttress_tree::{Geometry, Store};
 use buttress_txn::{Engine, EngineOptions, View};
 use buttress_volume::{OpenOptions, Volume};
@@ -14,9 +14,7 @@ use crate::error::{NameError, Result};
 use crate::names::{self, Target};
 use crate::options::MountOptions;
 use crate::shared::Shared;
-
-/// The directory of the root tree in which the default subvolume has its name.
-const ROOT_TREE_DIR: InodeId = InodeId { tree: TreeId::ROOT, ino: Ino(TreeId::ROOT_DIR.0) };
+use crate::subvolume::default_subvolume;
 
 /// Opens a volume and says which directory to show.
 pub(crate) fn open(
@@ -45,7 +43,11 @@ pub(crate) fn open(
     let shared = Arc::new(Shared::new(engine, files, superblock, options));
     let view = shared.engine.view();
     let root = root(&shared, &view)?;
+    let _ = shared.root.set(root);
     if shared.read_only_reason().is_none() {
+        for tree in shared.engine.dead_subvolumes()? {
+            shared.background.drop_later(tree);
+        }
         shared.start_threads();
     }
     Ok((shared, root))
@@ -90,14 +92,6 @@ fn root(shared: &Shared, view: &View) -> Result<InodeId> {
 
 fn top(shared: &Shared, view: &View, tree: TreeId) -> Result<InodeId> {
     Ok(InodeId { tree, ino: shared.tree_info(view, tree)?.root_dir })
-}
-
-fn default_subvolume(view: &View) -> Result<TreeId> {
-    let Some(entry) = names::find(view, ROOT_TREE_DIR, b"default")? else { return Ok(TreeId::FS) };
-    Ok(match names::target(view, ROOT_TREE_DIR, &entry)? {
-        Target::Subvolume(tree) => tree,
-        Target::Inode(_) | Target::Stub => TreeId::FS,
-    })
 }
 
 /// Follows a path of names from the top level; it must end at the top of a subvolume.

@@ -41,7 +41,8 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     }
 }
 
-fn item_key(dir: Ino, name: &[u8]) -> Key {
+/// The item that holds the entries of all names with a name's hash.
+pub(crate) fn item_key(dir: Ino, name: &[u8]) -> Key {
     Key::new(dir.0, Kind::DIR_ITEM, name_hash(name))
 }
 
@@ -55,6 +56,19 @@ pub(crate) fn find(view: &View, dir: InodeId, name: &[u8]) -> Result<Option<DirE
     let Some(item) = view.get(dir.tree, &item_key(dir.ino, name))? else { return Ok(None) };
     let entries = parse(dir.tree, dir.ino, &item)?;
     Ok(entries.into_iter().find(|entry| entry.name == name))
+}
+
+/// The index of a name, where nothing else tells it: looked for through the whole directory.
+pub(crate) fn index_of(view: &View, dir: InodeId, name: &[u8]) -> Result<Option<u64>> {
+    let low = Key::new(dir.ino.0, Kind::DIR_INDEX, 0);
+    let high = Key::new(dir.ino.0, Kind::DIR_INDEX, u64::MAX);
+    for found in view.range(dir.tree, low, high) {
+        let (key, item) = found?;
+        if parse(dir.tree, dir.ino, &item)?.iter().any(|entry| entry.name == name) {
+            return Ok(Some(key.offset));
+        }
+    }
+    Ok(None)
 }
 
 /// What an entry leads to: an inode of the same tree, a subvolume, or one that is not here.

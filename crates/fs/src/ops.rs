@@ -17,9 +17,11 @@ mod lookup;
 mod readdir;
 mod rename;
 mod setattr;
+mod subvolume;
 mod symlink;
 mod unlink;
 mod xattr;
 
 pub use keeping_times::KeepingTimes;
+pub(crate) use subvolume::{add_uuid, remove_uuid};
 pub(crate) use xattr::{attribute as xattr_item, key as xattr_key, read as xattr_read};

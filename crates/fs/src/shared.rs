@@ -1,7 +1,7 @@
 //! What everything that is mounted shares.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use buttress_data::Files;
 use buttress_format::{Incompat, InodeItem, Key, Kind, Superblock, TreeId};
@@ -19,7 +19,7 @@ use crate::names::item_len_max;
 use crate::options::MountOptions;
 use crate::orphan;
 use crate::property;
-use crate::trees::{TreeInfo, Trees};
+use crate::trees::{Tree, Trees};
 
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
@@ -29,6 +29,8 @@ pub(crate) struct Shared {
     pub(crate) trees: Trees,
     pub(crate) cache: InodeCache,
     pub(crate) background: Background,
+    /// The directory that is shown.
+    pub(crate) root: OnceLock<InodeId>,
     /// Held while a directory moves: the way up from a directory stays what it is meanwhile.
     pub(crate) moving: Mutex<()>,
     closed: AtomicBool,
@@ -49,6 +51,7 @@ impl Shared {
             trees: Trees::default(),
             cache: InodeCache::new(),
             background: Background::default(),
+            root: OnceLock::new(),
             moving: Mutex::new(()),
             closed: AtomicBool::new(false),
         }
@@ -92,9 +95,9 @@ impl Shared {
     }
 
     /// What is known of a subvolume; whoever asks first sends its orphans to the cleaner.
-    pub(crate) fn tree_info(&self, view: &View, tree: TreeId) -> Result<TreeInfo> {
+    pub(crate) fn tree_info(&self, view: &View, tree: TreeId) -> Result<Arc<Tree>> {
         let (info, first) = self.trees.info(view, tree)?;
-        if first && !info.read_only && self.expect_writable().is_ok() {
+        if first && !info.is_read_only() && self.expect_writable().is_ok() {
             for id in orphan::list(view, tree)? {
                 self.background.clean_later(id);
             }
@@ -120,7 +123,7 @@ impl Shared {
             if item.nlink == 0 {
                 return Err(NameError::NotFound.into());
             }
-            let cell = InodeCell::new(Arc::clone(self), id, item, info.read_only)?;
+            let cell = InodeCell::new(Arc::clone(self), id, item, info)?;
             cell.file.set_codec(property::read(&view, id, item.flags)?);
             if let Entered::Cell(cell) = self.cache.enter(cell, seen) {
                 return Ok(cell);

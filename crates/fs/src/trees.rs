@@ -1,10 +1,12 @@
 //! Subvolumes: what their root items say, and where each has its name.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_format::{Ino, Key, Kind, RootFlags, RootItem, RootRef, TreeId};
 use buttress_txn::View;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::attr::InodeId;
 use crate::error::{Error, NameError, Result};
@@ -12,42 +14,89 @@ use crate::error::{Error, NameError, Result};
 /// The number of every directory that stands for a subvolume that is not there.
 pub(crate) const STUB: Ino = Ino(2);
 
-/// What is remembered of a subvolume while the volume is mounted.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TreeInfo {
-    pub(crate) read_only: bool,
+/// A subvolume while the volume is mounted.
+#[derive(Debug)]
+pub(crate) struct Tree {
     pub(crate) root_dir: Ino,
+    read_only: AtomicBool,
+    /// It was deleted: nothing in it is found, or changed, any more.
+    dead: AtomicBool,
+    /// Shared by whoever changes the content of a file, exclusive for whoever cuts a snapshot: what was
+    /// written before is in it, in any order that anybody could have seen. Taken before any inode's lock.
+    pub(crate) writes: RwLock<()>,
+}
+
+impl Tree {
+    pub(crate) fn new(root_dir: Ino, read_only: bool) -> Self {
+        let (read_only, dead) = (AtomicBool::new(read_only), AtomicBool::new(false));
+        Self { root_dir, read_only, dead, writes: RwLock::new(()) }
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_read_only(&self, read_only: bool) {
+        self.read_only.store(read_only, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_dead(&self, dead: bool) {
+        self.dead.store(dead, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Trees {
-    known: RwLock<HashMap<TreeId, TreeInfo>>,
+    known: RwLock<HashMap<TreeId, Arc<Tree>>>,
+    /// Held while root items, the names of subvolumes or the default one are changed.
+    pub(crate) changing: Mutex<()>,
 }
 
 impl Trees {
     /// What is remembered of a subvolume; the flag says that this is the first time anybody asked.
-    pub(crate) fn info(&self, view: &View, tree: TreeId) -> Result<(TreeInfo, bool)> {
-        if let Some(info) = self.known.read().get(&tree) {
-            return Ok((*info, false));
+    pub(crate) fn info(&self, view: &View, tree: TreeId) -> Result<(Arc<Tree>, bool)> {
+        if let Some(known) = self.known.read().get(&tree) {
+            if known.is_dead() {
+                return Err(NameError::NotFound.into());
+            }
+            return Ok((Arc::clone(known), false));
         }
         let item = root_item(view, tree)?.ok_or(NameError::NotFound)?;
         let root_dir = if item.root_dirid.0 == 0 { Ino::ROOT_DIR } else { item.root_dirid };
-        let info = TreeInfo { read_only: item.flags & RootFlags::READONLY != 0, root_dir };
-        let first = self.known.write().insert(tree, info).is_none();
-        Ok((info, first))
+        let fresh = Tree::new(root_dir, item.flags & RootFlags::READONLY != 0);
+        let mut all = self.known.write();
+        let first = !all.contains_key(&tree);
+        let known = all.entry(tree).or_insert_with(|| Arc::new(fresh));
+        Ok((Arc::clone(known), first))
+    }
+}
+
+impl Trees {
+    /// Whether an inode of a subvolume is in memory, or somebody is about to read one.
+    pub(crate) fn is_used(&self, tree: TreeId) -> bool {
+        self.known.read().get(&tree).is_some_and(|known| Arc::strong_count(known) > 1)
     }
 }
 
 /// The root item of a subvolume.
 pub(crate) fn root_item(view: &View, tree: TreeId) -> Result<Option<RootItem>> {
+    Ok(root_entry(view, tree)?.map(|(_, item)| item))
+}
+
+/// The root item of a subvolume that was not deleted, and its key.
+pub(crate) fn root_entry(view: &View, tree: TreeId) -> Result<Option<(Key, RootItem)>> {
     if !tree.is_fs_tree() {
         return Ok(None);
     }
     let low = Key::new(tree.0, Kind::ROOT_ITEM, 0);
     let high = Key::new(tree.0, Kind::ROOT_ITEM, u64::MAX);
-    let Some((_, item)) = view.at_or_before(TreeId::ROOT, &low, &high)? else { return Ok(None) };
+    let Some((key, item)) = view.at_or_before(TreeId::ROOT, &low, &high)? else { return Ok(None) };
     let item = RootItem::parse(&item).map_err(|source| damaged(tree, source))?;
-    Ok((item.refs > 0).then_some(item))
+    Ok((item.refs > 0).then_some((key, item)))
 }
 
 /// The directory that has a subvolume's name, and the name; nothing for the top level.

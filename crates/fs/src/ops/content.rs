@@ -125,20 +125,25 @@ impl Inode {
         cell.expect_regular()?;
         cell.expect_writable()?;
         let shared = self.shared();
-        let mut done = {
-            let _lock = cell.lock.write();
-            may()?;
-            write(Effort::Little)
+        // On the list before a snapshot may be cut: it leaves nothing dirty behind.
+        let attempt = |effort| -> Result<Result<(), buttress_data::Error>> {
+            let _writes = cell.home.writes.read();
+            let done = {
+                let _lock = cell.lock.write();
+                may()?;
+                write(effort)
+            };
+            if cell.file.is_dirty() {
+                shared.background.enlist(cell);
+            }
+            Ok(done)
         };
+        let mut done = attempt(Effort::Little)?;
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
             shared.clean_all();
             shared.write_all();
             shared.engine.commit()?;
-            let _lock = cell.lock.write();
-            done = write(Effort::Full);
-        }
-        if cell.file.is_dirty() {
-            shared.background.enlist(cell);
+            done = attempt(Effort::Full)?;
         }
         done?;
         shared.pace(cell);

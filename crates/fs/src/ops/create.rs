@@ -218,7 +218,8 @@ impl Made {
     fn enter(mut self, dir: &Inode, generation: Generation) -> Result<Arc<InodeCell>> {
         self.item.generation = generation;
         let shared = dir.shared();
-        let cell = InodeCell::new(Arc::clone(shared), self.id, self.item, false)?;
+        let cell =
+            InodeCell::new(Arc::clone(shared), self.id, self.item, Arc::clone(&dir.cell.home))?;
         cell.file.set_codec(self.codec);
         if self.kind == FileKind::Directory {
             cell.is_new(self.default_acl);

@@ -30,6 +30,7 @@ impl Inode {
             let rest = SetAttr { flags: None, ..set.clone() };
             return self.set_attr(&rest);
         }
+        let writes = set.size.is_some().then(|| cell.home.writes.read());
         let lock = cell.lock.write();
         if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some() {
             cell.expect_removable()?;
@@ -51,6 +52,7 @@ impl Inode {
             None => self.shared().put_item(cell, Urgency::Normal, change)?,
         }
         drop(lock);
+        drop(writes);
         Ok(cell.attr())
     }
 }

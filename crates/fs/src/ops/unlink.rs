@@ -3,7 +3,7 @@
 use buttress_format::{DirEntry, Key, Kind};
 use buttress_txn::{Urgency, View};
 
-use crate::attr::FileKind;
+use crate::attr::{FileKind, InodeId};
 use crate::batch::{Batch, Change};
 use crate::cell::InodeCell;
 use crate::clock::now;
@@ -40,6 +40,9 @@ impl Inode {
         loop {
             let found = names::find(&shared.engine.view(), dir.id, name)?;
             let entry = found.ok_or(NameError::NotFound)?;
+            if directory && entry.location.kind == Kind::ROOT_ITEM {
+                return self.remove_subvolume(name, &entry);
+            }
             // A user of its own: dropped behind the locks, and perhaps the last one.
             let inode = match self.entry_inode(&entry, directory) {
                 Err(Error::Name(NameError::NotFound)) if self.is_moved_on(&entry)? => continue,
@@ -79,13 +82,29 @@ impl Inode {
         }
     }
 
+    /// Removes an empty subvolume, or what stands for one that is not there.
+    fn remove_subvolume(&self, name: &[u8], entry: &DirEntry) -> Result<()> {
+        match names::target(&self.shared().engine.view(), self.id(), entry)? {
+            Target::Subvolume(tree) => {
+                let view = self.shared().engine.view();
+                let ino = self.shared().tree_info(&view, tree)?.root_dir;
+                let top = self.shared().cell(InodeId { tree, ino })?;
+                // Linux looks once, too: what is made meanwhile goes with it.
+                if !is_empty(&view, &top)? {
+                    return Err(NameError::NotEmpty.into());
+                }
+                drop(view);
+                self.delete_subvolume(name)
+            }
+            Target::Stub => self.remove_stub(name),
+            Target::Inode(_) => Err(NameError::NotFound.into()),
+        }
+    }
+
     /// The inode behind an entry that is to go.
     fn entry_inode(&self, entry: &DirEntry, directory: bool) -> Result<Self> {
         let id = match names::target(&self.shared().engine.view(), self.id(), entry)? {
             Target::Inode(id) => id,
-            Target::Subvolume(_) | Target::Stub if directory => {
-                return Err(Error::unsupported("removing a subvolume by rmdir"));
-            }
             Target::Subvolume(_) | Target::Stub => return Err(NameError::IsDir.into()),
         };
         let inode = self.shared().inode(id)?;

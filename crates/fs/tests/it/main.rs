@@ -7,4 +7,5 @@ mod losses;
 mod model;
 mod names;
 mod packing;
+mod subvolumes;
 mod volume;

@@ -1,0 +1,371 @@
+//! Subvolumes and snapshots: making, and taking away.
+//!
+//! # Invariants
+//!
+//! - **S1** A subvolume has one name: the entry in its directory, the reference in the root tree and the one
+//!   back come and go in one transaction.
+//! - **S2** A snapshot holds all that was written before it was asked for, and of what is written meanwhile
+//!   nothing without what was written before that. It is cut between two transactions; until then nobody
+//!   changes the content of a file, and no dirty data is left (`Tree::writes`).
+//! - **S3** A deleted subvolume is an orphan of the root tree in the transaction that takes its name; it is
+//!   dropped when nobody uses a file of it any more.
+
+use std::sync::Arc;
+
+use buttress_format::{
+    DirEntry, Generation, Ino, InodeFlags, InodeItem, InodeRef, InodeRefs, Key, Kind, RootItem,
+    RootRef, Timespec, TreeId, UuidItem, ids,
+};
+use buttress_txn::{Cost, Snapshot, Urgency, View};
+
+use crate::attr::{InodeId, mode};
+use crate::batch::{Batch, Change, NOW};
+use crate::cell::InodeCell;
+use crate::clock::now;
+use crate::error::{Error, NameError, Result};
+use crate::inode::Inode;
+use crate::names::{self, Target};
+use crate::subvolume::uuid_key;
+use crate::trees;
+
+/// What a root item says of a root directory that nobody reads there: as every writer leaves it.
+fn stub_inode(nodesize: u32) -> InodeItem {
+    InodeItem {
+        generation: Generation(1),
+        size: 3,
+        nbytes: nodesize.into(),
+        nlink: 1,
+        mode: mode::DIRECTORY | 0o755,
+        flags: InodeFlags::ROOT_ITEM_INIT,
+        ..InodeItem::default()
+    }
+}
+
+impl Inode {
+    /// Makes an empty subvolume in this directory; answers its root directory.
+    ///
+    /// # Errors
+    ///
+    /// `Exists`, `NoSpace`, `ReadOnly`.
+    pub fn create_subvolume(&self, name: &[u8], mode: u32, uid: u32, gid: u32) -> Result<Self> {
+        names::check_name(name)?;
+        let dir = &self.cell;
+        dir.expect_dir()?;
+        dir.expect_writable()?;
+        let shared = self.shared();
+        let tree = shared.engine.next_subvolume()?;
+        let uuid = uuid::Uuid::new_v4().into_bytes();
+        let stamp = now();
+        let _lock = dir.lock.write();
+        let (mut batch, mut roots, index) = self.name_subvolume(tree, name)?;
+        let view = shared.engine.view();
+        let mut uuids = Batch::new(TreeId::UUID);
+        add_uuid(&view, &mut uuids, uuid_key(Kind::UUID_KEY_SUBVOL, &uuid), tree)?;
+        drop(view);
+        add_refs(&mut roots, tree, dir.id, index, name);
+
+        let (dir_gid, dir_mode, dir_flags) =
+            dir.file.with_item(|item| (item.gid, item.mode, item.flags));
+        let setgid = dir_mode & mode::SETGID;
+        let mut item = InodeItem {
+            nlink: 1,
+            uid,
+            gid: if setgid == 0 { gid } else { dir_gid },
+            mode: mode & mode::PERMISSIONS | mode::DIRECTORY | setgid,
+            flags: dir_flags
+                & (InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS | InodeFlags::NODATACOW),
+            atime: stamp,
+            ctime: stamp,
+            mtime: stamp,
+            otime: stamp,
+            ..InodeItem::default()
+        };
+        let mut root = RootItem {
+            inode: stub_inode(shared.superblock.nodesize),
+            root_dirid: Ino::ROOT_DIR,
+            refs: 1,
+            uuid,
+            ctime: stamp,
+            otime: stamp,
+            ..RootItem::default()
+        };
+        let mut cost = Cost { items: 4, bytes: 1024 };
+        for part in [&mut batch, &mut roots, &mut uuids] {
+            let more = part.cost(0);
+            cost = Cost { items: cost.items + more.items, bytes: cost.bytes + more.bytes };
+        }
+        let handle = shared.engine.begin(shared.reserve(cost, Urgency::Normal)?);
+        let generation = handle.generation();
+        (item.generation, item.transid) = (generation, generation);
+        (root.generation, root.generation_v2) = (generation, generation);
+        (root.ctransid, root.otransid) = (generation, generation);
+        let above = InodeRef { index: 0, name: b"..".to_vec() };
+        let top = Ino::ROOT_DIR.0;
+        handle.put(TreeId::ROOT, Key::new(tree.0, Kind::ROOT_ITEM, 0), root.to_bytes());
+        handle.put(tree, Key::new(top, Kind::INODE_ITEM, 0), item.to_bytes());
+        let refs = InodeRefs::encode(&[above]);
+        handle.put(tree, Key::new(top, Kind::INODE_REF, top), refs);
+        for part in [batch, roots, uuids] {
+            part.apply(&handle);
+        }
+        dir.file.update(&handle, |item| named(item, name, stamp));
+        drop(handle);
+        shared.inode(InodeId { tree, ino: Ino::ROOT_DIR })
+    }
+
+    /// Makes a snapshot of a subvolume under a name in this directory; answers its root directory. It is
+    /// durable when this returns, and holds everything that was done before the call.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` for no subvolume, `Exists`, `NoSpace`, `ReadOnly`, `Io`.
+    pub fn snapshot(&self, name: &[u8], source: TreeId, read_only: bool) -> Result<Self> {
+        names::check_name(name)?;
+        let dir = &self.cell;
+        dir.expect_dir()?;
+        dir.expect_writable()?;
+        let shared = self.shared();
+        let from = shared.tree_info(&shared.engine.view(), source)?;
+        let target = shared.engine.next_subvolume()?;
+        let uuid = uuid::Uuid::new_v4().into_bytes();
+        // Most of what is dirty goes while others still write.
+        shared.write_all();
+        let writes = from.writes.write();
+        shared.write_all();
+        let _lock = dir.lock.write();
+        // Deleted meanwhile?
+        shared.tree_info(&shared.engine.view(), source)?;
+        let (batch, mut roots, index) = self.name_subvolume(target, name)?;
+        let mut uuids = Batch::new(TreeId::UUID);
+        let view = shared.engine.view();
+        add_uuid(&view, &mut uuids, uuid_key(Kind::UUID_KEY_SUBVOL, &uuid), target)?;
+        if read_only
+            && let Some(item) = trees::root_item(&view, source)?
+            && item.received_uuid != [0; 16]
+        {
+            let key = uuid_key(Kind::UUID_KEY_RECEIVED_SUBVOL, &item.received_uuid);
+            add_uuid(&view, &mut uuids, key, target)?;
+        }
+        drop(view);
+        add_refs(&mut roots, target, dir.id, index, name);
+        let time = now();
+        let mut cost = Cost { items: 1024, bytes: 64 << 10 };
+        for part in [&batch, &roots, &uuids] {
+            let more = part.cost(0);
+            cost = Cost { items: cost.items + more.items, bytes: cost.bytes + more.bytes };
+        }
+        let handle = shared.engine.begin(shared.reserve(cost, Urgency::Normal)?);
+        let generation = handle.generation();
+        let mut late: Vec<_> = [batch, roots, uuids]
+            .into_iter()
+            .flat_map(|part| part.into_items(generation))
+            .collect();
+        // The directory learns of the name behind the cut, like the trees.
+        let mut item = dir.file.item();
+        named(&mut item, name, time);
+        item.transid = generation;
+        item.sequence = item.sequence.wrapping_add(1);
+        let key = Key::new(dir.ino().0, Kind::INODE_ITEM, 0);
+        late.push((dir.tree(), key, Some(item.to_bytes())));
+        handle.snapshot(Snapshot { source, target, uuid, read_only, time, late });
+        drop(handle);
+        shared.engine.commit_cut(|| drop(writes))?;
+        dir.file.touch(|item| named(item, name, time));
+        shared.inode(InodeId { tree: target, ino: from.root_dir })
+    }
+
+    /// Deletes a subvolume that has its name in this directory, whatever is in it but other subvolumes. The
+    /// name goes at once, the space as the cleaner gets to it.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `NotDir` for what is no subvolume, `NotEmpty` when there are subvolumes in it,
+    /// `NotPermitted` for the default subvolume, `Busy` for the mounted one.
+    pub fn delete_subvolume(&self, name: &[u8]) -> Result<()> {
+        let dir = &self.cell;
+        dir.expect_dir()?;
+        dir.expect_writable()?;
+        let shared = self.shared();
+        let view = shared.engine.view();
+        let entry = names::find(&view, dir.id, name)?.ok_or(NameError::NotFound)?;
+        let tree = match names::target(&view, dir.id, &entry)? {
+            Target::Subvolume(tree) => tree,
+            Target::Inode(_) => return Err(NameError::NotDir.into()),
+            Target::Stub => return self.remove_stub(name),
+        };
+        let home = shared.tree_info(&view, tree)?;
+        drop(view);
+        let _writes = home.writes.write();
+        let _changing = shared.trees.changing.lock();
+        let _lock = dir.lock.write();
+        let view = shared.engine.view();
+        if !trees::is_here(&view, tree, dir.id, name)? {
+            return Err(NameError::NotFound.into());
+        }
+        if !trees::children(&view, tree)?.is_empty() {
+            return Err(NameError::NotEmpty.into());
+        }
+        if crate::subvolume::default_subvolume(&view)? == tree {
+            return Err(NameError::NotPermitted.into());
+        }
+        if shared.root.get().is_some_and(|root| root.tree == tree) {
+            return Err(NameError::Busy.into());
+        }
+        let (key, mut item) = trees::root_entry(&view, tree)?.ok_or(NameError::NotFound)?;
+        let mut roots = Batch::new(TreeId::ROOT);
+        let index = remove_refs(&view, &mut roots, tree, dir.id.tree)?;
+        let mut batch = Batch::new(dir.tree());
+        batch.remove_name(&view, dir.ino(), index, name)?;
+        let mut uuids = Batch::new(TreeId::UUID);
+        remove_uuid(&view, &mut uuids, uuid_key(Kind::UUID_KEY_SUBVOL, &item.uuid), tree)?;
+        let received = uuid_key(Kind::UUID_KEY_RECEIVED_SUBVOL, &item.received_uuid);
+        remove_uuid(&view, &mut uuids, received, tree)?;
+        item.refs = 0;
+        (item.drop_progress, item.drop_level) = (Key::MIN, 0);
+        roots.set(key, Change::Bytes(item.to_bytes()));
+        let orphan = Key::new(ids::ORPHAN, Kind::ORPHAN_ITEM, tree.0);
+        roots.set(orphan, Change::Bytes(Vec::new()));
+        drop(view);
+        let mut cost = Cost { items: 2, bytes: 512 };
+        for part in [&batch, &roots, &uuids] {
+            let more = part.cost(0);
+            cost = Cost { items: cost.items + more.items, bytes: cost.bytes + more.bytes };
+        }
+        let reservation = shared.reserve(cost, Urgency::Frees)?;
+        home.set_dead(true);
+        shared.background.forget_tree(&shared.files, tree);
+        let stamp = now();
+        let handle = shared.engine.begin(reservation);
+        for part in [batch, roots, uuids] {
+            part.apply(&handle);
+        }
+        dir.file.update(&handle, |item| unnamed(item, name, stamp));
+        drop(handle);
+        shared.background.drop_later(tree);
+        Ok(())
+    }
+
+    /// Takes away the empty directory that stands where a subvolume is named that is not there.
+    pub(super) fn remove_stub(&self, name: &[u8]) -> Result<()> {
+        let dir = &self.cell;
+        let shared = self.shared();
+        let _lock = dir.lock.write();
+        let view = shared.engine.view();
+        let entry = names::find(&view, dir.id, name)?.ok_or(NameError::NotFound)?;
+        if names::target(&view, dir.id, &entry)? != Target::Stub {
+            return Err(NameError::NotFound.into());
+        }
+        let index = names::index_of(&view, dir.id, name)?.ok_or(NameError::NotFound)?;
+        let mut batch = Batch::new(dir.tree());
+        batch.remove_name(&view, dir.ino(), index, name)?;
+        drop(view);
+        let stamp = now();
+        let handle = shared.engine.begin(shared.reserve(batch.cost(1), Urgency::Frees)?);
+        batch.apply(&handle);
+        dir.file.update(&handle, |item| unnamed(item, name, stamp));
+        Ok(())
+    }
+
+    /// Gathers the name of a new subvolume, with this directory's lock held.
+    fn name_subvolume(&self, tree: TreeId, name: &[u8]) -> Result<(Batch, Batch, u64)> {
+        let dir: &Arc<InodeCell> = &self.cell;
+        dir.expect_linked()?;
+        let shared = self.shared();
+        let view = shared.engine.view();
+        if names::find(&view, dir.id, name)?.is_some() {
+            return Err(NameError::Exists.into());
+        }
+        let index = dir.next_index(&view)?;
+        let entry = DirEntry {
+            location: Key::new(tree.0, Kind::ROOT_ITEM, u64::MAX),
+            transid: NOW,
+            kind: buttress_format::FileKind::Directory,
+            name: name.to_vec(),
+            data: Vec::new(),
+        };
+        let mut batch = Batch::new(dir.tree());
+        batch.add_name(&view, dir.ino(), index, entry, shared.ref_limits().item_len_max)?;
+        Ok((batch, Batch::new(TreeId::ROOT), index))
+    }
+}
+
+/// What a new name does to its directory.
+fn named(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
+    item.size += names::size_of(name);
+    (item.mtime, item.ctime) = (stamp, stamp);
+}
+
+/// What a lost name does to its directory.
+fn unnamed(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
+    item.size = item.size.saturating_sub(names::size_of(name));
+    (item.mtime, item.ctime) = (stamp, stamp);
+}
+
+fn ref_keys(tree: TreeId, parent: TreeId) -> [Key; 2] {
+    [Key::new(parent.0, Kind::ROOT_REF, tree.0), Key::new(tree.0, Kind::ROOT_BACKREF, parent.0)]
+}
+
+/// Gathers the two references that go with a subvolume's name (S1).
+fn add_refs(roots: &mut Batch, tree: TreeId, dir: InodeId, index: u64, name: &[u8]) {
+    let place = RootRef { dirid: dir.ino, sequence: index, name: name.to_vec() };
+    for key in ref_keys(tree, dir.tree) {
+        roots.set(key, Change::Bytes(place.to_bytes()));
+    }
+}
+
+/// Gathers their loss; answers the index that the name has in its directory.
+fn remove_refs(view: &View, roots: &mut Batch, tree: TreeId, parent: TreeId) -> Result<u64> {
+    let keys = ref_keys(tree, parent);
+    let item = view.get(TreeId::ROOT, &keys[0])?.ok_or(NameError::NotFound)?;
+    let place = RootRef::parse(&item).map_err(|source| Error::Format {
+        tree: TreeId::ROOT,
+        ino: Ino(tree.0),
+        source,
+    })?;
+    for key in keys {
+        roots.set(key, Change::Delete);
+    }
+    Ok(place.sequence)
+}
+
+/// The subvolumes that have a uuid; nothing where the volume has no tree of them, or the uuid is none.
+fn with_uuid(view: &View, key: Key) -> Result<Option<Vec<TreeId>>> {
+    let none = key.objectid == 0 && key.offset == 0;
+    if none || view.committed_root(TreeId::UUID)?.is_none() {
+        return Ok(None);
+    }
+    let Some(item) = view.get(TreeId::UUID, &key)? else { return Ok(Some(Vec::new())) };
+    let UuidItem(found) = UuidItem::parse(&item).map_err(|source| Error::Format {
+        tree: TreeId::UUID,
+        ino: Ino(key.objectid),
+        source,
+    })?;
+    Ok(Some(found))
+}
+
+/// Gathers that a subvolume has a uuid.
+pub(crate) fn add_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId) -> Result<()> {
+    if let Some(mut found) = with_uuid(view, key)?
+        && !found.contains(&tree)
+    {
+        found.push(tree);
+        uuids.set(key, Change::Bytes(UuidItem(found).to_bytes()));
+    }
+    Ok(())
+}
+
+/// Gathers that it has it no longer.
+pub(crate) fn remove_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId) -> Result<()> {
+    if let Some(mut found) = with_uuid(view, key)?
+        && found.contains(&tree)
+    {
+        found.retain(|known| *known != tree);
+        let rest = if found.is_empty() {
+            Change::Delete
+        } else {
+            Change::Bytes(UuidItem(found).to_bytes())
+        };
+        uuids.set(key, rest);
+    }
+    Ok(())
+}

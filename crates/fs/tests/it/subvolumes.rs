@@ -1,0 +1,188 @@
+//! Subvolumes and snapshots: made, changed, deleted, dropped.
+
+use buttress_fs::{ErrorKind, Filesystem, Inode, MakeOptions, NameError, TreeId};
+
+use crate::checker::check;
+use crate::volume::{content, file_with, list, memory, memory_with, mount, mount_with, pattern};
+
+fn subvolume(fs: &Filesystem, name: &str) -> Inode {
+    fs.root().create_subvolume(name.as_bytes(), 0o755, 0, 0).expect("a subvolume")
+}
+
+fn snapshot(fs: &Filesystem, source: &Inode, name: &str, read_only: bool) -> Inode {
+    fs.root().snapshot(name.as_bytes(), source.id().tree, read_only).expect("a snapshot")
+}
+
+fn name_error<T>(result: buttress_fs::Result<T>) -> NameError {
+    match result {
+        Err(error) => match error.kind() {
+            ErrorKind::Name(name) => name,
+            kind => panic!("{kind:?}: {error}"),
+        },
+        Ok(_) => panic!("it must not work"),
+    }
+}
+
+/// Waits until deleted subvolumes are gone from the trees.
+fn drop_all(fs: &Filesystem) {
+    for _ in 0..600 {
+        if fs.dying_subvolumes().expect("a list").is_empty() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("still there: {:?}", fs.dying_subvolumes());
+}
+
+#[test]
+fn a_subvolume_is_made_filled_and_deleted() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let before = fs.statfs().expect("figures").blocks_free;
+    let sub = subvolume(&fs, "sub");
+    for number in 0..200 {
+        file_with(&sub, &format!("f{number}"), &pattern(number, 9000));
+    }
+    let nested = sub.create_subvolume(b"nested", 0o700, 5, 6).expect("a nested one");
+    file_with(&nested, "deep", b"deep");
+    drop(nested);
+    fs.close().expect("a close");
+    check(&device);
+
+    let fs = mount(&device);
+    let sub = fs.resolve("sub").expect("it is there");
+    assert_eq!(content(&fs.resolve("sub/nested/deep").expect("a file")), b"deep");
+    assert_eq!(fs.resolve("sub/nested").expect("it").attr().uid, 5);
+    assert_eq!(name_error(fs.root().delete_subvolume(b"sub")), NameError::NotEmpty);
+    assert_eq!(name_error(fs.root().rmdir(b"sub")), NameError::NotEmpty);
+    sub.delete_subvolume(b"nested").expect("a deletion");
+    assert_eq!(list(&sub).len(), 200);
+    drop(sub);
+    fs.root().delete_subvolume(b"sub").expect("a deletion");
+    assert_eq!(name_error(fs.resolve("sub")), NameError::NotFound);
+    drop_all(&fs);
+    assert_eq!(fs.subvolumes().expect("a list").len(), 1);
+    fs.sync().expect("a sync");
+    let after = fs.statfs().expect("figures").blocks_free;
+    assert!(before - after < 200, "{before} free before, {after} after");
+    fs.close().expect("a close");
+    check(&device);
+}
+
+#[test]
+fn a_snapshot_stays_what_it_was() {
+    for nodesize in [4096, 16384] {
+        let device = memory_with(512, &MakeOptions { nodesize, ..MakeOptions::default() });
+        let fs = mount(&device);
+        let live = subvolume(&fs, "live");
+        for number in 0..300 {
+            let len = (number as usize * 37) % 9000;
+            file_with(&live, &format!("f{number}"), &pattern(number, len));
+        }
+        let big = file_with(&live, "big", &pattern(1, 3 << 20));
+        let one = snapshot(&fs, &live, "one", true);
+        // Not written back, not synced: acknowledged is enough.
+        assert_eq!(content(&one.lookup(b"big").expect("a file")), pattern(1, 3 << 20));
+        assert!(one.create(b"no", 0o644, 0, 0, 0).is_err());
+        big.write_at(1 << 20, &pattern(2, 100_000)).expect("a write");
+        live.unlink(b"f7").expect("an unlink");
+        let two = snapshot(&fs, &live, "two", false);
+        file_with(&two, "only in two", b"two");
+        two.unlink(b"f8").expect("an unlink");
+        for number in (0..300).step_by(3) {
+            let _ = live.unlink(format!("f{number}").as_bytes());
+        }
+        let three = snapshot(&fs, &two, "three", true);
+        assert_eq!(list(&one).len(), 301);
+        assert_eq!(list(&two).len(), 300);
+        drop((one, two, three, live, big));
+        fs.close().expect("a close");
+        check(&device);
+
+        let fs = mount(&device);
+        assert_eq!(list(&fs.resolve("one").expect("one")).len(), 301);
+        assert_eq!(content(&fs.resolve("one/big").expect("a file")), pattern(1, 3 << 20));
+        let mut changed = pattern(1, 3 << 20);
+        changed[1 << 20..(1 << 20) + 100_000].copy_from_slice(&pattern(2, 100_000));
+        for name in ["live/big", "two/big", "three/big"] {
+            assert_eq!(content(&fs.resolve(name).expect("a file")), changed, "{name}");
+        }
+        // The original goes first; what it wrote lives on in the others.
+        fs.root().delete_subvolume(b"live").expect("a deletion");
+        drop_all(&fs);
+        fs.sync().expect("a sync");
+        check(&device);
+        fs.root().delete_subvolume(b"two").expect("a deletion");
+        fs.close().expect("a close");
+        check(&device);
+
+        let fs = mount(&device);
+        drop_all(&fs);
+        for number in 0..300 {
+            let len = (number as usize * 37) % 9000;
+            let file = fs.resolve(format!("one/f{number}")).expect("a file");
+            assert_eq!(content(&file), pattern(number, len));
+        }
+        assert_eq!(content(&fs.resolve("three/big").expect("a file")), changed);
+        fs.root().delete_subvolume(b"one").expect("a deletion");
+        fs.root().delete_subvolume(b"three").expect("a deletion");
+        drop_all(&fs);
+        fs.close().expect("a close");
+        check(&device);
+    }
+}
+
+#[test]
+fn a_snapshot_of_where_it_lies_does_not_hold_itself() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let sub = subvolume(&fs, "sub");
+    file_with(&sub, "inner", b"inner");
+    file_with(&fs.root(), "a", b"a");
+    let first = fs.root().snapshot(b"first", TreeId::FS, false).expect("a snapshot");
+    assert_eq!(list(&first), ["a", "sub"]);
+    // The subvolume in it is a name, and no more.
+    let stub = first.lookup(b"sub").expect("a stub");
+    assert_eq!(stub.id().ino.0, 2);
+    assert!(list(&stub).is_empty());
+    drop(stub);
+    first.rmdir(b"sub").expect("it can go");
+    let second = fs.root().snapshot(b"second", TreeId::FS, true).expect("a snapshot");
+    assert_eq!(list(&second), ["a", "first", "sub"]);
+    assert_eq!(name_error(fs.root().snapshot(b"second", TreeId::FS, true)), NameError::Exists);
+    drop((sub, first, second));
+    fs.close().expect("a close");
+    check(&device);
+    let fs = mount(&device);
+    assert_eq!(list(&fs.root()), ["a", "first", "second", "sub"]);
+    assert_eq!(list(&fs.resolve("first").expect("it")), ["a"]);
+    fs.close().expect("a close");
+}
+
+#[test]
+fn default_subvolume_and_flags() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let sub = subvolume(&fs, "sub");
+    let tree = sub.id().tree;
+    file_with(&sub, "inner", b"inner");
+    assert_eq!(fs.default_subvolume().expect("one"), TreeId::FS);
+    fs.set_default_subvolume(tree).expect("a change");
+    assert_eq!(name_error(fs.root().delete_subvolume(b"sub")), NameError::NotPermitted);
+    fs.set_subvolume_read_only(tree, true).expect("a change");
+    assert_eq!(sub.create(b"x", 0o644, 0, 0, 0).expect_err("refused").kind(), ErrorKind::ReadOnly);
+    drop(sub);
+    fs.close().expect("a close");
+    check(&device);
+    let fs = mount(&device);
+    assert_eq!(list(&fs.root()), ["inner"]);
+    assert!(fs.root().create(b"x", 0o644, 0, 0, 0).is_err());
+    fs.set_subvolume_read_only(tree, false).expect("a change");
+    file_with(&fs.root(), "x", b"x");
+    fs.set_default_subvolume(TreeId::FS).expect("a change");
+    fs.close().expect("a close");
+    check(&device);
+    let fs = mount_with(&device, "rw,subvol=/sub");
+    assert_eq!(list(&fs.root()), ["inner", "x"]);
+    fs.close().expect("a close");
+}
