@@ -1,6 +1,7 @@
 //! The verbs. Each has its own file: what it takes, and what it does.
 
 mod cat;
+mod check;
 mod cp;
 mod demo;
 mod device;
@@ -57,6 +58,8 @@ pub(crate) enum Command {
     Tree(tree::Args),
     /// Show superblock, features, devices, space and trees of a volume.
     Info(info::Args),
+    /// Look at a whole volume and say what is wrong with it.
+    Check(check::Args),
     /// Print the items of the trees, in the words of `btrfs inspect-internal dump-tree`.
     Dump(dump::Args),
     /// Write a read-only subvolume as a stream, for `receive` or `btrfs receive`.
@@ -96,6 +99,7 @@ impl Command {
             Self::Df(args) => df::run(args, ui),
             Self::Tree(args) => tree::run(args, ui),
             Self::Info(args) => info::run(args, ui),
+            Self::Check(args) => check::run(args, ui),
             Self::Dump(args) => dump::run(args, ui),
             Self::Send(args) => send::run(args, ui),
             Self::Receive(args) => receive::run(args, ui),

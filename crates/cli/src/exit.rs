@@ -155,6 +155,23 @@ fn root(error: &buttress_send::Error) -> &buttress_send::Error {
     }
 }
 
+impl<T> Context<T> for buttress_check::Result<T> {
+    fn context<W: Into<String>>(self, what: impl FnOnce() -> W) -> Result<T> {
+        self.map_err(|source| {
+            let exit = match &source {
+                buttress_check::Error::Volume(error) => match error.kind() {
+                    buttress_volume::Kind::Unsupported => Exit::Unsupported,
+                    buttress_volume::Kind::Io => Exit::Failure,
+                    _ => Exit::Corrupt,
+                },
+                buttress_check::Error::Tree(_) => Exit::Corrupt,
+                _ => Exit::Failure,
+            };
+            Failure { exit, what: what().into(), source: Some(Box::new(source)) }
+        })
+    }
+}
+
 /// Wraps errors of the layers below `fs`, whose kinds say less.
 macro_rules! context_for {
     ($($error:ty => $exit:expr),* $(,)?) => {$(

@@ -1,0 +1,113 @@
+//! What every step of a check shares.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use buttress_base::Ranked;
+use buttress_format::{CompatRo, Generation, Key, Logical, Superblock, TreeId};
+use buttress_tree::NodePtr;
+use buttress_volume::Volume;
+
+use crate::bits::AddressSet;
+use crate::chunks::Group;
+use crate::issue::Issue;
+use crate::report::Findings;
+use crate::source::Source;
+use crate::{Options, Progress};
+
+/// One check in progress.
+pub(crate) struct Context<'c> {
+    pub(crate) superblock: &'c Superblock,
+    pub(crate) volume: &'c Volume,
+    pub(crate) findings: &'c Findings,
+    pub(crate) options: &'c Options,
+    pub(crate) progress: &'c dyn Progress,
+    pub(crate) source: Source<'c>,
+    /// Threads that walk trees.
+    pub(crate) threads: usize,
+    /// Block groups met so far.
+    pub(crate) groups: Ranked<Vec<Group>>,
+    /// Nodes met so far.
+    pub(crate) nodes: AddressSet,
+    /// Nodes whose children are referenced by the node's address, as the extent tree says.
+    pub(crate) full_backrefs: AddressSet,
+    /// Nodes with more than one reference, as the extent tree says.
+    pub(crate) shared: AddressSet,
+}
+
+impl Context<'_> {
+    pub(crate) fn add(&self, issue: Issue) {
+        self.findings.add(issue);
+    }
+
+    /// Whether block groups have a tree of their own.
+    pub(crate) fn has_group_tree(&self) -> bool {
+        self.superblock.compat_ro.has(CompatRo::BLOCK_GROUP_TREE)
+    }
+
+    pub(crate) fn sectorsize(&self) -> u64 {
+        u64::from(self.superblock.sectorsize)
+    }
+
+    pub(crate) fn nodesize(&self) -> u64 {
+        u64::from(self.superblock.nodesize)
+    }
+
+    pub(crate) fn is_aligned(&self, number: u64) -> bool {
+        number.is_multiple_of(self.sectorsize())
+    }
+
+    /// The newest transaction that an item can be of: a log is one ahead of its superblock.
+    pub(crate) fn newest(&self) -> Generation {
+        let newest = self.superblock.generation;
+        if self.superblock.log_root.0 == 0 { newest } else { newest.next() }
+    }
+
+    /// The most bytes that sorting may hold.
+    pub(crate) fn sort_bytes(&self) -> u64 {
+        self.options.memory_bytes
+    }
+
+    /// How a node refers to what it points to.
+    pub(crate) fn refers_by_address(&self, node: Logical) -> bool {
+        self.full_backrefs.contains(node)
+    }
+}
+
+/// A tree to walk.
+#[derive(Clone, Debug)]
+pub(crate) struct Tree {
+    pub(crate) id: TreeId,
+    pub(crate) root: NodePtr,
+    /// A subvolume that is being deleted: its files are nobody's any more.
+    pub(crate) is_dead: bool,
+    /// How far its deletion is: what lies before this key, at this level, is gone.
+    pub(crate) drop: Option<(Key, u8)>,
+    /// A part of it could not be read, so that what is missing proves nothing.
+    cut: Arc<AtomicBool>,
+}
+
+impl Tree {
+    pub(crate) fn new(id: TreeId, root: NodePtr) -> Self {
+        Self { id, root, is_dead: false, drop: None, cut: Arc::default() }
+    }
+
+    /// Notes that a part of it cannot be read.
+    pub(crate) fn cut(&self) {
+        self.cut.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Relaxed)
+    }
+
+    /// Whether its nodes may be parts of other trees, too.
+    pub(crate) fn may_share(&self) -> bool {
+        self.id.is_fs_tree() || self.id == TreeId::TREE_RELOC || self.id == TreeId::DATA_RELOC
+    }
+
+    /// Whether it holds files that are looked at.
+    pub(crate) fn has_files(&self) -> bool {
+        self.id.is_fs_tree() && !self.is_dead
+    }
+}

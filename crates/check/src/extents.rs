@@ -1,0 +1,284 @@
+//! Extents: every use is recorded, everything recorded is used, and counts agree.
+//!
+//! # Invariants
+//!
+//! - **X1** One pass over records sorted by address, with memory for one extent at a time.
+//! - **X2** For each extent: one item; each use met is recorded as often as it was met; what is
+//!   recorded adds up to the item's count; users believe in the item's length.
+
+use std::io;
+
+use buttress_format::{BlockGroupFlags, Extent, ExtentFlags, Generation, Logical, TreeId};
+
+use crate::chunks::Group;
+use crate::context::Context;
+use crate::csums::Csums;
+use crate::free_space::FreeSpace;
+use crate::issue::Issue;
+use crate::record::{self, Entry, Record, User, WORDS};
+use crate::sorter::Merge;
+
+/// What all extents add up to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sizes {
+    pub(crate) used: u64,
+    pub(crate) data: u64,
+}
+
+/// Judges extents, and shows them to those who judge free space and checksums.
+pub(crate) struct Extents<'e, 'c> {
+    pub(crate) context: &'e Context<'c>,
+    pub(crate) groups: &'e [Group],
+    pub(crate) free_space: Option<FreeSpace<'e, 'c>>,
+    pub(crate) csums: Option<Csums<'e, 'c>>,
+    state: State,
+}
+
+#[derive(Default)]
+struct State {
+    sizes: Sizes,
+    /// The group looked at, and the bytes used in it so far.
+    group: usize,
+    group_used: u64,
+    before: Option<Extent>,
+    at: Logical,
+    item: Option<Item>,
+    node: Option<(u8, Generation, TreeId)>,
+    recorded: u64,
+    uses: u64,
+    is_reported_missing: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Item {
+    extent: Extent,
+    refs: u64,
+    flags: u64,
+    level: Option<u8>,
+    generation: Generation,
+}
+
+impl Item {
+    fn is_node(&self) -> bool {
+        self.flags & ExtentFlags::TREE_BLOCK != 0
+    }
+}
+
+impl<'e, 'c> Extents<'e, 'c> {
+    pub(crate) fn new(
+        context: &'e Context<'c>,
+        groups: &'e [Group],
+        free_space: Option<FreeSpace<'e, 'c>>,
+        csums: Option<Csums<'e, 'c>>,
+    ) -> Self {
+        Self { context, groups, free_space, csums, state: State::default() }
+    }
+
+    /// Judges everything (X1).
+    pub(crate) fn run(mut self, mut sorted: Merge<WORDS>) -> io::Result<Sizes> {
+        let mut current = sorted.next()?;
+        let mut count = 0_u64;
+        while let Some(mut record) = current {
+            current = sorted.next()?;
+            while let Some(next) = current.filter(|next| record::same_use(&record, next)) {
+                record = join(&record, &next);
+                current = sorted.next()?;
+            }
+            self.record(&record);
+            count += 1;
+            if count.is_multiple_of(1 << 16) {
+                self.context.progress.advance(0);
+            }
+        }
+        self.end_extent();
+        self.leave_groups_before(None);
+        if let Some(free_space) = &mut self.free_space {
+            free_space.finish();
+        }
+        if let Some(csums) = &mut self.csums {
+            csums.finish();
+        }
+        Ok(self.state.sizes)
+    }
+
+    fn record(&mut self, record: &Record) {
+        let (at, entry) = record::read(record);
+        if at != self.state.at {
+            self.end_extent();
+            self.state.at = at;
+        }
+        match entry {
+            Entry::Item { extent, refs, flags, level, generation } => {
+                self.item(Item { extent, refs, flags, level, generation });
+            }
+            Entry::Node { level, generation, owner } => {
+                self.node(level, generation, owner);
+            }
+            Entry::Use { user, uses, recorded, len } => self.user(user, uses, recorded, len),
+            Entry::Sums { range, wanted, tree, ino, offset } => {
+                if let Some(csums) = &mut self.csums {
+                    csums.want(range, wanted, tree, ino, offset);
+                }
+            }
+        }
+    }
+
+    fn item(&mut self, item: Item) {
+        let extent = item.extent;
+        if let Some(before) = self.state.before
+            && extent.start < before.end()
+        {
+            self.context.add(Issue::ExtentOverlap { extent, before });
+        }
+        let reached = self.state.before.map_or(Logical(0), |before| before.end());
+        if self.state.item.is_some() {
+            return;
+        }
+        if extent.end() > reached {
+            self.state.before = Some(extent);
+        }
+        self.state.item = Some(item);
+        self.leave_groups_before(Some(extent.start));
+        self.state.sizes.used = self.state.sizes.used.saturating_add(extent.len);
+        match self.groups.get(self.state.group) {
+            Some(group) if group.extent.contains(extent.start) => {
+                self.state.group_used = self.state.group_used.saturating_add(extent.len);
+                if extent.end() > group.extent.end() {
+                    self.context.add(Issue::ExtentOutside { extent });
+                }
+                let fits = if item.is_node() {
+                    group.flags.0 & (BlockGroupFlags::METADATA.0 | BlockGroupFlags::SYSTEM.0) != 0
+                } else {
+                    group.flags.has(BlockGroupFlags::DATA)
+                };
+                if !fits {
+                    let group = group.extent.start;
+                    self.context.add(Issue::ExtentGroup { extent: extent.start, group });
+                }
+            }
+            _ => self.context.add(Issue::ExtentOutside { extent }),
+        }
+        if let Some(free_space) = &mut self.free_space {
+            free_space.used(extent);
+        }
+        if !item.is_node() {
+            self.state.sizes.data = self.state.sizes.data.saturating_add(extent.len);
+            if let Some(csums) = &mut self.csums {
+                csums.data(extent);
+            }
+        }
+    }
+
+    fn node(&mut self, level: u8, generation: Generation, owner: TreeId) {
+        self.state.node = Some((level, generation, owner));
+        let extent = self.state.at;
+        // Without an item the uses say so.
+        let Some(item) = self.state.item else { return };
+        let mismatch = |field, found, expected| {
+            self.context.add(Issue::ExtentMismatch { extent, field, found, expected });
+        };
+        if !item.is_node() {
+            mismatch("flags", item.flags, ExtentFlags::TREE_BLOCK);
+            return;
+        }
+        if item.level != Some(level) {
+            mismatch("level", item.level.map_or(u64::MAX, u64::from), level.into());
+        }
+        if generation > item.generation {
+            mismatch("generation", item.generation.0, generation.0);
+        }
+        let may_share = owner.is_fs_tree() || owner == TreeId::DATA_RELOC || owner.0 > u64::MAX / 2;
+        if item.flags & ExtentFlags::FULL_BACKREF != 0 && !may_share {
+            mismatch("flags", item.flags, ExtentFlags::TREE_BLOCK);
+        }
+        let group = self.groups.get(self.state.group).filter(|group| group.extent.contains(extent));
+        if let Some(group) = group
+            && group.flags.has(BlockGroupFlags::SYSTEM) != (owner == TreeId::CHUNK)
+        {
+            let group = group.extent.start;
+            self.context.add(Issue::ExtentGroup { extent, group });
+        }
+    }
+
+    fn user(&mut self, user: User, uses: u64, recorded: u64, len: u64) {
+        let state = &mut self.state;
+        let extent = state.at;
+        state.uses += uses;
+        state.recorded += recorded;
+        let Some(item) = state.item else {
+            if !std::mem::replace(&mut state.is_reported_missing, true) {
+                self.context.add(Issue::ExtentMissing { extent, user: user.to_string() });
+            }
+            return;
+        };
+        if uses > 0 && user.is_of_node() != item.is_node() {
+            let expected =
+                if user.is_of_node() { ExtentFlags::TREE_BLOCK } else { ExtentFlags::DATA };
+            let (field, found) = ("flags", item.flags);
+            self.context.add(Issue::ExtentMismatch { extent, field, found, expected });
+        }
+        if uses > 0 && len != item.extent.len {
+            let (field, found, expected) = ("length", item.extent.len, len);
+            self.context.add(Issue::ExtentMismatch { extent, field, found, expected });
+        }
+        let user = || user.to_string();
+        match (uses, recorded) {
+            (uses, recorded) if uses == recorded => {}
+            (0, recorded) => {
+                self.context.add(Issue::BackrefUnused { extent, user: user(), recorded });
+            }
+            (uses, 0) => self.context.add(Issue::BackrefMissing { extent, user: user(), uses }),
+            (uses, recorded) => {
+                self.context.add(Issue::BackrefCount { extent, user: user(), recorded, uses });
+            }
+        }
+    }
+
+    /// Nothing more is said of this address.
+    fn end_extent(&mut self) {
+        let state = &mut self.state;
+        if let Some(item) = state.item.take() {
+            if state.uses == 0 {
+                self.context.add(Issue::ExtentUnused { extent: item.extent });
+            }
+            if item.refs != state.recorded {
+                let (extent, found, expected) = (state.at, item.refs, state.recorded);
+                self.context.add(Issue::ExtentRefs { extent, found, expected });
+            }
+        }
+        state.node = None;
+        state.recorded = 0;
+        state.uses = 0;
+        state.is_reported_missing = false;
+    }
+
+    /// Sums up the groups that end before an address, or all.
+    fn leave_groups_before(&mut self, at: Option<Logical>) {
+        while let Some(group) = self.groups.get(self.state.group) {
+            if at.is_some_and(|at| at < group.extent.end()) {
+                return;
+            }
+            let (found, expected) = (group.used, self.state.group_used);
+            if found != expected {
+                let group = group.extent.start;
+                self.context.add(Issue::BlockGroupUsed { group, found, expected });
+            }
+            self.state.group += 1;
+            self.state.group_used = 0;
+        }
+    }
+}
+
+/// Joins two records of one use. Users that believe in different lengths are shown as one that
+/// believes in an impossible one.
+fn join(first: &Record, second: &Record) -> Record {
+    let mut joined = *first;
+    joined[5] = first[5].saturating_add(second[5]);
+    joined[6] = first[6].saturating_add(second[6]);
+    joined[7] = match (first[7], second[7]) {
+        (0, len) | (len, 0) => len,
+        (len, other) if len == other => len,
+        _ => u64::MAX,
+    };
+    joined
+}

@@ -1,0 +1,362 @@
+//! Inodes, judged from pieces: what a leaf says of one, joined with what the next leaf says.
+//!
+//! # Invariants
+//!
+//! - **I1** Joining is associative: leaves may be looked at by any thread, in any grouping, and a
+//!   shared node's [`Span`] serves every tree that it is in.
+//! - **I2** An inode is judged once, when everything about it is in one [`Fragment`].
+//! - **I3** A tree whose [`Sums`] agree has, but for a chance of 2^-128, exactly one inode reference
+//!   for each directory entry, and the reverse. Sums that do not agree say nothing about which name is
+//!   at fault: that is looked up by `names`.
+
+use buttress_format::{FileKind, Incompat, Ino, InodeFlags, InodeItem, Key, Kind};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::context::{Context, Tree};
+use crate::issue::Issue;
+use crate::leaf::check_generation;
+
+/// A sum of hashes: equal for equal multisets, in whatever order they were added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sum([u64; 2]);
+
+impl Sum {
+    /// The hash of words and a name.
+    pub(crate) fn of(words: [u64; 4], name: &[u8]) -> Self {
+        let mut bytes = [0; 32 + 255];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        let len = name.len().min(255);
+        bytes[32..32 + len].copy_from_slice(&name[..len]);
+        let hash = xxh3_128(&bytes[..32 + len]);
+        Self([hash as u64, (hash >> 64) as u64])
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        for (word, other) in self.0.iter_mut().zip(other.0) {
+            *word = word.wrapping_add(other);
+        }
+    }
+
+    /// The sum of as many hashes, each told apart by the kind of file it is of.
+    pub(crate) fn of_kind(self, kind: FileKind) -> Self {
+        // Odd, so that nothing is lost.
+        let factor = 2 * u64::from(kind as u8) + 3;
+        Self(self.0.map(|word| word.wrapping_mul(factor)))
+    }
+}
+
+/// What a whole tree must add up to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// Entries of directories, as the directories have them.
+    pub(crate) entries: Sum,
+    /// The same, as the inodes have them.
+    pub(crate) references: Sum,
+    /// Directories that list other names than they look up.
+    pub(crate) odd_dirs: u64,
+    /// Inodes without a name.
+    pub(crate) nameless: Sum,
+    /// Inodes that are to be removed.
+    pub(crate) orphans: Sum,
+    pub(crate) inodes: u64,
+}
+
+impl Sums {
+    fn add(&mut self, other: &Self) {
+        self.entries.add(other.entries);
+        self.references.add(other.references);
+        self.odd_dirs += other.odd_dirs;
+        self.nameless.add(other.nameless);
+        self.orphans.add(other.orphans);
+        self.inodes += other.inodes;
+    }
+}
+
+/// What is at a file's offsets, as far as it was met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// Where nothing was, first.
+    pub(crate) hole: Option<u64>,
+    /// The end of what is not merely allocated.
+    pub(crate) written_end: u64,
+}
+
+/// What is known of one inode.
+#[derive(Clone, Debug)]
+pub(crate) struct Fragment {
+    pub(crate) ino: Ino,
+    pub(crate) item: Option<InodeItem>,
+    pub(crate) names: u64,
+    pub(crate) references: Sum,
+    pub(crate) entries: Sum,
+    pub(crate) listed: Sum,
+    pub(crate) looked_up: Sum,
+    pub(crate) name_bytes: u64,
+    pub(crate) has_entries: bool,
+    pub(crate) run: Option<Run>,
+    pub(crate) bytes: u64,
+    pub(crate) orphans: Sum,
+    /// An offset at which an extent overlaps the one before.
+    pub(crate) overlap: Option<u64>,
+}
+
+impl Fragment {
+    pub(crate) fn new(ino: Ino) -> Self {
+        Self {
+            ino,
+            item: None,
+            names: 0,
+            references: Sum::default(),
+            entries: Sum::default(),
+            listed: Sum::default(),
+            looked_up: Sum::default(),
+            name_bytes: 0,
+            has_entries: false,
+            run: None,
+            bytes: 0,
+            orphans: Sum::default(),
+            overlap: None,
+        }
+    }
+
+    /// Adds an extent, which lies behind all before it.
+    pub(crate) fn add_extent(&mut self, next: Run) {
+        match &mut self.run {
+            None => self.run = Some(next),
+            Some(run) => {
+                if next.start < run.end {
+                    self.overlap = self.overlap.or(Some(next.start));
+                } else if next.start > run.end {
+                    run.hole = run.hole.or(Some(run.end));
+                }
+                run.hole = run.hole.or(next.hole);
+                run.end = run.end.max(next.end);
+                run.written_end = run.written_end.max(next.written_end);
+            }
+        }
+    }
+
+    /// Joins what the next leaf says.
+    fn absorb(&mut self, right: Self) {
+        self.item = self.item.or(right.item);
+        self.names += right.names;
+        self.references.add(right.references);
+        self.entries.add(right.entries);
+        self.listed.add(right.listed);
+        self.looked_up.add(right.looked_up);
+        self.name_bytes = self.name_bytes.saturating_add(right.name_bytes);
+        self.has_entries |= right.has_entries;
+        self.bytes = self.bytes.saturating_add(right.bytes);
+        self.orphans.add(right.orphans);
+        if let Some(run) = right.run {
+            self.add_extent(run);
+        }
+        self.overlap = self.overlap.or(right.overlap);
+    }
+}
+
+/// What a run of leaves says: the inodes at its ends may go on outside of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Span {
+    first: Option<Fragment>,
+    sums: Sums,
+    last: Option<Fragment>,
+    keys: Option<(Key, Key)>,
+}
+
+impl Span {
+    /// A leaf with these keys.
+    pub(crate) fn of_keys(keys: Option<(Key, Key)>) -> Self {
+        Self { keys, ..Self::default() }
+    }
+
+    pub(crate) fn first_key(&self) -> Option<Key> {
+        self.keys.map(|(first, _)| first)
+    }
+
+    pub(crate) fn last_key(&self) -> Option<Key> {
+        self.keys.map(|(_, last)| last)
+    }
+
+    /// Adds the next inode of a leaf.
+    pub(crate) fn push(&mut self, fragment: Fragment, judge: &mut Judge<'_, '_>) {
+        let one = Self { first: Some(fragment), ..Self::default() };
+        self.append(one, judge);
+    }
+
+    /// Joins the span behind this one (I1). Inodes that are whole now are judged.
+    pub(crate) fn append(&mut self, right: Self, judge: &mut Judge<'_, '_>) {
+        self.keys = match (self.keys, right.keys) {
+            (Some((first, _)), Some((_, last))) => Some((first, last)),
+            (keys, other) => keys.or(other),
+        };
+        self.sums.add(&right.sums);
+        let Some(next) = right.first else { return };
+        let joined = match self.last.as_mut().or(self.first.as_mut()) {
+            Some(open) if open.ino == next.ino => {
+                open.absorb(next);
+                None
+            }
+            _ => Some(next),
+        };
+        for fragment in [joined, right.last].into_iter().flatten() {
+            if self.first.is_none() {
+                self.first = Some(fragment);
+            } else if let Some(whole) = self.last.replace(fragment) {
+                judge.inode(whole, &mut self.sums);
+            }
+        }
+    }
+
+    /// Judges the inodes at the ends, too: nothing comes before and after.
+    pub(crate) fn finish(mut self, judge: &mut Judge<'_, '_>) -> Sums {
+        for whole in [self.first.take(), self.last.take()].into_iter().flatten() {
+            judge.inode(whole, &mut self.sums);
+        }
+        self.sums
+    }
+}
+
+/// Judges inodes of one tree.
+pub(crate) struct Judge<'j, 'c> {
+    context: &'j Context<'c>,
+    tree: &'j Tree,
+    has_hole_items: bool,
+}
+
+impl<'j, 'c> Judge<'j, 'c> {
+    pub(crate) fn new(context: &'j Context<'c>, tree: &'j Tree) -> Self {
+        let has_hole_items = !context.superblock.incompat.has(Incompat::NO_HOLES);
+        Self { context, tree, has_hole_items }
+    }
+
+    /// Judges one whole inode and adds it to the tree's sums (I2).
+    fn inode(&mut self, whole: Fragment, sums: &mut Sums) {
+        let tree = self.tree.id;
+        let ino = whole.ino;
+        sums.orphans.add(whole.orphans);
+        if ino < Ino::FIRST_FREE || ino > Ino::LAST_FREE {
+            return;
+        }
+        sums.inodes += 1;
+        sums.entries.add(whole.entries);
+        if whole.listed != whole.looked_up {
+            sums.odd_dirs += 1;
+        }
+        let Some(item) = whole.item else {
+            self.context.add(Issue::InodeMissing { tree, ino });
+            return;
+        };
+        let kind = FileKind::from_mode(item.mode);
+        sums.references.add(whole.references.of_kind(kind));
+        if kind == FileKind::Unknown {
+            self.context.add(Issue::InodeMode { tree, ino, mode: item.mode });
+        }
+        if item.nlink == 0 && whole.names == 0 {
+            sums.nameless.add(Sum::of([ino.0, 0, 0, 0], b""));
+        } else if u64::from(item.nlink) != whole.names {
+            let (found, expected) = (u64::from(item.nlink), whole.names);
+            self.context.add(Issue::InodeLinks { tree, ino, found, expected });
+        }
+        self.generations(ino, &item);
+        if kind == FileKind::Directory {
+            self.directory(&whole, &item);
+        } else if whole.has_entries {
+            self.odd(ino, "it is no directory and has entries");
+        }
+        match kind {
+            FileKind::Regular => self.regular(&whole, &item),
+            FileKind::Symlink if whole.run.is_none() => self.odd(ino, "a symbolic link to nothing"),
+            FileKind::Symlink => {}
+            _ if whole.run.is_some() => self.odd(ino, "it is no file and has extents"),
+            _ => {}
+        }
+        // What directories and the like say of their bytes was never kept by anybody.
+        let has_bytes = matches!(kind, FileKind::Regular | FileKind::Symlink);
+        if has_bytes && item.nbytes != whole.bytes {
+            let (found, expected) = (item.nbytes, whole.bytes);
+            self.context.add(Issue::InodeBytes { tree, ino, found, expected });
+        }
+        if let Some(offset) = whole.overlap {
+            self.context.add(Issue::FileOverlap { tree, ino, offset });
+        }
+        if kind == FileKind::Symlink
+            && item.flags & (InodeFlags::IMMUTABLE | InodeFlags::APPEND) != 0
+        {
+            self.odd(ino, "a symbolic link that is immutable or only appended to");
+        }
+    }
+
+    fn odd(&self, ino: Ino, why: &'static str) {
+        self.context.add(Issue::InodeOdd { tree: self.tree.id, ino, why });
+    }
+
+    fn generations(&self, ino: Ino, item: &InodeItem) {
+        let key = Key::new(ino.0, Kind::INODE_ITEM, 0);
+        for found in [item.generation, item.transid] {
+            check_generation(self.context, self.tree.id, key, found);
+        }
+    }
+
+    fn directory(&self, whole: &Fragment, item: &InodeItem) {
+        let (tree, ino) = (self.tree.id, whole.ino);
+        if item.nlink > 1 {
+            self.odd(ino, "a directory with more than one link");
+        }
+        let expected = whole.name_bytes.saturating_mul(2);
+        if item.size != expected {
+            let found = item.size;
+            self.context.add(Issue::DirSize { tree, ino, found, expected });
+        }
+    }
+
+    fn regular(&self, whole: &Fragment, item: &InodeItem) {
+        let (tree, ino, size) = (self.tree.id, whole.ino, item.size);
+        let sector = self.context.sectorsize();
+        let size_end = size.checked_next_multiple_of(sector).unwrap_or(u64::MAX);
+        if let Some(run) = whole.run
+            && run.written_end > size_end
+        {
+            self.context.add(Issue::FileBeyondEnd { tree, ino, end: run.written_end, size });
+        }
+        if !self.has_hole_items || size == 0 || item.nlink == 0 {
+            return;
+        }
+        let hole = match whole.run {
+            None => Some(0),
+            Some(run) if run.start > 0 => Some(0),
+            Some(run) => run.hole.or((run.end < size).then_some(run.end)),
+        };
+        if let Some(offset) = hole.filter(|offset| *offset < size) {
+            self.context.add(Issue::FileHole { tree, ino, offset });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sums do not depend on order, and tell kinds apart.
+    #[test]
+    fn sums_are_of_multisets() {
+        let hashes: Vec<Sum> = (0..5).map(|n| Sum::of([n, 1, 2, 3], b"name")).collect();
+        let total = |order: &[usize]| {
+            let mut sum = Sum::default();
+            for &index in order {
+                sum.add(hashes[index]);
+            }
+            sum
+        };
+        assert_eq!(total(&[0, 1, 2, 3, 4]), total(&[4, 2, 0, 3, 1]));
+        assert_ne!(total(&[0, 1]), total(&[0, 2]));
+        assert_ne!(total(&[0]).of_kind(FileKind::Regular), total(&[0]).of_kind(FileKind::Fifo));
+        let mut both = hashes[0].of_kind(FileKind::Regular);
+        both.add(hashes[1].of_kind(FileKind::Regular));
+        assert_eq!(both, total(&[0, 1]).of_kind(FileKind::Regular), "kinds distribute");
+    }
+}

@@ -1,0 +1,440 @@
+//! What can be wrong with a volume: one variant a kind of problem, with where and what.
+//!
+//! # Place
+//!
+//! Every step of the check makes these; the program prints them, scripts read their codes. A code,
+//! once released, keeps its meaning.
+//!
+//! # Invariants
+//!
+//! - **Q1** An issue names facts alone: addresses, keys, names, what was found, what was expected.
+//! - **Q2** Codes are unique.
+
+use std::fmt;
+
+use buttress_format::{DeviceId, Extent, Generation, Ino, Key, Logical, TreeId};
+use serde::ser::SerializeMap;
+
+/// How much an issue weighs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// Nothing is wrong; good to know.
+    Note,
+    /// Something that healthy volumes can show after a crash, or that its reader mends by itself.
+    Warning,
+    /// The volume contradicts itself or has lost something.
+    Error,
+}
+
+impl Severity {
+    /// The word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// A name on the volume: any bytes, shown so that none disturbs a terminal.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Name(pub Vec<u8>);
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = &self.0[..];
+        loop {
+            match std::str::from_utf8(rest) {
+                Ok(text) => return write!(f, "{}", text.escape_debug()),
+                Err(error) => {
+                    let (good, bad) = rest.split_at(error.valid_up_to());
+                    write!(f, "{}", std::str::from_utf8(good).unwrap_or_default().escape_debug())?;
+                    let len = error.error_len().unwrap_or(bad.len());
+                    write!(f, "{}", bad[..len].escape_ascii())?;
+                    rest = &bad[len..];
+                }
+            }
+        }
+    }
+}
+
+/// A fact as scripts read it.
+trait Fact {
+    fn put<M: SerializeMap>(&self, name: &'static str, map: &mut M) -> Result<(), M::Error>;
+}
+
+macro_rules! facts {
+    (numbers: $($number:ty),*; texts: $($text:ty),*; plain: $($plain:ty),*) => {
+        $(impl Fact for $number {
+            fn put<M: SerializeMap>(&self, name: &'static str, map: &mut M) -> Result<(), M::Error> {
+                map.serialize_entry(name, &self.0)
+            }
+        })*
+        $(impl Fact for $text {
+            fn put<M: SerializeMap>(&self, name: &'static str, map: &mut M) -> Result<(), M::Error> {
+                map.serialize_entry(name, &self.to_string())
+            }
+        })*
+        $(impl Fact for $plain {
+            fn put<M: SerializeMap>(&self, name: &'static str, map: &mut M) -> Result<(), M::Error> {
+                map.serialize_entry(name, self)
+            }
+        })*
+    };
+}
+
+facts! {
+    numbers: Logical, Generation, Ino, DeviceId, TreeId;
+    texts: Key, Name, Extent;
+    plain: u64, u32, u8, String, &'static str
+}
+
+macro_rules! issues {
+    ($($(#[$doc:meta])* $variant:ident { $($field:ident: $type:ty),* $(,)? }
+        = $code:literal, $severity:ident, $text:literal;)*) => {
+        /// One problem of a volume.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        #[allow(missing_docs, reason = "the fields are what the variant's text names")]
+        pub enum Issue {
+            $($(#[$doc])* $variant { $($field: $type),* },)*
+        }
+
+        impl Issue {
+            /// Every code there is.
+            pub const CODES: &'static [&'static str] = &[$($code),*];
+
+            /// The name that scripts know it by.
+            #[must_use]
+            pub fn code(&self) -> &'static str {
+                match self { $(Self::$variant { .. } => $code,)* }
+            }
+
+            /// How much it weighs.
+            #[must_use]
+            pub fn severity(&self) -> Severity {
+                match self { $(Self::$variant { .. } => Severity::$severity,)* }
+            }
+
+            fn put_facts<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+                match self {
+                    $(Self::$variant { $($field),* } => { $($field.put(stringify!($field), map)?;)* })*
+                }
+                Ok(())
+            }
+        }
+
+        impl fmt::Display for Issue {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self { $(Self::$variant { $($field),* } => write!(f, $text),)* }
+            }
+        }
+    };
+}
+
+impl serde::Serialize for Issue {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("code", self.code())?;
+        map.serialize_entry("severity", self.severity().name())?;
+        self.put_facts(&mut map)?;
+        map.serialize_entry("text", &self.to_string())?;
+        map.end()
+    }
+}
+
+issues! {
+    /// A superblock copy does not parse.
+    SuperCopyDamaged { device: String, offset: u64, why: String }
+        = "super-copy-damaged", Error, "superblock at {offset} of {device}: {why}";
+    /// A superblock copy is of an earlier commit than the first one.
+    SuperCopyStale { device: String, offset: u64, found: Generation, newest: Generation }
+        = "super-copy-stale", Warning,
+        "superblock at {offset} of {device} has generation {found}, the newest is {newest}";
+    /// A superblock copy contradicts the first one of the same generation.
+    SuperCopyMismatch { device: String, offset: u64 }
+        = "super-copy-mismatch", Error, "superblock at {offset} of {device} differs from the first";
+    /// A sum in the superblock is not what the trees add up to.
+    SuperField { field: &'static str, found: u64, expected: u64 }
+        = "super-field", Error, "superblock: {field} is {found}, expected {expected}";
+    /// The superblock's own list of chunks contradicts the chunk tree.
+    SuperChunk { chunk: Logical, why: &'static str }
+        = "super-chunk", Error, "superblock: chunk {chunk} {why}";
+    /// The volume was not unmounted after an fsync.
+    LogPresent { log: Logical }
+        = "log-present", Note, "there is a log tree at {log}: it is replayed at the next mount";
+    /// A log tree cannot be read: what was fsynced last cannot be replayed.
+    LogDamaged { logical: Logical, why: String }
+        = "log-damaged", Error, "the log tree at {logical} is damaged: {why}";
+
+    /// The chunk tree names a device that was not given.
+    DeviceMissing { device: DeviceId }
+        = "device-missing", Error, "device {device} is missing";
+    /// A device was given that the chunk tree does not name.
+    DeviceUnknown { device: DeviceId }
+        = "device-unknown", Error, "device {device} has no device item";
+    /// A device item contradicts the superblock of the device.
+    DeviceField { device: DeviceId, field: &'static str, found: u64, expected: u64 }
+        = "device-field", Error,
+        "device {device}: {field} is {found} in its item, {expected} in its superblock";
+    /// A device item's count of used bytes is not what its extents add up to.
+    DeviceUsed { device: DeviceId, found: u64, expected: u64 }
+        = "device-used", Error, "device {device}: {found} bytes used recorded, its extents have {expected}";
+    /// A chunk's stripe has no device extent.
+    DevExtentMissing { device: DeviceId, offset: u64, chunk: Logical }
+        = "dev-extent-missing", Error,
+        "device {device}: no device extent at {offset} for the stripe of chunk {chunk}";
+    /// A device extent belongs to no chunk's stripe.
+    DevExtentUnused { device: DeviceId, offset: u64, chunk: Logical }
+        = "dev-extent-unused", Error,
+        "device {device}: extent at {offset} is no stripe of chunk {chunk}";
+    /// A device extent has another length than its chunk's stripe.
+    DevExtentLength { device: DeviceId, offset: u64, found: u64, expected: u64 }
+        = "dev-extent-length", Error,
+        "device {device}: extent at {offset} has {found} bytes, its stripe {expected}";
+    /// Two device extents share bytes.
+    DevExtentOverlap { device: DeviceId, offset: u64 }
+        = "dev-extent-overlap", Error, "device {device}: extent at {offset} overlaps the one before";
+    /// A device extent ends behind the device.
+    DevExtentPastEnd { device: DeviceId, offset: u64, end: u64, device_end: u64 }
+        = "dev-extent-past-end", Error,
+        "device {device}: extent at {offset} ends at {end}, the device at {device_end}";
+    /// A chunk item cannot be, or cannot be used.
+    ChunkInvalid { chunk: Logical, why: String }
+        = "chunk-invalid", Error, "chunk {chunk}: {why}";
+    /// A chunk has no block group.
+    BlockGroupMissing { chunk: Extent }
+        = "block-group-missing", Error, "chunk {chunk} has no block group";
+    /// A block group has no chunk.
+    ChunkMissing { group: Extent }
+        = "chunk-missing", Error, "block group {group} has no chunk";
+    /// A block group contradicts its chunk.
+    BlockGroupMismatch { group: Logical, field: &'static str, found: u64, expected: u64 }
+        = "block-group-mismatch", Error,
+        "block group {group}: {field} is {found:#x}, its chunk's is {expected:#x}";
+    /// A block group's count of used bytes is not what its extents add up to.
+    BlockGroupUsed { group: Logical, found: u64, expected: u64 }
+        = "block-group-used", Error,
+        "block group {group}: {found} bytes used recorded, its extents have {expected}";
+
+    /// One copy of a node is bad, another is good.
+    NodeCopyDamaged { logical: Logical, mirror: u32, why: String }
+        = "node-copy-damaged", Error, "node {logical}, mirror {mirror}: {why}; another copy is good";
+    /// No copy of a node is good.
+    NodeDamaged { tree: TreeId, logical: Logical, why: String }
+        = "node-damaged", Error, "{tree}: node {logical}: {why}";
+    /// A node belongs to another tree.
+    NodeOwner { tree: TreeId, logical: Logical, found: TreeId }
+        = "node-owner", Error, "{tree}: node {logical} was written for {found}";
+    /// A node is newer than the superblock.
+    NodeGeneration { tree: TreeId, logical: Logical, found: Generation, newest: Generation }
+        = "node-generation", Error,
+        "{tree}: node {logical} has generation {found}, the superblock {newest}";
+    /// A node holds keys that lie behind its parent's next key.
+    NodeBounds { tree: TreeId, logical: Logical, key: Key }
+        = "node-bounds", Error, "{tree}: node {logical}: {key} lies outside its parent's range";
+    /// Two places of the trees lead to the same node, where none may be shared.
+    NodeShared { tree: TreeId, logical: Logical }
+        = "node-shared", Error, "{tree}: node {logical} is part of two trees";
+    /// An item's bytes make no sense.
+    ItemMalformed { tree: TreeId, logical: Logical, key: Key, why: String }
+        = "item-malformed", Error, "{tree}: leaf {logical}: {key}: {why}";
+    /// An item of a kind that the tree does not hold.
+    ItemUnexpected { tree: TreeId, logical: Logical, key: Key }
+        = "item-unexpected", Error, "{tree}: leaf {logical}: {key} has no place in this tree";
+    /// An item is newer than the superblock.
+    ItemGeneration { tree: TreeId, key: Key, found: Generation, newest: Generation }
+        = "item-generation", Error, "{tree}: {key} has generation {found}, the superblock {newest}";
+
+    /// Something uses an extent that is not recorded.
+    ExtentMissing { extent: Logical, user: String }
+        = "extent-missing", Error, "extent {extent} is used by {user}, but not recorded";
+    /// A recorded extent that nothing uses.
+    ExtentUnused { extent: Extent }
+        = "extent-unused", Error, "extent {extent} is recorded, but nothing uses it";
+    /// Two recorded extents share bytes.
+    ExtentOverlap { extent: Extent, before: Extent }
+        = "extent-overlap", Error, "extent {extent} overlaps {before}";
+    /// An extent's record contradicts what is there.
+    ExtentMismatch { extent: Logical, field: &'static str, found: u64, expected: u64 }
+        = "extent-mismatch", Error, "extent {extent}: {field} is {found}, expected {expected}";
+    /// An extent's count of references is not the sum of those recorded.
+    ExtentRefs { extent: Logical, found: u64, expected: u64 }
+        = "extent-refs", Error,
+        "extent {extent}: {found} references counted, {expected} recorded one by one";
+    /// A use that the extent's record does not name.
+    BackrefMissing { extent: Logical, user: String, uses: u64 }
+        = "backref-missing", Error, "extent {extent}: {user} uses it {uses} times, not recorded";
+    /// A recorded reference that nobody has.
+    BackrefUnused { extent: Logical, user: String, recorded: u64 }
+        = "backref-unused", Error,
+        "extent {extent}: {recorded} references by {user} recorded, none exists";
+    /// A recorded reference with a wrong count.
+    BackrefCount { extent: Logical, user: String, recorded: u64, uses: u64 }
+        = "backref-count", Error,
+        "extent {extent}: {recorded} references by {user} recorded, {uses} exist";
+    /// References that are not where a search would look.
+    BackrefOrder { extent: Logical, key: Key, why: &'static str }
+        = "backref-order", Error, "extent {extent}: {key}: {why}";
+    /// An extent that lies in no block group.
+    ExtentOutside { extent: Extent }
+        = "extent-outside", Error, "extent {extent} does not lie within one block group";
+    /// A node among data, or data among nodes.
+    ExtentGroup { extent: Logical, group: Logical }
+        = "extent-group", Error, "extent {extent} is of another kind than its block group {group}";
+
+    /// The free-space tree says that it is not to be trusted.
+    FreeSpaceInvalid { tree: TreeId }
+        = "free-space-invalid", Note, "{tree} is not valid: it is rebuilt at the next mount";
+    /// A block group has no record in the free-space tree.
+    FreeSpaceInfoMissing { group: Logical }
+        = "free-space-info-missing", Error, "free space of block group {group} is not recorded";
+    /// Free space is recorded where no block group is: mkfs.btrfs leaves some behind.
+    FreeSpaceUnexpected { key: Key }
+        = "free-space-unexpected", Warning, "free space: {key} belongs to no block group";
+    /// Free space recorded is not what the extents leave.
+    FreeSpaceMismatch { group: Logical, at: Logical, what: &'static str }
+        = "free-space-mismatch", Error, "free space of block group {group}: {at} {what}";
+    /// The count of free runs is wrong.
+    FreeSpaceCount { group: Logical, found: u64, expected: u64 }
+        = "free-space-count", Error,
+        "free space of block group {group}: {found} runs counted, {expected} recorded one by one";
+
+    /// A tree that every such volume has is not there.
+    RootMissing { tree: TreeId }
+        = "root-missing", Error, "there is no {tree}";
+    /// A subvolume that no reference leads to.
+    RootUnreferenced { tree: TreeId }
+        = "root-unreferenced", Error, "subvolume {tree}: nothing refers to it";
+    /// A reference to a subvolume that is not there.
+    RootRefDangling { tree: TreeId, parent: TreeId }
+        = "root-ref-dangling", Error, "subvolume {tree} is referred to by {parent}, but not there";
+    /// One direction of a subvolume's reference lacks the other.
+    RootRefMismatch { tree: TreeId, parent: TreeId, why: &'static str }
+        = "root-ref-mismatch", Error, "subvolume {tree} in {parent}: {why}";
+    /// A subvolume's reference names a directory entry that is not there.
+    RootEntryMissing { tree: TreeId, parent: TreeId, dir: Ino, name: Name }
+        = "root-entry-missing", Error,
+        "subvolume {tree}: no entry \"{name}\" for it in directory {dir} of {parent}";
+    /// The directory of the root tree names no subvolume to mount.
+    DefaultMissing { why: &'static str }
+        = "default-missing", Error, "default subvolume: {why}";
+    /// A subvolume is not found by its uuid.
+    UuidMissing { tree: TreeId }
+        = "uuid-missing", Warning, "subvolume {tree} is not found by its uuid";
+    /// The uuid tree names a subvolume that has another uuid, or is not there.
+    UuidStale { tree: TreeId, key: Key }
+        = "uuid-stale", Warning, "{key} names subvolume {tree}, which has another uuid or is gone";
+
+    /// Items of an inode that is not there.
+    InodeMissing { tree: TreeId, ino: Ino }
+        = "inode-missing", Error, "{tree}: inode {ino} has items but is not there";
+    /// An inode's mode has no file type, or one that its items contradict.
+    InodeMode { tree: TreeId, ino: Ino, mode: u32 }
+        = "inode-mode", Error, "{tree}: inode {ino} has mode {mode:o}";
+    /// An inode's count of names is not how many there are.
+    InodeLinks { tree: TreeId, ino: Ino, found: u64, expected: u64 }
+        = "inode-links", Error, "{tree}: inode {ino} says {found} links, {expected} names lead to it";
+    /// A directory's size is not what its names add up to.
+    DirSize { tree: TreeId, ino: Ino, found: u64, expected: u64 }
+        = "dir-size", Error, "{tree}: directory {ino} has size {found}, its names make {expected}";
+    /// An inode's count of bytes is not what its extents add up to.
+    InodeBytes { tree: TreeId, ino: Ino, found: u64, expected: u64 }
+        = "inode-bytes", Error, "{tree}: inode {ino} says {found} bytes, its extents have {expected}";
+    /// An inode without a name that nobody would remove.
+    OrphanMissing { tree: TreeId, ino: Ino }
+        = "orphan-missing", Error, "{tree}: inode {ino} has no name and no orphan item";
+    /// Items of a kind that an inode's type does not have.
+    InodeOdd { tree: TreeId, ino: Ino, why: &'static str }
+        = "inode-odd", Error, "{tree}: inode {ino}: {why}";
+    /// A name of an inode that no directory has.
+    DirEntryMissing { tree: TreeId, dir: Ino, ino: Ino, name: Name }
+        = "dir-entry-missing", Error,
+        "{tree}: inode {ino} says it is \"{name}\" in directory {dir}, which has no such entry";
+    /// An entry of a directory that its inode does not know.
+    InodeRefMissing { tree: TreeId, dir: Ino, ino: Ino, name: Name }
+        = "inode-ref-missing", Error,
+        "{tree}: directory {dir} has \"{name}\" for inode {ino}, which does not know this name";
+    /// An entry says another file type than its inode.
+    DirEntryKind { tree: TreeId, dir: Ino, ino: Ino, name: Name }
+        = "dir-entry-kind", Error,
+        "{tree}: entry \"{name}\" of directory {dir} has another file type than inode {ino}";
+    /// A name that a directory lists and cannot look up.
+    DirItemMissing { tree: TreeId, dir: Ino, name: Name }
+        = "dir-item-missing", Error, "{tree}: directory {dir} lists \"{name}\", and cannot look it up";
+    /// A name that a directory can look up and does not list.
+    DirIndexMissing { tree: TreeId, dir: Ino, name: Name }
+        = "dir-index-missing", Error, "{tree}: directory {dir} does not list \"{name}\"";
+    /// An item whose key is not the hash of its name.
+    NameHash { tree: TreeId, key: Key, name: Name }
+        = "name-hash", Error, "{tree}: {key} is not where \"{name}\" belongs";
+    /// Two extents of a file share bytes.
+    FileOverlap { tree: TreeId, ino: Ino, offset: u64 }
+        = "file-overlap", Error, "{tree}: inode {ino}: the extent at {offset} overlaps the one before";
+    /// A hole without an item, where the volume has items for holes.
+    FileHole { tree: TreeId, ino: Ino, offset: u64 }
+        = "file-hole", Error, "{tree}: inode {ino}: nothing says what is at {offset}";
+    /// An extent behind a file's end.
+    FileBeyondEnd { tree: TreeId, ino: Ino, end: u64, size: u64 }
+        = "file-beyond-end", Warning, "{tree}: inode {ino} has size {size} and an extent up to {end}";
+    /// An extent of a file that cannot be.
+    FileExtentInvalid { tree: TreeId, ino: Ino, offset: u64, why: &'static str }
+        = "file-extent-invalid", Error, "{tree}: inode {ino}: extent at {offset}: {why}";
+
+    /// Data without checksums where its file has them.
+    CsumMissing { tree: TreeId, ino: Ino, offset: u64, at: Logical }
+        = "csum-missing", Error, "{tree}: inode {ino} at {offset}: no checksum for {at}";
+    /// Checksums where the file has none.
+    CsumUnexpected { tree: TreeId, ino: Ino, offset: u64, at: Logical }
+        = "csum-unexpected", Error, "{tree}: inode {ino} at {offset} has no checksums, but {at} has";
+    /// Checksums of bytes that belong to no extent.
+    CsumUnused { at: Extent }
+        = "csum-unused", Error, "checksums for {at}, where no data is";
+    /// Two checksum items for the same bytes.
+    CsumOverlap { at: Logical }
+        = "csum-overlap", Error, "checksums at {at} overlap those before";
+    /// Data that is not what its checksum says.
+    DataDamaged { at: Logical, mirror: u32 }
+        = "data-damaged", Error, "data at {at}, mirror {mirror}: checksum does not match";
+    /// Data that cannot be read.
+    DataUnreadable { at: Logical, mirror: u32, why: String }
+        = "data-unreadable", Error, "data at {at}, mirror {mirror}: {why}";
+
+    /// Quotas are counted anew at the next mount.
+    QuotaInconsistent { flags: u64 }
+        = "quota-inconsistent", Note, "quotas are marked inconsistent (flags {flags:#x})";
+    /// What was not looked at.
+    NotChecked { what: &'static str }
+        = "not-checked", Note, "not checked: {what}";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Q2, and codes are words that scripts can hold.
+    #[test]
+    fn codes_are_unique_words() {
+        let mut codes = Issue::CODES.to_vec();
+        codes.sort_unstable();
+        codes.dedup();
+        assert_eq!(codes.len(), Issue::CODES.len(), "Q2");
+        let word = |byte: u8| byte.is_ascii_lowercase() || byte == b'-';
+        assert!(codes.iter().all(|code| code.bytes().all(word)));
+    }
+
+    /// Facts are fields, beside code, severity and text.
+    #[test]
+    fn scripts_read_facts() {
+        let name = Name(b"a\xff\n".to_vec());
+        let issue = Issue::DirIndexMissing { tree: TreeId::FS, dir: Ino(256), name };
+        let value = serde_json::to_value(&issue).expect("plain facts");
+        assert_eq!(value["code"], "dir-index-missing");
+        assert_eq!(value["severity"], "error");
+        assert_eq!(value["tree"], 5);
+        assert_eq!(value["name"], "a\\xff\\n");
+        assert!(value["text"].as_str().is_some_and(|text| text.contains("FS_TREE")));
+    }
+}

@@ -1,0 +1,64 @@
+//! The log trees: there, and readable.
+//!
+//! What they hold is replayed onto trees that a check does not change, so it is not judged.
+
+use buttress_format::{Kind, RootItem};
+use buttress_tree::{Expect, Node, NodePtr};
+
+use crate::bits::AddressSet;
+use crate::context::Context;
+use crate::issue::Issue;
+
+/// Looks whether there is a log, and whether every node of it can be read.
+pub(crate) fn check(context: &Context<'_>) {
+    let superblock = context.superblock;
+    if superblock.log_root.0 == 0 {
+        return;
+    }
+    context.add(Issue::LogPresent { log: superblock.log_root });
+    let root = NodePtr {
+        logical: superblock.log_root,
+        // It is written ahead of the superblock's transaction.
+        generation: superblock.generation.next(),
+        level: superblock.log_root_level,
+    };
+    let met = AddressSet::default();
+    let mut logs = Vec::new();
+    walk(context, &met, &Expect { ptr: root, first_key: None }, &mut |leaf| {
+        for slot in 0..leaf.len() {
+            if leaf.key(slot).kind != Kind::ROOT_ITEM {
+                continue;
+            }
+            match RootItem::parse(leaf.item(slot)) {
+                Ok(item) => logs.push(NodePtr {
+                    logical: item.bytenr,
+                    generation: item.generation,
+                    level: item.level,
+                }),
+                Err(error) => {
+                    let (logical, why) = (leaf.logical(), error.to_string());
+                    context.add(Issue::LogDamaged { logical, why });
+                }
+            }
+        }
+    });
+    for ptr in logs {
+        walk(context, &met, &Expect { ptr, first_key: None }, &mut |_| {});
+    }
+}
+
+/// Each node once; at most eight deep, since every step down demands one level less.
+fn walk(context: &Context<'_>, met: &AddressSet, expect: &Expect, visit: &mut dyn FnMut(&Node)) {
+    if !met.insert(expect.ptr.logical) {
+        return;
+    }
+    match context.source.read_quietly(expect, false) {
+        Err(why) => context.add(Issue::LogDamaged { logical: expect.ptr.logical, why }),
+        Ok(node) if node.level() == 0 => visit(&node),
+        Ok(node) => {
+            for slot in 0..node.len() {
+                walk(context, met, &node.expect_child(slot), visit);
+            }
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! What was found out about nodes that snapshots share, so that it is found out once.
+//!
+//! # Invariants
+//!
+//! - **O1** What is remembered depends on the node's bytes alone, never on the tree it was met in.
+//! - **O2** The memory is bounded; what does not fit is worked out again.
+
+use std::collections::HashMap;
+
+use buttress_base::{Rank, Ranked};
+use buttress_format::Logical;
+use buttress_tree::NodePtr;
+
+use crate::inode::Span;
+
+/// Spans of shared nodes.
+pub(crate) struct Memo {
+    spans: Ranked<HashMap<Logical, (NodePtr, Span)>>,
+    spans_max: usize,
+}
+
+impl Memo {
+    pub(crate) fn new(bytes: u64) -> Self {
+        let spans_max = bytes / (size_of::<(Logical, NodePtr, Span)>() as u64 * 2);
+        let spans = Ranked::new(Rank::Leaf, HashMap::new());
+        Self { spans, spans_max: usize::try_from(spans_max).unwrap_or(usize::MAX) }
+    }
+
+    pub(crate) fn find(&self, at: &NodePtr) -> Option<Span> {
+        let spans = self.spans.lock();
+        spans.get(&at.logical).filter(|(ptr, _)| ptr == at).map(|(_, span)| span.clone())
+    }
+
+    pub(crate) fn keep(&self, at: NodePtr, span: &Span) {
+        let mut spans = self.spans.lock();
+        if spans.len() < self.spans_max {
+            spans.insert(at.logical, (at, span.clone()));
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Which name is at fault, in a tree whose sums do not agree.
+//!
+//! The walk knows that some directory entry lacks its inode's reference, or the reverse, and not
+//! which. Here every name of one tree becomes a record, both sides are sorted, and what stands alone is
+//! looked up again for its text.
+//!
+//! # Invariants
+//!
+//! - **N1** Only trees whose sums disagree come here: a healthy volume never pays for this.
+
+use std::io;
+
+use buttress_format::{
+    DirEntry, FileKind, Ino, InodeExtrefs, InodeItem, InodeRefs, Key, Kind, ids, name_hash,
+};
+use buttress_tree::Cursor;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::context::{Context, Tree};
+use crate::inode::Sums;
+use crate::issue::{Issue, Name};
+use crate::sorter::{Record, Sorter};
+use crate::walk::each_leaf;
+
+/// Words of a record: what it is about, directory, place, inode, hash of the name, side, kind.
+const WORDS: usize = 7;
+
+/// A name is in a directory's list, and known to its inode.
+const LINK: u64 = 0;
+/// A name is in a directory's list, and can be looked up.
+const LOOKUP: u64 = 1;
+/// An inode has no name, and is to be removed.
+const NAMELESS: u64 = 2;
+
+const SIDE: usize = 5;
+
+/// Finds out which names, and reports them.
+pub(crate) fn explain(context: &Context<'_>, tree: &Tree, sums: &Sums) -> io::Result<()> {
+    let names = Sorter::<WORDS>::new(context.sort_bytes(), 1);
+    let mut writer = names.writer();
+    let mut outcome = Ok(());
+    // The kind of the inode whose items are being shown.
+    let mut current = (0, FileKind::Unknown);
+    let wants_links = sums.entries != sums.references;
+    let wants_lookups = sums.odd_dirs > 0;
+    let wants_nameless = sums.nameless != sums.orphans;
+    each_leaf(context, tree, &mut |leaf| {
+        for slot in 0..leaf.len() {
+            let (key, bytes) = (leaf.key(slot), leaf.item(slot));
+            let records = records_of(&key, bytes, &mut current);
+            let wanted = records.into_iter().filter(|record| match record[0] {
+                LINK => wants_links,
+                LOOKUP => wants_lookups,
+                _ => wants_nameless,
+            });
+            for record in wanted {
+                if outcome.is_ok() {
+                    outcome = writer.put(record);
+                }
+            }
+        }
+    });
+    outcome?;
+    writer.finish();
+
+    let mut sorted = names.merge()?;
+    let mut waiting: Option<Record<WORDS>> = None;
+    while let Some(record) = sorted.next()? {
+        match waiting.take() {
+            Some(first) if first[..SIDE] == record[..SIDE] && first[SIDE] != record[SIDE] => {
+                if first[SIDE + 1] != record[SIDE + 1] && record[0] == LINK {
+                    let (dir, ino) = (Ino(record[1]), Ino(record[3]));
+                    let name = entry_name(context, tree, &record).unwrap_or_default();
+                    let tree = tree.id;
+                    context.add(Issue::DirEntryKind { tree, dir, ino, name: Name(name) });
+                }
+            }
+            Some(first) => {
+                alone(context, tree, &first);
+                waiting = Some(record);
+            }
+            None => waiting = Some(record),
+        }
+    }
+    if let Some(last) = waiting {
+        alone(context, tree, &last);
+    }
+    Ok(())
+}
+
+/// What one item says, as records. Side 0 is what must be matched by side 1.
+fn records_of(key: &Key, bytes: &[u8], current: &mut (u64, FileKind)) -> Vec<Record<WORDS>> {
+    let ino = key.objectid;
+    if current.0 != ino {
+        *current = (ino, FileKind::Unknown);
+    }
+    let link = |dir: u64, index: u64, name: &[u8], kind: FileKind| {
+        [LINK, dir, index, ino, xxh3_64(name), 1, kind as u64]
+    };
+    let entries = || DirEntry::parse_all(bytes).unwrap_or_default();
+    match key.kind {
+        Kind::INODE_ITEM => {
+            let Ok(item) = InodeItem::parse(bytes) else { return Vec::new() };
+            current.1 = FileKind::from_mode(item.mode);
+            let is_nameless =
+                item.nlink == 0 && (Ino::FIRST_FREE..=Ino::LAST_FREE).contains(&Ino(ino));
+            if is_nameless { vec![[NAMELESS, ino, 0, 0, 0, 0, 0]] } else { Vec::new() }
+        }
+        Kind::INODE_REF => {
+            let names = InodeRefs::parse(bytes).unwrap_or_default();
+            let others = names.iter().filter(|name| ino != key.offset || name.name != b"..");
+            others.map(|name| link(key.offset, name.index, &name.name, current.1)).collect()
+        }
+        Kind::INODE_EXTREF => {
+            let names = InodeExtrefs::parse(bytes).unwrap_or_default();
+            names.iter().map(|n| link(n.parent.0, n.index, &n.name, current.1)).collect()
+        }
+        Kind::DIR_INDEX => {
+            let mut records = Vec::new();
+            for entry in entries() {
+                let (at, hash) = (entry.location, xxh3_64(&entry.name));
+                let kind = entry.kind as u64;
+                if at.kind == Kind::INODE_ITEM {
+                    records.push([LINK, ino, key.offset, at.objectid, hash, 0, kind]);
+                }
+                records.push([
+                    LOOKUP,
+                    ino,
+                    location(&entry),
+                    name_hash(&entry.name),
+                    hash,
+                    0,
+                    key.offset,
+                ]);
+            }
+            records
+        }
+        Kind::DIR_ITEM => {
+            let record = |entry: DirEntry| {
+                let hash = xxh3_64(&entry.name);
+                [LOOKUP, ino, location(&entry), name_hash(&entry.name), hash, 1, key.offset]
+            };
+            entries().into_iter().map(record).collect()
+        }
+        Kind::ORPHAN_ITEM if key.objectid == ids::ORPHAN => {
+            vec![[NAMELESS, key.offset, 0, 0, 0, 1, 0]]
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn location(entry: &DirEntry) -> u64 {
+    let mut bytes = entry.location.to_bytes().to_vec();
+    bytes.push(entry.kind as u8);
+    xxh3_64(&bytes)
+}
+
+/// Reports a record that nothing matches.
+fn alone(context: &Context<'_>, tree: &Tree, record: &Record<WORDS>) {
+    let [what, first, _, ino, _, side, _] = *record;
+    let id = tree.id;
+    let issue = match (what, side) {
+        (LINK, 0) => {
+            let name = Name(entry_name(context, tree, record).unwrap_or_default());
+            Issue::InodeRefMissing { tree: id, dir: Ino(first), ino: Ino(ino), name }
+        }
+        (LINK, _) => {
+            let name = Name(reference_name(context, tree, record).unwrap_or_default());
+            Issue::DirEntryMissing { tree: id, dir: Ino(first), ino: Ino(ino), name }
+        }
+        (LOOKUP, 0) => {
+            let name = Name(listed_name(context, tree, record).unwrap_or_default());
+            Issue::DirItemMissing { tree: id, dir: Ino(first), name }
+        }
+        (LOOKUP, _) => {
+            let name = Name(listed_name(context, tree, record).unwrap_or_default());
+            Issue::DirIndexMissing { tree: id, dir: Ino(first), name }
+        }
+        (_, 0) => Issue::OrphanMissing { tree: id, ino: Ino(first) },
+        // Whoever mounts the volume removes the item.
+        _ => return,
+    };
+    context.add(issue);
+}
+
+fn find(context: &Context<'_>, tree: &Tree, key: Key) -> Option<Vec<u8>> {
+    let found = Cursor::find(&context.source, tree.id, tree.root, &key).ok()??;
+    Some(found.0.item(found.1).to_vec())
+}
+
+fn entry_name(context: &Context<'_>, tree: &Tree, record: &Record<WORDS>) -> Option<Vec<u8>> {
+    let [_, dir, index, _, hash, ..] = *record;
+    named_by(
+        DirEntry::parse_all(&find(context, tree, Key::new(dir, Kind::DIR_INDEX, index))?),
+        hash,
+    )
+}
+
+fn listed_name(context: &Context<'_>, tree: &Tree, record: &Record<WORDS>) -> Option<Vec<u8>> {
+    let [_, dir, _, _, hash, side, offset] = *record;
+    let kind = if side == 0 { Kind::DIR_INDEX } else { Kind::DIR_ITEM };
+    named_by(DirEntry::parse_all(&find(context, tree, Key::new(dir, kind, offset))?), hash)
+}
+
+fn named_by(entries: buttress_format::Result<Vec<DirEntry>>, hash: u64) -> Option<Vec<u8>> {
+    let mut names = entries.ok()?.into_iter().map(|entry| entry.name);
+    names.find(|name| xxh3_64(name) == hash)
+}
+
+fn reference_name(context: &Context<'_>, tree: &Tree, record: &Record<WORDS>) -> Option<Vec<u8>> {
+    let [_, dir, index, ino, ..] = *record;
+    if let Some(bytes) = find(context, tree, Key::new(ino, Kind::INODE_REF, dir))
+        && let Some(name) = InodeRefs::parse(&bytes).ok()?.into_iter().find(|n| n.index == index)
+    {
+        return Some(name.name);
+    }
+    // Its key is a hash of the name, which is what is sought.
+    let first = Key::new(ino, Kind::INODE_EXTREF, 0);
+    let mut cursor = Cursor::seek(&context.source, tree.id, tree.root, &first).ok()?;
+    while let Some((key, bytes)) = cursor.key().zip(cursor.item()) {
+        if key.objectid != ino || key.kind != Kind::INODE_EXTREF {
+            return None;
+        }
+        let names = InodeExtrefs::parse(bytes).unwrap_or_default();
+        if let Some(name) = names.into_iter().find(|n| n.parent.0 == dir && n.index == index) {
+            return Some(name.name);
+        }
+        cursor.advance().ok()?;
+    }
+    None
+}

@@ -1,0 +1,164 @@
+//! What the walk over all trees leaves for the judgement of extents: records sorted by address.
+//!
+//! # On disk
+//!
+//! Temporary files only. A record is eight words, compared in order:
+//!
+//! ```text
+//! word      0        1                2        3       4        5      6         7
+//! item      address  0                length   refs    flags    level  generation
+//! node      address  1                level    generation owner
+//! use       address  tag of the reference | its words (root or parent, inode, offset)
+//!                                                               uses   recorded  length
+//! checksums address  6                end      wanted  tree     inode  offset in the file
+//! ```
+
+use buttress_format::{BackRef, Extent, Generation, Ino, Logical, TreeId};
+
+use crate::sorter::Record as Words;
+
+/// Words of a record.
+pub(crate) const WORDS: usize = 8;
+
+/// A record as it is sorted.
+pub(crate) type Record = Words<WORDS>;
+
+const ITEM: u64 = 0;
+const NODE: u64 = 1;
+const TREE: u64 = 2;
+const SHARED: u64 = 3;
+const DATA: u64 = 4;
+const SHARED_DATA: u64 = 5;
+const SUMS: u64 = 6;
+
+/// A record's meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// The extent tree's record of an extent.
+    Item { extent: Extent, refs: u64, flags: u64, level: Option<u8>, generation: Generation },
+    /// A node that was met.
+    Node { level: u8, generation: Generation, owner: TreeId },
+    /// A user, with how often it was met, how often it is recorded, and the length it believes in.
+    Use { user: User, uses: u64, recorded: u64, len: u64 },
+    /// Bytes whose file wants checksums for them, or wants none.
+    Sums { range: Extent, wanted: bool, tree: TreeId, ino: Ino, offset: u64 },
+}
+
+/// Who uses an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum User {
+    Tree(TreeId),
+    Node(Logical),
+    File(TreeId, Ino, u64),
+    Leaf(Logical),
+}
+
+impl std::fmt::Display for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tree(tree) => write!(f, "tree {tree}"),
+            Self::Node(at) => write!(f, "node {at}"),
+            // The offset wraps where an extent begins in front of its file.
+            Self::File(tree, ino, offset) => {
+                write!(f, "inode {ino} of {tree} at {}", *offset as i64)
+            }
+            Self::Leaf(at) => write!(f, "leaf {at}"),
+        }
+    }
+}
+
+impl User {
+    /// Whether a tree node has users of this sort; the others use data.
+    pub(crate) fn is_of_node(self) -> bool {
+        matches!(self, Self::Tree(_) | Self::Node(_))
+    }
+
+    fn words(self) -> [u64; 4] {
+        match self {
+            Self::Tree(tree) => [TREE, tree.0, 0, 0],
+            Self::Node(at) => [SHARED, at.0, 0, 0],
+            Self::File(tree, ino, offset) => [DATA, tree.0, ino.0, offset],
+            Self::Leaf(at) => [SHARED_DATA, at.0, 0, 0],
+        }
+    }
+
+    /// A reference as it is recorded, and its count; nothing for one that is no use.
+    pub(crate) fn of(reference: &BackRef) -> Option<(Self, u32)> {
+        Some(match *reference {
+            BackRef::TreeBlock { root } => (Self::Tree(root), 1),
+            BackRef::SharedBlock { parent } => (Self::Node(parent), 1),
+            BackRef::Data { root, ino, offset, count } => (Self::File(root, ino, offset), count),
+            BackRef::SharedData { parent, count } => (Self::Leaf(parent), count),
+            BackRef::Owner { .. } => return None,
+        })
+    }
+}
+
+/// The record of an extent item. `level` is for nodes.
+pub(crate) fn item(
+    extent: Extent,
+    refs: u64,
+    flags: u64,
+    level: Option<u8>,
+    generation: Generation,
+) -> Record {
+    let level = level.map_or(u64::MAX, u64::from);
+    [extent.start.0, ITEM, extent.len, refs, flags, level, generation.0, 0]
+}
+
+/// The record of a node that was met.
+pub(crate) fn node(at: Logical, level: u8, generation: Generation, owner: TreeId) -> Record {
+    [at.0, NODE, u64::from(level), generation.0, owner.0, 0, 0, 0]
+}
+
+/// The record of a use that was met; `len` is what the user believes of the extent.
+pub(crate) fn met(at: Logical, user: User, len: u64) -> Record {
+    let [tag, a, b, c] = user.words();
+    [at.0, tag, a, b, c, 1, 0, len]
+}
+
+/// The record of a use that the extent tree has.
+pub(crate) fn recorded(at: Logical, user: User, count: u32) -> Record {
+    let [tag, a, b, c] = user.words();
+    [at.0, tag, a, b, c, 0, u64::from(count), 0]
+}
+
+/// The record of bytes whose file wants checksums, or none.
+pub(crate) fn sums(range: Extent, wanted: bool, tree: TreeId, ino: Ino, offset: u64) -> Record {
+    let start = range.start.0;
+    [start, SUMS, range.end().0, u64::from(wanted), tree.0, ino.0, offset, 0]
+}
+
+/// Whether two records are of the same use, and belong into one.
+pub(crate) fn same_use(a: &Record, b: &Record) -> bool {
+    (TREE..=SHARED_DATA).contains(&a[1]) && a[..5] == b[..5]
+}
+
+/// Where a record belongs, and what it says.
+pub(crate) fn read(record: &Record) -> (Logical, Entry) {
+    let [at, tag, a, b, c, x, y, z] = *record;
+    let start = Logical(at);
+    let use_of = |user| Entry::Use { user, uses: x, recorded: y, len: z };
+    let entry = match tag {
+        ITEM => Entry::Item {
+            extent: Extent::new(start, a),
+            refs: b,
+            flags: c,
+            level: u8::try_from(x).ok(),
+            generation: Generation(y),
+        },
+        NODE => Entry::Node { level: a as u8, generation: Generation(b), owner: TreeId(c) },
+        TREE => use_of(User::Tree(TreeId(a))),
+        SHARED => use_of(User::Node(Logical(a))),
+        DATA => use_of(User::File(TreeId(a), Ino(b), c)),
+        SHARED_DATA => use_of(User::Leaf(Logical(a))),
+        _ => Entry::Sums {
+            range: Extent::new(start, a.saturating_sub(at)),
+            wanted: b != 0,
+            tree: TreeId(c),
+            ino: Ino(x),
+            offset: y,
+        },
+    };
+    (start, entry)
+}

@@ -1,0 +1,145 @@
+//! What a check found, kept within bounds.
+//!
+//! # Invariants
+//!
+//! - **P1** An issue is kept once, however often it is met.
+//! - **P2** Damage without end fills no memory: of each kind so many issues are kept, the rest is
+//!   counted.
+//!
+//! # Locks
+//!
+//! One short lock around everything; threads come here with problems only, which are few.
+
+use std::collections::{BTreeMap, HashSet};
+
+use buttress_base::{Rank, Ranked};
+use serde::Serialize;
+
+use crate::issue::{Issue, Severity};
+
+/// Issues of one kind that are kept.
+const KEPT_PER_CODE: usize = 1000;
+
+/// What was found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// Every issue, in the order in which the steps found them; at most a thousand of a kind.
+    pub issues: Vec<Issue>,
+    /// How many issues of each kind were met beyond those kept.
+    pub more: BTreeMap<&'static str, u64>,
+    /// What was looked at.
+    pub totals: Totals,
+}
+
+/// How much there was to look at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// Bytes in use, as the extents add up.
+    pub bytes_used: u64,
+    /// Bytes of tree nodes.
+    pub tree_bytes: u64,
+    /// Bytes of the nodes of subvolumes.
+    pub fs_tree_bytes: u64,
+    /// Bytes of the nodes of the extent tree.
+    pub extent_tree_bytes: u64,
+    /// Bytes of checksums.
+    pub csum_bytes: u64,
+    /// Bytes that data extents take.
+    pub data_bytes: u64,
+    /// Inodes, each counted in every subvolume.
+    pub inodes: u64,
+    /// Bytes of data verified against checksums, every copy counted.
+    pub verified_bytes: u64,
+}
+
+impl Report {
+    /// Whether nothing is wrong: notes and warnings may be there.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.errors() == 0
+    }
+
+    /// Problems met, those not kept included.
+    #[must_use]
+    pub fn errors(&self) -> u64 {
+        let kept = self.issues.iter().filter(|issue| issue.severity() == Severity::Error);
+        // Only errors come in such numbers that some are not kept.
+        kept.count() as u64 + self.more.values().sum::<u64>()
+    }
+
+    /// Whether an issue of this kind was met.
+    #[must_use]
+    pub fn has(&self, code: &str) -> bool {
+        self.issues.iter().any(|issue| issue.code() == code)
+    }
+
+    /// The problems as lines of text, for assertions.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let line =
+            |issue: &Issue| format!("{} {}: {issue}\n", issue.severity().name(), issue.code());
+        self.issues.iter().map(line).collect()
+    }
+}
+
+/// Takes issues from every thread.
+pub(crate) struct Findings(Ranked<State>);
+
+#[derive(Default)]
+struct State {
+    issues: Vec<Issue>,
+    seen: HashSet<Issue>,
+    kept: BTreeMap<&'static str, usize>,
+    more: BTreeMap<&'static str, u64>,
+}
+
+impl Findings {
+    pub(crate) fn new() -> Self {
+        Self(Ranked::new(Rank::Leaf, State::default()))
+    }
+
+    pub(crate) fn add(&self, issue: Issue) {
+        let mut state = self.0.lock();
+        let code = issue.code();
+        let kept = state.kept.entry(code).or_default();
+        if *kept >= KEPT_PER_CODE {
+            if !state.seen.contains(&issue) {
+                *state.more.entry(code).or_default() += 1;
+            }
+            return;
+        }
+        if state.seen.insert(issue.clone()) {
+            *state.kept.entry(code).or_default() += 1;
+            state.issues.push(issue);
+        }
+    }
+
+    pub(crate) fn into_report(self, totals: Totals) -> Report {
+        let state = self.0.into_inner();
+        Report { issues: state.issues, more: state.more, totals }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use buttress_format::Logical;
+
+    use super::*;
+
+    /// P1 and P2.
+    #[test]
+    fn keeps_each_once_and_not_all() {
+        let findings = Findings::new();
+        for at in 0..1500 {
+            for _ in 0..2 {
+                findings.add(Issue::CsumOverlap { at: Logical(at) });
+            }
+        }
+        findings.add(Issue::LogPresent { log: Logical(1) });
+        let report = findings.into_report(Totals::default());
+        assert_eq!(report.issues.len(), 1001);
+        assert!(!report.is_clean());
+        assert!(report.has("log-present"));
+        assert!(report.more["csum-overlap"] >= 500, "P2");
+    }
+}

@@ -1,0 +1,231 @@
+//! The check from its first step to its report.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use buttress_base::{Rank, Ranked};
+use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_format::{CompatRo, Superblock, TreeId};
+use buttress_tree::Geometry;
+use buttress_volume::{OpenOptions as VolumeOptions, Volume};
+
+use crate::bits::AddressSet;
+use crate::context::{Context, Tree};
+use crate::csums::Csums;
+use crate::error::Result;
+use crate::extents::Extents;
+use crate::free_space::FreeSpace;
+use crate::inode::{Judge, Span, Sums};
+use crate::issue::Issue;
+use crate::memo::Memo;
+use crate::options::{NoProgress, Options, Progress, Step};
+use crate::record::WORDS;
+use crate::report::{Findings, Report, Totals};
+use crate::roots::Roots;
+use crate::sorter::Sorter;
+use crate::source::Source;
+use crate::walk::{Counts, Walk};
+use crate::{chunks, data, log, names, quota, roots, superblock};
+
+/// Threads beyond this wait for the device, mostly.
+const THREADS_MAX: usize = 8;
+
+/// Checks a volume of one device, in a file or on a block device: what tests want.
+///
+/// # Errors
+///
+/// As [`check_devices`], and when the file cannot be opened.
+pub fn check_image(path: impl AsRef<Path>, options: &Options) -> Result<Report> {
+    check_images(&[path.as_ref().to_owned()], options)
+}
+
+/// As [`check_image`], for a volume of several devices.
+///
+/// # Errors
+///
+/// As [`check_image`].
+pub fn check_images(paths: &[PathBuf], options: &Options) -> Result<Report> {
+    let mut devices: Vec<Arc<dyn Device>> = Vec::with_capacity(paths.len());
+    for path in paths {
+        devices.push(Arc::new(FileDevice::open(path, OpenOptions::READ)?));
+    }
+    check_devices(devices, options, &NoProgress)
+}
+
+/// Checks the volume on these devices. Reads only.
+///
+/// # Errors
+///
+/// When the devices hold no volume whose superblock can be used, or a temporary file fails. What is
+/// wrong with the volume is in the report.
+pub fn check_devices(
+    devices: Vec<Arc<dyn Device>>,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Report> {
+    progress.step(Step::Superblocks, 0);
+    let findings = Findings::new();
+    let opening = VolumeOptions { writable: false, degraded: true };
+    let (volume, newest) = Volume::open(devices.clone(), opening)?;
+    superblock::check_copies(&findings, &devices, &newest);
+    let totals = {
+        let context = context(&findings, &volume, &newest, options, progress);
+        run(&context)?
+    };
+    Ok(findings.into_report(totals))
+}
+
+fn context<'c>(
+    findings: &'c Findings,
+    volume: &'c Volume,
+    superblock: &'c Superblock,
+    options: &'c Options,
+    progress: &'c dyn Progress,
+) -> Context<'c> {
+    let geometry = Geometry {
+        nodesize: superblock.nodesize,
+        sectorsize: superblock.sectorsize,
+        csum: superblock.csum_type,
+        fsid: superblock.tree_fsid(),
+        // Only a writer puts it into nodes.
+        chunk_tree_uuid: [0; 16],
+    };
+    let available = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = options.threads.unwrap_or(available).clamp(1, THREADS_MAX);
+    Context {
+        superblock,
+        volume,
+        findings,
+        options,
+        progress,
+        source: Source::new(volume, geometry, findings, options.check_data_csum),
+        threads,
+        groups: Ranked::new(Rank::Leaf, Vec::new()),
+        nodes: AddressSet::default(),
+        full_backrefs: AddressSet::default(),
+        shared: AddressSet::default(),
+    }
+}
+
+fn run(context: &Context<'_>) -> Result<Totals> {
+    let superblock = context.superblock;
+    let progress = context.progress;
+
+    progress.step(Step::Chunks, 0);
+    let devices = chunks::load(context);
+    // Its nodes lie in chunks that only now are known.
+    log::check(context);
+
+    progress.step(Step::Roots, 0);
+    let roots = roots::load(context);
+    let trees = roots.trees(context);
+    let find = |id| trees.iter().find(|tree| tree.id == id);
+    if let Some(tree) = find(TreeId::DEV) {
+        chunks::check_dev_extents(context, tree, &devices)?;
+    }
+
+    progress.step(Step::Trees, roots.tree_bytes());
+    let records = Sorter::<WORDS>::new(context.sort_bytes() / 4 * 3, context.threads + 1);
+    let memo = Memo::new(context.sort_bytes() / 4);
+    let counts = Counts::default();
+    let walk = Walk { records: &records, memo: &memo, counts: &counts };
+    let sums = walk_trees(context, &walk, &trees)?;
+    let mut inodes = 0;
+    for (tree, sums) in &sums {
+        inodes += sums.inodes;
+        if !tree.is_cut() && !agree(sums) {
+            names::explain(context, tree, sums)?;
+        }
+    }
+    drop(memo);
+
+    progress.step(Step::Extents, 0);
+    let groups = chunks::load_groups(context, &trees);
+    let free_space = free_space(context, &groups, &trees);
+    let csums = find(TreeId::CSUM).map(|tree| Csums::new(context, tree));
+    let csum_bytes = csums.as_ref().map(Csums::bytes_cell);
+    let sizes = Extents::new(context, &groups, free_space, csums).run(records.merge()?)?;
+    if superblock.bytes_used != sizes.used {
+        let (field, found, expected) = ("bytes_used", superblock.bytes_used, sizes.used);
+        context.add(Issue::SuperField { field, found, expected });
+    }
+
+    let csum_bytes = csum_bytes.map_or(0, |bytes| bytes.load(Ordering::Relaxed));
+    let verified_bytes = verify_data(context, &trees, csum_bytes);
+
+    progress.step(Step::RootRefs, 0);
+    check_roots(context, &roots, &trees);
+
+    progress.step(Step::Quotas, 0);
+    if let Some(tree) = find(TreeId::QUOTA) {
+        quota::check(context, tree);
+    }
+    Ok(Totals {
+        bytes_used: sizes.used,
+        tree_bytes: counts.tree_bytes.load(Ordering::Relaxed),
+        fs_tree_bytes: counts.fs_tree_bytes.load(Ordering::Relaxed),
+        extent_tree_bytes: counts.extent_tree_bytes.load(Ordering::Relaxed),
+        csum_bytes,
+        data_bytes: sizes.data,
+        inodes,
+        verified_bytes,
+    })
+}
+
+/// Walks the extent tree, which says how nodes refer, and then the others.
+fn walk_trees<'t>(
+    context: &Context<'_>,
+    walk: &Walk<'_>,
+    trees: &'t [Tree],
+) -> Result<Vec<(&'t Tree, Sums)>> {
+    let after = trees.partition_point(|tree| tree.id == TreeId::EXTENT);
+    let (extent_tree, others) = trees.split_at(after);
+    walk.run(context, extent_tree, &mut |_, _| {})?;
+    let mut sums: Vec<(&'t Tree, Sums)> = Vec::new();
+    walk.run(context, others, &mut |tree: &'t Tree, whole: Span| {
+        if tree.has_files() {
+            sums.push((tree, whole.finish(&mut Judge::new(context, tree))));
+        }
+    })?;
+    Ok(sums)
+}
+
+fn agree(sums: &Sums) -> bool {
+    sums.entries == sums.references && sums.odd_dirs == 0 && sums.nameless == sums.orphans
+}
+
+/// The judge of free space, where it is recorded and meant to be right.
+fn free_space<'f, 'c>(
+    context: &'f Context<'c>,
+    groups: &'f [chunks::Group],
+    trees: &[Tree],
+) -> Option<FreeSpace<'f, 'c>> {
+    let flags = context.superblock.compat_ro;
+    let tree = trees.iter().find(|tree| tree.id == TreeId::FREE_SPACE)?;
+    if !flags.has(CompatRo::FREE_SPACE_TREE) {
+        return None;
+    }
+    if !flags.has(CompatRo::FREE_SPACE_TREE_VALID) {
+        context.add(Issue::FreeSpaceInvalid { tree: TreeId::FREE_SPACE });
+        return None;
+    }
+    Some(FreeSpace::new(context, groups, tree))
+}
+
+/// Reads data, where that was asked for.
+fn verify_data(context: &Context<'_>, trees: &[Tree], csum_bytes: u64) -> u64 {
+    let sums = csum_bytes / context.superblock.csum_type.size() as u64;
+    let wanted = context.options.check_data_csum;
+    let total = if wanted { sums.saturating_mul(context.sectorsize()) } else { 0 };
+    context.progress.step(Step::Csums, total);
+    let tree = trees.iter().find(|tree| tree.id == TreeId::CSUM).filter(|_| wanted);
+    tree.map_or(0, |tree| data::verify(context, tree))
+}
+
+fn check_roots(context: &Context<'_>, roots: &Roots, trees: &[Tree]) {
+    roots.check_references(context, trees);
+    if let Some(tree) = trees.iter().find(|tree| tree.id == TreeId::UUID) {
+        roots.check_uuids(context, tree);
+    }
+}

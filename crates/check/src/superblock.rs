@@ -1,0 +1,68 @@
+//! The superblock's copies, on every device.
+
+use std::sync::Arc;
+
+use buttress_block::Device;
+use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
+use buttress_format::{Generation, RootBackup, Superblock};
+use buttress_volume::Volume;
+
+use crate::issue::Issue;
+use crate::report::Findings;
+
+/// Looks at each copy that a device has room for.
+pub(crate) fn check_copies(findings: &Findings, devices: &[Arc<dyn Device>], newest: &Superblock) {
+    for device in devices {
+        for (mirror, offset) in SUPER_OFFSETS.into_iter().enumerate() {
+            // The first is everywhere; the others where the volume's part of the device has room.
+            let end = newest_end(&**device);
+            if mirror > 0 && offset + SUPER_SIZE as u64 >= end {
+                continue;
+            }
+            check_copy(findings, &**device, mirror, offset, newest);
+        }
+    }
+}
+
+fn newest_end(device: &dyn Device) -> u64 {
+    let item = Volume::read_superblock(device).map(|superblock| superblock.dev_item.total_bytes);
+    item.unwrap_or(u64::MAX).min(device.len())
+}
+
+fn check_copy(
+    findings: &Findings,
+    device: &dyn Device,
+    mirror: usize,
+    offset: u64,
+    newest: &Superblock,
+) {
+    let name = device.name();
+    let copy = match Volume::read_superblock_mirror(device, mirror) {
+        Ok(copy) => copy,
+        Err(error) => {
+            let source = std::error::Error::source(&error);
+            let why = source.map_or_else(|| error.to_string(), ToString::to_string);
+            findings.add(Issue::SuperCopyDamaged { device: name, offset, why });
+            return;
+        }
+    };
+    let (found, expected) = (copy.generation, newest.generation);
+    if copy.fsid != newest.fsid || found > expected {
+        findings.add(Issue::SuperCopyMismatch { device: name, offset });
+    } else if found < expected {
+        findings.add(Issue::SuperCopyStale { device: name, offset, found, newest: expected });
+    } else if as_common(&copy) != as_common(newest) {
+        findings.add(Issue::SuperCopyMismatch { device: name, offset });
+    }
+}
+
+/// A copy without what may differ between copies of one commit.
+fn as_common(copy: &Superblock) -> Superblock {
+    let mut common = copy.clone();
+    common.bytenr = 0;
+    common.dev_item = Default::default();
+    // Written by a later step than the rest in some tools.
+    common.backups = [RootBackup::default(); 4];
+    common.uuid_tree_generation = Generation::default().0;
+    common
+}

@@ -1,0 +1,396 @@
+//! Walks trees with several threads, in an order that does not show them.
+//!
+//! One thread reads the inner nodes above level 1 and hands out units: a node of level 1 with its
+//! leaves, or a root that is a leaf. Workers turn units into [`Span`]s; another thread joins the
+//! spans in key order.
+//!
+//! # Invariants
+//!
+//! - **W1** A node is descended into only if its keys lie within its parent's range, so that within
+//!   one tree each is met once, and a walk ends, whatever the pointers say.
+//! - **W2** Each node leaves its records at its first visit only, whichever tree that is in.
+//! - **W3** What is wrong with a part of a tree ends the walk of that part alone.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+
+use buttress_format::{Key, TreeId};
+use buttress_tree::{Expect, Node, NodePtr};
+use parking_lot::Mutex;
+
+use crate::context::{Context, Tree};
+use crate::inode::Span;
+use crate::issue::Issue;
+use crate::leaf::Leaves;
+use crate::memo::Memo;
+use crate::record::{self, User, WORDS};
+use crate::sorter::{Sorter, Writer};
+
+/// Units handed out and not taken yet.
+const UNITS_AHEAD: usize = 32;
+
+/// What a walk leaves behind.
+pub(crate) struct Walk<'w> {
+    /// Records for the judgement of extents.
+    pub(crate) records: &'w Sorter<WORDS>,
+    pub(crate) memo: &'w Memo,
+    pub(crate) counts: &'w Counts,
+}
+
+/// How much was met; nodes once, whichever trees they are in.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) tree_bytes: AtomicU64,
+    pub(crate) fs_tree_bytes: AtomicU64,
+    pub(crate) extent_tree_bytes: AtomicU64,
+}
+
+/// One worker's own things.
+pub(crate) struct Hand<'w> {
+    pub(crate) walk: &'w Walk<'w>,
+    pub(crate) records: Writer<'w, WORDS>,
+}
+
+struct Unit<'t> {
+    sequence: u64,
+    index: usize,
+    tree: &'t Tree,
+    node: Arc<Node>,
+    /// The next key of the parents, which nothing here reaches.
+    high: Option<Key>,
+    /// The first child that is still there, of a tree that is being deleted.
+    first: usize,
+}
+
+struct Done {
+    sequence: u64,
+    index: usize,
+    span: Span,
+}
+
+/// Looks at what a node's header and keys say, beyond what reading it verified. False: do not
+/// descend (W1).
+pub(crate) fn check_node(
+    context: &Context<'_>,
+    tree: &Tree,
+    node: &Node,
+    high: Option<&Key>,
+) -> bool {
+    let (id, logical, owner) = (tree.id, node.logical(), node.owner());
+    let owner_fits =
+        owner == id || (tree.may_share() && (owner.is_fs_tree() || owner == TreeId::DATA_RELOC));
+    if !owner_fits {
+        context.add(Issue::NodeOwner { tree: id, logical, found: owner });
+    }
+    let newest = context.superblock.generation;
+    let found = node.header().generation;
+    if found > newest {
+        context.add(Issue::NodeGeneration { tree: id, logical, found, newest });
+    }
+    if let (Some(high), Some(last)) = (high, node.len().checked_sub(1))
+        && node.key(last) >= *high
+    {
+        context.add(Issue::NodeBounds { tree: id, logical, key: node.key(last) });
+        return false;
+    }
+    true
+}
+
+/// The key that nothing below a slot reaches.
+pub(crate) fn high_of(node: &Node, slot: usize, high: Option<Key>) -> Option<Key> {
+    if slot + 1 < node.len() { Some(node.key(slot + 1)) } else { high }
+}
+
+/// Shows every leaf of a small tree, in order, with one thread and no records.
+pub(crate) fn each_leaf(context: &Context<'_>, tree: &Tree, visit: &mut dyn FnMut(&Node)) {
+    let expect = Expect { ptr: tree.root, first_key: None };
+    each_leaf_below(context, tree, &expect, None, visit);
+}
+
+fn each_leaf_below(
+    context: &Context<'_>,
+    tree: &Tree,
+    expect: &Expect,
+    high: Option<Key>,
+    visit: &mut dyn FnMut(&Node),
+) {
+    let Some(node) = context.source.read(tree.id, expect) else { return };
+    if !check_node(context, tree, &node, high.as_ref()) {
+        return;
+    }
+    if node.level() == 0 {
+        visit(&node);
+        return;
+    }
+    // At most eight deep: every step down demands one level less.
+    for slot in 0..node.len() {
+        let high = high_of(&node, slot, high);
+        each_leaf_below(context, tree, &node.expect_child(slot), high, visit);
+    }
+}
+
+impl Walk<'_> {
+    /// Walks trees; `joined` is given the whole of each that holds files.
+    pub(crate) fn run<'t>(
+        &self,
+        context: &Context<'_>,
+        trees: &'t [Tree],
+        joined: &mut (dyn FnMut(&'t Tree, Span) + Send),
+    ) -> io::Result<()> {
+        let (units, taken) = sync_channel::<Unit<'t>>(UNITS_AHEAD);
+        let (done, results) = channel::<Done>();
+        let taken = Mutex::new(taken);
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..context.threads)
+                .map(|_| {
+                    let (taken, done) = (&taken, done.clone());
+                    scope.spawn(move || {
+                        self.work(context, taken, |result| {
+                            // Nobody listens after a failure, which the other thread reports.
+                            let _ = done.send(result);
+                        })
+                    })
+                })
+                .collect();
+            drop(done);
+            let joiner = scope.spawn(move || join(context, trees, &results, joined));
+            let fed = self.feed(context, trees, &units);
+            drop(units);
+            let mut outcome = fed;
+            for worker in workers {
+                outcome = outcome
+                    .and(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            }
+            joiner.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            outcome
+        })
+    }
+
+    fn hand(&self) -> Hand<'_> {
+        Hand { walk: self, records: self.records.writer() }
+    }
+
+    /// Reads inner nodes and hands out units, tree by tree.
+    fn feed<'t>(
+        &self,
+        context: &Context<'_>,
+        trees: &'t [Tree],
+        units: &SyncSender<Unit<'t>>,
+    ) -> io::Result<()> {
+        let mut feeder = Feeder { context, hand: self.hand(), units, sequence: 0 };
+        for (index, tree) in trees.iter().enumerate() {
+            let mark = record::met(tree.root.logical, User::Tree(tree.id), context.nodesize());
+            // The root of a balance's tree is referenced by its own address.
+            let own =
+                record::met(tree.root.logical, User::Node(tree.root.logical), context.nodesize());
+            feeder.hand.records.put(if tree.id == TreeId::TREE_RELOC { own } else { mark })?;
+            let expect = Expect { ptr: tree.root, first_key: None };
+            feeder.descend(index, tree, &expect, None, tree.drop.is_some())?;
+        }
+        feeder.hand.records.finish();
+        Ok(())
+    }
+
+    fn work<'t>(
+        &self,
+        context: &Context<'_>,
+        units: &Mutex<Receiver<Unit<'t>>>,
+        done: impl Fn(Done),
+    ) -> io::Result<()> {
+        let mut hand = self.hand();
+        let mut outcome = Ok(());
+        loop {
+            let unit = units.lock().recv();
+            let Ok(unit) = unit else { break };
+            // After a failure units are still taken, so that the feeder does not wait forever.
+            if outcome.is_ok() {
+                outcome = walk_unit(context, &mut hand, &unit).map(|span| {
+                    done(Done { sequence: unit.sequence, index: unit.index, span });
+                });
+            }
+        }
+        hand.records.finish();
+        outcome
+    }
+}
+
+struct Feeder<'f, 'c, 't> {
+    context: &'f Context<'c>,
+    hand: Hand<'f>,
+    units: &'f SyncSender<Unit<'t>>,
+    sequence: u64,
+}
+
+impl<'t> Feeder<'_, '_, 't> {
+    fn descend(
+        &mut self,
+        index: usize,
+        tree: &'t Tree,
+        expect: &Expect,
+        high: Option<Key>,
+        on_drop_path: bool,
+    ) -> io::Result<()> {
+        let Some(node) = self.context.source.read(tree.id, expect) else {
+            tree.cut();
+            return Ok(());
+        };
+        if !check_node(self.context, tree, &node, high.as_ref()) {
+            tree.cut();
+            return Ok(());
+        }
+        let drop = tree.drop.filter(|(_, level)| on_drop_path && node.level() >= *level);
+        let first = drop.map_or(0, |(key, _)| node.child_slot(&key));
+        if node.level() <= 1 {
+            let sequence = self.sequence;
+            self.sequence += 1;
+            let unit = Unit { sequence, index, tree, node, high, first };
+            // The workers listen until this end is dropped.
+            let _ = self.units.send(unit);
+            return Ok(());
+        }
+        leave_node(self.context, &mut self.hand, tree, &node, first)?;
+        for slot in first..node.len() {
+            let high = high_of(&node, slot, high);
+            let on_path = drop.is_some() && slot == first;
+            self.descend(index, tree, &node.expect_child(slot), high, on_path)?;
+        }
+        Ok(())
+    }
+}
+
+/// Leaves a node's records at its first visit (W2): itself, and how it uses its children. True if it
+/// was the first.
+pub(crate) fn leave_node(
+    context: &Context<'_>,
+    hand: &mut Hand<'_>,
+    tree: &Tree,
+    node: &Node,
+    first: usize,
+) -> io::Result<bool> {
+    let at = node.logical();
+    if !context.nodes.insert(at) {
+        if !tree.may_share() {
+            context.add(Issue::NodeShared { tree: tree.id, logical: at });
+        }
+        return Ok(false);
+    }
+    let counts = hand.walk.counts;
+    counts.tree_bytes.fetch_add(context.nodesize(), Ordering::Relaxed);
+    if tree.id.is_fs_tree() {
+        counts.fs_tree_bytes.fetch_add(context.nodesize(), Ordering::Relaxed);
+    }
+    if tree.id == TreeId::EXTENT {
+        counts.extent_tree_bytes.fetch_add(context.nodesize(), Ordering::Relaxed);
+    }
+    context.progress.advance(context.nodesize());
+    hand.records.put(record::node(at, node.level(), node.header().generation, node.owner()))?;
+    if node.level() > 0 {
+        let user = if tree.may_share() && context.refers_by_address(at) {
+            User::Node(at)
+        } else {
+            User::Tree(node.owner())
+        };
+        for slot in first..node.len() {
+            let child = node.child(slot).logical;
+            hand.records.put(record::met(child, user, context.nodesize()))?;
+        }
+    }
+    Ok(true)
+}
+
+fn walk_unit(context: &Context<'_>, hand: &mut Hand<'_>, unit: &Unit<'_>) -> io::Result<Span> {
+    let Unit { tree, node, high, first, .. } = unit;
+    let mut leaves = Leaves::new(context, tree);
+    let is_new = leave_node(context, hand, tree, node, *first)?;
+    if node.level() == 0 {
+        return leaves.leaf(hand, node, is_new);
+    }
+    let memo = hand.walk.memo;
+    let remembers = tree.has_files() && *first == 0;
+    if remembers
+        && !is_new
+        && let Some(span) = memo.find(&node.ptr())
+    {
+        return Ok(span);
+    }
+    let mut whole = Span::default();
+    let mut is_whole = true;
+    for slot in *first..node.len() {
+        let expect = node.expect_child(slot);
+        let high = high_of(node, slot, *high);
+        match walk_leaf(context, hand, &mut leaves, &expect, high)? {
+            Some(span) => whole.append(span, &mut leaves.judge),
+            None => is_whole = false,
+        }
+    }
+    if !is_whole {
+        tree.cut();
+    }
+    if is_whole && remembers && context.shared.contains(node.logical()) {
+        memo.keep(node.ptr(), &whole);
+    }
+    Ok(whole)
+}
+
+fn walk_leaf(
+    context: &Context<'_>,
+    hand: &mut Hand<'_>,
+    leaves: &mut Leaves<'_, '_>,
+    expect: &Expect,
+    high: Option<Key>,
+) -> io::Result<Option<Span>> {
+    let tree = leaves.tree;
+    let NodePtr { logical, .. } = expect.ptr;
+    let remembers = tree.has_files() && context.shared.contains(logical);
+    if remembers
+        && let Some(span) = hand.walk.memo.find(&expect.ptr)
+        && span.first_key() == expect.first_key
+        && high.is_none_or(|high| span.last_key().is_none_or(|last| last < high))
+    {
+        leaves.forget();
+        return Ok(Some(span));
+    }
+    let Some(node) = context.source.read(tree.id, expect) else { return Ok(None) };
+    if !check_node(context, tree, &node, high.as_ref()) {
+        return Ok(None);
+    }
+    let is_new = leave_node(context, hand, tree, &node, 0)?;
+    let span = leaves.leaf(hand, &node, is_new)?;
+    if remembers {
+        hand.walk.memo.keep(expect.ptr, &span);
+    }
+    Ok(Some(span))
+}
+
+/// Joins spans in the order of their units.
+fn join<'t>(
+    context: &Context<'_>,
+    trees: &'t [Tree],
+    results: &Receiver<Done>,
+    joined: &mut (dyn FnMut(&'t Tree, Span) + Send),
+) {
+    let mut early: BTreeMap<u64, Done> = BTreeMap::new();
+    let mut next = 0;
+    let mut current: Option<(usize, Leaves<'_, '_>, Span)> = None;
+    for done in results {
+        early.insert(done.sequence, done);
+        while let Some(Done { index, span, .. }) = early.remove(&next) {
+            next += 1;
+            match &mut current {
+                Some((at, leaves, whole)) if *at == index => whole.append(span, &mut leaves.judge),
+                _ => {
+                    if let Some((at, _, whole)) = current.take() {
+                        joined(&trees[at], whole);
+                    }
+                    current = Some((index, Leaves::new(context, &trees[index]), span));
+                }
+            }
+        }
+    }
+    if let Some((at, _, whole)) = current {
+        joined(&trees[at], whole);
+    }
+}

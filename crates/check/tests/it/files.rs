@@ -1,0 +1,214 @@
+//! Damage of inodes, names and files' extents.
+
+use buttress_format::{
+    Body, Compression, DirEntry, FileExtent, FileKind, Generation, Ino, InodeFlags, InodeItem,
+    InodeRefs, Key, Kind, Region, TreeId, name_hash,
+};
+
+use crate::patch::Patch;
+use crate::victim::{old_victim, victim};
+
+const FS: TreeId = TreeId::FS;
+
+/// The inode that a name of the top directory leads to.
+fn inode(patch: &Patch, name: &str) -> u64 {
+    let key = Key::new(256, Kind::DIR_ITEM, name_hash(name.as_bytes()));
+    let (_, bytes) = patch.find(FS, |other, _| *other == key).expect("a name");
+    DirEntry::parse_all(&bytes).expect("an entry")[0].location.objectid
+}
+
+fn of(ino: u64, kind: Kind) -> impl Fn(&Key, &[u8]) -> bool {
+    move |key, _| key.objectid == ino && key.kind == kind
+}
+
+fn edit_inode(patch: &Patch, ino: u64, change: impl FnOnce(&mut InodeItem)) {
+    patch.edit(FS, of(ino, Kind::INODE_ITEM), |bytes| {
+        let mut item = InodeItem::parse(bytes).expect("an inode");
+        change(&mut item);
+        *bytes = item.to_bytes();
+    });
+}
+
+fn entry_of(name: &'static str, kind: Kind) -> impl Fn(&Key, &[u8]) -> bool {
+    move |key, bytes| {
+        let entries = || DirEntry::parse_all(bytes).expect("entries");
+        key.objectid == 256 && key.kind == kind && entries()[0].name == name.as_bytes()
+    }
+}
+
+#[test]
+fn item_generation() {
+    let patch = Patch::new(victim());
+    edit_inode(&patch, inode(&patch, "big"), |item| item.transid = Generation(1 << 40));
+    patch.finds(&["item-generation"]);
+}
+
+#[test]
+fn inode_missing() {
+    let patch = Patch::new(victim());
+    patch.remove(FS, of(inode(&patch, "big"), Kind::INODE_ITEM));
+    patch.finds_among_others(&["inode-missing", "inode-ref-missing"]);
+}
+
+#[test]
+fn inode_mode() {
+    let patch = Patch::new(victim());
+    edit_inode(&patch, inode(&patch, "big"), |item| item.mode = 0o644);
+    patch.finds_among_others(&["inode-mode", "dir-entry-kind"]);
+}
+
+#[test]
+fn inode_links() {
+    let patch = Patch::new(victim());
+    edit_inode(&patch, inode(&patch, "small"), |item| item.nlink += 1);
+    patch.finds(&["inode-links"]);
+}
+
+#[test]
+fn dir_size() {
+    let patch = Patch::new(victim());
+    edit_inode(&patch, 256, |item| item.size += 2);
+    patch.finds(&["dir-size"]);
+}
+
+#[test]
+fn inode_bytes() {
+    let patch = Patch::new(victim());
+    edit_inode(&patch, inode(&patch, "big"), |item| item.nbytes += 4096);
+    patch.finds(&["inode-bytes"]);
+}
+
+#[test]
+fn orphan_missing() {
+    let patch = Patch::new(victim());
+    let ino = inode(&patch, "big");
+    patch.remove(FS, of(ino, Kind::INODE_REF));
+    edit_inode(&patch, ino, |item| item.nlink = 0);
+    patch.finds(&["orphan-missing", "inode-ref-missing"]);
+    // With an orphan item it is a file that was open when the power went.
+    patch.insert(FS, Key::new(buttress_format::ids::ORPHAN, Kind::ORPHAN_ITEM, ino), Vec::new());
+    patch.finds(&["inode-ref-missing"]);
+}
+
+#[test]
+fn inode_odd() {
+    let patch = Patch::new(victim());
+    edit_inode(&patch, inode(&patch, "link"), |item| item.flags |= InodeFlags::IMMUTABLE);
+    patch.finds(&["inode-odd"]);
+}
+
+#[test]
+fn dir_entry_missing() {
+    let patch = Patch::new(victim());
+    patch.remove(FS, entry_of("big", Kind::DIR_ITEM));
+    patch.remove(FS, entry_of("big", Kind::DIR_INDEX));
+    edit_inode(&patch, 256, |item| item.size -= 6);
+    patch.finds(&["dir-entry-missing"]);
+    assert!(patch.report().to_text().contains("\"big\""), "{}", patch.report().to_text());
+}
+
+/// A name in an ordinary reference, and one in an extended one.
+#[test]
+fn inode_ref_missing() {
+    let patch = Patch::new(victim());
+    let ino = inode(&patch, "small");
+    patch.edit(
+        FS,
+        |key, _| *key == Key::new(ino, Kind::INODE_REF, 256),
+        |bytes| {
+            let mut names = InodeRefs::parse(bytes).expect("names");
+            names.retain(|name| name.name != b"second");
+            *bytes = InodeRefs::encode(&names);
+        },
+    );
+    edit_inode(&patch, ino, |item| item.nlink -= 1);
+    patch.finds(&["inode-ref-missing"]);
+    assert!(patch.report().to_text().contains("\"second\""));
+
+    let patch = Patch::new(victim());
+    patch.remove(FS, of(ino, Kind::INODE_EXTREF));
+    edit_inode(&patch, ino, |item| item.nlink -= 1);
+    patch.finds(&["inode-ref-missing"]);
+}
+
+#[test]
+fn dir_entry_kind() {
+    let patch = Patch::new(victim());
+    for kind in [Kind::DIR_ITEM, Kind::DIR_INDEX] {
+        patch.edit(FS, entry_of("big", kind), |bytes| bytes[29] = FileKind::Fifo as u8);
+    }
+    patch.finds(&["dir-entry-kind"]);
+}
+
+#[test]
+fn dir_item_missing() {
+    let patch = Patch::new(victim());
+    patch.remove(FS, entry_of("big", Kind::DIR_ITEM));
+    patch.finds(&["dir-item-missing"]);
+}
+
+#[test]
+fn dir_index_missing() {
+    let patch = Patch::new(victim());
+    patch.remove(FS, entry_of("big", Kind::DIR_INDEX));
+    patch.finds(&["dir-index-missing", "dir-entry-missing", "dir-size"]);
+}
+
+#[test]
+fn name_hash_wrong() {
+    let patch = Patch::new(victim());
+    patch.edit_key(FS, entry_of("big", Kind::DIR_ITEM), |key| key.offset += 1);
+    patch.finds(&["name-hash"]);
+}
+
+fn hole(len: u64) -> Vec<u8> {
+    let region = Region { disk: buttress_format::Logical(0), disk_len: 0, offset: 0, len };
+    let extent = FileExtent {
+        generation: Generation(1),
+        ram_bytes: len,
+        compression: Compression::None,
+        body: Body::Regular(region),
+    };
+    extent.to_bytes()
+}
+
+#[test]
+fn file_overlap() {
+    let patch = Patch::new(victim());
+    let ino = inode(&patch, "big");
+    patch.insert(FS, Key::new(ino, Kind::EXTENT_DATA, 4096), hole(4096));
+    patch.finds(&["file-overlap"]);
+}
+
+#[test]
+fn file_hole() {
+    let patch = Patch::new(old_victim());
+    let ino = inode(&patch, "sparse");
+    patch.remove(FS, |key, _| *key == Key::new(ino, Kind::EXTENT_DATA, 0));
+    patch.finds(&["file-hole"]);
+}
+
+#[test]
+fn file_beyond_end() {
+    let patch = Patch::new(victim());
+    edit_inode(&patch, inode(&patch, "big"), |item| item.size = 1);
+    let report = patch.report();
+    assert!(report.has("file-beyond-end") && report.is_clean(), "{}", report.to_text());
+}
+
+#[test]
+fn file_extent_invalid() {
+    let patch = Patch::new(victim());
+    let ino = inode(&patch, "small");
+    patch.edit(FS, of(ino, Kind::EXTENT_DATA), |bytes| bytes.push(0));
+    patch.finds(&["file-extent-invalid"]);
+}
+
+#[test]
+fn csum_unexpected() {
+    let patch = Patch::new(victim());
+    let ino = inode(&patch, "big");
+    edit_inode(&patch, ino, |item| item.flags |= InodeFlags::NODATASUM);
+    patch.finds(&["csum-unexpected"]);
+    let _ = Ino(ino);
+}

@@ -1,0 +1,9 @@
+//! The judge against damage: each kind of damage gives its kind of issue.
+
+mod damage;
+mod devices;
+mod files;
+mod patch;
+mod repair;
+mod structure;
+mod victim;

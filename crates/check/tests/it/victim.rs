@@ -1,0 +1,135 @@
+//! The volume that is damaged: made once by the engine, shown to each test with changes of its own.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use buttress_block::{Device, Error, MemoryDevice};
+use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, XattrFlags};
+
+const BLOCK: u64 = 4096;
+
+/// A device whose writes stay in memory and never reach what is below.
+#[derive(Debug)]
+pub(crate) struct Overlay {
+    base: Arc<dyn Device>,
+    blocks: Mutex<HashMap<u64, Vec<u8>>>,
+}
+
+impl Overlay {
+    pub(crate) fn new(base: Arc<dyn Device>) -> Self {
+        Self { base, blocks: Mutex::default() }
+    }
+}
+
+impl Device for Overlay {
+    fn name(&self) -> String {
+        "victim".to_owned()
+    }
+
+    fn len(&self) -> u64 {
+        self.base.len()
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        self.base.read_at(offset, buf)?;
+        let blocks = self.blocks.lock().expect("no test panics with it");
+        let end = offset + buf.len() as u64;
+        for number in offset / BLOCK..end.div_ceil(BLOCK) {
+            if let Some(block) = blocks.get(&number) {
+                let start = (number * BLOCK).max(offset);
+                let stop = ((number + 1) * BLOCK).min(end);
+                buf[(start - offset) as usize..(stop - offset) as usize].copy_from_slice(
+                    &block[(start - number * BLOCK) as usize..(stop - number * BLOCK) as usize],
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        let end = offset + buf.len() as u64;
+        for number in offset / BLOCK..end.div_ceil(BLOCK) {
+            let mut block = vec![0; BLOCK as usize];
+            self.read_at(number * BLOCK, &mut block)?;
+            let start = (number * BLOCK).max(offset);
+            let stop = ((number + 1) * BLOCK).min(end);
+            block[(start - number * BLOCK) as usize..(stop - number * BLOCK) as usize]
+                .copy_from_slice(&buf[(start - offset) as usize..(stop - offset) as usize]);
+            self.blocks.lock().expect("no test panics with it").insert(number, block);
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn discard(&self, _: u64, _: u64) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// A volume with a little of everything.
+pub(crate) fn victim() -> Arc<Overlay> {
+    static BASE: OnceLock<Arc<dyn Device>> = OnceLock::new();
+    let base = BASE.get_or_init(|| make(&MakeOptions::default()));
+    Arc::new(Overlay::new(Arc::clone(base)))
+}
+
+/// The same, with items for holes and block groups among the extents.
+pub(crate) fn old_victim() -> Arc<Overlay> {
+    static BASE: OnceLock<Arc<dyn Device>> = OnceLock::new();
+    let base = BASE.get_or_init(|| {
+        let mut options = MakeOptions::default();
+        options.features.no_holes = false;
+        options.features.block_group_tree = false;
+        make(&options)
+    });
+    Arc::new(Overlay::new(Arc::clone(base)))
+}
+
+fn make(options: &MakeOptions) -> Arc<dyn Device> {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
+    Filesystem::make(&*device, options).expect("an empty volume");
+    let options = MountOptions::parse("rw").expect("options");
+    let fs = Filesystem::open(vec![Arc::clone(&device)], options).expect("a mount");
+    fill(&fs);
+    fs.close().expect("an unmount");
+    device
+}
+
+fn fill(fs: &Filesystem) {
+    let root = fs.root();
+    let noise = |seed: u64, len: usize| {
+        let mut bytes = vec![0; len];
+        buttress_base::Rng::new(seed).fill(&mut bytes);
+        bytes
+    };
+    let file = |name: &str| root.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+    let small = file("small");
+    small.write_at(0, b"hello").expect("a write");
+    small.set_xattr(b"user.colour", b"blue", XattrFlags::default()).expect("an attribute");
+    let big = file("big");
+    big.write_at(0, &noise(1, 300_000)).expect("a write");
+    let sparse = file("sparse");
+    sparse.write_at(1 << 20, &noise(2, 10_000)).expect("a write");
+    let ahead = file("ahead");
+    let mode = FallocateMode::Allocate { keep_size: false };
+    ahead.fallocate(0, 1 << 20, mode).expect("an allocation");
+    root.symlink(b"link", b"small", 0, 0).expect("a symbolic link");
+    root.link(&small, b"second").expect("a link");
+    let dir = root.mkdir(b"dir", 0o755, 0, 0).expect("a directory");
+    for number in 0..500 {
+        let name = format!("another name of the same small file, number {number:04}");
+        dir.link(&small, name.as_bytes()).expect("a link");
+    }
+    for number in 0..200 {
+        let name = format!("file {number}");
+        let inode = dir.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+        inode.write_at(0, &noise(number, number as usize * 40)).expect("a write");
+    }
+}

@@ -1,0 +1,185 @@
+//! `buttress check`: an independent look at a whole volume, and repair of what is safe to repair.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use buttress_block::Device;
+use buttress_check::{Issue, Options, Repairs, Report, Severity, Step, Totals};
+use buttress_volume::{Uuid, Volume};
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use crate::exit::{Context, Exit, Result};
+use crate::image::{self, Access, Devices};
+use crate::size::{self, human};
+use crate::ui::{Progress, Tone, Ui};
+
+/// Reads an unmounted volume by itself, changes nothing, and says what is wrong with it. Exit code 0:
+/// nothing is; 1: something is.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The volume; it must not be mounted.
+    #[arg(value_name = "IMG")]
+    image: PathBuf,
+    #[command(flatten)]
+    devices: Devices,
+    /// Read all data, every copy, and verify its checksums.
+    #[arg(long)]
+    check_data_csum: bool,
+    /// Change nothing (the default).
+    #[arg(long, conflicts_with = "repair")]
+    readonly: bool,
+    /// Mend what is safe to mend: copies of the superblock, a log that cannot be replayed, the sums of
+    /// block groups, free space (which the next mount then counts anew).
+    #[arg(long)]
+    repair: bool,
+    /// Memory for sorting; what does not fit goes to temporary files.
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
+    memory: u64,
+}
+
+/// What scripts read.
+#[derive(Serialize)]
+struct Document<'r> {
+    uuid: String,
+    clean: bool,
+    errors: u64,
+    issues: &'r [Issue],
+    /// Issues of a kind beyond those listed.
+    more: &'r std::collections::BTreeMap<&'static str, u64>,
+    totals: Totals,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repairs: Option<&'r Repairs>,
+}
+
+pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
+    let name = args.image.display().to_string();
+    let access = if args.repair { Access::Write } else { Access::Read };
+    let devices = image::open_devices(&args.image, &args.devices, access)?;
+    let superblock = Volume::read_superblock(&*devices[0]).context(|| &name)?;
+    let uuid = Uuid(superblock.fsid).to_string();
+    if !ui.json() {
+        ui.line(format!("Checking filesystem on {name}\nUUID: {uuid}"))?;
+    }
+    let options = Options {
+        check_data_csum: args.check_data_csum,
+        memory_bytes: args.memory,
+        ..Options::default()
+    };
+    let report = check(devices.clone(), &options, ui, &name)?;
+    if !args.repair || report.issues.is_empty() {
+        return answer(&report, None, uuid, ui);
+    }
+    print_issues(&report, ui)?;
+    let repairs = buttress_check::repair(&devices, &report).context(|| &name)?;
+    if !ui.json() {
+        for done in &repairs.done {
+            ui.line(format!("{} {done}", ui.tint(Tone::Good, "repaired:")))?;
+        }
+        for left in &repairs.left {
+            ui.line(format!("{} {left}", ui.tint(Tone::Bad, "not repaired:")))?;
+        }
+    }
+    let report = check(devices, &options, ui, &name)?;
+    answer(&report, Some(&repairs), uuid, ui)
+}
+
+fn check(devices: Vec<Arc<dyn Device>>, options: &Options, ui: &Ui, name: &str) -> Result<Report> {
+    let steps = Steps { ui, verifies: options.check_data_csum, bar: Mutex::new(None) };
+    buttress_check::check_devices(devices, options, &steps).context(|| name)
+}
+
+fn answer(report: &Report, repairs: Option<&Repairs>, uuid: String, ui: &Ui) -> Result<Exit> {
+    let errors = report.errors();
+    if ui.json() {
+        ui.document(&Document {
+            uuid,
+            clean: report.is_clean(),
+            errors,
+            issues: &report.issues,
+            more: &report.more,
+            totals: report.totals,
+            repairs,
+        })?;
+    } else {
+        print_issues(report, ui)?;
+        print_totals(report, ui)?;
+    }
+    Ok(if report.is_clean() { Exit::Success } else { Exit::Failure })
+}
+
+fn print_issues(report: &Report, ui: &Ui) -> Result<()> {
+    if ui.json() {
+        return Ok(());
+    }
+    for issue in &report.issues {
+        let tone = match issue.severity() {
+            Severity::Error => Tone::Bad,
+            Severity::Warning => Tone::Heading,
+            Severity::Note => Tone::Dim,
+        };
+        let word = ui.tint(tone, &format!("{}:", issue.severity().name()));
+        ui.line(format!("{word} {issue} [{}]", issue.code()))?;
+    }
+    for (code, count) in &report.more {
+        ui.line(format!("... and {count} more of {code}"))?;
+    }
+    Ok(())
+}
+
+fn print_totals(report: &Report, ui: &Ui) -> Result<()> {
+    let totals = &report.totals;
+    let verdict = match report.errors() {
+        0 => ui.tint(Tone::Good, "no error found"),
+        1 => ui.tint(Tone::Bad, "1 error found"),
+        errors => ui.tint(Tone::Bad, &format!("{errors} errors found")),
+    };
+    ui.line(format!("found {} bytes used, {verdict}", totals.bytes_used))?;
+    for (what, bytes) in [
+        ("csum", totals.csum_bytes),
+        ("tree", totals.tree_bytes),
+        ("fs tree", totals.fs_tree_bytes),
+        ("extent tree", totals.extent_tree_bytes),
+        ("file data", totals.data_bytes),
+        ("verified", totals.verified_bytes),
+    ] {
+        ui.line(format!("total {what} bytes: {bytes} ({})", human(bytes)))?;
+    }
+    ui.line(format!("total inodes: {}", totals.inodes))
+}
+
+/// Steps as lines, and a bar below them.
+struct Steps<'u> {
+    ui: &'u Ui,
+    verifies: bool,
+    bar: Mutex<Option<Progress>>,
+}
+
+impl buttress_check::Progress for Steps<'_> {
+    fn step(&self, step: Step, total_bytes: u64) {
+        let mut bar = self.bar.lock();
+        // Gone before the line is printed, so that they do not mix.
+        *bar = None;
+        if !self.ui.json() {
+            let how = match (step, self.verifies) {
+                (Step::Csums, true) => " against data",
+                (Step::Csums, false) => " (without verifying data)",
+                _ => "",
+            };
+            let (number, count) = (step.number(), Step::ALL.len());
+            // Nobody to tell when standard output is closed; the answer will fail to print, too.
+            let _ = self.ui.line(format!("[{number}/{count}] checking {}{how}", step.title()));
+        }
+        if total_bytes > 0 {
+            let new = self.ui.bytes_bar(step.title(), total_bytes);
+            new.tick();
+            *bar = Some(new);
+        }
+    }
+
+    fn advance(&self, bytes: u64) {
+        if let Some(bar) = &*self.bar.lock() {
+            bar.add(bytes);
+        }
+    }
+}
