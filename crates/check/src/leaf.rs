@@ -116,8 +116,10 @@ impl<'l, 'c> Leaves<'l, 'c> {
         if !self.tree.has_files() {
             return Ok(());
         }
+        // Without its inode, which is reported, nothing can be asked of an extent.
+        let Some(flags) = self.flags_of(ino) else { return Ok(()) };
         let prealloc = matches!(extent.body, Body::Prealloc(_));
-        let wanted = !prealloc && self.flags_of(ino) & InodeFlags::NODATASUM == 0;
+        let wanted = !prealloc && flags & InodeFlags::NODATASUM == 0;
         let range = if extent.compression == Compression::None {
             Extent::new(region.disk.end(region.offset), region.len)
         } else {
@@ -127,20 +129,18 @@ impl<'l, 'c> Leaves<'l, 'c> {
     }
 
     /// Flags of an inode whose item may lie in a leaf before this one.
-    fn flags_of(&mut self, ino: Ino) -> u64 {
+    fn flags_of(&mut self, ino: Ino) -> Option<u64> {
         if let Some((known, flags)) = self.flags
             && known == ino.0
         {
-            return flags;
+            return Some(flags);
         }
         let key = Key::new(ino.0, Kind::INODE_ITEM, 0);
         let found = Cursor::find(&self.context.source, self.tree.id, self.tree.root, &key);
         let item =
             found.ok().flatten().and_then(|(node, slot)| InodeItem::parse(node.item(slot)).ok());
-        // Without its inode, which is reported, nothing can be asked of an extent.
-        let flags = item.map_or(InodeFlags::NODATASUM, |item| item.flags);
-        self.flags = Some((ino.0, flags));
-        flags
+        self.flags = item.map(|item| (ino.0, item.flags));
+        item.map(|item| item.flags)
     }
 
     /// Adds an item to what is known of its inode.

@@ -33,14 +33,16 @@ const LOOKUP: u64 = 1;
 const NAMELESS: u64 = 2;
 
 const SIDE: usize = 5;
+/// In place of a kind: the inode is not there.
+const MISSING: u64 = u64::MAX;
 
 /// Finds out which names, and reports them.
 pub(crate) fn explain(context: &Context<'_>, tree: &Tree, sums: &Sums) -> io::Result<()> {
     let names = Sorter::<WORDS>::new(context.sort_bytes(), 1);
     let mut writer = names.writer();
     let mut outcome = Ok(());
-    // The kind of the inode whose items are being shown.
-    let mut current = (0, FileKind::Unknown);
+    // The kind of the inode whose items are being shown, if it is there.
+    let mut current = (0, None);
     let wants_links = sums.entries != sums.references;
     let wants_lookups = sums.odd_dirs > 0;
     let wants_nameless = sums.nameless != sums.orphans;
@@ -68,7 +70,8 @@ pub(crate) fn explain(context: &Context<'_>, tree: &Tree, sums: &Sums) -> io::Re
     while let Some(record) = sorted.next()? {
         match waiting.take() {
             Some(first) if first[..SIDE] == record[..SIDE] && first[SIDE] != record[SIDE] => {
-                if first[SIDE + 1] != record[SIDE + 1] && record[0] == LINK {
+                let is_known = record[SIDE + 1] != MISSING && first[SIDE + 1] != MISSING;
+                if first[SIDE + 1] != record[SIDE + 1] && record[0] == LINK && is_known {
                     let (dir, ino) = (Ino(record[1]), Ino(record[3]));
                     let name = entry_name(context, tree, &record).unwrap_or_default();
                     let tree = tree.id;
@@ -89,19 +92,24 @@ pub(crate) fn explain(context: &Context<'_>, tree: &Tree, sums: &Sums) -> io::Re
 }
 
 /// What one item says, as records. Side 0 is what must be matched by side 1.
-fn records_of(key: &Key, bytes: &[u8], current: &mut (u64, FileKind)) -> Vec<Record<WORDS>> {
+fn records_of(
+    key: &Key,
+    bytes: &[u8],
+    current: &mut (u64, Option<FileKind>),
+) -> Vec<Record<WORDS>> {
     let ino = key.objectid;
     if current.0 != ino {
-        *current = (ino, FileKind::Unknown);
+        *current = (ino, None);
     }
-    let link = |dir: u64, index: u64, name: &[u8], kind: FileKind| {
-        [LINK, dir, index, ino, xxh3_64(name), 1, kind as u64]
+    let link = |dir: u64, index: u64, name: &[u8], kind: Option<FileKind>| {
+        let kind = kind.map_or(MISSING, |kind| kind as u64);
+        [LINK, dir, index, ino, xxh3_64(name), 1, kind]
     };
     let entries = || DirEntry::parse_all(bytes).unwrap_or_default();
     match key.kind {
         Kind::INODE_ITEM => {
             let Ok(item) = InodeItem::parse(bytes) else { return Vec::new() };
-            current.1 = FileKind::from_mode(item.mode);
+            current.1 = Some(FileKind::from_mode(item.mode));
             let is_nameless =
                 item.nlink == 0 && (Ino::FIRST_FREE..=Ino::LAST_FREE).contains(&Ino(ino));
             if is_nameless { vec![[NAMELESS, ino, 0, 0, 0, 0, 0]] } else { Vec::new() }
