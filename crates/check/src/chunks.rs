@@ -126,7 +126,7 @@ fn check_devices(context: &Context<'_>, items: &BTreeMap<DeviceId, DeviceItem>) 
         differs("uuid", uuid(item.uuid), uuid(own.uuid));
         differs("fsid", uuid(item.fsid), uuid(own.fsid));
     }
-    for part in context.volume.devices() {
+    for part in context.volume.devices().iter() {
         if !items.contains_key(&part.id) {
             context.add(Issue::DeviceUnknown { device: part.id });
         }
