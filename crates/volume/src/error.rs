@@ -113,7 +113,7 @@ pub enum Error {
     },
     /// The filesystem has more devices than were given.
     #[error(
-        "filesystem {fsid} has {expected} devices, {} given; missing: {} (the option degraded goes \
+        "filesystem {fsid} has {expected} devices; given: {}; missing: {} (the option degraded goes \
          on without)",
         Numbers(found),
         Numbers(missing)

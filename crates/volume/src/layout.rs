@@ -94,6 +94,27 @@ impl Layout {
         }
     }
 
+    /// How many ways there are to come by each byte: its copies, then what parity allows: with the
+    /// bytes alone taken for lost, and where two may be lost with each other stripe as the second.
+    pub(crate) fn readings(&self) -> u32 {
+        match self.shape {
+            Shape::Parity { stripes, .. } if self.parity() == 2 => 1 + stripes as u32,
+            Shape::Parity { .. } => 2,
+            _ => self.copies() as u32,
+        }
+    }
+
+    /// For a piece of a chunk with parity: which data unit of its row it is, and the stripes of the
+    /// row, data first, then parity.
+    pub(crate) fn row(&self, piece: &Piece) -> Option<(usize, Vec<usize>)> {
+        let Shape::Parity { stripes, unit, .. } = self.shape else { return None };
+        let turn = (piece.offset / unit % stripes) as usize;
+        let count = stripes as usize;
+        let members: Vec<usize> = (0..count).map(|index| (index + turn) % count).collect();
+        let wanted = members.iter().position(|stripe| *stripe == piece.first_stripe)?;
+        Some((wanted, members))
+    }
+
     /// Says whether a write here must keep parity right, too.
     pub(crate) fn has_parity(&self) -> bool {
         matches!(self.shape, Shape::Parity { .. })

@@ -12,6 +12,7 @@ pub mod device;
 pub mod error;
 mod layout;
 mod open;
+mod parity;
 pub mod place;
 mod read;
 mod scrub;

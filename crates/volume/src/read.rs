@@ -23,6 +23,7 @@ use crate::chunk_map::Entry;
 use crate::device::{Fault, VolumeDevice};
 use crate::error::{Error, Uuid};
 use crate::layout::Piece;
+use crate::parity::Row;
 use crate::volume::Volume;
 
 /// One copy of a piece, on its device.
@@ -61,6 +62,12 @@ impl Volume {
             let entry = map.find(at)?;
             let piece = entry.piece(at, rest.len() as u64);
             let (part, after) = rest.split_at_mut(piece.len as usize);
+            if mirror > 0 && entry.layout.has_parity() {
+                self.rebuild(entry, &piece, at, mirror, part)?;
+                rest = after;
+                at = at.end(piece.len);
+                continue;
+            }
             let place = self.place(entry, &piece, at, mirror)?;
             self.counters.read(piece.len);
             place.device.device.read_at(place.offset, part).map_err(|source| {
@@ -72,6 +79,62 @@ impl Volume {
             at = at.end(piece.len);
         }
         Ok(())
+    }
+
+    /// Computes bytes from the rest of their row. `mirror` is 1 for the bytes alone taken for lost, and
+    /// 2 and on for another stripe as well.
+    fn rebuild(
+        &self,
+        entry: &Entry,
+        piece: &Piece,
+        at: Logical,
+        mirror: u32,
+        into: &mut [u8],
+    ) -> Result<(), Error> {
+        let mirrors = entry.layout.readings();
+        let none = Error::NoSuchMirror { logical: at, mirror, mirrors };
+        let row = entry.layout.row(piece).filter(|_| mirror < mirrors);
+        let Some((wanted, members)) = row else { return Err(none) };
+        // Of the others, which one is not to be trusted either.
+        let suspect = (mirror as usize).checked_sub(2);
+        let suspect = suspect.map(|index| if index < wanted { index } else { index + 1 });
+        let mut units = Vec::with_capacity(members.len());
+        let mut missing = None;
+        for (index, stripe) in members.into_iter().enumerate() {
+            if index == wanted || Some(index) == suspect {
+                units.push(None);
+                continue;
+            }
+            let Some(device) = entry.device(stripe) else {
+                missing = entry.chunk.stripes.get(stripe).map(|stripe| stripe.device);
+                units.push(None);
+                continue;
+            };
+            let mut unit = vec![0; into.len()];
+            let offset = entry.chunk.stripes.get(stripe).map_or(0, |stripe| stripe.offset);
+            self.counters.read(unit.len() as u64);
+            match device.device.read_at(offset + piece.offset, &mut unit) {
+                Ok(()) => units.push(Some(unit)),
+                Err(_) => {
+                    self.counters.io_failure();
+                    device.count(Fault::Read);
+                    missing = Some(device.id);
+                    units.push(None);
+                }
+            }
+        }
+        let parity = entry.layout.parity();
+        match (Row { units, parity }).rebuild(wanted) {
+            Some(found) => {
+                into.copy_from_slice(&found);
+                Ok(())
+            }
+            None => Err(missing.map_or(none, |device| Error::MissingStripe {
+                logical: at,
+                device,
+                fsid: Uuid(self.fsid()),
+            })),
+        }
     }
 
     /// Reads a copy that passes a check, trying one after the other.
@@ -236,7 +299,7 @@ impl Volume {
         let entry = map.find(at)?;
         let copies = entry.layout.copies();
         if copies == 1 {
-            return Ok(vec![0]);
+            return Ok((0..entry.layout.readings()).collect());
         }
         let piece = entry.piece(at, 1);
         let device_of = |mirror: usize| entry.device(piece.first_stripe + mirror);
@@ -282,7 +345,7 @@ impl Volume {
     /// The device of a copy, if it is here.
     pub(crate) fn here(&self, at: Logical, mirror: u32) -> Option<Arc<VolumeDevice>> {
         let map = self.map.load();
-        let entry = map.find(at).ok()?;
+        let entry = map.find(at).ok().filter(|entry| mirror < entry.layout.copies() as u32)?;
         entry.device(entry.piece(at, 1).first_stripe + mirror as usize).cloned()
     }
 

@@ -59,7 +59,8 @@ impl Volume {
     ) -> Result<Compared, Error> {
         let len = usize::try_from(range.len).unwrap_or(usize::MAX);
         assert!(unit > 0 && len.is_multiple_of(unit), "{len} by {unit}");
-        let mirrors = self.readings(range.start)?;
+        let mirrors = self.mirrors(range.start);
+        let readings = self.readings(range.start)?;
         let mut found = Compared::default();
         let mut buf = vec![0; len];
         let mut copies: Vec<Vec<Copy>> = Vec::with_capacity(mirrors as usize);
@@ -77,7 +78,9 @@ impl Volume {
             let within = index * unit;
             let at = range.start.end(within as u64);
             let part = &mut buf[..unit];
-            let good = (0..mirrors).filter(|mirror| of(*mirror) == Copy::Good).find(|mirror| {
+            // Behind the copies come those that parity makes.
+            let trusted = |mirror: &u32| *mirror >= mirrors || of(*mirror) == Copy::Good;
+            let good = (0..readings).filter(trusted).find(|mirror| {
                 self.read_mirror(at, part, *mirror).is_ok() && verify(within, part).is_ok()
             });
             match good {
@@ -164,9 +167,9 @@ impl Volume {
         Ok(rewritten)
     }
 
-    /// How many ways there are to read an address: its copies.
+    /// How many ways there are to come by the bytes at an address.
     pub(crate) fn readings(&self, at: Logical) -> Result<u32, Error> {
         let map = self.map.load();
-        Ok(map.find(at)?.layout.copies() as u32)
+        Ok(map.find(at)?.layout.readings())
     }
 }

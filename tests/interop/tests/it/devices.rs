@@ -1,0 +1,224 @@
+//! Devices that are missing, that come back, that lie: nothing is lost, and a scrub heals all of it.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use buttress_block::{Device, FileDevice};
+use buttress_format::{Logical, Profile};
+use buttress_fs::make::make_on;
+use buttress_fs::{Filesystem, MakeOptions, ScrubOptions, ScrubProgress};
+use buttress_interop::linux::{Images, has_linux_btrfs};
+use buttress_interop::manifest::{Depth, Manifest};
+use buttress_interop::sample::{Folder, Library, Scale, change, fill, noise};
+
+use crate::open::{close, manifest, open, open_with, try_open};
+
+const LEN: u64 = 400 << 20;
+
+fn made(profile: Profile, devices: usize) -> Images {
+    let images = Images::new(devices, LEN);
+    let parts: Vec<_> = images
+        .paths()
+        .iter()
+        .map(|path| FileDevice::create(path, LEN).expect("the image opens"))
+        .collect();
+    let parts: Vec<_> = parts.iter().map(|device| device as &dyn Device).collect();
+    let options =
+        MakeOptions { metadata: Some(profile), data: Some(profile), ..MakeOptions::default() };
+    make_on(&parts, &options).expect("a new volume");
+    images
+}
+
+#[track_caller]
+fn scrubbed(filesystem: &Filesystem, read_only: bool) -> ScrubProgress {
+    let options = ScrubOptions { read_only, from: Logical(0) };
+    let (progress, complete) = filesystem.scrub(options, &mut |_| true).expect("a scrub");
+    assert!(complete);
+    assert_eq!(progress.uncorrectable_errors, 0, "{progress:?}");
+    assert_eq!(progress.done, progress.total, "{progress:?}");
+    progress
+}
+
+fn without(paths: &[PathBuf], lost: usize) -> Vec<PathBuf> {
+    let mut left = paths.to_vec();
+    left.remove(lost);
+    left
+}
+
+/// Each device in turn is unplugged, written without, plugged in again and healed; then each of the
+/// others can be unplugged.
+fn every_device_in_turn(profile: Profile, devices: usize) {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = made(profile, devices);
+    let scale = Scale::default();
+    let filesystem = open(images.paths(), true);
+    fill(&Library::new(&filesystem), &scale);
+    close(filesystem);
+    for lost in 0..devices {
+        let left = without(images.paths(), lost);
+        let error = try_open(&left, true).expect_err("a device is missing").to_string();
+        assert!(error.contains(&format!("missing: {}", lost + 1)), "{error}");
+
+        let filesystem = open_with(&left, "rw,noatime,degraded");
+        assert_eq!(filesystem.read_only_reason(), None);
+        change(&Library::new(&filesystem), &scale, lost as u64 + 1);
+        filesystem.sync().expect("a sync");
+        let written = Manifest::of_library(&filesystem);
+        close(filesystem);
+
+        // What the old device holds is not taken for what it should hold.
+        let before = manifest(images.paths());
+        written.assert_same("without a device", &before, "with it again", Depth::Volume);
+        let filesystem = open(images.paths(), true);
+        let found = scrubbed(&filesystem, false);
+        assert!(found.has_errors() && found.corrected_errors > 0, "{found:?}");
+        assert!(!scrubbed(&filesystem, true).has_errors());
+        close(filesystem);
+        images.check();
+
+        let mount = images.mount("");
+        let linux = Manifest::of_folder(mount.path());
+        written.assert_same("without a device", &linux, "Linux", Depth::Volume);
+        let scrub = mount.btrfs("scrub start -B -R");
+        for line in scrub.lines().filter(|line| line.contains("errors:")) {
+            assert!(line.trim_end().ends_with(" 0"), "scrub: {scrub}");
+        }
+        mount.unmount();
+    }
+}
+
+/// Two mirrors.
+#[test]
+fn raid1_without_a_device() {
+    every_device_in_turn(Profile::Raid1, 2);
+}
+
+/// Two of three devices hold each byte: new chunks find two others.
+#[test]
+fn raid1_of_three_without_a_device() {
+    every_device_in_turn(Profile::Raid1, 3);
+}
+
+/// Striped mirrors.
+#[test]
+fn raid10_without_a_device() {
+    every_device_in_turn(Profile::Raid10, 4);
+}
+
+/// A mirror full of noise is rewritten from the other one, superblocks included; Linux agrees.
+#[test]
+fn a_scrub_heals_a_mirror() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = made(Profile::Raid1, 2);
+    let filesystem = open(images.paths(), true);
+    fill(&Library::new(&filesystem), &Scale::default());
+    filesystem.sync().expect("a sync");
+    let written = Manifest::of_library(&filesystem);
+    close(filesystem);
+    let file = OpenOptions::new().write(true).open(&images.paths()[1]).expect("an image");
+    for at in (2 << 20..LEN).step_by(1 << 20) {
+        // But for the first superblock, which says whose device it is.
+        file.write_all_at(&noise(at, 64 << 10), at).expect("damage");
+    }
+    drop(file);
+    let filesystem = open(images.paths(), true);
+    let only_looked = scrubbed(&filesystem, true);
+    assert_eq!((only_looked.corrected_errors, only_looked.super_errors), (0, 1));
+    let found = scrubbed(&filesystem, false);
+    assert!(found.csum_errors > 0 && found.corrected_errors >= found.csum_errors, "{found:?}");
+    assert!(!scrubbed(&filesystem, true).has_errors());
+    let counted = filesystem.devices()[1].stats.counts[3];
+    assert!(counted > 0, "failures are counted");
+    close(filesystem);
+    images.check();
+    let mount = images.mount("");
+    let stats = mount.btrfs("device stats");
+    assert!(stats.contains(&format!("corruption_errs  {counted}")), "{counted}: {stats}");
+    let linux = Manifest::of_folder(mount.path());
+    written.assert_same("before the damage", &linux, "Linux", Depth::Volume);
+    mount.unmount();
+}
+
+/// Scrubbing and writing at the same time: neither sees an error, and nothing is lost.
+#[test]
+fn a_scrub_beside_writers() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = made(Profile::Raid1, 2);
+    let filesystem = open(images.paths(), true);
+    fill(&Library::new(&filesystem), &Scale::default());
+    filesystem.sync().expect("a sync");
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for round in 1..=4 {
+                change(&Library::new(&filesystem), &Scale::default(), round);
+                filesystem.sync().expect("a sync");
+            }
+        });
+        while !writer.is_finished() {
+            assert!(!scrub_once(&filesystem).has_errors());
+        }
+    });
+    let written = Manifest::of_library(&filesystem);
+    close(filesystem);
+    images.check();
+    let after = manifest(images.paths());
+    written.assert_same("before closing", &after, "after opening again", Depth::Volume);
+}
+
+/// Volumes of Linux with parity are read with everything that parity allows to be lost.
+fn parity_is_used(profile: &str, devices: usize, may_lose: usize) {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = Images::new(devices, LEN);
+    images.mkfs(&["-m", profile, "-d", profile]);
+    let mount = images.mount("");
+    fill(&Folder::new(mount.path()), &Scale::default());
+    mount.unmount();
+    let mount = images.mount("ro");
+    let linux = Manifest::of_folder(mount.path());
+    mount.unmount();
+    let whole = manifest(images.paths());
+    linux.assert_same("Linux", &whole, "all devices", Depth::Volume);
+    for first in 0..devices {
+        let mut left = without(images.paths(), first);
+        if may_lose > 1 {
+            left.remove(first % left.len());
+        }
+        let filesystem = open_with(&left, "ro,degraded");
+        let found = Manifest::of_library(&filesystem);
+        linux.assert_same("Linux", &found, "degraded", Depth::Volume);
+        close(filesystem);
+    }
+    // All devices, one of them full of noise.
+    let file = OpenOptions::new().write(true).open(&images.paths()[1]).expect("an image");
+    for at in (2 << 20..LEN - (1 << 20)).step_by(128 << 10) {
+        file.write_all_at(&noise(at, 64 << 10), at).expect("damage");
+    }
+    drop(file);
+    let found = manifest(images.paths());
+    linux.assert_same("Linux", &found, "one device damaged", Depth::Volume);
+}
+
+/// One unit of each row is parity.
+#[test]
+fn raid5_with_losses() {
+    parity_is_used("raid5", 3, 1);
+}
+
+/// Two units of each row are parity.
+#[test]
+fn raid6_with_losses() {
+    parity_is_used("raid6", 4, 2);
+}
+
+fn scrub_once(filesystem: &Filesystem) -> ScrubProgress {
+    filesystem.scrub(ScrubOptions::default(), &mut |_| true).expect("a scrub").0
+}
