@@ -201,10 +201,10 @@ fn work(door: &dyn Door, model: &mut Model, packs: bool, rng: &mut Rng) {
     // Every file is there before it is looked for.
     for number in 0..FILES {
         let name = format!("f{number}");
-        if !model.contains_key(&name) {
+        model.entry(name.clone()).or_insert_with(|| {
             door.write(&name, 0, b"first");
-            model.insert(name, b"first".to_vec());
-        }
+            b"first".to_vec()
+        });
     }
     for _ in 0..STEPS {
         step(door, model, packs, rng);
