@@ -21,6 +21,7 @@ mod promise;
 
 mod allocate_range;
 mod clone;
+mod defragment;
 mod in_place;
 mod land;
 mod punch;
@@ -35,6 +36,7 @@ mod writeback;
 
 pub use clone::CloneRange;
 pub use codec::Codec;
+pub use defragment::Defragment;
 pub use error::{Error, Result};
 pub use file::File;
 pub use files::{Files, FilesOptions};

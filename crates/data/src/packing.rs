@@ -39,6 +39,13 @@ pub(crate) struct Choice {
     kept: bool,
 }
 
+impl Choice {
+    /// This way, whatever it looks like.
+    pub(crate) fn forced(codec: Codec) -> Self {
+        Self { codec, forced: true, kept: false }
+    }
+}
+
 /// A part of a file, compressed; padded to whole sectors unless it is to be inline.
 #[derive(Debug)]
 pub(crate) struct Packed {
@@ -68,10 +75,14 @@ struct Part<'j> {
 }
 
 impl Files {
+    /// Whether a file with such flags can have compressed extents at all.
+    pub(crate) fn may_pack(flags: u64) -> bool {
+        flags & (InodeFlags::NODATACOW | InodeFlags::NODATASUM) == 0
+    }
+
     /// How a file with such flags and property is compressed, if at all.
     pub(crate) fn choice(&self, flags: u64, property: Option<Codec>) -> Option<Choice> {
-        const NEVER: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::PREALLOC;
-        if flags & NEVER != 0 {
+        if !Self::may_pack(flags) || flags & InodeFlags::PREALLOC != 0 {
             return None;
         }
         let forced = self.options.compress_force && self.options.compress.is_some();
@@ -127,7 +138,7 @@ impl Files {
                     part(0..job.size, true);
                     continue;
                 }
-                for range in cut(run) {
+                for range in cut(run.offset..run.end()) {
                     if range.end - range.start > self.sector {
                         part(range, false);
                     }
@@ -135,6 +146,25 @@ impl Files {
             }
         }
         parts
+    }
+
+    /// Compresses what of some content shrinks.
+    pub(crate) fn pack_slice(&self, offset: u64, data: &[u8], choice: Choice) -> Vec<Packed> {
+        let slice = |range: &Range<u64>| {
+            &data[(range.start - offset) as usize..(range.end - offset) as usize]
+        };
+        let parts: Vec<_> = cut(offset..offset + data.len() as u64)
+            .filter(|range| range.end - range.start > self.sector)
+            .map(|range| {
+                let slices = vec![slice(&range)];
+                Part { job: 0, run: 0, range, slices, choice, inline: false }
+            })
+            .collect();
+        let packed = |outcome| match outcome {
+            Outcome::Packed(packed) => Some(packed),
+            Outcome::LeftAlone | Outcome::Incompressible => None,
+        };
+        self.pack_parts(&parts).into_iter().filter_map(packed).collect()
     }
 
     fn pack_parts(&self, parts: &[Part<'_>]) -> Vec<Outcome> {
@@ -198,7 +228,8 @@ impl Files {
         goal: &mut Option<Logical>,
     ) -> Result<Vec<Placed>> {
         let mut placed = Vec::with_capacity(packed.len() + 1);
-        let done = self.place_parts(run, packed, promised, goal, &mut placed);
+        let range = run.offset..run.end();
+        let done = self.place_parts(range, packed, promised, goal, &mut placed);
         done.inspect_err(|_| self.unallocate(&placed))?;
         for part in &mut placed {
             if part.packed.is_none() {
@@ -208,15 +239,17 @@ impl Files {
         Ok(placed)
     }
 
-    fn place_parts(
+    /// As [`Files::place_packed`], without checksums of what lies between; what is placed is given back by
+    /// the caller when this fails.
+    pub(crate) fn place_parts(
         &self,
-        run: &Run,
+        whole: Range<u64>,
         packed: Vec<Packed>,
         promised: &mut DataReservation,
         goal: &mut Option<Logical>,
         placed: &mut Vec<Placed>,
     ) -> Result<()> {
-        let mut at = run.offset;
+        let mut at = whole.start;
         for mut packed in packed {
             let range = packed.range.clone();
             self.allocate(at..range.start, promised, goal, placed)?;
@@ -233,13 +266,13 @@ impl Files {
             let target = Target::Fresh(extent);
             placed.push(Placed { range, target, sums, packed: Some(packed) });
         }
-        self.allocate(at..run.end(), promised, goal, placed)
+        self.allocate(at..whole.end, promised, goal, placed)
     }
 }
 
 /// The ranges of a run that become an extent each.
-fn cut(run: &Run) -> impl Iterator<Item = Range<u64>> {
-    let (start, end) = (run.offset, run.end());
+fn cut(run: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let (start, end) = (run.start, run.end);
     (start..end)
         .step_by(PACKED_BYTES_MAX as usize)
         .map(move |at| at..end.min(at + PACKED_BYTES_MAX))

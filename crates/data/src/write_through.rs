@@ -5,12 +5,15 @@
 //! - **H1** Until the new extents are visible, readers see what they saw before; in that step the dirty
 //!   sectors that they replace are forgotten.
 
+use std::ops::Range;
+
 use buttress_format::{InodeFlags, InodeItem};
 
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::files::Files;
 use crate::land::grow;
+use crate::packing::Choice;
 use crate::write::SIZE_MAX;
 use crate::writeback::Placed;
 
@@ -76,27 +79,54 @@ impl Files {
         }
         let allocated =
             allocated.and_then(|()| self.allocate(at..end, &mut promised, &mut goal, &mut placed));
-        let written = allocated.and_then(|()| {
-            let slice = |part: &Placed| {
-                &data[(part.range.start - offset) as usize..(part.range.end - offset) as usize]
-            };
-            let batch: Vec<_> =
-                placed.iter().map(|part| (part.disk().start, slice(part))).collect();
-            self.volume.write_batch(&batch)?;
-            if flags & InodeFlags::NODATASUM == 0 {
-                for part in &mut placed {
-                    let from = (part.range.start - offset) as usize;
-                    let to = (part.range.end - offset) as usize;
-                    part.sums = self.sums(&[&data[from..to]]);
-                }
-            }
-            Ok(())
-        });
-        if let Err(error) = written {
-            self.unallocate(&placed);
-            return Err(error);
-        }
+        let done = allocated.and_then(|()| self.fill(offset, data, flags, &mut placed));
+        done.inspect_err(|_| self.unallocate(&placed))?;
         file.dirty.lock().goal = goal;
         Ok(placed)
+    }
+
+    /// Writes a range to new places, compressed if so chosen; what the file shows is what it was.
+    pub(crate) fn write_fresh(
+        &self,
+        file: &File,
+        offset: u64,
+        data: &[u8],
+        choice: Option<Choice>,
+    ) -> Result<Vec<Placed>> {
+        let range = offset..offset + data.len() as u64;
+        let flags = file.with_item(|item| item.flags);
+        let packed = choice.map_or_else(Vec::new, |choice| self.pack_slice(offset, data, choice));
+        let mut promised = self.engine.reserve_data(data.len() as u64)?;
+        let mut goal = file.dirty.lock().goal;
+        let mut placed = Vec::with_capacity(packed.len() + 1);
+        self.place_parts(range, packed, &mut promised, &mut goal, &mut placed)
+            .and_then(|()| self.fill(offset, data, flags, &mut placed))
+            .inspect_err(|_| self.unallocate(&placed))?;
+        file.dirty.lock().goal = goal;
+        Ok(placed)
+    }
+
+    /// Writes what lies at `offset` of a file to its places, and works out its checksums.
+    fn fill(&self, offset: u64, data: &[u8], flags: u64, placed: &mut [Placed]) -> Result<()> {
+        let slice = |range: &Range<u64>| {
+            &data[(range.start - offset) as usize..(range.end - offset) as usize]
+        };
+        let batch: Vec<(_, &[u8])> = placed
+            .iter()
+            .map(|part| {
+                let bytes = match &part.packed {
+                    Some(packed) => packed.bytes.as_slice(),
+                    None => slice(&part.range),
+                };
+                (part.disk().start, bytes)
+            })
+            .collect();
+        self.volume.write_batch(&batch)?;
+        if flags & InodeFlags::NODATASUM == 0 {
+            for part in placed.iter_mut().filter(|part| part.packed.is_none()) {
+                part.sums = self.sums(&[slice(&part.range)]);
+            }
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,148 @@
+//! Writing a file's extents anew, in fewer pieces, or compressed another way.
+//!
+//! # Invariants
+//!
+//! - **D1** The old extents stay until the new ones are written: a failure in between loses nothing.
+//! - **D2** What is rewritten is the file's own from then on: extents that it shared are not changed, and no
+//!   longer shared.
+//! - **D3** Holes and space set aside stay what they are.
+
+use std::ops::Range;
+
+use buttress_format::Compression;
+
+use crate::codec::Codec;
+use crate::error::Result;
+use crate::extent_map::Mapping;
+use crate::file::File;
+use crate::files::Files;
+use crate::pack::PACKED_BYTES_MAX;
+use crate::packing::Choice;
+
+/// Most that is read, and written, in one go.
+const STEP_BYTES: u64 = 16 << 20;
+
+/// How to write a file anew.
+#[derive(Clone, Copy, Debug)]
+pub struct Defragment {
+    /// Extents at least this long are left alone.
+    pub extent_bytes: u64,
+    /// Compress everything this way; otherwise as the file and the mount say.
+    pub codec: Option<Codec>,
+}
+
+impl Default for Defragment {
+    fn default() -> Self {
+        Self { extent_bytes: 32 << 20, codec: None }
+    }
+}
+
+impl Files {
+    /// Writes those extents of a range anew that are small and have a neighbour to become one with, or,
+    /// with a compression, all of them that are not compressed that way. Answers how many bytes those were.
+    ///
+    /// The caller lets nobody else change the file's length or content meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// No space, or what reading and writing met; the content is what it was.
+    pub fn defragment(&self, file: &File, range: Range<u64>, how: &Defragment) -> Result<u64> {
+        let end = self.ceil(range.end.min(file.size()));
+        let mut at = self.floor(range.start);
+        self.writeback(file, at..end.max(at))?;
+        let _claim = file.claim();
+        let mut done = 0;
+        while at < end {
+            let (part, looked) = self.next_part(file, at..end, how)?;
+            if let Some(part) = part {
+                done += part.end - part.start;
+                self.rewrite(file, part, how)?;
+            }
+            at = looked;
+        }
+        Ok(done)
+    }
+
+    /// The first part of a range that is worth rewriting, and how far it looked.
+    fn next_part(
+        &self,
+        file: &File,
+        range: Range<u64>,
+        how: &Defragment,
+    ) -> Result<(Option<Range<u64>>, u64)> {
+        let _extents = file.extents.read();
+        let view = self.engine.view();
+        let mut part: Option<Range<u64>> = None;
+        let mut pieces = 0;
+        let mut last: Option<Mapping> = None;
+        let mut looked = range.end;
+        self.for_each_mapping(&view, file, range.clone(), |mapping| {
+            let wanted = is_candidate(&mapping, how);
+            let (low, high) = (mapping.offset.max(range.start), mapping.end.min(range.end));
+            match &mut part {
+                Some(part) if wanted && part.end == low && part.end - part.start < STEP_BYTES => {
+                    part.end = high;
+                    pieces += u32::from(!last.as_ref().is_some_and(|l| lie_together(l, &mapping)));
+                    last = Some(mapping);
+                }
+                Some(_) => {
+                    looked = low;
+                    return Ok(false);
+                }
+                none if wanted => {
+                    *none = Some(low..high);
+                    pieces = 1;
+                    last = Some(mapping);
+                }
+                _ => {}
+            }
+            Ok(true)
+        })?;
+        let part = part.filter(|_| pieces > 1 || how.codec.is_some());
+        Ok((part, looked))
+    }
+
+    fn rewrite(&self, file: &File, range: Range<u64>, how: &Defragment) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let part = at..range.end.min(at + STEP_BYTES);
+            let mut data = vec![0; (part.end - part.start) as usize];
+            let (flags, property) = {
+                let meta = file.meta();
+                (meta.item.flags, meta.codec)
+            };
+            {
+                let _extents = file.extents.read();
+                self.read_extents(&self.engine.view(), file, part.clone(), &mut data)?;
+            }
+            let choice = match how.codec {
+                Some(codec) => Self::may_pack(flags).then(|| Choice::forced(codec)),
+                None => self.choice(flags, property),
+            };
+            let placed = self.write_fresh(file, at, &data, choice)?;
+            self.land(file, &placed, &mut None, |_, _| ())?;
+            at = part.end;
+        }
+        Ok(())
+    }
+}
+
+/// Whether an extent is one to be rewritten.
+fn is_candidate(mapping: &Mapping, how: &Defragment) -> bool {
+    if mapping.is_inline() || mapping.is_hole() || mapping.is_prealloc() {
+        return false;
+    }
+    let len = mapping.end - mapping.offset;
+    match (how.codec, mapping.extent.compression) {
+        (Some(codec), there) => there != codec.kind(),
+        (None, Compression::None) => len < how.extent_bytes,
+        (None, _) => len < PACKED_BYTES_MAX.min(how.extent_bytes),
+    }
+}
+
+/// Whether two neighbours in the file are neighbours on disk too.
+fn lie_together(left: &Mapping, right: &Mapping) -> bool {
+    let plain = |mapping: &Mapping| mapping.extent.compression == Compression::None;
+    let (Some(a), Some(b)) = (left.region(), right.region()) else { return false };
+    plain(left) && plain(right) && a.disk.0 + a.offset + a.len == b.disk.0 + b.offset
+}
