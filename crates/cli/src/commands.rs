@@ -7,6 +7,7 @@ mod demo;
 mod device;
 mod df;
 mod dump;
+mod filesystem;
 mod info;
 mod ln;
 mod ls;
@@ -15,6 +16,7 @@ mod mkfs;
 mod mount;
 mod mv;
 mod nbd;
+mod property;
 mod receive;
 mod rm;
 mod scrub;
@@ -56,6 +58,10 @@ pub(crate) enum Command {
     Df(df::Args),
     /// Draw a directory of a volume as a tree.
     Tree(tree::Args),
+    /// Work on the files of a volume as they lie on disk.
+    Filesystem(filesystem::Args),
+    /// Show and set what files and directories say about themselves.
+    Property(property::Args),
     /// Show superblock, features, devices, space and trees of a volume.
     Info(info::Args),
     /// Look at a whole volume and say what is wrong with it.
@@ -98,6 +104,8 @@ impl Command {
             Self::Stat(args) => stat::run(args, ui),
             Self::Df(args) => df::run(args, ui),
             Self::Tree(args) => tree::run(args, ui),
+            Self::Filesystem(args) => filesystem::run(args, ui),
+            Self::Property(args) => property::run(args, ui),
             Self::Info(args) => info::run(args, ui),
             Self::Check(args) => check::run(args, ui),
             Self::Dump(args) => dump::run(args, ui),

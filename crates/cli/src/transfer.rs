@@ -35,6 +35,18 @@ pub(crate) struct Keep {
     pub everything: bool,
 }
 
+/// Whether files within a volume come to share their content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Reflink {
+    /// They must.
+    Always,
+    /// Where they can.
+    #[default]
+    Auto,
+    /// They do not.
+    Never,
+}
+
 /// What a copy went through.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
@@ -48,6 +60,7 @@ pub(crate) struct Tally {
 pub(crate) struct Job<'a> {
     pub keep: Keep,
     pub recursive: bool,
+    pub reflink: Reflink,
     pub bar: &'a Progress,
     /// Names that are left out, wherever they are.
     pub skip: &'a dyn Fn(&[u8]) -> bool,
@@ -59,7 +72,15 @@ pub(crate) struct Job<'a> {
 impl<'a> Job<'a> {
     /// A job that has copied nothing yet, and leaves nothing out.
     pub(crate) fn new(keep: Keep, recursive: bool, bar: &'a Progress) -> Self {
-        Self { keep, recursive, bar, skip: &|_| false, images: Vec::new(), tally: Tally::default() }
+        Self {
+            keep,
+            recursive,
+            reflink: Reflink::default(),
+            bar,
+            skip: &|_| false,
+            images: Vec::new(),
+            tally: Tally::default(),
+        }
     }
 }
 

@@ -72,7 +72,7 @@ mod ops;
 mod subvolume;
 
 pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
-pub use buttress_data::Codec;
+pub use buttress_data::{Codec, Defragment};
 pub use buttress_format::{Generation, Ino, InodeFlags, RootFlags, RootItem, Timespec, TreeId};
 pub use buttress_txn::{ScrubOptions, ScrubProgress};
 pub use error::{Error, ErrorKind, NameError, Result};

@@ -10,6 +10,7 @@
 mod clone;
 mod content;
 mod create;
+mod defragment;
 mod flags;
 mod keeping_times;
 mod link;

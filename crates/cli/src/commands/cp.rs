@@ -11,7 +11,7 @@ use buttress_fs::{ErrorKind, FileKind, Filesystem, Inode, NameError};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
 use crate::location::{Location, VolumePath};
-use crate::transfer::{Export, Import, Job, Keep, copy_within, open_dir, survey};
+use crate::transfer::{Export, Import, Job, Keep, Reflink, copy_within, open_dir, survey};
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
@@ -32,6 +32,11 @@ pub(crate) struct Args {
     /// Keep everything: recursive, with owners, modes, times, extended attributes and hard links.
     #[arg(long, short)]
     archive: bool,
+    /// Within a volume, share content instead of copying it: always, auto or never. What cannot be shared is
+    /// an error with always, and copied with auto.
+    #[arg(long, value_name = "WHEN", value_enum, num_args = 0..=1, require_equals = true,
+        default_value = "auto", default_missing_value = "always")]
+    reflink: Reflink,
     #[command(flatten)]
     devices: Devices,
 }
@@ -78,6 +83,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let bar = ui.bytes_bar("copying", total(&sources)?);
     bar.tick();
     let mut job = Job::new(keep, recursive, &bar);
+    job.reflink = args.reflink;
     volumes.open.keys().for_each(|image| job.leave_out(image));
     for source in &sources {
         one(&mut job, source, &target, &mut volumes)?;

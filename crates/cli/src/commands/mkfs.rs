@@ -6,7 +6,7 @@ use std::sync::Arc;
 use buttress_block::{Device, FileDevice, OpenOptions, probe};
 use buttress_format::{CsumType, Profile};
 use buttress_fs::make::{FEATURES, Features, MakeOptions, MakeReport, make_on};
-use buttress_fs::{Filesystem, MountOptions};
+use buttress_fs::{Codec, Filesystem, MountOptions};
 use buttress_volume::Uuid;
 
 use crate::exit::{Context, Exit, Failure, Result};
@@ -53,6 +53,9 @@ pub(crate) struct Args {
     /// Fill the volume with everything in this folder.
     #[arg(long, short, value_name = "DIR")]
     rootdir: Option<PathBuf>,
+    /// Compress what --rootdir brings: zlib, lzo, zstd, with a level as in zstd:9, or no.
+    #[arg(long, value_name = "ALG[:LEVEL]", requires = "rootdir", value_parser = codec)]
+    compress: Option<Packing>,
     /// Overwrite a filesystem or partition table.
     #[arg(long, short)]
     force: bool,
@@ -131,7 +134,8 @@ fn make(
     let parts: Vec<&dyn Device> = devices.iter().map(|device| &**device).collect();
     let report = make_on(&parts, &options).context(|| &name)?;
     if let (Some(dir), Some(census)) = (&args.rootdir, census) {
-        fill(devices, dir, census, first, ui)?;
+        let compress = args.compress.and_then(|packing| packing.0);
+        fill(devices, dir, census, first, compress, ui)?;
     }
     print(&name, args, &report, ui)
 }
@@ -150,10 +154,13 @@ fn fill(
     dir: &Path,
     census: Census,
     image: &Path,
+    compress: Option<Codec>,
     ui: &Ui,
 ) -> Result<()> {
     let name = || image.display().to_string();
-    let fs = Filesystem::open(devices, MountOptions::default()).context(name)?;
+    let mut options = MountOptions::default();
+    options.compress = compress;
+    let fs = Filesystem::open(devices, options).context(name)?;
     let bar = ui.bytes_bar("filling", census.file_bytes);
     bar.tick();
     let keep = Keep { attributes: true, everything: true };
@@ -254,6 +261,19 @@ fn csum(text: &str) -> Result<CsumType, String> {
         "blake2" | "blake2b" => CsumType::Blake2b,
         _ => return Err("one of crc32c, xxhash, sha256, blake2".to_owned()),
     })
+}
+
+/// A compression, or none.
+#[derive(Clone, Copy, Debug)]
+struct Packing(Option<Codec>);
+
+fn codec(text: &str) -> Result<Packing, String> {
+    match text {
+        "no" | "none" => Ok(Packing(None)),
+        text => Codec::parse(text)
+            .map(|codec| Packing(Some(codec)))
+            .ok_or_else(|| "one of zlib[:1-9], lzo, zstd[:1-15], no".to_owned()),
+    }
 }
 
 fn profile(text: &str) -> Result<Profile, String> {

@@ -2,7 +2,7 @@
 
 use buttress_fs::{ErrorKind, FileKind, Inode, NameError, SetAttr, XattrFlags};
 
-use super::{CHUNK, Job, caller, directory, needs_recursive, regular, replacing};
+use super::{CHUNK, Job, Reflink, caller, directory, needs_recursive, regular, replacing};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::listing::{self, Entry};
 use crate::location::show;
@@ -93,6 +93,19 @@ fn content(
     size: u64,
     buffer: &mut [u8],
 ) -> buttress_fs::Result<()> {
+    match job.reflink {
+        Reflink::Never => {}
+        Reflink::Always => return shared(job, source, target, size),
+        Reflink::Auto => match shared(job, source, target, size) {
+            // Two volumes, or one with checksums and one without.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Invalid | ErrorKind::Name(NameError::CrossDevice)
+                ) => {}
+            done => return done,
+        },
+    }
     let mut offset = 0;
     while offset < size {
         offset = match source.seek_data(offset) {
@@ -114,6 +127,14 @@ fn content(
         }
     }
     target.set_attr(&SetAttr { size: Some(size), ..SetAttr::default() })?;
+    Ok(())
+}
+
+/// Lets the copy show what the source shows.
+fn shared(job: &mut Job<'_>, source: &Inode, target: &Inode, size: u64) -> buttress_fs::Result<()> {
+    source.clone_range(0, target, 0, 0)?;
+    job.bar.add(size);
+    job.tally.bytes += size;
     Ok(())
 }
 

@@ -1,0 +1,24 @@
+//! `buttress filesystem`: what concerns a volume, or files of it, as a whole.
+
+mod defragment;
+
+use crate::exit::{Exit, Result};
+use crate::ui::Ui;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Write files anew in larger pieces, or compressed another way.
+    Defragment(defragment::Args),
+}
+
+pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
+    match args.verb {
+        Verb::Defragment(args) => defragment::run(args, ui),
+    }
+}
