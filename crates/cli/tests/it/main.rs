@@ -5,6 +5,7 @@ mod demo;
 mod files;
 mod judge;
 mod mkfs;
+mod packing;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

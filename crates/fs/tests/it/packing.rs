@@ -1,6 +1,8 @@
 //! Compression and sharing: what is promised beside the content, which the model looks after.
 
-use buttress_fs::{ErrorKind, Inode, InodeFlags, NameError, SetAttr, XattrFlags};
+use buttress_fs::{
+    Codec, Defragment, ErrorKind, Inode, InodeFlags, NameError, SetAttr, XattrFlags,
+};
 
 use crate::checker::check;
 use crate::volume::{content, file_with, memory, mount, mount_with, pattern};
@@ -225,4 +227,35 @@ fn shared_preallocation() {
     drop((first, second, root));
     fs.close().expect("closed");
     check(&device);
+}
+
+/// A file in a thousand pieces becomes one in few, and one that others share stays what it was for them.
+#[test]
+fn defragmenting() {
+    let device = memory(512);
+    let fs = mount(&device);
+    let root = fs.root();
+    let old = text(4 << 20);
+    let file = root.create(b"file", 0o644, 0, 0, 0).expect("a file");
+    for at in (0..1024).map(|n| (n * 389 % 1024) * 4096) {
+        file.write_at(at as u64, &old[at..at + 4096]).expect("a write");
+        file.flush_data().expect("written");
+    }
+    let shared = root.create(b"shared", 0o644, 0, 0, 0).expect("a file");
+    file.clone_range(0, &shared, 0, 0).expect("cloned");
+    let how = Defragment::default();
+    assert!(file.defragment(0..u64::MAX, &how).expect("written anew") > 3 << 20);
+    assert_eq!(file.defragment(0..u64::MAX, &how).expect("nothing to do"), 0);
+    assert!(content(&file) == old && content(&shared) == old);
+    let zstd = Defragment { codec: Codec::parse("zstd"), ..how };
+    let before = used(&fs);
+    assert_eq!(file.defragment(0..u64::MAX, &zstd).expect("packed"), 4 << 20);
+    assert!(used(&fs) + (3 << 20) < before, "what is packed takes less");
+    assert_eq!(file.defragment(0..u64::MAX, &zstd).expect("nothing to do"), 0);
+    assert!(content(&file) == old && content(&shared) == old);
+    drop((file, shared, root));
+    fs.close().expect("closed");
+    check(&device);
+    let fs = mount(&device);
+    assert!(content(&fs.resolve("file").expect("there")) == old);
 }

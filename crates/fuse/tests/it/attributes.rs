@@ -167,3 +167,60 @@ fn flags() {
     let file = File::open(mount.path("file")).expect("a file");
     assert_eq!(rustix::fs::ioctl_getflags(&file).expect("flags"), wanted);
 }
+
+/// What is immutable or only grows is so to every program; only root decides that.
+#[test]
+fn immutable_and_growing() {
+    use rustix::fs::IFlags;
+    let Some(mount) = mounted() else { return };
+    let path = mount.path("file");
+    fs::write(&path, "first\n").expect("a file");
+    let set = |flags| {
+        let file = File::open(&path).expect("a file");
+        rustix::fs::ioctl_setflags(file, flags).expect("flags");
+    };
+    let refused = |error: std::io::Error| assert_eq!(error.raw_os_error(), Some(1), "{error}");
+    set(IFlags::APPEND);
+    refused(fs::write(&path, "over").expect_err("opened to overwrite"));
+    refused(File::options().write(true).open(&path).expect_err("opened to overwrite"));
+    refused(fs::remove_file(&path).expect_err("removed"));
+    let mut more = File::options().append(true).open(&path).expect("opened to append");
+    std::io::Write::write_all(&mut more, b"second\n").expect("appended");
+    drop(more);
+    assert_eq!(fs::read(&path).expect("content"), b"first\nsecond\n");
+    set(IFlags::IMMUTABLE);
+    refused(File::options().append(true).open(&path).expect_err("opened to append"));
+    refused(fs::rename(&path, mount.path("other")).expect_err("renamed"));
+    refused(fs::set_permissions(&path, Permissions::from_mode(0o600)).expect_err("a mode"));
+    fs::set_permissions(mount.path(""), Permissions::from_mode(0o777)).expect("a mode");
+    let by_another = Command::new("setpriv")
+        .args(["--reuid=1234", "--regid=1234", "--clear-groups", "chattr", "-i", "file"])
+        .current_dir(mount.path(""))
+        .output();
+    if let Ok(output) = by_another {
+        assert!(!output.status.success(), "only root takes the flag away");
+    }
+    set(IFlags::empty());
+    fs::remove_file(&path).expect("removed");
+}
+
+/// `btrfs.compression` is a property: what is made in a directory inherits it, and it goes with `chattr`'s flag.
+#[test]
+fn properties() {
+    use rustix::fs::IFlags;
+    let Some(mount) = mounted() else { return };
+    let name = "btrfs.compression";
+    let flags = XattrFlags::empty();
+    setxattr(mount.path(""), name, b"zstd", flags).expect("a property");
+    fs::write(mount.path("file"), "words ".repeat(100_000)).expect("a file");
+    let mut buffer = [0; 16];
+    assert_eq!(getxattr(mount.path("file"), name, &mut buffer), Ok(4));
+    assert_eq!(&buffer[..4], b"zstd");
+    let file = File::open(mount.path("file")).expect("a file");
+    let shown = rustix::fs::ioctl_getflags(&file).expect("flags");
+    assert!(shown.contains(IFlags::COMPRESSED));
+    rustix::fs::ioctl_setflags(&file, IFlags::empty()).expect("flags");
+    assert_eq!(getxattr(mount.path("file"), name, &mut buffer), Err(Errno::NODATA));
+    let wrong = setxattr(mount.path("file"), name, b"gzip", flags);
+    assert_eq!(wrong, Err(Errno::INVAL));
+}

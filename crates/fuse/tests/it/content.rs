@@ -180,6 +180,31 @@ fn copies() {
     assert!(copy[4096..] == content);
 }
 
+/// `cp` takes no space: what it copies is shared until one of the two is changed.
+#[test]
+fn copies_are_shared() {
+    for way in ["none", "zstd"] {
+        let Some(mount) = mounted() else { return };
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(mount.path(""), "btrfs.compression", way.as_bytes(), flags)
+            .expect("a property");
+        let content = "some words ".repeat(4 * MIB).into_bytes();
+        fs::write(mount.path("from"), &content).expect("a file");
+        open(&mount.path("from")).sync_all().expect("a sync");
+        let free = || rustix::fs::statvfs(mount.path("")).expect("the volume").f_bavail;
+        let before = free();
+        let copied = std::process::Command::new("cp")
+            .args([mount.path("from"), mount.path("to")])
+            .status()
+            .expect("cp");
+        assert!(copied.success());
+        open(&mount.path("to")).sync_all().expect("a sync");
+        assert!(before - free() < (2 * MIB / 4096) as u64, "{way}: it was copied");
+        open(&mount.path("from")).write_all_at(&[1; 100_000], 5 << 20).expect("a write");
+        assert!(fs::read(mount.path("to")).expect("the copy") == content, "{way}");
+    }
+}
+
 /// A file in memory and the same file through read and write are one.
 #[test]
 fn memory_maps() {
