@@ -25,7 +25,13 @@ use crate::error::{Error, Result};
 pub(crate) const RAM_BYTES_MAX: u64 = 1 << 20;
 
 /// Decompresses a whole extent into exactly `ram_bytes`; what the stream lacks is zeros.
-pub(crate) fn decompress(
+///
+/// `logical` is for errors, `sector` is what LZO's segments are made of.
+///
+/// # Errors
+///
+/// [`Error::Compressed`] when the bytes are damaged, or unpack to more than any extent holds.
+pub fn decompress(
     kind: Compression,
     logical: Logical,
     data: &[u8],

@@ -36,6 +36,7 @@ mod writeback;
 
 pub use clone::CloneRange;
 pub use codec::Codec;
+pub use compress::decompress;
 pub use defragment::Defragment;
 pub use error::{Error, Result};
 pub use file::File;

@@ -50,6 +50,15 @@ pub enum Error {
     /// A command that makes no sense where it stands, or at all.
     #[error("{0}")]
     Refused(&'static str),
+    /// A subvolume was begun and not ended.
+    #[error("{name} is incomplete and must not be used (delete it, then receive again)")]
+    Incomplete {
+        /// Its name in the directory that was received into.
+        name: String,
+        /// What ended it.
+        #[source]
+        source: Box<Error>,
+    },
     /// A stream that changes a subvolume that is not here.
     #[error("cannot find parent subvolume {0}")]
     NoParent(String),

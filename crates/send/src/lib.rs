@@ -4,13 +4,16 @@
 //!
 //! ```text
 //! stream      the format: commands as checked types, reading, writing, printing
-//! sender      two subvolumes in, a stream out
+//! sender      a subvolume, and perhaps an older one, in; a stream out
+//! receiver    a stream in, subvolumes out
 //! ```
 
 pub mod stream;
 
 mod error;
+mod receiver;
 mod sender;
 
 pub use error::{Error, Result};
+pub use receiver::{Event, Home, Subvolumes, receive};
 pub use sender::{SendOptions, Sendable, send, sendable};

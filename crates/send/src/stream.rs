@@ -32,6 +32,7 @@ mod tests;
 
 pub use command::{Command, Encoded, Source, Stamps};
 pub use dump::Dump;
+pub(crate) use dump::uuid_text;
 pub use error::StreamError;
 pub use path::StreamPath;
 pub use reader::{COMMAND_BYTES_MAX, StreamReader};

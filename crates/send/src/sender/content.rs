@@ -262,7 +262,8 @@ impl<W: Write> Sender<'_, '_, W> {
         }
         let file_len = range.end - range.start;
         let (data, offset) = match &mapping.extent.body {
-            Body::Inline(data) if mapping.extent.ram_bytes <= file_len => (data.clone(), 0),
+            // One that ends before its sector does is zeros behind, which it cannot say.
+            Body::Inline(data) if mapping.extent.ram_bytes == file_len => (data.clone(), 0),
             Body::Regular(region)
                 if region.disk_len <= file_len && region.disk_len <= PACKED_BYTES_MAX =>
             {

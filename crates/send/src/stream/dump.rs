@@ -130,7 +130,8 @@ fn of(source: Source, prefix: &str) -> String {
     format!("{prefix}uuid={} {prefix}transid={}", uuid_text(&source.uuid), source.ctransid)
 }
 
-fn uuid_text(uuid: &Uuid) -> String {
+/// As people write it.
+pub(crate) fn uuid_text(uuid: &Uuid) -> String {
     let mut text = String::with_capacity(36);
     for (index, byte) in uuid.iter().enumerate() {
         if matches!(index, 4 | 6 | 8 | 10) {
