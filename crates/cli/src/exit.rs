@@ -150,7 +150,8 @@ impl<T> Context<T> for buttress_send::Result<T> {
 /// What lies below the steps of a stream.
 fn root(error: &buttress_send::Error) -> &buttress_send::Error {
     match error {
-        buttress_send::Error::Step { source, .. } => root(source),
+        buttress_send::Error::Step { source, .. }
+        | buttress_send::Error::Incomplete { source, .. } => root(source),
         error => error,
     }
 }

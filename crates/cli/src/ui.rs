@@ -146,6 +146,12 @@ impl Progress {
         self.bar.inc(amount);
     }
 
+    /// Says something above the bar, on standard error.
+    pub(crate) fn say(&self, text: &str) {
+        // Nobody to tell when standard error is closed.
+        self.bar.suspend(|| _ = writeln!(std::io::stderr().lock(), "{text}"));
+    }
+
     /// Names what is being worked on.
     pub(crate) fn message(&self, text: &str) {
         self.bar.set_message(text.to_owned());

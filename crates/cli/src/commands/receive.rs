@@ -5,11 +5,17 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter, IsTerminal, Read, Write};
 use std::path::PathBuf;
 
+use buttress_fs::FileKind;
 use buttress_send::stream::{Command, Dump, StreamError, StreamReader};
+use buttress_send::{Event, Subvolumes};
 
 use crate::exit::{Context, Exit, Failure, Result};
-use crate::image::Devices;
-use crate::ui::Ui;
+use crate::image::{self, Access, Devices};
+use crate::location::{VolumePath, show};
+use crate::ui::{Progress, Ui};
+
+/// Bytes of the stream that are read ahead.
+const AHEAD_BYTES: usize = 1 << 20;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -22,25 +28,77 @@ pub(crate) struct Args {
     /// Print the commands of the stream, one a line, and change nothing. Times are in UTC.
     #[arg(long, conflicts_with = "dir")]
     dump: bool,
+    /// Say nothing but errors.
+    #[arg(short, long)]
+    quiet: bool,
     #[command(flatten)]
     devices: Devices,
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
-    let input: Box<dyn Read> = match &args.file {
-        Some(path) => Box::new(File::open(path).context(|| path.display().to_string())?),
+    let (input, len): (Box<dyn Read>, u64) = match &args.file {
+        Some(path) => {
+            let file = File::open(path).context(|| path.display().to_string())?;
+            let len = file.metadata().map_or(0, |metadata| metadata.len());
+            (Box::new(file), len)
+        }
         None if std::io::stdin().is_terminal() => {
             let what = "not reading a stream from a terminal, give a file with -f or redirect one";
             return Err(Failure::new(Exit::Usage, what));
         }
-        None => Box::new(std::io::stdin().lock()),
+        None => (Box::new(std::io::stdin().lock()), 0),
     };
-    let input = BufReader::with_capacity(1 << 20, input);
-    if args.dump {
+    let Some(dir) = args.dir.as_ref().filter(|_| !args.dump) else {
+        let input = BufReader::with_capacity(AHEAD_BYTES, input);
         return dump(input, ui).context(|| "failed to dump the send stream");
+    };
+    let place = VolumePath::parse(dir);
+    let fs = image::open(&place.image, &args.devices, Access::Write)?;
+    let inode = image::resolve(&fs, &place)?;
+    if inode.kind() != FileKind::Directory {
+        let what = format!("{}: is no directory", place.show());
+        return Err(Failure::new(Exit::Failure, what));
     }
-    let _ = args.devices;
-    Err(Failure::new(Exit::Unsupported, "receive is not there yet"))
+    let bar = if len > 0 { ui.bytes_bar("receiving", len) } else { ui.stream_bar("receiving") };
+    bar.tick();
+    let input = BufReader::with_capacity(AHEAD_BYTES, Counted { input, bar: &bar });
+    let mut names = Vec::new();
+    let done = buttress_send::receive(&Subvolumes::new(&fs, inode), input, |event| {
+        // In the words that scripts look for.
+        let (what, name) = match event {
+            Event::Subvolume(name) => ("At subvol", name),
+            Event::Snapshot(name) => ("At snapshot", name),
+            Event::Complete(name) => return names.push(show(name)),
+            _ => return,
+        };
+        if !args.quiet {
+            bar.say(&format!("{what} {}", show(name)));
+        }
+    });
+    drop(bar);
+    let done = done.context(|| place.show());
+    // What came before a failure is kept, as it would be in a mounted volume.
+    let closed = image::close(fs, &place.image);
+    done?;
+    closed?;
+    if ui.json() {
+        ui.document(&serde_json::json!({ "subvolumes": names }))?;
+    }
+    Ok(Exit::Success)
+}
+
+/// Shows how far it is.
+struct Counted<'b> {
+    input: Box<dyn Read>,
+    bar: &'b Progress,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let len = self.input.read(buffer)?;
+        self.bar.add(len as u64);
+        Ok(len)
+    }
 }
 
 /// Prints every stream of the input.
