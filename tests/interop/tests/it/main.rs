@@ -9,4 +9,5 @@ mod open;
 mod reading;
 mod reflinks;
 mod sharing;
+mod streams;
 mod writing;
