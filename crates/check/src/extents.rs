@@ -44,6 +44,8 @@ struct State {
     at: Logical,
     item: Option<Item>,
     node: Option<(u8, Generation, TreeId)>,
+    /// The tree that the node was written for is among its recorded users.
+    has_owner: bool,
     recorded: u64,
     uses: u64,
     is_reported_missing: bool,
@@ -204,6 +206,12 @@ impl<'e, 'c> Extents<'e, 'c> {
         let state = &mut self.state;
         let extent = state.at;
         state.uses += uses;
+        if let (User::Tree(tree), Some((_, _, owner))) = (user, state.node)
+            && tree == owner
+            && recorded > 0
+        {
+            state.has_owner = true;
+        }
         state.recorded += recorded;
         let Some(item) = state.item else {
             if !std::mem::replace(&mut state.is_reported_missing, true) {
@@ -241,12 +249,18 @@ impl<'e, 'c> Extents<'e, 'c> {
             if state.uses == 0 {
                 self.context.add(Issue::ExtentUnused { extent: item.extent });
             }
+            // Once its owner lets go of it, a node refers to its children by its address.
+            let is_owned = state.has_owner || item.flags & ExtentFlags::FULL_BACKREF != 0;
+            if let Some((_, _, owner)) = state.node.filter(|_| item.is_node() && !is_owned) {
+                self.context.add(Issue::NodeOwnerRef { logical: state.at, owner });
+            }
             if item.refs != state.recorded {
                 let (extent, found, expected) = (state.at, item.refs, state.recorded);
                 self.context.add(Issue::ExtentRefs { extent, found, expected });
             }
         }
         state.node = None;
+        state.has_owner = false;
         state.recorded = 0;
         state.uses = 0;
         state.is_reported_missing = false;

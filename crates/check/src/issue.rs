@@ -228,6 +228,10 @@ issues! {
     /// A node belongs to another tree.
     NodeOwner { tree: TreeId, logical: Logical, found: TreeId }
         = "node-owner", Error, "{tree}: node {logical} was written for {found}";
+    /// A node was written for a tree that has no reference to it, as the first user of a node has.
+    NodeOwnerRef { logical: Logical, owner: TreeId }
+        = "node-owner-ref", Error,
+        "node {logical} was written for {owner}, which has no reference to it";
     /// A node is newer than the superblock.
     NodeGeneration { tree: TreeId, logical: Logical, found: Generation, newest: Generation }
         = "node-generation", Error,

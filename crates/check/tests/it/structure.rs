@@ -32,7 +32,18 @@ fn node_damaged() {
 fn node_owner() {
     let patch = Patch::new(victim());
     patch.edit_root_node(TreeId::CSUM, |bytes| put64(bytes, 88, TreeId::FS.0));
-    patch.finds(&["node-owner"]);
+    patch.finds(&["node-owner", "node-owner-ref"]);
+}
+
+/// A node of a subvolume may be another's, but one that has a reference.
+#[test]
+fn node_owner_ref() {
+    let patch = Patch::new(victim());
+    let leaf = patch.leaves(TreeId::FS).pop().expect("a leaf");
+    let mut bytes = leaf.bytes().to_vec();
+    put64(&mut bytes, 88, 300);
+    patch.write_node(leaf.ptr(), bytes);
+    patch.finds_among_others(&["node-owner-ref"]);
 }
 
 #[test]

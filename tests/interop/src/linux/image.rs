@@ -100,13 +100,27 @@ impl Images {
         Mount::new(&self.scratch, loops, list.trim_matches(','))
     }
 
-    /// Lets `btrfs check` judge the volume.
+    /// Lets our own judge look at the volume, data and all.
     ///
     /// # Panics
     ///
-    /// As [`check`].
+    /// If it finds anything, with its report.
+    #[track_caller]
+    pub fn judge(&self) {
+        let report =
+            buttress_check::check_images(&self.paths, &buttress_check::Options::thorough())
+                .unwrap_or_else(|error| panic!("buttress check: {error}"));
+        assert!(report.is_clean(), "buttress check:\n{}", report.to_text());
+    }
+
+    /// Lets `btrfs check` judge the volume, and our own judge.
+    ///
+    /// # Panics
+    ///
+    /// As [`check`] and [`Images::judge`].
     #[track_caller]
     pub fn check(&self) {
+        self.judge();
         if let [only] = &self.paths[..] {
             return check(only);
         }

@@ -1,9 +1,11 @@
 //! Linux's volumes read here, ours read there: one binary, so that it links once.
 
 mod bad_input;
+mod compatibility;
 mod crash;
 mod damage;
 mod devices;
+mod judge;
 mod mounted;
 mod open;
 mod reading;

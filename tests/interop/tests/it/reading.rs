@@ -58,6 +58,7 @@ impl Row {
         fill(&Folder::new(mount.path()), &self.scale);
         (self.extra)(&mount);
         mount.unmount();
+        images.judge();
         compare_and_write(&images, self.mount, &self.scale, self.writing);
     }
 }
