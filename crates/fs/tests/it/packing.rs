@@ -259,3 +259,63 @@ fn defragmenting() {
     let fs = mount(&device);
     assert!(content(&fs.resolve("file").expect("there")) == old);
 }
+
+/// A clone never changes afterwards, whoever writes in place to what it was made of meanwhile.
+#[test]
+fn clones_are_cuts() {
+    const PAGES: u64 = 256;
+    let device = memory(512);
+    let fs = mount_with(&device, "nodatacow");
+    let root = fs.root();
+    let file = file_with(&root, "file", &[0; PAGES as usize * 4096]);
+    file.sync().expect("sync");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let cuts = std::thread::scope(|scope| {
+        for writer in 0..3u64 {
+            let (file, stop) = (&file, &stop);
+            scope.spawn(move || {
+                let mut rng = buttress_base::Rng::new(writer);
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let at = rng.below(PAGES) * 4096 + rng.below(2) * rng.below(4000);
+                    let data = pattern(rng.next_u64(), 96);
+                    match rng.below(3) {
+                        0 => file.write_at(at, &data).expect("a write"),
+                        1 => file.write_direct(at / 4096 * 4096, &[7; 4096]).expect("a write"),
+                        _ => file.flush_data().map(|()| 0).expect("written back"),
+                    };
+                }
+            });
+        }
+        let mut cuts = Vec::new();
+        for number in 0..24 {
+            let cut = root.create(format!("cut{number}").as_bytes(), 0o644, 0, 0, 0);
+            let cut = cut.expect("a file");
+            file.clone_range(0, &cut, 0, 0).expect("cloned");
+            let seen = content(&cut);
+            // A clone of a clone, and one that is written to itself.
+            if number % 3 == 0 {
+                cut.write_at(4096 * number, &[9; 5000]).expect("a write");
+            }
+            let seen = if number % 3 == 0 { content(&cut) } else { seen };
+            if number % 4 == 0 {
+                fs.sync().expect("sync");
+            }
+            cuts.push(seen);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        cuts
+    });
+    let last = content(&file);
+    drop((file, root));
+    let verify = |fs: &buttress_fs::Filesystem| {
+        for (number, seen) in cuts.iter().enumerate() {
+            let cut = fs.resolve(format!("cut{number}")).expect("there");
+            assert!(content(&cut) == *seen, "clone {number} changed");
+        }
+        assert!(content(&fs.resolve("file").expect("there")) == last);
+    };
+    verify(&fs);
+    fs.close().expect("closed");
+    check(&device);
+    verify(&mount(&device));
+}
