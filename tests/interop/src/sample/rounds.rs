@@ -47,11 +47,11 @@ fn big_files(target: &dyn Target, scale: &Scale, round: u64, seed: u64) {
         }
     }
     target.punch(b"big/words", seed % scale.big_bytes, 100_000);
-    target.set_len(b"big/zeros", scale.big_bytes / 2 - round * 100_001);
+    target.set_len(b"big/zeros", scale.big_bytes / 2 - round * 100_001 % (scale.big_bytes / 2));
     target.write(b"holes/a tebibyte", (1 << 34) + round * 1_000_003, &noise(seed, 12_345));
     target.write(b"holes/allocated ahead", round * 777_777, &noise(seed, 60_000));
     target.write(b"holes/comb", seed % scale.big_bytes, &words(seed, 70_000));
-    target.set_len(b"holes/cut", 400_000 - round * 10_001);
+    target.set_len(b"holes/cut", 400_000 - round * 10_001 % 400_000);
     target.allocate(b"holes/punched", 50_000 * round, 200_000, false);
     target.write(b"holes/nothing else", round * 10_000_000 + 1, &words(seed, 10));
 }
