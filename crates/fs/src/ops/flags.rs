@@ -58,6 +58,8 @@ impl Inode {
                 Wish::Nothing
             };
             codec = wish.codec();
+            // What waits was promised metadata for as it was to be written.
+            shared.files.writeback(&cell.file, 0..u64::MAX)?;
             let view = shared.engine.view();
             let mut entries = xattr::entries(&view, cell.id, property::COMPRESSION)?;
             let there = entries.len();

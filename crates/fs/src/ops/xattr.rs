@@ -121,7 +121,10 @@ impl Inode {
                 return Err(Error::unsupported("properties other than btrfs.compression"));
             }
             let flags = cell.file.with_item(|item| item.flags);
-            Some(Wish::wanted(value, cell.kind, flags)?)
+            let wish = Wish::wanted(value, cell.kind, flags)?;
+            // What waits was promised metadata for as it was to be written.
+            shared.files.writeback(&cell.file, 0..u64::MAX)?;
+            Some(wish)
         } else {
             None
         };
