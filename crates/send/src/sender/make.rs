@@ -84,8 +84,10 @@ impl<W: Write> Sender<'_, '_, W> {
             }
         }
         while let Some(dir) = missing.pop() {
-            let at = self.paths.of_dir(dir)?.to_vec();
-            self.emit(&Command::MkDir { path: path(&at), ino: dir.0 })?;
+            let inode = self.new.inode(dir)?;
+            let inode = inode.ok_or_else(|| self.new.damaged(dir, "a directory without a name"))?;
+            self.make_here(dir, &inode)?;
+            self.stamps_due.insert(first(&inode).parent);
             self.made_ahead.insert(dir);
         }
         Ok(())
@@ -93,24 +95,29 @@ impl<W: Write> Sender<'_, '_, W> {
 
     /// Makes a new inode with all its names; answers the path of the first.
     fn make(&mut self, ino: Ino, inode: &Inode) -> Result<Vec<u8>> {
-        let link = first(inode);
-        let at = self.named(link)?;
+        let at = self.named(first(inode))?;
         if self.made_ahead.remove(&ino) {
             return Ok(at);
         }
-        if self.inherits(link.parent)? {
-            let aside = self.spare_name(ino, &inode.item)?;
-            self.make_at(&aside, ino, inode)?;
-            self.emit(&Command::Rename { path: path(&aside), to: path(&at) })?;
-            self.stamps_due.insert(Ino::ROOT_DIR);
-        } else {
-            self.make_at(&at, ino, inode)?;
-        }
+        self.make_here(ino, inode)?;
         for link in &inode.links[1..] {
             let name = self.named(link)?;
             self.emit(&Command::Link { path: path(&name), existing: path(&at) })?;
         }
         Ok(at)
+    }
+
+    /// Makes an inode under its first name, in a directory that is there.
+    fn make_here(&mut self, ino: Ino, inode: &Inode) -> Result<()> {
+        let link = first(inode);
+        let at = self.paths.of(link)?;
+        if !self.inherits(link.parent)? {
+            return self.make_at(&at, ino, inode);
+        }
+        let aside = self.spare_name(ino, &inode.item)?;
+        self.make_at(&aside, ino, inode)?;
+        self.stamps_due.insert(Ino::ROOT_DIR);
+        self.emit(&Command::Rename { path: path(&aside), to: path(&at) })
     }
 
     /// Whether what is made in a directory takes something over from it: new directories get what can be taken
