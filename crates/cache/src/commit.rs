@@ -30,12 +30,16 @@ const AGES_MAX: usize = 64;
 impl Core {
     /// Makes everything durable that was acknowledged before the call, whichever device it went to.
     pub(crate) fn sync(&self) -> Result<(), Error> {
-        // W6: what went past the cache is in the origin's volatile memory.
-        if self.origin_dirty.swap(false, Ordering::SeqCst)
-            && let Err(error) = self.origin.flush()
         {
-            self.origin_dirty.store(true, Ordering::SeqCst);
-            return Err(error.into());
+            // One at a time: who finds the origin clean must not return before it is.
+            let _one = self.origin_sync.lock();
+            // W6: what went past the cache is in the origin's volatile memory.
+            if self.origin_dirty.swap(false, Ordering::SeqCst)
+                && let Err(error) = self.origin.flush()
+            {
+                self.origin_dirty.store(true, Ordering::SeqCst);
+                return Err(error.into());
+            }
         }
         self.commit()
     }

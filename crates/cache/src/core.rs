@@ -2,7 +2,8 @@
 //!
 //! # Locks
 //!
-//! Long ones, across I/O, in this order: `drain` (one sweep at a time), `commit` (one commit at a time),
+//! Long ones, across I/O, in this order: `drain` (one sweep at a time), `origin_sync` (one flush of the
+//! origin for those who wait for it), `commit` (one commit at a time),
 //! `header` (one write of metadata at a time). Short ones: the shards of the index, then leaves. Foreground
 //! reads and writes take only short ones, except a flush, which is a commit.
 
@@ -76,6 +77,7 @@ pub(crate) struct Core {
     pub(crate) ages: Ranked<VecDeque<(Epoch, Instant)>>,
 
     pub(crate) drain: Mutex<Sweep>,
+    pub(crate) origin_sync: Mutex<()>,
     pub(crate) commit: Mutex<()>,
     pub(crate) header: Mutex<Superblock>,
 

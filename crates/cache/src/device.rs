@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use buttress_base::{Rank, Ranked};
+use buttress_block::device::{Content, Extent, Space};
 use buttress_block::error::Operation;
 use buttress_block::{Device, Error as BlockError};
 
@@ -23,6 +24,7 @@ use crate::error::Error;
 use crate::options::CacheOptions;
 use crate::recover;
 use crate::status::Status;
+use crate::units::OriginBlock;
 
 /// An origin with a write-back cache in front of it.
 #[derive(Debug)]
@@ -106,6 +108,17 @@ impl CacheDevice {
         Ok(Drained { blocks })
     }
 
+    /// Writes back one batch (of `writeback_jobs` blocks at most) in the calling thread, whatever the watermarks
+    /// say.
+    ///
+    /// # Errors
+    ///
+    /// As [`CacheDevice::drain`].
+    pub fn drain_step(&self) -> Result<Drained, Error> {
+        let blocks = self.core.drain_step()?;
+        Ok(Drained { blocks })
+    }
+
     /// Commits what was written, without asking the origin to flush.
     ///
     /// # Errors
@@ -162,12 +175,13 @@ impl CacheDevice {
         }
     }
 
-    /// Ends the threads and commits; writes everything back first if `flush_on_suspend` says so.
+    /// Ends the threads and commits; writes everything back, too, if `flush_on_suspend` says so. Nothing is lost
+    /// if the device is used on, but commits and write-back happen inside the calls then.
     ///
     /// # Errors
     ///
     /// Those of the devices, and the last failure of write-back, if nobody was told.
-    pub fn close(self) -> Result<(), Error> {
+    pub fn close(&self) -> Result<(), Error> {
         self.end()
     }
 
@@ -254,6 +268,29 @@ impl Device for CacheDevice {
         }
         let done = self.core.discard(offset, len);
         done.map_err(|error| self.failed(error, Operation::Discard, offset, len))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, space: Space) -> Result<(), BlockError> {
+        self.check(Operation::Write, offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let done = self.core.write_zeroes(offset, len, space);
+        done.map_err(|error| self.failed(error, Operation::Write, offset, len))
+    }
+
+    fn extent_at(&self, offset: u64, len: u64) -> Result<Extent, BlockError> {
+        self.check(Operation::Read, offset, len)?;
+        let block = OriginBlock(offset / self.block_size());
+        let cached = self.core.index.next(block).map(|next| next.0 * self.block_size());
+        match cached {
+            Some(start) if start <= offset => {
+                let end = (start + self.block_size()).min(offset + len);
+                Ok(Extent { len: end - offset, content: Content::Data })
+            }
+            Some(start) => self.core.origin.extent_at(offset, len.min(start - offset)),
+            None => self.core.origin.extent_at(offset, len),
+        }
     }
 }
 

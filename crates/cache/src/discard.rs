@@ -1,4 +1,9 @@
-//! Discarding: the cache forgets, then the origin is told.
+//! Discarding and zeroing: the cache forgets, and the origin is told.
+//!
+//! # Invariants
+//!
+//! - **Z1** Zeroes that go to the origin are durable there before the cache forgets what they replace: there
+//!   is no moment at which a crash would show something older than both.
 //!
 //! # Failure
 //!
@@ -7,13 +12,18 @@
 
 use std::sync::atomic::Ordering;
 
+use buttress_block::device::Space;
+
 use crate::core::Core;
 use crate::error::Error;
-use crate::index::State;
+use crate::identity;
+use crate::index::{State, Versions, region_end};
 use crate::units::{Epoch, OriginBlock};
 
 /// Blocks looked at under one lock.
 const STEP: usize = 64;
+/// Zeroes that are written like any other data: less than a flush of the origin costs.
+const ZEROES_CACHED: u64 = 1 << 20;
 
 impl Core {
     /// Forgets the whole blocks of a range. Costs what is cached of the range, not its length.
@@ -66,9 +76,82 @@ impl Core {
         }
         drop(inside);
         if !self.options.consistent_origin {
-            self.origin.discard(offset, len)?;
+            self.discard_origin(offset, len)?;
             self.origin_dirty.store(true, Ordering::SeqCst);
         }
         Ok(())
+    }
+
+    /// Writes zeroes. Many of them go to the origin in one request, whatever the length; what stands in the
+    /// way of that goes through the cache.
+    pub(crate) fn write_zeroes(&self, offset: u64, len: u64, space: Space) -> Result<(), Error> {
+        let sweep = if len < ZEROES_CACHED || self.options.consistent_origin {
+            None
+        } else {
+            // A sweep could write what is there now after the zeroes. Nobody waits for one here.
+            self.drain.try_lock().filter(|sweep| sweep.is_idle())
+        };
+        let Some(sweep) = sweep else { return self.write_each_zero(offset, len) };
+        self.check()?;
+        let size = self.geometry.block_size();
+        let (first, last) = (offset.div_ceil(size), (offset + len) / size);
+        let (from, to) = (first * size, last * size);
+        if from < identity::WINDOW {
+            self.foresee_zeroes(from, to)?;
+        }
+        self.origin.write_zeroes(from, to - from, space)?;
+        self.flush_origin()?;
+        // What was marked before must be durable first: of two versions the older could come back.
+        self.flush_table()?;
+        let mut others = Vec::new();
+        self.each_in(OriginBlock(first), OriginBlock(last), |block, versions| {
+            match versions.as_mut_slice() {
+                [only] if only.state == State::Ready => {
+                    only.state = State::Dying;
+                    self.bury(block, only.slot);
+                }
+                _ => others.push(block),
+            }
+        });
+        self.flush_table()?;
+        drop(sweep);
+        self.write_each_zero(offset, from - offset)?;
+        for block in others {
+            self.write_each_zero(self.block_offset(block), self.block_len(block))?;
+        }
+        self.write_each_zero(to, offset + len - to)
+    }
+
+    fn write_each_zero(&self, offset: u64, len: u64) -> Result<(), Error> {
+        let zeroes = vec![0; len.min(ZEROES_CACHED) as usize];
+        let mut at = offset;
+        while at < offset + len {
+            let piece = (offset + len - at).min(zeroes.len() as u64);
+            self.write(at, &zeroes[..piece as usize], false)?;
+            at += piece;
+        }
+        Ok(())
+    }
+
+    /// Shows all cached blocks of a range, a few under one lock.
+    fn each_in(
+        &self,
+        first: OriginBlock,
+        last: OriginBlock,
+        mut look: impl FnMut(OriginBlock, &mut Versions),
+    ) {
+        let mut from = first;
+        while let Some(next) = self.index.next(from).filter(|&next| next < last) {
+            let end = region_end(next).min(last);
+            let mut shard = self.index.shard(next);
+            from = end;
+            for (index, (block, versions)) in shard.range_mut(next, end).enumerate() {
+                if index == STEP {
+                    from = block;
+                    break;
+                }
+                look(block, versions);
+            }
+        }
     }
 }

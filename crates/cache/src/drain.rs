@@ -55,6 +55,13 @@ pub(crate) struct Sweep {
     missed: bool,
 }
 
+impl Sweep {
+    /// Whether nothing is on its way to the origin.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+}
+
 /// One version on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Pick {
@@ -156,6 +163,21 @@ impl Core {
         }
         self.finish(&mut sweep)?;
         Ok(total)
+    }
+
+    /// Writes back one batch, whatever the watermarks say, and frees it.
+    pub(crate) fn drain_step(&self) -> Result<u64, Error> {
+        self.commit()?;
+        let mut sweep = self.drain.lock();
+        let limit = self.begin_cut()?;
+        let mut written = self.drain_batch(&mut sweep, limit, self.usual_order())?;
+        if written == 0 {
+            self.finish(&mut sweep)?;
+            sweep.cursor = OriginBlock(0);
+            written = self.drain_batch(&mut sweep, limit, self.usual_order())?;
+        }
+        self.finish(&mut sweep)?;
+        Ok(written)
     }
 
     /// Writes back what was committed before `limit`, for its age.

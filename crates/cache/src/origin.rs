@@ -31,25 +31,51 @@ impl Core {
         written
     }
 
+    /// As before a write of zeroes.
+    pub(crate) fn foresee_zeroes(&self, from: u64, to: u64) -> Result<(), Error> {
+        let zeroes = vec![0; (to.min(WINDOW) - from) as usize];
+        self.foresee_identity(from, &zeroes)
+    }
+
     fn foresee_identity(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let mut window = identity::read_window(&*self.origin)?;
+        let now = identity::of_window(self.origin.len(), &window);
         let start = offset as usize;
         let len = bytes.len().min(window.len().saturating_sub(start));
         window[start..start + len].copy_from_slice(&bytes[..len]);
         let next = identity::of_window(self.origin.len(), &window);
         let Some(stamp) = self.header.lock().stamp else { return Ok(()) };
-        if stamp.next == next {
+        if now == next && (stamp.origin == now || stamp.next == now) {
             return Ok(());
         }
         if stamp.next != stamp.origin {
             // There is room for two: the change before this one must be settled first.
-            self.flush_origin()?;
+            self.origin.flush()?;
         }
+        self.set_identity(now, next)
+    }
+
+    fn set_identity(&self, origin: u64, next: u64) -> Result<(), Error> {
         self.write_header(|superblock| {
             if let Some(stamp) = &mut superblock.stamp {
-                stamp.next = next;
+                (stamp.origin, stamp.next) = (origin, next);
             }
         })
+    }
+
+    /// Discards bytes of the origin, which may then read as anything: zeroes, or what they were.
+    pub(crate) fn discard_origin(&self, offset: u64, len: u64) -> Result<(), Error> {
+        if offset >= WINDOW {
+            self.origin.discard(offset, len)?;
+            return Ok(());
+        }
+        let before = identity::of_device(&*self.origin)?;
+        self.foresee_zeroes(offset, offset + len)?;
+        self.origin.discard(offset, len)?;
+        if identity::of_device(&*self.origin)? == before {
+            self.set_identity(before, before)?;
+        }
+        Ok(())
     }
 
     /// Makes what was written to the origin durable.

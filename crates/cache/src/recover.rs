@@ -234,6 +234,7 @@ pub(crate) fn open(
         oldest: Ranked::new(Rank::Leaf, oldest),
         ages: Ranked::new(Rank::Leaf, VecDeque::from([(epoch, Instant::now())])),
         drain: Mutex::new(Sweep::default()),
+        origin_sync: Mutex::new(()),
         commit: Mutex::new(()),
         header: Mutex::new(superblock),
         work: Work::default(),

@@ -321,7 +321,7 @@ impl Core {
         if self.slots.free() > 0 {
             return Ok(());
         }
-        if !self.options.background {
+        if !self.options.background || self.work.wanted.lock().stop {
             return self.drain_for_room();
         }
         // Back-pressure, but no hanging when nothing can go on.

@@ -1,5 +1,6 @@
 //! The verbs. Each has its own file: what it takes, and what it does.
 
+mod cache;
 mod cat;
 mod check;
 mod cp;
@@ -78,6 +79,8 @@ pub(crate) enum Command {
     /// Show what is known of a volume's devices.
     #[command(subcommand)]
     Device(device::Verb),
+    /// Make, look into, verify and drain write-back caches, those of Linux's dm-writecache too.
+    Cache(cache::Args),
     /// Make a volume, mount it, put it to work, and show what happens.
     Demo(demo::Args),
 }
@@ -113,6 +116,7 @@ impl Command {
             Self::Receive(args) => receive::run(args, ui),
             Self::Scrub(verb) => scrub::run(verb, ui),
             Self::Device(verb) => device::run(verb, ui),
+            Self::Cache(args) => cache::run(args, ui),
             Self::Demo(args) => demo::run(args, ui),
         }
     }

@@ -49,6 +49,15 @@ impl Failure {
         Self { exit, what: what.into(), source: None }
     }
 
+    /// A failure with a cause below it.
+    pub(crate) fn with_source(
+        exit: Exit,
+        what: impl Into<String>,
+        source: impl Error + Send + Sync + 'static,
+    ) -> Self {
+        Self { exit, what: what.into(), source: Some(Box::new(source)) }
+    }
+
     /// A failure of an operation on a volume; the kind of its cause chooses the exit code.
     pub(crate) fn of_volume(what: impl Into<String>, source: buttress_fs::Error) -> Self {
         let exit = exit_of(source.kind());

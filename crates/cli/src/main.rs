@@ -1,5 +1,6 @@
 //! The `buttress` program: btrfs volumes without the kernel.
 
+mod cached;
 mod commands;
 mod exit;
 mod image;

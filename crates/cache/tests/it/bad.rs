@@ -82,6 +82,14 @@ fn another_origin_is_refused() {
     cached.drain(|_| {}).expect("memory");
     cached.close().expect("memory");
     opened(&origin, &cache).expect("the same origin, with its new name");
+    {
+        let (origin, cache) = (Arc::new(origin.fork()), Arc::new(cache.fork()));
+        let cached = open(Arc::clone(&origin) as _, Arc::clone(&cache) as _, &by_hand(""));
+        cached.discard(0, 1 << 17).expect("memory");
+        opened(&origin, &cache).expect("the same origin, its name discarded");
+        cached.flush().expect("memory");
+        opened(&origin, &cache).expect("the same origin, its name discarded");
+    }
     let other = origin.fork();
     other.write_at(0x10020, &[8; 16]).expect("memory");
     let error = opened(&other, &cache).expect_err("another filesystem");

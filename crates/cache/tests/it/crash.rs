@@ -24,13 +24,17 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn new(block_size: u32, blocks: u64, list: &str) -> Self {
-        let (origin, cache) = blank(block_size, blocks, SECTORS as u64);
+        Self::with_sectors(block_size, blocks, list, SECTORS)
+    }
+
+    fn with_sectors(block_size: u32, blocks: u64, list: &str, sectors: usize) -> Self {
+        let (origin, cache) = blank(block_size, blocks, sectors as u64);
         let options = by_hand(list);
         let log = Log::new();
         // What persistent memory keeps whole is eight bytes.
         let atom = if options.mode == buttress_cache::Mode::Pmem { 8 } else { 512 };
         let (origin, cache) = (log.device(&origin, 512), log.device(&cache, atom));
-        Self { log, origin, cache, options, states: vec![vec![0; SECTORS]], flushed: 0 }
+        Self { log, origin, cache, options, states: vec![vec![0; sectors]], flushed: 0 }
     }
 
     pub(crate) fn open(&self) -> buttress_cache::CacheDevice {
@@ -200,4 +204,45 @@ fn crashes_after_crashes() {
         });
     }
     assert!(shown > 500, "only {shown} states");
+}
+
+/// Zeroes past the cache, among writes and flushes: each sector is what it was at the last flush, or newer.
+#[test]
+fn zeroes_lose_no_flush() {
+    const MANY: usize = 4000;
+    for seed in 0..2 {
+        let mut rng = Rng::new(seed);
+        let mut run = Run::with_sectors(512, 60, "", MANY);
+        let cached = run.open();
+        run.start();
+        for step in 1..14_u32 {
+            let mut state = run.last();
+            if step % 4 == 0 {
+                let start = rng.below(200) as usize;
+                state[start..start + 2200 + step as usize].fill(0);
+                run.began(state);
+                let (offset, len) = (start as u64 * 512, (2200 + u64::from(step)) * 512);
+                cached
+                    .write_zeroes(offset, len, buttress_block::device::Space::Keep)
+                    .expect("memory");
+            } else {
+                let range = place(&mut rng, 400, 20);
+                state[range.clone()].fill(step);
+                let values = state[range.clone()].to_vec();
+                run.began(state);
+                write(&cached, range.start, &values).expect("memory");
+            }
+            if rng.chance(1, 2) {
+                cached.flush().expect("memory");
+                run.flushed();
+            }
+        }
+        std::mem::forget(cached);
+        let shown = run.log.crashes(&mut rng.clone(), 2, 1, |crash| {
+            let recovered = run.recover(crash);
+            run.check_sectors(crash, &read(&recovered));
+            std::mem::forget(recovered);
+        });
+        assert!(shown > 100);
+    }
 }

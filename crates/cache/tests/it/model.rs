@@ -127,3 +127,32 @@ fn speaks_the_words_of_the_target() {
     cached.message("flush_on_suspend").expect("known");
     cached.message("defrost").expect_err("unknown");
 }
+
+/// Many zeroes cost the origin one request; blocks in the cache, and parts of blocks, become zeroes, too.
+#[test]
+fn zeroes_are_not_written_one_by_one() {
+    let (origin, cache) = blank(4096, 300, 80_000);
+    let log = buttress_sim::Log::new();
+    let (origin, cache) = (log.device(&origin, 512), log.device(&cache, 512));
+    let cached = open(Arc::clone(&origin) as _, Arc::clone(&cache) as _, &by_hand(""));
+    let mut model: Model = vec![0; 80_000];
+    let mut rng = Rng::new(8);
+    for step in 1..60 {
+        let range = place(&mut rng, 80_000, 40);
+        model[range.clone()].fill(step);
+        write(&cached, range.start, &model[range]).expect("memory");
+        if step % 7 == 0 {
+            cached.flush().expect("memory");
+        }
+    }
+    log.start(&[&origin, &cache]);
+    let range = 101..75_003;
+    model[range.clone()].fill(0);
+    let (offset, len) = ((range.start * SECTOR) as u64, (range.len() * SECTOR) as u64);
+    cached.write_zeroes(offset, len, buttress_block::device::Space::Free).expect("memory");
+    assert_eq!(read(&cached), model);
+    let (bytes, _) = log.totals(cache.id());
+    assert!(bytes < 300_000, "{bytes} bytes of cache for zeroes");
+    cached.drain(|_| {}).expect("memory");
+    assert_eq!(read(&*origin), model);
+}

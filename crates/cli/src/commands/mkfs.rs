@@ -9,6 +9,7 @@ use buttress_fs::make::{FEATURES, Features, MakeOptions, MakeReport, make_on};
 use buttress_fs::{Codec, Filesystem, MountOptions};
 use buttress_volume::Uuid;
 
+use crate::cached::{self, Cached};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::size;
 use crate::transfer::{Census, Import, Job, Keep, open_dir, survey};
@@ -22,6 +23,8 @@ pub(crate) struct Args {
     /// More image files or devices, for a volume over several.
     #[arg(value_name = "MORE")]
     more: Vec<PathBuf>,
+    #[command(flatten)]
+    cached: Cached,
     /// Bytes to use of each device, as 4G or 512M; the whole file or device unless given.
     #[arg(long, short = 'b', alias = "byte-count", value_parser = size::parse)]
     size: Option<u64>,
@@ -131,11 +134,16 @@ fn make(
         }
         devices.push(device);
     }
+    let (first_device, cache) = args.cached.wrap(Arc::clone(&devices[0]), OpenOptions::WRITE)?;
+    devices[0] = first_device;
     let parts: Vec<&dyn Device> = devices.iter().map(|device| &**device).collect();
     let report = make_on(&parts, &options).context(|| &name)?;
     if let (Some(dir), Some(census)) = (&args.rootdir, census) {
         let compress = args.compress.and_then(|packing| packing.0);
         fill(devices, dir, census, first, compress, ui)?;
+    }
+    if let Some(cache) = cache {
+        cached::close(&cache)?;
     }
     print(&name, args, &report, ui)
 }

@@ -22,12 +22,14 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_cache::{CacheDevice, CacheOptions};
 use buttress_fs::{Filesystem, MountOptions};
 use buttress_fuse::{Options, Unmounted, Unmounter};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::cached::{self, Cached};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::ui::Ui;
@@ -52,8 +54,10 @@ pub(crate) struct Args {
     more: Vec<PathBuf>,
     #[command(flatten)]
     devices: Devices,
+    #[command(flatten)]
+    cached: Cached,
     /// Mount options, separated by commas: ro, subvol=PATH, commit=SECONDS, allow_other, and so
-    /// on; a wrong one lists them all.
+    /// on; with --cache those of the cache, too; a wrong one lists them all.
     #[arg(long, short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Stay until the volume is unmounted, and log to standard error.
@@ -80,12 +84,24 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     if args.foreground { serve(&args, options, ui) } else { start(&args, ui) }
 }
 
-/// The door's options, and the volume's.
-fn parse(args: &Args) -> Result<(Options, MountOptions)> {
+/// The options, by who takes them.
+struct Parsed {
+    door: Options,
+    volume: MountOptions,
+    cache: CacheOptions,
+}
+
+/// The door's options, the volume's and the cache's.
+fn parse(args: &Args) -> Result<Parsed> {
     let mut door = Options::default();
+    let mut cache = args.cached.options()?;
     let mut volume = Vec::new();
     let words = args.options.iter().flat_map(|list| list.split(','));
     for word in words.map(str::trim).filter(|word| !word.is_empty()) {
+        let wrong = |error| cached::failure("--options", error);
+        if args.cached.cache.is_some() && cache.accept(word).map_err(wrong)? {
+            continue;
+        }
         let is_doors =
             door.accept(word).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
         let is_both = matches!(word, "ro" | "rw" | "noatime" | "relatime");
@@ -99,7 +115,8 @@ fn parse(args: &Args) -> Result<(Options, MountOptions)> {
     })?;
     volume.degraded |= args.devices.degraded;
     door.read_only |= volume.read_only;
-    Ok((door, volume))
+    cache.check().map_err(|error| cached::failure("--options", error))?;
+    Ok(Parsed { door, volume, cache })
 }
 
 /// Starts the child that serves, and waits until it does.
@@ -139,7 +156,8 @@ fn failed(mut child: Child) -> Result<Exit> {
     }
 }
 
-fn serve(args: &Args, (mut door, volume): (Options, MountOptions), ui: &Ui) -> Result<Exit> {
+fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
+    let Parsed { mut door, volume, cache } = options;
     if args.announce {
         // Ctrl-C at the terminal is not for a mount in the background.
         rustix::process::setsid().context(|| "leaving the terminal")?;
@@ -150,7 +168,7 @@ fn serve(args: &Args, (mut door, volume): (Options, MountOptions), ui: &Ui) -> R
     if door.source == Options::default().source {
         door.source = image.to_string_lossy().into_owned();
     }
-    let fs = open(args, &image, volume, ui)?;
+    let (fs, cache) = open(args, &image, volume, cache, ui)?;
     if let Some(why) = fs.read_only_reason() {
         if !door.read_only {
             ui.note(format!("{}: mounted read-only: {why}", image.display()));
@@ -170,6 +188,10 @@ fn serve(args: &Args, (mut door, volume): (Options, MountOptions), ui: &Ui) -> R
     let closed = fs.close().context(|| format!("{}: closing", image.display()));
     served.map_err(std::io::Error::other).context(String::new)?;
     closed?;
+    if let Some(cache) = cache {
+        tracing::info!(status = %cache.status(), "closing the cache");
+        cached::close(&cache)?;
+    }
     tracing::info!(image = %image.display(), "unmounted, and everything is durable");
     Ok(Exit::Success)
 }
@@ -189,14 +211,29 @@ fn announce(log: Option<&Path>) -> Result<()> {
 }
 
 /// Opens the devices and the volume on them.
-fn open(args: &Args, image: &Path, options: MountOptions, ui: &Ui) -> Result<Filesystem> {
+fn open(
+    args: &Args,
+    image: &Path,
+    options: MountOptions,
+    cache: CacheOptions,
+    ui: &Ui,
+) -> Result<(Filesystem, Option<Arc<CacheDevice>>)> {
     let how = if options.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
     let paths = args.more.iter().chain(&args.devices.devices).map(PathBuf::as_path);
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     for path in std::iter::once(image).chain(paths) {
         devices.push(Arc::new(open_device(path, how, ui)?));
     }
-    Filesystem::open(devices, options).context(|| image.display().to_string())
+    let mut cached = None;
+    if let Some(path) = &args.cached.cache {
+        // The first device, the one that was named.
+        let origin = Arc::clone(&devices[0]);
+        let device = Arc::new(cached::open(origin, path, cache, how)?);
+        devices[0] = Arc::clone(&device) as Arc<dyn Device>;
+        cached = Some(device);
+    }
+    let fs = Filesystem::open(devices, options).context(|| image.display().to_string())?;
+    Ok((fs, cached))
 }
 
 /// Opens a device, and waits if the mount before is only writing its last.

@@ -15,6 +15,7 @@ use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::cached::{self, Cached};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::ui::Ui;
 
@@ -23,6 +24,8 @@ pub(crate) struct Args {
     /// The image file or block device.
     #[arg(value_name = "IMG")]
     image: PathBuf,
+    #[command(flatten)]
+    cached: Cached,
     /// Where to listen: unix:PATH, 127.0.0.1:PORT, [::1]:PORT or localhost:PORT. Several may be given.
     /// Everybody on this machine can connect to a port; a socket has the permissions of a file.
     #[arg(long, required = true, value_name = "ADDRESS")]
@@ -63,7 +66,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let how = if args.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
     let how = OpenOptions { direct: args.direct, ..how };
     let device = FileDevice::open(&args.image, how).map_err(Failure::of_device)?;
-    let export = Export::new(Arc::new(device), args.export, args.read_only).context(String::new)?;
+    let (device, cache) = args.cached.wrap(Arc::new(device), how)?;
+    let export = Export::new(device, args.export, args.read_only).context(String::new)?;
     let (size_bytes, read_only) = (export.len(), export.read_only());
     let Args { connections, threads, allow_remote, .. } = args;
     let options = Options { connections, threads, allow_remote, ..Options::default() };
@@ -78,7 +82,11 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
             writeln!(std::io::stdout(), "{uri}").context(|| "standard output")?;
         }
     }
-    server.serve().context(|| args.image.display().to_string())?;
+    let served = server.serve().context(|| args.image.display().to_string());
+    if let Some(cache) = cache {
+        cached::close(&cache)?;
+    }
+    served?;
     Ok(Exit::Success)
 }
 

@@ -1,0 +1,93 @@
+//! Devices with a write-back cache in front, for every verb that takes `--cache`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_cache::{CacheDevice, CacheOptions, Error, Mode, PmemDevice};
+
+use crate::exit::{Exit, Failure, Result};
+
+/// A device to be used, and the cache that is in it, if there is one.
+type Wrapped = (Arc<dyn Device>, Option<Arc<CacheDevice>>);
+
+/// The cache of a device.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Cached {
+    /// A write-back cache in front of the image, as made by `buttress cache format` or Linux's dm-writecache.
+    #[arg(long, value_name = "CACHE")]
+    pub cache: Option<PathBuf>,
+    /// Options of the cache, in the words of dm-writecache; a wrong one lists them all.
+    #[arg(long, value_name = "OPTIONS", requires = "cache")]
+    pub cache_options: Option<String>,
+}
+
+impl Cached {
+    /// The options given.
+    pub(crate) fn options(&self) -> Result<CacheOptions> {
+        let list = self.cache_options.as_deref().unwrap_or_default();
+        CacheOptions::parse(list).map_err(|error| failure("--cache-options", error))
+    }
+
+    /// Puts the cache in front of an open device, if one was named.
+    pub(crate) fn wrap(&self, origin: Arc<dyn Device>, how: OpenOptions) -> Result<Wrapped> {
+        let Some(path) = &self.cache else { return Ok((origin, None)) };
+        let device = Arc::new(open(origin, path, self.options()?, how)?);
+        Ok((Arc::clone(&device) as Arc<dyn Device>, Some(device)))
+    }
+}
+
+/// Opens a cache in front of `origin`.
+pub(crate) fn open(
+    origin: Arc<dyn Device>,
+    cache: &Path,
+    options: CacheOptions,
+    how: OpenOptions,
+) -> Result<CacheDevice> {
+    let device = open_medium(cache, options.mode, how)?;
+    CacheDevice::open(origin, device, options)
+        .map_err(|error| failure(&cache.display().to_string(), error))
+}
+
+/// Opens what a cache lies on.
+pub(crate) fn open_medium(path: &Path, mode: Mode, how: OpenOptions) -> Result<Arc<dyn Device>> {
+    match mode {
+        Mode::Pmem => {
+            let device = PmemDevice::open(path, how).map_err(Failure::of_device)?;
+            if !device.is_dax() {
+                tracing::info!(cache = %path.display(), "no persistent memory: flushing with msync");
+            }
+            Ok(Arc::new(device))
+        }
+        Mode::Ssd => Ok(Arc::new(FileDevice::open(path, how).map_err(Failure::of_device)?)),
+    }
+}
+
+/// Ends a cache, with everything durable.
+pub(crate) fn close(device: &CacheDevice) -> Result<()> {
+    device.close().map_err(|error| failure(&device.name(), error))
+}
+
+/// A failure of a cache, with the exit code that its kind means.
+pub(crate) fn failure(what: &str, error: Error) -> Failure {
+    let exit = match &error {
+        error if error.is_corrupt() => Exit::Corrupt,
+        error if error.is_refusal() => Exit::Refused,
+        Error::Version { .. } | Error::TooManyBlocks { .. } => Exit::Unsupported,
+        Error::Option { .. } => Exit::Usage,
+        _ => Exit::Failure,
+    };
+    Failure::with_source(exit, what, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An option that is wrong is a usage error, before anything is opened.
+    #[test]
+    fn options_are_checked_early() {
+        let cached = Cached { cache: None, cache_options: Some("writeback=fast".to_owned()) };
+        assert_eq!(cached.options().expect_err("wrong").exit, Exit::Usage);
+    }
+}
