@@ -319,3 +319,53 @@ fn clones_are_cuts() {
     check(&device);
     verify(&mount(&device));
 }
+
+/// Who fills a volume with what packs, and with what does not, is told while writing, and nothing is lost.
+#[test]
+fn a_full_volume_loses_nothing() {
+    for options in ["compress=zstd:1", "compress-force=lzo"] {
+        let device = memory(128);
+        let fs = mount_with(&device, options);
+        let root = fs.root();
+        let mut kept: Vec<(String, Vec<u8>)> = Vec::new();
+        for number in 0..2000u64 {
+            let len = 40_000 + (number * 7919 % 300_000) as usize;
+            let mut data = if number % 5 == 0 { text(len) } else { pattern(number, len) };
+            if number % 3 == 0 {
+                data[..len / 2].fill(number as u8);
+            }
+            let name = format!("f{number}");
+            let made = root.create(name.as_bytes(), 0o644, 0, 0, 0);
+            let written = made.and_then(|file| {
+                file.write_at(0, &data)?;
+                // Half of it again, shared.
+                let half = len as u64 / 8192 * 4096;
+                file.clone_range(0, &file, (len as u64).next_multiple_of(4096), half)?;
+                Ok(file.attr().size)
+            });
+            match written {
+                Ok(size) => {
+                    let mut whole = data.clone();
+                    whole.resize(len.next_multiple_of(4096), 0);
+                    whole.extend_from_slice(&data[..len / 8192 * 4096]);
+                    assert_eq!(size, whole.len() as u64);
+                    kept.push((name, whole));
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NoSpace);
+                    break;
+                }
+            }
+        }
+        assert!(kept.len() > 200, "{options}: full after {} files", kept.len());
+        fs.sync().expect("nothing was lost");
+        drop(root);
+        fs.close().expect("closed");
+        check(&device);
+        let fs = mount(&device);
+        for (name, whole) in &kept {
+            let file = fs.resolve(name).expect("there");
+            assert!(content(&file) == *whole, "{options}: {name}");
+        }
+    }
+}
