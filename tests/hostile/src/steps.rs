@@ -1,0 +1,70 @@
+//! A device that ends after so many requests: what reads for ever is found without a clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use buttress_block::{Device, Error, Operation};
+
+/// A device that fails every request once it has had its fill.
+#[derive(Debug)]
+pub struct Steps {
+    device: Arc<dyn Device>,
+    requests_left: AtomicU64,
+}
+
+impl Steps {
+    /// Lets `requests` through.
+    #[must_use]
+    pub fn new(device: Arc<dyn Device>, requests: u64) -> Self {
+        Self { device, requests_left: AtomicU64::new(requests) }
+    }
+
+    /// Whether there were more requests than it let through.
+    #[must_use]
+    pub fn is_worn_out(&self) -> bool {
+        self.requests_left.load(Ordering::Relaxed) == 0
+    }
+
+    fn step(&self, operation: Operation, offset: u64, len: u64) -> Result<(), Error> {
+        let left = |left: u64| left.checked_sub(1);
+        match self.requests_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left) {
+            Ok(_) => Ok(()),
+            Err(_) => {
+                let source = std::io::Error::other("too many requests for what there is to read");
+                Err(Error::Io { device: self.name(), operation, offset, len, source })
+            }
+        }
+    }
+}
+
+impl Device for Steps {
+    fn name(&self) -> String {
+        self.device.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.device.len()
+    }
+
+    fn writable(&self) -> bool {
+        self.device.writable()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        self.step(Operation::Read, offset, buf.len() as u64)?;
+        self.device.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        self.step(Operation::Write, offset, buf.len() as u64)?;
+        self.device.write_at(offset, buf)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.device.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.device.discard(offset, len)
+    }
+}

@@ -1,0 +1,106 @@
+//! Every target, many times, from seeds. A failure names its seed; `BUTTRESS_HOSTILE_SEED` runs that one
+//! alone, `BUTTRESS_HOSTILE_ROUNDS` many more.
+
+mod parsers;
+mod regressions;
+mod sample;
+mod volumes;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use buttress_base::Rng;
+use parking_lot::Mutex;
+
+/// Panics of all threads since the last look: also of those that nobody joins.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// One case at a time, so that a panic of a thread in the background is of the case at hand.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// No case takes this long. What ends by itself is told by counting steps; this is for what does not.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn watch_panics() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        std::panic::set_hook(Box::new(|info| {
+            // A test that fails is told to everybody, and is no finding of the next one.
+            if info.location().is_some_and(|at| at.file().contains("tests/it/")) {
+                eprintln!("{info}");
+            } else {
+                PANICS.lock().push(info.to_string());
+            }
+        }));
+        // What a number of the input alone asked for fails then, loudly.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::As);
+        let current = Some(12 << 30);
+        let _ = rustix::process::setrlimit(
+            rustix::process::Resource::As,
+            rustix::process::Rlimit { current, ..limit },
+        );
+    });
+}
+
+/// Runs a target on one input, in a thread of its own.
+fn case(what: &str, target: impl FnOnce() + Send + 'static) -> Option<String> {
+    watch_panics();
+    let _one = ONE_AT_A_TIME.lock();
+    let (answer, wait) = channel();
+    let thread = std::thread::spawn(move || {
+        let _ = answer.send(catch_unwind(AssertUnwindSafe(target)).is_ok());
+    });
+    let outcome = wait.recv_timeout(PATIENCE);
+    let panics = std::mem::take(&mut *PANICS.lock());
+    let ends = match outcome {
+        Ok(_) => thread.join().is_ok(),
+        Err(RecvTimeoutError::Timeout) => false,
+        Err(RecvTimeoutError::Disconnected) => true,
+    };
+    if !ends {
+        // Nothing else can be told apart from this one any more.
+        eprintln!("{what} does not end; {panics:#?}");
+        std::process::exit(101);
+    }
+    let is_good = panics.is_empty() && matches!(outcome, Ok(true));
+    (!is_good).then(|| format!("{what}: {panics:#?}"))
+}
+
+/// Seeds of a target, as many as it has rounds.
+fn seeds(first: u64, rounds: u64) -> Vec<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    if let Some(seed) = number("BUTTRESS_HOSTILE_SEED") {
+        return vec![seed];
+    }
+    let rounds = number("BUTTRESS_HOSTILE_ROUNDS").unwrap_or(rounds);
+    (first..first + rounds).collect()
+}
+
+/// The bytes of a seed.
+fn choices(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    Rng::new(seed).fill(&mut bytes);
+    bytes
+}
+
+/// Runs a target from seeds.
+fn each(
+    name: &str,
+    (first, rounds): (u64, u64),
+    input: impl Fn(u64) -> Vec<u8>,
+    target: impl Fn(&[u8]) + Send + Sync + 'static,
+) {
+    let target = Arc::new(target);
+    let mut found = Vec::new();
+    for seed in seeds(first, rounds) {
+        let (bytes, target) = (input(seed), Arc::clone(&target));
+        found.extend(case(&format!("{name}, seed {seed}"), move || target(&bytes)));
+    }
+    if !found.is_empty() {
+        // Past the hook, which would keep it to itself.
+        eprintln!("{} found:\n{}", found.len(), found.join("\n"));
+        panic!("{name}: see above");
+    }
+}

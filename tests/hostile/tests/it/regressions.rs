@@ -1,0 +1,121 @@
+//! What was found once, and shall not be found again.
+
+use std::sync::Arc;
+
+use buttress_base::Rng;
+use buttress_block::MemoryDevice;
+use buttress_format::{Kind, TreeId};
+use buttress_fs::{Filesystem, Inode, MountOptions, SetAttr};
+use buttress_hostile::exercise::exercise;
+use buttress_hostile::mutate::edited;
+
+use crate::{case, sample};
+
+/// Where an extent's item has its kind, and its length on disk.
+const EXTENT_TYPE: usize = 20;
+const DISK_LEN: usize = 29;
+
+fn both_ways(what: &str, device: MemoryDevice) {
+    for writes in [false, true] {
+        let copy = device.fork();
+        let found = case(what, move || {
+            let _ = exercise(copy, writes);
+        });
+        assert_eq!(found, None);
+    }
+}
+
+/// Each leaf was in order and the tree was not: a commit took the order for granted, and its builder
+/// panicked. A node's keys end before the next one's begin.
+#[test]
+fn keys_of_two_leaves_overlap() {
+    let mut changed = 0;
+    let device = edited(&sample::ours(), |owner, items| {
+        if let Some(last) = items.last_mut().filter(|_| owner == TreeId(5)) {
+            last.key.objectid = 1 << 40;
+            changed += 1;
+        }
+    });
+    assert!(changed > 1, "the tree has several leaves");
+    both_ways("overlapping leaves", device);
+}
+
+/// An extent that is no number of sectors long had more checksums than sectors, and the last was put
+/// behind the end.
+#[test]
+fn an_extent_ends_within_a_sector() {
+    for less in [1, 100, 4095] {
+        let device = edited(&sample::ours(), |_, items| {
+            let extents = items.iter_mut().filter(|item| item.key.kind == Kind::EXTENT_DATA);
+            for item in extents.filter(|item| item.payload.len() == 53) {
+                let field = &mut item.payload[DISK_LEN..DISK_LEN + 8];
+                let len = u64::from_le_bytes(field.try_into().expect("eight bytes"));
+                field.copy_from_slice(&len.saturating_sub(less).to_le_bytes());
+            }
+        });
+        both_ways("extents that end within a sector", device);
+    }
+}
+
+/// A scrub took the extent tree's word for where sectors and nodes begin and end.
+#[test]
+fn extents_in_use_lie_between_sectors() {
+    for kind in [Kind::EXTENT_ITEM, Kind::METADATA_ITEM] {
+        for (aside, less) in [(0, 100), (0, 4096), (512, 0)] {
+            let device = edited(&sample::ours(), |_, items| {
+                for item in items.iter_mut().filter(|item| item.key.kind == kind) {
+                    item.key.objectid += aside;
+                    if kind == Kind::EXTENT_ITEM {
+                        item.key.offset = item.key.offset.saturating_sub(less);
+                    }
+                }
+            });
+            both_ways("extents between sectors", device);
+        }
+    }
+}
+
+/// A checksum item between sectors.
+#[test]
+fn checksums_begin_within_a_sector() {
+    let mut rng = Rng::new(9);
+    let device = edited(&sample::ours(), |_, items| {
+        for item in items.iter_mut().filter(|item| item.key.kind == Kind::EXTENT_CSUM) {
+            item.key.offset += rng.below(4096);
+        }
+    });
+    both_ways("checksums between sectors", device);
+}
+
+/// A file was cut, its extents could not be read, and it kept the new length in memory and the old one on
+/// disk: the next change of it panicked.
+#[test]
+fn a_cut_that_fails_leaves_the_length() {
+    let device = edited(&sample::ours(), |_, items| {
+        for item in items.iter_mut().filter(|item| item.key.kind == Kind::EXTENT_DATA) {
+            item.payload[EXTENT_TYPE] = 9;
+        }
+    });
+    let found = case("a cut that fails", move || {
+        let options = MountOptions::parse("noatime").expect("a known option");
+        let filesystem =
+            Filesystem::open(vec![Arc::new(device)], options).expect("not damaged here");
+        let folder = filesystem.resolve("folder 1").expect("not damaged");
+        let mut failed = 0;
+        for number in 0..30 {
+            let name = format!("file {number} with a name that is not the shortest");
+            let file: Inode = folder.lookup(name.as_bytes()).expect("not damaged");
+            let size = file.attr().size;
+            let cut = SetAttr { size: Some(size / 3), ..SetAttr::default() };
+            if file.set_attr(&cut).is_err() {
+                failed += 1;
+                assert_eq!(file.attr().size, size, "nothing was cut");
+            }
+            let change = SetAttr { uid: Some(7), ..SetAttr::default() };
+            file.set_attr(&change).expect("that is not damaged");
+        }
+        assert!(failed > 10, "{failed}");
+        filesystem.close().expect("what could not be done was told");
+    });
+    assert_eq!(found, None);
+}
