@@ -24,7 +24,7 @@ pub(crate) fn check(context: &Context<'_>) {
     };
     let met = AddressSet::default();
     let mut logs = Vec::new();
-    walk(context, &met, &Expect { ptr: root, first_key: None }, &mut |leaf| {
+    walk(context, &met, &Expect::root(root), &mut |leaf| {
         for slot in 0..leaf.len() {
             if leaf.key(slot).kind != Kind::ROOT_ITEM {
                 continue;
@@ -43,7 +43,7 @@ pub(crate) fn check(context: &Context<'_>) {
         }
     });
     for ptr in logs {
-        walk(context, &met, &Expect { ptr, first_key: None }, &mut |_| {});
+        walk(context, &met, &Expect::root(ptr), &mut |_| {});
     }
 }
 

@@ -106,7 +106,7 @@ pub(crate) fn high_of(node: &Node, slot: usize, high: Option<Key>) -> Option<Key
 
 /// Shows every leaf of a small tree, in order, with one thread and no records.
 pub(crate) fn each_leaf(context: &Context<'_>, tree: &Tree, visit: &mut dyn FnMut(&Node)) {
-    let expect = Expect { ptr: tree.root, first_key: None };
+    let expect = Expect::root(tree.root);
     each_leaf_below(context, tree, &expect, None, visit);
 }
 
@@ -187,7 +187,7 @@ impl Walk<'_> {
             let own =
                 record::met(tree.root.logical, User::Node(tree.root.logical), context.nodesize());
             feeder.hand.records.put(if tree.id == TreeId::TREE_RELOC { own } else { mark })?;
-            let expect = Expect { ptr: tree.root, first_key: None };
+            let expect = Expect::root(tree.root);
             feeder.descend(index, tree, &expect, None, tree.drop.is_some())?;
         }
         feeder.hand.records.finish();

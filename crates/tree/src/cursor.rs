@@ -65,22 +65,27 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         root: NodePtr,
         key: &Key,
     ) -> Result<Option<(Arc<Node>, usize)>> {
-        let mut node = source.node(tree, &Expect { ptr: root, first_key: None })?;
+        let mut node = source.node(tree, &Expect::root(root))?;
+        let mut below = None;
         while node.level() > 0 {
-            let slot = node.child_slot(key);
-            node = source.node(tree, &node.expect_child(slot))?;
+            let expect = node.expect_child_below(node.child_slot(key), below);
+            node = source.node(tree, &expect)?;
+            below = expect.below;
         }
         Ok(node.search(key).ok().map(|slot| (node, slot)))
     }
 
     fn descend(&mut self, key: &Key) -> Result<()> {
         self.path.clear();
-        let mut node = self.source.node(self.tree, &Expect { ptr: self.root, first_key: None })?;
+        let mut node = self.source.node(self.tree, &Expect::root(self.root))?;
+        let mut below = None;
         while node.level() > 0 {
             let slot = node.child_slot(key);
-            let child = self.source.node(self.tree, &node.expect_child(slot))?;
+            let expect = node.expect_child_below(slot, below);
+            let child = self.source.node(self.tree, &expect)?;
             self.path.push((node, slot));
             node = child;
+            below = expect.below;
         }
         let slot = node.search(key).unwrap_or_else(|slot| slot);
         self.path.push((node, slot));
@@ -118,6 +123,14 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         self.settle_forward()
     }
 
+    /// The first key behind the last node of the path, where there is one.
+    fn below(&self) -> Option<Key> {
+        let above = self.path.split_last()?.1;
+        let next =
+            |(node, slot): &(Arc<Node>, usize)| (slot + 1 < node.len()).then(|| node.key(slot + 1));
+        above.iter().rev().find_map(next)
+    }
+
     /// Moves over leaves' ends to the next item, or past the tree's end.
     fn settle_forward(&mut self) -> Result<()> {
         loop {
@@ -127,7 +140,8 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
                     if node.level() == 0 {
                         return Ok(());
                     }
-                    let child = self.source.node(self.tree, &node.expect_child(*slot))?;
+                    let expect = node.expect_child_below(*slot, self.below());
+                    let child = self.source.node(self.tree, &expect)?;
                     self.path.push((child, 0));
                 }
                 Some(_) => {
@@ -156,7 +170,9 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
             if node.level() == 0 {
                 return Ok(());
             }
-            let child = self.source.node(self.tree, &node.expect_child(*slot))?;
+            let (node, slot) = (Arc::clone(node), *slot);
+            let expect = node.expect_child_below(slot, self.below());
+            let child = self.source.node(self.tree, &expect)?;
             let len = child.len();
             self.path.push((child, len));
         }

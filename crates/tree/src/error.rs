@@ -52,6 +52,9 @@ pub enum Mismatch {
     /// The first key differs from the parent's.
     #[error("its first key differs from its parent's")]
     FirstKey,
+    /// The last key is not before the first of the next node.
+    #[error("its last key belongs to the next node")]
+    LastKey,
 }
 
 /// A failure of this crate.

@@ -180,7 +180,7 @@ impl Merge<'_> {
             spare: (0..MAX_LEVEL).map(|_| Vec::new()).collect(),
         };
         match root {
-            Some(root) => walk.subtree(&Expect { ptr: root, first_key: None }, changes)?,
+            Some(root) => walk.subtree(&Expect::root(root), changes)?,
             None => walk.insert_all(changes)?,
         }
         walk.finish()
@@ -267,7 +267,7 @@ impl Walk<'_, '_> {
             };
             let (mine, others) = rest.split_at(split);
             rest = others;
-            let child = node.expect_child(slot);
+            let child = node.expect_child_below(slot, at.below);
             if mine.is_empty() && !self.hungry(child.ptr.level) {
                 self.pass(&child, node.key(slot))?;
             } else {

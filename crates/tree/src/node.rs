@@ -42,6 +42,17 @@ pub struct Expect {
     pub ptr: NodePtr,
     /// The key the parent has for it, where there is a parent.
     pub first_key: Option<Key>,
+    /// The first key that is another's, where there is one: all of its own are before it. Without this
+    /// each node could be in order and the tree not.
+    pub below: Option<Key>,
+}
+
+impl Expect {
+    /// What a reader of a tree's root demands.
+    #[must_use]
+    pub fn root(ptr: NodePtr) -> Self {
+        Self { ptr, first_key: None, below: None }
+    }
 }
 
 /// A verified, immutable node.
@@ -186,6 +197,14 @@ impl Node {
         {
             return Err(Mismatch::FirstKey);
         }
+        if let Some(below) = expect.below
+            && let Some(last) = (header.nritems as usize).checked_sub(1)
+        {
+            let stride = if header.level == 0 { ITEM_LEN } else { PTR_LEN };
+            if key_at(buf, HEADER_LEN + last * stride) >= below {
+                return Err(Mismatch::LastKey);
+            }
+        }
         Ok(header)
     }
 
@@ -293,10 +312,25 @@ impl Node {
         }
     }
 
-    /// What a reader of a slot's child demands.
+    /// What a reader of a slot's child demands, wherever its keys end.
     #[must_use]
     pub fn expect_child(&self, slot: usize) -> Expect {
-        Expect { ptr: self.child(slot), first_key: Some(self.key(slot)) }
+        Expect { ptr: self.child(slot), first_key: Some(self.key(slot)), below: None }
+    }
+
+    /// What a reader of a slot's child demands; `below` is the first key behind this node, if there is
+    /// one.
+    #[must_use]
+    pub fn expect_child_below(&self, slot: usize, below: Option<Key>) -> Expect {
+        let next = if slot + 1 < self.len() { Some(self.key(slot + 1)) } else { below };
+        Expect { ptr: self.child(slot), first_key: Some(self.key(slot)), below: next }
+    }
+
+    /// Whether this is what a reader demands, as far as keys go.
+    pub(crate) fn has_keys_of(&self, expect: &Expect) -> bool {
+        let Some(last) = self.len().checked_sub(1) else { return expect.first_key.is_none() };
+        expect.first_key.is_none_or(|first| self.key(0) == first)
+            && expect.below.is_none_or(|below| self.key(last) < below)
     }
 
     /// Finds a key: its slot, or the slot where it would stand.
@@ -361,6 +395,6 @@ impl Node {
         let mut buf = self.buf.clone();
         let digest = geometry.csum.digest(&buf[32..]);
         buf[..32].copy_from_slice(&digest);
-        Self::verify(buf, geometry, &Expect { ptr: self.ptr(), first_key: None }, false)
+        Self::verify(buf, geometry, &Expect::root(self.ptr()), false)
     }
 }

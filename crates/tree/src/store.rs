@@ -101,7 +101,7 @@ impl Store {
     ///
     /// As [`NodeSource::node`].
     pub fn root(&self, owner: TreeId, ptr: NodePtr) -> Result<Arc<Node>> {
-        self.node(owner, &Expect { ptr, first_key: None })
+        self.node(owner, &Expect::root(ptr))
     }
 
     /// Number of nodes held in memory.
@@ -134,7 +134,7 @@ impl NodeSource for Store {
     fn node(&self, owner: TreeId, expect: &Expect) -> Result<Arc<Node>> {
         if let Some(node) = self.cache.lookup(expect.ptr.logical, expect.ptr.generation)
             && node.level() == expect.ptr.level
-            && expect.first_key.is_none_or(|k| !node.is_empty() && node.key(0) == k)
+            && node.has_keys_of(expect)
         {
             return Ok(node);
         }

@@ -152,7 +152,7 @@ fn read_roots(store: &Store, sb: &Superblock) -> Result<Roots> {
         })?;
         let ptr = NodePtr { logical: item.bytenr, generation: item.generation, level: item.level };
         // A root that cannot be read is found now, not in the middle of an operation.
-        store.node(tree, &Expect { ptr, first_key: None })?;
+        store.node(tree, &Expect::root(ptr))?;
         roots.set(tree, ptr);
     }
     Ok(roots)

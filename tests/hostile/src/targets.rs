@@ -134,7 +134,7 @@ pub fn node(data: &[u8]) {
         if node.level() == 0 {
             parse(&key, node.item(slot));
         } else {
-            let _ = (node.child(slot), node.expect_child(slot, None));
+            let _ = (node.child(slot), node.expect_child(slot));
             assert_eq!(node.child_slot(&key), slot);
         }
     }

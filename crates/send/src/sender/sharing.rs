@@ -194,7 +194,7 @@ impl<'s, 'v> Sharing<'s, 'v> {
         }
         let Ok(header) = Header::parse(&head) else { return };
         let ptr = NodePtr { logical: leaf, generation: header.generation, level: 0 };
-        let Ok(node) = store.node(header.owner, &Expect { ptr, first_key: None }) else { return };
+        let Ok(node) = store.node(header.owner, &Expect::root(ptr)) else { return };
         for slot in 0..node.len() {
             let key = node.key(slot);
             if key.kind != Kind::EXTENT_DATA {

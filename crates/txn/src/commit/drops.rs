@@ -62,7 +62,7 @@ impl Settle<'_> {
             resume: begun.then_some((item.drop_level, item.drop_progress)),
             handed: self.engine.drop_marks.lock().get(&tree).copied().unwrap_or(Key::MIN),
         };
-        let rest = self.prune(&mut step, &Expect { ptr: root, first_key: None })?;
+        let rest = self.prune(&mut step, &Expect::root(root))?;
         match rest {
             Some((_, ptr)) => {
                 self.engine.drop_marks.lock().insert(tree, step.handed);
@@ -105,7 +105,7 @@ impl Settle<'_> {
             if step.budget <= 0 {
                 return self.regrow(step, &node, slot, None);
             }
-            let child_at = node.expect_child(slot);
+            let child_at = node.expect_child_below(slot, at.below);
             let child = self.read_node(step.tree, &child_at)?;
             let state = self.ledger.state(step.tree, &child)?;
             match state {

@@ -76,8 +76,7 @@ impl Settle<'_> {
         let old = self.root_of(source)?.ok_or_else(|| {
             Error::Malformed(format!("the subvolume {source} to be copied has no tree"))
         })?;
-        let root =
-            self.reading(|nodes| Ok(nodes.node(source, &Expect { ptr: old, first_key: None })?))?;
+        let root = self.reading(|nodes| Ok(nodes.node(source, &Expect::root(old))?))?;
         let logical = self.ledger.allocate(target, old.level)?;
         let stamp = NodeStamp { logical, generation, owner: target };
         let copy = root.copied(self.engine.store.geometry(), &stamp);

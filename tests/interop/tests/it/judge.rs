@@ -56,7 +56,7 @@ fn places(image: &Path) -> Vec<Place> {
     }
     let mut found = Vec::new();
     for (tree, ptr) in roots {
-        let mut waiting = vec![Expect { ptr, first_key: None }];
+        let mut waiting = vec![Expect::root(ptr)];
         while let Some(expect) = waiting.pop() {
             let node = store.node(tree, &expect).expect("a node");
             if node.level() > 0 {

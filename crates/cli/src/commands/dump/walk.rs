@@ -25,14 +25,16 @@ pub(super) fn tree(
     // A damaged tree may name one node many times over; a sound one fits on its devices.
     let superblock = &inspect.superblock;
     let mut nodes_left = superblock.total_bytes / u64::from(superblock.nodesize);
-    let mut storey = vec![Expect { ptr: root, first_key: None }];
+    let mut storey = vec![Expect::root(root)];
     while !storey.is_empty() {
         let mut below = Vec::new();
         for expect in &storey {
             let node = read(inspect, id, expect)?;
             print(&node, inspect.store.geometry(), out).context(|| "standard output")?;
             if node.level() > 0 {
-                below.extend((0..node.len()).map(|slot| node.expect_child(slot)));
+                below.extend(
+                    (0..node.len()).map(|slot| node.expect_child_below(slot, expect.below)),
+                );
             }
         }
         nodes_left = nodes_left.checked_sub(below.len() as u64).ok_or_else(|| {
