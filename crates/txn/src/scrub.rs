@@ -265,7 +265,8 @@ fn extents(view: &View, from: Logical, end: Logical) -> Result<(Vec<Found>, Logi
     let root = view
         .committed_root(TreeId::EXTENT)?
         .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
-    let nodesize = u64::from(view.store().geometry().nodesize);
+    let geometry = view.store().geometry();
+    let (nodesize, sectorsize) = (u64::from(geometry.nodesize), u64::from(geometry.sectorsize));
     let mut found: Vec<Found> = Vec::new();
     let mut bytes = 0;
     let first = Key::new(from.0, Kind(0), 0);
@@ -290,6 +291,15 @@ fn extents(view: &View, from: Logical, end: Logical) -> Result<(Vec<Found>, Logi
                 return Err(Error::Extents { at: start, what: "it reaches past its block group" });
             }
             let is_node = item.flags & ExtentFlags::TREE_BLOCK != 0;
+            // What lies between sectors, or is a node of another size, cannot be compared piece by piece.
+            let unit = if is_node { nodesize } else { sectorsize };
+            let is_whole = start.0.is_multiple_of(sectorsize) && len.is_multiple_of(unit);
+            if !is_whole || (is_node && len != nodesize) {
+                return Err(Error::Extents {
+                    at: start,
+                    what: "its place or length is impossible",
+                });
+            }
             let level = match (is_node, key.kind, item.tree_block) {
                 (false, ..) => None,
                 (true, Kind::METADATA_ITEM, _) => Some(u8::try_from(key.offset).unwrap_or(u8::MAX)),

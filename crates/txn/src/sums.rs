@@ -115,8 +115,9 @@ impl Csums {
         while at < end {
             let to = ((at - self.extent.start.0) / self.sector) as usize;
             let from = ((at - run.start.0) / self.sector) as usize;
+            // A run or a range that a damaged item put between sectors has a part of one at its end.
             if let Some(source) = sums.get(from * self.size..(from + 1) * self.size)
-                && !self.known[to]
+                && self.known.get(to) == Some(&false)
             {
                 self.bytes[to * self.size..(to + 1) * self.size].copy_from_slice(source);
                 self.known[to] = true;
