@@ -93,6 +93,23 @@ impl Files {
             }
             meta.item.size = size;
         }
+        let cut = self.cut_in_steps(file, size, stamp);
+        if cut.is_err() {
+            // T1: as long as the part that is still there.
+            let mut meta = file.meta();
+            meta.item.size = meta.item.size.max(meta.disk_size);
+        }
+        cut
+    }
+
+    /// Removes what lies behind the length, which is `size` already.
+    fn cut_in_steps(
+        &self,
+        file: &File,
+        size: u64,
+        stamp: impl FnOnce(&mut InodeItem),
+    ) -> Result<()> {
+        let keep = self.ceil(size);
         let mut stamp = Some(stamp);
         loop {
             let _extents = file.change_extents();
