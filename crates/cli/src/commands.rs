@@ -1,5 +1,6 @@
 //! The verbs. Each has its own file: what it takes, and what it does.
 
+mod balance;
 mod cache;
 mod cat;
 mod check;
@@ -76,7 +77,10 @@ pub(crate) enum Command {
     /// Read everything of a volume, every copy, and mend what is wrong.
     #[command(subcommand)]
     Scrub(scrub::Verb),
-    /// Show what is known of a volume's devices.
+    /// Move what is in block groups to others, perhaps with another profile.
+    #[command(subcommand)]
+    Balance(balance::Verb),
+    /// Add and remove devices of a volume, and show how often they failed.
     #[command(subcommand)]
     Device(device::Verb),
     /// Make, look into, verify and drain write-back caches, those of Linux's dm-writecache too.
@@ -115,6 +119,7 @@ impl Command {
             Self::Send(args) => send::run(args, ui),
             Self::Receive(args) => receive::run(args, ui),
             Self::Scrub(verb) => scrub::run(verb, ui),
+            Self::Balance(verb) => balance::run(verb, ui),
             Self::Device(verb) => device::run(verb, ui),
             Self::Cache(args) => cache::run(args, ui),
             Self::Demo(args) => demo::run(args, ui),

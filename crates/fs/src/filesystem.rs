@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use buttress_block::Device;
-use buttress_format::{TreeId, limits};
-use buttress_txn::{ScrubOptions, ScrubProgress, View};
-use buttress_volume::VolumeDevice;
+use buttress_format::{DeviceId, DeviceItem, TreeId, limits};
+use buttress_txn::{BalanceOptions, BalanceProgress, ScrubOptions, ScrubProgress, View};
+use buttress_volume::{Volume, VolumeDevice};
 
 use crate::attr::InodeId;
 use crate::error::{NameError, Result};
@@ -210,6 +210,110 @@ impl Filesystem {
             stats: device.stats(),
         };
         devices.iter().map(about).collect()
+    }
+
+    /// Moves what is in the chosen block groups to others and removes them, perhaps with another profile.
+    /// Only for a volume that nobody else changes meanwhile. `watch` is told how far it is, and ends it
+    /// behind a group by saying `false`.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace`, also when there are too few devices for a profile; what moving met. What was moved until
+    /// then stays where it is.
+    pub fn balance(
+        &self,
+        options: &BalanceOptions,
+        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<BalanceProgress> {
+        self.shared().expect_writable()?;
+        self.sync()?;
+        Ok(self.shared().engine.balance(options, watch)?)
+    }
+
+    /// Adds a device. Whatever was on it is gone.
+    ///
+    /// # Errors
+    ///
+    /// When it or the volume cannot be written.
+    pub fn add_device(&self, device: Arc<dyn Device>) -> Result<DeviceId> {
+        self.shared().expect_writable()?;
+        let shared = self.shared();
+        let sector = u64::from(shared.superblock.sectorsize);
+        let total_bytes = device.len() / sector * sector;
+        if total_bytes < 16 << 20 {
+            return Err(crate::Error::invalid("a device smaller than 16 MiB"));
+        }
+        Volume::wipe(&*device)?;
+        let item = DeviceItem {
+            devid: shared.engine.next_device(),
+            total_bytes,
+            io_align: limits::SECTOR,
+            io_width: limits::SECTOR,
+            sector_size: limits::SECTOR,
+            uuid: uuid::Uuid::new_v4().into_bytes(),
+            fsid: shared.superblock.fsid,
+            ..DeviceItem::default()
+        };
+        shared.engine.volume().add_device(device, item);
+        shared.engine.enroll_device(item)?;
+        Ok(item.devid)
+    }
+
+    /// The numbers of devices that the volume has and that are not here.
+    ///
+    /// # Errors
+    ///
+    /// None today.
+    pub fn missing_devices(&self) -> Result<Vec<DeviceId>> {
+        Ok(self.shared().engine.missing_devices())
+    }
+
+    /// Moves everything off a device, which may be missing, and makes it no part of the volume any more.
+    /// Only for a volume that nobody else changes meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filesystem::balance`].
+    pub fn remove_device(
+        &self,
+        id: DeviceId,
+        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<()> {
+        self.shared().expect_writable()?;
+        self.sync()?;
+        let engine = &self.shared().engine;
+        engine.vacate(id, 0, watch)?;
+        let device = engine.volume().device(id);
+        engine.remove_device(id)?;
+        if let Some(device) = device {
+            Volume::wipe(&*device.device)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a device another size; what lies behind a new end is moved first. Only for a volume that
+    /// nobody else changes meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filesystem::balance`].
+    pub fn resize_device(
+        &self,
+        id: DeviceId,
+        total_bytes: u64,
+        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<()> {
+        self.shared().expect_writable()?;
+        if total_bytes < 16 << 20 {
+            return Err(crate::Error::invalid("a device smaller than 16 MiB"));
+        }
+        self.sync()?;
+        let engine = &self.shared().engine;
+        let device = engine.volume().device(id).ok_or(crate::Error::invalid("no such device"))?;
+        if total_bytes < device.current_item().total_bytes {
+            engine.vacate(id, total_bytes, watch)?;
+        }
+        Ok(engine.resize_device(id, total_bytes)?)
     }
 
     /// Forgets the failures that were counted, and makes that durable.

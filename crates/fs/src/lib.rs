@@ -74,7 +74,7 @@ mod subvolume;
 pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
 pub use buttress_data::{Codec, Defragment};
 pub use buttress_format::{Generation, Ino, InodeFlags, RootFlags, RootItem, Timespec, TreeId};
-pub use buttress_txn::{ScrubOptions, ScrubProgress};
+pub use buttress_txn::{BalanceOptions, BalanceProgress, Filter, ScrubOptions, ScrubProgress};
 pub use error::{Error, ErrorKind, NameError, Result};
 pub use filesystem::Filesystem;
 pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};

@@ -410,6 +410,11 @@ impl State {
         }
     }
 
+    /// Lets the group give out nothing more, or again.
+    pub(crate) fn set_read_only(&mut self, read_only: bool) {
+        self.read_only = read_only;
+    }
+
     /// Moves a reserved extent to used.
     pub(crate) fn commit_used(&mut self, extent: Extent) {
         self.reserved.remove(extent.start.0, extent.end().0);

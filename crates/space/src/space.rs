@@ -155,6 +155,19 @@ impl Space {
         Ok(group)
     }
 
+    /// Says whether anything may be allocated in the group that starts at `start`.
+    ///
+    /// # Errors
+    ///
+    /// When there is none.
+    pub fn set_read_only(&self, start: Logical, read_only: bool) -> Result<(), Error> {
+        let directory = self.directory.load();
+        let group = directory.all().find(start).filter(|group| group.start() == start);
+        let group = group.ok_or(Error::NoGroup { at: start })?;
+        group.change(self.ledger(group.kind()), |state| state.set_read_only(read_only));
+        Ok(())
+    }
+
     /// Returns the group that holds `at`. Takes no lock.
     #[must_use]
     pub fn group_at(&self, at: Logical) -> Option<Arc<Group>> {

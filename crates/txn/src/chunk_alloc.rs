@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 use buttress_base::RangeSet;
 use buttress_format::{
-    BlockGroupFlags, Chunk, DevExtent, DeviceId, DeviceItem, Extent, Logical, Profile, Stripe, ids,
-    limits,
+    BlockGroupFlags, Chunk, DevExtent, DeviceId, DeviceItem, Extent, Incompat, Logical, Profile,
+    Stripe, ids, limits,
 };
 use buttress_space::{GroupInit, SpaceKind};
 use buttress_volume::place::{self, Limits, Room};
@@ -33,6 +33,8 @@ struct KnownDevice {
     free: RangeSet,
     /// Whether new chunks may lie on it.
     usable: bool,
+    /// Nothing is given out from here on.
+    hidden: Option<u64>,
 }
 
 /// Which parts of each device no chunk takes, and how new chunks are to be spread.
@@ -41,6 +43,8 @@ pub(crate) struct DeviceSpace {
     devices: BTreeMap<DeviceId, KnownDevice>,
     /// How many block groups there are of each kind and profile.
     groups: BTreeMap<BlockGroupFlags, u64>,
+    /// How new chunks of a kind are spread while they are converted.
+    targets: BTreeMap<BlockGroupFlags, Profile>,
     /// Behind every chunk that was made since the volume was opened: the address of one that was
     /// removed is not used again before its removal is durable.
     next_logical: u64,
@@ -55,7 +59,7 @@ impl DeviceSpace {
         if item.total_bytes > limits::DEVICE_RESERVED {
             free.insert(limits::DEVICE_RESERVED..item.total_bytes);
         }
-        self.devices.insert(item.devid, KnownDevice { item, free, usable });
+        self.devices.insert(item.devid, KnownDevice { item, free, usable, hidden: None });
     }
 
     /// A part that a chunk takes.
@@ -68,7 +72,10 @@ impl DeviceSpace {
     /// A part that a chunk gave back.
     pub(crate) fn give(&mut self, id: DeviceId, offset: u64, len: u64) {
         if let Some(device) = self.devices.get_mut(&id) {
-            device.free.insert(offset..offset.saturating_add(len));
+            let end = offset.saturating_add(len).min(device.hidden.unwrap_or(u64::MAX));
+            if offset < end {
+                device.free.insert(offset..end);
+            }
         }
     }
 
@@ -94,6 +101,55 @@ impl DeviceSpace {
         }
     }
 
+    /// Every device, here or not.
+    pub(crate) fn ids(&self) -> Vec<DeviceId> {
+        self.devices.keys().copied().collect()
+    }
+
+    /// A number that no device has.
+    pub(crate) fn next_id(&self) -> DeviceId {
+        DeviceId(self.devices.keys().next_back().map_or(1, |last| last.0 + 1))
+    }
+
+    /// Its end is where its item says.
+    pub(crate) fn show(&mut self, id: DeviceId) {
+        if let Some(device) = self.devices.get_mut(&id) {
+            device.hidden = None;
+        }
+    }
+
+    /// Gives out nothing of a device from a place on: its end is about to be there.
+    pub(crate) fn hide(&mut self, id: DeviceId, from: u64) {
+        if let Some(device) = self.devices.get_mut(&id) {
+            device.free.remove(from..u64::MAX);
+            device.hidden = Some(from);
+        }
+    }
+
+    /// Forgets a device.
+    pub(crate) fn remove_device(&mut self, id: DeviceId) -> Result<()> {
+        if self.devices.len() < 2 {
+            return Err(Error::NoSpace("a volume without devices"));
+        }
+        self.item(id)?;
+        self.devices.remove(&id);
+        Ok(())
+    }
+
+    /// Spreads new chunks of a kind in this way, whatever the others are like; or like the others.
+    pub(crate) fn set_target(&mut self, kind: BlockGroupFlags, profile: Option<Profile>) {
+        match profile {
+            Some(profile) => self.targets.insert(kind, profile),
+            None => self.targets.remove(&kind),
+        };
+    }
+
+    /// Whether a profile can be had with the devices that can be written.
+    pub(crate) fn can_have(&self, profile: Profile) -> bool {
+        let usable = self.devices.values().filter(|device| device.usable).count();
+        profile.spread().least <= usable && profile.spread().parity == 0
+    }
+
     /// A block group came.
     pub(crate) fn count_group(&mut self, flags: BlockGroupFlags) {
         *self.groups.entry(flags).or_default() += 1;
@@ -112,6 +168,9 @@ impl DeviceSpace {
     /// How the next chunk of a kind is spread: as the safest that there is, if the devices are
     /// enough for it.
     pub(crate) fn profile_of(&self, kind: BlockGroupFlags) -> Profile {
+        if let Some(target) = self.targets.get(&kind) {
+            return *target;
+        }
         let mine = self.groups.keys().filter(|flags| flags.kind() == kind);
         let usable = self.devices.values().filter(|device| device.usable).count();
         let metadata = !kind.has(BlockGroupFlags::DATA);
@@ -235,6 +294,9 @@ impl Engine {
         })?;
         devices.next_logical = logical + chunk.len;
         devices.count_group(flags);
+        if matches!(profile, Profile::Raid1c3 | Profile::Raid1c4) {
+            self.features.fetch_or(Incompat::RAID1C34.0, std::sync::atomic::Ordering::Relaxed);
+        }
         tracing::info!(%flags, start = logical, len = chunk.len, "new chunk");
         let stripes = places.stripes.into_iter().map(|(id, offset)| (id, offset, extent)).collect();
         transaction.chunks.lock().push(NewChunk { chunk, flags, stripes });

@@ -4,18 +4,21 @@
 //! A commit freezes the running transaction, merges it into new trees and publishes them; meanwhile
 //! the next transaction is already running.
 
+mod balance;
 mod boot;
 mod chunk_alloc;
 mod commit;
 mod csum_tree;
 mod dead;
 mod delayed_ref;
+mod device_change;
 mod engine;
 mod error;
 mod extent_tree;
 mod free_space_tree;
 mod handle;
 mod reclaim;
+mod relocate;
 mod reserve;
 mod scrub;
 mod snapshot;
@@ -25,6 +28,7 @@ mod usage;
 mod view;
 mod writable;
 
+pub use balance::{BalanceOptions, BalanceProgress, Filter};
 pub use boot::EngineOptions;
 pub use delayed_ref::DataRef;
 pub use engine::Engine;

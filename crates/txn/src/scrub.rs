@@ -75,11 +75,11 @@ impl ScrubProgress {
 }
 
 /// One extent to look at.
-struct Found {
-    extent: Extent,
-    generation: Generation,
+pub(crate) struct Found {
+    pub(crate) extent: Extent,
+    pub(crate) generation: Generation,
     /// Nothing for data.
-    level: Option<u8>,
+    pub(crate) level: Option<u8>,
 }
 
 impl Engine {
@@ -261,7 +261,7 @@ impl Engine {
 }
 
 /// The extents in use from an address on, as many as make a step, and where the next step begins.
-fn extents(view: &View, from: Logical, end: Logical) -> Result<(Vec<Found>, Logical)> {
+pub(crate) fn extents(view: &View, from: Logical, end: Logical) -> Result<(Vec<Found>, Logical)> {
     let root = view
         .committed_root(TreeId::EXTENT)?
         .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;

@@ -8,11 +8,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use buttress_format::{BlockGroupFlags, Chunk, DevExtent, DeviceId, Generation, TreeId};
+use buttress_format::{BlockGroupFlags, Chunk, DevExtent, DeviceId, Generation, Key, TreeId};
 use buttress_tree::Overlay;
 use parking_lot::Mutex;
 
-use crate::{delayed_ref::DelayedRefs, snapshot::Snapshot, sums::PendingSums};
+use crate::{
+    delayed_ref::DelayedRefs, device_change::DeviceChange, snapshot::Snapshot, sums::PendingSums,
+};
 
 /// A chunk that a transaction adds: recorded in the trees by its commit.
 #[derive(Clone, Debug)]
@@ -32,6 +34,10 @@ pub(crate) struct Transaction {
     pub(crate) sums: PendingSums,
     pub(crate) chunks: Mutex<Vec<NewChunk>>,
     pub(crate) removed: Mutex<Vec<Chunk>>,
+    /// Places in trees that are to be built anew, as they are.
+    pub(crate) touched: Mutex<Vec<(TreeId, Key)>>,
+    /// Devices that came, went or have another size.
+    pub(crate) devices: Mutex<Vec<DeviceChange>>,
     /// Snapshots to be cut from the trees as this transaction leaves them.
     pub(crate) snapshots: Mutex<Vec<Snapshot>>,
     /// Dead subvolumes to be dropped a step further, and how many references the step may change.
@@ -50,6 +56,8 @@ impl Transaction {
             sums: PendingSums::default(),
             chunks: Mutex::default(),
             removed: Mutex::default(),
+            touched: Mutex::default(),
+            devices: Mutex::default(),
             snapshots: Mutex::default(),
             drops: Mutex::default(),
         })
@@ -62,6 +70,8 @@ impl Transaction {
             && self.sums.is_empty()
             && self.chunks.lock().is_empty()
             && self.removed.lock().is_empty()
+            && self.touched.lock().is_empty()
+            && self.devices.lock().is_empty()
             && self.snapshots.lock().is_empty()
             && self.drops.lock().is_empty()
     }
@@ -71,7 +81,11 @@ impl Transaction {
     pub(crate) fn items(&self) -> u64 {
         let snapshots = self.snapshots.lock().len() as u64 * SNAPSHOT_ITEMS;
         let dropped: u64 = self.drops.lock().values().sum();
-        self.overlay.items() + 3 * self.refs.len() + snapshots + dropped
+        self.overlay.items()
+            + 3 * self.refs.len()
+            + self.touched.lock().len() as u64
+            + snapshots
+            + dropped
     }
 
     /// Bytes that it holds, and that its commit will write into trees at most.

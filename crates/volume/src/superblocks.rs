@@ -15,7 +15,7 @@
 //! and only the next open knows.
 
 use buttress_block::{Device, probe};
-use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
+use buttress_format::limits::{DEVICE_RESERVED, SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{DeviceItem, Error as FormatError, Superblock};
 
 use crate::device::{Fault, Trust, VolumeDevice};
@@ -48,6 +48,26 @@ impl Volume {
             return Err(Error::Truncated { device: device.name(), found, expected });
         }
         Ok(superblock)
+    }
+
+    /// Takes the front of a device and every superblock away: nothing takes it for a part of a volume.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Candidate`] when it cannot be written.
+    pub fn wipe(device: &dyn Device) -> Result<(), Error> {
+        let work = || {
+            let zeros = vec![0; DEVICE_RESERVED as usize];
+            let front = device.len().min(DEVICE_RESERVED) as usize;
+            device.write_at(0, &zeros[..front])?;
+            for offset in SUPER_OFFSETS {
+                if offset + SUPER_SIZE as u64 <= device.len() {
+                    device.write_at(offset, &zeros[..SUPER_SIZE])?;
+                }
+            }
+            device.flush()
+        };
+        work().map_err(|source| Error::Candidate { device: device.name(), source })
     }
 
     fn newest_copy(device: &dyn Device) -> Option<Superblock> {

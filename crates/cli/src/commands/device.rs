@@ -1,19 +1,55 @@
-//! `buttress device`: what is known of a volume's devices.
+//! `buttress device`: adds and removes devices, and shows how often they failed.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use buttress_block::{Device, FileDevice, OpenOptions, probe};
+use buttress_format::DeviceId;
 use buttress_fs::DeviceInfo;
 use serde::Serialize;
 
-use crate::exit::{Context, Exit, Result};
+use crate::commands::balance::bar;
+use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
 use crate::ui::Ui;
 
 /// What to do with devices.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
+    /// Make devices part of a volume. Whatever is on them is gone.
+    Add(Add),
+    /// Move everything off a device and make it no part of the volume any more.
+    #[command(alias = "delete")]
+    Remove(Remove),
     /// Show how often each device failed.
     Stats(Stats),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Add {
+    /// The volume.
+    #[arg(value_name = "IMG")]
+    image: PathBuf,
+    /// The image files or block devices to add.
+    #[arg(value_name = "NEW", required = true)]
+    new: Vec<PathBuf>,
+    #[command(flatten)]
+    devices: Devices,
+    /// Overwrite a filesystem or partition table.
+    #[arg(long, short)]
+    force: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Remove {
+    /// The volume, which nobody may have mounted.
+    #[arg(value_name = "IMG")]
+    image: PathBuf,
+    /// The devices to remove: by number, by path, or `missing`.
+    #[arg(value_name = "DEVICE", required = true)]
+    gone: Vec<String>,
+    #[command(flatten)]
+    devices: Devices,
 }
 
 #[derive(Debug, clap::Args)]
@@ -70,8 +106,61 @@ impl Row {
 
 pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     match verb {
+        Verb::Add(args) => add(&args, ui),
+        Verb::Remove(args) => remove(&args, ui),
         Verb::Stats(args) => stats(&args, ui),
     }
+}
+
+fn add(args: &Add, ui: &Ui) -> Result<Exit> {
+    let mut added: Vec<Arc<dyn Device>> = Vec::new();
+    for path in &args.new {
+        let device = FileDevice::open(path, OpenOptions::WRITE).map_err(Failure::of_device)?;
+        let name = path.display().to_string();
+        if !args.force
+            && let Some(found) = probe::identify(&device).context(|| &name)?
+        {
+            let what = format!("{name}: holds {found}; --force overwrites it");
+            return Err(Failure::new(Exit::Refused, what));
+        }
+        added.push(Arc::new(device));
+    }
+    let fs = image::open(&args.image, &args.devices, Access::Write)?;
+    for device in added {
+        let name = device.name();
+        let id = fs.add_device(device).context(|| &name)?;
+        if !ui.json() {
+            ui.line(format!("{name}: device {id} of {}", args.image.display()))?;
+        }
+    }
+    image::close(fs, &args.image)?;
+    Ok(Exit::Success)
+}
+
+fn remove(args: &Remove, ui: &Ui) -> Result<Exit> {
+    let name = args.image.display().to_string();
+    let fs = image::open(&args.image, &args.devices, Access::Write)?;
+    for gone in &args.gone {
+        let here = fs.devices();
+        let by_path = || {
+            let path = std::fs::canonicalize(gone).ok();
+            let same = |name: &str| {
+                name == gone || (path.is_some() && path == std::fs::canonicalize(name).ok())
+            };
+            here.iter().find(|device| same(&device.name)).map(|device| device.id)
+        };
+        let id = match gone.as_str() {
+            "missing" => fs.missing_devices().context(|| &name)?.first().copied(),
+            number => number.parse().ok().map(DeviceId).or_else(by_path),
+        };
+        let id = id.ok_or_else(|| {
+            Failure::new(Exit::Usage, format!("{gone}: no device of {name} is called that"))
+        })?;
+        let mut progress = bar(ui, "remove");
+        fs.remove_device(id, &mut progress).context(|| &name)?;
+    }
+    image::close(fs, &args.image)?;
+    Ok(Exit::Success)
 }
 
 fn stats(args: &Stats, ui: &Ui) -> Result<Exit> {

@@ -1,6 +1,7 @@
 //! `buttress filesystem`: what concerns a volume, or files of it, as a whole.
 
 mod defragment;
+mod resize;
 
 use crate::exit::{Exit, Result};
 use crate::ui::Ui;
@@ -15,10 +16,13 @@ pub(crate) struct Args {
 enum Verb {
     /// Write files anew in larger pieces, or compressed another way.
     Defragment(defragment::Args),
+    /// Give one of a volume's devices another size.
+    Resize(resize::Args),
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     match args.verb {
         Verb::Defragment(args) => defragment::run(args, ui),
+        Verb::Resize(args) => resize::run(&args, ui),
     }
 }

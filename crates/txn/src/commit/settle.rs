@@ -28,6 +28,7 @@ use super::{
 use crate::{
     Engine, Error, Result, csum_tree,
     delayed_ref::ExtentChange,
+    device_change::DeviceChange,
     extent_tree::{self, BlockForm, Fate},
     transaction::Transaction,
 };
@@ -63,6 +64,9 @@ pub(super) struct Settle<'e> {
     group_tree: TreeId,
     new_chunks_seen: usize,
     sys_chunks: Vec<(Key, buttress_format::Chunk)>,
+    /// Change of the number of devices, and of their bytes.
+    devices_delta: i64,
+    total_delta: i64,
 }
 
 /// Settles a frozen transaction.
@@ -95,9 +99,13 @@ pub(super) fn settle(
         group_tree: if has_group_tree { TreeId::BLOCK_GROUP } else { TreeId::EXTENT },
         new_chunks_seen: 0,
         sys_chunks: sb.sys_chunks.clone(),
+        devices_delta: 0,
+        total_delta: 0,
     };
     let mut pending = Pending::default();
     settle.device_stats()?;
+    settle.device_items()?;
+    settle.touch()?;
     // Data of this transaction may lie in chunks of this transaction.
     settle.chunks(&mut pending)?;
     settle.merge_overlay()?;
@@ -342,6 +350,68 @@ impl Settle<'_> {
         self.record_roots()
     }
 
+    /// Devices that came, went or have another size.
+    fn device_items(&mut self) -> Result<()> {
+        let changes = std::mem::take(&mut *self.transaction.devices.lock());
+        for change in changes {
+            let (id, item) = match change {
+                DeviceChange::Set(item) => (item.devid, Some(item)),
+                DeviceChange::Gone(id) => (id, None),
+            };
+            let key = Key::new(ids::DEV_ITEMS, Kind::DEV_ITEM, id.0);
+            let root = self.must_root(TreeId::CHUNK)?;
+            let before = self.reading(|source| {
+                let found = Cursor::find(source, TreeId::CHUNK, root, &key)?;
+                let parse = |bytes: &[u8]| {
+                    DeviceItem::parse(bytes).map_err(|source| Error::Item {
+                        tree: TreeId::CHUNK,
+                        key,
+                        source,
+                    })
+                };
+                found.map(|(node, slot)| parse(node.item(slot))).transpose()
+            })?;
+            self.devices_delta += i64::from(item.is_some()) - i64::from(before.is_some());
+            let bytes = |item: Option<DeviceItem>| item.map_or(0, |item| item.total_bytes as i64);
+            self.total_delta += bytes(item) - bytes(before);
+            let stats = Key::new(ids::DEV_STATS, Kind::PERSISTENT_ITEM, id.0);
+            if item.is_none() {
+                self.merge(TreeId::DEV, Changes::from([(stats, None)]))?;
+            }
+            let change = item.map(|item| item.to_bytes().into());
+            self.merge(TreeId::CHUNK, Changes::from([(key, change)]))?;
+        }
+        Ok(())
+    }
+
+    /// Places that are to be built anew: what is there is put once more.
+    fn touch(&mut self) -> Result<()> {
+        let mut places: BTreeMap<TreeId, Vec<Key>> = BTreeMap::new();
+        for (tree, key) in std::mem::take(&mut *self.transaction.touched.lock()) {
+            places.entry(tree).or_default().push(key);
+        }
+        for (tree, keys) in places {
+            let Some(root) = self.root_of(tree)? else { continue };
+            let mut changes = Changes::new();
+            for key in keys {
+                let found = self.reading(|source| {
+                    let cursor = Cursor::seek(source, tree, root, &key)?;
+                    Ok(cursor.key().zip(cursor.item()).map(|(key, item)| (key, item.into())))
+                })?;
+                if let Some((key, item)) = found {
+                    changes.insert(key, Some(item));
+                }
+            }
+            if changes.is_empty() {
+                // A tree without items: one that comes and goes moves its only leaf.
+                self.merge(tree, Changes::from([(Key::MIN, Some(Vec::new().into()))]))?;
+                changes.insert(Key::MIN, None);
+            }
+            self.merge(tree, changes)?;
+        }
+        Ok(())
+    }
+
     /// Failures of devices that were counted since the last commit.
     fn device_stats(&mut self) -> Result<()> {
         let mut items = Changes::new();
@@ -386,6 +456,7 @@ impl Settle<'_> {
         }
         for chunk in &removed {
             chunk_items.insert(key_of(chunk), None);
+            self.sys_chunks.retain(|(key, _)| *key != key_of(chunk));
             for stripe in &chunk.stripes {
                 let key = Key::new(stripe.device.0, Kind::DEV_EXTENT, stripe.offset);
                 dev_items.insert(key, None);
@@ -478,6 +549,8 @@ impl Settle<'_> {
         )?;
         let needed = engine.features.load(std::sync::atomic::Ordering::Relaxed);
         superblock.incompat.0 |= needed;
+        superblock.total_bytes = superblock.total_bytes.saturating_add_signed(self.total_delta);
+        superblock.num_devices = superblock.num_devices.saturating_add_signed(self.devices_delta);
         Ok(Settled {
             state: CommitState { superblock, roots: self.roots, groups: self.groups.records },
             nodes: self.fresh.into_sorted(),

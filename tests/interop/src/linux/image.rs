@@ -33,6 +33,24 @@ pub fn check(image: &Path) {
     }
 }
 
+/// As [`check`], for a volume on several files.
+///
+/// # Panics
+///
+/// As [`check`].
+#[track_caller]
+pub fn check_all(images: &[PathBuf]) {
+    if let [only] = images {
+        return check(only);
+    }
+    // The other devices are found by a scan of block devices only.
+    let loops: Vec<Loop> = images.iter().map(|path| Loop::attach(path)).collect();
+    for device in &loops {
+        run("btrfs", ["device", "scan", &device.device]);
+    }
+    check(Path::new(&loops[0].device));
+}
+
 /// The image files of one volume.
 #[derive(Debug)]
 pub struct Images {
@@ -121,15 +139,7 @@ impl Images {
     #[track_caller]
     pub fn check(&self) {
         self.judge();
-        if let [only] = &self.paths[..] {
-            return check(only);
-        }
-        // The other devices are found by a scan of block devices only.
-        let loops: Vec<Loop> = self.paths.iter().map(|path| Loop::attach(path)).collect();
-        for device in &loops {
-            run("btrfs", ["device", "scan", &device.device]);
-        }
-        check(Path::new(&loops[0].device));
+        check_all(&self.paths);
     }
 }
 

@@ -7,6 +7,7 @@ mod damage;
 mod devices;
 mod judge;
 mod mounted;
+mod moving;
 mod open;
 mod reading;
 mod reflinks;

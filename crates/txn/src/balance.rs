@@ -1,0 +1,247 @@
+//! Choosing block groups, and moving what is in them: balance, conversion, removal and cutting of devices.
+//!
+//! # Invariants
+//!
+//! - **B1** Groups that are to change their profile give out nothing from the beginning on: what is moved
+//!   out of one does not land in the next.
+
+use std::sync::Arc;
+
+use buttress_format::{BlockGroupFlags, Chunk, DeviceId, Logical, Profile};
+use buttress_space::SpaceKind;
+
+use crate::{Engine, Error, Result};
+
+/// Which groups of a kind, in the words of `btrfs balance`. Absent is any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Profiles.
+    pub profiles: Option<Vec<Profile>>,
+    /// Percent in use, from and up to, both included; `usage=0` is the empty ones.
+    pub usage: Option<(u64, u64)>,
+    /// With a stripe on this device.
+    pub devid: Option<DeviceId>,
+    /// With a byte in this range of addresses, the end excluded.
+    pub vrange: Option<(u64, u64)>,
+    /// With a stripe in this range of a device, the end excluded.
+    pub drange: Option<(u64, u64)>,
+    /// With so many stripes, from and up to, both included.
+    pub stripes: Option<(u64, u64)>,
+    /// At most so many groups.
+    pub limit: Option<u64>,
+    /// Spread them like this.
+    pub convert: Option<Profile>,
+    /// With `convert`: leave those that are spread like this already.
+    pub soft: bool,
+}
+
+/// What to balance: for each kind which groups, or none of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BalanceOptions {
+    /// Data.
+    pub data: Option<Filter>,
+    /// Metadata.
+    pub metadata: Option<Filter>,
+    /// System.
+    pub system: Option<Filter>,
+}
+
+/// How far a balance is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BalanceProgress {
+    /// Groups that were chosen.
+    pub expected: u64,
+    /// Groups that were emptied.
+    pub completed: u64,
+    /// Groups that were looked at.
+    pub considered: u64,
+    /// Bytes in use in the groups that were chosen, one copy counted.
+    pub bytes: u64,
+    /// Bytes moved.
+    pub moved: u64,
+}
+
+impl Filter {
+    fn takes(&self, chunk: &Chunk, used: u64) -> bool {
+        let profile = Profile::of(chunk.flags);
+        let within = |(low, high): (u64, u64), value: u64| value >= low && value <= high;
+        let meets = |(low, high): (u64, u64), from: u64, len: u64| {
+            from < high && from.saturating_add(len) > low
+        };
+        let here = |stripe: &&buttress_format::Stripe| {
+            self.devid.is_none_or(|id| stripe.device == id)
+                && self.drange.is_none_or(|r| meets(r, stripe.offset, chunk.stripe_bytes()))
+        };
+        let percent = |(low, high): (u64, u64)| {
+            let share = u128::from(used) * 100;
+            let len = u128::from(chunk.len);
+            let below = if high >= 100 { true } else { share < u128::from(high.max(1)) * len };
+            (if high == 0 { used == 0 } else { below }) && share >= u128::from(low) * len
+        };
+        self.profiles.as_ref().is_none_or(|list| profile.is_some_and(|p| list.contains(&p)))
+            && self.usage.is_none_or(percent)
+            && self.stripes.is_none_or(|range| within(range, chunk.stripes.len() as u64))
+            && self.vrange.is_none_or(|range| meets(range, chunk.logical.0, chunk.len))
+            && chunk.stripes.iter().any(|stripe| here(&stripe))
+            && !(self.soft && self.convert.is_some() && self.convert == profile)
+    }
+}
+
+impl BalanceOptions {
+    /// Everything, as it is spread.
+    #[must_use]
+    pub fn full() -> Self {
+        let any = Some(Filter::default());
+        Self { data: any.clone(), metadata: any.clone(), system: any }
+    }
+
+    fn of(&self, kind: BlockGroupFlags) -> Option<&Filter> {
+        // Mixed groups are asked for as data.
+        if kind.has(BlockGroupFlags::DATA) {
+            self.data.as_ref()
+        } else if kind.has(BlockGroupFlags::METADATA) {
+            self.metadata.as_ref()
+        } else {
+            self.system.as_ref()
+        }
+    }
+}
+
+impl Engine {
+    /// Moves what is in the chosen groups to others, and removes them. `watch` is told how far it is, and
+    /// ends it by saying `false`. For a volume that nobody else changes meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`], also when there are too few devices for a profile; what moving met.
+    pub fn balance(
+        self: &Arc<Self>,
+        options: &BalanceOptions,
+        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<BalanceProgress> {
+        self.check_writable()?;
+        let kinds = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System];
+        let mut targets = Vec::new();
+        for kind in kinds.map(|kind| self.kind_flags(kind)) {
+            let Some(profile) = options.of(kind).and_then(|filter| filter.convert) else {
+                continue;
+            };
+            if !self.devices.lock().can_have(profile) {
+                return Err(Error::NoSpace("a profile that needs more devices, or is not written"));
+            }
+            targets.push((kind, profile));
+        }
+        let mut progress = BalanceProgress::default();
+        let chosen = self.choose(options, &mut progress);
+        {
+            let mut devices = self.devices.lock();
+            for (kind, profile) in &targets {
+                devices.set_target(*kind, Some(*profile));
+            }
+        }
+        let outcome = self.move_groups(&chosen, &mut progress, watch);
+        let mut devices = self.devices.lock();
+        for (kind, _) in &targets {
+            devices.set_target(*kind, None);
+        }
+        drop(devices);
+        for (start, _) in &chosen {
+            // Those that were not come to are as they were.
+            let _ = self.space.set_read_only(*start, false);
+        }
+        outcome.map(|()| progress)
+    }
+
+    fn choose(
+        &self,
+        options: &BalanceOptions,
+        progress: &mut BalanceProgress,
+    ) -> Vec<(Logical, bool)> {
+        let mut chosen = Vec::new();
+        let mut left: [u64; 8] = [u64::MAX; 8];
+        for kind in [1, 2, 4, 5] {
+            let filter = options.of(BlockGroupFlags(kind));
+            left[kind as usize] = filter.and_then(|f| f.limit).unwrap_or(u64::MAX);
+        }
+        for group in self.space.groups().iter() {
+            let Some(chunk) = self.volume.chunk_at(group.start()) else { continue };
+            let Some(filter) = options.of(chunk.flags.kind()) else { continue };
+            progress.considered += 1;
+            let left = &mut left[chunk.flags.kind().0 as usize & 7];
+            if *left > 0 && filter.takes(&chunk, group.used()) {
+                *left -= 1;
+                progress.expected += 1;
+                progress.bytes += group.used();
+                chosen.push((group.start(), filter.convert.is_some()));
+            }
+        }
+        chosen
+    }
+
+    fn move_groups(
+        self: &Arc<Self>,
+        chosen: &[(Logical, bool)],
+        progress: &mut BalanceProgress,
+        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<()> {
+        for (start, converts) in chosen {
+            if *converts {
+                self.space.set_read_only(*start, true)?;
+            }
+        }
+        for (start, _) in chosen {
+            if self.space.group_at(*start).is_none() {
+                // It was empty, and a commit removed it.
+                progress.completed += 1;
+                continue;
+            }
+            let mut moved = 0;
+            self.relocate_group(*start, &mut |bytes| {
+                moved += bytes;
+                let mut now = *progress;
+                now.moved += moved;
+                watch(&now);
+            })?;
+            progress.moved += moved;
+            progress.completed += 1;
+            if !watch(progress) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves everything off a part of a device, or all of it, so that nothing of it is in use. No new
+    /// chunk is put on the device meanwhile, and none afterwards if all of it is emptied.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::balance`].
+    pub fn vacate(
+        self: &Arc<Self>,
+        id: DeviceId,
+        from: u64,
+        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<BalanceProgress> {
+        self.check_writable()?;
+        self.use_device(id, from > 0);
+        let filter =
+            Filter { devid: Some(id), drange: Some((from, u64::MAX)), ..Filter::default() };
+        let some = Some(filter);
+        let options = BalanceOptions { data: some.clone(), metadata: some.clone(), system: some };
+        if from > 0 {
+            self.devices.lock().hide(id, from);
+        }
+        let mut progress = BalanceProgress::default();
+        let chosen = self.choose(&options, &mut progress);
+        let chosen: Vec<_> = chosen.into_iter().map(|(start, _)| (start, true)).collect();
+        let outcome = self.move_groups(&chosen, &mut progress, watch);
+        for (start, _) in &chosen {
+            let _ = self.space.set_read_only(*start, false);
+        }
+        if outcome.is_err() {
+            self.use_device(id, true);
+        }
+        outcome.map(|()| progress)
+    }
+}

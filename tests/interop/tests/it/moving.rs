@@ -1,0 +1,178 @@
+//! Block groups that move: balance, conversion, devices that come and go. Linux agrees with all of it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_format::{DeviceId, Profile};
+use buttress_fs::{BalanceOptions, Filesystem, Filter};
+use buttress_interop::linux::{Images, Mount, check_all, has_linux_btrfs, sparse_file};
+use buttress_interop::manifest::{Depth, Manifest};
+use buttress_interop::sample::{Folder, Library, Scale, change, fill};
+
+use crate::open::{close, manifest, open, open_with};
+
+const LEN: u64 = 600 << 20;
+
+fn filled(mkfs: &[&str], devices: usize, extra: impl FnOnce(&Mount)) -> Images {
+    let images = Images::new(devices, LEN);
+    images.mkfs(mkfs);
+    let mount = images.mount("");
+    fill(&Folder::new(mount.path()), &Scale::default());
+    extra(&mount);
+    mount.unmount();
+    images
+}
+
+fn balanced(filesystem: &Filesystem, options: &BalanceOptions) -> u64 {
+    let done = filesystem.balance(options, &mut |_| true).expect("a balance");
+    assert_eq!(done.completed, done.expected, "{done:?}");
+    done.completed
+}
+
+fn convert(data: Profile, metadata: Profile) -> BalanceOptions {
+    let to = |profile| Some(Filter { convert: Some(profile), soft: true, ..Filter::default() });
+    BalanceOptions { data: to(data), metadata: to(metadata), system: to(metadata) }
+}
+
+fn profiles(filesystem: &Filesystem) -> Vec<String> {
+    let kinds = filesystem.info().expect("figures").usage.kinds;
+    kinds.iter().map(|kind| kind.flags.to_string()).collect()
+}
+
+/// Everything moves, also what snapshots and clones share, and Linux can go on and move it back.
+#[test]
+fn a_full_balance() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = filled(&[], 1, |mount| {
+        mount.shell(
+            "btrfs -q subvolume snapshot . before; cp --reflink=always big clone 2>/dev/null || true; \
+             btrfs -q subvolume snapshot -r . frozen; echo more > before/more; \
+             btrfs -q subvolume delete before >/dev/null; sync",
+        );
+    });
+    let before = manifest(images.paths());
+    for _ in 0..2 {
+        let filesystem = open(images.paths(), true);
+        assert_eq!(filesystem.read_only_reason(), None);
+        assert!(balanced(&filesystem, &BalanceOptions::full()) >= 3);
+        close(filesystem);
+        images.check();
+        let mount = images.mount("");
+        mount.btrfs("balance start --full-balance");
+        mount.unmount();
+        let after = manifest(images.paths());
+        before.assert_same("before", &after, "after", Depth::Volume);
+    }
+    images.check();
+}
+
+/// From one copy to others and back, on devices that are added and taken away.
+#[test]
+fn profiles_are_converted() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = filled(&["-d", "single", "-m", "dup"], 1, |_| ());
+    let before = manifest(images.paths());
+    let more: Vec<PathBuf> =
+        ["b", "c", "d"].iter().map(|name| images.scratch().join(name)).collect();
+    let filesystem = open(images.paths(), true);
+    for path in &more {
+        sparse_file(path, LEN);
+        let device: Arc<dyn Device> =
+            Arc::new(FileDevice::open(path, OpenOptions::WRITE).expect("a device"));
+        filesystem.add_device(device).expect("a device more");
+    }
+    let steps = [
+        (Profile::Raid1, Profile::Raid1),
+        (Profile::Raid10, Profile::Raid1c4),
+        (Profile::Raid0, Profile::Raid1c3),
+        (Profile::Raid1, Profile::Raid10),
+    ];
+    let mut paths = images.paths().to_vec();
+    paths.extend(more);
+    close(filesystem);
+    for (data, metadata) in steps {
+        let filesystem = open(&paths, true);
+        balanced(&filesystem, &convert(data, metadata));
+        let names = profiles(&filesystem);
+        let wanted = [format!("Data, {data}"), format!("System, {metadata}")];
+        assert!(wanted.iter().all(|name| names.contains(name)), "{names:?}");
+        assert_eq!(names.len(), 3, "{names:?}");
+        close(filesystem);
+        check_all(&paths);
+        let after = manifest(&paths);
+        before.assert_same("before", &after, "converted", Depth::Volume);
+    }
+    // Down to two devices, the first one gone.
+    let filesystem = open(&paths, true);
+    balanced(&filesystem, &convert(Profile::Raid1, Profile::Raid1));
+    for id in [1, 3] {
+        filesystem.remove_device(DeviceId(id), &mut |_| true).expect("a device less");
+    }
+    close(filesystem);
+    let left = vec![paths[1].clone(), paths[3].clone()];
+    check_all(&left);
+    before.assert_same("before", &manifest(&left), "on two devices", Depth::Volume);
+    // And to one, whose mirror is lost.
+    let filesystem = open_with(&left[..1], "rw,noatime,degraded");
+    balanced(&filesystem, &convert(Profile::Single, Profile::Dup));
+    let missing = filesystem.missing_devices().expect("known");
+    assert_eq!(missing, [DeviceId(4)]);
+    filesystem.remove_device(missing[0], &mut |_| true).expect("the missing one");
+    change(&Library::new(&filesystem), &Scale::default(), 1);
+    filesystem.sync().expect("a sync");
+    let changed = Manifest::of_library(&filesystem);
+    close(filesystem);
+    check_all(&left[..1]);
+    changed.assert_same("changed", &manifest(&left[..1]), "again", Depth::Volume);
+}
+
+/// A device is cut to less than its chunks reach, and grows again.
+#[test]
+fn a_device_is_resized() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = filled(&[], 1, |_| ());
+    let before = manifest(images.paths());
+    let filesystem = open(images.paths(), true);
+    for len in [260 << 20, LEN, 300 << 20] {
+        filesystem.resize_device(DeviceId(1), len, &mut |_| true).expect("another size");
+        assert_eq!(filesystem.info().expect("figures").usage.device_bytes, len);
+    }
+    close(filesystem);
+    images.check();
+    before.assert_same("before", &manifest(images.paths()), "resized", Depth::Volume);
+    let mount = images.mount("");
+    mount.btrfs("filesystem resize max");
+    mount.unmount();
+    images.check();
+    before.assert_same("before", &manifest(images.paths()), "grown by Linux", Depth::Volume);
+}
+
+/// Filters choose what they say.
+#[test]
+fn filters_choose() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = filled(&[], 1, |_| ());
+    let filesystem = open(images.paths(), true);
+    let only = |filter: Filter| BalanceOptions { data: Some(filter), ..BalanceOptions::default() };
+    let none = Filter { profiles: Some(vec![Profile::Raid1]), ..Filter::default() };
+    assert_eq!(balanced(&filesystem, &only(none)), 0);
+    let none = Filter { devid: Some(DeviceId(7)), ..Filter::default() };
+    assert_eq!(balanced(&filesystem, &only(none)), 0);
+    let none = Filter { vrange: Some((0, 1)), ..Filter::default() };
+    assert_eq!(balanced(&filesystem, &only(none)), 0);
+    let one = Filter { limit: Some(1), ..Filter::default() };
+    assert_eq!(balanced(&filesystem, &only(one)), 1);
+    let too_many = convert(Profile::Raid1, Profile::Raid1);
+    assert!(filesystem.balance(&too_many, &mut |_| true).is_err(), "there is one device");
+    close(filesystem);
+    images.check();
+}
