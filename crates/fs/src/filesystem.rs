@@ -227,7 +227,19 @@ impl Filesystem {
     ) -> Result<BalanceProgress> {
         self.shared().expect_writable()?;
         self.sync()?;
+        self.expect_nothing_dying()?;
         Ok(self.shared().engine.balance(options, watch)?)
+    }
+
+    /// Waits for deleted subvolumes to be dropped: their trees are whole no more, so that nothing can be
+    /// moved for them.
+    fn expect_nothing_dying(&self) -> Result<()> {
+        const PATIENCE: std::time::Duration = std::time::Duration::from_millis(20);
+        while !self.dying_subvolumes()?.is_empty() {
+            self.shared().expect_writable()?;
+            std::thread::sleep(PATIENCE);
+        }
+        self.sync()
     }
 
     /// Adds a device. Whatever was on it is gone.
@@ -281,6 +293,7 @@ impl Filesystem {
     ) -> Result<()> {
         self.shared().expect_writable()?;
         self.sync()?;
+        self.expect_nothing_dying()?;
         let engine = &self.shared().engine;
         engine.vacate(id, 0, watch)?;
         let device = engine.volume().device(id);
@@ -308,6 +321,7 @@ impl Filesystem {
             return Err(crate::Error::invalid("a device smaller than 16 MiB"));
         }
         self.sync()?;
+        self.expect_nothing_dying()?;
         let engine = &self.shared().engine;
         let device = engine.volume().device(id).ok_or(crate::Error::invalid("no such device"))?;
         if total_bytes < device.current_item().total_bytes {

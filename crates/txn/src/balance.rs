@@ -139,7 +139,8 @@ impl Engine {
                 devices.set_target(*kind, Some(*profile));
             }
         }
-        let outcome = self.move_groups(&chosen, &mut progress, watch);
+        let outcome =
+            self.room_for(&chosen).and_then(|()| self.move_groups(&chosen, &mut progress, watch));
         let mut devices = self.devices.lock();
         for (kind, _) in &targets {
             devices.set_target(*kind, None);
@@ -176,6 +177,21 @@ impl Engine {
             }
         }
         chosen
+    }
+
+    /// Makes a chunk for each kind that is to be emptied altogether, system and metadata first: a commit
+    /// must not be the one to find out that there is no room (data fails gently, and may fill what is
+    /// left).
+    fn room_for(&self, chosen: &[(Logical, bool)]) -> Result<()> {
+        for kind in [SpaceKind::System, SpaceKind::Metadata] {
+            let is_mine = |(start, converts): &&(Logical, bool)| {
+                *converts && self.space.group_at(*start).is_some_and(|group| group.kind() == kind)
+            };
+            if chosen.iter().any(|one| is_mine(&one)) && !self.add_chunk(kind)? {
+                return Err(Error::NoSpace("metadata in another place"));
+            }
+        }
+        Ok(())
     }
 
     fn move_groups(
@@ -235,7 +251,8 @@ impl Engine {
         let mut progress = BalanceProgress::default();
         let chosen = self.choose(&options, &mut progress);
         let chosen: Vec<_> = chosen.into_iter().map(|(start, _)| (start, true)).collect();
-        let outcome = self.move_groups(&chosen, &mut progress, watch);
+        let outcome =
+            self.room_for(&chosen).and_then(|()| self.move_groups(&chosen, &mut progress, watch));
         for (start, _) in &chosen {
             let _ = self.space.set_read_only(*start, false);
         }

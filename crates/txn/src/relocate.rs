@@ -58,6 +58,14 @@ impl Engine {
             .group_at(start)
             .ok_or_else(|| Error::Malformed(format!("there is no block group at {start}")))?;
         self.space.set_read_only(start, true)?;
+        // A commit must not be the one to find out that there is no room for its nodes.
+        let kind = group.kind();
+        let needed = 2 * group.used() + (1 << 20);
+        let is_tight = kind != SpaceKind::Data && self.space.account(kind).free() < needed;
+        if is_tight && !self.add_chunk(kind)? && self.space.account(kind).free() < group.used() {
+            self.space.set_read_only(start, false)?;
+            return Err(Error::NoSpace("metadata in another place"));
+        }
         let moved = self.empty_group(group.range(), watch).and_then(|()| self.drop_group(start));
         if moved.is_err() && self.space.group_at(start).is_some() {
             // It can be used again as it is.

@@ -81,7 +81,7 @@ fn profiles_are_converted() {
         ["b", "c", "d"].iter().map(|name| images.scratch().join(name)).collect();
     let filesystem = open(images.paths(), true);
     for path in &more {
-        sparse_file(path, LEN);
+        sparse_file(path, 2 * LEN);
         let device: Arc<dyn Device> =
             Arc::new(FileDevice::open(path, OpenOptions::WRITE).expect("a device"));
         filesystem.add_device(device).expect("a device more");
