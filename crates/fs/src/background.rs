@@ -291,13 +291,17 @@ impl Shared {
 
     /// Writes everything back that is dirty now, and waits for it (G2). Failures stay with the inodes.
     pub(crate) fn write_all(&self) {
-        let cells = self.background.drain();
-        for batch in cells.chunks(BATCH_INODES) {
-            self.write_cells(batch);
-        }
-        for cell in &cells {
-            if cell.file.is_dirty() {
-                let _ = self.files.writeback(&cell.file, 0..u64::MAX);
+        {
+            // Others who come meanwhile find an empty list, and wait for what was in it.
+            let _in_flight = self.background.in_flight.read();
+            let cells = self.background.drain();
+            for batch in cells.chunks(BATCH_INODES) {
+                self.write_cells(batch);
+            }
+            for cell in &cells {
+                if cell.file.is_dirty() {
+                    let _ = self.files.writeback(&cell.file, 0..u64::MAX);
+                }
             }
         }
         drop(self.background.in_flight.write());
