@@ -47,6 +47,12 @@ pub struct Received {
     pub stime: Timespec,
 }
 
+impl Received {
+    /// Of nothing: it was not received, or is no longer what was.
+    pub const NOTHING: Self =
+        Self { uuid: [0; 16], stransid: Generation(0), stime: Timespec { sec: 0, nsec: 0 } };
+}
+
 impl Filesystem {
     /// The subvolume that is shown when no other is asked for.
     ///

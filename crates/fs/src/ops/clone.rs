@@ -88,10 +88,23 @@ impl Inode {
         if !std::sync::Arc::ptr_eq(shared, target.shared()) {
             return Err(NameError::CrossDevice.into());
         }
+        // No snapshot of either is cut meanwhile; several of these locks in order of their trees.
+        let (first, second) =
+            if source.tree() <= cell.tree() { (source, cell) } else { (cell, source) };
         let attempt = || {
-            let _locks = LockSet::new([Some(source), Some(cell), None, None]);
-            cell.expect_removable()?;
-            Ok::<_, Error>(share(&shared.files))
+            let _writes = first.home.writes.read();
+            let _more = (first.tree() != second.tree()).then(|| second.home.writes.read());
+            let done = {
+                let _locks = LockSet::new([Some(source), Some(cell), None, None]);
+                cell.expect_removable()?;
+                share(&shared.files)
+            };
+            for cell in [source, cell] {
+                if cell.file.is_dirty() {
+                    shared.background.enlist(cell);
+                }
+            }
+            Ok::<_, Error>(done)
         };
         let mut done = attempt()?;
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
@@ -99,11 +112,6 @@ impl Inode {
             shared.write_all();
             shared.engine.commit()?;
             done = attempt()?;
-        }
-        for cell in [source, cell] {
-            if cell.file.is_dirty() {
-                shared.background.enlist(cell);
-            }
         }
         Ok(done?)
     }

@@ -7,5 +7,6 @@ mod losses;
 mod model;
 mod names;
 mod packing;
+mod snapshots;
 mod subvolumes;
 mod volume;

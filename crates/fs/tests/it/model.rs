@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::Rng;
 use buttress_block::Device;
@@ -12,6 +13,7 @@ use buttress_fs::{
 };
 
 use crate::checker::check;
+use crate::snapshots::Snapshots;
 use crate::volume::{content, list, memory, mount_with, pattern};
 
 const THREADS: u64 = 3;
@@ -402,10 +404,24 @@ fn env(name: &str, default: u64) -> u64 {
 }
 
 /// One epoch: every thread works in directories of its own, on one mount.
-fn epoch(device: &Arc<dyn Device>, models: Vec<Model>, seed: u64, steps: u64) -> Vec<Model> {
+fn epoch(
+    device: &Arc<dyn Device>,
+    models: Vec<Model>,
+    snapshots: &Snapshots,
+    seed: u64,
+    steps: u64,
+) -> Vec<Model> {
     let ways = ["rw", "compress=zstd:1", "compress-force=lzo", "compress=zlib:1", "nodatasum"];
     let fs = mount_with(device, ways[seed as usize % ways.len()]);
+    snapshots.verify(&fs);
+    let done = AtomicBool::new(false);
     let models = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut rng = Rng::new(seed ^ 0x5a5a);
+            while !done.load(Ordering::Relaxed) {
+                snapshots.step(&fs, &mut rng);
+            }
+        });
         let threads: Vec<_> = models
             .into_iter()
             .enumerate()
@@ -431,8 +447,11 @@ fn epoch(device: &Arc<dyn Device>, models: Vec<Model>, seed: u64, steps: u64) ->
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().expect("a worker")).collect()
+        let models: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        models.into_iter().map(|model| model.expect("a worker")).collect()
     });
+    snapshots.verify(&fs);
     fs.close().expect("closed");
     models
 }
@@ -445,8 +464,9 @@ fn any_sequence_of_operations() {
     eprintln!("BUTTRESS_SEED={seed} BUTTRESS_STEPS={steps}");
     let device = memory(1024);
     let mut models: Vec<Model> = (0..THREADS).map(|_| Model::default()).collect();
+    let snapshots = Snapshots::default();
     for round in 0..4 {
-        models = epoch(&device, models, seed * 1000 + round, steps);
+        models = epoch(&device, models, &snapshots, seed * 1000 + round, steps);
         check(&device);
     }
 }
