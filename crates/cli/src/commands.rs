@@ -24,6 +24,7 @@ mod rm;
 mod scrub;
 mod send;
 mod stat;
+mod subvolume;
 mod tree;
 
 use clap::Subcommand;
@@ -70,6 +71,8 @@ pub(crate) enum Command {
     Check(check::Args),
     /// Print the items of the trees, in the words of `btrfs inspect-internal dump-tree`.
     Dump(dump::Args),
+    /// Make, copy, delete and show subvolumes.
+    Subvolume(subvolume::Args),
     /// Write a read-only subvolume as a stream, for `receive` or `btrfs receive`.
     Send(send::Args),
     /// Make subvolumes from the streams of `send` or `btrfs send`.
@@ -112,10 +115,11 @@ impl Command {
             Self::Df(args) => df::run(args, ui),
             Self::Tree(args) => tree::run(args, ui),
             Self::Filesystem(args) => filesystem::run(args, ui),
-            Self::Property(args) => property::run(args, ui),
             Self::Info(args) => info::run(args, ui),
             Self::Check(args) => check::run(args, ui),
             Self::Dump(args) => dump::run(args, ui),
+            Self::Subvolume(args) => subvolume::run(args, ui),
+            Self::Property(args) => property::run(args, ui),
             Self::Send(args) => send::run(args, ui),
             Self::Receive(args) => receive::run(args, ui),
             Self::Scrub(verb) => scrub::run(verb, ui),

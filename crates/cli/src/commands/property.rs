@@ -1,15 +1,21 @@
-//! `buttress property`: what files and directories say about themselves.
+//! `buttress property`: what subvolumes, files and directories say about themselves.
 
 use std::ffi::OsString;
 
-use buttress_fs::{ErrorKind, FileKind, Inode, NameError, XattrFlags};
+use buttress_fs::{
+    ErrorKind, FileKind, Filesystem, Inode, NameError, Received, RootFlags, XattrFlags,
+};
 
+use crate::commands::subvolume;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
 use crate::location::{VolumePath, show};
 use crate::ui::Ui;
 
 const COMPRESSION: &str = "compression";
+
+/// Of subvolumes: whether nothing in it can be changed.
+const RO: &str = "ro";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -24,20 +30,23 @@ enum Verb {
         /// The file or directory, as IMG:/path.
         #[arg(value_name = "IMG:/PATH")]
         place: OsString,
-        /// Which one: compression.
+        /// Which one: compression; ro of a subvolume.
         name: Option<String>,
         #[command(flatten)]
         devices: Devices,
     },
     /// Set a property; an empty value takes it away.
     Set {
+        /// Clear ro of a subvolume that was received: no stream can build on it any more.
+        #[arg(short = 'f')]
+        force: bool,
         /// The file or directory, as IMG:/path.
         #[arg(value_name = "IMG:/PATH")]
         place: OsString,
-        /// Which one: compression.
+        /// Which one: compression; ro of a subvolume.
         name: String,
         /// For compression: zlib, lzo or zstd, with a level as in zstd:9, or none. What is written from then
-        /// on follows it, and what is made in a directory inherits it.
+        /// on follows it, and what is made in a directory inherits it. For ro: true or false.
         value: String,
         #[command(flatten)]
         devices: Devices,
@@ -54,13 +63,19 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     match args.verb {
         Verb::Get { place, name, devices } => {
             let place = VolumePath::parse(&place);
-            let names = name.map_or_else(|| vec![COMPRESSION.to_owned()], |name| vec![name]);
             let fs = image::open(&place.image, &devices, Access::Read)?;
             let inode = image::resolve(&fs, &place)?;
+            let mut names = vec![COMPRESSION.to_owned()];
+            if subvolume::find(&fs, &place).is_ok() {
+                names.insert(0, RO.to_owned());
+            }
+            let names = name.map_or(names, |name| vec![name]);
             let mut found = serde_json::Map::new();
             for name in names {
                 known(&name)?;
-                if let Some(value) = get(&inode, &name).context(|| place.show())? {
+                if name == RO {
+                    found.insert(name, read_only(&fs, &place)?.to_string().into());
+                } else if let Some(value) = get(&inode, &name).context(|| place.show())? {
                     found.insert(name, value.into());
                 }
             }
@@ -72,19 +87,25 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
                 ui.line(format!("{name}={}", value.as_str().unwrap_or_default()))?;
             }
         }
-        Verb::Set { place, name, value, devices } => {
+        Verb::Set { force, place, name, value, devices } => {
             known(&name)?;
             let place = VolumePath::parse(&place);
             let fs = image::open(&place.image, &devices, Access::Write)?;
-            let inode = image::resolve(&fs, &place)?;
-            set(&inode, &name, &value).context(|| place.show())?;
-            drop(inode);
+            if name == RO {
+                set_read_only(&fs, &place, &value, force)?;
+            } else {
+                let inode = image::resolve(&fs, &place)?;
+                set(&inode, &name, &value).context(|| place.show())?;
+            }
             image::close(fs, &place.image)?;
         }
         Verb::List { place } => {
             let place = VolumePath::parse(&place);
             let fs = image::open(&place.image, &Devices::default(), Access::Read)?;
             let kind = image::resolve(&fs, &place)?.attr().kind;
+            if subvolume::find(&fs, &place).is_ok() {
+                ui.line(format!("{RO:<20}read-only flag of a subvolume"))?;
+            }
             if matches!(kind, FileKind::Regular | FileKind::Directory) {
                 ui.line(format!(
                     "{COMPRESSION:<20}compression algorithm for the file or directory"
@@ -96,11 +117,38 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
 }
 
 fn known(name: &str) -> Result<()> {
-    if name == COMPRESSION {
+    if name == COMPRESSION || name == RO {
         return Ok(());
     }
-    let what = format!("{name}: no property; there is {COMPRESSION}");
+    let what = format!("{name}: no property; there are {COMPRESSION} and {RO}");
     Err(Failure::new(Exit::Usage, what))
+}
+
+fn read_only(fs: &Filesystem, place: &VolumePath) -> Result<bool> {
+    let tree = subvolume::find(fs, place)?;
+    let item = fs.subvolume_item(tree).context(|| place.show())?;
+    Ok(item.flags & RootFlags::READONLY != 0)
+}
+
+fn set_read_only(fs: &Filesystem, place: &VolumePath, value: &str, force: bool) -> Result<()> {
+    let read_only = match value {
+        "true" => true,
+        "false" => false,
+        _ => return Err(Failure::new(Exit::Usage, format!("{value:?}: {RO} is true or false"))),
+    };
+    let tree = subvolume::find(fs, place)?;
+    let item = fs.subvolume_item(tree).context(|| place.show())?;
+    let received = item.received_uuid != [0; 16];
+    if !read_only && received && !force {
+        let place = place.show();
+        let what = format!("{place}: it was received; -f makes it writable, and forgets from what");
+        return Err(Failure::new(Exit::Refused, what));
+    }
+    fs.set_subvolume_read_only(tree, read_only).context(|| place.show())?;
+    if !read_only && received {
+        fs.set_received(tree, Received::NOTHING).context(|| place.show())?;
+    }
+    Ok(())
 }
 
 fn get(inode: &Inode, name: &str) -> buttress_fs::Result<Option<String>> {

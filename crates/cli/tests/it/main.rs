@@ -8,6 +8,7 @@ mod files;
 mod judge;
 mod mkfs;
 mod packing;
+mod subvolume;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

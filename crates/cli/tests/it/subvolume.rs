@@ -1,0 +1,55 @@
+//! Subvolumes and properties by command.
+
+use crate::Bench;
+use crate::judge::check;
+
+/// Made, copied, shown, deleted; and the volume is right all the while.
+#[test]
+fn subvolumes_by_command() {
+    let bench = Bench::new();
+    bench.volume("v.img", "256M");
+    assert_eq!(
+        bench.ok(&["subvolume", "create", "v.img:/live"]),
+        "Create subvolume 'v.img:/live'\n"
+    );
+    std::fs::write(bench.path("file"), vec![7; 300_000]).expect("a file");
+    bench.ok(&["cp", "file", "v.img:/live/file"]);
+    assert_eq!(
+        bench.ok(&["subvolume", "snapshot", "-r", "v.img:/live", "v.img:/frozen"]),
+        "Create readonly snapshot of 'v.img:/live' in 'v.img:/frozen'\n"
+    );
+    bench.ok(&["mkdir", "v.img:/dir"]);
+    bench.ok(&["subvolume", "snapshot", "v.img:/live", "v.img:/dir"]);
+    check(&bench.path("v.img"));
+    let list = bench.ok(&["subvolume", "list", "v.img"]);
+    let paths: Vec<_> = list.lines().filter_map(|line| line.rsplit(' ').next()).collect();
+    assert_eq!(paths, ["live", "frozen", "dir/live"]);
+    assert!(list.starts_with("ID 256 gen "), "{list}");
+    assert!(list.contains(" top level 5 path live"), "{list}");
+    let show = bench.ok(&["subvolume", "show", "v.img:/live"]);
+    assert!(show.contains("Subvolume ID:           256"), "{show}");
+    assert!(show.contains("frozen") && show.contains("dir/live"), "{show}");
+    assert_eq!(bench.ok(&["property", "get", "v.img:/frozen", "ro"]), "ro=true\n");
+    bench.fails(&["cp", "file", "v.img:/frozen/more"], 1, &["read-only"]);
+    bench.ok(&["property", "set", "v.img:/frozen", "ro", "false"]);
+    bench.ok(&["cp", "file", "v.img:/frozen/more"]);
+    bench.fails(&["subvolume", "delete", "v.img:/dir"], 1, &["not a subvolume"]);
+    bench.fails(&["subvolume", "create", "v.img:/live"], 1, &["exists"]);
+
+    assert_eq!(bench.ok(&["subvolume", "get-default", "v.img"]), "ID 5 (FS_TREE)\n");
+    bench.ok(&["subvolume", "set-default", "v.img:/dir/live"]);
+    let default = bench.ok(&["subvolume", "get-default", "v.img"]);
+    assert!(default.ends_with("path dir/live\n"), "{default}");
+    assert!(bench.ok(&["ls", "v.img:/"]).contains("file"));
+    bench.ok(&["subvolume", "set-default", "5", "v.img"]);
+    check(&bench.path("v.img"));
+
+    let gone = bench.ok(&["subvolume", "delete", "v.img:/live", "v.img:/frozen"]);
+    assert_eq!(
+        gone,
+        "Delete subvolume 256 (commit): 'v.img:/live'\nDelete subvolume 257 (commit): 'v.img:/frozen'\n"
+    );
+    let json = bench.ok(&["--json", "subvolume", "list", "v.img"]);
+    assert!(json.contains("\"path\": \"dir/live\"") && !json.contains("frozen"), "{json}");
+    check(&bench.path("v.img"));
+}
