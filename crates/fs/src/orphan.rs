@@ -35,6 +35,10 @@ pub(crate) fn clean(shared: &Arc<Shared>, id: InodeId) -> Result<()> {
         // Its last user will ask again (N2).
         return Ok(());
     }
+    // Of a deleted subvolume everything goes with the tree, which may be gone already.
+    if shared.tree_info(&shared.engine.view(), id.tree).is_err() {
+        return Ok(());
+    }
     // No view is held while space is asked for: it would keep back what earlier commits freed.
     let found = read_item(&shared.engine.view(), id)?;
     let item = match found {
