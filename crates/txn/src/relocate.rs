@@ -203,7 +203,7 @@ impl Engine {
     /// Has the running transaction build a node anew, in every tree that has it (L3).
     fn touch_node(&self, ptr: NodePtr) -> Result<()> {
         let view = self.view();
-        let node = view.store().node(TreeId::ROOT, &Expect { ptr, first_key: None })?;
+        let node = view.store().node(TreeId::ROOT, &Expect::root(ptr))?;
         let key = if node.is_empty() { Key::MIN } else { node.key(0) };
         let owner = node.owner();
         let trees = if owner.is_fs_tree() { file_trees(&view)? } else { vec![owner] };
@@ -295,7 +295,7 @@ fn file_trees(view: &View) -> Result<Vec<TreeId>> {
 fn passes(view: &View, tree: TreeId, key: &Key, ptr: NodePtr) -> Result<bool> {
     let Some(mut at) = view.committed_root(tree)? else { return Ok(false) };
     while at.level > ptr.level {
-        let node = view.store().node(tree, &Expect { ptr: at, first_key: None })?;
+        let node = view.store().node(tree, &Expect::root(at))?;
         at = node.child(node.child_slot(key));
     }
     Ok(at.logical == ptr.logical)
@@ -391,7 +391,7 @@ fn in_leaf(view: &View, leaf: Logical, extent: Extent) -> Result<Vec<(Ino, u64)>
         source,
     })?;
     let ptr = NodePtr { logical: leaf, generation: item.generation, level: 0 };
-    let node = view.store().node(TreeId::FS, &Expect { ptr, first_key: None })?;
+    let node = view.store().node(TreeId::FS, &Expect::root(ptr))?;
     let mut found = Vec::new();
     for slot in 0..node.len() {
         let key = node.key(slot);
