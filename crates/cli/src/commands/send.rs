@@ -178,7 +178,8 @@ impl Output {
 
     fn close(self, args: &Args) -> Result<()> {
         match (self, &args.file) {
-            (Self::File(file), Some(path)) => {
+            // Pipes and devices have nothing that could be made durable.
+            (Self::File(file), Some(path)) if path.is_file() => {
                 file.sync_all().context(|| path.display().to_string())
             }
             _ => Ok(()),
