@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use buttress_interop::linux::{has_program, run};
 use buttress_interop::scratch::Scratch;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 const REQUIRE: &str = "BUTTRESS_REQUIRE_LINUX";
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -237,10 +237,52 @@ struct Kernel {
 
 impl Drop for Kernel {
     fn drop(&mut self) {
+        // Its helpers may have left the group, and lose their parent with it.
+        let helpers = descendants(self.child.id());
         if let Some(group) = Pid::from_raw(self.child.id().cast_signed()) {
             // Those that have ended are no failure.
             let _ = kill_process_group(group, Signal::KILL);
         }
+        for &helper in &helpers {
+            if let Some(helper) = Pid::from_raw(helper.cast_signed()) {
+                let _ = kill_process(helper, Signal::KILL);
+            }
+        }
         let _ = self.child.wait();
+        // Killed is not gone: the memory of a kernel takes a while.
+        for _ in 0..1000 {
+            if !helpers.iter().any(|&helper| is_running(helper)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
+}
+
+/// The state and the parent of a process.
+fn state_of(process: u32) -> Option<(char, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
+    Some((words.next()?.chars().next()?, words.next()?.parse().ok()?))
+}
+
+fn is_running(process: u32) -> bool {
+    state_of(process).is_some_and(|(state, _)| state != 'Z')
+}
+
+/// All processes below one.
+fn descendants(process: u32) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let all: Vec<(u32, u32)> = entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|process| Some((process, state_of(process)?.1)))
+        .collect();
+    let mut found = vec![process];
+    let mut index = 0;
+    while index < found.len() {
+        let parent = found[index];
+        found.extend(all.iter().filter(|(_, of)| *of == parent).map(|(process, _)| *process));
+        index += 1;
+    }
+    found.split_off(1)
 }

@@ -2,6 +2,7 @@
 
 mod killed;
 mod linux;
+mod volume;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -31,7 +32,7 @@ fn blank(path: PathBuf, sectors: usize) -> PathBuf {
 
 fn file(path: &Path) -> Arc<dyn Device> {
     // A guest's last process may take a moment to let go of the file.
-    for _ in 0..200 {
+    for _ in 0..1000 {
         if let Ok(file) = FileDevice::open(path, OpenOptions::WRITE) {
             return Arc::new(file);
         }
