@@ -287,7 +287,9 @@ impl Engine {
                 let low = Key::new(Ino::FIRST_FREE.0, Kind(0), 0);
                 let high = Key::new(Ino::LAST_FREE.0, Kind(u8::MAX), u64::MAX);
                 let highest = self.view().at_or_before(tree, &low, &high)?;
-                let last = highest.map_or(Ino::FIRST_FREE.0, |(key, _)| key.objectid);
+                // The lowest number is a subvolume's top directory; among subvolumes it is free.
+                let none = Ino::FIRST_FREE.0 - u64::from(tree == TreeId::ROOT);
+                let last = highest.map_or(none, |(key, _)| key.objectid);
                 let fresh = Arc::new(AtomicU64::new(last + 1));
                 Arc::clone(self.inos.lock().entry(tree).or_insert(fresh))
             }
