@@ -85,10 +85,12 @@ fn extent(context: &Context<'_>, item: &Item<'_>) -> Result<Vec<record::Record>,
     }
     check_generation(context, TreeId::EXTENT, key, found.generation);
     check_order(context, start, &key, &found.inline);
-    if is_node && found.flags & ExtentFlags::FULL_BACKREF != 0 {
+    // Sets of addresses grow with the chunks there are, not with what items claim.
+    let is_mapped = context.volume.mirrors(start) > 0;
+    if is_mapped && is_node && found.flags & ExtentFlags::FULL_BACKREF != 0 {
         context.full_backrefs.insert(start);
     }
-    if is_node && found.refs > 1 {
+    if is_mapped && is_node && found.refs > 1 {
         context.shared.insert(start);
     }
     let mut records = Vec::with_capacity(1 + found.inline.len());

@@ -18,6 +18,9 @@ use crate::issue::Issue;
 use crate::record::{self, Entry, Record, User, WORDS};
 use crate::sorter::Merge;
 
+/// Records between two signs of life.
+const STRIDE: u64 = 1 << 14;
+
 /// What all extents add up to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sizes {
@@ -88,8 +91,8 @@ impl<'e, 'c> Extents<'e, 'c> {
             }
             self.record(&record);
             count += 1;
-            if count.is_multiple_of(1 << 16) {
-                self.context.progress.advance(0);
+            if count.is_multiple_of(STRIDE) {
+                self.context.progress.advance(STRIDE * size_of::<Record>() as u64);
             }
         }
         self.end_extent();

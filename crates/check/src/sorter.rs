@@ -184,10 +184,16 @@ impl<const N: usize> Source<N> {
 pub(crate) struct Merge<const N: usize> {
     sources: Vec<Source<N>>,
     heads: BinaryHeap<Reverse<(Record<N>, usize)>>,
+    total: u64,
 }
 
 impl<const N: usize> Merge<N> {
     fn new(runs: Vec<Run<N>>) -> io::Result<Self> {
+        let len = |run: &Run<N>| match run {
+            Run::Memory(records) => records.len() as u64,
+            Run::Disk { len, .. } => *len as u64,
+        };
+        let total = runs.iter().map(len).sum();
         let mut sources: Vec<Source<N>> = runs.into_iter().map(Source::new).collect();
         let mut heads = BinaryHeap::with_capacity(sources.len());
         for (index, source) in sources.iter_mut().enumerate() {
@@ -195,7 +201,12 @@ impl<const N: usize> Merge<N> {
                 heads.push(Reverse((record, index)));
             }
         }
-        Ok(Self { sources, heads })
+        Ok(Self { sources, heads, total })
+    }
+
+    /// Bytes of all records.
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.total * size_of::<Record<N>>() as u64
     }
 
     pub(crate) fn next(&mut self) -> io::Result<Option<Record<N>>> {

@@ -9,7 +9,9 @@
 //! - **W1** A node is descended into only if its keys lie within its parent's range, so that within
 //!   one tree each is met once, and a walk ends, whatever the pointers say.
 //! - **W2** Each node leaves its records at its first visit only, whichever tree that is in.
-//! - **W3** What is wrong with a part of a tree ends the walk of that part alone.
+//! - **W3** A node that was met before is walked again for its files only, and what was found out about
+//!   them is remembered: crafted roots that all lead to one tree cost little more than one.
+//! - **W4** What is wrong with a part of a tree ends the walk of that part alone.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -251,7 +253,10 @@ impl<'t> Feeder<'_, '_, 't> {
             let _ = self.units.send(unit);
             return Ok(());
         }
-        leave_node(self.context, &mut self.hand, tree, &node, first)?;
+        let is_new = leave_node(self.context, &mut self.hand, tree, &node, first)?;
+        if !is_new && !tree.has_files() {
+            return Ok(());
+        }
         for slot in first..node.len() {
             let high = high_of(&node, slot, high);
             let on_path = drop.is_some() && slot == first;
@@ -305,6 +310,9 @@ fn walk_unit(context: &Context<'_>, hand: &mut Hand<'_>, unit: &Unit<'_>) -> io:
     let Unit { tree, node, high, first, .. } = unit;
     let mut leaves = Leaves::new(context, tree);
     let is_new = leave_node(context, hand, tree, node, *first)?;
+    if !is_new && !tree.has_files() {
+        return Ok(Span::default());
+    }
     if node.level() == 0 {
         return leaves.leaf(hand, node, is_new);
     }
@@ -329,7 +337,7 @@ fn walk_unit(context: &Context<'_>, hand: &mut Hand<'_>, unit: &Unit<'_>) -> io:
     if !is_whole {
         tree.cut();
     }
-    if is_whole && remembers && context.shared.contains(node.logical()) {
+    if is_whole && remembers && (!is_new || context.shared.contains(node.logical())) {
         memo.keep(node.ptr(), &whole);
     }
     Ok(whole)
@@ -344,7 +352,9 @@ fn walk_leaf(
 ) -> io::Result<Option<Span>> {
     let tree = leaves.tree;
     let NodePtr { logical, .. } = expect.ptr;
-    let remembers = tree.has_files() && context.shared.contains(logical);
+    // What was met before, or will be met again.
+    let is_met_again = context.shared.contains(logical) || context.nodes.contains(logical);
+    let remembers = tree.has_files() && is_met_again;
     if remembers
         && let Some(span) = hand.walk.memo.find(&expect.ptr)
         && span.first_key() == expect.first_key
@@ -358,6 +368,9 @@ fn walk_leaf(
         return Ok(None);
     }
     let is_new = leave_node(context, hand, tree, &node, 0)?;
+    if !is_new && !tree.has_files() {
+        return Ok(Some(Span::default()));
+    }
     let span = leaves.leaf(hand, &node, is_new)?;
     if remembers {
         hand.walk.memo.keep(expect.ptr, &span);

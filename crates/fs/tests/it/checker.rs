@@ -7,12 +7,25 @@ use buttress_block::Device;
 
 use crate::volume;
 
-/// Runs `btrfs check --check-data-csum` on a copy of a device.
+/// Lets our own judge look at a device, wherever it is.
+///
+/// # Panics
+///
+/// When it finds anything.
+pub(crate) fn judge(device: &Arc<dyn Device>) {
+    let (devices, options) = (vec![Arc::clone(device)], buttress_check::Options::thorough());
+    let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
+    let report = report.unwrap_or_else(|error| panic!("buttress check: {error}"));
+    assert!(report.is_clean(), "buttress check:\n{}", report.to_text());
+}
+
+/// Runs our judge, and `btrfs check --check-data-csum` on a copy of a device.
 ///
 /// # Panics
 ///
 /// When the tool finds anything.
 pub(crate) fn check(device: &Arc<dyn Device>) {
+    judge(device);
     if Command::new("btrfs").arg("--version").output().is_err() {
         eprintln!("SKIPPED: btrfs-progs is not installed, nobody else looks at this volume");
         return;
