@@ -45,6 +45,7 @@ pub(crate) fn open(
     let root = root(&shared, &view)?;
     let _ = shared.root.set(root);
     if shared.read_only_reason().is_none() {
+        shared.engine.count_subvolumes()?;
         for tree in shared.engine.dead_subvolumes()? {
             shared.background.drop_later(tree);
         }

@@ -280,25 +280,26 @@ impl Engine {
     ///
     /// When the tree cannot be read, or all numbers were used.
     pub fn next_ino(&self, tree: TreeId) -> Result<Ino> {
-        let counter = self.inos.lock().get(&tree).cloned();
-        let counter = match counter {
-            Some(counter) => counter,
-            None => {
-                let low = Key::new(Ino::FIRST_FREE.0, Kind(0), 0);
-                let high = Key::new(Ino::LAST_FREE.0, Kind(u8::MAX), u64::MAX);
-                let highest = self.view().at_or_before(tree, &low, &high)?;
-                // The lowest number is a subvolume's top directory; among subvolumes it is free.
-                let none = Ino::FIRST_FREE.0 - u64::from(tree == TreeId::ROOT);
-                let last = highest.map_or(none, |(key, _)| key.objectid);
-                let fresh = Arc::new(AtomicU64::new(last + 1));
-                Arc::clone(self.inos.lock().entry(tree).or_insert(fresh))
-            }
-        };
-        let ino = counter.fetch_add(1, Ordering::Relaxed);
+        let ino = self.inos_of(tree)?.fetch_add(1, Ordering::Relaxed);
         if ino > Ino::LAST_FREE.0 {
             return Err(Error::NoSpace("inode numbers"));
         }
         Ok(Ino(ino))
+    }
+
+    /// The count of a tree's numbers; it begins behind the highest that is in use when it is first asked for.
+    pub(crate) fn inos_of(&self, tree: TreeId) -> Result<Arc<AtomicU64>> {
+        if let Some(counter) = self.inos.lock().get(&tree) {
+            return Ok(Arc::clone(counter));
+        }
+        let low = Key::new(Ino::FIRST_FREE.0, Kind(0), 0);
+        let high = Key::new(Ino::LAST_FREE.0, Kind(u8::MAX), u64::MAX);
+        let highest = self.view().at_or_before(tree, &low, &high)?;
+        // The lowest number is a subvolume's top directory; among subvolumes it is free.
+        let none = Ino::FIRST_FREE.0 - u64::from(tree == TreeId::ROOT);
+        let last = highest.map_or(none, |(key, _)| key.objectid);
+        let fresh = Arc::new(AtomicU64::new(last + 1));
+        Ok(Arc::clone(self.inos.lock().entry(tree).or_insert(fresh)))
     }
 
     /// Hands out what earlier commits freed and nobody can reach any more (E3). Oldest first: a
