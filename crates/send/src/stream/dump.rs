@@ -83,7 +83,10 @@ impl Dump {
                 ("write", path, format!("offset={offset} len={}", data.len()))
             }
             Command::Clone { path, offset, len, source_path, source_offset, .. } => {
-                let from = self.below(source_path);
+                // btrfs receive prints this one as it is; control characters are no text on a terminal.
+                let source = String::from_utf8_lossy(source_path.as_bytes());
+                let source = source.replace(char::is_control, "?");
+                let from = format!("{}/{source}", self.top());
                 let text =
                     format!("offset={offset} len={len} from={from} clone_offset={source_offset}");
                 ("clone", path, text)
