@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use buttress_block::{Device, FileDevice, OpenOptions};
 use buttress_fs::{Filesystem, MountOptions, Result};
@@ -15,10 +16,20 @@ pub(crate) fn try_open(paths: &[PathBuf], writable: bool) -> Result<Filesystem> 
 fn try_open_with(paths: &[PathBuf], options: &str) -> Result<Filesystem> {
     let options = MountOptions::parse(options).expect("known options");
     let open = if options.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
-    let device = |path: &PathBuf| -> Arc<dyn Device> {
-        Arc::new(FileDevice::open(path, open).unwrap_or_else(|error| panic!("{error}")))
-    };
+    let device = |path: &PathBuf| -> Arc<dyn Device> { Arc::new(opened(path, open)) };
     Filesystem::open(paths.iter().map(device).collect(), options)
+}
+
+/// Opens one image file. Linux lets go of a loop device a moment after it was told to.
+fn opened(path: &Path, how: OpenOptions) -> FileDevice {
+    let mut tries = 0;
+    loop {
+        match FileDevice::open(path, how) {
+            Err(buttress_block::Error::Looped { .. }) if tries < 100 => tries += 1,
+            outcome => return outcome.unwrap_or_else(|error| panic!("{error}")),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Opens the image files with mount options, which must work.

@@ -153,10 +153,10 @@ rows! {
     raid0: Row::profile(Profile::Raid0, 3);
     /// Two copies on two of three devices.
     raid1: Row::profile(Profile::Raid1, 3);
-    /// Three copies.
-    raid1c3: Row::profile(Profile::Raid1c3, 3);
+    /// Three copies. Linux's balance wants room for one more chunk of each kind on every device.
+    raid1c3: Row { mib: 1536, ..Row::profile(Profile::Raid1c3, 3) };
     /// Four copies.
-    raid1c4: Row::profile(Profile::Raid1c4, 4);
+    raid1c4: Row { mib: 1536, ..Row::profile(Profile::Raid1c4, 4) };
     /// Stripes of two copies.
     raid10: Row::profile(Profile::Raid10, 4);
     /// Data and metadata in the same block groups.
