@@ -62,7 +62,7 @@ fn wrong_options_make_no_file() {
         2,
         &["magic", "no-holes"],
     );
-    bench.fails(&["mkfs", "x.img", "--size", "1G", "--data", "raid9"], 2, &["single"]);
+    bench.fails(&["mkfs", "x.img", "--size", "1G", "--data", "raid10"], 1, &["devices"]);
     let label = "x".repeat(256);
     bench.fails(&["mkfs", "x.img", "--size", "1G", "--label", &label], 1, &["label"]);
     assert!(!bench.path("x.img").exists());
