@@ -109,7 +109,8 @@ impl Images {
     #[must_use]
     pub fn mount(&self, options: &str) -> Mount {
         let loops: Vec<Loop> = self.paths.iter().map(|path| Loop::attach(path)).collect();
-        let mut list = format!("noatime,{options}");
+        // Linux drops subvolumes once a commit interval: not half a minute, then.
+        let mut list = format!("noatime,commit=1,{options}");
         for device in &loops {
             if loops.len() > 1 {
                 list.push_str(&format!(",device={}", device.device));
