@@ -4,9 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_cache::layout::Cut;
 use buttress_cache::{CacheDevice, CacheOptions, Error, Mode, PmemDevice};
 
+use serde_json::json;
+
 use crate::exit::{Exit, Failure, Result};
+use crate::live::Figures;
 
 /// A device to be used, and the cache that is in it, if there is one.
 type Wrapped = (Arc<dyn Device>, Option<Arc<CacheDevice>>);
@@ -27,6 +31,11 @@ impl Cached {
     pub(crate) fn options(&self) -> Result<CacheOptions> {
         let list = self.cache_options.as_deref().unwrap_or_default();
         CacheOptions::parse(list).map_err(|error| failure("--cache-options", error))
+    }
+
+    /// The name of the cache that [`crate::live`] knows it by.
+    pub(crate) fn full_path(&self) -> Option<PathBuf> {
+        self.cache.as_ref().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()))
     }
 
     /// Puts the cache in front of an open device, if one was named.
@@ -66,6 +75,47 @@ pub(crate) fn open_medium(path: &Path, mode: Mode, how: OpenOptions) -> Result<A
 /// Ends a cache, with everything durable.
 pub(crate) fn close(device: &CacheDevice) -> Result<()> {
     device.close().map_err(|error| failure(&device.name(), error))
+}
+
+/// What an open cache holds and has done; last the target's status line.
+pub(crate) fn figures(device: &CacheDevice) -> Figures {
+    let status = device.status();
+    let dirty = status.blocks - status.free;
+    let figures = [
+        ("block_size", json!(status.block_size)),
+        ("blocks", json!(status.blocks)),
+        ("free", json!(status.free)),
+        ("dirty_bytes", json!(dirty * status.block_size)),
+        ("dirty_percent", json!(dirty as f64 * 100.0 / status.blocks.max(1) as f64)),
+        ("writing_back", json!(status.writeback)),
+        ("reads", json!(status.reads)),
+        ("read_hits", json!(status.read_hits)),
+        ("writes", json!(status.writes)),
+        ("hits_uncommitted", json!(status.hits_uncommitted)),
+        ("hits_committed", json!(status.hits_committed)),
+        ("writes_around", json!(status.writes_around)),
+        ("writes_allocated", json!(status.writes_allocated)),
+        ("writes_blocked", json!(status.writes_blocked)),
+        ("flushes", json!(status.flushes)),
+        ("discards", json!(status.discards)),
+        ("seq_count", json!(status.committed.0)),
+        ("failed", json!(status.error != 0)),
+        ("origin_alone", json!(origin_alone(Some(status.cut), dirty == 0))),
+        ("status", json!(status.to_string())),
+    ];
+    figures.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+/// What the origin is worth without its cache.
+pub(crate) fn origin_alone(cut: Option<Cut>, is_empty: bool) -> String {
+    match cut {
+        _ if is_empty => "everything is in it".to_owned(),
+        Some(Cut::Whole(epoch)) => format!("whole, as of the commit before epoch {epoch}"),
+        Some(Cut::Towards(epoch)) => {
+            format!("in pieces, on the way to epoch {epoch}; needs its cache")
+        }
+        _ => "in pieces; needs its cache".to_owned(),
+    }
 }
 
 /// A failure of a cache, with the exit code that its kind means.

@@ -24,6 +24,7 @@ mod rm;
 mod scrub;
 mod send;
 mod stat;
+mod stats;
 mod subvolume;
 mod tree;
 
@@ -86,6 +87,8 @@ pub(crate) enum Command {
     /// Add and remove devices of a volume, and show how often they failed.
     #[command(subcommand)]
     Device(device::Verb),
+    /// Show what running mounts and servers hold and do.
+    Stats(stats::Args),
     /// Make, look into, verify and drain write-back caches, those of Linux's dm-writecache too.
     Cache(cache::Args),
     /// Make a volume, mount it, put it to work, and show what happens.
@@ -125,6 +128,7 @@ impl Command {
             Self::Scrub(verb) => scrub::run(verb, ui),
             Self::Balance(verb) => balance::run(verb, ui),
             Self::Device(verb) => device::run(verb, ui),
+            Self::Stats(args) => stats::run(args, ui),
             Self::Cache(args) => cache::run(args, ui),
             Self::Demo(args) => demo::run(args, ui),
         }

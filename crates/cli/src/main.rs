@@ -6,6 +6,7 @@ mod exit;
 mod image;
 mod inspect;
 mod listing;
+mod live;
 mod location;
 mod size;
 mod transfer;

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use buttress_block::{Device, FileDevice, OpenOptions};
 use buttress_cache::inspect::{self, Fate, Scan};
-use buttress_cache::layout::Cut;
 use buttress_cache::{CacheDevice, CacheOptions, Mode};
 use serde_json::json;
 
 use crate::cached::{self, failure};
 use crate::exit::{Context, Exit, Failure, Result};
+use crate::live;
 use crate::size;
 use crate::ui::{Tone, Ui};
 
@@ -36,6 +36,19 @@ enum Verb {
     Dump(Dump),
     /// Write everything back and take the cache apart: the origin is used alone afterwards.
     Detach(Drain),
+    /// Tell a cache in use something: flush, flush_on_suspend, cleaner or clear_stats.
+    Message(Message),
+}
+
+#[derive(Debug, clap::Args)]
+struct Message {
+    /// The cache, the image behind it, or the directory where that is mounted.
+    #[arg(value_name = "PLACE")]
+    place: PathBuf,
+    /// What to do: flush writes everything back, and ends when that is done; flush_on_suspend does so
+    /// when the cache is closed; cleaner admits no new blocks and writes all back; clear_stats counts anew.
+    #[arg(value_name = "WORD")]
+    word: String,
 }
 
 #[derive(Debug, clap::Args)]
@@ -108,6 +121,9 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         Verb::Check(place) => check(&place, ui),
         Verb::Dump(args) => dump(&args, ui),
         Verb::Detach(args) => detach(&args, ui),
+        Verb::Message(args) => {
+            live::tell_cache(&live::must_find(&args.place)?.0, &args.word).map(|()| Exit::Success)
+        }
     }
 }
 
@@ -181,18 +197,6 @@ fn count(scan: &Scan, fate: Fate) -> usize {
     scan.entries.iter().filter(|(_, found)| *found == fate).count()
 }
 
-/// What the origin is worth alone.
-fn words_of(cut: Option<Cut>, is_empty: bool) -> String {
-    match cut {
-        _ if is_empty => "everything is in it".to_owned(),
-        Some(Cut::Whole(epoch)) => format!("whole, as of the commit before epoch {epoch}"),
-        Some(Cut::Towards(epoch)) => {
-            format!("in pieces, on the way to epoch {epoch}; needs its cache")
-        }
-        _ => "in pieces; needs its cache".to_owned(),
-    }
-}
-
 fn status(place: &Place, ui: &Ui) -> Result<Exit> {
     let scan = place.scan()?;
     let superblock = scan.superblock;
@@ -202,7 +206,8 @@ fn status(place: &Place, ui: &Ui) -> Result<Exit> {
     let superseded = count(&scan, Fate::Superseded);
     let stamp = superblock.stamp;
     let bytes = dirty as u64 * geometry.block_size();
-    let origin_alone = words_of(stamp.map(|stamp| stamp.cut), dirty == 0);
+    let origin_alone = cached::origin_alone(stamp.map(|stamp| stamp.cut), dirty == 0);
+    let live = live::find(&place.cache).ok().flatten().map(|(_, answer)| answer);
     if ui.json() {
         ui.document(&json!({
             "cache": place.name(),
@@ -215,6 +220,7 @@ fn status(place: &Place, ui: &Ui) -> Result<Exit> {
             "seq_count": superblock.epoch.0,
             "origin_identity": stamp.map(|stamp| format!("{:016x}", stamp.origin)),
             "origin_alone": origin_alone,
+            "in_use_by": live.as_ref().map(|answer| answer.pid),
             "faults": scan.faults.iter().map(ToString::to_string).collect::<Vec<_>>(),
         }))?;
         return Ok(Exit::Success);
@@ -235,6 +241,12 @@ fn status(place: &Place, ui: &Ui) -> Result<Exit> {
     ];
     for (what, value) in rows {
         ui.line(format!("{what:<18}{value}"))?;
+    }
+    if let Some(answer) = live {
+        let figures = answer.sections.iter().flat_map(|section| &section.figures);
+        let line = figures.filter(|(name, _)| name == "status").find_map(|(_, line)| line.as_str());
+        ui.line(format!("{:<18}process {}; buttress stats shows more", "In use by:", answer.pid))?;
+        ui.line(format!("{:<18}{}", "Status line:", line.unwrap_or_default()))?;
     }
     Ok(Exit::Success)
 }

@@ -32,6 +32,7 @@ use signal_hook::iterator::Signals;
 use crate::cached::{self, Cached};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
+use crate::live::{Live, Subject};
 use crate::ui::Ui;
 
 /// How long a mount waits for the one before it to write its last.
@@ -180,6 +181,8 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     let stage = Arc::new(AtomicU8::new(Stage::Serving as u8));
     watch(signals, session.unmounter(), Arc::clone(&stage))?;
     tracing::info!(image = %image.display(), target = %session.unmounter().target().display(), "mounted");
+    // Before the mount is announced, and before the directory is left: names may be relative.
+    let _live = live(args, &image, &session.unmounter(), cache.as_ref()).listen();
     if args.announce {
         announce(args.log.as_deref())?;
     }
@@ -194,6 +197,25 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     }
     tracing::info!(image = %image.display(), "unmounted, and everything is durable");
     Ok(Exit::Success)
+}
+
+/// What this process tells of itself.
+fn live(
+    args: &Args,
+    image: &Path,
+    unmounter: &Unmounter,
+    cache: Option<&Arc<CacheDevice>>,
+) -> Live {
+    let mut live = Live::new(Subject {
+        image: image.to_owned(),
+        target: Some(unmounter.target().to_owned()),
+        cache: args.cached.full_path(),
+        uris: Vec::new(),
+    });
+    if let Some(cache) = cache {
+        live.cache(cache);
+    }
+    live
 }
 
 /// Tells the parent that the mount is there, and lets go of its terminal and directory.

@@ -17,6 +17,7 @@ use signal_hook::iterator::Signals;
 
 use crate::cached::{self, Cached};
 use crate::exit::{Context, Exit, Failure, Result};
+use crate::live::{Live, Subject};
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
@@ -82,6 +83,16 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
             writeln!(std::io::stdout(), "{uri}").context(|| "standard output")?;
         }
     }
+    let mut live = Live::new(Subject {
+        image: args.image.canonicalize().unwrap_or_else(|_| args.image.clone()),
+        cache: args.cached.full_path(),
+        uris,
+        ..Subject::default()
+    });
+    if let Some(cache) = &cache {
+        live.cache(cache);
+    }
+    let _live = live.listen();
     let served = server.serve().context(|| args.image.display().to_string());
     if let Some(cache) = cache {
         cached::close(&cache)?;

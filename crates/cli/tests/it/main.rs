@@ -6,6 +6,7 @@ mod check;
 mod demo;
 mod files;
 mod judge;
+mod live;
 mod mkfs;
 mod packing;
 mod subvolume;
@@ -29,11 +30,15 @@ impl Bench {
 
     /// Runs the program in the folder.
     fn run(&self, args: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_buttress"))
-            .args(args)
-            .current_dir(self.dir.path())
-            .output()
-            .expect("the program starts")
+        self.command(args).output().expect("the program starts")
+    }
+
+    /// The program in the folder, with sockets of its own.
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+        command.args(args).current_dir(self.dir.path());
+        command.env("BUTTRESS_RUNTIME_DIR", self.path("run"));
+        command
     }
 
     /// Runs the program and demands that it succeeds; returns what it printed.

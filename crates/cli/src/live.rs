@@ -1,0 +1,277 @@
+//! What a running mount or server tells of itself: a socket for each, and those who ask.
+//!
+//! # Place
+//!
+//! `mount` and `nbd` open a [`Live`] and give it sections: a name, and a closure that returns figures. `stats`
+//! and `cache` ask. A section's figures are names and scalars in the order in which a person reads them; a
+//! name that ends in `bytes` is shown as a size.
+//!
+//! # Invariants
+//!
+//! - **L1** The folder of the sockets belongs to the user and to nobody else, so who can connect may do
+//!   what the user may do.
+//! - **L2** Nothing here ends or holds up a mount: without a folder there is a warning and no socket.
+
+use std::fs::DirBuilder;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use buttress_cache::CacheDevice;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::cached;
+use crate::exit::{Context, Exit, Failure, Result};
+
+/// How long an answer may take that takes no work.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of a question at most.
+const QUESTION_MAX: u64 = 256;
+
+/// What a process serves, by the names that people know it by.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Subject {
+    /// The image or device.
+    pub image: PathBuf,
+    /// Where it is mounted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<PathBuf>,
+    /// Its cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<PathBuf>,
+    /// Where it is served over the network protocol.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uris: Vec<String>,
+}
+
+/// The figures of one part.
+pub(crate) type Figures = Vec<(String, Value)>;
+
+/// One part of a process and its figures now.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Section {
+    pub name: String,
+    pub figures: Figures,
+}
+
+/// What a process tells.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    pub pid: u32,
+    pub subject: Subject,
+    pub sections: Vec<Section>,
+}
+
+type Source = Box<dyn Fn() -> Figures + Send + Sync>;
+
+/// What a process will tell once it listens.
+#[derive(Default)]
+pub(crate) struct Live {
+    subject: Subject,
+    sections: Vec<(&'static str, Source)>,
+    cache: Option<Arc<CacheDevice>>,
+}
+
+/// A socket that listens; gone with this.
+pub(crate) struct Listening {
+    path: Option<PathBuf>,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            // Left behind, it is removed by the next one who asks.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Live {
+    pub(crate) fn new(subject: Subject) -> Self {
+        Self { subject, ..Self::default() }
+    }
+
+    /// Adds a part. `figures` is called for every question, from any thread.
+    pub(crate) fn section(
+        &mut self,
+        name: &'static str,
+        figures: impl Fn() -> Figures + Send + Sync + 'static,
+    ) {
+        self.sections.push((name, Box::new(figures)));
+    }
+
+    /// Adds a cache: its figures, and the messages it takes.
+    pub(crate) fn cache(&mut self, device: &Arc<CacheDevice>) {
+        self.cache = Some(Arc::clone(device));
+        let device = Arc::clone(device);
+        self.section("cache", move || cached::figures(&device));
+    }
+
+    /// Answers from now on, until the process ends (L2).
+    pub(crate) fn listen(self) -> Listening {
+        match self.start() {
+            Ok(path) => Listening { path: Some(path) },
+            Err(error) => {
+                tracing::warn!(%error, "nobody can ask for figures");
+                Listening { path: None }
+            }
+        }
+    }
+
+    fn start(self) -> std::io::Result<PathBuf> {
+        let path = folder()?.join(format!("{}.sock", std::process::id()));
+        match std::fs::remove_file(&path) {
+            // Of a process that had our number before.
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        let this = Arc::new(self);
+        std::thread::Builder::new().name("live".to_owned()).spawn(move || {
+            for stream in listener.incoming().filter_map(std::result::Result::ok) {
+                let this = Arc::clone(&this);
+                // A flush of a cache may take long: others get their answers meanwhile.
+                let answer = move || {
+                    if let Err(error) = this.answer(&stream) {
+                        tracing::debug!(%error, "somebody asked and went away");
+                    }
+                };
+                if let Err(error) =
+                    std::thread::Builder::new().name("live-answer".to_owned()).spawn(answer)
+                {
+                    tracing::warn!(%error, "a question is not answered");
+                }
+            }
+        })?;
+        Ok(path)
+    }
+
+    fn answer(&self, stream: &UnixStream) -> std::io::Result<()> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut question = String::new();
+        BufReader::new(stream.take(QUESTION_MAX)).read_line(&mut question)?;
+        let document = match question.trim_end().split_once(' ') {
+            Some(("cache", message)) => self.message(message),
+            _ => serde_json::to_value(self.tell())?,
+        };
+        let mut stream = stream;
+        writeln!(stream, "{document}")
+    }
+
+    fn tell(&self) -> Answer {
+        let sections = self.sections.iter();
+        let sections =
+            sections.map(|(name, source)| Section { name: (*name).to_owned(), figures: source() });
+        Answer {
+            pid: std::process::id(),
+            subject: self.subject.clone(),
+            sections: sections.collect(),
+        }
+    }
+
+    fn message(&self, message: &str) -> Value {
+        let told = match &self.cache {
+            Some(cache) => cache.message(message).map_err(|error| error.to_string()),
+            None => Err("it has no cache".to_owned()),
+        };
+        match told {
+            Ok(()) => json!({ "done": message }),
+            Err(error) => json!({ "error": error }),
+        }
+    }
+}
+
+/// The folder of the sockets, made if it is not there (L1). `BUTTRESS_RUNTIME_DIR` names another one.
+fn folder() -> std::io::Result<PathBuf> {
+    let uid = rustix::process::geteuid();
+    let folder = if let Some(folder) = std::env::var_os("BUTTRESS_RUNTIME_DIR") {
+        PathBuf::from(folder)
+    } else if uid.is_root() {
+        PathBuf::from("/run/buttress")
+    } else if let Some(folder) = std::env::var_os("XDG_RUNTIME_DIR") {
+        PathBuf::from(folder).join("buttress")
+    } else {
+        std::env::temp_dir().join(format!("buttress-{}", uid.as_raw()))
+    };
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = std::fs::symlink_metadata(&folder)?;
+    if !found.is_dir() || found.uid() != uid.as_raw() || found.mode() & 0o077 != 0 {
+        let what = format!("{}: is not a folder of this user alone", folder.display());
+        return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, what));
+    }
+    Ok(folder)
+}
+
+/// Asks everybody of this user; what is left of those that are gone is removed.
+pub(crate) fn all() -> Result<Vec<(PathBuf, Answer)>> {
+    let folder = folder().context(|| "the folder of running mounts")?;
+    let mut answers = Vec::new();
+    for entry in std::fs::read_dir(&folder).context(|| folder.display().to_string())? {
+        let path = entry.context(|| folder.display().to_string())?.path();
+        if path.extension().is_none_or(|extension| extension != "sock") {
+            continue;
+        }
+        match ask(&path, "stats", Some(PATIENCE)) {
+            Ok(text) => {
+                // One that ended between question and answer said nothing.
+                if let Ok(answer) = serde_json::from_str(&text) {
+                    answers.push((path, answer));
+                }
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                // Somebody else may have done so.
+                let _ = std::fs::remove_file(&path);
+            }
+            Err(error) => tracing::debug!(socket = %path.display(), %error, "no answer"),
+        }
+    }
+    answers.sort_by(|(_, a): &(_, Answer), (_, b)| a.subject.image.cmp(&b.subject.image));
+    Ok(answers)
+}
+
+/// The one who serves `path`: an image, a cache, or the place of a mount.
+pub(crate) fn find(path: &Path) -> Result<Option<(PathBuf, Answer)>> {
+    let full = path.canonicalize().context(|| path.display().to_string())?;
+    let is_it = |subject: &Subject| {
+        subject.image == full
+            || subject.target.as_ref() == Some(&full)
+            || subject.cache.as_ref() == Some(&full)
+    };
+    Ok(all()?.into_iter().find(|(_, answer)| is_it(&answer.subject)))
+}
+
+/// [`find`], where there must be one.
+pub(crate) fn must_find(path: &Path) -> Result<(PathBuf, Answer)> {
+    let none = || {
+        let path = path.display();
+        Failure::new(Exit::Failure, format!("{path}: no mount or server of this user has it open"))
+    };
+    find(path)?.ok_or_else(none)
+}
+
+/// Sends a message to the cache of the one who listens at `socket`, and waits until it is done.
+pub(crate) fn tell_cache(socket: &Path, message: &str) -> Result<()> {
+    let text =
+        ask(socket, &format!("cache {message}"), None).context(|| socket.display().to_string())?;
+    let answer: Value = serde_json::from_str(&text).context(|| "the answer")?;
+    match answer["error"].as_str() {
+        Some(error) => Err(Failure::new(Exit::Failure, error)),
+        None => Ok(()),
+    }
+}
+
+fn ask(socket: &Path, question: &str, patience: Option<Duration>) -> std::io::Result<String> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(patience)?;
+    writeln!(stream, "{question}")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}

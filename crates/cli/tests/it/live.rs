@@ -1,0 +1,219 @@
+//! Mounts and servers that run: cached, asked for figures, told things, used by clients that others wrote.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::{Bench, text};
+
+/// Whether everything is here; in CI it is.
+fn has(programs: &[&str], device: Option<&str>) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_here =
+        |program: &&&str| std::env::split_paths(&path).any(|folder| folder.join(program).exists());
+    let lacking: Vec<_> = programs.iter().filter(|program| !is_here(program)).collect();
+    let device = device.filter(|device| !Path::new(device).exists());
+    let is_all = lacking.is_empty() && device.is_none();
+    let what = format!("{lacking:?} {device:?}");
+    assert!(is_all || std::env::var_os("BUTTRESS_REQUIRE_LINUX").is_none(), "lacking: {what}");
+    if !is_all {
+        eprintln!("SKIPPED: lacking: {what}");
+    }
+    is_all
+}
+
+fn run(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {args:?}: {said}{complained}");
+    said
+}
+
+/// A mount in the foreground; unmounted with this.
+struct Mounted<'a> {
+    bench: &'a Bench,
+    child: Option<Child>,
+}
+
+impl<'a> Mounted<'a> {
+    /// Mounts `image` on `mnt`.
+    fn new(bench: &'a Bench, more: &[&str]) -> Self {
+        std::fs::create_dir_all(bench.path("mnt")).expect("a folder");
+        let mut args = vec!["mount", "image", "mnt", "--foreground", "--announce"];
+        args.extend(more);
+        let child = bench.command(&args).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut mounted = Self { bench, child: Some(child) };
+        let out = mounted.child.as_mut().and_then(|child| child.stdout.take()).expect("piped");
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line).expect("it says something");
+        assert_eq!(line.trim(), "ready", "{args:?}");
+        mounted
+    }
+
+    /// Unmounts, waits, and demands that all went well.
+    fn end(mut self) {
+        let mut child = self.child.take().expect("it is ended once");
+        run("umount", &[text(&self.bench.path("mnt"))]);
+        assert!(child.wait().expect("it ends").success());
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = Command::new("umount").arg("-l").arg(self.bench.path("mnt")).status();
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// One figure of a section.
+fn figure<'a>(document: &'a Value, section: &str, name: &str) -> &'a Value {
+    let found = &document["sections"][section][name];
+    assert!(!found.is_null(), "no {section}.{name} in {document}");
+    found
+}
+
+/// A cached mount says what its cache holds, does what it is told, and leaves a volume that is whole once
+/// the cache is flushed; the next mount finds everything.
+#[test]
+fn a_cached_mount_answers_and_takes_messages() {
+    if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = Bench::new();
+    bench.ok(&["mkfs", "image", "--size", "300M"]);
+    bench.ok(&["cache", "format", "cache", "--size", "24M", "--origin", "image"]);
+    assert!(bench.ok(&["stats"]).contains("nothing is mounted"));
+    bench.fails(&["stats", "image"], 1, &["image", "no mount or server"]);
+    let options = ["--cache", "cache", "-o", "high_watermark=90,low_watermark=80,noatime"];
+    let mounted = Mounted::new(&bench, &options);
+    for number in 0..40 {
+        let bytes = vec![number; 60_000];
+        std::fs::write(bench.path(&format!("mnt/file-{number}")), bytes).expect("it is written");
+    }
+    for number in 0..40 {
+        // What is only in memory is not in the cache yet.
+        let file = std::fs::File::open(bench.path(&format!("mnt/file-{number}"))).expect("a file");
+        file.sync_all().expect("it is durable");
+    }
+    let ask = |place: &str| -> Value {
+        serde_json::from_str(&bench.ok(&["--json", "stats", place])).expect("JSON")
+    };
+    for place in ["mnt", "image", "cache"] {
+        let document = ask(place);
+        assert_eq!(
+            figure(&document, "cache", "blocks"),
+            &ask("mnt")["sections"]["cache"]["blocks"]
+        );
+        assert!(figure(&document, "cache", "dirty_bytes").as_u64().expect("bytes") > 2_000_000);
+        let line = figure(&document, "cache", "status").as_str().expect("text").to_owned();
+        assert_eq!(line.split(' ').count(), 14, "{line}");
+    }
+    let shown = bench.ok(&["stats"]);
+    for word in ["image on ", "cached by", "dirty bytes", "MiB", "writes allocated"] {
+        assert!(shown.contains(word), "no {word:?} in {shown}");
+    }
+    let status = bench.ok(&["cache", "status", "cache"]);
+    assert!(status.contains("In use by:") && status.contains("Status line:"), "{status}");
+
+    bench.ok(&["cache", "message", "mnt", "flush"]);
+    assert_eq!(figure(&ask("mnt"), "cache", "free"), figure(&ask("mnt"), "cache", "blocks"));
+    bench.ok(&["cache", "message", "cache", "clear_stats"]);
+    assert_eq!(figure(&ask("mnt"), "cache", "writes_around").as_u64(), Some(0));
+    bench.fails(&["cache", "message", "mnt", "hurry"], 1, &["hurry", "clear_stats"]);
+    std::fs::write(bench.path("mnt/last"), "in the cache").expect("it is written");
+    bench.ok(&["cache", "message", "mnt", "flush_on_suspend"]);
+    mounted.end();
+    assert!(bench.ok(&["stats"]).contains("nothing is mounted"));
+    let status = bench.ok(&["cache", "status", "cache"]);
+    assert!(status.contains("everything is in it"), "{status}");
+    run("btrfs", &["check", "--check-data-csum", text(&bench.path("image"))]);
+
+    let mounted = Mounted::new(&bench, &["--cache", "cache", "-o", "cleaner"]);
+    for number in 0..40 {
+        let bytes = std::fs::read(bench.path(&format!("mnt/file-{number}"))).expect("it is there");
+        assert!(bytes == vec![number; 60_000], "file-{number}");
+    }
+    mounted.end();
+}
+
+/// What a killed server leaves behind is no answer, and is cleared away.
+#[test]
+fn nobody_answers_for_the_dead() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("run")).expect("a folder");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(bench.path("run"), mode).expect("it is ours");
+    drop(std::os::unix::net::UnixListener::bind(bench.path("run/1.sock")).expect("a socket"));
+    assert!(bench.ok(&["stats"]).contains("nothing is mounted"));
+    assert!(!bench.path("run/1.sock").exists());
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(bench.path("run"), mode).expect("it is ours");
+    bench.fails(&["stats"], 1, &["not a folder of this user alone"]);
+}
+
+/// A cached device over NBD, used by libnbd's and QEMU's clients; flushed, its origin is what they wrote.
+#[test]
+fn clients_use_a_cached_device() {
+    if !has(&["nbdinfo", "nbdcopy", "qemu-img", "qemu-io"], None) {
+        return;
+    }
+    const LEN: usize = 24 << 20;
+    let bench = Bench::new();
+    std::fs::write(bench.path("image"), vec![0; LEN]).expect("a file");
+    bench.ok(&["cache", "format", "cache", "--size", "8M", "-b", "512", "--origin", "image"]);
+    let listen = format!("unix:{}", bench.path("socket").display());
+    let args = ["nbd", "image", "--listen", &listen, "--cache", "cache", "--cache-options"];
+    let options = "high_watermark=60,low_watermark=30,pause_writeback=0,autocommit_blocks=50";
+    let mut command = bench.command(&args);
+    let mut child = command.arg(options).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    let out = child.stdout.take().expect("piped");
+    BufReader::new(out).read_line(&mut line).expect("it says where");
+    let uri = line.trim();
+    let model: Vec<u8> = (0..LEN).map(|at| (at / 512 * 31 + at / (1 << 20)) as u8).collect();
+    std::fs::write(bench.path("source"), &model).expect("a file");
+    let source = bench.path("source");
+    let source = text(&source);
+
+    let facts = run("nbdinfo", &[uri]);
+    assert!(facts.contains("can_fua: true") && facts.contains("can_multi_conn: true"), "{facts}");
+    run("nbdcopy", &[source, uri, "--flush", "--connections=4"]);
+    run("qemu-img", &["compare", "-f", "raw", "-F", "raw", source, uri]);
+    let script = [
+        "write -P 7 1000 100000",
+        "write -f -P 8 5M 3M",
+        "read -P 7 1000 100000",
+        "write -z 2000 4096",
+        "write -z -u 6M 1M",
+        "discard 10M 1M",
+        "aio_write -P 9 9M 64k",
+        "aio_flush",
+        "read -P 0 2000 4096",
+        "read -P 0 6M 1M",
+        "read -P 9 9M 64k",
+        "flush",
+    ];
+    let mut arguments = vec!["-f", "raw"];
+    arguments.extend(script.iter().flat_map(|command| ["-c", command]));
+    arguments.push(uri);
+    let said = run("qemu-io", &arguments);
+    assert!(!said.contains("failed") && !said.contains("Pattern"), "{said}");
+    let back = bench.path("back");
+    run("qemu-img", &["convert", "-f", "raw", "-O", "raw", uri, text(&back)]);
+    let document: Value =
+        serde_json::from_str(&bench.ok(&["--json", "stats", "cache"])).expect("JSON");
+    assert!(figure(&document, "cache", "writes").as_u64().expect("a number") > 10, "{document}");
+    assert_eq!(document["uris"][0], uri);
+
+    run("kill", &["-TERM", &child.id().to_string()]);
+    assert!(child.wait().expect("it ends").success());
+    bench.ok(&["cache", "check", "cache", "--origin", "image"]);
+    bench.ok(&["cache", "flush", "cache", "--origin", "image"]);
+    run("cmp", &[text(&bench.path("image")), text(&back)]);
+}
