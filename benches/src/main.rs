@@ -1,125 +1,15 @@
-//! Speed beside the kernel's file systems, as ratios in one run.
-//!
-//! Every experiment runs all its targets in turn, several times over, so that what else the machine
-//! does hits all alike; medians are reported, with the smallest and the largest. Needs root, loop
-//! devices and a memory-backed folder.
+//! `buttress-bench`: see the library of this package.
 
-mod disk;
-mod foreground;
-mod report;
-mod stall;
-mod target;
-mod work;
-mod writeback;
+use std::process::ExitCode;
 
-use std::{path::PathBuf, process::ExitCode};
-
-use clap::{Parser, ValueEnum};
-
-use report::Report;
-use target::Target;
-
-/// What to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Experiment {
-    /// Create, write and close small files; remove them again.
-    Small,
-    /// Write and read one large file.
-    Sequential,
-    /// The longest that a writer waits while a large transaction is committed.
-    Stall,
-    /// Orders of write-back of a cache, in simulated time on a hard disk: rates, a flush, a plot.
-    Writeback,
-    /// Latencies in front of a cache while all of it is flushed, and writes by threads.
-    Foreground,
-}
-
-/// Measures Buttress beside the kernel's file systems.
-#[derive(Parser)]
-struct Args {
-    /// Experiments; all when none is named.
-    #[arg(value_enum)]
-    experiments: Vec<Experiment>,
-    /// Runs of each target.
-    #[arg(long, default_value_t = 5)]
-    runs: usize,
-    /// Small files per run.
-    #[arg(long, default_value_t = 50_000)]
-    files: usize,
-    /// Bytes of the large file, in MiB.
-    #[arg(long, default_value_t = 2048)]
-    mib: u64,
-    /// A memory-backed folder for the images.
-    #[arg(long, default_value = "/dev/shm")]
-    dir: PathBuf,
-    /// Targets: library, loop (the library on a loop device), mount, btrfs, ext4, fuse2fs.
-    #[arg(long, value_delimiter = ',', default_value = "library,mount,btrfs,ext4")]
-    targets: Vec<String>,
-    /// MiB of the cache of the write-back experiment; the published one had 1006.
-    #[arg(long, default_value_t = 256)]
-    cache_mib: u64,
-    /// Where the write-back experiment draws positions on the disk over time.
-    #[arg(long, value_name = "SVG")]
-    plot: Option<PathBuf>,
-    /// Cached blocks of the foreground experiment.
-    #[arg(long, default_value_t = 10_000_000)]
-    cached_blocks: u64,
-    /// Print JSON instead of tables.
-    #[arg(long)]
-    json: bool,
-}
+use clap::Parser;
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    match buttress_bench::run(&buttress_bench::Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("buttress-bench: {error}");
             ExitCode::FAILURE
         }
     }
-}
-
-fn run(args: &Args) -> Result<(), String> {
-    let mut targets = Vec::new();
-    for name in &args.targets {
-        targets.push(Target::parse(name)?);
-    }
-    let all = [Experiment::Small, Experiment::Sequential, Experiment::Stall];
-    let wanted = if args.experiments.is_empty() { &all[..] } else { &args.experiments };
-    let mut report = Report::default();
-    let mut wanted = wanted.to_vec();
-    // Those of the cache have no other file systems beside them.
-    if wanted.contains(&Experiment::Writeback) {
-        let figures = writeback::run(args.cache_mib, args.plot.as_deref())?;
-        let text = if args.json { figures.to_string() } else { writeback::table(&figures) };
-        println!("{}", text.trim_end());
-    }
-    if wanted.contains(&Experiment::Foreground) {
-        println!("{:#}", foreground::run(args.cached_blocks)?);
-    }
-    wanted
-        .retain(|experiment| !matches!(experiment, Experiment::Writeback | Experiment::Foreground));
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    for experiment in &wanted {
-        for run in 0..args.runs {
-            for target in &targets {
-                eprintln!("{experiment:?}, run {} of {}: {target}", run + 1, args.runs);
-                match experiment {
-                    Experiment::Small => work::small(*target, args, &mut report)?,
-                    Experiment::Sequential => work::sequential(*target, args, &mut report)?,
-                    Experiment::Stall => stall::run(*target, args, &mut report)?,
-                    // Done above.
-                    Experiment::Writeback | Experiment::Foreground => {}
-                }
-            }
-        }
-    }
-    if args.json {
-        println!("{}", report.json());
-    } else {
-        print!("{report}");
-    }
-    Ok(())
 }

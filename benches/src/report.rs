@@ -8,8 +8,10 @@ use crate::target::Target;
 
 /// Whether more is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Better {
+pub enum Better {
+    /// More is better.
     More,
+    /// Less is better.
     Less,
 }
 
@@ -21,7 +23,7 @@ pub(crate) struct Report {
     figures: BTreeMap<(String, &'static str, Better), Figures>,
 }
 
-fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)

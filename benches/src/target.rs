@@ -17,7 +17,7 @@ use buttress_fs::{
 
 /// A file system under measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Target {
+pub enum Target {
     /// Buttress as a library, on the image itself.
     Library,
     /// Buttress as a library, on a loop device.
@@ -48,7 +48,12 @@ impl fmt::Display for Target {
 const SIZE: u64 = 6 << 30;
 
 impl Target {
-    pub(crate) fn parse(name: &str) -> Result<Self, String> {
+    /// Parses the word that names it on a command line.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such target.
+    pub fn parse(name: &str) -> Result<Self, String> {
         Ok(match name {
             "library" => Self::Library,
             "loop" => Self::Loop,
@@ -82,16 +87,27 @@ pub(crate) struct Setup {
     mountpoint: PathBuf,
     loop_device: Option<String>,
     mounted: bool,
+    options: String,
 }
 
 impl Setup {
     pub(crate) fn new(target: Target, dir: &Path) -> Result<Self, String> {
+        Self::with(target, dir, SIZE, "")
+    }
+
+    /// An image of `size` bytes; ours and Linux's btrfs are mounted with `options`.
+    pub(crate) fn with(
+        target: Target,
+        dir: &Path,
+        size: u64,
+        options: &str,
+    ) -> Result<Self, String> {
         let stem = format!("buttress-bench-{}", std::process::id());
         let image = dir.join(format!("{stem}.img"));
         let mountpoint = std::env::temp_dir().join(format!("{stem}.mnt"));
         let _ = std::fs::remove_file(&image);
         std::fs::create_dir_all(&mountpoint).map_err(|e| e.to_string())?;
-        let device = FileDevice::create(&image, SIZE).map_err(|e| e.to_string())?;
+        let device = FileDevice::create(&image, size).map_err(|e| e.to_string())?;
         let path = image.to_string_lossy().into_owned();
         match target {
             Target::Ext4 | Target::Fuse2fs => {
@@ -109,7 +125,8 @@ impl Setup {
             }
             _ => None,
         };
-        let mut setup = Self { target, image, mountpoint, loop_device, mounted: false };
+        let options = options.to_string();
+        let mut setup = Self { target, image, mountpoint, loop_device, mounted: false, options };
         setup.mount()?;
         Ok(setup)
     }
@@ -123,7 +140,14 @@ impl Setup {
             Target::Mount => {
                 let own = std::env::current_exe().map_err(|e| e.to_string())?;
                 let program = own.with_file_name("buttress");
-                sh(&program.to_string_lossy(), &["mount", &image, &dir])?;
+                let mut args = vec!["mount", &image, &dir];
+                if !self.options.is_empty() {
+                    args.extend(["-o", &self.options]);
+                }
+                sh(&program.to_string_lossy(), &args)?;
+            }
+            Target::Btrfs if !self.options.is_empty() => {
+                sh("mount", &["-o", &self.options, &device, &dir])?;
             }
             Target::Btrfs | Target::Ext4 => {
                 sh("mount", &[&device, &dir])?;
@@ -165,7 +189,8 @@ impl Setup {
         };
         let options = OpenOptions { direct, ..OpenOptions::WRITE };
         let device = FileDevice::open(path, options).map_err(|e| e.to_string())?;
-        Filesystem::open(vec![Arc::new(device)], MountOptions::default()).map_err(|e| e.to_string())
+        let options = MountOptions::parse(&self.options).map_err(|e| e.to_string())?;
+        Filesystem::open(vec![Arc::new(device)], options).map_err(|e| e.to_string())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The verbs. Each has its own file: what it takes, and what it does.
 
 mod balance;
+mod bench;
 mod cache;
 mod cat;
 mod check;
@@ -91,6 +92,8 @@ pub(crate) enum Command {
     Stats(stats::Args),
     /// Make, look into, verify and drain write-back caches, those of Linux's dm-writecache too.
     Cache(cache::Args),
+    /// Measure beside the kernel's file systems. Needs root and loop devices.
+    Bench(bench::Args),
     /// Make a volume, mount it, put it to work, and show what happens.
     Demo(demo::Args),
 }
@@ -130,6 +133,7 @@ impl Command {
             Self::Device(verb) => device::run(verb, ui),
             Self::Stats(args) => stats::run(args, ui),
             Self::Cache(args) => cache::run(args, ui),
+            Self::Bench(args) => bench::run(args, ui),
             Self::Demo(args) => demo::run(args, ui),
         }
     }

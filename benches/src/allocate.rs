@@ -1,0 +1,137 @@
+//! Allocation by many workers, as will-it-scale's `fallocate2` does it: each appends to a file of its own by
+//! `fallocate`, 8 KiB at a time up to 1 MiB, truncates it to nothing, and begins again.
+
+use std::{
+    fs::File,
+    path::Path,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use buttress_fs::{FallocateMode, SetAttr};
+use rustix::fs::{FallocateFlags, fallocate, ftruncate};
+
+use crate::{
+    Target, cpu,
+    published::{Better, Experiment, Plan, Subject, Table},
+    target::Setup,
+    work::text,
+};
+
+const PIECE: u64 = 8 << 10;
+const WHOLE: u64 = 1 << 20;
+const SIZE: u64 = 8 << 30;
+
+/// The experiment.
+#[derive(Clone, Debug)]
+pub struct Allocate {
+    /// How many work at a time; each count is a row of its own.
+    pub workers: Vec<usize>,
+}
+
+impl Experiment for Allocate {
+    fn name(&self) -> &'static str {
+        "allocate"
+    }
+
+    fn subjects(&self, plan: &Plan) -> Vec<Subject> {
+        let mut subjects = vec![
+            Subject::new("kernel btrfs", Target::Btrfs, ""),
+            Subject::new("kernel ext4", Target::Ext4, ""),
+            Subject::new("buttress", Target::Library, ""),
+        ];
+        if plan.mount {
+            subjects.push(Subject::new("buttress mount", Target::Mount, ""));
+        }
+        subjects
+    }
+
+    fn run(&self, subject: &Subject, plan: &Plan, out: &mut Table) -> Result<(), String> {
+        let setup = Setup::with(subject.target, &plan.dir, SIZE, &subject.options)?;
+        let time = Duration::from_secs_f64(2.0 * plan.scale);
+        let fs = if subject.target.is_library() { Some(setup.open()?) } else { None };
+        for &workers in &self.workers {
+            let busy = cpu::busy();
+            let rate = match &fs {
+                Some(fs) => together(workers, time, |i| {
+                    let name = format!("w{workers}-{i}");
+                    let file = fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0);
+                    let file = file.map_err(text)?;
+                    let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+                    Ok(move |at: Option<u64>| match at {
+                        Some(at) => {
+                            let mode = FallocateMode::Allocate { keep_size: false };
+                            file.fallocate(at, PIECE, mode).map_err(text)
+                        }
+                        None => file.set_attr(&empty).map_err(text).map(drop),
+                    })
+                })?,
+                None => together(workers, time, |i| {
+                    let file = create(setup.folder(), &format!("w{workers}-{i}"))?;
+                    Ok(move |at: Option<u64>| match at {
+                        Some(at) => {
+                            fallocate(&file, FallocateFlags::empty(), at, PIECE).map_err(text)
+                        }
+                        None => ftruncate(&file, 0).map_err(text),
+                    })
+                })?,
+            };
+            let what = format!("allocations by {workers}");
+            out.add(&what, "1/s", Better::More, subject, rate);
+            let spent = (cpu::busy() - busy) / (rate * time.as_secs_f64());
+            let what = format!("processor time of each, {workers}");
+            out.add(&what, "us", Better::Less, subject, spent * 1e6);
+        }
+        if let Some(fs) = fs {
+            fs.close().map_err(text)?;
+        }
+        Ok(())
+    }
+}
+
+fn create(dir: &Path, name: &str) -> Result<File, String> {
+    File::create(dir.join(name)).map_err(text)
+}
+
+/// Lets `workers` threads work for `time`; how much they did in a second, together.
+fn together<W: FnMut(Option<u64>) -> Result<(), String>>(
+    workers: usize,
+    time: Duration,
+    make: impl Fn(usize) -> Result<W, String> + Sync,
+) -> Result<f64, String> {
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    let ready = std::sync::Barrier::new(workers + 1);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers)
+            .map(|i| {
+                let (stop, done, ready, make) = (&stop, &done, &ready, &make);
+                scope.spawn(move || {
+                    let work = make(i);
+                    ready.wait();
+                    let mut work = work?;
+                    while !stop.load(Ordering::Relaxed) {
+                        for at in (0..WHOLE).step_by(PIECE as usize) {
+                            work(Some(at))?;
+                            done.fetch_add(1, Ordering::Relaxed);
+                            if stop.load(Ordering::Relaxed) {
+                                break;
+                            }
+                        }
+                        work(None)?;
+                    }
+                    Ok::<(), String>(())
+                })
+            })
+            .collect();
+        ready.wait();
+        let start = Instant::now();
+        thread::sleep(time);
+        let rate = done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64();
+        stop.store(true, Ordering::Relaxed);
+        for thread in threads {
+            thread.join().map_err(|_| "a worker panicked".to_string())??;
+        }
+        Ok(rate)
+    })
+}

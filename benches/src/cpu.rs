@@ -1,0 +1,13 @@
+//! Processor time of the whole machine: work that the kernel does for a file system is nobody's own.
+
+use std::fs;
+
+/// Seconds that all processors were busy since the machine began; zero where nobody says.
+pub(crate) fn busy() -> f64 {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let fields = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    let ticks: Vec<f64> = fields.filter_map(|field| field.parse().ok()).collect();
+    // user, nice, system, idle, iowait, irq, softirq
+    let sum: f64 = [0, 1, 2, 5, 6].iter().filter_map(|&at| ticks.get(at)).sum();
+    sum / 100.0
+}

@@ -1,0 +1,287 @@
+//! The frame of `buttress bench`: one published experiment, run by several subjects in turn.
+//!
+//! # Place
+//!
+//! An [`Experiment`] knows its job and who does it; this runs everybody once, then everybody again, so
+//! that what else the machine does hits all alike, and reports medians.
+//!
+//! To add one: implement [`Experiment`], list it in [`all`], give it a verb in `crates/cli`.
+
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Write as _},
+    path::PathBuf,
+};
+
+use serde_json::{Value, json};
+
+use crate::{Target, report::median};
+
+pub use crate::allocate::Allocate;
+pub use crate::report::Better;
+
+/// How an experiment is run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// A memory-backed folder for images.
+    pub dir: PathBuf,
+    /// Runs of each subject.
+    pub runs: usize,
+    /// 1 for the default size of the job; the published one is often larger.
+    pub scale: f64,
+    /// Only subjects whose names contain one of these words; all when there is none.
+    pub only: Vec<String>,
+    /// Drive ours through a mount too.
+    pub mount: bool,
+}
+
+/// Somebody who does the job.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// What the table calls it.
+    pub name: String,
+    /// On what it runs.
+    pub target: Target,
+    /// Mount options, for ours and for Linux's btrfs.
+    pub options: String,
+}
+
+impl Subject {
+    /// A subject with mount options.
+    #[must_use]
+    pub fn new(name: &str, target: Target, options: &str) -> Self {
+        Self { name: name.into(), target, options: options.into() }
+    }
+}
+
+/// One published job.
+pub trait Experiment {
+    /// The word on the command line.
+    fn name(&self) -> &'static str;
+
+    /// Who does it, in the order of the table. The first is the baseline that ratios are of.
+    fn subjects(&self, plan: &Plan) -> Vec<Subject>;
+
+    /// Does the job once. Figures go to `out`.
+    ///
+    /// # Errors
+    ///
+    /// What stopped it, in words.
+    fn run(&self, subject: &Subject, plan: &Plan, out: &mut Table) -> Result<(), String>;
+}
+
+/// Runs an experiment: every subject in turn, `plan.runs` times. `say` is told what happens.
+///
+/// # Errors
+///
+/// The first failure, in words.
+pub fn run(
+    experiment: &dyn Experiment,
+    plan: &Plan,
+    say: &mut dyn FnMut(&str),
+) -> Result<Table, String> {
+    let mut subjects = experiment.subjects(plan);
+    if !plan.only.is_empty() {
+        subjects.retain(|subject| plan.only.iter().any(|word| subject.name.contains(word)));
+    }
+    if subjects.is_empty() {
+        return Err("none of the subjects has such a name".into());
+    }
+    let mut table = Table {
+        name: experiment.name(),
+        subjects: subjects.iter().map(|subject| subject.name.clone()).collect(),
+        figures: BTreeMap::new(),
+        order: Vec::new(),
+    };
+    for run in 0..plan.runs {
+        for subject in &subjects {
+            say(&format!("run {} of {}: {}", run + 1, plan.runs, subject.name));
+            experiment
+                .run(subject, plan, &mut table)
+                .map_err(|error| format!("{}: {error}", subject.name))?;
+        }
+    }
+    Ok(table)
+}
+
+/// Figures of several runs, by what was measured and by whom.
+#[derive(Debug)]
+pub struct Table {
+    name: &'static str,
+    subjects: Vec<String>,
+    figures: BTreeMap<(String, String), Vec<f64>>,
+    order: Vec<(String, &'static str, Better)>,
+}
+
+impl Table {
+    /// Adds one figure of one run.
+    pub fn add(
+        &mut self,
+        what: &str,
+        unit: &'static str,
+        better: Better,
+        subject: &Subject,
+        value: f64,
+    ) {
+        if !self.order.iter().any(|(known, ..)| known == what) {
+            self.order.push((what.to_string(), unit, better));
+        }
+        let key = (what.to_string(), subject.name.clone());
+        self.figures.entry(key).or_default().push(value);
+    }
+
+    fn values(&self, what: &str, subject: &str) -> &[f64] {
+        self.figures.get(&(what.to_string(), subject.to_string())).map_or(&[], Vec::as_slice)
+    }
+
+    /// How often better than the first subject.
+    fn ratio(&self, what: &str, better: Better, subject: &str) -> Option<f64> {
+        let base = self.values(what, self.subjects.first()?);
+        if base.is_empty() {
+            return None;
+        }
+        let (own, base) = (median(self.values(what, subject)), median(base));
+        Some(if better == Better::More { own / base } else { base / own })
+    }
+
+    /// Everything as JSON: one row for each figure and subject.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let mut rows = Vec::new();
+        for (what, unit, better) in &self.order {
+            for subject in &self.subjects {
+                let values = self.values(what, subject);
+                if !values.is_empty() {
+                    rows.push(json!({
+                        "what": what, "unit": unit, "subject": subject, "median": median(values),
+                        "values": values, "times_first": self.ratio(what, *better, subject),
+                    }));
+                }
+            }
+        }
+        json!({ "experiment": self.name, "figures": rows })
+    }
+
+    /// Bars of the medians, with lines from the smallest to the largest, as an SVG document.
+    #[must_use]
+    pub fn svg(&self) -> String {
+        const ROW: usize = 22;
+        let rows: usize = self.order.len() * (self.subjects.len() + 2);
+        let mut out = String::new();
+        // Into a string: nothing can fail.
+        let _ = writeln!(
+            out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"760\" height=\"{}\" \
+             font-family=\"sans-serif\" font-size=\"12\">",
+            rows * ROW + 10
+        );
+        let mut y = 16;
+        for (what, unit, _) in &self.order {
+            let _ = writeln!(
+                out,
+                "<text x=\"6\" y=\"{y}\" font-weight=\"bold\">{}</text>",
+                escape(&format!("{what}, {unit}"))
+            );
+            let all = self.subjects.iter().flat_map(|subject| self.values(what, subject));
+            let most = all.copied().fold(f64::MIN_POSITIVE, f64::max);
+            let x = |value: f64| 230.0 + 430.0 * value / most;
+            for subject in &self.subjects {
+                let values = self.values(what, subject);
+                if values.is_empty() {
+                    continue;
+                }
+                y += ROW;
+                let own = median(values);
+                let (low, high) = ends(values);
+                let _ = writeln!(
+                    out,
+                    "<text x=\"222\" y=\"{y}\" text-anchor=\"end\">{}</text>\
+                     <rect x=\"230\" y=\"{}\" width=\"{:.1}\" height=\"14\" fill=\"#4a7ab5\"/>\
+                     <line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{}\" y2=\"{}\" stroke=\"#222\"/>\
+                     <text x=\"{:.1}\" y=\"{y}\">{own:.1}</text>",
+                    escape(subject),
+                    y - 11,
+                    x(own) - 230.0,
+                    x(low),
+                    x(high),
+                    y - 4,
+                    y - 4,
+                    x(high) + 6.0,
+                );
+            }
+            y += 2 * ROW;
+        }
+        out.push_str("</svg>\n");
+        out
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
+}
+
+fn ends(values: &[f64]) -> (f64, f64) {
+    values.iter().fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(*v), high.max(*v)))
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (what, unit, better) in &self.order {
+            writeln!(f, "\n{what}, {unit}")?;
+            for subject in &self.subjects {
+                let values = self.values(what, subject);
+                if values.is_empty() {
+                    continue;
+                }
+                let (low, high) = ends(values);
+                let range = format!("({low:.1} to {high:.1})");
+                write!(f, "  {subject:<34}{:>12.1}  {range:<28}", median(values))?;
+                match self.ratio(what, *better, subject) {
+                    Some(ratio) => writeln!(f, "{ratio:>8.2}x")?,
+                    None => writeln!(f)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Count;
+
+    impl Experiment for Count {
+        fn name(&self) -> &'static str {
+            "count"
+        }
+
+        fn subjects(&self, _: &Plan) -> Vec<Subject> {
+            ["slow", "fast"].map(|name| Subject::new(name, Target::Library, "")).into()
+        }
+
+        fn run(&self, subject: &Subject, _: &Plan, out: &mut Table) -> Result<(), String> {
+            let rate = if subject.name == "fast" { 6.0 } else { 2.0 };
+            out.add("rate", "1/s", Better::More, subject, rate);
+            out.add("wait", "ms", Better::Less, subject, 1.0 / rate);
+            Ok(())
+        }
+    }
+
+    /// Everybody runs as often, and ratios are of the first, whichever way is better.
+    #[test]
+    fn subjects_take_turns() {
+        let plan =
+            Plan { dir: PathBuf::new(), runs: 3, scale: 1.0, only: Vec::new(), mount: false };
+        let mut said = Vec::new();
+        let table = run(&Count, &plan, &mut |text| said.push(text.to_string())).expect("runs");
+        assert_eq!(said[1], "run 1 of 3: fast");
+        assert_eq!(said.len(), 6);
+        assert_eq!(table.values("rate", "fast"), [6.0; 3]);
+        assert_eq!(table.ratio("wait", Better::Less, "fast"), Some(3.0));
+        assert_eq!(table.json()["figures"][1]["times_first"], 3.0);
+        assert!(table.to_string().contains("3.00x"));
+        assert!(table.svg().ends_with("</svg>\n"));
+    }
+}
