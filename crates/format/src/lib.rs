@@ -21,6 +21,7 @@ mod key;
 pub mod limits;
 mod misc;
 mod profile;
+mod quota;
 mod root;
 mod superblock;
 mod units;
@@ -41,6 +42,7 @@ pub use inode::{InodeExtref, InodeExtrefs, InodeFlags, InodeItem, InodeRef, Inod
 pub use key::{Key, Kind};
 pub use misc::{DevStats, UuidItem};
 pub use profile::{Profile, Spread};
+pub use quota::{QUOTA_LIMIT_LEN, QuotaGroup, QuotaInfo, QuotaStatus};
 pub use root::{RootFlags, RootItem, RootRef};
 pub use superblock::{RootBackup, Superblock};
 pub use units::{DeviceId, Extent, Generation, Ino, Logical, TreeId};

@@ -1,0 +1,190 @@
+//! Quotas: groups of subvolumes, and what they use.
+//!
+//! # On disk
+//!
+//! ```text
+//! (0, QGROUP_STATUS, 0)      version 8 | generation 8 | flags 8 | rescan 8 [ enabled in 8 ]
+//! (0, QGROUP_INFO, group)    generation 8 | referenced 8 | compressed 8 | exclusive 8 | compressed 8
+//! (0, QGROUP_LIMIT, group)   flags 8 | referenced 8 | exclusive 8 | reserved 8 | reserved 8
+//! (group, QGROUP_RELATION, group)  empty; one each way
+//! ```
+
+use std::fmt;
+
+use crate::{
+    Generation, Key, Kind, Result, TreeId,
+    bytes::{Reader, Writer},
+};
+
+/// A quota group: its level in the upper 16 bits, below them its number; at level 0 a subvolume's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QuotaGroup(pub u64);
+
+impl QuotaGroup {
+    /// The group of a subvolume alone.
+    #[must_use]
+    pub fn of(tree: TreeId) -> Self {
+        Self(tree.0)
+    }
+
+    /// 0 for subvolumes; groups are members of groups of higher levels.
+    #[must_use]
+    pub fn level(self) -> u64 {
+        self.0 >> 48
+    }
+
+    /// Where its counts are.
+    #[must_use]
+    pub fn info_key(self) -> Key {
+        Key::new(0, Kind::QGROUP_INFO, self.0)
+    }
+
+    /// Where its limits are.
+    #[must_use]
+    pub fn limit_key(self) -> Key {
+        Key::new(0, Kind::QGROUP_LIMIT, self.0)
+    }
+
+    /// The two items that make it a member of another group, or the reverse.
+    #[must_use]
+    pub fn relation_keys(self, other: Self) -> [Key; 2] {
+        [
+            Key::new(self.0, Kind::QGROUP_RELATION, other.0),
+            Key::new(other.0, Kind::QGROUP_RELATION, self.0),
+        ]
+    }
+}
+
+impl fmt::Display for QuotaGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.level(), self.0 & ((1 << 48) - 1))
+    }
+}
+
+/// How quotas are kept on a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaStatus {
+    /// Of these items: 1.
+    pub version: u64,
+    /// Transaction that wrote the counts last.
+    pub generation: Generation,
+    /// The constants of this type.
+    pub flags: u64,
+    /// Address up to which a new count has come.
+    pub rescan: u64,
+    /// With simple quotas: extents from before this transaction are not counted.
+    pub enabled: Option<Generation>,
+}
+
+impl QuotaStatus {
+    /// Its key.
+    pub const KEY: Key = Key::new(0, Kind::QGROUP_STATUS, 0);
+    /// The version that there is.
+    pub const VERSION: u64 = 1;
+    /// Quotas are kept.
+    pub const ON: u64 = 1;
+    /// They are being counted anew.
+    pub const RESCAN: u64 = 2;
+    /// The counts are wrong until they are counted anew.
+    pub const INCONSISTENT: u64 = 4;
+    /// Who made an extent pays for it as long as it lives (simple quotas).
+    pub const SIMPLE: u64 = 8;
+
+    /// Reads an item.
+    ///
+    /// # Errors
+    ///
+    /// When it is cut short, or simple quotas do not say since when.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::new("quota status", bytes);
+        let mut status = Self {
+            version: r.u64()?,
+            generation: Generation(r.u64()?),
+            flags: r.u64()?,
+            rescan: r.u64()?,
+            enabled: None,
+        };
+        if r.left() > 0 || status.flags & Self::SIMPLE != 0 {
+            status.enabled = Some(Generation(r.u64()?));
+        }
+        r.end()?;
+        Ok(status)
+    }
+
+    /// The item's bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(40);
+        w.u64(self.version).u64(self.generation.0).u64(self.flags).u64(self.rescan);
+        if let Some(enabled) = self.enabled {
+            w.u64(enabled.0);
+        }
+        w.0
+    }
+
+    /// Whether quotas are kept, and every extent is counted for who uses it.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.flags & (Self::ON | Self::SIMPLE) == Self::ON
+    }
+
+    /// Whether quotas are kept, and every extent is counted for who made it.
+    #[must_use]
+    pub fn is_simple(&self) -> bool {
+        self.flags & (Self::ON | Self::SIMPLE) == Self::ON | Self::SIMPLE
+    }
+}
+
+/// What the members of a group use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct QuotaInfo {
+    /// Transaction that wrote it.
+    pub generation: Generation,
+    /// Bytes that they use, alone or with others.
+    pub referenced: u64,
+    /// The same; nobody counts it apart.
+    pub referenced_compressed: u64,
+    /// Bytes that nobody else uses.
+    pub exclusive: u64,
+    /// The same.
+    pub exclusive_compressed: u64,
+}
+
+impl QuotaInfo {
+    /// Reads an item.
+    ///
+    /// # Errors
+    ///
+    /// When it has another length.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::new("quota group", bytes);
+        let info = Self {
+            generation: Generation(r.u64()?),
+            referenced: r.u64()?,
+            referenced_compressed: r.u64()?,
+            exclusive: r.u64()?,
+            exclusive_compressed: r.u64()?,
+        };
+        r.end()?;
+        Ok(info)
+    }
+
+    /// The item's bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(40);
+        w.u64(self.generation.0).u64(self.referenced).u64(self.referenced_compressed);
+        w.u64(self.exclusive).u64(self.exclusive_compressed);
+        w.0
+    }
+
+    /// Whether nothing is counted.
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        self.referenced | self.referenced_compressed | self.exclusive | self.exclusive_compressed
+            == 0
+    }
+}
+
+/// Bytes of a limit item, of which all are zero where there is no limit.
+pub const QUOTA_LIMIT_LEN: usize = 40;
