@@ -11,6 +11,7 @@ use buttress_volume::Volume;
 use crate::bits::AddressSet;
 use crate::chunks::Group;
 use crate::issue::Issue;
+use crate::quota::Makers;
 use crate::report::Findings;
 use crate::source::Source;
 use crate::{Options, Progress};
@@ -33,6 +34,8 @@ pub(crate) struct Context<'c> {
     pub(crate) full_backrefs: AddressSet,
     /// Nodes with more than one reference, as the extent tree says.
     pub(crate) shared: AddressSet,
+    /// What each subvolume made, where simple quotas count it.
+    pub(crate) makers: std::sync::OnceLock<Makers>,
 }
 
 impl Context<'_> {

@@ -96,6 +96,9 @@ fn extent(context: &Context<'_>, item: &Item<'_>) -> Result<Vec<record::Record>,
     let mut records = Vec::with_capacity(1 + found.inline.len());
     records.push(record::item(extent, found.refs, found.flags, level, found.generation));
     for reference in &found.inline {
+        if let (BackRef::Owner { root }, Some(makers)) = (reference, context.makers.get()) {
+            makers.add(*root, found.generation, len);
+        }
         if let Some((user, count)) = User::of(reference) {
             records.push(record::recorded(start, user, count));
             if is_of_node(reference) != is_node {

@@ -409,6 +409,10 @@ issues! {
     /// Quotas are counted anew at the next mount.
     QuotaInconsistent { flags: u64 }
         = "quota-inconsistent", Note, "quotas are marked inconsistent (flags {flags:#x})";
+    /// A quota group of a subvolume counts other bytes than the subvolume made (simple quotas).
+    QuotaCount { subvolume: TreeId, field: &'static str, found: u64, expected: u64 }
+        = "quota-count", Error,
+        "quota group of {subvolume}: {field} is {found}, what it made and lives is {expected}";
     /// What was not looked at.
     NotChecked { what: &'static str }
         = "not-checked", Note, "not checked: {what}";

@@ -1,39 +1,93 @@
-//! Quotas: whether they are marked inconsistent. What they count is not counted here.
+//! Quotas. Simple ones are counted: who made an extent is written in it. Full ones are not: whether they are
+//! marked inconsistent is all that is said of them.
 
-use buttress_format::{Kind, Logical, TreeId};
+use std::collections::BTreeMap;
+
+use buttress_format::{
+    Error as FormatError, Generation, Key, Kind, Logical, QuotaGroup, QuotaInfo, QuotaStatus,
+    TreeId,
+};
+use buttress_tree::Node;
+use parking_lot::Mutex;
 
 use crate::context::{Context, Tree};
 use crate::issue::Issue;
 use crate::walk::each_leaf;
 
-/// Quotas are counted.
-const ON: u64 = 1;
-/// They are being counted anew, or have to be.
-const RESCAN_OR_INCONSISTENT: u64 = 2 | 4;
-/// Where the flags lie in the status item, behind version and generation.
-const FLAGS_AT: usize = 16;
+/// What each subvolume made, and lives.
+#[derive(Debug)]
+pub(crate) struct Makers {
+    /// What was made before is not counted.
+    since: Generation,
+    bytes: Mutex<BTreeMap<TreeId, u64>>,
+}
 
-/// Looks at the status of quotas.
-pub(crate) fn check(context: &Context<'_>, tree: &Tree) {
+impl Makers {
+    /// Counts an extent that was met for the first time.
+    pub(crate) fn add(&self, owner: TreeId, made: Generation, len: u64) {
+        if made >= self.since && owner.is_fs_tree() {
+            let mut bytes = self.bytes.lock();
+            let sum = bytes.entry(owner).or_default();
+            *sum = sum.saturating_add(len);
+        }
+    }
+}
+
+fn malformed(context: &Context<'_>, leaf: &Node, key: Key, error: &FormatError) {
+    let (tree, logical, why) = (TreeId::QUOTA, Logical(leaf.logical().0), error.to_string());
+    context.add(Issue::ItemMalformed { tree, logical, key, why });
+}
+
+/// Reads how quotas are kept, before anything is counted.
+pub(crate) fn prepare(context: &Context<'_>, tree: &Tree) {
     each_leaf(context, tree, &mut |leaf| {
-        for slot in 0..leaf.len() {
-            let key = leaf.key(slot);
-            if key.kind != Kind::QGROUP_STATUS {
-                continue;
-            }
-            let bytes = leaf.item(slot).get(FLAGS_AT..).and_then(|rest| rest.first_chunk::<8>());
-            let Some(bytes) = bytes else {
-                let (tree, logical) = (TreeId::QUOTA, Logical(leaf.logical().0));
-                let why = "it is cut short".to_owned();
-                context.add(Issue::ItemMalformed { tree, logical, key, why });
-                continue;
-            };
-            let flags = u64::from_le_bytes(*bytes);
-            if flags & RESCAN_OR_INCONSISTENT != 0 {
-                context.add(Issue::QuotaInconsistent { flags });
-            } else if flags & ON != 0 {
-                context.add(Issue::NotChecked { what: "the counts of quota groups" });
+        for slot in (0..leaf.len()).filter(|slot| leaf.key(*slot).kind == Kind::QGROUP_STATUS) {
+            if let Ok(status) = QuotaStatus::parse(leaf.item(slot))
+                && status.is_simple()
+                && let Some(since) = status.enabled
+            {
+                let _ = context.makers.set(Makers { since, bytes: Mutex::default() });
             }
         }
     });
+}
+
+/// Holds what quotas say against what was met.
+pub(crate) fn check(context: &Context<'_>, tree: &Tree) {
+    each_leaf(context, tree, &mut |leaf| {
+        for slot in 0..leaf.len() {
+            let (key, bytes) = (leaf.key(slot), leaf.item(slot));
+            let outcome = match key.kind {
+                Kind::QGROUP_STATUS => QuotaStatus::parse(bytes).map(|status| {
+                    let odd = QuotaStatus::RESCAN | QuotaStatus::INCONSISTENT;
+                    if status.flags & odd != 0 {
+                        context.add(Issue::QuotaInconsistent { flags: status.flags });
+                    } else if status.is_full() {
+                        context.add(Issue::NotChecked { what: "the counts of quota groups" });
+                    }
+                }),
+                Kind::QGROUP_INFO => {
+                    QuotaInfo::parse(bytes).map(|info| count(context, TreeId(key.offset), &info))
+                }
+                _ => Ok(()),
+            };
+            if let Err(error) = outcome {
+                malformed(context, leaf, key, &error);
+            }
+        }
+    });
+}
+
+fn count(context: &Context<'_>, subvolume: TreeId, info: &QuotaInfo) {
+    let Some(makers) = context.makers.get() else { return };
+    if QuotaGroup::of(subvolume).level() > 0 {
+        // Who is in it can change without a count.
+        return;
+    }
+    let expected = makers.bytes.lock().get(&subvolume).copied().unwrap_or(0);
+    for (field, found) in [("referenced", info.referenced), ("exclusive", info.exclusive)] {
+        if found != expected {
+            context.add(Issue::QuotaCount { subvolume, field, found, expected });
+        }
+    }
 }

@@ -108,6 +108,7 @@ fn context<'c>(
         nodes: AddressSet::default(),
         full_backrefs: AddressSet::default(),
         shared: AddressSet::default(),
+        makers: std::sync::OnceLock::new(),
     }
 }
 
@@ -126,6 +127,10 @@ fn run(context: &Context<'_>) -> Result<Totals> {
     let find = |id| trees.iter().find(|tree| tree.id == id);
     if let Some(tree) = find(TreeId::DEV) {
         chunks::check_dev_extents(context, tree, &devices)?;
+    }
+
+    if let Some(tree) = find(TreeId::QUOTA) {
+        quota::prepare(context, tree);
     }
 
     progress.step(Step::Trees, roots.tree_bytes());

@@ -291,6 +291,9 @@ pub(crate) fn leave_node(
         counts.extent_tree_bytes.fetch_add(context.nodesize(), Ordering::Relaxed);
     }
     context.progress.advance(context.nodesize());
+    if let Some(makers) = context.makers.get() {
+        makers.add(node.owner(), node.header().generation, context.nodesize());
+    }
     hand.records.put(record::node(at, node.level(), node.header().generation, node.owner()))?;
     if node.level() > 0 {
         let user = if tree.may_share() && context.refers_by_address(at) {
