@@ -1,5 +1,6 @@
 //! Volumes with snapshots: made by Linux and written here, made here and written by Linux.
 
+use buttress_fs::Filesystem;
 use buttress_interop::linux::{Images, Mount, has_linux_btrfs};
 use buttress_interop::manifest::{Depth, Manifest};
 use buttress_interop::sample::{Folder, Library, Scale, change, fill};
@@ -142,4 +143,100 @@ rows! {
                rmdir live/inside; mv live/inside2 live/inside",
         ..Row::default()
     };
+}
+
+/// Deletes a subvolume at the top, and waits until what it held is given back.
+#[track_caller]
+fn delete_here(images: &Images, names: &[&str]) {
+    let filesystem = open_with(images.paths(), "rw,noatime,subvolid=5");
+    for name in names {
+        filesystem.root().delete_subvolume(name.as_bytes()).expect("a deletion");
+    }
+    filesystem.sync().expect("a sync");
+    drop_all(&filesystem);
+    close(filesystem);
+    images.check();
+}
+
+#[track_caller]
+fn drop_all(filesystem: &Filesystem) {
+    for _ in 0..1200 {
+        if filesystem.dying_subvolumes().expect("a list").is_empty() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("not dropped: {:?}", filesystem.dying_subvolumes());
+}
+
+/// Snapshots made here: Linux sees them as its own, changes them, deletes some; the rest goes here.
+#[test]
+fn snapshots_made_here_are_changed_by_linux() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    for nodesize in ["16384", "4096"] {
+        let scale = Row::default().scale;
+        let images = Images::new(1, 512 << 20);
+        images.mkfs(&["-n", nodesize]);
+        let filesystem = open_with(images.paths(), "rw,noatime");
+        let live = filesystem.root().create_subvolume(b"live", 0o755, 0, 0).expect("a subvolume");
+        live.create_subvolume(b"nested", 0o700, 1, 2).expect("a subvolume");
+        drop(live);
+        close(filesystem);
+        write_into(&images, "live", |library| fill(library, &scale));
+        let snapshot = |source: &str, name: &str, read_only: bool| {
+            let filesystem = open_with(images.paths(), "rw,noatime");
+            let tree = filesystem.resolve(source).expect("the source").id().tree;
+            let made = filesystem.root().snapshot(name.as_bytes(), tree, read_only);
+            drop(made.expect("a snapshot"));
+            close(filesystem);
+        };
+        snapshot("live", "first", true);
+        write_into(&images, "live", |library| change(library, &scale, 1));
+        snapshot("live", "second", false);
+        snapshot("second", "third", true);
+        write_into(&images, "second", |library| change(library, &scale, 2));
+        let (first, third) = (of(&images, "first"), of(&images, "third"));
+        same_everywhere(&images, "");
+
+        let mount = images.mount("");
+        let said = mount.shell(
+            "btrfs subvolume list -t . | wc -l; btrfs property get first ro; \
+             btrfs property get second ro; btrfs subvolume show first | grep -c UUID; \
+             btrfs subvolume show live | sed -n '/Snapshot/,$p' | grep -c -e first -e second",
+        );
+        assert_eq!(said, "7\nro=true\nro=false\n3\n2\n");
+        change(&folder(&mount, "live"), &scale, 2);
+        change(&folder(&mount, "second"), &scale, 3);
+        mount.shell("btrfs -q subvolume snapshot second fourth");
+        mount.btrfs("balance start --full-balance");
+        mount.shell("btrfs -q subvolume delete second; btrfs subvolume sync .");
+        let now = Manifest::of_folder(&mount.path().join("first"));
+        first.assert_same("a snapshot before", &now, "and after", Depth::Volume);
+        mount.unmount();
+        images.check();
+        write_into(&images, "live", |library| change(library, &scale, 3));
+        delete_here(&images, &["first"]);
+        third.assert_same("before", &of(&images, "third"), "after", Depth::Volume);
+
+        // Linux deletes and leaves the work to us; the nested one first.
+        let mount = images.mount("");
+        mount.shell(
+            "btrfs -q subvolume delete live/nested; btrfs -q subvolume delete --commit-after live",
+        );
+        mount.unmount();
+        let filesystem = open_with(images.paths(), "rw,noatime");
+        drop_all(&filesystem);
+        close(filesystem);
+        images.check();
+        same_everywhere(&images, "");
+        third.assert_same("before", &of(&images, "third"), "after", Depth::Volume);
+        delete_here(&images, &["third", "fourth"]);
+        let mount = images.mount("");
+        assert_eq!(mount.shell("btrfs subvolume list . | wc -l"), "0\n");
+        mount.btrfs("scrub start -B");
+        mount.unmount();
+        images.check();
+    }
 }
