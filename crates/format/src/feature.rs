@@ -100,7 +100,7 @@ impl Incompat {
             | Self::SIMPLE_QUOTA.0,
     );
     /// What we write.
-    pub const WRITABLE: Self = Self(Self::READABLE.0 & !(Self::RAID56.0 | Self::SIMPLE_QUOTA.0));
+    pub const WRITABLE: Self = Self(Self::READABLE.0 & !Self::RAID56.0);
 }
 
 impl CompatRo {

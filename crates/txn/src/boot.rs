@@ -125,7 +125,7 @@ fn read_roots(store: &Store, sb: &Superblock) -> Result<Roots> {
     roots.set(TreeId::CHUNK, boot::chunk_root(sb));
     let needed = [TreeId::EXTENT, TreeId::DEV, TreeId::CSUM, TreeId::FS];
     let mut wanted = needed.to_vec();
-    wanted.push(TreeId::UUID);
+    wanted.extend([TreeId::UUID, TreeId::QUOTA]);
     if sb.compat_ro.has(CompatRo::FREE_SPACE_TREE) {
         wanted.push(TreeId::FREE_SPACE);
     }

@@ -17,10 +17,13 @@
 mod drops;
 mod groups;
 mod ledger;
+mod quota;
 mod settle;
 mod sharing;
 mod subvolumes;
 mod superblock;
+
+pub(crate) use quota::status as quota_status;
 
 use std::{
     collections::BTreeMap,

@@ -81,6 +81,8 @@ pub(crate) struct ExtentChange {
     pub(crate) extent: Extent,
     /// Allocated in this transaction: there is no extent item yet.
     pub(crate) born: bool,
+    /// Who made it, if it was born: the subvolume that pays for it as long as it lives.
+    pub(crate) owner: Option<TreeId>,
     pub(crate) deltas: Deltas,
 }
 
@@ -110,7 +112,8 @@ impl DelayedRefs {
         let mut shard = self.shard(extent.start).lock();
         let entry = shard.entry(extent.start).or_insert_with(|| {
             self.len.fetch_add(1, Ordering::Relaxed);
-            ExtentChange { extent, born, deltas: Deltas::default() }
+            let owner = born.then_some(who.root);
+            ExtentChange { extent, born, owner, deltas: Deltas::default() }
         });
         assert_eq!(entry.extent.len, extent.len, "one extent at {} has one length", extent.start);
         entry.deltas.add(User::File(who), delta);
@@ -120,6 +123,13 @@ impl DelayedRefs {
             self.len.fetch_sub(1, Ordering::Relaxed);
         }
         vanished
+    }
+
+    /// Says who made an extent that was born here, where that is not its first user.
+    pub(crate) fn set_owner(&self, at: Logical, owner: Option<TreeId>) {
+        if let Some(change) = self.shard(at).lock().get_mut(&at) {
+            change.owner = owner;
+        }
     }
 
     /// What this transaction does to an extent.

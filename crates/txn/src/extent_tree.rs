@@ -116,27 +116,64 @@ struct Refs {
     original: Vec<Key>,
 }
 
+/// How the items of data extents look in one transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DataForm {
+    pub(crate) generation: Generation,
+    pub(crate) nodesize: u32,
+    /// Items of new extents say who made them.
+    pub(crate) owners: bool,
+}
+
+/// Who made a data extent, as far as it says so, and in which transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    pub(crate) owner: Option<TreeId>,
+    pub(crate) generation: Generation,
+}
+
+fn owner_of(item: &ExtentItem) -> Option<TreeId> {
+    item.inline.iter().find_map(|entry| match entry {
+        BackRef::Owner { root } => Some(*root),
+        _ => None,
+    })
+}
+
+/// Who made a committed data extent, as far as its item says so.
+pub(crate) fn committed_owner(view: &View, extent: Extent) -> Result<Option<TreeId>> {
+    let root = view
+        .committed_root(TreeId::EXTENT)?
+        .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
+    let key = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
+    let found = Cursor::find(&**view.store(), TreeId::EXTENT, root, &key)?;
+    found.map_or(Ok(None), |(node, slot)| Ok(owner_of(&parse(&key, node.item(slot))?)))
+}
+
 /// Turns one data extent's summed changes into changes of items.
 pub(crate) fn apply_data<S: NodeSource + ?Sized>(
     source: &S,
     root: NodePtr,
     change: &ExtentChange,
-    generation: Generation,
-    nodesize: u32,
+    form: DataForm,
     out: &mut BTreeMap<Key, Change>,
-) -> Result<Fate> {
+) -> Result<(Fate, Origin)> {
     let at = change.extent.start;
     let key = Key::new(at.0, Kind::EXTENT_ITEM, change.extent.len);
     let mut refs = if change.born {
-        Refs::born(key, generation, ExtentFlags::DATA)
+        let mut refs = Refs::born(key, form.generation, ExtentFlags::DATA);
+        if let Some(root) = change.owner.filter(|_| form.owners) {
+            refs.item.inline.push(BackRef::Owner { root });
+        }
+        refs
     } else {
         Refs::read(source, root, &key)?
     };
     if refs.item.flags & ExtentFlags::DATA == 0 {
         return Err(Error::Extents { at, what: "a data extent's item says it is a tree block" });
     }
-    refs.apply(&change.deltas, nodesize)?;
-    refs.write(change.born, out)
+    refs.apply(&change.deltas, form.nodesize)?;
+    let origin = Origin { owner: owner_of(&refs.item), generation: refs.item.generation };
+    Ok((refs.write(change.born, out)?, origin))
 }
 
 /// What a transaction does to the references of one tree node.

@@ -22,7 +22,7 @@ use buttress_format::{
 use buttress_space::SpaceKind;
 use buttress_tree::{Cursor, Expect, NodePtr, NodeSource};
 
-use crate::{Cost, DataRef, Engine, Error, Result, Urgency, View, scrub};
+use crate::{Cost, DataRef, Engine, Error, Result, Urgency, View, extent_tree, scrub};
 
 /// Rounds over a group before giving up; one is enough but for what one round itself puts there.
 const ROUNDS_MAX: u32 = 8;
@@ -127,9 +127,10 @@ impl Engine {
 
     /// Copies a data extent elsewhere and sends its users there (L2).
     fn move_data(self: &Arc<Self>, old: Extent) -> Result<()> {
-        let (users, sums) = {
+        let (users, sums, owner) = {
             let view = self.view();
-            (users(&view, old)?, self.read_csums(&view, old)?)
+            let owner = extent_tree::committed_owner(&view, old)?;
+            (users(&view, old)?, self.read_csums(&view, old)?, owner)
         };
         if users.is_empty() {
             return Err(Error::Extents { at: old.start, what: "no file uses it" });
@@ -156,6 +157,8 @@ impl Engine {
             handle.add_data_ref(new, who);
             handle.drop_data_ref(old, who);
         }
+        // Who made it goes on paying for it.
+        handle.transaction().refs.set_owner(new.start, owner);
         for (at, run) in runs(&sums, u64::from(self.store.geometry().sectorsize)) {
             let sector = u64::from(self.store.geometry().sectorsize);
             let len = (run.len() / self.store.geometry().csum.size()) as u64 * sector;

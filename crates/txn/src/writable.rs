@@ -1,10 +1,12 @@
 //! Whether a volume can be written rightly. What we cannot write yet is read-only, never wrong.
 
-use buttress_format::{BlockGroupFlags, CompatRo, Incompat, Key, Kind, Superblock, TreeId, ids};
+use buttress_format::{
+    BlockGroupFlags, CompatRo, Incompat, Key, Kind, QuotaStatus, Superblock, TreeId, ids,
+};
 use buttress_tree::{Cursor, Roots, Store};
 use buttress_volume::Volume;
 
-use crate::Result;
+use crate::{Result, commit::quota_status};
 
 /// The first thing that keeps us from writing, in words for the user.
 pub(crate) fn obstacle(
@@ -46,7 +48,21 @@ pub(crate) fn obstacle(
             return Ok(Some(format!("writing to {name} block groups is not supported")));
         }
     }
+    if let Some(what) = quota_obstacle(store, roots) {
+        return Ok(Some(what));
+    }
     roots_obstacle(store, roots)
+}
+
+/// Quotas that we do not understand.
+fn quota_obstacle(store: &Store, roots: &Roots) -> Option<String> {
+    match quota_status(store, roots) {
+        Err(error) => Some(format!("its quotas cannot be kept: {error}")),
+        Ok(Some(status)) if status.version != QuotaStatus::VERSION => {
+            Some(format!("writing is not supported with quotas of version {}", status.version))
+        }
+        Ok(_) => None,
+    }
 }
 
 /// What the root tree knows that a writer would have to honour: one walk over subvolumes.
@@ -56,7 +72,6 @@ fn roots_obstacle(store: &Store, roots: &Roots) -> Result<Option<String>> {
     while let Some(key) = cursor.key() {
         let tree = TreeId(key.objectid);
         let found = match key.kind {
-            Kind::ROOT_ITEM if tree == TreeId::QUOTA => Some("quotas"),
             Kind::ROOT_ITEM if tree == TreeId::TREE_RELOC => Some("an unfinished balance"),
             Kind::TEMPORARY_ITEM if key.objectid == ids::BALANCE => Some("an unfinished balance"),
             _ => None,

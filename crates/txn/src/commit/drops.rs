@@ -75,6 +75,7 @@ impl Settle<'_> {
                 self.roots.remove(tree);
                 self.recorded.remove(&tree);
                 self.ledger.node_delta.remove(&tree);
+                self.quotas.subvolume_gone(tree);
                 let orphan = Key::new(ids::ORPHAN, Kind::ORPHAN_ITEM, tree.0);
                 self.merge(TreeId::ROOT, Changes::from([(key, None), (orphan, None)]))
             }

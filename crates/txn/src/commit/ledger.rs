@@ -16,7 +16,7 @@ use buttress_space::{AllocRequest, Outcome, SpaceKind};
 use buttress_tree::{Node, NodeAlloc, NodePtr};
 
 use super::sharing::{Left, Sharing, State};
-use crate::{Engine, Error, Result, transaction::Transaction};
+use crate::{Engine, Error, Result, extent_tree::Origin, transaction::Transaction};
 
 /// What became of an address since the last round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub(super) struct Ledger<'e> {
     /// Nodes and data of subvolumes that may have several users.
     pub(super) sharing: Sharing,
     last_snapshots: HashMap<TreeId, Generation>,
+    /// Who made the nodes that trees left, where somebody wants to know.
+    makers: Option<HashMap<Logical, Origin>>,
 }
 
 impl<'e> Ledger<'e> {
@@ -45,6 +47,7 @@ impl<'e> Ledger<'e> {
         engine: &'e Engine,
         transaction: &'e Transaction,
         extent_root: NodePtr,
+        keep_makers: bool,
     ) -> Self {
         Self {
             engine,
@@ -53,7 +56,18 @@ impl<'e> Ledger<'e> {
             node_delta: BTreeMap::new(),
             sharing: Sharing::new(extent_root),
             last_snapshots: HashMap::new(),
+            makers: keep_makers.then(HashMap::new),
         }
+    }
+
+    /// Who made a node that a tree left in this commit, and when.
+    pub(super) fn maker(&self, at: Logical) -> Option<Origin> {
+        self.makers.as_ref()?.get(&at).copied()
+    }
+
+    /// What became of addresses since the last round.
+    pub(super) fn moves(&self) -> impl Iterator<Item = (Logical, Move)> + '_ {
+        self.moves.iter().map(|(at, moved)| (*at, *moved))
     }
 
     pub(super) fn take_moves(&mut self) -> BTreeMap<Logical, Move> {
@@ -105,6 +119,10 @@ impl<'e> Ledger<'e> {
         if node.header().generation >= self.transaction.generation && !born {
             let what = "a node says it is of this transaction, but was not born in it";
             return Err(Error::Extents { at, what });
+        }
+        if let Some(makers) = &mut self.makers {
+            let generation = node.header().generation;
+            makers.insert(at, Origin { owner: Some(node.owner()), generation });
         }
         *self.node_delta.entry(tree).or_default() -= 1;
         let left = match self.state(tree, node)? {

@@ -23,13 +23,14 @@ use super::{
     CommitState, GroupRecord, Settled,
     groups::Groups,
     ledger::{Ledger, Move},
+    quota::Quotas,
     superblock,
 };
 use crate::{
     Engine, Error, Result, csum_tree,
     delayed_ref::ExtentChange,
     device_change::DeviceChange,
-    extent_tree::{self, BlockForm, Fate},
+    extent_tree::{self, BlockForm, DataForm, Fate},
     transaction::Transaction,
 };
 
@@ -51,6 +52,7 @@ pub(super) struct Settle<'e> {
     pub(super) transaction: &'e Transaction,
     pub(super) fresh: Fresh,
     pub(super) ledger: Ledger<'e>,
+    pub(super) quotas: Quotas,
     groups: Groups,
     pub(super) roots: Roots,
     /// Roots as the working root tree records them.
@@ -82,11 +84,13 @@ pub(super) fn settle(
     let extent_root = roots
         .find(TreeId::EXTENT)
         .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
+    let quotas = Quotas::read(&engine.store, &roots)?;
     let mut settle = Settle {
         engine,
         transaction,
         fresh: Fresh::default(),
-        ledger: Ledger::new(engine, transaction, extent_root),
+        ledger: Ledger::new(engine, transaction, extent_root, quotas.is_simple()),
+        quotas,
         // A failure from here on ends all commits: nobody misses the records then.
         groups: Groups::new(std::mem::take(&mut state.groups)),
         recorded: roots.iter().collect(),
@@ -113,6 +117,7 @@ pub(super) fn settle(
     settle.drops()?;
     settle.shared_nodes(&mut pending.extents)?;
     settle.data_refs(&mut pending.extents)?;
+    settle.count_quotas()?;
     let mut rounds = 0;
     loop {
         settle.round(&mut pending)?;
@@ -219,6 +224,7 @@ impl Settle<'_> {
                 let extent = Extent { start: at, len: u64::from(form.nodesize) };
                 self.account(extent, false)?;
                 self.pin(extent)?;
+                self.quotas.left(self.ledger.maker(at), extent.len);
             }
         }
         Ok(())
@@ -240,7 +246,7 @@ impl Settle<'_> {
                             what: "two leaves disagree about its length",
                         });
                     }
-                    there.born = change.born;
+                    (there.born, there.owner) = (change.born, change.owner);
                     for (user, delta) in change.deltas.iter() {
                         there.deltas.add(user, delta);
                     }
@@ -257,20 +263,26 @@ impl Settle<'_> {
     /// Data references become changes of the extent tree; the checksum tree follows at once.
     fn data_refs(&mut self, pending: &mut Changes) -> Result<()> {
         let mut freed: Vec<Extent> = Vec::new();
-        let generation = self.transaction.generation;
-        let nodesize = self.nodesize();
+        let form = DataForm {
+            generation: self.transaction.generation,
+            nodesize: self.nodesize(),
+            owners: self.quotas.is_simple(),
+        };
         let root = self.must_root(TreeId::EXTENT)?;
         for change in self.data_changes()? {
-            let fate = self.reading(|source| {
-                extent_tree::apply_data(source, root, &change, generation, nodesize, pending)
-            })?;
+            let (fate, origin) = self
+                .reading(|source| extent_tree::apply_data(source, root, &change, form, pending))?;
             let ExtentChange { extent, .. } = change;
             match fate {
                 Fate::Kept => {}
-                Fate::Born => self.account(extent, true)?,
+                Fate::Born => {
+                    self.account(extent, true)?;
+                    self.quotas.made(origin.owner, extent.len);
+                }
                 Fate::Freed => {
                     self.account(extent, false)?;
                     self.pin(extent)?;
+                    self.quotas.left(Some(origin), extent.len);
                     freed.push(extent);
                 }
             }

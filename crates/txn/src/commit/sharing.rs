@@ -184,7 +184,7 @@ impl Sharing {
     }
 
     fn refer_data(&mut self, extent: Extent, user: User, delta: i64) -> Result<()> {
-        let fresh = ExtentChange { extent, born: false, deltas: Deltas::default() };
+        let fresh = ExtentChange { extent, born: false, owner: None, deltas: Deltas::default() };
         let change = self.data.entry(extent.start).or_insert(fresh);
         if change.extent.len != extent.len {
             let at = extent.start;

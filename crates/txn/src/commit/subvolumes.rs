@@ -32,7 +32,10 @@ impl Settle<'_> {
                 let found = Cursor::find(source, TreeId::ROOT, root, key)?;
                 found.map(|(node, slot)| parse(*key, node.item(slot))).transpose()
             })?;
-            let Some(now) = now else { continue };
+            let Some(now) = now else {
+                self.quotas.subvolume_made(TreeId(key.objectid), None);
+                continue;
+            };
             let put = parse(*key, payload)?;
             let item = RootItem {
                 bytenr: now.bytenr,
@@ -90,6 +93,7 @@ impl Settle<'_> {
         self.roots.set(target, ptr);
         self.recorded.insert(target, ptr);
         self.ledger.node_delta.remove(&target);
+        self.quotas.subvolume_made(target, Some(source));
         self.record_cut(snapshot, ptr)
     }
 

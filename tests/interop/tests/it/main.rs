@@ -9,6 +9,7 @@ mod judge;
 mod mounted;
 mod moving;
 mod open;
+mod quotas;
 mod reading;
 mod reflinks;
 mod sharing;

@@ -1,0 +1,270 @@
+//! Quotas in a commit.
+//!
+//! Simple quotas ask who made an extent; that is known of each extent that comes or goes, so they are
+//! counted as Linux counts them. Full quotas ask for every subvolume that can reach an extent; that is
+//! not counted here, and the volume says so: its groups are right, their counts are to be made anew
+//! (`btrfs quota rescan`).
+//!
+//! # Invariants
+//!
+//! - **Q1** With simple quotas, what a group says it uses is the sum of the extents that its members made
+//!   since quotas were enabled and that live: data by the owner in its item, nodes by the tree in their
+//!   headers.
+//! - **Q2** With full quotas, after the first commit the status says that counts are inconsistent, and no
+//!   count that was under way goes on.
+//! - **Q3** A subvolume has a group from the transaction on that makes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use buttress_format::{
+    Generation, Key, Kind, QUOTA_LIMIT_LEN, QuotaGroup, QuotaInfo, QuotaStatus, TreeId,
+};
+use buttress_tree::{Cursor, Merge, NodePtr, NodeSource, Roots, Store};
+
+use super::{
+    ledger::Move,
+    settle::{Changes, Settle},
+};
+use crate::{Error, Result, extent_tree::Origin};
+
+/// What a commit has to do about quotas.
+#[derive(Default)]
+pub(super) struct Quotas {
+    status: Option<QuotaStatus>,
+    /// Bytes that subvolumes made, less those they made and lost.
+    deltas: BTreeMap<TreeId, i64>,
+    /// New subvolumes, and what they are snapshots of.
+    made: Vec<(TreeId, Option<TreeId>)>,
+    gone: Vec<TreeId>,
+}
+
+fn malformed(key: Key) -> impl Fn(buttress_format::Error) -> Error {
+    move |source| Error::Item { tree: TreeId::QUOTA, key, source }
+}
+
+/// How quotas are kept, if they are.
+pub(crate) fn status(store: &Store, roots: &Roots) -> Result<Option<QuotaStatus>> {
+    let Some(root) = roots.find(TreeId::QUOTA) else { return Ok(None) };
+    let key = QuotaStatus::KEY;
+    let Some((node, slot)) = Cursor::find(store, TreeId::QUOTA, root, &key)? else {
+        return Err(Error::Malformed("the quota tree has no status".into()));
+    };
+    QuotaStatus::parse(node.item(slot)).map(Some).map_err(malformed(key))
+}
+
+impl Quotas {
+    pub(super) fn read(store: &Store, roots: &Roots) -> Result<Self> {
+        let status = status(store, roots)?.filter(|status| status.flags & QuotaStatus::ON != 0);
+        Ok(Self { status, ..Self::default() })
+    }
+
+    pub(super) fn is_simple(&self) -> bool {
+        self.status.is_some_and(|status| status.is_simple())
+    }
+
+    fn add(&mut self, tree: Option<TreeId>, delta: i64) {
+        if let Some(tree) = tree.filter(|tree| self.is_simple() && tree.is_fs_tree()) {
+            *self.deltas.entry(tree).or_default() += delta;
+        }
+    }
+
+    /// An extent was made.
+    pub(super) fn made(&mut self, owner: Option<TreeId>, len: u64) {
+        self.add(owner, len as i64);
+    }
+
+    /// An extent is gone.
+    pub(super) fn left(&mut self, origin: Option<Origin>, len: u64) {
+        let since = self.status.and_then(|status| status.enabled).unwrap_or(Generation(0));
+        if let Some(origin) = origin.filter(|origin| origin.generation >= since) {
+            self.add(origin.owner, -(len as i64));
+        }
+    }
+
+    /// A subvolume came to be.
+    pub(super) fn subvolume_made(&mut self, tree: TreeId, source: Option<TreeId>) {
+        if self.status.is_some() && tree.is_fs_tree() {
+            self.made.push((tree, source));
+        }
+    }
+
+    /// Nothing is left of a subvolume.
+    pub(super) fn subvolume_gone(&mut self, tree: TreeId) {
+        if self.status.is_some() {
+            self.gone.push(tree);
+        }
+    }
+}
+
+/// The quota tree as this commit leaves it: what was read, and what is changed.
+struct Work<'m> {
+    source: &'m Merge<'m>,
+    root: NodePtr,
+    generation: Generation,
+    changes: Changes,
+}
+
+impl Work<'_> {
+    fn get(&self, key: &Key) -> Result<Option<Box<[u8]>>> {
+        if let Some(change) = self.changes.get(key) {
+            return Ok(change.as_ref().map(|bytes| bytes.to_vec().into()));
+        }
+        let found = Cursor::find(self.source, TreeId::QUOTA, self.root, key)?;
+        Ok(found.map(|(node, slot)| node.item(slot).into()))
+    }
+
+    fn put(&mut self, key: Key, bytes: Vec<u8>) {
+        self.changes.insert(key, Some(bytes.into()));
+    }
+
+    fn info(&self, group: QuotaGroup) -> Result<Option<QuotaInfo>> {
+        let key = group.info_key();
+        let item = self.get(&key)?;
+        item.map(|bytes| QuotaInfo::parse(&bytes).map_err(malformed(key))).transpose()
+    }
+
+    fn relations(&self, group: QuotaGroup) -> Result<BTreeSet<QuotaGroup>> {
+        let low = Key::new(group.0, Kind::QGROUP_RELATION, 0);
+        let mut found = BTreeSet::new();
+        let mut cursor = Cursor::seek(self.source, TreeId::QUOTA, self.root, &low)?;
+        while let Some(key) = cursor.key() {
+            if key.objectid != group.0 || key.kind != Kind::QGROUP_RELATION {
+                break;
+            }
+            found.insert(QuotaGroup(key.offset));
+            cursor.advance()?;
+        }
+        let high = Key::new(group.0, Kind::QGROUP_RELATION, u64::MAX);
+        for (key, change) in self.changes.range(low..=high) {
+            let other = QuotaGroup(key.offset);
+            if change.is_some() {
+                found.insert(other)
+            } else {
+                found.remove(&other)
+            };
+        }
+        Ok(found)
+    }
+
+    /// The groups that a group is a member of.
+    fn parents(&self, group: QuotaGroup) -> Result<Vec<QuotaGroup>> {
+        let related = self.relations(group)?;
+        Ok(related.into_iter().filter(|other| other.level() > group.level()).collect())
+    }
+
+    /// Makes the group of a new subvolume, as Linux does: a snapshot begins with what its source counts and
+    /// may use, and with simple quotas a subvolume joins the groups of the one that it is in.
+    fn make(&mut self, tree: TreeId, copied: Option<TreeId>, within: Option<TreeId>) -> Result<()> {
+        let group = QuotaGroup::of(tree);
+        if self.info(group)?.is_some() {
+            return Ok(());
+        }
+        let mut info = QuotaInfo::default();
+        let mut limits = vec![0; QUOTA_LIMIT_LEN];
+        if let Some(source) = copied.map(QuotaGroup::of) {
+            info = self.info(source)?.unwrap_or_default();
+            if let Some(theirs) = self.get(&source.limit_key())? {
+                limits = theirs.into_vec();
+            }
+        }
+        info.generation = self.generation;
+        self.put(group.info_key(), info.to_bytes());
+        self.put(group.limit_key(), limits);
+        for parent in within.map_or(Ok(Vec::new()), |tree| self.parents(QuotaGroup::of(tree)))? {
+            for key in group.relation_keys(parent) {
+                self.put(key, Vec::new());
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds to what a group uses, and all that it is a member of, once each.
+    fn add(&mut self, tree: TreeId, delta: i64) -> Result<()> {
+        let mut seen = BTreeSet::from([QuotaGroup::of(tree)]);
+        let mut queue = vec![QuotaGroup::of(tree)];
+        while let Some(group) = queue.pop() {
+            // Of a group that somebody deleted nothing is counted.
+            let Some(mut info) = self.info(group)? else { continue };
+            info.generation = self.generation;
+            info.referenced = info.referenced.saturating_add_signed(delta);
+            info.exclusive = info.exclusive.saturating_add_signed(delta);
+            self.put(group.info_key(), info.to_bytes());
+            queue.extend(self.parents(group)?.into_iter().filter(|parent| seen.insert(*parent)));
+        }
+        Ok(())
+    }
+
+    /// Takes the group of a dropped subvolume away; with simple quotas only when nothing that the
+    /// subvolume made lives on.
+    fn remove(&mut self, tree: TreeId, simple: bool) -> Result<()> {
+        let group = QuotaGroup::of(tree);
+        let Some(info) = self.info(group)? else { return Ok(()) };
+        if simple && !info.is_zero() {
+            return Ok(());
+        }
+        for other in self.relations(group)? {
+            for key in group.relation_keys(other) {
+                self.changes.insert(key, None);
+            }
+        }
+        self.changes.insert(group.info_key(), None);
+        self.changes.insert(group.limit_key(), None);
+        Ok(())
+    }
+}
+
+/// The subvolume that another has its name in.
+fn home<S: NodeSource + ?Sized>(source: &S, root: NodePtr, tree: TreeId) -> Result<Option<TreeId>> {
+    let first = Key::new(tree.0, Kind::ROOT_BACKREF, 0);
+    let cursor = Cursor::seek(source, TreeId::ROOT, root, &first)?;
+    let found = cursor.key().filter(|key| key.objectid == tree.0 && key.kind == first.kind);
+    Ok(found.map(|key| TreeId(key.offset)))
+}
+
+impl Settle<'_> {
+    /// Brings the quota tree up to what this transaction did to subvolumes, nodes and data. Everything that
+    /// concerns trees of files has happened by now.
+    pub(super) fn count_quotas(&mut self) -> Result<()> {
+        let Some(before) = self.quotas.status else { return Ok(()) };
+        let generation = self.transaction.generation;
+        let nodesize = u64::from(self.engine.store.geometry().nodesize);
+        let mut quotas = std::mem::take(&mut self.quotas);
+        for (at, moved) in self.ledger.moves() {
+            match moved {
+                Move::Born { tree, .. } => quotas.made(Some(tree), nodesize),
+                Move::Retired { .. } => quotas.left(self.ledger.maker(at), nodesize),
+                Move::Cancelled { .. } => {}
+            }
+        }
+        let simple = quotas.is_simple();
+        let root = self.must_root(TreeId::QUOTA)?;
+        let names = self.must_root(TreeId::ROOT)?;
+        let changes = self.reading(|source| {
+            let mut work = Work { source, root, generation, changes: Changes::new() };
+            for (tree, copied) in &quotas.made {
+                let within = if simple { home(source, names, *tree)? } else { None };
+                work.make(*tree, copied.filter(|_| !simple), within)?;
+            }
+            for (tree, delta) in &quotas.deltas {
+                if *delta != 0 {
+                    work.add(*tree, *delta)?;
+                }
+            }
+            for tree in &quotas.gone {
+                work.remove(*tree, simple)?;
+            }
+            let mut status = before;
+            if !simple {
+                status.flags = status.flags & !QuotaStatus::RESCAN | QuotaStatus::INCONSISTENT;
+                status.rescan = 0;
+            }
+            if status != before || !work.changes.is_empty() {
+                status.generation = generation;
+                work.put(QuotaStatus::KEY, status.to_bytes());
+            }
+            Ok(work.changes)
+        })?;
+        self.quotas = quotas;
+        self.merge(TreeId::QUOTA, changes)
+    }
+}

@@ -1,0 +1,192 @@
+//! Volumes with quotas: simple ones are counted as Linux counts them, full ones are marked as what they
+//! are, with every group in its place.
+
+use buttress_fs::Filesystem;
+use buttress_interop::linux::{Images, Mount, has_linux_btrfs, try_run};
+use buttress_interop::manifest::{Depth, Manifest};
+use buttress_interop::sample::{Folder, Library, Scale, change, fill};
+
+use crate::open::{close, open_with};
+
+fn scale() -> Scale {
+    Scale { dirs: 4, files: 20, big_bytes: 1 << 20, links: 50, ..Scale::default() }
+}
+
+/// Waits until what deleted subvolumes held is given back.
+fn drop_all(filesystem: &Filesystem) {
+    for _ in 0..1200 {
+        if filesystem.dying_subvolumes().expect("a list").is_empty() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("not dropped: {:?}", filesystem.dying_subvolumes());
+}
+
+/// What every group of level 0 and 1 says, as `btrfs qgroup show` prints it.
+fn groups(mount: &Mount) -> Vec<String> {
+    let text = mount.btrfs("qgroup show --raw");
+    let is_group = |line: &&str| line.starts_with(|c: char| c.is_ascii_digit());
+    let words = |line: &str| line.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
+    text.lines().filter(is_group).map(words).collect()
+}
+
+fn names(mount: &Mount) -> Vec<String> {
+    let first = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
+    groups(mount).iter().map(first).collect()
+}
+
+/// Makes, copies, changes and deletes subvolumes here.
+fn work(images: &Images, round: u64) {
+    let filesystem = open_with(images.paths(), "rw,noatime,subvolid=5");
+    assert_eq!(filesystem.read_only_reason(), None);
+    let root = filesystem.root();
+    let made = format!("ours-{round}");
+    let copy = format!("copy-{round}");
+    drop(root.create_subvolume(made.as_bytes(), 0o755, 0, 0).expect("a subvolume"));
+    let id = |path: &str| filesystem.resolve(path).expect("a path").id().tree;
+    filesystem.sync().expect("a sync");
+    drop(root.snapshot(copy.as_bytes(), id("live"), false).expect("a snapshot"));
+    let live = filesystem.resolve("live").expect("live");
+    let nested = format!("nested-{round}");
+    drop(live.create_subvolume(nested.as_bytes(), 0o755, 0, 0).expect("a subvolume"));
+    drop((live, root));
+    close(filesystem);
+    for path in ["live", &made] {
+        let filesystem = open_with(images.paths(), &format!("rw,noatime,subvol={path}"));
+        let library = Library::new(&filesystem);
+        if path == "live" {
+            change(&library, &scale(), round);
+        } else {
+            fill(&library, &scale());
+        }
+        filesystem.sync().expect("a sync");
+        close(filesystem);
+    }
+    let filesystem = open_with(images.paths(), "rw,noatime,subvolid=5");
+    if round > 1 {
+        let old = format!("copy-{}", round - 1);
+        filesystem.root().delete_subvolume(old.as_bytes()).expect("a deletion");
+        let old = format!("ours-{}", round - 1);
+        filesystem.root().delete_subvolume(old.as_bytes()).expect("a deletion");
+        drop_all(&filesystem);
+    }
+    close(filesystem);
+}
+
+/// Asks Linux for simple quotas, which this btrfs-progs may not know. False if this Linux has none.
+fn enable_simple_quotas(mount: &Mount) -> bool {
+    // BTRFS_IOC_QUOTA_CTL with BTRFS_QUOTA_CTL_ENABLE_SIMPLE_QUOTA.
+    let script = "open(D, '<', $ARGV[0]) or die; $a = pack('QQ', 4, 0); \
+                  ioctl(D, 0xC0109428, $a) or die \"simple quotas: $!\";";
+    match try_run("perl", ["-e".as_ref(), script.as_ref(), mount.path().as_os_str()]) {
+        Ok(_) => true,
+        Err(text) if text.contains("Invalid argument") => {
+            eprintln!("this Linux has no simple quotas");
+            false
+        }
+        Err(text) => panic!("{text}"),
+    }
+}
+
+/// What is on the volume, read here and by Linux, is the same.
+fn same_everywhere(images: &Images) {
+    let filesystem = open_with(images.paths(), "ro,noatime,subvolid=5");
+    let here = Manifest::of_library(&filesystem);
+    close(filesystem);
+    let mount = images.mount("subvolid=5,ro");
+    let linux = Manifest::of_folder(mount.path());
+    here.assert_same("here", &linux, "Linux", Depth::Volume);
+    mount.unmount();
+}
+
+/// Fills and copies as Linux does.
+fn begin(mount: &Mount) {
+    mount.shell("btrfs -q subvolume create live");
+    mount.shell("btrfs qgroup create 1/7 . && btrfs qgroup assign --no-rescan 0/256 1/7 .");
+    fill(&Folder::new(&mount.path().join("live")), &scale());
+    mount.shell("btrfs -q subvolume snapshot -r live first");
+    mount.shell("echo more > live/more; sync");
+}
+
+/// The judge counts what Linux counted, and what is counted here; Linux goes on from there.
+#[test]
+fn simple_quotas_are_kept() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = Images::new(1, 600 << 20);
+    images.mkfs(&[]);
+    let mount = images.mount("");
+    // Something from before, which nobody is to pay for.
+    mount.shell("head -c 300000 /dev/urandom > before; sync");
+    if !enable_simple_quotas(&mount) {
+        return;
+    }
+    begin(&mount);
+    mount.unmount();
+    images.judge();
+    for round in 1..=2 {
+        work(&images, round);
+        images.judge();
+        let mount = images.mount("");
+        let before = groups(&mount);
+        assert!(before.iter().any(|line| line.starts_with("1/7 ")), "{before:?}");
+        mount.shell(&format!(
+            "rm -f before; head -c 50000 /dev/urandom > live/linux-{round}; rm -rf live/big; \
+             btrfs -q subvolume snapshot live linux-{round}; mkdir live/big; \
+             head -c 100000 /dev/urandom > live/big/noise; cp live/big/noise live/big/words; \
+             head -c 1000000 /dev/zero > live/big/zeros; sync"
+        ));
+        if round > 1 {
+            mount.btrfs("balance start --full-balance");
+            mount.shell("btrfs -q subvolume delete first; btrfs subvolume sync .");
+        }
+        mount.unmount();
+        images.judge();
+    }
+    same_everywhere(&images);
+}
+
+/// The counts are marked as inconsistent, every subvolume has its group, and a new count is right.
+#[test]
+fn full_quotas_are_marked() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = Images::new(1, 600 << 20);
+    images.mkfs(&[]);
+    let mount = images.mount("");
+    mount.btrfs("quota enable");
+    mount.btrfs("quota rescan -w");
+    begin(&mount);
+    mount.shell("btrfs qgroup limit 300M live");
+    mount.unmount();
+    images.check();
+    for round in 1..=2 {
+        work(&images, round);
+        images.check();
+        let mount = images.mount("");
+        let listed = mount.shell("btrfs subvolume list . | awk '{print \"0/\" $2}' | sort");
+        let mut known = names(&mount);
+        known.retain(|name| name != "0/5" && name != "1/7");
+        known.sort();
+        assert_eq!(listed.lines().collect::<Vec<_>>(), known, "round {round}");
+        let limits = mount.btrfs("qgroup show -r --raw");
+        let limited = limits.lines().filter(|line| line.contains("314572800")).count();
+        // `live`, and what was copied from it.
+        assert!(limited >= 2, "{limits}");
+        mount.btrfs("quota rescan -w");
+        mount.shell("sync");
+        mount.unmount();
+        // Linux counted, and the checker counts along.
+        images.check();
+    }
+    let filesystem = open_with(images.paths(), "rw,noatime,subvolid=5");
+    drop(filesystem.root().mkdir(b"marked", 0o755, 0, 0).expect("a directory"));
+    close(filesystem);
+    let report = buttress_check::check_images(images.paths(), &buttress_check::Options::default())
+        .expect("a report");
+    assert!(report.has("quota-inconsistent"), "{}", report.to_text());
+    same_everywhere(&images);
+}
