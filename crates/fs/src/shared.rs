@@ -94,10 +94,11 @@ impl Shared {
         }
     }
 
-    /// What is known of a subvolume; whoever asks first sends its orphans to the cleaner.
+    /// What is known of a subvolume; whoever asks first sends its orphans to the cleaner. A read-only
+    /// snapshot has them, too, of files that were open without a name when it was cut.
     pub(crate) fn tree_info(&self, view: &View, tree: TreeId) -> Result<Arc<Tree>> {
         let (info, first) = self.trees.info(view, tree)?;
-        if first && !info.is_read_only() && self.expect_writable().is_ok() {
+        if first && self.expect_writable().is_ok() {
             for id in orphan::list(view, tree)? {
                 self.background.clean_later(id);
             }

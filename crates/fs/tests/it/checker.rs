@@ -33,24 +33,17 @@ pub(crate) fn check(device: &Arc<dyn Device>) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("image");
     volume::save(device, &path);
-    let run = |mode: &[&str]| {
-        let run = Command::new("btrfs")
-            .args(["check", "--check-data-csum", "--force"])
-            .args(mode)
-            .arg(&path)
-            .output()
-            .expect("the tool was there a moment ago");
-        let said = [run.stdout, run.stderr].concat();
-        (run.status.success(), String::from_utf8_lossy(&said).into_owned())
-    };
-    let (mut is_clean, mut text) = run(&[]);
-    // With leaves that two snapshots share and their origin has left, the tool's ordinary mode sometimes says
-    // that files are wrong and names none. Its other mode looks at each tree by itself: that one decides.
-    let names_something = text.lines().any(|line| line.starts_with("root "));
-    if text.contains("errors found in fs roots") && !names_something {
-        (is_clean, text) = run(&["--mode=lowmem"]);
-    }
-    if !is_clean || text.contains("rror:") || text.contains("cache and super generation") {
+    let run = Command::new("btrfs")
+        .args(["check", "--check-data-csum", "--force"])
+        .arg(&path)
+        .output()
+        .expect("the tool was there a moment ago");
+    let said = [run.stdout, run.stderr].concat();
+    let text = String::from_utf8_lossy(&said);
+    if !run.status.success()
+        || text.contains("rror:")
+        || text.contains("cache and super generation")
+    {
         if let Ok(keep) = std::env::var("BUTTRESS_KEEP_IMAGE") {
             std::fs::copy(&path, &keep).expect("a place for the image");
         }
