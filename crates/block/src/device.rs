@@ -64,6 +64,21 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// [`Device::write_vectored_at`] by somebody who knows what the bytes are. A device that treats all
+    /// alike does not look.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::write_at`].
+    fn write_classed_at(
+        &self,
+        offset: u64,
+        bufs: &[IoSlice<'_>],
+        _class: Class,
+    ) -> Result<(), Error> {
+        self.write_vectored_at(offset, bufs)
+    }
+
     /// Makes everything written so far durable.
     ///
     /// # Errors
@@ -100,6 +115,15 @@ pub trait Device: Send + Sync + fmt::Debug {
         check(self, Operation::Read, offset, len)?;
         Ok(Extent { len, content: Content::Data })
     }
+}
+
+/// What bytes are to the one who writes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Content.
+    Data,
+    /// What tells where content is: small, scattered, and waited for.
+    Metadata,
 }
 
 /// What becomes of the space under zeroes.

@@ -15,7 +15,7 @@ mod lock;
 pub mod memory;
 pub mod probe;
 
-pub use device::{Content, Device, Extent, Space};
+pub use device::{Class, Content, Device, Extent, Space};
 pub use error::{Error, NotADevice, Operation};
 pub use file::{FileDevice, OpenOptions};
 pub use memory::MemoryDevice;

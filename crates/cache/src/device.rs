@@ -9,14 +9,14 @@
 //! - **C1** A flush makes everything durable that was acknowledged before it, on whichever device.
 //! - **C2** After the cache device failed in a commit, nothing more is acknowledged; reads go on.
 
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use buttress_base::{Rank, Ranked};
-use buttress_block::device::{Content, Extent, Space};
 use buttress_block::error::Operation;
-use buttress_block::{Device, Error as BlockError};
+use buttress_block::{Class, Content, Device, Error as BlockError, Extent, Space};
 
 use crate::background;
 use crate::core::Core;
@@ -128,25 +128,6 @@ impl CacheDevice {
         self.core.commit()
     }
 
-    /// Writes bytes and says whether the filesystem above calls them metadata, for `metadata_only`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Device::write_at`].
-    pub fn write_tagged(
-        &self,
-        offset: u64,
-        buf: &[u8],
-        is_metadata: bool,
-    ) -> Result<(), BlockError> {
-        self.check(Operation::Write, offset, buf.len() as u64)?;
-        if buf.is_empty() {
-            return Ok(());
-        }
-        let written = self.core.write(offset, buf, is_metadata);
-        written.map_err(|error| self.failed(error, Operation::Write, offset, buf.len() as u64))
-    }
-
     /// Takes a message in the target's words: `flush`, `flush_on_suspend`, `cleaner`, `clear_stats`.
     ///
     /// # Errors
@@ -250,7 +231,29 @@ impl Device for CacheDevice {
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), BlockError> {
-        self.write_tagged(offset, buf, false)
+        self.write_classed_at(offset, &[IoSlice::new(buf)], Class::Data)
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), BlockError> {
+        self.write_classed_at(offset, bufs, Class::Data)
+    }
+
+    fn write_classed_at(
+        &self,
+        offset: u64,
+        bufs: &[IoSlice<'_>],
+        class: Class,
+    ) -> Result<(), BlockError> {
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        self.check(Operation::Write, offset, len)?;
+        let mut at = offset;
+        for buf in bufs.iter().filter(|buf| !buf.is_empty()) {
+            let written = self.core.write(at, buf, class);
+            let len = buf.len() as u64;
+            written.map_err(|error| self.failed(error, Operation::Write, at, len))?;
+            at += len;
+        }
+        Ok(())
     }
 
     fn flush(&self) -> Result<(), BlockError> {

@@ -12,7 +12,7 @@
 
 use std::sync::atomic::Ordering;
 
-use buttress_block::device::Space;
+use buttress_block::{Class, Space};
 
 use crate::core::Core;
 use crate::error::Error;
@@ -127,7 +127,7 @@ impl Core {
         let mut at = offset;
         while at < offset + len {
             let piece = (offset + len - at).min(zeroes.len() as u64);
-            self.write(at, &zeroes[..piece as usize], false)?;
+            self.write(at, &zeroes[..piece as usize], Class::Data)?;
             at += piece;
         }
         Ok(())

@@ -18,6 +18,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use buttress_block::Class;
+
 use crate::core::Core;
 use crate::error::Error;
 use crate::gate::Inside;
@@ -53,13 +55,13 @@ enum Stop {
 }
 
 impl Core {
-    /// Writes bytes that lie within the origin. `is_metadata` counts with `metadata_only`.
-    pub(crate) fn write(&self, offset: u64, buf: &[u8], is_metadata: bool) -> Result<(), Error> {
+    /// Writes bytes that lie within the origin. `class` counts with `metadata_only`.
+    pub(crate) fn write(&self, offset: u64, buf: &[u8], class: Class) -> Result<(), Error> {
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
         // With a consistent origin there is no other way than through the cache.
         let admits = self.options.consistent_origin
             || (!self.cleaner.load(Ordering::Relaxed)
-                && (is_metadata || !self.options.metadata_only));
+                && (class == Class::Metadata || !self.options.metadata_only));
         let mut at = offset;
         let end = offset + buf.len() as u64;
         let mut waited = false;

@@ -14,7 +14,9 @@
 //! A write that fails on one device may have reached another: the transaction is then durable or not,
 //! and only the next open knows.
 
-use buttress_block::{Device, probe};
+use std::io::IoSlice;
+
+use buttress_block::{Class, Device, probe};
 use buttress_format::limits::{DEVICE_RESERVED, SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{DeviceItem, Error as FormatError, Superblock};
 
@@ -185,7 +187,9 @@ impl Volume {
             if offset + (SUPER_SIZE as u64) < end {
                 let bytes = superblock.to_bytes(*offset);
                 self.counters.write(bytes.len() as u64);
-                device.device.write_at(*offset, &bytes).map_err(|source| {
+                let bufs = [IoSlice::new(&bytes)];
+                let written = device.device.write_classed_at(*offset, &bufs, Class::Metadata);
+                written.map_err(|source| {
                     self.counters.io_failure();
                     Error::Device { device: device.id, source }
                 })?;

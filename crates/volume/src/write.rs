@@ -19,7 +19,8 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use buttress_format::{Extent, Logical};
+use buttress_block::Class;
+use buttress_format::{BlockGroupFlags, Extent, Logical};
 
 use crate::device::{Fault, VolumeDevice};
 use crate::error::Error;
@@ -32,6 +33,7 @@ struct Transfer<'a> {
     bytes: &'a [u8],
     logical: Logical,
     mirror: u32,
+    class: Class,
 }
 
 impl Transfer<'_> {
@@ -143,6 +145,7 @@ impl Volume {
         only: Option<u32>,
         transfers: &mut Vec<Transfer<'a>>,
     ) -> Result<(), Error> {
+        let class = self.class_of(at);
         self.for_each_copy(Extent::new(at, bytes.len() as u64), |device, offset, part, mirror| {
             if only.is_some_and(|only| only != mirror) || device.is_lost() {
                 return;
@@ -150,8 +153,17 @@ impl Volume {
             let device = Arc::clone(device);
             let start = part.start.distance(at) as usize;
             let bytes = &bytes[start..start + part.len as usize];
-            transfers.push(Transfer { device, offset, bytes, logical: part.start, mirror });
+            transfers.push(Transfer { device, offset, bytes, logical: part.start, mirror, class });
         })
+    }
+
+    /// What is written at an address. Where both are mixed nobody can tell, and what is waited for counts.
+    fn class_of(&self, at: Logical) -> Class {
+        let is_data = |flags: BlockGroupFlags| flags.kind() == BlockGroupFlags::DATA;
+        match self.map.load().find(at) {
+            Ok(entry) if is_data(entry.chunk.flags) => Class::Data,
+            _ => Class::Metadata,
+        }
     }
 
     fn plan_discard(&self, extent: Extent) -> Result<Vec<Gap>, Error> {
@@ -218,14 +230,9 @@ impl Volume {
         if device.is_lost() {
             return Ok(());
         }
-        let outcome = if let [only] = run {
-            self.counters.write(only.bytes.len() as u64);
-            device.device.write_at(only.offset, only.bytes)
-        } else {
-            let bufs: Vec<_> = run.iter().map(|transfer| IoSlice::new(transfer.bytes)).collect();
-            self.counters.write(bufs.iter().map(|buf| buf.len() as u64).sum());
-            device.device.write_vectored_at(first.offset, &bufs)
-        };
+        let bufs: Vec<_> = run.iter().map(|transfer| IoSlice::new(transfer.bytes)).collect();
+        self.counters.write(bufs.iter().map(|buf| buf.len() as u64).sum());
+        let outcome = device.device.write_classed_at(first.offset, &bufs, first.class);
         outcome.or_else(|source| {
             self.counters.io_failure();
             device.count(Fault::Write);
@@ -244,6 +251,7 @@ fn run_len(transfers: &[Transfer<'_>]) -> usize {
         let joins = end.is_none_or(|(device, end)| {
             device == transfer.device.id && end == transfer.offset && bytes <= REQUEST_BYTES_MAX
         });
+        let joins = joins && transfer.class == transfers[0].class;
         end = Some((transfer.device.id, transfer.end()));
         joins
     });

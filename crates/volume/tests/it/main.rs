@@ -1,6 +1,7 @@
 //! The gate of the volume, over devices in memory.
 
 mod builders;
+mod classes;
 mod interop;
 mod mapping;
 mod mirrors;
