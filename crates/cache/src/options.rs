@@ -68,6 +68,8 @@ pub struct CacheOptions {
     pub flush_on_suspend: bool,
     /// Work in threads. Without, write-back and commits happen inside the calls that need them.
     pub background: bool,
+    /// Go past the page cache on the cache device; for who opens it.
+    pub direct: bool,
     /// Use a cache that belongs to another origin, and drop blocks past the origin's end.
     pub force: bool,
 }
@@ -92,6 +94,7 @@ impl Default for CacheOptions {
             consistent_origin: false,
             flush_on_suspend: false,
             background: true,
+            direct: false,
             force: false,
         }
     }
@@ -116,6 +119,7 @@ pub const KNOWN: &[&str] = &[
     "writeback=sorted|lru|fifo-unsorted",
     "consistent_origin=on|off",
     "flush_on_suspend",
+    "direct",
 ];
 
 impl CacheOptions {
@@ -160,6 +164,7 @@ impl CacheOptions {
             "fua" => self.fua = true,
             "nofua" => self.fua = false,
             "flush_on_suspend" => self.flush_on_suspend = flag()?,
+            "direct" => self.direct = flag()?,
             "consistent_origin" => self.consistent_origin = flag()?,
             "mode" => {
                 self.mode = match value {
@@ -233,10 +238,10 @@ mod tests {
     fn takes_the_words_of_the_target() {
         let list = "start_sector=8,high_watermark=60,low_watermark=40,writeback_jobs=64,cleaner,\
                     autocommit_blocks=10,autocommit_time=50,max_age=100,metadata_only,\
-                    pause_writeback=0,fua,mode=pmem,writeback=lru";
+                    pause_writeback=0,fua,mode=pmem,writeback=lru,direct";
         let options = CacheOptions::parse(list).expect("all are known");
         assert_eq!((options.high_watermark, options.low_watermark), (60, 40));
-        assert!(options.cleaner && options.metadata_only && options.fua);
+        assert!(options.cleaner && options.metadata_only && options.fua && options.direct);
         for wrong in [
             "high_watermark=101",
             "low_watermark=60",

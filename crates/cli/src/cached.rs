@@ -53,6 +53,7 @@ pub(crate) fn open(
     options: CacheOptions,
     how: OpenOptions,
 ) -> Result<CacheDevice> {
+    let how = OpenOptions { direct: how.direct || options.direct, ..how };
     let device = open_medium(cache, options.mode, how)?;
     CacheDevice::open(origin, device, options)
         .map_err(|error| failure(&cache.display().to_string(), error))

@@ -134,12 +134,20 @@ fn a_cached_mount_answers_and_takes_messages() {
     assert!(status.contains("everything is in it"), "{status}");
     run("btrfs", &["check", "--check-data-csum", text(&bench.path("image"))]);
 
-    let mounted = Mounted::new(&bench, &["--cache", "cache", "-o", "cleaner"]);
+    let mounted = Mounted::new(&bench, &["--cache", "cache", "-o", "metadata_only,direct"]);
     for number in 0..40 {
         let bytes = std::fs::read(bench.path(&format!("mnt/file-{number}"))).expect("it is there");
         assert!(bytes == vec![number; 60_000], "file-{number}");
     }
+    let bytes = vec![1; 8 << 20];
+    std::fs::write(bench.path("mnt/big"), &bytes).expect("it is written");
+    std::fs::File::open(bench.path("mnt/big")).and_then(|file| file.sync_all()).expect("durable");
+    let document = ask("mnt");
+    let dirty = figure(&document, "cache", "dirty_bytes").as_u64().expect("bytes");
+    assert!((16384..4 << 20).contains(&dirty), "only what is metadata: {document}");
     mounted.end();
+    bench.ok(&["cache", "flush", "cache", "--origin", "image"]);
+    run("btrfs", &["check", "--check-data-csum", text(&bench.path("image"))]);
 }
 
 /// What a killed server leaves behind is no answer, and is cleared away.
