@@ -96,45 +96,45 @@ impl Run {
         let about = (crash.event, crash.draw);
         assert!(self.allowed(crash).contains(found), "not a prefix at {about:?}");
     }
+}
 
-    /// Writes, flushes and sweeps of chance.
-    fn work(&mut self, rng: &mut Rng, steps: usize, longest: usize) {
-        let cached = self.open();
-        self.start();
-        for step in 1..=steps {
-            match rng.below(12) {
-                0..8 => {
-                    let range = place(rng, SECTORS, longest);
-                    let mut state = self.last();
-                    state[range.clone()].fill(step as u32);
-                    let values = state[range.clone()].to_vec();
-                    self.began(state);
-                    write(&cached, range.start, &values).expect("memory");
-                }
-                8..10 => {
-                    cached.flush().expect("memory");
-                    self.flushed();
-                }
-                10 => drop(cached.drain_to_low().expect("memory")),
-                _ => drop(cached.drain(|_| {}).expect("memory")),
+/// Writes, flushes and sweeps of chance.
+pub(crate) fn work(run: &mut Run, rng: &mut Rng, steps: usize, longest: usize) {
+    let cached = run.open();
+    run.start();
+    for step in 1..=steps {
+        match rng.below(12) {
+            0..8 => {
+                let range = place(rng, SECTORS, longest);
+                let mut state = run.last();
+                state[range.clone()].fill(step as u32);
+                let values = state[range.clone()].to_vec();
+                run.began(state);
+                write(&cached, range.start, &values).expect("memory");
             }
+            8..10 => {
+                cached.flush().expect("memory");
+                run.flushed();
+            }
+            10 => drop(cached.drain_to_low().expect("memory")),
+            _ => drop(cached.drain(|_| {}).expect("memory")),
         }
-        // Without closing: what follows is the power cut.
-        std::mem::forget(cached);
     }
+    // Without closing: what follows is the power cut.
+    std::mem::forget(cached);
 }
 
 /// W1, W2, W9, W10 by enumeration: with room for everything, what a crash leaves is what there was
 /// after one step, no older than the last flush. Drained after recovery, the origin alone is that.
 #[test]
-fn w2_w10_every_crash_leaves_a_prefix() {
+fn every_crash_leaves_a_prefix() {
     let mut shown = 0;
     let lists = ["", "mode=pmem", "writeback=lru", "consistent_origin=on", "autocommit_blocks=4"];
     for seed in 0..10 {
         let mut rng = Rng::new(seed);
         let block_size = [512, 1024, 4096][seed as usize % 3];
         let mut run = Run::new(block_size, 400, lists[seed as usize % lists.len()]);
-        run.work(&mut rng, 50, 24);
+        work(&mut run, &mut rng, 50, 24);
         shown += run.log.crashes(&mut rng.clone(), 3, 1, |crash| {
             let recovered = run.recover(crash);
             let found = read(&recovered);
@@ -152,14 +152,14 @@ fn w2_w10_every_crash_leaves_a_prefix() {
 /// With hardly any room, so that writes go around, wait, and slots change hands all the time: no
 /// acknowledged flush is lost, whatever went where.
 #[test]
-fn w6_a_full_cache_loses_no_flush() {
+fn a_full_cache_loses_no_flush() {
     let mut shown = 0;
     let lists = ["", "mode=pmem", "writeback=fifo-unsorted", "consistent_origin=on", "cleaner"];
     for seed in 20..30 {
         let mut rng = Rng::new(seed);
         let block_size = [512, 1024, 4096][seed as usize % 3];
         let mut run = Run::new(block_size, 6, lists[seed as usize % lists.len()]);
-        run.work(&mut rng, 50, 12);
+        work(&mut run, &mut rng, 50, 12);
         shown += run.log.crashes(&mut rng.clone(), 3, 1, |crash| {
             let recovered = run.recover(crash);
             let found = read(&recovered);
@@ -176,7 +176,7 @@ fn w6_a_full_cache_loses_no_flush() {
 fn crashes_after_crashes() {
     let mut rng = Rng::new(77);
     let mut run = Run::new(1024, 40, "");
-    run.work(&mut rng, 30, 16);
+    work(&mut run, &mut rng, 30, 16);
     let mut lefts = Vec::new();
     run.log.crashes(&mut rng.clone(), 2, 7, |crash| {
         lefts.push((crash.devices[0].fork(), crash.devices[1].fork()));
@@ -195,7 +195,7 @@ fn crashes_after_crashes() {
         let device = second.open();
         second.states.push(read(&device));
         std::mem::forget(device);
-        second.work(&mut rng, 8, 16);
+        work(&mut second, &mut rng, 8, 16);
         shown += second.log.crashes(&mut rng.clone(), 1, 1, |crash| {
             let recovered = second.recover(crash);
             let found = read(&recovered);

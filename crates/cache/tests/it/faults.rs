@@ -91,6 +91,46 @@ fn run(n: Option<u64>, sticky: bool, which: usize, blocks: u64, list: &str) -> u
     count
 }
 
+/// A full cache whose origin fails, with threads at work: writers are told instead of waiting for ever, reads go
+/// on, and when the origin is back nothing is lost.
+#[test]
+fn a_full_cache_whose_origin_fails_answers() {
+    for list in ["", "mode=pmem", "consistent_origin=on"] {
+        let (origin, cache) = blank(1024, 30, 2 * SECTORS as u64);
+        let origin = Arc::new(origin);
+        let faults = Faults::none();
+        let failing = FaultDevice::new(Arc::clone(&origin) as _, &faults);
+        let options = buttress_cache::CacheOptions::parse(list).expect("right");
+        let cached = open(failing, Arc::new(cache), &options);
+        faults.fail(0, true);
+        let mut held = vec![0; 2 * SECTORS];
+        let mut is_told = false;
+        for step in 0..2 * SECTORS / 2 {
+            let value = step as u32 + 1;
+            match write(&cached, step * 2, &[value; 2]) {
+                Ok(()) => held[step * 2..step * 2 + 2].fill(value),
+                Err(_) => {
+                    is_told = true;
+                    break;
+                }
+            }
+        }
+        assert!(is_told, "{list}: thirty blocks do not hold a hundred and sixty");
+        // On a disk the write itself went to the origin; elsewhere it waited for a sweep.
+        assert!(list.is_empty() || cached.status().error == 1, "{list}");
+        let mut buf = [0; 512];
+        cached.read_at(0, &mut buf).expect("it is in the cache");
+        assert!(buf == crate::rig::sector(1), "{list}");
+        faults.heal();
+        cached.flush().expect("both work");
+        cached.drain(|_| {}).expect("both work");
+        let found = read(&*origin);
+        // What failed may have come through or not.
+        let is_right = |(at, value): (usize, &u32)| held[at] == *value || held[at] == 0;
+        assert!(found.iter().enumerate().all(is_right), "{list}");
+    }
+}
+
 /// Every request of each device, once alone and once for good, with much room and with little.
 #[test]
 fn the_nth_request_fails() {

@@ -1,15 +1,15 @@
-//! The faults that dm-writecache has had, one test each (W1 to W13; W2 and W10 are in `crash`).
+//! The faults that dm-writecache has had, one test each, W1 to W13.
 
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use buttress_base::Rng;
 use buttress_block::{Device, Error, MemoryDevice};
+use buttress_cache::inspect::{self, Fate};
 use buttress_cache::{CacheDevice, CacheOptions};
 use buttress_sim::{FaultDevice, Faults, Log};
 
-use crate::crash::Run;
+use crate::crash::{Run, work};
 use crate::rig::{SECTOR, blank, by_hand, open, read, write};
 
 /// W1: a write followed at once by the flush that makes it FUA is there after a crash at the
@@ -35,6 +35,56 @@ fn w1_fua_is_durable_when_acknowledged() {
             std::mem::forget(recovered);
         });
     }
+}
+
+/// W2: a flush that comes while the data of a block is still on its way to the cache does not make the block
+/// committed. Whatever a crash leaves, no committed block holds anything but its data.
+#[test]
+fn w2_a_commit_waits_for_the_data() {
+    let mut run = Run::new(4096, 50, "");
+    let hooked = Hooked::new(Arc::clone(&run.cache) as _);
+    let hooked_cache = Arc::clone(&hooked) as Arc<dyn Device>;
+    let cached = open(Arc::clone(&run.origin) as _, hooked_cache, &run.options);
+    run.start();
+    let (begun, wait) = std::sync::mpsc::channel();
+    for step in 1..12 {
+        // Something that the flush has to commit.
+        let mut state = run.last();
+        state[..8].fill(step as u32);
+        run.began(state.clone());
+        write(&cached, 0, &[step as u32; 8]).expect("memory");
+        let at = step * 8;
+        state[at..at + 8].fill(step as u32);
+        run.began(state);
+        let (cache, begun) = (Arc::clone(&run.cache), begun.clone());
+        hooked.set(move |offset, _| {
+            // Only the data: the table and the superblock are the commit's own.
+            if offset < 4096 {
+                return;
+            }
+            begun.send(()).expect("it is waited for");
+            std::thread::sleep(Duration::from_millis(20));
+            let scan = inspect::scan(Arc::clone(&cache) as _, None, 0).expect("a cache");
+            let mut kept = scan.entries.iter().filter(|(_, fate)| *fate == Fate::Kept);
+            assert!(kept.all(|(entry, _)| entry.sector != at as u64), "W2: committed, no data");
+        });
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| write(&cached, at, &[step as u32; 8]));
+            wait.recv().expect("the data is on its way");
+            cached.flush().expect("memory");
+            writer.join().expect("no panic").expect("memory");
+        });
+        hooked.clear();
+        cached.flush().expect("memory");
+        run.flushed();
+    }
+    let shown = run.log.crashes(&mut Rng::new(2), 6, 1, |crash| {
+        let recovered = run.recover(crash);
+        run.check_prefix(crash, &read(&recovered));
+        std::mem::forget(recovered);
+    });
+    assert!(shown > 200, "only {shown} states");
+    std::mem::forget(cached);
 }
 
 /// W3: a cache that is opened again while the first user's memory is stale reads the device, not that memory.
@@ -161,6 +211,20 @@ struct Hooked {
     hook: Mutex<Option<Hook>>,
 }
 
+impl Hooked {
+    fn new(inner: Arc<dyn Device>) -> Arc<Self> {
+        Arc::new(Self { inner, hook: Mutex::new(None) })
+    }
+
+    fn set(&self, hook: impl FnMut(u64, &[u8]) + Send + 'static) {
+        *self.hook.lock().expect("not poisoned") = Some(Box::new(hook));
+    }
+
+    fn clear(&self) {
+        *self.hook.lock().expect("not poisoned") = None;
+    }
+}
+
 impl std::fmt::Debug for Hooked {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("hooked")
@@ -185,6 +249,7 @@ impl Device for Hooked {
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        // Taken, so that what it does may come by here again.
         let hook = self.hook.lock().expect("not poisoned").take();
         if let Some(mut hook) = hook {
             hook(offset, buf);
@@ -202,15 +267,15 @@ impl Device for Hooked {
     }
 }
 
-/// W9 and W12: blocks that are rewritten, flushed and read while they are being written back. The newest
-/// wins after a crash at any point, and the foreground does not wait for the sweep.
+/// W9: blocks that are rewritten, flushed and read while they are being written back. The newest wins after a
+/// crash at any point.
 #[test]
-fn w9_w12_rewriting_during_write_back() {
+fn w9_rewritten_during_write_back() {
     for list in ["", "mode=pmem", "consistent_origin=on"] {
         let run = Arc::new(Mutex::new(Run::new(4096, 200, list)));
         let hooked = {
             let run = run.lock().expect("not poisoned");
-            Arc::new(Hooked { inner: Arc::clone(&run.origin) as _, hook: Mutex::new(None) })
+            Hooked::new(Arc::clone(&run.origin) as _)
         };
         let cached = {
             let run = run.lock().expect("not poisoned");
@@ -231,7 +296,7 @@ fn w9_w12_rewriting_during_write_back() {
         }
         let mut value = 1;
         let inside = (Arc::clone(&run), Arc::clone(&cached));
-        *hooked.hook.lock().expect("not poisoned") = Some(Box::new(move |offset, _| {
+        hooked.set(move |offset, _| {
             let (run, cached) = &inside;
             let mut run = run.lock().expect("not poisoned");
             value += 1;
@@ -240,14 +305,14 @@ fn w9_w12_rewriting_during_write_back() {
             state[at..at + 8].fill(value);
             run.began(state.clone());
             write(&**cached, at, &[value; 8]).expect("memory");
-            assert_eq!(read(&**cached), state, "W12: reads go on");
+            assert_eq!(read(&**cached), state, "W9");
             if value % 2 == 0 {
                 cached.flush().expect("memory");
                 run.flushed();
             }
-        }));
+        });
         cached.drain(|_| {}).expect("memory");
-        *hooked.hook.lock().expect("not poisoned") = None;
+        hooked.clear();
         cached.drain(|_| {}).expect("memory");
         {
             let run = run.lock().expect("not poisoned");
@@ -260,6 +325,23 @@ fn w9_w12_rewriting_during_write_back() {
             assert!(shown > 100, "only {shown} states");
         }
         std::mem::forget(cached);
+    }
+}
+
+/// W10: the same work many times over, cut off at every request: what is there is what there was after one
+/// of the acknowledged writes, never a mixture of old and new. (`crash` has this at length.)
+#[test]
+fn w10_no_mixture_of_old_and_new() {
+    for list in ["", "mode=pmem", "fua"] {
+        let mut rng = Rng::new(10);
+        let mut run = Run::new(1024, 400, list);
+        work(&mut run, &mut rng, 30, 24);
+        let shown = run.log.crashes(&mut rng, 4, 1, |crash| {
+            let recovered = run.recover(crash);
+            run.check_prefix(crash, &read(&recovered));
+            std::mem::forget(recovered);
+        });
+        assert!(shown > 100, "only {shown} states");
     }
 }
 
@@ -284,6 +366,45 @@ fn w11_sweeps_go_one_way() {
     let writes = log.writes(origin.id());
     assert!(writes.windows(2).all(|pair| pair[0].0 < pair[1].0), "W11");
     assert_eq!(writes.len(), runs, "one request a run");
+}
+
+/// W12: while a sweep waits for the origin, in each of its requests, others write, read, discard and flush
+/// as if it were not there. (How fast is `buttress bench foreground`.)
+#[test]
+fn w12_the_foreground_goes_on_during_a_sweep() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let (origin, cache) = blank(4096, 3000, 30_000);
+    let hooked = Hooked::new(Arc::new(origin));
+    let cached = Arc::new(open(Arc::clone(&hooked) as _, Arc::new(cache), &by_hand("")));
+    for block in (0..2000).step_by(2) {
+        write(&*cached, block * 8, &[7; 8]).expect("memory");
+    }
+    let (ask, asked) = std::sync::mpsc::channel::<usize>();
+    let (answer, answered) = std::sync::mpsc::channel();
+    let foreground = Arc::clone(&cached);
+    let thread = std::thread::spawn(move || {
+        for at in asked {
+            write(&*foreground, at, &[8; 8]).expect("memory");
+            let mut buf = [0; SECTOR];
+            foreground.read_at((at * SECTOR) as u64, &mut buf).expect("memory");
+            assert!(buf == crate::rig::sector(8));
+            foreground.discard(28_000 * SECTOR as u64, 8192).expect("memory");
+            foreground.flush().expect("memory");
+            answer.send(()).expect("it is waited for");
+        }
+    });
+    let mut count = 0;
+    hooked.set(move |offset, _| {
+        // The very blocks that are on their way, and others.
+        count += 1;
+        let at = if count % 2 == 0 { 20_000 } else { offset as usize / SECTOR };
+        ask.send(at).expect("it listens");
+        answered.recv_timeout(PATIENCE).expect("W12: the foreground waits for the sweep");
+    });
+    assert!(cached.drain(|_| {}).expect("memory").blocks >= 1000);
+    hooked.clear();
+    thread.join().expect("no panic");
+    assert_eq!(read(&*cached)[..8], [8; 8]);
 }
 
 /// W13: an origin that fails is told once, nothing is freed, and all is written when it works again.

@@ -1,9 +1,10 @@
 //! The same answers as a plain array, for any sequence of requests, reopenings and sweeps.
 
+use std::io::IoSlice;
 use std::sync::Arc;
 
 use buttress_base::Rng;
-use buttress_block::{Device, MemoryDevice};
+use buttress_block::{Class, Device, MemoryDevice};
 
 use crate::rig::{Model, SECTOR, blank, by_hand, open, place, read, write};
 
@@ -126,6 +127,33 @@ fn speaks_the_words_of_the_target() {
     assert_eq!(cached.status().writes_around, 1);
     cached.message("flush_on_suspend").expect("known");
     cached.message("defrost").expect_err("unknown");
+}
+
+/// `metadata_only` takes what is called metadata, lets all else go by, and keeps what it has.
+#[test]
+fn metadata_only_caches_what_is_metadata() {
+    let (origin, cache) = blank(4096, 100, 1600);
+    let origin = Arc::new(origin);
+    let options = by_hand("metadata_only,high_watermark=100,low_watermark=90");
+    let cached = open(Arc::clone(&origin) as _, Arc::new(cache), &options);
+    let block = |value: u32| crate::rig::sector(value).repeat(8);
+    let metadata = |at: u64, value: u32| {
+        let (first, second) = (block(value), block(value + 1));
+        let bufs = [IoSlice::new(&first), IoSlice::new(&second)];
+        cached.write_classed_at(at * 4096, &bufs, Class::Metadata).expect("memory");
+    };
+    metadata(10, 1);
+    write(&cached, 400, &[5; 16]).expect("memory");
+    assert_eq!((cached.cached_blocks(), cached.status().writes_around), (2, 1));
+    assert_eq!(read(&*origin)[400..416], [5; 16], "data went by");
+    write(&cached, 80, &[6; 8]).expect("memory");
+    assert_eq!(cached.cached_blocks(), 2, "a cached block stays where it is");
+    metadata(50, 7);
+    let expected: Vec<u32> = [[6; 8], [2; 8]].concat();
+    assert_eq!(read(&cached)[80..96], expected);
+    assert_eq!(read(&cached)[400..416], [[7; 8], [8; 8]].concat());
+    cached.drain(|_| {}).expect("memory");
+    assert_eq!(read(&*origin), read(&cached));
 }
 
 /// Many zeroes cost the origin one request; blocks in the cache, and parts of blocks, become zeroes, too.
