@@ -31,8 +31,9 @@ fn linux_judges_a_volume_that_was_cached() {
         "high_watermark=30,low_watermark=10,pause_writeback=0",
         "consistent_origin=on,high_watermark=20,low_watermark=5",
         "writeback=lru,autocommit_blocks=100,pause_writeback=0",
+        "metadata_only,high_watermark=10,low_watermark=5",
     ];
-    for (list, block_size) in lists.into_iter().zip([4096, 512, 1024]) {
+    for (list, block_size) in lists.into_iter().zip([4096, 512, 1024, 4096]) {
         let images = Images::new(1, 512 << 20);
         let origin = images.path();
         let cache = blank(images.scratch().join("cache"), 40_000);
