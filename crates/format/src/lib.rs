@@ -3,6 +3,7 @@
 //! Bytes from a disk become one of these types before anything computes with them; a type that
 //! exists has passed its checks. Every writer is the inverse of its parser.
 
+mod balance;
 mod block_group;
 mod bytes;
 mod chunk;
@@ -26,6 +27,7 @@ mod root;
 mod superblock;
 mod units;
 
+pub use balance::{BalanceArgs, BalanceItem};
 pub use block_group::BlockGroupItem;
 pub use chunk::{BlockGroupFlags, Chunk, Stripe};
 pub use csum::{CsumType, crc32c_raw, extent_data_ref_hash, extref_hash, name_hash};

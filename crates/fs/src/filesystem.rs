@@ -213,13 +213,13 @@ impl Filesystem {
     }
 
     /// Moves what is in the chosen block groups to others and removes them, perhaps with another profile.
-    /// Only for a volume that nobody else changes meanwhile. `watch` is told how far it is, and ends it
-    /// behind a group by saying `false`.
+    /// Only for a volume that nobody else changes meanwhile. `watch` is told how far it is, and pauses it
+    /// behind a group by saying `false`: what was asked for stays on disk then.
     ///
     /// # Errors
     ///
-    /// `NoSpace`, also when there are too few devices for a profile; what moving met. What was moved until
-    /// then stays where it is.
+    /// `NoSpace`, also when there are too few devices for a profile; `Busy` when a balance is paused; what
+    /// moving met. What was moved until then stays where it is.
     pub fn balance(
         &self,
         options: &BalanceOptions,
@@ -229,6 +229,40 @@ impl Filesystem {
         self.sync()?;
         self.expect_nothing_dying()?;
         Ok(self.shared().engine.balance(options, watch)?)
+    }
+
+    /// The balance that was begun and did not end, by us or by Linux.
+    ///
+    /// # Errors
+    ///
+    /// What reading the root tree met.
+    pub fn paused_balance(&self) -> Result<Option<BalanceOptions>> {
+        Ok(self.shared().engine.paused_balance()?)
+    }
+
+    /// Goes on with a balance that was begun and did not end.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` when there is none; as [`Filesystem::balance`].
+    pub fn resume_balance(
+        &self,
+        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<BalanceProgress> {
+        self.shared().expect_writable()?;
+        self.sync()?;
+        self.expect_nothing_dying()?;
+        Ok(self.shared().engine.resume_balance(watch)?)
+    }
+
+    /// Forgets a balance that was begun and did not end; what it moved stays where it is.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` when there is none.
+    pub fn cancel_balance(&self) -> Result<()> {
+        self.shared().expect_writable()?;
+        Ok(self.shared().engine.cancel_balance()?)
     }
 
     /// Waits for deleted subvolumes to be dropped: their trees are whole no more, so that nothing can be

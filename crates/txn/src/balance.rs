@@ -59,6 +59,8 @@ pub struct BalanceProgress {
     pub bytes: u64,
     /// Bytes moved.
     pub moved: u64,
+    /// It was told to stop before it came to the end.
+    pub is_paused: bool,
 }
 
 impl Filter {
@@ -95,7 +97,7 @@ impl BalanceOptions {
         Self { data: any.clone(), metadata: any.clone(), system: any }
     }
 
-    fn of(&self, kind: BlockGroupFlags) -> Option<&Filter> {
+    fn of_kind(&self, kind: BlockGroupFlags) -> Option<&Filter> {
         // Mixed groups are asked for as data.
         if kind.has(BlockGroupFlags::DATA) {
             self.data.as_ref()
@@ -108,29 +110,16 @@ impl BalanceOptions {
 }
 
 impl Engine {
-    /// Moves what is in the chosen groups to others, and removes them. `watch` is told how far it is, and
-    /// ends it by saying `false`. For a volume that nobody else changes meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoSpace`], also when there are too few devices for a profile; what moving met.
-    pub fn balance(
+    /// Moves what is in the chosen groups to others, and removes them. The profiles can be had.
+    pub(crate) fn move_chosen(
         self: &Arc<Self>,
         options: &BalanceOptions,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
-        self.check_writable()?;
         let kinds = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System];
-        let mut targets = Vec::new();
-        for kind in kinds.map(|kind| self.kind_flags(kind)) {
-            let Some(profile) = options.of(kind).and_then(|filter| filter.convert) else {
-                continue;
-            };
-            if !self.devices.lock().can_have(profile) {
-                return Err(Error::NoSpace("a profile that needs more devices, or is not written"));
-            }
-            targets.push((kind, profile));
-        }
+        let target = |kind| Some((kind, options.of_kind(kind)?.convert?));
+        let targets: Vec<_> =
+            kinds.into_iter().filter_map(|kind| target(self.kind_flags(kind))).collect();
         let mut progress = BalanceProgress::default();
         let chosen = self.choose(options, &mut progress);
         {
@@ -161,12 +150,12 @@ impl Engine {
         let mut chosen = Vec::new();
         let mut left: [u64; 8] = [u64::MAX; 8];
         for kind in [1, 2, 4, 5] {
-            let filter = options.of(BlockGroupFlags(kind));
+            let filter = options.of_kind(BlockGroupFlags(kind));
             left[kind as usize] = filter.and_then(|f| f.limit).unwrap_or(u64::MAX);
         }
         for group in self.space.groups().iter() {
             let Some(chunk) = self.volume.chunk_at(group.start()) else { continue };
-            let Some(filter) = options.of(chunk.flags.kind()) else { continue };
+            let Some(filter) = options.of_kind(chunk.flags.kind()) else { continue };
             progress.considered += 1;
             let left = &mut left[chunk.flags.kind().0 as usize & 7];
             if *left > 0 && filter.takes(&chunk, group.used()) {
@@ -221,6 +210,7 @@ impl Engine {
             progress.moved += moved;
             progress.completed += 1;
             if !watch(progress) {
+                progress.is_paused = progress.completed < progress.expected;
                 return Ok(());
             }
         }
@@ -240,6 +230,7 @@ impl Engine {
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
         self.check_writable()?;
+        self.expect_no_balance()?;
         self.use_device(id, from > 0);
         let filter =
             Filter { devid: Some(id), drange: Some((from, u64::MAX)), ..Filter::default() };

@@ -62,6 +62,9 @@ pub enum Error {
          with Linux once, or read-only with nologreplay to see the state before the log"
     )]
     Log,
+    /// Something else has to be done first.
+    #[error("{0}")]
+    Busy(&'static str),
     /// The volume lacks something it must have.
     #[error("the volume is malformed: {0}")]
     Malformed(String),

@@ -5,6 +5,7 @@
 //! the next transaction is already running.
 
 mod balance;
+mod balance_item;
 mod boot;
 mod chunk_alloc;
 mod commit;

@@ -1,7 +1,8 @@
 //! Whether a volume can be written rightly. What we cannot write yet is read-only, never wrong.
 
 use buttress_format::{
-    BlockGroupFlags, CompatRo, Incompat, Key, Kind, QuotaStatus, Superblock, TreeId, ids,
+    BalanceItem, BlockGroupFlags, CompatRo, Incompat, Key, Kind, QuotaStatus, Superblock, TreeId,
+    ids,
 };
 use buttress_tree::{Cursor, Roots, Store};
 use buttress_volume::Volume;
@@ -51,7 +52,25 @@ pub(crate) fn obstacle(
     if let Some(what) = quota_obstacle(store, roots) {
         return Ok(Some(what));
     }
+    if is_being_replaced(store, roots)? {
+        let what = "a device of it is being replaced: let Linux finish that, or cancel it";
+        return Ok(Some(what.into()));
+    }
     roots_obstacle(store, roots)
+}
+
+/// Whether Linux began to replace a device and did not end: what is written now would lack on the new one.
+fn is_being_replaced(store: &Store, roots: &Roots) -> Result<bool> {
+    let root = roots.find(TreeId::DEV).ok_or(buttress_tree::Error::NoTree(TreeId::DEV))?;
+    let key = Key::new(0, Kind::DEV_REPLACE, 0);
+    let Some((node, slot)) = Cursor::find(store, TreeId::DEV, root, &key)? else {
+        return Ok(false);
+    };
+    // Device, two cursors, mode, then the state.
+    let state = node.item(slot).get(32..40).and_then(|bytes| bytes.first_chunk::<8>());
+    const STARTED: u64 = 1;
+    const SUSPENDED: u64 = 4;
+    Ok(state.is_none_or(|bytes| [STARTED, SUSPENDED].contains(&u64::from_le_bytes(*bytes))))
 }
 
 /// Quotas that we do not understand.
@@ -72,8 +91,13 @@ fn roots_obstacle(store: &Store, roots: &Roots) -> Result<Option<String>> {
     while let Some(key) = cursor.key() {
         let tree = TreeId(key.objectid);
         let found = match key.kind {
-            Kind::ROOT_ITEM if tree == TreeId::TREE_RELOC => Some("an unfinished balance"),
-            Kind::TEMPORARY_ITEM if key.objectid == ids::BALANCE => Some("an unfinished balance"),
+            Kind::ROOT_ITEM if tree == TreeId::TREE_RELOC => {
+                Some("a balance that a crash interrupted: mount it with Linux once")
+            }
+            Kind::TEMPORARY_ITEM if key.objectid == ids::BALANCE => {
+                let item = cursor.item().unwrap_or_default();
+                BalanceItem::parse(item).is_err().then_some("a balance that makes no sense")
+            }
             _ => None,
         };
         if let Some(what) = found {

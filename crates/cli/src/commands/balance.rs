@@ -1,9 +1,13 @@
 //! `buttress balance`: moves what is in block groups to others.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use buttress_block::{FileDevice, OpenOptions};
 use buttress_format::{DeviceId, Profile};
 use buttress_fs::{BalanceOptions, BalanceProgress, Filter};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
@@ -15,6 +19,23 @@ use crate::ui::Ui;
 pub(crate) enum Verb {
     /// Move what is in the chosen block groups; in all of them when nothing is chosen.
     Start(Start),
+    /// Go on with a balance that was paused, here or by Linux.
+    Resume(Volume),
+    /// Have the program that balances a volume stop behind the block group that it is at.
+    Pause(Volume),
+    /// Forget a balance that was paused; what it moved stays where it is.
+    Cancel(Volume),
+    /// Tell whether a balance is running or paused, and what it was asked for.
+    Status(Volume),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Volume {
+    /// The volume, which nobody may have mounted.
+    #[arg(value_name = "IMG")]
+    image: PathBuf,
+    #[command(flatten)]
+    devices: Devices,
 }
 
 #[derive(Debug, clap::Args)]
@@ -45,6 +66,10 @@ pub(crate) struct Start {
 pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     match verb {
         Verb::Start(args) => start(&args, ui),
+        Verb::Resume(args) => resume(&args, ui),
+        Verb::Pause(args) => pause(&args, ui),
+        Verb::Cancel(args) => cancel(&args, ui),
+        Verb::Status(args) => status(&args, ui),
     }
 }
 
@@ -55,22 +80,155 @@ fn start(args: &Start, ui: &Ui) -> Result<Exit> {
     if !args.force {
         refuse_fewer_copies(&fs, &options).context(|| &name)??;
     }
-    let mut progress = bar(ui, "balance");
+    let mut progress = stoppable(ui)?;
     let done = fs.balance(&options, &mut progress).context(|| &name)?;
     drop(progress);
-    image::close(fs, &args.image)?;
+    ended(fs, &args.image, &done, ui)
+}
+
+fn resume(args: &Volume, ui: &Ui) -> Result<Exit> {
+    let name = args.image.display().to_string();
+    let fs = image::open(&args.image, &args.devices, Access::Write)?;
+    let mut progress = stoppable(ui)?;
+    let done = fs.resume_balance(&mut progress).context(|| &name)?;
+    drop(progress);
+    ended(fs, &args.image, &done, ui)
+}
+
+fn ended(
+    fs: buttress_fs::Filesystem,
+    image: &Path,
+    done: &BalanceProgress,
+    ui: &Ui,
+) -> Result<Exit> {
+    image::close(fs, image)?;
     if ui.json() {
         ui.document(&serde_json::json!({
             "completed": done.completed,
             "expected": done.expected,
             "considered": done.considered,
             "moved": done.moved,
+            "paused": done.is_paused,
         }))?;
+    } else if done.is_paused {
+        let (completed, expected) = (done.completed, done.expected);
+        ui.line(format!(
+            "Paused behind {completed} of {expected} chunks; `balance resume` goes on, `balance cancel` \
+             leaves it at that"
+        ))?;
     } else {
         let (completed, considered) = (done.completed, done.considered);
         ui.line(format!("Done, had to relocate {completed} out of {considered} chunks"))?;
     }
+    Ok(if done.is_paused { Exit::Failure } else { Exit::Success })
+}
+
+/// Who has the volume open, if it is a balance.
+fn balancer(args: &Volume) -> Result<Option<u32>> {
+    let options = OpenOptions { write: true, lock: true, ..OpenOptions::default() };
+    let pid = match FileDevice::open(&args.image, options) {
+        Err(buttress_block::Error::Locked { pid: Some(pid), .. }) => pid,
+        Ok(_) | Err(buttress_block::Error::Looped { .. }) => return Ok(None),
+        Err(error) => return Err(Failure::of_device(error)),
+    };
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = words.split(|byte| *byte == 0);
+    Ok(words.any(|word| word == b"balance").then_some(pid))
+}
+
+fn pause(args: &Volume, ui: &Ui) -> Result<Exit> {
+    let name = args.image.display().to_string();
+    let pid = balancer(args)?.and_then(|pid| rustix::process::Pid::from_raw(pid as i32));
+    let Some(pid) = pid else {
+        return Err(Failure::new(Exit::Refused, format!("{name}: no balance is running")));
+    };
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+        .map_err(std::io::Error::from)
+        .context(|| &name)?;
+    ui.line(format!("{name}: the balance stops behind the block group that it is at"))?;
     Ok(Exit::Success)
+}
+
+fn cancel(args: &Volume, ui: &Ui) -> Result<Exit> {
+    let name = args.image.display().to_string();
+    let fs = image::open(&args.image, &args.devices, Access::Write)?;
+    fs.cancel_balance().context(|| &name)?;
+    image::close(fs, &args.image)?;
+    if !ui.json() {
+        ui.line(format!("{name}: the balance is forgotten; what it moved stays"))?;
+    }
+    Ok(Exit::Success)
+}
+
+fn status(args: &Volume, ui: &Ui) -> Result<Exit> {
+    let name = args.image.display().to_string();
+    let running = balancer(args)?.is_some();
+    let fs = image::open(&args.image, &args.devices, Access::Peek)?;
+    let kept = fs.paused_balance().context(|| &name)?;
+    image::close(fs, &args.image)?;
+    let word = match (&kept, running) {
+        (_, true) => "running",
+        (Some(_), false) => "paused",
+        (None, false) => "none",
+    };
+    let kinds = kept.iter().flat_map(|options| {
+        [("data", &options.data), ("metadata", &options.metadata), ("system", &options.system)]
+    });
+    let kinds: Vec<(&str, String)> =
+        kinds.filter_map(|(kind, filter)| Some((kind, words(filter.as_ref()?)))).collect();
+    if ui.json() {
+        let filters: serde_json::Map<_, _> =
+            kinds.into_iter().map(|(kind, text)| (kind.to_owned(), text.into())).collect();
+        ui.document(&serde_json::json!({ "status": word, "filters": filters }))?;
+        return Ok(Exit::Success);
+    }
+    match word {
+        "none" => ui.line(format!("No balance found on {name:?}"))?,
+        word => ui.line(format!("Balance on {name:?} is {word}"))?,
+    }
+    for (kind, text) in kinds {
+        ui.line(format!("  {kind}: {text}"))?;
+    }
+    // As btrfs-progs: 1 says that there is one.
+    Ok(if word == "none" { Exit::Success } else { Exit::Failure })
+}
+
+/// Filters in the words that `balance start` takes.
+fn words(filter: &Filter) -> String {
+    let range = |name: &str, range: Option<(u64, u64)>| {
+        range.map(|(from, to)| match to {
+            u64::MAX => format!("{name}={from}.."),
+            to => format!("{name}={from}..{to}"),
+        })
+    };
+    let list = |list: &Vec<Profile>| {
+        let names: Vec<_> = list.iter().map(|one| one.name().to_ascii_lowercase()).collect();
+        format!("profiles={}", names.join("|"))
+    };
+    let parts = [
+        filter.profiles.as_ref().map(list),
+        range("usage", filter.usage),
+        filter.devid.map(|id| format!("devid={id}")),
+        range("vrange", filter.vrange),
+        range("drange", filter.drange),
+        range("stripes", filter.stripes),
+        filter.limit.map(|most| format!("limit={most}")),
+        filter.convert.map(|to| format!("convert={}", to.name().to_ascii_lowercase())),
+        filter.soft.then(|| "soft".to_owned()),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { "all".to_owned() } else { parts.join(",") }
+}
+
+/// A bar for a balance, which Ctrl-C or `balance pause` ends behind a group.
+fn stoppable<'u>(ui: &'u Ui) -> Result<impl FnMut(&BalanceProgress) -> bool + use<'u>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .context(|| "watching for signals")?;
+    }
+    let mut bar = bar(ui, "balance");
+    Ok(move |progress: &BalanceProgress| bar(progress) && !stop.load(Ordering::Relaxed))
 }
 
 /// As btrfs-progs: fewer copies of metadata need --force.
@@ -186,5 +344,8 @@ mod tests {
         assert!(filter("usage=x").is_err());
         assert!(filter("colour=red").is_err());
         assert_eq!(filter("all").expect("everything"), Filter::default());
+        // And are shown as they are read.
+        assert_eq!(filter(&words(&found)).expect("its own words"), found);
+        assert_eq!(words(&Filter::default()), "all");
     }
 }

@@ -176,3 +176,91 @@ fn filters_choose() {
     close(filesystem);
     images.check();
 }
+
+/// Stops a balance behind its first group.
+fn paused(filesystem: &Filesystem, options: &BalanceOptions) {
+    let done = filesystem.balance(options, &mut |done| done.completed == 0).expect("a balance");
+    assert!(done.is_paused && done.completed > 0 && done.completed < done.expected, "{done:?}");
+    assert_eq!(filesystem.paused_balance().expect("an item").as_ref(), Some(options));
+    let again = filesystem.balance(options, &mut |_| true).expect_err("one at a time");
+    assert!(again.to_string().contains("paused"), "{again}");
+}
+
+/// What was paused here goes on in Linux, or here, or is forgotten; the volume can be written meanwhile.
+#[test]
+fn a_paused_balance_goes_on() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = filled(&["-m", "dup"], 1, |_| ());
+    let scale = Scale::default();
+    let target = Some(Filter { convert: Some(Profile::Single), ..Filter::default() });
+    let options =
+        BalanceOptions { data: Some(Filter::default()), metadata: target.clone(), system: target };
+    let filesystem = open(images.paths(), true);
+    paused(&filesystem, &options);
+    close(filesystem);
+    images.check();
+    let mount = images.mount("skip_balance");
+    let script = format!("btrfs balance status -v {} || true", mount.path().display());
+    let status = mount.shell(&script);
+    assert!(status.contains("is paused") && status.contains("convert"), "{status}");
+    mount.btrfs("balance resume");
+    let usage = mount.btrfs("filesystem df");
+    assert!(!usage.contains("DUP"), "{usage}");
+    mount.unmount();
+    images.check();
+
+    // And here, with a change between.
+    let filesystem = open(images.paths(), true);
+    assert_eq!(filesystem.paused_balance().expect("none"), None);
+    paused(&filesystem, &BalanceOptions::full());
+    close(filesystem);
+    let filesystem = open(images.paths(), true);
+    assert_eq!(filesystem.read_only_reason(), None);
+    change(&Library::new(&filesystem), &scale, 1);
+    filesystem.sync().expect("a sync");
+    let done = filesystem.resume_balance(&mut |_| true).expect("the rest");
+    assert!(!done.is_paused && done.completed == done.expected, "{done:?}");
+    assert_eq!(filesystem.paused_balance().expect("none"), None);
+    paused(&filesystem, &BalanceOptions::full());
+    filesystem.cancel_balance().expect("forgotten");
+    close(filesystem);
+    images.check();
+    let mount = images.mount("");
+    let status = mount.btrfs("balance status");
+    assert!(status.contains("No balance found"), "{status}");
+    mount.unmount();
+}
+
+/// What Linux paused is understood here.
+#[test]
+fn a_balance_that_linux_paused() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = filled(&[], 1, |_| ());
+    let mount = images.mount("");
+    // Linux may be done before it is told to pause.
+    let script = "head -c 120M /dev/urandom > more; sync; for turn in 1 2 3; do \
+                  btrfs balance start -musage=100 -dusage=99,vrange=0..1099511627776 . &>/dev/null & \
+                  for i in $(seq 200); do btrfs balance pause . &>/dev/null && break; done; \
+                  wait || true; btrfs balance status . | grep -q paused && break; done; \
+                  btrfs balance status . || true";
+    let status = mount.shell(script);
+    mount.unmount();
+    let filesystem = open(images.paths(), true);
+    assert_eq!(filesystem.read_only_reason(), None);
+    let kept = filesystem.paused_balance().expect("an item");
+    assert_eq!(kept.is_some(), status.contains("paused"), "{status}");
+    if let Some(kept) = kept {
+        let data = kept.data.expect("data was asked for");
+        assert_eq!((data.usage, data.vrange), (Some((0, 99)), Some((0, 1 << 40))));
+        assert_eq!(kept.metadata.expect("metadata, too").usage, Some((0, 100)));
+        change(&Library::new(&filesystem), &Scale::default(), 1);
+        filesystem.sync().expect("a sync");
+        filesystem.resume_balance(&mut |_| true).expect("the rest");
+    }
+    close(filesystem);
+    images.check();
+}

@@ -1,0 +1,298 @@
+//! A balance on disk: what it was asked to do is kept from its beginning to its end, so that whoever
+//! opens the volume next, this program or Linux, can go on.
+//!
+//! # Invariants
+//!
+//! - **K1** While groups are moved there is an item; it goes when the balance is done, was cancelled or
+//!   failed. What remains after a crash or a pause is a balance that can be resumed.
+//! - **K2** A balance that is resumed does not move what it moved before: it leaves groups that are nearly
+//!   full, or that have their new profile already.
+
+use std::sync::Arc;
+
+use buttress_format::{BalanceArgs, BalanceItem, BlockGroupFlags, DeviceId, Profile, TreeId};
+
+use crate::{BalanceOptions, BalanceProgress, Cost, Engine, Error, Filter, Result, Urgency, View};
+
+/// Groups fuller than this percentage are left by a balance that is resumed, as by Linux.
+const RESUME_USAGE: u64 = 90;
+
+fn bits(profile: Profile) -> u64 {
+    match profile {
+        Profile::Single => BalanceArgs::SINGLE,
+        other => other.flags().0,
+    }
+}
+
+fn profiles(bits: u64) -> Vec<Profile> {
+    let has = |profile: &Profile| bits & self::bits(*profile) != 0;
+    Profile::ALL.into_iter().filter(has).collect()
+}
+
+fn low(value: u64) -> u64 {
+    value & u64::from(u32::MAX)
+}
+
+fn pair((from, to): (u64, u64)) -> u64 {
+    let half = |value: u64| value.min(u64::from(u32::MAX));
+    half(from) | half(to) << 32
+}
+
+impl Filter {
+    fn args(&self) -> BalanceArgs {
+        let mut args = BalanceArgs::default();
+        let mut set = |flag: u64, is_set: bool| args.flags |= if is_set { flag } else { 0 };
+        set(BalanceArgs::PROFILES, self.profiles.is_some());
+        set(BalanceArgs::USAGE_RANGE, self.usage.is_some_and(|(from, _)| from > 0));
+        set(BalanceArgs::USAGE, self.usage.is_some_and(|(from, _)| from == 0));
+        set(BalanceArgs::DEVID, self.devid.is_some());
+        set(BalanceArgs::DRANGE, self.drange.is_some());
+        set(BalanceArgs::VRANGE, self.vrange.is_some());
+        set(BalanceArgs::LIMIT, self.limit.is_some());
+        set(BalanceArgs::STRIPES_RANGE, self.stripes.is_some());
+        set(BalanceArgs::CONVERT, self.convert.is_some());
+        set(BalanceArgs::SOFT, self.soft);
+        args.profiles = self.profiles.iter().flatten().fold(0, |sum, one| sum | bits(*one));
+        args.usage = match self.usage {
+            Some((0, to)) => to.min(100),
+            Some((from, to)) => pair((from, to.min(100))),
+            None => 0,
+        };
+        args.devid = self.devid.map_or(0, |id| id.0);
+        args.drange = self.drange.unwrap_or_default();
+        args.vrange = self.vrange.unwrap_or_default();
+        args.limit = self.limit.unwrap_or(0);
+        let stripes = pair(self.stripes.unwrap_or_default());
+        args.stripes = (stripes as u32, (stripes >> 32) as u32);
+        args.target = self.convert.map_or(0, bits);
+        args
+    }
+
+    fn of(args: &BalanceArgs) -> Self {
+        let has = |flag: u64| args.flags & flag != 0;
+        let usage = if has(BalanceArgs::USAGE_RANGE) {
+            Some((low(args.usage), args.usage >> 32))
+        } else {
+            has(BalanceArgs::USAGE).then_some((0, args.usage))
+        };
+        let limit = if has(BalanceArgs::LIMIT_RANGE) {
+            Some(args.limit >> 32)
+        } else {
+            has(BalanceArgs::LIMIT).then_some(args.limit)
+        };
+        let (from, to) = args.stripes;
+        Self {
+            profiles: has(BalanceArgs::PROFILES).then(|| profiles(args.profiles)),
+            usage,
+            devid: has(BalanceArgs::DEVID).then_some(DeviceId(args.devid)),
+            vrange: has(BalanceArgs::VRANGE).then_some(args.vrange),
+            drange: has(BalanceArgs::DRANGE).then_some(args.drange),
+            stripes: has(BalanceArgs::STRIPES_RANGE).then_some((from.into(), to.into())),
+            limit,
+            convert: profiles(args.target).first().copied().filter(|_| has(BalanceArgs::CONVERT)),
+            soft: has(BalanceArgs::SOFT),
+        }
+    }
+
+    /// What is left of it when it is resumed (K2).
+    fn resumed(mut self) -> Self {
+        if self.convert.is_some() {
+            self.soft = true;
+        } else if self.usage.is_none() {
+            self.usage = Some((0, RESUME_USAGE));
+        }
+        self
+    }
+}
+
+impl BalanceOptions {
+    /// What is kept of it on disk.
+    #[must_use]
+    pub fn item(&self) -> BalanceItem {
+        let flag = |filter: &Option<Filter>, flag| if filter.is_some() { flag } else { 0 };
+        let args = |filter: &Option<Filter>| filter.as_ref().map(Filter::args).unwrap_or_default();
+        let mut flags = flag(&self.data, BalanceItem::DATA)
+            | flag(&self.metadata, BalanceItem::METADATA)
+            | flag(&self.system, BalanceItem::SYSTEM);
+        let converts = |filter: &Option<Filter>| {
+            filter.as_ref().is_some_and(|filter| filter.convert.is_some())
+        };
+        if converts(&self.metadata) || converts(&self.system) {
+            // Whether fewer copies are meant was asked before the balance began.
+            flags |= BalanceItem::FORCE;
+        }
+        BalanceItem {
+            flags,
+            data: args(&self.data),
+            metadata: args(&self.metadata),
+            system: args(&self.system),
+        }
+    }
+
+    /// What an item on disk asks for.
+    #[must_use]
+    pub fn of(item: &BalanceItem) -> Self {
+        let filter = |flag, args| (item.flags & flag != 0).then(|| Filter::of(args));
+        Self {
+            data: filter(BalanceItem::DATA, &item.data),
+            metadata: filter(BalanceItem::METADATA, &item.metadata),
+            system: filter(BalanceItem::SYSTEM, &item.system),
+        }
+    }
+
+    fn resumed(self) -> Self {
+        Self {
+            data: self.data.map(Filter::resumed),
+            metadata: self.metadata.map(Filter::resumed),
+            system: self.system.map(Filter::resumed),
+        }
+    }
+
+    /// The profiles that kinds are to be converted to.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = (BlockGroupFlags, Profile)> + '_ {
+        let kinds = [
+            (BlockGroupFlags::DATA, &self.data),
+            (BlockGroupFlags::METADATA, &self.metadata),
+            (BlockGroupFlags::SYSTEM, &self.system),
+        ];
+        kinds.into_iter().filter_map(|(kind, filter)| Some((kind, filter.as_ref()?.convert?)))
+    }
+}
+
+/// The balance that a volume holds.
+pub(crate) fn kept(view: &View) -> Result<Option<BalanceOptions>> {
+    let key = BalanceItem::KEY;
+    let Some(bytes) = view.get(TreeId::ROOT, &key)? else { return Ok(None) };
+    let item = BalanceItem::parse(&bytes).map_err(|source| Error::Item {
+        tree: TreeId::ROOT,
+        key,
+        source,
+    })?;
+    Ok(Some(BalanceOptions::of(&item)))
+}
+
+impl Engine {
+    /// The balance that was begun and did not end, by us or by Linux.
+    ///
+    /// # Errors
+    ///
+    /// When the root tree cannot be read, or the item makes no sense.
+    pub fn paused_balance(&self) -> Result<Option<BalanceOptions>> {
+        kept(&self.view())
+    }
+
+    pub(crate) fn expect_no_balance(&self) -> Result<()> {
+        if self.paused_balance()?.is_some() {
+            return Err(Error::Busy("a balance is paused: resume it, or cancel it"));
+        }
+        Ok(())
+    }
+
+    fn keep_balance(self: &Arc<Self>, options: Option<&BalanceOptions>) -> Result<()> {
+        let cost = Cost { items: 2, bytes: 2 * BalanceItem::LEN as u32 };
+        let urgency = if options.is_some() { Urgency::Normal } else { Urgency::Frees };
+        let handle = self.begin(self.reserve(cost, urgency)?);
+        match options {
+            Some(options) => {
+                handle.put(TreeId::ROOT, BalanceItem::KEY, options.item().to_bytes());
+            }
+            None => handle.delete(TreeId::ROOT, BalanceItem::KEY),
+        }
+        drop(handle);
+        self.commit().map(drop)
+    }
+
+    /// Moves what is in the chosen groups to others, and removes them. `watch` is told how far it is, and
+    /// pauses it behind a group by saying `false`: then the progress says so, and what was asked for stays
+    /// on disk. For a volume that nobody else changes meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`], also when there are too few devices for a profile; [`Error::Busy`] when there is
+    /// a balance already; what moving met.
+    pub fn balance(
+        self: &Arc<Self>,
+        options: &BalanceOptions,
+        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<BalanceProgress> {
+        self.check_writable()?;
+        self.expect_no_balance()?;
+        self.expect_profiles(options)?;
+        self.keep_balance(Some(options))?;
+        self.go_on(options, watch)
+    }
+
+    /// Goes on with a balance that was begun and did not end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] when there is none; as [`Engine::balance`].
+    pub fn resume_balance(
+        self: &Arc<Self>,
+        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<BalanceProgress> {
+        self.check_writable()?;
+        let options = self.paused_balance()?.ok_or(Error::Busy("there is no balance to resume"))?;
+        self.expect_profiles(&options)?;
+        self.go_on(&options.resumed(), watch)
+    }
+
+    /// Forgets a balance that was begun and did not end. What it moved stays where it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] when there is none.
+    pub fn cancel_balance(self: &Arc<Self>) -> Result<()> {
+        self.check_writable()?;
+        self.paused_balance()?.ok_or(Error::Busy("there is no balance to cancel"))?;
+        self.keep_balance(None)
+    }
+
+    fn go_on(
+        self: &Arc<Self>,
+        options: &BalanceOptions,
+        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<BalanceProgress> {
+        let outcome = self.move_chosen(options, watch);
+        if !outcome.as_ref().is_ok_and(|progress| progress.is_paused) && self.aborted().is_none() {
+            self.keep_balance(None)?;
+        }
+        outcome
+    }
+
+    fn expect_profiles(&self, options: &BalanceOptions) -> Result<()> {
+        for (_, profile) in options.targets() {
+            if !self.devices.lock().can_have(profile) {
+                return Err(Error::NoSpace("a profile that needs more devices, or is not written"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is kept is what was asked for.
+    #[test]
+    fn options_survive_the_disk() {
+        let some = Filter {
+            profiles: Some(vec![Profile::Single, Profile::Raid10]),
+            usage: Some((5, 70)),
+            devid: Some(DeviceId(3)),
+            vrange: Some((1 << 20, u64::MAX)),
+            drange: Some((0, 1 << 30)),
+            stripes: Some((2, 4)),
+            limit: Some(7),
+            convert: Some(Profile::Single),
+            soft: true,
+        };
+        let usage = Filter { usage: Some((0, 50)), ..Filter::default() };
+        let options = BalanceOptions { data: Some(some), metadata: Some(usage), system: None };
+        let item = BalanceItem::parse(&options.item().to_bytes()).expect("its own bytes");
+        assert_eq!(BalanceOptions::of(&item), options);
+        let full = BalanceOptions::full();
+        assert_eq!(BalanceOptions::of(&full.item()), full);
+    }
+}
