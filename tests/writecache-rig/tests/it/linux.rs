@@ -9,7 +9,7 @@ use crate::{SECTORS, blank, content, file, guest, make, open};
 
 const DEVICE: &str = "/dev/dm-0";
 
-fn create(block_size: u32, options: &str) -> String {
+pub(crate) fn create(block_size: u32, options: &str) -> String {
     let count = options.split_whitespace().count();
     format!(
         "dmsetup create wc --noudevsync --noudevrules --table \
@@ -21,7 +21,7 @@ fn work(seed: u64, steps: usize, block_size: u32) -> Work {
     Work { seed, steps, sectors: SECTORS, align: block_size as usize / 512 }
 }
 
-fn do_work(work: &Work) -> String {
+pub(crate) fn do_work(work: &Work) -> String {
     format!("rig-work device {DEVICE} {} {} {}", work.seed, work.steps, work.align)
 }
 
