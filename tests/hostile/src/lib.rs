@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cache;
 pub mod dice;
 pub mod exercise;
 pub mod image;

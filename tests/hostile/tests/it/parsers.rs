@@ -4,7 +4,7 @@ use buttress_base::Rng;
 use buttress_block::Device;
 use buttress_format::header::{HEADER_LEN, ITEM_LEN};
 use buttress_hostile::image::{Image, SUPERBLOCKS};
-use buttress_hostile::targets;
+use buttress_hostile::{cache, targets};
 
 use crate::{choices, each};
 
@@ -85,6 +85,36 @@ fn nodes_and_items() {
             targets::edited(&data, &choices(seed, 16))
         },
         targets::item,
+    );
+}
+
+/// Superblock and entries of write-back caches, edited: half of them anywhere, half of them in numbers of entries
+/// that are likely to mean something.
+#[test]
+fn caches() {
+    let good = cache::front();
+    each(
+        "cache",
+        (0, 3000),
+        |seed| {
+            let mut rng = Rng::new(seed);
+            let mut front = good.clone();
+            if rng.chance(1, 2) {
+                front = targets::edited(&good, &choices(seed, 12));
+            } else {
+                for _ in 0..rng.range(1..6) {
+                    let slot = rng.below(((front.len() - 64) / 16) as u64) as usize;
+                    let at = 64 + slot * 16;
+                    let epochs = [0, 1, 2, 3, 4, 5, 6, u64::MAX];
+                    let epoch = epochs[rng.below(8) as usize];
+                    let sector = rng.below(220);
+                    front[at..at + 8].copy_from_slice(&sector.to_le_bytes());
+                    front[at + 8..at + 16].copy_from_slice(&epoch.to_le_bytes());
+                }
+            }
+            [&[rng.below(256) as u8], &front[..]].concat()
+        },
+        cache::cache,
     );
 }
 
