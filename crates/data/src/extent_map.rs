@@ -8,7 +8,6 @@
 use std::ops::Range;
 
 use buttress_format::{Body, Compression, Extent, FileExtent, Key, Region};
-use buttress_tree::Item;
 use buttress_txn::View;
 
 use crate::error::{Error, Result};
@@ -130,7 +129,7 @@ impl Files {
         found.map(|(key, item)| self.check(file, key, &item)).transpose()
     }
 
-    fn check(&self, file: &File, key: Key, item: &Item) -> Result<Mapping> {
+    pub(crate) fn check(&self, file: &File, key: Key, item: &[u8]) -> Result<Mapping> {
         let offset = key.offset;
         let extent = FileExtent::parse(item).map_err(|source| Error::Item {
             tree: file.tree,

@@ -27,6 +27,7 @@ mod land;
 mod punch;
 mod read;
 mod remove;
+mod replay;
 mod seek;
 mod truncate;
 mod unpacked;

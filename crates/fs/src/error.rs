@@ -216,7 +216,7 @@ fn txn_kind(error: &buttress_txn::Error) -> ErrorKind {
         E::NoSpace(_) => ErrorKind::NoSpace,
         E::ReadOnly(_) => ErrorKind::ReadOnly,
         E::Aborted(_) => ErrorKind::Aborted,
-        E::Log => ErrorKind::Unsupported,
+        E::Log | E::LogStays(_) => ErrorKind::Unsupported,
         E::Busy(_) => ErrorKind::Name(NameError::Busy),
         E::Tree(error) => tree_kind(error),
         E::Volume(error) => volume_kind(error),

@@ -38,6 +38,7 @@
 //! property              how an inode says it shall be compressed
 //! batch, lock_set       how an operation gathers its changes, and locks what it concerns
 //! background, orphan    writeback, removal and commits that nobody asked for
+//! replay                logs of fsync, when a volume is mounted
 //! trees, subvolume      subvolumes
 //! make                  new volumes
 //! ```
@@ -64,6 +65,7 @@ mod background;
 mod mount;
 mod orphan;
 mod property;
+mod replay;
 mod shared;
 
 mod filesystem;

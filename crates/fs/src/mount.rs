@@ -13,6 +13,7 @@ use crate::attr::InodeId;
 use crate::error::{NameError, Result};
 use crate::names::{self, Target};
 use crate::options::MountOptions;
+use crate::replay;
 use crate::shared::Shared;
 use crate::subvolume::default_subvolume;
 
@@ -29,6 +30,7 @@ pub(crate) fn open(
         read_only: options.read_only,
         discard: options.discard,
         ignore_log: options.nologreplay,
+        replay_log: !options.read_only,
         cache_bytes: options.node_cache_bytes.unwrap_or(EngineOptions::default().cache_bytes),
         ..EngineOptions::default()
     };
@@ -41,6 +43,7 @@ pub(crate) fn open(
     };
     let files = Files::new(Arc::clone(&engine), volume, files_options);
     let shared = Arc::new(Shared::new(engine, files, superblock, options));
+    replay::replay(&shared)?;
     let view = shared.engine.view();
     let root = root(&shared, &view)?;
     let _ = shared.root.set(root);

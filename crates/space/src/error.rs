@@ -88,6 +88,12 @@ pub enum Error {
         /// The extent.
         extent: Extent,
     },
+    /// An extent that something names as its own is in use, or not of the right kind of space.
+    #[error("extent {extent} is claimed and cannot be had")]
+    NotFree {
+        /// The extent.
+        extent: Extent,
+    },
     /// The group still holds something.
     #[error("block group {start} is not empty: {used} used, {reserved} reserved, {pinned} pinned")]
     NotEmpty {

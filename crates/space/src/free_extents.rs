@@ -108,6 +108,16 @@ impl FreeExtents {
         }
     }
 
+    /// Exactly `start..end`; says whether all of it was free.
+    pub(crate) fn take_exact(&mut self, start: u64, end: u64) -> bool {
+        let around = self.by_start.range(..=start).next_back();
+        let free = start < end && around.is_some_and(|(_, &free_end)| free_end >= end);
+        if free {
+            self.take(start, end);
+        }
+        free
+    }
+
     /// `want` contiguous bytes: at or soon after `goal`, else where the group first has them, else
     /// in the smallest extent that does. Keeps what is allocated together close together.
     pub(crate) fn take_near(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {

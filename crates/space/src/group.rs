@@ -342,6 +342,16 @@ impl Group {
         Some(extent)
     }
 
+    /// Reserves just this extent. The group is loaded; says whether all of the extent was free.
+    pub(crate) fn claim(&self, state: &mut State, extent: Extent) -> bool {
+        let (start, end) = (extent.start.0, extent.end().0);
+        let free = state.free.as_mut().is_some_and(|free| free.take_exact(start, end));
+        if free && !state.removed {
+            state.reserved.insert(start, end);
+        }
+        free && !state.removed
+    }
+
     /// Marks the group as gone, if nothing is in it and the account can do without.
     pub(crate) fn retire(&self, ledger: &Ledger) -> Result<(), Error> {
         let mut state = self.state.lock();

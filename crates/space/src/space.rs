@@ -37,7 +37,7 @@ use crate::account::{Account, Counts, Ledger};
 use crate::directory::Directory;
 use crate::goals::Goals;
 use crate::group::{Group, GroupInit};
-use crate::{Error, SpaceKind};
+use crate::{Error, Outcome, SpaceKind};
 
 /// Who may have how much, and where, on one volume.
 #[derive(Debug)]
@@ -184,6 +184,28 @@ impl Space {
     #[must_use]
     pub fn groups_of(&self, kind: SpaceKind) -> Arc<[Arc<Group>]> {
         Arc::clone(self.directory.load().of(self.home(kind)).groups())
+    }
+
+    /// Reserves just this extent: what lies there is named by something that the trees do not know yet.
+    /// The answer is the extent, or the group to load before asking again.
+    ///
+    /// # Errors
+    ///
+    /// When it is in no group of this kind, or not free as a whole. Nothing is changed.
+    pub fn claim(&self, kind: SpaceKind, extent: Extent) -> Result<Outcome, Error> {
+        let directory = self.directory.load();
+        let group = directory.find_whole(extent)?;
+        let sector = u64::from(self.sectorsize);
+        let whole = |bytes: u64| bytes.is_multiple_of(sector);
+        let odd = extent.len == 0 || !whole(extent.len) || !whole(extent.start.0);
+        if odd || group.kind() != self.home(kind) {
+            return Err(Error::NotFree { extent });
+        }
+        if !group.is_loaded() {
+            return Ok(Outcome::NeedsLoading(Arc::clone(group)));
+        }
+        let got = group.change(self.ledger(kind), |state| group.claim(state, extent));
+        if got { Ok(Outcome::Got(extent)) } else { Err(Error::NotFree { extent }) }
     }
 
     /// Records that a transaction references an allocated extent: reserved becomes used.

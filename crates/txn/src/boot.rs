@@ -20,7 +20,7 @@ use crate::{
     chunk_alloc::DeviceSpace,
     commit::{CommitState, GroupRecord},
     engine::Parts,
-    writable,
+    log, writable,
 };
 
 /// How an engine is opened.
@@ -36,6 +36,8 @@ pub struct EngineOptions {
     pub overlay_max: u64,
     /// Open read-only although there is a log of fsync that was not replayed.
     pub ignore_log: bool,
+    /// Whoever opens will replay a log of fsync; see [`Engine::take_log`].
+    pub replay_log: bool,
 }
 
 impl Default for EngineOptions {
@@ -46,6 +48,7 @@ impl Default for EngineOptions {
             cache_bytes: 256 << 20,
             overlay_max: 192 << 20,
             ignore_log: false,
+            replay_log: false,
         }
     }
 }
@@ -63,7 +66,8 @@ impl Engine {
         superblock: Superblock,
         options: EngineOptions,
     ) -> Result<Arc<Self>> {
-        if superblock.log_root.0 != 0 && !options.ignore_log {
+        let has_log = log::has_log(&superblock) && !options.ignore_log;
+        if has_log && !options.replay_log {
             return Err(Error::Log);
         }
         let store = open_store(&volume, &superblock, options.cache_bytes)?;
@@ -74,6 +78,10 @@ impl Engine {
         if read_only.is_none() {
             read_only = writable::obstacle(&volume, &store, &superblock, &roots)?;
         }
+        if let Some(why) = read_only.as_ref().filter(|_| has_log) {
+            return Err(Error::LogStays(why.clone()));
+        }
+        let found = if has_log { Some(log::read(&store, &superblock)?) } else { None };
         let mut space = Space::new(superblock.sectorsize, superblock.nodesize);
         if superblock.incompat.has(Incompat::MIXED_GROUPS) {
             space = space.mixed();
@@ -98,6 +106,9 @@ impl Engine {
             Self::join(Parts { volume, store, space, options, read_only, commit, devices, height });
         if engine.read_only.is_none() {
             engine.size_global_reserve();
+        }
+        if let Some(found) = found {
+            engine.claim_log(found)?;
         }
         Ok(engine)
     }

@@ -38,7 +38,7 @@ use buttress_format::{BlockGroupFlags, Chunk, Extent, Generation, Logical, Super
 use buttress_space::SpaceKind;
 use buttress_tree::{Node, Roots};
 
-use crate::{Cost, Engine, Error, Result, Urgency, View, transaction::Transaction};
+use crate::{Cost, Engine, Error, Result, Urgency, View, log, transaction::Transaction};
 
 /// A block group's item as the last commit left it.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +102,8 @@ impl Engine {
         self.check_writable()?;
         self.commit_wanted.store(false, Ordering::Relaxed);
         let is_counted = self.volume.devices().iter().any(|device| device.stats_changed());
-        if self.view.load().running().is_empty() && !is_counted {
+        let is_logged = log::has_log(&state.superblock);
+        if self.view.load().running().is_empty() && !is_counted && !is_logged {
             // Data may still be in the device's cache: overwritten in place, it changed no tree.
             cut();
             self.volume.flush()?;
@@ -122,6 +123,7 @@ impl Engine {
             }
             return Err(Error::Aborted(self.aborted.get().unwrap_or(cause)));
         }
+        self.end_log();
         self.release_pinned();
         self.remove_empty_groups(&state);
         Ok(self.published())

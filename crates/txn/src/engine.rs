@@ -32,7 +32,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::{
     Csums, Error, Handle, MetaReservation, Result, View, boot::EngineOptions,
     chunk_alloc::DeviceSpace, commit::CommitState, delayed_ref::DataRef, extent_tree,
-    free_space_tree, reserve::Outstanding, sums, transaction::Transaction, usage::Counters,
+    free_space_tree, log, reserve::Outstanding, sums, transaction::Transaction, usage::Counters,
 };
 
 /// An open volume, below files and names. Shared by reference; every method may be called from
@@ -71,6 +71,9 @@ pub struct Engine {
     pub(crate) counters: Counters,
     /// Feature flags that what was written needs, to be in the next superblock.
     pub(crate) features: AtomicU64,
+    pub(crate) log: Mutex<log::State>,
+    /// A log was found that nobody has taken yet.
+    pub(crate) log_waits: AtomicBool,
     inos: Mutex<HashMap<TreeId, Arc<AtomicU64>>>,
 }
 
@@ -125,6 +128,8 @@ impl Engine {
             commit_wanted: AtomicBool::new(false),
             counters: Counters::default(),
             features: AtomicU64::new(0),
+            log: Mutex::default(),
+            log_waits: AtomicBool::new(false),
             inos: Mutex::default(),
         })
     }
@@ -192,6 +197,9 @@ impl Engine {
     pub(crate) fn check_writable(&self) -> Result<()> {
         if let Some(cause) = self.aborted.get() {
             return Err(Error::Aborted(cause));
+        }
+        if self.log_waits.load(Ordering::Relaxed) {
+            return Err(Error::ReadOnly("its fsync log is not replayed yet".into()));
         }
         match &self.read_only {
             Some(why) => Err(Error::ReadOnly(why.clone())),

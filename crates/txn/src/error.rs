@@ -58,13 +58,19 @@ pub enum Error {
     },
     /// There is a log of fsync, whose content would be lost.
     #[error(
-        "it was not unmounted cleanly and has an fsync log, which cannot be replayed yet: mount it \
-         with Linux once, or read-only with nologreplay to see the state before the log"
+        "it was not unmounted cleanly and has an fsync log: mount it for writing once, which replays \
+         the log, or read-only with nologreplay to see the state before it"
     )]
     Log,
     /// Something else has to be done first.
     #[error("{0}")]
     Busy(&'static str),
+    /// There is a log of fsync, and the volume cannot be written.
+    #[error(
+        "it was not unmounted cleanly and has an fsync log, which cannot be replayed: {0}; mount it \
+         with Linux once, or read-only with nologreplay to see the state before the log"
+    )]
+    LogStays(String),
     /// The volume lacks something it must have.
     #[error("the volume is malformed: {0}")]
     Malformed(String),

@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod devices;
 mod judge;
+mod logs;
 mod mounted;
 mod moving;
 mod open;

@@ -1,0 +1,79 @@
+//! Extents of a file as a log of fsync has them.
+//!
+//! # Place
+//!
+//! Replay holds one handle from its beginning to its end, before anybody else is at work: what it reads in
+//! between shows what it put.
+
+use buttress_format::{Body, Compression, Extent, Key};
+use buttress_txn::Handle;
+
+use crate::drop_extents::Edits;
+use crate::error::Result;
+use crate::file::File;
+use crate::files::Files;
+
+impl Files {
+    /// Makes an extent item of a log the file's, in place of what lies in its range. Answers where data lies that
+    /// may have checksums in the log.
+    ///
+    /// # Errors
+    ///
+    /// When the item makes no sense, or its extent cannot be had.
+    pub fn replay_extent(
+        &self,
+        handle: &Handle<'_>,
+        file: &File,
+        key: Key,
+        item: &[u8],
+    ) -> Result<Option<Extent>> {
+        let new = self.check(file, key, item)?;
+        let view = self.engine.view();
+        if view.get(file.tree, &key)?.is_some_and(|there| there[..] == *item) {
+            return Ok(None);
+        }
+        let range = new.offset..new.end;
+        let mut edits = Edits::default();
+        for mapping in self.mappings(&view, file, range.clone(), usize::MAX)? {
+            edits.cut(&mapping, &range);
+        }
+        let mut summed = None;
+        if let Some(region) = new.region().filter(|region| !region.is_hole()) {
+            self.engine.claim_logged(&view, region.extent())?;
+            if matches!(new.extent.body, Body::Regular(_)) {
+                let part = Extent::new(region.disk.end(region.offset), region.len);
+                let plain = new.extent.compression == Compression::None;
+                summed = Some(if plain { part } else { region.extent() });
+            }
+            edits.share(new.offset, new.extent);
+        } else if new.is_inline() {
+            edits.insert(new.offset, new.extent);
+        } else if !self.options.no_holes {
+            edits.share(new.offset, new.extent);
+        }
+        drop(view);
+        let bytes = edits.apply(handle, file);
+        file.update_meta(handle, |meta| bytes.count(meta));
+        Ok(summed)
+    }
+
+    /// Removes every extent behind a file's length.
+    ///
+    /// # Errors
+    ///
+    /// When the extents cannot be read.
+    pub fn replay_length(&self, handle: &Handle<'_>, file: &File) -> Result<()> {
+        let view = self.engine.view();
+        let range = self.ceil(file.size())..u64::MAX;
+        let mut edits = Edits::default();
+        for mapping in self.mappings(&view, file, range.clone(), usize::MAX)? {
+            edits.cut(&mapping, &range);
+        }
+        drop(view);
+        if edits.len() > 0 {
+            let bytes = edits.apply(handle, file);
+            file.update_meta(handle, |meta| bytes.count(meta));
+        }
+        Ok(())
+    }
+}

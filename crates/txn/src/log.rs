@@ -1,0 +1,38 @@
+//! Logs of fsync: what was made durable since the last commit without one.
+//!
+//! # On disk
+//!
+//! ```text
+//! superblock.log_root                       the log root tree, written as the transaction after the superblock's
+//!   (TREE_LOG, ROOT_ITEM, subvolume)        one log tree a subvolume
+//!     items of inodes, as in the subvolume; EXTENT_CSUM items of their new data;
+//!     (dir, DIR_LOG_INDEX, first)           last: entries of the directory in this range that the log does not
+//!                                           have were deleted
+//! ```
+//!
+//! # Invariants
+//!
+//! - **J1** A log is valid with one superblock: the one that names it. The next commit's names none.
+//! - **J2** Nothing that a log found at opening names is overwritten before the commit that makes its content
+//!   part of the trees is durable: its nodes and data are claimed before anything is allocated.
+//!
+//! # Failure
+//!
+//! Replay puts everything into one transaction. A crash before its superblock is durable leaves the log as it
+//! was, to be replayed again.
+
+mod found;
+
+pub use found::SubvolumeLog;
+pub(crate) use found::{has_log, read, without_log};
+
+use buttress_format::Extent;
+
+/// What the engine knows of logs.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// A log that was found and nobody has replayed yet.
+    pub(crate) found: Option<Vec<SubvolumeLog>>,
+    /// Space of log nodes, free once the next commit is durable.
+    pub(crate) nodes: Vec<Extent>,
+}
