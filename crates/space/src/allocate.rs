@@ -2,31 +2,27 @@
 //!
 //! # Place
 //!
-//! Called by writeback for data and by the commit for nodes. Looks at summaries without a lock and
-//! takes one group's lock to try it.
+//! Called by writeback for data and by the commit for nodes. [`Search`] names groups by their summaries, without
+//! a lock; this takes one group's lock to try it.
 //!
 //! # Invariants
 //!
-//! - **L1** No group born after the request's limit is used: a commit never rests on a chunk that
-//!   only the next one records.
-//! - **L2** A request fails only if no group had what it asks for: the first pass skips groups that
-//!   somebody holds, and the second waits for them.
 //! - **L3** What is handed out begins and ends at whole units.
+//! - L1, L2 and L4 are the search's.
 //!
-//! The order of choice: `want` bytes from a loaded group, nearest first from the goal onwards; then
-//! the loading of a group that may have them; then the largest extent of any loaded group; then the
-//! loading of one that may have at least `min`. A group is read once in a session, and fragments
-//! stay for good.
+//! A group is read once in a session, and fragments stay for good: all that is wanted from a group that must be
+//! loaded first goes before less of it at once, unless the caller is in a hurry.
 //!
 //! # Locks
 //!
 //! One group's at a time, with the account inside.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_format::{Extent, Generation, Logical};
 
-use crate::directory::Sorted;
+use crate::search::{Next, Search, Take};
 use crate::{DataReservation, Group, Space, SpaceKind};
 
 /// What an allocation asks for.
@@ -46,6 +42,8 @@ pub struct AllocRequest {
     pub limit: Generation,
     /// Who allocates: allocations of one stream are kept together.
     pub stream: u64,
+    /// Take less from what is loaded rather than load more.
+    pub hurry: bool,
 }
 
 /// What became of an allocation.
@@ -58,9 +56,47 @@ pub enum Outcome {
     NeedsLoading(Arc<Group>),
     /// No group has it.
     Full {
-        /// The most contiguous bytes that a smaller request could get.
+        /// Contiguous bytes that a smaller request could get; there may be up to twice as many.
         largest: u64,
     },
+}
+
+/// What searches came to, since the volume was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AllocStats {
+    /// Extents handed out.
+    pub allocations: u64,
+    /// Groups looked at for them.
+    pub probes: u64,
+    /// Groups left because somebody held them.
+    pub busy: u64,
+    /// Requests that got less than they wanted.
+    pub shortened: u64,
+    /// Requests that nobody had.
+    pub failed: u64,
+}
+
+/// The same, counted by many threads. Not exact: each count may miss what threads add at the same moment.
+#[derive(Debug, Default)]
+pub(crate) struct AllocCounters {
+    allocations: AtomicU64,
+    probes: AtomicU64,
+    busy: AtomicU64,
+    shortened: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl AllocCounters {
+    pub(crate) fn snapshot(&self) -> AllocStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        AllocStats {
+            allocations: read(&self.allocations),
+            probes: read(&self.probes),
+            busy: read(&self.busy),
+            shortened: read(&self.shortened),
+            failed: read(&self.failed),
+        }
+    }
 }
 
 impl Space {
@@ -71,7 +107,7 @@ impl Space {
     ///
     /// When the request is no multiple of what its kind is allocated in: a bug of the caller.
     pub fn allocate(&self, request: AllocRequest) -> Outcome {
-        self.search(request, false)
+        self.run(request, false)
     }
 
     /// As [`Space::allocate`], for data that was promised: what is allocated is taken from
@@ -91,127 +127,115 @@ impl Space {
         let promised = reservation.bytes() & !(self.unit(SpaceKind::Data) - 1);
         let want = request.want.min(promised);
         assert!(request.min <= want, "R1: {} bytes of a promise of {promised}", request.min);
-        let outcome = self.search(AllocRequest { want, ..request }, true);
+        let outcome = self.run(AllocRequest { want, ..request }, true);
         if let Outcome::Got(extent) = &outcome {
             reservation.take(extent.len);
         }
         outcome
     }
 
-    fn search(&self, request: AllocRequest, promised: bool) -> Outcome {
+    /// Runs `act` with a search for `request`. For [`Space::allocate`], and for whoever simulates the locks.
+    ///
+    /// # Panics
+    ///
+    /// As [`Space::allocate`].
+    pub fn with_search<R>(
+        &self,
+        request: AllocRequest,
+        act: impl FnOnce(&mut Search<'_>) -> R,
+    ) -> R {
         let unit = self.unit(request.kind);
         let AllocRequest { kind, want, min, align, .. } = request;
         assert!(min > 0 && min <= want, "L3: between {min} and {want} bytes");
         assert!(want.is_multiple_of(unit) && min.is_multiple_of(unit), "L3: {want}, {min}");
         assert!(align > 0 && unit.is_multiple_of(align), "L3: {align} for {kind}");
+        let policy = self.policy();
+        let goal = request.goal.or_else(|| self.goals().last(kind, request.stream, policy));
         let directory = self.directory();
-        let groups = directory.of(self.home(kind));
-        let goal = request.goal.or_else(|| self.goals().last(kind, request.stream));
-        let search = Search { space: self, request, promised, goal, groups };
-        let outcome = search.run();
-        if let Outcome::Got(extent) = &outcome {
-            assert!(extent.start.0.is_multiple_of(unit), "L3: {extent:?}");
-            assert!(extent.len >= min && extent.len <= want, "L3: {extent:?}");
-            self.goals().remember(kind, request.stream, extent.end());
-        }
-        outcome
-    }
-}
-
-/// One search, with what all its passes need.
-struct Search<'a> {
-    space: &'a Space,
-    request: AllocRequest,
-    promised: bool,
-    goal: Option<Logical>,
-    groups: &'a Sorted,
-}
-
-/// What a pass over the groups saw besides what it got.
-#[derive(Default)]
-struct Seen<'a> {
-    /// A group that may have it was held by somebody.
-    busy: bool,
-    /// The nearest group that may have it, once loaded.
-    unloaded: Option<&'a Arc<Group>>,
-}
-
-impl<'a> Search<'a> {
-    fn run(&self) -> Outcome {
-        let mut seen = Seen::default();
-        let mut got = self.pass(false, &mut seen);
-        if got.is_none() && seen.busy {
-            got = self.pass(true, &mut seen);
-        }
-        if let Some(extent) = got {
-            return Outcome::Got(extent);
-        }
-        if let Some(group) = seen.unloaded {
-            return Outcome::NeedsLoading(Arc::clone(group));
-        }
-        self.settle_for_less()
+        let home = self.home(kind);
+        let mut search = Search::new(&directory, self.index(home), home, request, policy, goal);
+        act(&mut search)
     }
 
-    /// Groups that may be used (L1), from the goal onwards.
-    fn eligible(&self) -> impl Iterator<Item = &'a Arc<Group>> {
-        let groups = self.groups.groups();
-        let origin = self.goal.map_or(0, |goal| self.groups.index_near(goal));
-        let (behind, ahead) = groups.split_at(origin.min(groups.len()));
-        let limit = self.request.limit;
-        ahead.iter().chain(behind).filter(move |group| group.birth() <= limit)
+    /// Takes what a search wants from the group that it named, after waiting for the group's lock. `promised`:
+    /// a promise is kept by it.
+    pub fn take_from(
+        &self,
+        search: &Search<'_>,
+        group: &Group,
+        take: Take,
+        promised: bool,
+    ) -> Option<Extent> {
+        self.take_held(search, group, &mut group.lock(), take, promised)
     }
 
-    /// Tries every group that seems to have all of `want`.
-    fn pass(&self, wait: bool, seen: &mut Seen<'a>) -> Option<Extent> {
-        let want = self.request.want;
-        for group in self.eligible().filter(|group| group.largest_free() >= want) {
-            if !group.is_loaded() {
-                seen.unloaded.get_or_insert(group);
-                continue;
+    /// The stream of `request` goes on behind `extent`.
+    pub fn note_goal(&self, request: &AllocRequest, extent: Extent) {
+        self.goals().remember(request.kind, request.stream, self.policy(), extent.end());
+    }
+
+    fn take_held(
+        &self,
+        search: &Search<'_>,
+        group: &Group,
+        state: &mut crate::group::State,
+        take: Take,
+        promised: bool,
+    ) -> Option<Extent> {
+        let AllocRequest { kind, want, min, .. } = *search.request();
+        let goal = search.goal().filter(|&at| group.range().contains(at)).map(|at| at.0);
+        let ledger = self.ledger(kind);
+        group.allocate(state, ledger, promised, want, |free| match (take, kind) {
+            (Take::AtGoal, _) => free.take_at(goal?, want),
+            (Take::Wanted, SpaceKind::Data) => free.take_fitting(goal, want),
+            (Take::Wanted, _) => free.take_near(goal, want),
+            (Take::Largest, _) => free.take_largest(want, min),
+        })
+    }
+
+    fn run(&self, request: AllocRequest, promised: bool) -> Outcome {
+        let counters = self.alloc_counters();
+        let count = |counter: &AtomicU64, by: u64| {
+            if by > 0 {
+                counter.fetch_add(by, Ordering::Relaxed);
             }
-            let state = if wait { Some(group.lock()) } else { group.try_lock() };
-            let Some(mut state) = state else {
-                seen.busy = true;
-                continue;
+        };
+        self.with_search(request, |search| {
+            let mut busy = 0;
+            let outcome = loop {
+                match search.next() {
+                    Next::Group { group, wait, take } => {
+                        let state = if wait { Some(group.lock()) } else { group.try_lock() };
+                        let Some(mut state) = state else {
+                            busy += 1;
+                            search.was_busy();
+                            continue;
+                        };
+                        let got = self.take_held(search, group, &mut state, take, promised);
+                        if let Some(extent) = got {
+                            break Outcome::Got(extent);
+                        }
+                    }
+                    Next::Load(group) => break Outcome::NeedsLoading(Arc::clone(group)),
+                    Next::Full { largest } => break Outcome::Full { largest },
+                }
             };
-            let goal = self.goal.filter(|&at| group.range().contains(at)).map(|at| at.0);
-            let ledger = self.space.ledger(self.request.kind);
-            let got =
-                group.allocate(&mut state, ledger, self.promised, |free| match self.request.kind {
-                    SpaceKind::Data => free.take_fitting(goal, want),
-                    SpaceKind::Metadata | SpaceKind::System => free.take_near(goal, want),
-                });
-            if got.is_some() {
-                return got;
+            count(&counters.probes, search.probes().into());
+            count(&counters.busy, busy);
+            match &outcome {
+                Outcome::Got(extent) => {
+                    let unit = self.unit(request.kind);
+                    assert!(extent.start.0.is_multiple_of(unit), "L3: {extent:?}");
+                    let fits = extent.len >= request.min && extent.len <= request.want;
+                    assert!(fits, "L3: {extent:?}");
+                    self.note_goal(&request, *extent);
+                    count(&counters.allocations, 1);
+                    count(&counters.shortened, u64::from(extent.len < request.want));
+                }
+                Outcome::NeedsLoading(_) => {}
+                Outcome::Full { .. } => count(&counters.failed, 1),
             }
-        }
-        None
-    }
-
-    /// No group has all of `want`: the largest extent of any that is loaded.
-    fn settle_for_less(&self) -> Outcome {
-        let AllocRequest { kind, want, min, .. } = self.request;
-        loop {
-            let largest = |group: &&Arc<Group>| group.largest_free();
-            let loaded = self.eligible().filter(|group| group.is_loaded()).max_by_key(largest);
-            let Some(group) = loaded.filter(|group| group.largest_free() >= min) else { break };
-            let mut state = group.lock();
-            let ledger = self.space.ledger(kind);
-            let got = group
-                .allocate(&mut state, ledger, self.promised, |free| free.take_largest(want, min));
-            // Without success somebody else had it, and the summary says so now.
-            if let Some(extent) = got {
-                return Outcome::Got(extent);
-            }
-        }
-        let mut best = 0;
-        for group in self.eligible() {
-            let largest = group.largest_free();
-            if !group.is_loaded() && largest >= min {
-                return Outcome::NeedsLoading(Arc::clone(group));
-            }
-            best = best.max(largest);
-        }
-        Outcome::Full { largest: best }
+            outcome
+        })
     }
 }

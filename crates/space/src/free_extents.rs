@@ -141,15 +141,23 @@ impl FreeExtents {
     /// `want` contiguous bytes: right at `goal` if they are free there, else in the smallest extent
     /// that has them, so that large ones stay large.
     pub(crate) fn take_fitting(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
-        let at_goal = goal.filter(|&goal| {
-            let around = self.by_start.range(..=goal).next_back();
-            around.is_some_and(|(_, &end)| {
-                let (first, usable) = self.usable(goal, end);
-                first == goal && usable >= want
-            })
-        });
+        let at_goal = goal.filter(|&goal| self.begins_at(goal, want));
         let at = at_goal.or_else(|| self.best_fit(want))?;
         Some(self.cut(at, want))
+    }
+
+    /// `want` contiguous bytes right at `goal`, or nothing.
+    pub(crate) fn take_at(&mut self, goal: u64, want: u64) -> Option<Extent> {
+        self.begins_at(goal, want).then(|| self.cut(goal, want))
+    }
+
+    /// Whether `want` bytes from `at` on are free and usable.
+    fn begins_at(&self, at: u64, want: u64) -> bool {
+        let around = self.by_start.range(..=at).next_back();
+        around.is_some_and(|(_, &end)| {
+            let (first, usable) = self.usable(at, end);
+            first == at && usable >= want
+        })
     }
 
     /// The largest extent, or the first `want` bytes of it; nothing below `min`.

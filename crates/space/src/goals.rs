@@ -2,49 +2,133 @@
 //!
 //! # Place
 //!
-//! A hint and no more: two streams may share a slot, and a stale goal only costs a longer search.
+//! A hint and no more: streams may share a slot, and a stale goal only costs a longer search. As many slots are
+//! in use as there are processors, but no more than one for four groups: with more, streams would take each
+//! other's groups and scatter.
+//!
+//! A stream that met busy groups on its way remembers where it ended up, which is how streams that share a group
+//! come apart; nothing else moves them.
 //!
 //! # Locks
 //!
-//! None. A slot is one atomic word.
+//! None, but for the published baseline, whose one goal is under one lock ([`Rank::Leaf`]).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use buttress_base::{Rank, Ranked};
 use buttress_format::Logical;
 
-use crate::SpaceKind;
+use crate::{AllocPolicy, SpaceKind};
 
-/// Slots of each kind; a power of two.
-const SLOTS: usize = 64;
+/// Most slots of a kind.
+const SLOTS: usize = 256;
+
+/// Groups for one goal.
+const GROUPS_PER_GOAL: usize = 4;
 
 /// The address after the last allocation, for each kind and slot of streams.
 #[derive(Debug)]
 pub(crate) struct Goals {
-    slots: [[AtomicU64; SLOTS]; 3],
+    slots: [Box<[AtomicU64]>; 3],
+    /// How many are in use.
+    active: [AtomicUsize; 3],
+    /// Of the baseline with one goal under a lock.
+    locked: [Ranked<u64>; 3],
+    processors: usize,
 }
 
 impl Goals {
-    pub(crate) fn new() -> Self {
-        Self { slots: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))) }
-    }
-
-    fn slot(&self, kind: SpaceKind, stream: u64) -> &AtomicU64 {
-        // Inode numbers are consecutive; a multiplication spreads them before the top bits choose.
-        let spread = stream.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &self.slots[kind.index()][(spread >> 58) as usize]
-    }
-
-    /// Where `stream` left off; nothing before its first allocation.
-    pub(crate) fn last(&self, kind: SpaceKind, stream: u64) -> Option<Logical> {
-        match self.slot(kind, stream).load(Ordering::Relaxed) {
-            0 => None,
-            at => Some(Logical(at)),
+    pub(crate) fn new(processors: usize) -> Self {
+        let zeros = || (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
+        Self {
+            slots: std::array::from_fn(|_| zeros()),
+            active: std::array::from_fn(|_| AtomicUsize::new(1)),
+            locked: std::array::from_fn(|_| Ranked::new(Rank::Leaf, 0)),
+            processors: processors.clamp(1, SLOTS),
         }
     }
 
-    pub(crate) fn remember(&self, kind: SpaceKind, stream: u64, next: Logical) {
-        self.slot(kind, stream).store(next.0, Ordering::Relaxed);
+    /// Follows a change of the number of groups.
+    pub(crate) fn resize(&self, kind: SpaceKind, groups: usize) {
+        let active = self.processors.min(groups.div_ceil(GROUPS_PER_GOAL)).max(1);
+        self.active[kind.index()].store(active, Ordering::Relaxed);
+    }
+
+    /// How many streams of a kind are kept apart.
+    pub(crate) fn active(&self, kind: SpaceKind) -> usize {
+        self.active[kind.index()].load(Ordering::Relaxed)
+    }
+
+    fn slot(&self, kind: SpaceKind, stream: u64, policy: AllocPolicy) -> &AtomicU64 {
+        let active = if policy == AllocPolicy::IndexGoals { self.active(kind) } else { 1 };
+        // Inode numbers are consecutive; a multiplication spreads them before the top bits choose.
+        let spread = stream.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.slots[kind.index()][spread as usize % active]
+    }
+
+    /// Where `stream` left off; nothing before its first allocation.
+    pub(crate) fn last(
+        &self,
+        kind: SpaceKind,
+        stream: u64,
+        policy: AllocPolicy,
+    ) -> Option<Logical> {
+        let at = match policy {
+            AllocPolicy::Linear | AllocPolicy::LinearTrylock => *self.locked[kind.index()].lock(),
+            _ => self.slot(kind, stream, policy).load(Ordering::Relaxed),
+        };
+        (at != 0).then_some(Logical(at))
+    }
+
+    pub(crate) fn remember(
+        &self,
+        kind: SpaceKind,
+        stream: u64,
+        policy: AllocPolicy,
+        next: Logical,
+    ) {
+        match policy {
+            AllocPolicy::Linear | AllocPolicy::LinearTrylock => {
+                *self.locked[kind.index()].lock() = next.0;
+            }
+            _ => self.slot(kind, stream, policy).store(next.0, Ordering::Relaxed),
+        }
     }
 }
 
-const _: () = assert!(SLOTS == 1 << (64 - 58), "the shift chooses among all slots");
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: AllocPolicy = AllocPolicy::IndexGoals;
+
+    /// X13: no more goals than a quarter of the groups, nor than processors.
+    #[test]
+    fn goals_are_as_many_as_groups_allow() {
+        let goals = Goals::new(8);
+        for (groups, expected) in [(0, 1), (4, 1), (5, 2), (31, 8), (1000, 8)] {
+            goals.resize(SpaceKind::Data, groups);
+            assert_eq!(goals.active(SpaceKind::Data), expected);
+        }
+        let kind = SpaceKind::Data;
+        for stream in 0..64 {
+            goals.remember(kind, stream, POLICY, Logical(4096 * (stream + 1)));
+        }
+        let mut seen: Vec<_> = (0..64).filter_map(|s| goals.last(kind, s, POLICY)).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 8);
+        assert_eq!(goals.last(SpaceKind::Metadata, 1, POLICY), None);
+    }
+
+    /// One goal is everybody's.
+    #[test]
+    fn a_single_goal_is_shared() {
+        let goals = Goals::new(8);
+        goals.resize(SpaceKind::Data, 1000);
+        for policy in [AllocPolicy::Linear, AllocPolicy::IndexSingleGoal] {
+            goals.remember(SpaceKind::Data, 1, policy, Logical(4096));
+            assert_eq!(goals.last(SpaceKind::Data, 77, policy), Some(Logical(4096)));
+        }
+    }
+}

@@ -20,7 +20,8 @@
 //! Takes [`Rank::BlockGroup`], and the account inside it. It does not cover the summary, which may
 //! be behind for a reader that does not hold it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use buttress_base::{Held, Rank, Ranked};
 use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
@@ -28,7 +29,63 @@ use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
 use crate::account::{Counts, Ledger};
 use crate::extent_set::ExtentSet;
 use crate::free_extents::FreeExtents;
+use crate::index::{Entry, Index, Plane, order_of};
 use crate::{Error, SpaceKind};
+
+/// In the summary, below the largest free run, which is made of whole sectors.
+const LOADED: u64 = 1;
+const CLASS_SHIFT: u32 = 1;
+const FLAGS: u64 = 0xfff;
+
+/// Up to here an allocation is small, and up to there medium.
+const SMALL_MAX: u64 = 128 << 10;
+const MEDIUM_MAX: u64 = 8 << 20;
+
+/// For which sizes a group of data is meant; decided by the first allocation in it, until it is empty again.
+///
+/// Not on disk: after a mount a group is of no class until it is allocated from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Class {
+    #[default]
+    Unset,
+    Small,
+    Medium,
+    Large,
+}
+
+impl Class {
+    const ALL: [Self; 4] = [Self::Unset, Self::Small, Self::Medium, Self::Large];
+
+    /// The class of an allocation; nodes are all alike.
+    pub(crate) fn of(kind: SpaceKind, want: u64) -> Self {
+        match want {
+            _ if kind != SpaceKind::Data => Self::Unset,
+            0..=SMALL_MAX => Self::Small,
+            0..=MEDIUM_MAX => Self::Medium,
+            _ => Self::Large,
+        }
+    }
+
+    fn plane(self) -> Plane {
+        match self {
+            Self::Unset => Plane::Unset,
+            Self::Small => Plane::Small,
+            Self::Medium => Plane::Medium,
+            Self::Large => Plane::Large,
+        }
+    }
+
+    /// The planes of loaded groups: its own, those of no class, then the nearer size.
+    pub(crate) fn order(self) -> [Plane; 4] {
+        use Plane::{Large, Medium, Small, Unset};
+        match self {
+            Self::Unset => [Unset, Small, Medium, Large],
+            Self::Small => [Small, Unset, Medium, Large],
+            Self::Medium => [Medium, Unset, Large, Small],
+            Self::Large => [Large, Unset, Medium, Small],
+        }
+    }
+}
 
 /// What is known of a block group when it is added.
 #[derive(Clone, Debug)]
@@ -76,10 +133,18 @@ pub struct Group {
     /// What it hands out multiples of.
     unit: u64,
     superblocks: ExtentSet,
-    largest: AtomicU64,
+    /// The largest free run, whether it is loaded, and the class: one word for those who choose.
+    summary: AtomicU64,
     used: AtomicU64,
-    loaded: AtomicBool,
+    place: OnceLock<Place>,
     state: Ranked<State>,
+}
+
+/// Where a group of the directory is found by what is free in it.
+#[derive(Debug)]
+struct Place {
+    index: Arc<Index>,
+    slot: usize,
 }
 
 #[derive(Debug)]
@@ -91,7 +156,11 @@ pub(crate) struct State {
     /// Became free before loading.
     freed_unloaded: ExtentSet,
     used: u64,
-    read_only: bool,
+    /// How many want nothing to be allocated in it.
+    read_only: u32,
+    class: Class,
+    /// What the index has.
+    entry: Entry,
     /// Out of the directory; somebody may still hold the `Arc`.
     removed: bool,
 }
@@ -117,7 +186,9 @@ impl Group {
             pinned: ExtentSet::default(),
             freed_unloaded: ExtentSet::default(),
             used,
-            read_only,
+            read_only: u32::from(read_only),
+            class: Class::Unset,
+            entry: None,
             removed: false,
         };
         let group = Self {
@@ -128,15 +199,15 @@ impl Group {
             sectorsize,
             unit,
             superblocks,
-            largest: AtomicU64::new(0),
+            summary: AtomicU64::new(0),
             used: AtomicU64::new(used),
-            loaded: AtomicBool::new(false),
+            place: OnceLock::new(),
             state: Ranked::new(Rank::BlockGroup, state),
         };
         if birth.0 > 0 && used == 0 {
             group.load([init.range].into_iter())?;
         } else {
-            group.summarise(&group.state.lock());
+            group.summarise(&mut group.state.lock());
         }
         Ok(group)
     }
@@ -188,14 +259,36 @@ impl Group {
     /// Whether its free extents are known.
     #[must_use]
     pub fn is_loaded(&self) -> bool {
-        self.loaded.load(Ordering::Relaxed)
+        self.summary.load(Ordering::Relaxed) & LOADED != 0
     }
 
     /// Returns the most that one allocation can get here; of a group that is not loaded, the most
     /// that it could turn out to be.
     #[must_use]
     pub fn largest_free(&self) -> u64 {
-        self.largest.load(Ordering::Relaxed)
+        self.summary.load(Ordering::Relaxed) & !FLAGS
+    }
+
+    /// In which plane of the index it is, if in any.
+    pub(crate) fn plane(&self) -> Plane {
+        let summary = self.summary.load(Ordering::Relaxed);
+        if summary & LOADED == 0 {
+            return Plane::Unloaded;
+        }
+        Class::ALL[((summary & FLAGS) >> CLASS_SHIFT) as usize].plane()
+    }
+
+    /// Enters it in the index of its kind, before it is in the directory.
+    pub(crate) fn settle(&self, index: &Arc<Index>, slot: usize) {
+        let mut state = self.state.lock();
+        let place = Place { index: Arc::clone(index), slot };
+        assert!(self.place.set(place).is_ok(), "D2: a group is added once");
+        self.summarise(&mut state);
+    }
+
+    /// Its slot among the groups of its kind.
+    pub(crate) fn slot(&self) -> usize {
+        self.place.get().expect("D2: a group of the directory has a slot").slot
     }
 
     /// Returns its bytes by state.
@@ -251,7 +344,7 @@ impl Group {
         }
         state.freed_unloaded = ExtentSet::default();
         state.free = Some(extents);
-        self.summarise(&state);
+        self.summarise(&mut state);
         Ok(())
     }
 
@@ -288,20 +381,35 @@ impl Group {
             used: state.used,
             reserved: state.reserved.bytes(),
             pinned: state.pinned.bytes(),
-            read_only: if state.read_only { self.free_bytes(state) } else { 0 },
+            read_only: if state.read_only > 0 { self.free_bytes(state) } else { 0 },
         }
     }
 
-    /// Brings the summary up to the state (G3).
-    fn summarise(&self, state: &State) {
+    /// Brings the summary and the index up to the state (G3).
+    fn summarise(&self, state: &mut State) {
+        if state.used == 0 && state.reserved.bytes() == 0 && state.pinned.bytes() == 0 {
+            state.class = Class::Unset;
+        }
         let largest = match &state.free {
-            _ if state.read_only || state.removed => 0,
+            _ if state.read_only > 0 || state.removed => 0,
             Some(free) => free.largest(),
             None => self.free_bytes(state) & !(self.unit - 1),
         };
-        self.largest.store(largest, Ordering::Relaxed);
-        self.used.store(state.used, Ordering::Relaxed);
-        self.loaded.store(state.free.is_some(), Ordering::Relaxed);
+        let (loaded, class) = (state.free.is_some(), state.class);
+        let flags = (u64::from(loaded) * LOADED) | ((class as u64) << CLASS_SHIFT);
+        let summary = largest | flags;
+        if summary != self.summary.load(Ordering::Relaxed) {
+            self.summary.store(summary, Ordering::Relaxed);
+        }
+        if state.used != self.used.load(Ordering::Relaxed) {
+            self.used.store(state.used, Ordering::Relaxed);
+        }
+        if let Some(place) = self.place.get() {
+            let plane = if loaded { class.plane() } else { Plane::Unloaded };
+            let entry = order_of(largest).map(|order| (plane, order));
+            place.index.shift(place.slot, state.entry, entry);
+            state.entry = entry;
+        }
     }
 
     pub(crate) fn lock(&self) -> Held<'_, State> {
@@ -317,7 +425,7 @@ impl Group {
         let mut state = self.state.lock();
         let before = self.counts(&state);
         let result = act(&mut state);
-        self.summarise(&state);
+        self.summarise(&mut state);
         ledger.shift(before, self.counts(&state), 0);
         result
     }
@@ -329,14 +437,18 @@ impl Group {
         state: &mut State,
         ledger: &Ledger,
         promised: bool,
+        want: u64,
         search: impl FnOnce(&mut FreeExtents) -> Option<Extent>,
     ) -> Option<Extent> {
-        if state.read_only || state.removed {
+        if state.read_only > 0 || state.removed {
             return None;
         }
         let before = self.counts(state);
         let extent = search(state.free.as_mut()?)?;
         state.reserved.insert(extent.start.0, extent.end().0);
+        if state.class == Class::Unset {
+            state.class = Class::of(self.kind, want);
+        }
         self.summarise(state);
         ledger.shift(before, self.counts(state), if promised { extent.len } else { 0 });
         Some(extent)
@@ -364,7 +476,7 @@ impl Group {
             .shrink(len, super_bytes, counts)
             .map_err(|short| Error::Promised { start: self.start(), missing: short.missing })?;
         state.removed = true;
-        self.summarise(&state);
+        self.summarise(&mut state);
         Ok(())
     }
 
@@ -385,7 +497,7 @@ impl Group {
 
     /// Compares states, indexes and summary.
     pub(crate) fn verify(&self) -> Result<Counts, String> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         let fault = |what: String| format!("group {}: {what}", self.start());
         if let Some(free) = &state.free {
             free.verify().map_err(fault)?;
@@ -402,10 +514,13 @@ impl Group {
                 }
             }
         }
-        let (largest, used) = (self.largest_free(), self.used());
-        self.summarise(&state);
-        if (largest, used) != (self.largest_free(), self.used()) {
-            return Err(fault(format!("G3: the summary said {largest} free, {used} used")));
+        let seen = (self.largest_free(), self.used(), self.plane(), state.entry);
+        if let Some(place) = self.place.get() {
+            place.index.verify(place.slot, state.entry).map_err(fault)?;
+        }
+        self.summarise(&mut state);
+        if seen != (self.largest_free(), self.used(), self.plane(), state.entry) {
+            return Err(fault(format!("G3: the summary said {seen:?}")));
         }
         Ok(self.counts(&state))
     }
@@ -420,9 +535,13 @@ impl State {
         }
     }
 
-    /// Lets the group give out nothing more, or again.
+    /// Lets the group give out nothing more, or again when everybody who wanted that is content.
     pub(crate) fn set_read_only(&mut self, read_only: bool) {
-        self.read_only = read_only;
+        if read_only {
+            self.read_only += 1;
+        } else {
+            self.read_only = self.read_only.saturating_sub(1);
+        }
     }
 
     /// Moves a reserved extent to used.

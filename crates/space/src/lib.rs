@@ -14,11 +14,14 @@
 //! free_extents       the free space of one group, by offset and by size
 //! group              one block group: its bytes by state, its summary
 //! directory          all groups, sorted, immutable
+//! index              who has how much in one piece: bitmaps by order over groups
 //! account            one kind of space: total, used, promised, ...
 //! reserve            promises that give themselves back
 //! goals              where each stream allocated last
 //! space              the gate: groups, states of bytes, figures
+//! search             in which order groups are tried
 //! allocate           choosing a group and an extent
+//! policy             the published baselines, by name
 //! free_space_form    the free-space tree's two ways to write down a group
 //! ```
 //!
@@ -36,17 +39,22 @@ mod account;
 mod directory;
 mod goals;
 mod group;
+mod index;
+mod policy;
 mod reserve;
 
 mod allocate;
+mod search;
 mod space;
 
 pub mod free_space_form;
 
 pub use account::Account;
-pub use allocate::{AllocRequest, Outcome};
+pub use allocate::{AllocRequest, AllocStats, Outcome};
 pub use error::Error;
 pub use group::{Group, GroupInit, GroupUsage};
 pub use kind::SpaceKind;
+pub use policy::{AllocPolicy, LookupPolicy};
 pub use reserve::{DataReservation, MetaHold, Short};
+pub use search::{Next, Search, Take};
 pub use space::Space;

@@ -27,6 +27,7 @@
 //!
 //! What comes from a disk fails as a whole and changes nothing.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -34,10 +35,12 @@ use buttress_base::{Rank, Ranked};
 use buttress_format::{BlockGroupFlags, Extent, Logical};
 
 use crate::account::{Account, Counts, Ledger};
+use crate::allocate::{AllocCounters, AllocStats};
 use crate::directory::Directory;
 use crate::goals::Goals;
 use crate::group::{Group, GroupInit};
-use crate::{Error, Outcome, SpaceKind};
+use crate::index::{Index, SLOTS_MAX};
+use crate::{AllocPolicy, Error, Outcome, SpaceKind};
 
 /// Who may have how much, and where, on one volume.
 #[derive(Debug)]
@@ -48,9 +51,13 @@ pub struct Space {
     mixed: bool,
     ledgers: [Ledger; 3],
     directory: ArcSwap<Directory>,
+    /// Of each kind, who has how much in one piece.
+    indexes: [Arc<Index>; 3],
     goals: Goals,
-    /// Held while a new directory is made, so that no change is lost.
-    writers: Ranked<()>,
+    policy: AllocPolicy,
+    alloc_counters: AllocCounters,
+    /// Held while a new directory is made, so that no change is lost: slots that groups left.
+    writers: Ranked<[BTreeSet<usize>; 3]>,
 }
 
 impl Space {
@@ -70,8 +77,11 @@ impl Space {
             mixed: false,
             ledgers: SpaceKind::ALL.map(Ledger::new),
             directory: ArcSwap::from_pointee(Directory::default()),
-            goals: Goals::new(),
-            writers: Ranked::new(Rank::BlockGroups, ()),
+            indexes: std::array::from_fn(|_| Arc::default()),
+            goals: Goals::new(std::thread::available_parallelism().map_or(1, usize::from)),
+            policy: AllocPolicy::default(),
+            alloc_counters: AllocCounters::default(),
+            writers: Ranked::new(Rank::BlockGroups, Default::default()),
         }
     }
 
@@ -79,6 +89,20 @@ impl Space {
     #[must_use]
     pub fn mixed(mut self) -> Self {
         self.mixed = true;
+        self
+    }
+
+    /// Chooses groups in this way.
+    #[must_use]
+    pub fn choosing(mut self, policy: AllocPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Keeps as many streams apart as so many processors can drive; without this, as the machine has.
+    #[must_use]
+    pub fn for_processors(mut self, processors: usize) -> Self {
+        self.goals = Goals::new(processors);
         self
     }
 
@@ -117,7 +141,7 @@ impl Space {
     ///
     /// When one makes no sense, or overlaps another; none is added then.
     pub fn add_groups(&self, inits: Vec<GroupInit>) -> Result<(), Error> {
-        let added = inits
+        let mut added = inits
             .into_iter()
             .map(|init| Group::new(init, self.sectorsize, self.nodesize).map(Arc::new))
             .collect::<Result<Vec<_>, Error>>()?;
@@ -128,15 +152,33 @@ impl Space {
         if let Some(odd) = added.iter().find(odd) {
             return Err(Error::Kind { start: odd.start(), flags: odd.flags() });
         }
-        let _writing = self.writers.lock();
-        let directory = self.directory.load().with(&added)?;
+        added.sort_by_key(|group| group.start());
+        let mut writing = self.writers.lock();
+        let directory = self.directory.load();
+        directory.overlap(&added)?;
+        let mut fresh = SpaceKind::ALL.map(|kind| directory.of(kind).len());
         // Counted before it can be found, so that no account ever holds less than its groups.
         for group in &added {
+            let kind = group.kind().index();
+            let slot = writing[kind].pop_first().unwrap_or_else(|| {
+                fresh[kind] += 1;
+                fresh[kind] - 1
+            });
+            assert!(slot < SLOTS_MAX, "more block groups than an address space of chunks has");
             let counts = group.counts(&group.lock());
             self.ledger(group.kind()).grow(group.len(), group.super_bytes(), counts);
+            group.settle(&self.indexes[kind], slot);
+        }
+        self.publish(directory.with(&added));
+        Ok(())
+    }
+
+    /// Lets everybody see a new directory.
+    fn publish(&self, directory: Directory) {
+        for kind in SpaceKind::ALL {
+            self.goals.resize(kind, directory.of(self.home(kind)).groups());
         }
         self.directory.store(Arc::new(directory));
-        Ok(())
     }
 
     /// Removes the empty group that starts at `start`, and returns it.
@@ -146,12 +188,12 @@ impl Space {
     /// When there is none, when something is in it, or when what was promised needs it; it stays
     /// then.
     pub fn remove_group(&self, start: Logical) -> Result<Arc<Group>, Error> {
-        let _writing = self.writers.lock();
+        let mut writing = self.writers.lock();
         let directory = self.directory.load();
-        let group = directory.all().find(start).filter(|group| group.start() == start);
-        let group = Arc::clone(group.ok_or(Error::NoGroup { at: start })?);
+        let group = Arc::clone(directory.starting(start)?);
         group.retire(self.ledger(group.kind()))?;
-        self.directory.store(Arc::new(directory.without(start)));
+        self.publish(directory.without(&group));
+        writing[group.kind().index()].insert(group.slot());
         Ok(group)
     }
 
@@ -162,8 +204,7 @@ impl Space {
     /// When there is none.
     pub fn set_read_only(&self, start: Logical, read_only: bool) -> Result<(), Error> {
         let directory = self.directory.load();
-        let group = directory.all().find(start).filter(|group| group.start() == start);
-        let group = group.ok_or(Error::NoGroup { at: start })?;
+        let group = directory.starting(start)?;
         group.change(self.ledger(group.kind()), |state| state.set_read_only(read_only));
         Ok(())
     }
@@ -171,19 +212,32 @@ impl Space {
     /// Returns the group that holds `at`. Takes no lock.
     #[must_use]
     pub fn group_at(&self, at: Logical) -> Option<Arc<Group>> {
-        self.directory.load().all().find(at).cloned()
+        self.directory.load().find(at).cloned()
     }
 
     /// Returns all groups, in ascending order. Takes no lock.
     #[must_use]
-    pub fn groups(&self) -> Arc<[Arc<Group>]> {
-        Arc::clone(self.directory.load().all().groups())
+    pub fn groups(&self) -> Vec<Arc<Group>> {
+        self.directory.load().iter().cloned().collect()
     }
 
     /// Returns the groups of one kind, in ascending order. Takes no lock.
     #[must_use]
-    pub fn groups_of(&self, kind: SpaceKind) -> Arc<[Arc<Group>]> {
-        Arc::clone(self.directory.load().of(self.home(kind)).groups())
+    pub fn groups_of(&self, kind: SpaceKind) -> Vec<Arc<Group>> {
+        let home = self.home(kind);
+        self.directory.load().iter().filter(|group| group.kind() == home).cloned().collect()
+    }
+
+    /// Returns how many groups of one kind there are. Takes no lock.
+    #[must_use]
+    pub fn count_of(&self, kind: SpaceKind) -> usize {
+        self.directory.load().of(self.home(kind)).groups()
+    }
+
+    /// Returns what allocations came to so far.
+    #[must_use]
+    pub fn alloc_stats(&self) -> AllocStats {
+        self.alloc_counters.snapshot()
     }
 
     /// Reserves just this extent: what lies there is named by something that the trees do not know yet.
@@ -279,6 +333,18 @@ impl Space {
         &self.goals
     }
 
+    pub(crate) fn index(&self, home: SpaceKind) -> &Index {
+        &self.indexes[home.index()]
+    }
+
+    pub(crate) fn policy(&self) -> AllocPolicy {
+        self.policy
+    }
+
+    pub(crate) fn alloc_counters(&self) -> &AllocCounters {
+        &self.alloc_counters
+    }
+
     /// Compares every group with itself, and every account with its groups and promises. Walks
     /// everything, and means nothing while other threads allocate: for tests.
     ///
@@ -287,18 +353,10 @@ impl Space {
     /// The first difference, in words.
     pub fn verify(&self) -> Result<(), String> {
         let directory = self.directory.load();
-        for pair in directory.all().groups().windows(2) {
-            if pair[0].range().end() > pair[1].start() {
-                return Err(format!(
-                    "D1: group {} reaches into {}",
-                    pair[0].start(),
-                    pair[1].start()
-                ));
-            }
-        }
+        directory.verify()?;
         for kind in SpaceKind::ALL {
             let sums = Ledger::new(kind);
-            for group in directory.of(kind).groups().iter() {
+            for group in directory.iter().filter(|group| group.kind() == kind) {
                 let counts: Counts = group.verify()?;
                 sums.grow(group.len(), group.super_bytes(), counts);
             }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use buttress_base::Rng;
 use buttress_format::{Extent, Logical};
 use buttress_space::SpaceKind::{Data, Metadata};
-use buttress_space::{AllocRequest, Outcome, Space, SpaceKind};
+use buttress_space::{AllocPolicy, AllocRequest, Outcome, Space, SpaceKind};
 
 use crate::world::*;
 
@@ -136,9 +136,9 @@ fn churn(space: &Space, seed: u64) {
 /// G1, L2, A1: no overlap while it runs, and everything whole again afterwards.
 #[test]
 fn threads_never_share_a_sector() {
-    for seed in [1, 2, 3] {
-        println!("seed {seed}");
-        let space = Arc::new(empty_space());
+    for (seed, policy) in (1..).zip(AllocPolicy::ALL) {
+        println!("seed {seed}, {policy}");
+        let space = Arc::new(empty_space().choosing(policy).for_processors(4));
         let groups = (0..GROUPS).map(|i| {
             let kind = if i % 2 == 0 { Data } else { Metadata };
             if i < 2 {

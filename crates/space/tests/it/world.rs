@@ -56,6 +56,7 @@ pub(crate) fn exactly(kind: SpaceKind, bytes: u64) -> AllocRequest {
         goal: None,
         limit: Generation(10),
         stream: 0,
+        hurry: false,
     }
 }
 

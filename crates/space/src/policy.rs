@@ -1,0 +1,108 @@
+//! The mechanisms of this crate and their published baselines, to be compared.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How a group is chosen for an allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AllocPolicy {
+    /// One goal under a lock, groups one after the other, waiting for each that is held.
+    Linear,
+    /// The same, but a group that is held is passed over while there are others.
+    LinearTrylock,
+    /// An index by the largest free run, held groups passed over, one goal without a lock.
+    IndexSingleGoal,
+    /// The same with a goal for each of several streams.
+    #[default]
+    IndexGoals,
+}
+
+impl AllocPolicy {
+    /// All, the oldest first.
+    pub const ALL: [Self; 4] =
+        [Self::Linear, Self::LinearTrylock, Self::IndexSingleGoal, Self::IndexGoals];
+
+    pub(crate) fn is_linear(self) -> bool {
+        matches!(self, Self::Linear | Self::LinearTrylock)
+    }
+}
+
+impl fmt::Display for AllocPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Linear => "linear",
+            Self::LinearTrylock => "linear-trylock",
+            Self::IndexSingleGoal => "index-single-goal",
+            Self::IndexGoals => "index-goals",
+        })
+    }
+}
+
+impl FromStr for AllocPolicy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(text, &Self::ALL)
+    }
+}
+
+/// How the group of an address is found, and how long it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LookupPolicy {
+    /// A map under a lock for readers and writers; one search to begin writing in place, one to end.
+    RwlockDouble,
+    /// The same with one search: who writes keeps the group.
+    RwlockSingle,
+    /// An immutable directory; neither the search nor the guard writes what other processors read.
+    #[default]
+    Lockfree,
+}
+
+impl LookupPolicy {
+    /// All, the oldest first.
+    pub const ALL: [Self; 3] = [Self::RwlockDouble, Self::RwlockSingle, Self::Lockfree];
+}
+
+impl fmt::Display for LookupPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RwlockDouble => "rwlock-double",
+            Self::RwlockSingle => "rwlock-single",
+            Self::Lockfree => "lockfree",
+        })
+    }
+}
+
+impl FromStr for LookupPolicy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(text, &Self::ALL)
+    }
+}
+
+fn parse<T: Copy + fmt::Display>(text: &str, all: &[T]) -> Result<T, String> {
+    let known = |one: &&T| one.to_string() == text;
+    all.iter().find(known).copied().ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(ToString::to_string).collect();
+        format!("is one of {}", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every name parses to what it names, and a refusal lists them.
+    #[test]
+    fn names_round_trip() {
+        for policy in AllocPolicy::ALL {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
+        for policy in LookupPolicy::ALL {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
+        let refusal = "best".parse::<AllocPolicy>().expect_err("no such policy");
+        assert!(refusal.contains("linear-trylock"));
+    }
+}

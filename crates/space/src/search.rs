@@ -1,0 +1,371 @@
+//! In which order groups are tried for one allocation.
+//!
+//! # Place
+//!
+//! Names groups and takes no lock: [`Space`](crate::Space) locks what it is given and says what came of it. So
+//! the same choice runs under locks of threads and under those of a simulation.
+//!
+//! # Invariants
+//!
+//! - **L1** No group born after the request's limit is named: a commit never rests on a chunk that
+//!   only the next one records.
+//! - **L2** Before it says that nothing is there, every group that may have it was named with leave to wait, or
+//!   none was busy.
+//! - **L4** It ends: each pass goes over the slots once, from the goal's to the end and from the first to the
+//!   goal's, so groups that change places meanwhile are met at most once more.
+//!
+//! The order, from best to any: the goal's own group; groups of the size's class whose order promises enough; of
+//! no class; of other classes; those whose order leaves it open; the same, waiting for busy ones; the loading of
+//! a group that may have enough; the largest run there is; the loading of a group that may have the least.
+
+use std::sync::Arc;
+
+use buttress_format::Logical;
+
+use crate::directory::{Directory, Slots};
+use crate::group::Class;
+use crate::index::{Index, ORDERS, Plane, order_holding, order_of};
+use crate::{AllocPolicy, AllocRequest, Group, SpaceKind};
+
+/// Of groups with the same order, how many are compared for the largest run.
+const COMPARED_MAX: usize = 64;
+
+/// How a named group is to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Take {
+    /// All that is wanted, wherever it lies.
+    Wanted,
+    /// All that is wanted, if it is right at the goal: the group is for other sizes.
+    AtGoal,
+    /// The largest run, if it is no smaller than the least.
+    Largest,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug)]
+pub enum Next<'a> {
+    /// Try this group.
+    Group {
+        /// The group.
+        group: &'a Arc<Group>,
+        /// Wait for its lock; otherwise leave it if it is busy.
+        wait: bool,
+        /// What to take of it.
+        take: Take,
+    },
+    /// Its free space must be known first.
+    Load(&'a Arc<Group>),
+    /// Nobody has it.
+    Full {
+        /// A run that a smaller request could get; there may be one up to twice as long.
+        largest: u64,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Goal,
+    /// Groups whose order promises enough, in the plane with this number.
+    Sure(usize),
+    /// Groups whose order leaves it open.
+    Open(usize),
+    /// The same, waiting.
+    Wait(usize),
+    Linear,
+    LinearWait,
+    Load,
+    Settle,
+    LoadLeast,
+    Full,
+}
+
+/// A way over all slots, once, beginning in the middle.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    next: usize,
+    wrapped: bool,
+}
+
+/// One search.
+#[derive(Debug)]
+pub struct Search<'a> {
+    slots: &'a Slots,
+    index: &'a Index,
+    request: AllocRequest,
+    policy: AllocPolicy,
+    goal: Option<Logical>,
+    /// Where the goal's group is, and every round begins.
+    origin: usize,
+    goal_group: Option<&'a Arc<Group>>,
+    planes: [Plane; 4],
+    phase: Phase,
+    round: Round,
+    busy: bool,
+    /// How many groups were looked at, for figures.
+    probes: u32,
+}
+
+impl<'a> Search<'a> {
+    pub(crate) fn new(
+        directory: &'a Directory,
+        index: &'a Index,
+        home: SpaceKind,
+        request: AllocRequest,
+        policy: AllocPolicy,
+        goal: Option<Logical>,
+    ) -> Self {
+        let slots = directory.of(home);
+        let goal_group =
+            goal.and_then(|at| directory.find(at)).filter(|group| group.kind() == home);
+        let origin = goal_group.map_or(0, |group| group.slot());
+        let phase = if policy.is_linear() { Phase::Linear } else { Phase::Goal };
+        Self {
+            slots,
+            index,
+            request,
+            policy,
+            goal,
+            origin,
+            goal_group,
+            planes: Class::of(home, request.want).order(),
+            phase,
+            round: Round { next: origin, wrapped: false },
+            busy: false,
+            probes: 0,
+        }
+    }
+
+    /// Where the extent would best begin.
+    pub(crate) fn goal(&self) -> Option<Logical> {
+        self.goal
+    }
+
+    /// What is searched for.
+    pub(crate) fn request(&self) -> &AllocRequest {
+        &self.request
+    }
+
+    /// Says that the group named last was left because somebody holds it.
+    pub fn was_busy(&mut self) {
+        self.busy = true;
+    }
+
+    /// How many groups were named or looked at so far.
+    #[must_use]
+    pub fn probes(&self) -> u32 {
+        self.probes
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.round = Round { next: self.origin, wrapped: false };
+    }
+
+    /// The next step; after a group that did not have it, or was busy.
+    pub fn next(&mut self) -> Next<'a> {
+        let want = self.request.want;
+        let try_it = |group, wait, take| Next::Group { group, wait, take };
+        loop {
+            match self.phase {
+                Phase::Goal => {
+                    self.enter(Phase::Sure(0));
+                    let Some(group) = self.goal_group.filter(|group| self.may(group)) else {
+                        continue;
+                    };
+                    self.probes += 1;
+                    if group.is_loaded() && group.largest_free() >= want {
+                        let fits = self.planes[..2].contains(&group.plane());
+                        return try_it(
+                            group,
+                            false,
+                            if fits { Take::Wanted } else { Take::AtGoal },
+                        );
+                    }
+                }
+                Phase::Sure(plane) => {
+                    let order = order_holding(want).filter(|_| plane < self.planes.len());
+                    let Some(order) = order else {
+                        self.enter(Phase::Open(0));
+                        continue;
+                    };
+                    match self.ahead(self.planes[plane], order, want) {
+                        Some(group) => return try_it(group, false, Take::Wanted),
+                        None => self.enter(Phase::Sure(plane + 1)),
+                    }
+                }
+                Phase::Open(plane) if plane < self.planes.len() => {
+                    // Where the orders are the same, these were all named.
+                    let open = order_of(want).filter(|order| order_holding(want) != Some(*order));
+                    let found = open.and_then(|order| self.ahead(self.planes[plane], order, want));
+                    match found {
+                        Some(group) => return try_it(group, false, Take::Wanted),
+                        None => self.enter(Phase::Open(plane + 1)),
+                    }
+                }
+                Phase::Open(_) => {
+                    self.enter(if self.busy { Phase::Wait(0) } else { Phase::Load });
+                }
+                Phase::Wait(plane) if plane < self.planes.len() => {
+                    let order = order_of(want).unwrap_or(0);
+                    match self.ahead(self.planes[plane], order, want) {
+                        Some(group) => return try_it(group, true, Take::Wanted),
+                        None => self.enter(Phase::Wait(plane + 1)),
+                    }
+                }
+                Phase::Wait(_) => self.enter(Phase::Load),
+                Phase::Linear => match self.linear(want) {
+                    Some(group) => {
+                        return try_it(group, self.policy == AllocPolicy::Linear, Take::Wanted);
+                    }
+                    None => {
+                        self.enter(if self.busy { Phase::LinearWait } else { Phase::Load });
+                    }
+                },
+                Phase::LinearWait => match self.linear(want) {
+                    Some(group) => return try_it(group, true, Take::Wanted),
+                    None => self.enter(Phase::Load),
+                },
+                Phase::Load => {
+                    self.enter(Phase::Settle);
+                    if !self.request.hurry
+                        && let Some(group) = self.unloaded(want)
+                    {
+                        return Next::Load(group);
+                    }
+                }
+                Phase::Settle => {
+                    match self.largest().filter(|g| g.largest_free() >= self.request.min) {
+                        // Without success somebody else had it, and the summary says so now.
+                        Some(group) => return try_it(group, true, Take::Largest),
+                        None => self.enter(Phase::LoadLeast),
+                    }
+                }
+                Phase::LoadLeast => {
+                    self.enter(Phase::Full);
+                    if let Some(group) = self.unloaded(self.request.min) {
+                        return Next::Load(group);
+                    }
+                }
+                Phase::Full => {
+                    let loaded = self.largest().map_or(0, |group| group.largest_free());
+                    let most = |order: &usize| self.index.any(Plane::Unloaded, *order);
+                    let unloaded = (0..ORDERS).rev().find(most).and_then(|order| {
+                        let group = self.unloaded_of(order, 0)?;
+                        Some(group.largest_free())
+                    });
+                    return Next::Full { largest: loaded.max(unloaded.unwrap_or(0)) };
+                }
+            }
+        }
+    }
+
+    /// Whether a group may be used at all (L1).
+    fn may(&self, group: &Group) -> bool {
+        group.birth() <= self.request.limit
+    }
+
+    /// The next slot of this round that the index names.
+    fn step(&mut self, plane: Plane, order: usize) -> Option<usize> {
+        loop {
+            let end = if self.round.wrapped { self.origin } else { usize::MAX };
+            let found = self.index.next(plane, order, self.round.next).filter(|slot| *slot < end);
+            if let Some(slot) = found {
+                self.round.next = slot + 1;
+                return Some(slot);
+            }
+            if self.round.wrapped {
+                return None;
+            }
+            self.round = Round { next: 0, wrapped: true };
+        }
+    }
+
+    /// The next group of this round that the index names and that seems to have `bytes`.
+    fn ahead(&mut self, plane: Plane, order: usize, bytes: u64) -> Option<&'a Arc<Group>> {
+        while let Some(slot) = self.step(plane, order) {
+            self.probes += 1;
+            let group = self.slots.get(slot).filter(|group| self.may(group));
+            if let Some(group) = group
+                && group.is_loaded()
+                && group.largest_free() >= bytes
+            {
+                return Some(group);
+            }
+        }
+        None
+    }
+
+    /// The same without an index.
+    fn linear(&mut self, bytes: u64) -> Option<&'a Arc<Group>> {
+        loop {
+            let end = if self.round.wrapped { self.origin } else { self.slots.len() };
+            while self.round.next < end {
+                let slot = self.round.next;
+                self.round.next += 1;
+                self.probes += 1;
+                let group = self.slots.get(slot).filter(|group| self.may(group));
+                if let Some(group) = group
+                    && group.is_loaded()
+                    && group.largest_free() >= bytes
+                {
+                    return Some(group);
+                }
+            }
+            if self.round.wrapped {
+                return None;
+            }
+            self.round = Round { next: 0, wrapped: true };
+        }
+    }
+
+    /// The nearest group that may have `bytes`, once it is loaded.
+    fn unloaded(&mut self, bytes: u64) -> Option<&'a Arc<Group>> {
+        let sure = order_holding(bytes).and_then(|order| self.unloaded_of(order, bytes));
+        sure.or_else(|| self.unloaded_of(order_of(bytes)?, bytes))
+    }
+
+    fn unloaded_of(&mut self, order: usize, bytes: u64) -> Option<&'a Arc<Group>> {
+        self.round = Round { next: self.origin, wrapped: false };
+        while let Some(slot) = self.step(Plane::Unloaded, order) {
+            let group = self.slots.get(slot).filter(|group| self.may(group));
+            if let Some(group) = group
+                && !group.is_loaded()
+                && group.largest_free() >= bytes
+            {
+                return Some(group);
+            }
+        }
+        None
+    }
+
+    /// A loaded group with a run of the highest order that any has; of the first few, the one with the
+    /// longest. At the order of the least that is asked for, all are looked at.
+    fn largest(&mut self) -> Option<&'a Arc<Group>> {
+        let least = order_of(self.request.min).unwrap_or(0);
+        for order in (0..ORDERS).rev() {
+            let mut best: Option<&'a Arc<Group>> = None;
+            for plane in self.planes {
+                self.round = Round { next: self.origin, wrapped: false };
+                let mut compared = 0;
+                while let Some(slot) = self.step(plane, order) {
+                    self.probes += 1;
+                    let Some(group) = self.slots.get(slot) else { continue };
+                    if !group.is_loaded() || !self.may(group) {
+                        continue;
+                    }
+                    if best.is_none_or(|best| best.largest_free() < group.largest_free()) {
+                        best = Some(group);
+                    }
+                    compared += 1;
+                    if compared >= COMPARED_MAX && order > least {
+                        break;
+                    }
+                }
+            }
+            if best.is_some() {
+                return best;
+            }
+        }
+        None
+    }
+}
