@@ -111,12 +111,12 @@ impl Files {
 
     fn fill_gap(&self, file: &File, gap: Range<u64>, offset: u64, grown: u64) -> Result<()> {
         let mut at = gap.start;
-        let mut goal = file.dirty.lock().goal;
+        let mut goal = file.goal();
         while at < gap.end {
             let want = (gap.end - at).min(PREALLOC_BYTES_MAX);
             let mut promised = self.engine.reserve_data(want)?;
-            let extent = self.engine.allocate_data(&mut promised, want, self.sector, goal)?;
-            goal = Some(extent.end());
+            let extent = self.allocate_one(&mut promised, want, self.sector, goal)?;
+            goal.at = Some(extent.end());
             let part = at..at + extent.len;
             let put = self.put_prealloc(file, &part, extent, offset, grown);
             if put.is_err() {
@@ -125,7 +125,7 @@ impl Files {
             put?;
             at = part.end;
         }
-        file.dirty.lock().goal = goal;
+        file.set_goal(goal);
         Ok(())
     }
 

@@ -94,6 +94,11 @@ impl File {
         self.ino
     }
 
+    /// What keeps its extents together, apart from those of other files.
+    pub(crate) fn stream(&self) -> u64 {
+        self.ino.0 ^ self.tree.0.rotate_left(32)
+    }
+
     /// Copies the item.
     #[must_use]
     pub fn item(&self) -> InodeItem {

@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use buttress_format::{Compression, InodeFlags, Logical};
+use buttress_format::{Compression, InodeFlags};
 use buttress_txn::DataReservation;
 
 use crate::codec::{Codec, feature};
@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::files::Files;
 use crate::heuristic::is_promising;
 use crate::pack::{PACKED_BYTES_MAX, Packer};
-use crate::writeback::{Job, Placed, Target};
+use crate::writeback::{Goal, Job, Placed, Target};
 
 /// Compressed extents that one buffer of dirty data may become: runs are cut from their start on.
 pub(crate) const PACKED_PER_PIECE: u32 = PIECE_BYTES.div_ceil(PACKED_BYTES_MAX as usize) as u32;
@@ -225,7 +225,7 @@ impl Files {
         run: &Run,
         packed: Vec<Packed>,
         promised: &mut DataReservation,
-        goal: &mut Option<Logical>,
+        goal: &mut Goal,
     ) -> Result<Vec<Placed>> {
         let mut placed = Vec::with_capacity(packed.len() + 1);
         let range = run.offset..run.end();
@@ -246,7 +246,7 @@ impl Files {
         whole: Range<u64>,
         packed: Vec<Packed>,
         promised: &mut DataReservation,
-        goal: &mut Option<Logical>,
+        goal: &mut Goal,
         placed: &mut Vec<Placed>,
     ) -> Result<()> {
         let mut at = whole.start;
@@ -255,12 +255,12 @@ impl Files {
             self.allocate(at..range.start, promised, goal, placed)?;
             at = range.start;
             let len = packed.bytes.len() as u64;
-            let extent = match self.engine.allocate_data(promised, len, len, *goal) {
+            let extent = match self.allocate_one(promised, len, len, *goal) {
                 Err(buttress_txn::Error::NoSpace(_)) => continue,
                 found => found?,
             };
             self.engine.need_feature(feature(packed.kind));
-            *goal = Some(extent.end());
+            goal.at = Some(extent.end());
             at = range.end;
             let sums = std::mem::take(&mut packed.sums);
             let target = Target::Fresh(extent);

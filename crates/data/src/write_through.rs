@@ -65,7 +65,7 @@ impl Files {
         let spots = if looks { self.in_place(file, offset..end, flags)? } else { Vec::new() };
         let in_place: u64 = spots.iter().map(|spot| spot.range.end - spot.range.start).sum();
         let mut promised = self.engine.reserve_data(data.len() as u64 - in_place)?;
-        let mut goal = file.dirty.lock().goal;
+        let mut goal = file.goal();
         let mut placed = Vec::with_capacity(spots.len() + 1);
         let mut at = offset;
         let mut allocated = Ok(());
@@ -81,7 +81,7 @@ impl Files {
             allocated.and_then(|()| self.allocate(at..end, &mut promised, &mut goal, &mut placed));
         let done = allocated.and_then(|()| self.fill(offset, data, flags, &mut placed));
         done.inspect_err(|_| self.unallocate(&placed))?;
-        file.dirty.lock().goal = goal;
+        file.set_goal(goal);
         Ok(placed)
     }
 
@@ -97,12 +97,12 @@ impl Files {
         let flags = file.with_item(|item| item.flags);
         let packed = choice.map_or_else(Vec::new, |choice| self.pack_slice(offset, data, choice));
         let mut promised = self.engine.reserve_data(data.len() as u64)?;
-        let mut goal = file.dirty.lock().goal;
+        let mut goal = file.goal();
         let mut placed = Vec::with_capacity(packed.len() + 1);
         self.place_parts(range, packed, &mut promised, &mut goal, &mut placed)
             .and_then(|()| self.fill(offset, data, flags, &mut placed))
             .inspect_err(|_| self.unallocate(&placed))?;
-        file.dirty.lock().goal = goal;
+        file.set_goal(goal);
         Ok(placed)
     }
 

@@ -70,6 +70,25 @@ impl File {
     }
 }
 
+/// Where a file's next extent would best lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Goal {
+    /// Behind its last one, if that is known.
+    pub(crate) at: Option<Logical>,
+    /// What keeps its extents together otherwise, apart from those of other files.
+    stream: u64,
+}
+
+impl File {
+    pub(crate) fn goal(&self) -> Goal {
+        Goal { at: self.dirty.lock().goal, stream: self.stream() }
+    }
+
+    pub(crate) fn set_goal(&self, goal: Goal) {
+        self.dirty.lock().goal = goal.at;
+    }
+}
+
 /// Where a part of a run goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
@@ -244,7 +263,7 @@ impl Files {
                 return;
             }
         };
-        let mut goal = file.dirty.lock().goal;
+        let mut goal = file.goal();
         for (run, mut packed) in taken {
             let plan = if self.fits_inline(&run, &packed, job.size, job.flags) {
                 Ok(Plan::Inline(packed.pop()))
@@ -260,7 +279,7 @@ impl Files {
                 }
             }
         }
-        file.dirty.lock().goal = goal;
+        file.set_goal(goal);
     }
 
     /// The whole file is one small run, or packs into one: it lives in the tree.
@@ -285,7 +304,7 @@ impl Files {
         packed: Vec<Packed>,
         flags: u64,
         promised: &mut DataReservation,
-        goal: &mut Option<Logical>,
+        goal: &mut Goal,
     ) -> Result<Vec<Placed>> {
         if !packed.is_empty() {
             return self.place_packed(run, packed, promised, goal);
@@ -324,19 +343,30 @@ impl Files {
         Ok(placed)
     }
 
+    /// Allocates at most `want` bytes, at least `min`, as near to the goal as there are.
+    pub(crate) fn allocate_one(
+        &self,
+        promised: &mut DataReservation,
+        want: u64,
+        min: u64,
+        goal: Goal,
+    ) -> Result<Extent, buttress_txn::Error> {
+        self.engine.allocate_data(promised, want, min, goal.at, goal.stream)
+    }
+
     /// Allocates for a range of a file, in as few extents as there are.
     pub(crate) fn allocate(
         &self,
         range: Range<u64>,
         promised: &mut DataReservation,
-        goal: &mut Option<Logical>,
+        goal: &mut Goal,
         placed: &mut Vec<Placed>,
     ) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
             let want = (range.end - at).min(EXTENT_BYTES_MAX);
-            let extent = self.engine.allocate_data(promised, want, self.sector, *goal)?;
-            *goal = Some(extent.end());
+            let extent = self.allocate_one(promised, want, self.sector, *goal)?;
+            goal.at = Some(extent.end());
             let end = at + extent.len;
             let target = Target::Fresh(extent);
             placed.push(Placed { range: at..end, target, sums: Vec::new(), packed: None });

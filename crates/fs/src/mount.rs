@@ -31,6 +31,7 @@ pub(crate) fn open(
         discard: options.discard,
         ignore_log: options.nologreplay,
         replay_log: !options.read_only,
+        alloc: options.alloc,
         cache_bytes: options.node_cache_bytes.unwrap_or(EngineOptions::default().cache_bytes),
         ..EngineOptions::default()
     };

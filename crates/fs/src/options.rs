@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use buttress_data::Codec;
 use buttress_format::TreeId;
+use buttress_txn::AllocPolicy;
 
 use crate::error::{Error, Result};
 
@@ -47,6 +48,8 @@ pub struct MountOptions {
     pub max_inline: u32,
     /// Mount with devices missing.
     pub degraded: bool,
+    /// How block groups are chosen for allocations; the published baselines are for comparison.
+    pub alloc: AllocPolicy,
     /// Ignore the log tree; with `read_only` only.
     pub nologreplay: bool,
     /// Dirty data in memory before writers must wait, in bytes.
@@ -70,6 +73,7 @@ impl Default for MountOptions {
             discard: false,
             max_inline: 2048,
             degraded: false,
+            alloc: AllocPolicy::default(),
             nologreplay: false,
             dirty_bytes_max: 128 << 20,
             node_cache_bytes: None,
@@ -80,7 +84,8 @@ impl Default for MountOptions {
 /// Every option [`MountOptions::parse`] knows, for its refusal.
 const KNOWN: &str = "rw, ro, subvol=PATH, subvolid=N, commit=SECONDS, nodatacow, datacow, \
     nodatasum, datasum, compress[=ALG[:LEVEL]], compress-force[=ALG[:LEVEL]], nocompress, noatime, relatime, strictatime, discard, nodiscard, max_inline=BYTES, \
-    degraded, nologreplay, dirty=BYTES, defaults";
+    degraded, nologreplay, dirty=BYTES, \
+    alloc=linear|linear-trylock|index-single-goal|index-goals, defaults";
 
 impl MountOptions {
     /// Reads a comma separated list of options, as `mount -o` takes it.
@@ -161,6 +166,9 @@ impl MountOptions {
             }
             ("degraded", None) => self.degraded = true,
             ("nologreplay" | "norecovery", None) => self.nologreplay = true,
+            ("alloc", Some(text)) => {
+                self.alloc = text.parse().map_err(|why: String| refuse(option, &why))?;
+            }
             ("dirty", Some(_)) => self.dirty_bytes_max = number(option, value)?.max(1 << 20),
             _ => return Err(refuse(option, &format!("not known; known are {KNOWN}"))),
         }

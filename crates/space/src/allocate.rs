@@ -203,7 +203,7 @@ impl Space {
         self.with_search(request, |search| {
             let mut busy = 0;
             let outcome = loop {
-                match search.next() {
+                match search.step() {
                     Next::Group { group, wait, take } => {
                         let state = if wait { Some(group.lock()) } else { group.try_lock() };
                         let Some(mut state) = state else {

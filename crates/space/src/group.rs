@@ -20,11 +20,12 @@
 //! Takes [`Rank::BlockGroup`], and the account inside it. It does not cover the summary, which may
 //! be behind for a reader that does not hold it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use buttress_base::{Held, Rank, Ranked};
 use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
+use parking_lot::Condvar;
 
 use crate::account::{Counts, Ledger};
 use crate::extent_set::ExtentSet;
@@ -60,8 +61,8 @@ impl Class {
     pub(crate) fn of(kind: SpaceKind, want: u64) -> Self {
         match want {
             _ if kind != SpaceKind::Data => Self::Unset,
-            0..=SMALL_MAX => Self::Small,
-            0..=MEDIUM_MAX => Self::Medium,
+            _ if want <= SMALL_MAX => Self::Small,
+            _ if want <= MEDIUM_MAX => Self::Medium,
             _ => Self::Large,
         }
     }
@@ -137,6 +138,12 @@ pub struct Group {
     summary: AtomicU64,
     used: AtomicU64,
     place: OnceLock<Place>,
+    /// Whether it is read-only or gone, for writers in place.
+    pub(crate) stopped: AtomicBool,
+    /// Writers in place, counted here by the published baselines only.
+    writers: AtomicUsize,
+    /// Signalled when a read-only group has nothing reserved any more, or no writers.
+    settled: Condvar,
     state: Ranked<State>,
 }
 
@@ -202,6 +209,9 @@ impl Group {
             summary: AtomicU64::new(0),
             used: AtomicU64::new(used),
             place: OnceLock::new(),
+            stopped: AtomicBool::new(read_only),
+            writers: AtomicUsize::new(0),
+            settled: Condvar::new(),
             state: Ranked::new(Rank::BlockGroup, state),
         };
         if birth.0 > 0 && used == 0 {
@@ -426,8 +436,52 @@ impl Group {
         let before = self.counts(&state);
         let result = act(&mut state);
         self.summarise(&mut state);
-        ledger.shift(before, self.counts(&state), 0);
+        let after = self.counts(&state);
+        ledger.shift(before, after, 0);
+        if state.read_only > 0 && after.reserved == 0 && before.reserved > 0 {
+            self.settled.notify_all();
+        }
         result
+    }
+
+    /// Tells writers in place whether they may; to be called after what decides it changed.
+    pub(crate) fn mark_stopped(&self) {
+        let state = self.state.lock();
+        self.stopped.store(state.read_only > 0 || state.removed, Ordering::SeqCst);
+    }
+
+    /// Waits until nothing is reserved in a group that is read-only.
+    pub(crate) fn wait_for_reserved(&self) {
+        let mut state = self.state.lock();
+        assert!(state.read_only > 0, "Q2: a group is held before it is drained");
+        while state.reserved.bytes() > 0 {
+            state.wait(&self.settled);
+        }
+    }
+
+    /// Of the baselines: counts a writer in, if he may write.
+    pub(crate) fn writer_enters(&self) -> bool {
+        let state = self.state.lock();
+        let may = state.read_only == 0 && !state.removed;
+        if may {
+            self.writers.fetch_add(1, Ordering::Relaxed);
+        }
+        may
+    }
+
+    pub(crate) fn writer_left(&self) {
+        if self.writers.fetch_sub(1, Ordering::Release) == 1 {
+            drop(self.state.lock());
+            self.settled.notify_all();
+        }
+    }
+
+    /// Of the baselines: waits until no writer is left in a group that is read-only.
+    pub(crate) fn wait_for_writers(&self) {
+        let mut state = self.state.lock();
+        while self.writers.load(Ordering::Acquire) > 0 {
+            state.wait(&self.settled);
+        }
     }
 
     /// Reserves what `search` finds; of the account's promises, `promised` says whether that keeps
@@ -476,6 +530,7 @@ impl Group {
             .shrink(len, super_bytes, counts)
             .map_err(|short| Error::Promised { start: self.start(), missing: short.missing })?;
         state.removed = true;
+        self.stopped.store(true, Ordering::SeqCst);
         self.summarise(&mut state);
         Ok(())
     }
@@ -535,13 +590,14 @@ impl State {
         }
     }
 
-    /// Lets the group give out nothing more, or again when everybody who wanted that is content.
-    pub(crate) fn set_read_only(&mut self, read_only: bool) {
-        if read_only {
-            self.read_only += 1;
-        } else {
-            self.read_only = self.read_only.saturating_sub(1);
-        }
+    /// Lets the group give out nothing more (Q1).
+    pub(crate) fn stop_writes(&mut self) {
+        self.read_only += 1;
+    }
+
+    /// Lets it give out again when everybody who stopped it is content.
+    pub(crate) fn allow_writes(&mut self) {
+        self.read_only = self.read_only.checked_sub(1).expect("Q1: it was stopped before");
     }
 
     /// Moves a reserved extent to used.

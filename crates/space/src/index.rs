@@ -131,11 +131,14 @@ impl Bits {
 
 type Lazy<T> = OnceLock<Box<T>>;
 
+/// Sixty-four segments.
+type Shelf = [Lazy<Bits>; FAN];
+
 /// One plane: which segments have a bit, and the segments that anything was ever entered in.
 #[derive(Debug, Default)]
 struct Sheet {
     top: Lazy<Bits>,
-    segments: Lazy<[OnceLock<Box<[Lazy<Bits>; FAN]>>; FAN]>,
+    segments: Lazy<[Lazy<Shelf>; FAN]>,
 }
 
 impl Sheet {

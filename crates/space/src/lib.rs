@@ -15,6 +15,8 @@
 //! group              one block group: its bytes by state, its summary
 //! directory          all groups, sorted, immutable
 //! index              who has how much in one piece: bitmaps by order over groups
+//! guard              who writes in place, counted without sharing a line
+//! quiesce            read-only groups, and waiting for who still writes
 //! account            one kind of space: total, used, promised, ...
 //! reserve            promises that give themselves back
 //! goals              where each stream allocated last
@@ -39,9 +41,12 @@ mod account;
 mod directory;
 mod goals;
 mod group;
+mod guard;
 mod index;
 mod policy;
+mod quiesce;
 mod reserve;
+mod sync;
 
 mod allocate;
 mod search;
@@ -55,6 +60,7 @@ pub use error::Error;
 pub use group::{Group, GroupInit, GroupUsage};
 pub use kind::SpaceKind;
 pub use policy::{AllocPolicy, LookupPolicy};
+pub use quiesce::{NocowWriter, ReadOnlyHold};
 pub use reserve::{DataReservation, MetaHold, Short};
 pub use search::{Next, Search, Take};
 pub use space::Space;

@@ -30,6 +30,9 @@ use crate::{AllocPolicy, AllocRequest, Group, SpaceKind};
 /// Of groups with the same order, how many are compared for the largest run.
 const COMPARED_MAX: usize = 64;
 
+/// How often a search that found nothing begins again because somebody freed something meanwhile.
+const AGAIN_MAX: u32 = 8;
+
 /// How a named group is to be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Take {
@@ -101,6 +104,8 @@ pub struct Search<'a> {
     phase: Phase,
     round: Round,
     busy: bool,
+    /// How often something turned up when all hope was gone.
+    again: u32,
     /// How many groups were looked at, for figures.
     probes: u32,
 }
@@ -131,6 +136,7 @@ impl<'a> Search<'a> {
             phase,
             round: Round { next: origin, wrapped: false },
             busy: false,
+            again: 0,
             probes: 0,
         }
     }
@@ -162,7 +168,7 @@ impl<'a> Search<'a> {
     }
 
     /// The next step; after a group that did not have it, or was busy.
-    pub fn next(&mut self) -> Next<'a> {
+    pub fn step(&mut self) -> Next<'a> {
         let want = self.request.want;
         let try_it = |group, wait, take| Next::Group { group, wait, take };
         loop {
@@ -248,6 +254,12 @@ impl<'a> Search<'a> {
                 }
                 Phase::Full => {
                     let loaded = self.largest().map_or(0, |group| group.largest_free());
+                    if loaded >= self.request.min && self.again < AGAIN_MAX {
+                        // Somebody has just freed it.
+                        self.again += 1;
+                        self.enter(Phase::Settle);
+                        continue;
+                    }
                     let most = |order: &usize| self.index.any(Plane::Unloaded, *order);
                     let unloaded = (0..ORDERS).rev().find(most).and_then(|order| {
                         let group = self.unloaded_of(order, 0)?;
@@ -265,7 +277,7 @@ impl<'a> Search<'a> {
     }
 
     /// The next slot of this round that the index names.
-    fn step(&mut self, plane: Plane, order: usize) -> Option<usize> {
+    fn slot_ahead(&mut self, plane: Plane, order: usize) -> Option<usize> {
         loop {
             let end = if self.round.wrapped { self.origin } else { usize::MAX };
             let found = self.index.next(plane, order, self.round.next).filter(|slot| *slot < end);
@@ -282,7 +294,7 @@ impl<'a> Search<'a> {
 
     /// The next group of this round that the index names and that seems to have `bytes`.
     fn ahead(&mut self, plane: Plane, order: usize, bytes: u64) -> Option<&'a Arc<Group>> {
-        while let Some(slot) = self.step(plane, order) {
+        while let Some(slot) = self.slot_ahead(plane, order) {
             self.probes += 1;
             let group = self.slots.get(slot).filter(|group| self.may(group));
             if let Some(group) = group
@@ -326,7 +338,7 @@ impl<'a> Search<'a> {
 
     fn unloaded_of(&mut self, order: usize, bytes: u64) -> Option<&'a Arc<Group>> {
         self.round = Round { next: self.origin, wrapped: false };
-        while let Some(slot) = self.step(Plane::Unloaded, order) {
+        while let Some(slot) = self.slot_ahead(Plane::Unloaded, order) {
             let group = self.slots.get(slot).filter(|group| self.may(group));
             if let Some(group) = group
                 && !group.is_loaded()
@@ -347,7 +359,7 @@ impl<'a> Search<'a> {
             for plane in self.planes {
                 self.round = Round { next: self.origin, wrapped: false };
                 let mut compared = 0;
-                while let Some(slot) = self.step(plane, order) {
+                while let Some(slot) = self.slot_ahead(plane, order) {
                     self.probes += 1;
                     let Some(group) = self.slots.get(slot) else { continue };
                     if !group.is_loaded() || !self.may(group) {

@@ -27,20 +27,22 @@
 //!
 //! What comes from a disk fails as a whole and changes nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use buttress_base::{Rank, Ranked};
 use buttress_format::{BlockGroupFlags, Extent, Logical};
+use parking_lot::RwLock;
 
 use crate::account::{Account, Counts, Ledger};
 use crate::allocate::{AllocCounters, AllocStats};
 use crate::directory::Directory;
 use crate::goals::Goals;
 use crate::group::{Group, GroupInit};
+use crate::guard::Writers;
 use crate::index::{Index, SLOTS_MAX};
-use crate::{AllocPolicy, Error, Outcome, SpaceKind};
+use crate::{AllocPolicy, Error, LookupPolicy, Outcome, SpaceKind};
 
 /// Who may have how much, and where, on one volume.
 #[derive(Debug)]
@@ -55,6 +57,11 @@ pub struct Space {
     indexes: [Arc<Index>; 3],
     goals: Goals,
     policy: AllocPolicy,
+    lookup: LookupPolicy,
+    /// Of the published baselines, in place of the directory.
+    map: Option<RwLock<BTreeMap<Logical, Arc<Group>>>>,
+    /// Who writes in place.
+    in_place: Arc<Writers>,
     alloc_counters: AllocCounters,
     /// Held while a new directory is made, so that no change is lost: slots that groups left.
     writers: Ranked<[BTreeSet<usize>; 3]>,
@@ -80,6 +87,9 @@ impl Space {
             indexes: std::array::from_fn(|_| Arc::default()),
             goals: Goals::new(std::thread::available_parallelism().map_or(1, usize::from)),
             policy: AllocPolicy::default(),
+            lookup: LookupPolicy::default(),
+            map: None,
+            in_place: Arc::default(),
             alloc_counters: AllocCounters::default(),
             writers: Ranked::new(Rank::BlockGroups, Default::default()),
         }
@@ -96,6 +106,14 @@ impl Space {
     #[must_use]
     pub fn choosing(mut self, policy: AllocPolicy) -> Self {
         self.policy = policy;
+        self
+    }
+
+    /// Finds groups in this way.
+    #[must_use]
+    pub fn looking_up(mut self, policy: LookupPolicy) -> Self {
+        self.lookup = policy;
+        self.map = (policy != LookupPolicy::Lockfree).then(RwLock::default);
         self
     }
 
@@ -178,6 +196,9 @@ impl Space {
         for kind in SpaceKind::ALL {
             self.goals.resize(kind, directory.of(self.home(kind)).groups());
         }
+        if let Some(map) = &self.map {
+            *map.write() = directory.iter().map(|group| (group.start(), group.clone())).collect();
+        }
         self.directory.store(Arc::new(directory));
     }
 
@@ -197,21 +218,14 @@ impl Space {
         Ok(group)
     }
 
-    /// Says whether anything may be allocated in the group that starts at `start`.
-    ///
-    /// # Errors
-    ///
-    /// When there is none.
-    pub fn set_read_only(&self, start: Logical, read_only: bool) -> Result<(), Error> {
-        let directory = self.directory.load();
-        let group = directory.starting(start)?;
-        group.change(self.ledger(group.kind()), |state| state.set_read_only(read_only));
-        Ok(())
-    }
-
     /// Returns the group that holds `at`. Takes no lock.
     #[must_use]
     pub fn group_at(&self, at: Logical) -> Option<Arc<Group>> {
+        if let Some(map) = &self.map {
+            let map = map.read();
+            let (_, group) = map.range(..=at).next_back()?;
+            return group.range().contains(at).then(|| Arc::clone(group));
+        }
         self.directory.load().find(at).cloned()
     }
 
@@ -335,6 +349,14 @@ impl Space {
 
     pub(crate) fn index(&self, home: SpaceKind) -> &Index {
         &self.indexes[home.index()]
+    }
+
+    pub(crate) fn lookup_policy(&self) -> LookupPolicy {
+        self.lookup
+    }
+
+    pub(crate) fn writers_in_place(&self) -> &Arc<Writers> {
+        &self.in_place
     }
 
     pub(crate) fn policy(&self) -> AllocPolicy {

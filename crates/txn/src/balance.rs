@@ -135,10 +135,6 @@ impl Engine {
             devices.set_target(*kind, None);
         }
         drop(devices);
-        for (start, _) in &chosen {
-            // Those that were not come to are as they were.
-            let _ = self.space.set_read_only(*start, false);
-        }
         outcome.map(|()| progress)
     }
 
@@ -189,9 +185,11 @@ impl Engine {
         progress: &mut BalanceProgress,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<()> {
+        // What is moved must not come to lie in one of the others.
+        let mut held = Vec::new();
         for (start, converts) in chosen {
             if *converts {
-                self.space.set_read_only(*start, true)?;
+                held.push(self.space.hold_read_only(*start)?);
             }
         }
         for (start, _) in chosen {
@@ -244,9 +242,6 @@ impl Engine {
         let chosen: Vec<_> = chosen.into_iter().map(|(start, _)| (start, true)).collect();
         let outcome =
             self.room_for(&chosen).and_then(|()| self.move_groups(&chosen, &mut progress, watch));
-        for (start, _) in &chosen {
-            let _ = self.space.set_read_only(*start, false);
-        }
         if outcome.is_err() {
             self.use_device(id, true);
         }

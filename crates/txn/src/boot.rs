@@ -11,7 +11,7 @@ use buttress_format::{
     BlockGroupItem, CompatRo, DevExtent, DevStats, DeviceId, Extent, Incompat, Key, Kind, Logical,
     RootItem, Superblock, TreeId, ids,
 };
-use buttress_space::{GroupInit, Space};
+use buttress_space::{AllocPolicy, GroupInit, Space};
 use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store, boot};
 use buttress_volume::Volume;
 
@@ -38,6 +38,8 @@ pub struct EngineOptions {
     pub ignore_log: bool,
     /// Whoever opens will replay a log of fsync; see [`Engine::take_log`].
     pub replay_log: bool,
+    /// How block groups are chosen for allocations.
+    pub alloc: AllocPolicy,
 }
 
 impl Default for EngineOptions {
@@ -49,6 +51,7 @@ impl Default for EngineOptions {
             overlay_max: 192 << 20,
             ignore_log: false,
             replay_log: false,
+            alloc: AllocPolicy::default(),
         }
     }
 }
@@ -82,7 +85,8 @@ impl Engine {
             return Err(Error::LogStays(why.clone()));
         }
         let found = if has_log { Some(log::read(&store, &superblock)?) } else { None };
-        let mut space = Space::new(superblock.sectorsize, superblock.nodesize);
+        let mut space =
+            Space::new(superblock.sectorsize, superblock.nodesize).choosing(options.alloc);
         if superblock.incompat.has(Incompat::MIXED_GROUPS) {
             space = space.mixed();
         }

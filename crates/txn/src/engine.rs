@@ -35,6 +35,9 @@ use crate::{
     free_space_tree, log, reserve::Outstanding, sums, transaction::Transaction, usage::Counters,
 };
 
+/// Groups whose free space one allocation waits to be read, before it takes less from those that are known.
+const LOADED_IN_VAIN_MAX: u32 = 4;
+
 /// An open volume, below files and names. Shared by reference; every method may be called from
 /// many threads.
 pub struct Engine {
@@ -215,7 +218,8 @@ impl Engine {
         Handle::open(self, reservation, gate, transaction)
     }
 
-    /// Allocates data space out of a reservation: at most `want` contiguous bytes, at least `min`.
+    /// Allocates data space out of a reservation: at most `want` contiguous bytes, at least `min`. What has
+    /// one `stream` is kept together; files have one each.
     ///
     /// # Errors
     ///
@@ -226,18 +230,20 @@ impl Engine {
         want: u64,
         min: u64,
         goal: Option<Logical>,
+        stream: u64,
     ) -> Result<Extent> {
         let sector = u64::from(self.store.geometry().sectorsize);
-        let request = AllocRequest {
+        let mut request = AllocRequest {
             kind: SpaceKind::Data,
             want,
             min,
             align: sector,
             goal,
             limit: Generation(u64::MAX),
-            stream: 0,
+            stream,
+            hurry: false,
         };
-        loop {
+        for loaded in 1.. {
             match self.space.allocate_data(reservation, request) {
                 Outcome::Got(extent) => {
                     self.unborn.lock().insert(extent.start);
@@ -246,7 +252,10 @@ impl Engine {
                 Outcome::NeedsLoading(group) => self.load_group(&group)?,
                 Outcome::Full { .. } => return Err(Error::NoSpace("data")),
             }
+            // On a fragmented volume no group may have it, and there may be very many.
+            request.hurry = loaded >= LOADED_IN_VAIN_MAX;
         }
+        unreachable!("the loop is left by an answer")
     }
 
     /// Gives back an extent that never got a reference: its write failed.

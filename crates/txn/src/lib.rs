@@ -44,4 +44,4 @@ pub use sums::Csums;
 pub use usage::{KindUsage, Stats, Usage};
 pub use view::View;
 
-pub use buttress_space::DataReservation;
+pub use buttress_space::{AllocPolicy, DataReservation, LookupPolicy};

@@ -54,7 +54,7 @@ impl Engine {
     fn is_dispensable(&self, group: &Group) -> bool {
         let usage = group.usage();
         let kind = group.kind();
-        if usage.used + usage.reserved + usage.pinned > 0 || self.space.groups_of(kind).len() < 2 {
+        if usage.used + usage.reserved + usage.pinned > 0 || self.space.count_of(kind) < 2 {
             return false;
         }
         match kind {

@@ -57,21 +57,17 @@ impl Engine {
             .space
             .group_at(start)
             .ok_or_else(|| Error::Malformed(format!("there is no block group at {start}")))?;
-        self.space.set_read_only(start, true)?;
+        let held = self.space.hold_read_only(start)?;
+        held.drain();
         // A commit must not be the one to find out that there is no room for its nodes.
         let kind = group.kind();
         let needed = 2 * group.used() + (1 << 20);
         let is_tight = kind != SpaceKind::Data && self.space.account(kind).free() < needed;
         if is_tight && !self.add_chunk(kind)? && self.space.account(kind).free() < group.used() {
-            self.space.set_read_only(start, false)?;
             return Err(Error::NoSpace("metadata in another place"));
         }
-        let moved = self.empty_group(group.range(), watch).and_then(|()| self.drop_group(start));
-        if moved.is_err() && self.space.group_at(start).is_some() {
-            // It can be used again as it is.
-            let _ = self.space.set_read_only(start, false);
-        }
-        moved
+        // Should that fail, the group can be used again as it is.
+        self.empty_group(group.range(), watch).and_then(|()| self.drop_group(start))
     }
 
     fn empty_group(self: &Arc<Self>, range: Extent, watch: &mut dyn FnMut(u64)) -> Result<()> {
@@ -172,11 +168,11 @@ impl Engine {
         let geometry = *self.store.geometry();
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
         let mut promise = self.reserve_data(old.len)?;
-        let new = match self.allocate_data(&mut promise, old.len, old.len, None) {
+        let new = match self.allocate_data(&mut promise, old.len, old.len, None, 0) {
             Ok(new) => new,
             // There is room, but in pieces: a new chunk is all of one.
             Err(Error::NoSpace(_)) if self.add_chunk(SpaceKind::Data)? => {
-                self.allocate_data(&mut promise, old.len, old.len, None)?
+                self.allocate_data(&mut promise, old.len, old.len, None, 0)?
             }
             Err(error) => return Err(error),
         };

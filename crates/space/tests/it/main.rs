@@ -2,5 +2,6 @@
 
 mod gate;
 mod model;
+mod quiet;
 mod stress;
 mod world;

@@ -62,7 +62,7 @@ impl Worker<'_> {
             Outcome::NeedsLoading(group) => {
                 group.load([group.range()].into_iter()).expect("nothing is used");
             }
-            Outcome::Full { largest } => assert!(largest < GROUP_LEN),
+            Outcome::Full { .. } => {}
         }
     }
 

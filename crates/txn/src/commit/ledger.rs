@@ -163,6 +163,7 @@ impl NodeAlloc for Ledger<'_> {
             goal: None,
             limit: self.transaction.generation,
             stream: 0,
+            hurry: false,
         };
         let above = |e: Error| buttress_tree::Error::Above(e.to_string());
         loop {

@@ -1,0 +1,152 @@
+//! Stopping allocations and writes in a group, and waiting until the last of them is done.
+//!
+//! # Place
+//!
+//! Balance, scrub and the removal of devices hold a group read-only while they look at what does not change.
+//! Writers in place take a [`NocowWriter`] before they look at what they overwrite, and keep it until it is
+//! visible.
+//!
+//! # Invariants
+//!
+//! - **Q1** A group is read-only as long as anybody holds it so; nested holds count.
+//! - **Q2** Once [`ReadOnlyHold::drain`] has returned, and as long as the hold lives: nothing is allocated in the
+//!   group, no extent in it is allocated and not yet recorded, and nobody writes into it in place.
+//!
+//! The order of a drain: allocators first (they see the mark, or have reserved, under the group's lock), then
+//! writers in place, then extents whose data is on its way, which are the reserved ones.
+//!
+//! # Locks
+//!
+//! Draining waits, so the caller holds no lock, no handle, and nothing that a writer needs to finish.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use buttress_format::{Extent, Logical};
+
+use crate::guard::Counted;
+use crate::{Error, Group, LookupPolicy, Space};
+
+/// Keeps a group from being given out and written to in place.
+#[must_use = "the group can be written to again when this is dropped"]
+pub struct ReadOnlyHold {
+    space: Arc<Space>,
+    group: Arc<Group>,
+}
+
+impl ReadOnlyHold {
+    /// The group.
+    #[must_use]
+    pub fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
+    /// Waits until what began before the group was held is done (Q2). Whatever holds up those writers, a
+    /// transaction that cannot begin for instance, holds this up too.
+    pub fn drain(&self) {
+        let group = &self.group;
+        match self.space.lookup_policy() {
+            LookupPolicy::Lockfree => self.space.writers_in_place().drain(group.slot()),
+            LookupPolicy::RwlockDouble | LookupPolicy::RwlockSingle => group.wait_for_writers(),
+        }
+        group.wait_for_reserved();
+    }
+}
+
+impl fmt::Debug for ReadOnlyHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadOnlyHold").field("group", &self.group.start()).finish()
+    }
+}
+
+impl Drop for ReadOnlyHold {
+    fn drop(&mut self) {
+        let ledger = self.space.ledger(self.group.kind());
+        self.group.change(ledger, |state| state.allow_writes());
+        self.group.mark_stopped();
+    }
+}
+
+/// The right to write into a group in place: while it lives, nobody who drains the group goes on.
+#[derive(Debug)]
+#[must_use = "given back when dropped"]
+pub struct NocowWriter(Way);
+
+/// How it is given back.
+enum Way {
+    Counted {
+        _counted: Counted,
+    },
+    Kept(Arc<Group>),
+    /// By another search.
+    Found(Arc<Space>, Logical),
+}
+
+impl fmt::Debug for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Counted { .. } => "Counted",
+            Self::Kept(_) => "Kept",
+            Self::Found(..) => "Found",
+        })
+    }
+}
+
+impl Drop for NocowWriter {
+    fn drop(&mut self) {
+        match &self.0 {
+            Way::Counted { .. } => {}
+            Way::Kept(group) => group.writer_left(),
+            Way::Found(space, at) => {
+                let group = space.group_at(*at).expect("a group that is written to stays");
+                group.writer_left();
+            }
+        }
+    }
+}
+
+impl Space {
+    /// Lets nothing more be allocated or written in place in the group that starts at `start`, as long as the
+    /// answer lives. Does not wait: [`ReadOnlyHold::drain`] does.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such group.
+    pub fn hold_read_only(self: &Arc<Self>, start: Logical) -> Result<ReadOnlyHold, Error> {
+        let group = self.group_at(start).filter(|group| group.start() == start);
+        let group = group.ok_or(Error::NoGroup { at: start })?;
+        group.change(self.ledger(group.kind()), |state| state.stop_writes());
+        group.mark_stopped();
+        Ok(ReadOnlyHold { space: Arc::clone(self), group })
+    }
+
+    /// The right to write `extent` in place; nothing where its group is read-only, or there is none.
+    ///
+    /// To be had before looking at what is overwritten: what is found afterwards stays until it is given back.
+    pub fn begin_nocow(self: &Arc<Self>, extent: Extent) -> Option<NocowWriter> {
+        if self.lookup_policy() == LookupPolicy::Lockfree {
+            let directory = self.directory();
+            let group = directory.find_whole(extent).ok()?;
+            let counted = self.writers_in_place().enter(group.slot());
+            // Counted first, then looked: see the guards' W1.
+            return (!group.is_stopped())
+                .then_some(NocowWriter(Way::Counted { _counted: counted }));
+        }
+        let group = self.group_at(extent.start)?;
+        let within = extent.start.distance(group.start());
+        if extent.len > group.len() - within || !group.writer_enters() {
+            return None;
+        }
+        Some(NocowWriter(match self.lookup_policy() {
+            LookupPolicy::RwlockDouble => Way::Found(Arc::clone(self), extent.start),
+            _ => Way::Kept(group),
+        }))
+    }
+}
+
+impl Group {
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(SeqCst)
+    }
+}

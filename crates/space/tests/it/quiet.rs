@@ -1,0 +1,114 @@
+//! Read-only groups: what is promised to whoever holds one, while others allocate and write.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use buttress_base::Rng;
+use buttress_format::Logical;
+use buttress_space::SpaceKind::Data;
+use buttress_space::{AllocRequest, LookupPolicy, Outcome, Space};
+
+use crate::world::*;
+
+fn space(policy: LookupPolicy, groups: u64) -> Arc<Space> {
+    let space = Arc::new(empty_space().looking_up(policy));
+    let inits = (0..groups).map(|i| new_group(Data, i * MIB, MIB, 1));
+    space.add_groups(inits.collect()).expect("sound");
+    space
+}
+
+/// N17: nested holds; nothing is given out, or written in place, before the last one is gone.
+#[test]
+fn read_only_nests() {
+    for policy in LookupPolicy::ALL {
+        let space = space(policy, 1);
+        let there = extent(8 * SECTOR, SECTOR);
+        drop(space.begin_nocow(there).expect("not held yet"));
+        let first = space.hold_read_only(Logical(0)).expect("a group");
+        let second = space.hold_read_only(Logical(0)).expect("held twice");
+        first.drain();
+        assert_eq!(space.account(Data).read_only, MIB);
+        for hold in [first, second] {
+            assert!(space.begin_nocow(there).is_none());
+            assert!(matches!(space.allocate(exactly(Data, SECTOR)), Outcome::Full { largest: 0 }));
+            drop(hold);
+        }
+        assert_eq!(space.account(Data).read_only, 0);
+        drop(space.begin_nocow(there).expect("nobody holds it"));
+        assert_eq!(got(space.allocate(exactly(Data, MIB))).len, MIB);
+        space.verify().expect("sound");
+    }
+}
+
+/// N3: what is outside a group, across two or nowhere gives no right, and counts nobody in.
+#[test]
+fn refused_writers_are_not_waited_for() {
+    for policy in LookupPolicy::ALL {
+        let space = space(policy, 2);
+        assert!(space.begin_nocow(extent(2 * MIB, SECTOR)).is_none());
+        assert!(space.begin_nocow(extent(MIB - SECTOR, 2 * SECTOR)).is_none());
+        let hold = space.hold_read_only(Logical(0)).expect("a group");
+        assert!(space.begin_nocow(extent(0, SECTOR)).is_none());
+        // Not those of other groups for ever, either.
+        let other = space.begin_nocow(extent(MIB, SECTOR)).expect("not held");
+        hold.drain();
+        drop(other);
+        drop(hold);
+        space.hold_read_only(Logical(MIB)).expect("a group").drain();
+    }
+}
+
+/// Q2: once drained, nobody writes there, and nothing that was allocated waits to be recorded.
+#[test]
+fn drained_groups_are_quiet() {
+    const GROUPS: u64 = 3;
+    for policy in LookupPolicy::ALL {
+        let space = space(policy, GROUPS);
+        let active: Vec<AtomicU64> = (0..GROUPS).map(|_| AtomicU64::new(0)).collect();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for seed in 0..3 {
+                let (space, active, stop) = (&space, &active, &stop);
+                scope.spawn(move || {
+                    let mut rng = Rng::new(seed);
+                    while !stop.load(Ordering::Relaxed) {
+                        if rng.chance(1, 2) {
+                            let at = rng.below(GROUPS * MIB / SECTOR) * SECTOR;
+                            let Some(right) = space.begin_nocow(extent(at, SECTOR)) else {
+                                continue;
+                            };
+                            let count = &active[(at / MIB) as usize];
+                            count.fetch_add(1, Ordering::SeqCst);
+                            std::thread::yield_now();
+                            count.fetch_sub(1, Ordering::SeqCst);
+                            drop(right);
+                        } else {
+                            let stream = seed;
+                            let request = AllocRequest { stream, ..exactly(Data, SECTOR) };
+                            let Outcome::Got(found) = space.allocate(request) else { continue };
+                            std::thread::yield_now();
+                            if rng.chance(1, 2) {
+                                space.commit_used(found);
+                            }
+                            space.free(found);
+                        }
+                    }
+                });
+            }
+            let mut rng = Rng::new(99);
+            for _ in 0..400 {
+                let index = rng.below(GROUPS);
+                let hold = space.hold_read_only(Logical(index * MIB)).expect("a group");
+                hold.drain();
+                for _ in 0..10 {
+                    assert_eq!(active[index as usize].load(Ordering::SeqCst), 0, "{policy}");
+                    assert_eq!(hold.group().usage().reserved, 0, "{policy}");
+                    std::thread::yield_now();
+                }
+                drop(hold);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        space.verify().expect("sound");
+    }
+}
