@@ -305,6 +305,24 @@ impl Filesystem {
         Ok(item.devid)
     }
 
+    /// Puts a new device in the place of another, which may be missing. Whatever was on it is gone. Only for a
+    /// volume that nobody else changes meanwhile. Returns what was found wrong on the way.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace` for a device that is smaller, `Busy` when a balance is paused or `watch` said `false`.
+    pub fn replace_device(
+        &self,
+        id: DeviceId,
+        new: Arc<dyn Device>,
+        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<ScrubProgress> {
+        self.shared().expect_writable()?;
+        self.sync()?;
+        self.expect_nothing_dying()?;
+        Ok(self.shared().engine.replace_device(id, new, watch)?)
+    }
+
     /// The numbers of devices that the volume has and that are not here.
     ///
     /// # Errors

@@ -4,11 +4,20 @@
 //!
 //! - **D1** A device that comes has nothing on it, and holds no superblock of the volume before the
 //!   commit that makes it one of its devices.
+//! - **D3** A device that is replaced stays the one with its number until the new one has everything that
+//!   can be read; then a commit makes it the older of the two, and its superblocks go.
 //! - **D2** A device goes, and a device is cut, only when no chunk lies on what goes.
 
-use buttress_format::{DeviceId, DeviceItem};
+use std::sync::Arc;
 
-use crate::{Engine, Error, Result};
+use buttress_block::Device;
+use buttress_format::{DeviceId, DeviceItem};
+use buttress_volume::Volume;
+
+use crate::{BalanceProgress, Engine, Error, Result, ScrubOptions, ScrubProgress};
+
+/// Bytes copied from one device to another in one go.
+const COPY_BYTES: u64 = 1 << 20;
 
 /// What a transaction does to one device.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +95,90 @@ impl Engine {
         self.change_device(DeviceChange::Set(item));
         self.commit()?;
         self.settle_superblocks()
+    }
+
+    /// Puts a new device in the place of another, which may be missing: under its number, with all that is
+    /// on it. What cannot be read there is made from other copies. For a volume that nobody else changes
+    /// meanwhile. `watch` is told how many bytes were copied, and gives up by saying `false`: then, as after a
+    /// crash, everything is as before. Returns what could be read nowhere.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`] for a device that is smaller; [`Error::Busy`] when it was given up.
+    pub fn replace_device(
+        self: &Arc<Self>,
+        id: DeviceId,
+        new: Arc<dyn Device>,
+        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<ScrubProgress> {
+        self.check_writable()?;
+        self.expect_no_balance()?;
+        let item = self.devices.lock().item(id)?;
+        if new.len() < item.total_bytes {
+            return Err(Error::NoSpace("a device that is smaller than the one it replaces"));
+        }
+        self.commit()?;
+        Volume::wipe(&*new)?;
+        if let Some(old) = self.volume.device(id).filter(|old| !old.is_lost()) {
+            self.copy_device(id, &*old.device, &*new, watch)?;
+        }
+        let old = self.volume.exchange_device(Arc::clone(&new), item);
+        // Until here the old one is the device. What the new one lacks is found and made now.
+        let (found, _) = self.scrub(ScrubOptions::default(), &mut |_| true)?;
+        let device = self.volume.device(id).ok_or(Error::Busy("the device went away"))?;
+        device.reset_stats();
+        device.heal();
+        self.devices.lock().set_usable(id, true);
+        // A commit, so that the old one is older if it ever comes back.
+        self.change_device(DeviceChange::Set(item));
+        self.volume.flush()?;
+        self.commit()?;
+        self.settle_superblocks()?;
+        if let Some(old) = old
+            && let Err(error) = Volume::wipe(&*old.device)
+        {
+            tracing::warn!(%error, "the replaced device keeps its superblocks");
+        }
+        Ok(found)
+    }
+
+    /// Copies what chunks have on a device to the same places of another. What cannot be read is left out.
+    fn copy_device(
+        &self,
+        id: DeviceId,
+        old: &dyn Device,
+        new: &dyn Device,
+        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<()> {
+        let chunks = self.volume.chunks();
+        let stripes = chunks.iter().flat_map(|chunk| {
+            let mine = chunk.stripes.iter().filter(|stripe| stripe.device == id);
+            mine.map(|stripe| (stripe.offset, chunk.stripe_bytes()))
+        });
+        let mut stripes: Vec<(u64, u64)> = stripes.collect();
+        stripes.sort_unstable();
+        let mut progress = BalanceProgress {
+            expected: stripes.len() as u64,
+            bytes: stripes.iter().map(|(_, len)| len).sum(),
+            ..BalanceProgress::default()
+        };
+        let mut bytes = vec![0; COPY_BYTES as usize];
+        for (offset, len) in stripes {
+            for within in (0..len).step_by(COPY_BYTES as usize) {
+                let part = &mut bytes[..(len - within).min(COPY_BYTES) as usize];
+                if old.read_at(offset + within, part).is_ok() {
+                    new.write_at(offset + within, part).map_err(|source| {
+                        buttress_volume::Error::Candidate { device: new.name(), source }
+                    })?;
+                }
+                progress.moved += part.len() as u64;
+                if !watch(&progress) {
+                    return Err(Error::Busy("replacing a device was given up; nothing changed"));
+                }
+            }
+            progress.completed += 1;
+        }
+        Ok(())
     }
 
     /// Takes no new chunks on a device from now on, or again.

@@ -114,6 +114,27 @@ impl ChunkMap {
         Ok(())
     }
 
+    /// Has every stripe of a device lie on another one, which has its number and identifier.
+    pub(crate) fn exchange(&self, device: &Arc<VolumeDevice>) {
+        let _changing = self.changing.lock();
+        let mut entries = Vec::clone(&self.published.load());
+        for entry in &mut entries {
+            let is_its = |stripe: &Stripe| stripe.device == device.id;
+            if !entry.chunk.stripes.iter().any(is_its) {
+                continue;
+            }
+            let mut devices = entry.devices.clone();
+            for (place, stripe) in devices.iter_mut().zip(&entry.chunk.stripes) {
+                if is_its(stripe) {
+                    *place = Some(Arc::clone(device));
+                }
+            }
+            let (chunk, layout) = (Arc::clone(&entry.chunk), entry.layout);
+            *entry = Arc::new(Entry { chunk, layout, devices });
+        }
+        self.published.store(Arc::new(entries));
+    }
+
     /// Removes the chunk that starts at an address, and returns it.
     pub(crate) fn remove(&self, start: Logical) -> Result<Arc<Chunk>, Error> {
         let _changing = self.changing.lock();

@@ -159,6 +159,28 @@ impl Volume {
         });
     }
 
+    /// Puts a device in the place of another, here or missing, whose item it has. What it holds is looked at
+    /// like that of a device that missed everything, and its superblocks are not written, until it is
+    /// healed. Returns the one that was there.
+    pub fn exchange_device(
+        &self,
+        device: Arc<dyn Device>,
+        item: DeviceItem,
+    ) -> Option<Arc<VolumeDevice>> {
+        let _alone = self.repairs.write();
+        let before = self.remove_device(item.devid);
+        let added = Arc::new(VolumeDevice::new(device, item, Trust::Stale));
+        added.tell(item);
+        self.devices.rcu(|devices| {
+            let mut devices = Vec::clone(devices);
+            devices.push(Arc::clone(&added));
+            devices.sort_by_key(|device| device.id);
+            devices
+        });
+        self.map.exchange(&added);
+        before
+    }
+
     /// Forgets a device, which no chunk may lie on, and returns it.
     pub fn remove_device(&self, id: DeviceId) -> Option<Arc<VolumeDevice>> {
         let removed = self.device(id)?;

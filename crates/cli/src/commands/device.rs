@@ -1,11 +1,11 @@
 //! `buttress device`: adds and removes devices, and shows how often they failed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use buttress_block::{Device, FileDevice, OpenOptions, probe};
 use buttress_format::DeviceId;
-use buttress_fs::DeviceInfo;
+use buttress_fs::{DeviceInfo, Filesystem};
 use serde::Serialize;
 
 use crate::commands::balance::bar;
@@ -21,8 +21,28 @@ pub(crate) enum Verb {
     /// Move everything off a device and make it no part of the volume any more.
     #[command(alias = "delete")]
     Remove(Remove),
+    /// Put a new device in the place of another, which may be missing. Whatever is on it is gone.
+    Replace(Replace),
     /// Show how often each device failed.
     Stats(Stats),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Replace {
+    /// The volume, which nobody may have mounted.
+    #[arg(value_name = "IMG")]
+    image: PathBuf,
+    /// The device to replace: by number, by path, or `missing`.
+    #[arg(value_name = "DEVICE")]
+    old: String,
+    /// The image file or block device to take its place; make an image file as long as the old one first.
+    #[arg(value_name = "NEW")]
+    new: PathBuf,
+    #[command(flatten)]
+    devices: Devices,
+    /// Overwrite a filesystem or partition table.
+    #[arg(long, short)]
+    force: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -108,23 +128,25 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     match verb {
         Verb::Add(args) => add(&args, ui),
         Verb::Remove(args) => remove(&args, ui),
+        Verb::Replace(args) => replace(&args, ui),
         Verb::Stats(args) => stats(&args, ui),
     }
 }
 
-fn add(args: &Add, ui: &Ui) -> Result<Exit> {
-    let mut added: Vec<Arc<dyn Device>> = Vec::new();
-    for path in &args.new {
-        let device = FileDevice::open(path, OpenOptions::WRITE).map_err(Failure::of_device)?;
-        let name = path.display().to_string();
-        if !args.force
-            && let Some(found) = probe::identify(&device).context(|| &name)?
-        {
-            let what = format!("{name}: holds {found}; --force overwrites it");
-            return Err(Failure::new(Exit::Refused, what));
-        }
-        added.push(Arc::new(device));
+/// Opens a device that is to become part of a volume, after a look at what is on it.
+fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
+    let device = FileDevice::open(path, OpenOptions::WRITE).map_err(Failure::of_device)?;
+    let name = path.display().to_string();
+    if !force && let Some(found) = probe::identify(&device).context(|| &name)? {
+        let what = format!("{name}: holds {found}; --force overwrites it");
+        return Err(Failure::new(Exit::Refused, what));
     }
+    Ok(Arc::new(device))
+}
+
+fn add(args: &Add, ui: &Ui) -> Result<Exit> {
+    let added: Vec<_> =
+        args.new.iter().map(|path| fresh(path, args.force)).collect::<Result<_>>()?;
     let fs = image::open(&args.image, &args.devices, Access::Write)?;
     for device in added {
         let name = device.name();
@@ -137,30 +159,56 @@ fn add(args: &Add, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
+/// The device that is called by its number, its path, or `missing`.
+fn find(fs: &Filesystem, called: &str, name: &str) -> Result<DeviceId> {
+    let here = fs.devices();
+    let by_path = || {
+        let path = std::fs::canonicalize(called).ok();
+        let same = |name: &str| {
+            name == called || (path.is_some() && path == std::fs::canonicalize(name).ok())
+        };
+        here.iter().find(|device| same(&device.name)).map(|device| device.id)
+    };
+    let id = match called {
+        "missing" => fs.missing_devices().context(|| name)?.first().copied(),
+        number => number.parse().ok().map(DeviceId).or_else(by_path),
+    };
+    id.ok_or_else(|| {
+        Failure::new(Exit::Usage, format!("{called}: no device of {name} is called that"))
+    })
+}
+
 fn remove(args: &Remove, ui: &Ui) -> Result<Exit> {
     let name = args.image.display().to_string();
     let fs = image::open(&args.image, &args.devices, Access::Write)?;
     for gone in &args.gone {
-        let here = fs.devices();
-        let by_path = || {
-            let path = std::fs::canonicalize(gone).ok();
-            let same = |name: &str| {
-                name == gone || (path.is_some() && path == std::fs::canonicalize(name).ok())
-            };
-            here.iter().find(|device| same(&device.name)).map(|device| device.id)
-        };
-        let id = match gone.as_str() {
-            "missing" => fs.missing_devices().context(|| &name)?.first().copied(),
-            number => number.parse().ok().map(DeviceId).or_else(by_path),
-        };
-        let id = id.ok_or_else(|| {
-            Failure::new(Exit::Usage, format!("{gone}: no device of {name} is called that"))
-        })?;
+        let id = find(&fs, gone, &name)?;
         let mut progress = bar(ui, "remove");
         fs.remove_device(id, &mut progress).context(|| &name)?;
     }
     image::close(fs, &args.image)?;
     Ok(Exit::Success)
+}
+
+fn replace(args: &Replace, ui: &Ui) -> Result<Exit> {
+    let name = args.image.display().to_string();
+    let new = fresh(&args.new, args.force)?;
+    let fs = image::open(&args.image, &args.devices, Access::Write)?;
+    let id = find(&fs, &args.old, &name)?;
+    let mut progress = bar(ui, "replace");
+    let found = fs.replace_device(id, new, &mut progress).context(|| &name)?;
+    drop(progress);
+    image::close(fs, &args.image)?;
+    let lost = found.uncorrectable_errors;
+    if ui.json() {
+        ui.document(&serde_json::json!({ "devid": id.0, "uncorrectable_errors": lost }))?;
+    } else {
+        ui.line(format!("{}: device {id} of {name}", args.new.display()))?;
+        if lost > 0 {
+            ui.line(format!("{lost} pieces could be read from no device"))?;
+        }
+    }
+    Ok(if lost > 0 { Exit::Corrupt } else { Exit::Success })
 }
 
 fn stats(args: &Stats, ui: &Ui) -> Result<Exit> {

@@ -264,3 +264,69 @@ fn a_balance_that_linux_paused() {
     close(filesystem);
     images.check();
 }
+
+fn writable(path: &PathBuf) -> Arc<dyn Device> {
+    Arc::new(FileDevice::open(path, OpenOptions::WRITE).expect("a device"))
+}
+
+/// A device is replaced by another, while it is there, while it is there and full of noise, and while it is
+/// missing; Linux agrees each time.
+#[test]
+fn a_device_is_replaced() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    for (profile, how) in
+        [("raid1", "here"), ("raid1", "noise"), ("raid1", "missing"), ("raid0", "here")]
+    {
+        let images = filled(&["-m", "raid1", "-d", profile], 2, |mount| {
+            mount.shell("touch plain; chattr +C plain; head -c 3000000 /dev/urandom > plain; sync");
+        });
+        let mut paths = images.paths().to_vec();
+        let new = images.scratch().join("new");
+        sparse_file(&new, LEN + (4 << 20));
+        if how == "noise" {
+            let file = std::fs::OpenOptions::new().write(true).open(&paths[1]).expect("an image");
+            for at in (2 << 20..LEN).step_by(4 << 20) {
+                let noise = buttress_interop::sample::noise(at, 64 << 10);
+                std::os::unix::fs::FileExt::write_all_at(&file, &noise, at).expect("damage");
+            }
+        }
+        let filesystem = match how {
+            "missing" => open_with(&paths[..1], "rw,noatime,degraded"),
+            _ => open(&paths, true),
+        };
+        let small = images.scratch().join("small");
+        sparse_file(&small, LEN / 2);
+        let refused = filesystem.replace_device(DeviceId(2), writable(&small), &mut |_| true);
+        assert!(refused.is_err(), "a smaller one");
+        if how == "here" {
+            let given_up = filesystem.replace_device(DeviceId(2), writable(&new), &mut |_| false);
+            assert!(given_up.is_err(), "it was given up");
+        }
+        let found = filesystem
+            .replace_device(DeviceId(2), writable(&new), &mut |_| true)
+            .expect("another device");
+        assert_eq!(found.uncorrectable_errors, 0, "{profile} {how}: {found:?}");
+        let (after, complete) =
+            filesystem.scrub(buttress_fs::ScrubOptions::default(), &mut |_| true).expect("a scrub");
+        assert!(complete && !after.has_errors(), "{profile} {how}: {after:?}");
+        change(&Library::new(&filesystem), &Scale::default(), 1);
+        filesystem.sync().expect("a sync");
+        let changed = Manifest::of_library(&filesystem);
+        close(filesystem);
+        if how == "here" {
+            assert!(buttress_volume::Volume::read_superblock(&*writable(&paths[1])).is_err());
+        }
+        paths[1] = new;
+        check_all(&paths);
+        changed.assert_same("changed", &manifest(&paths), "again", Depth::Volume);
+        if profile == "raid1" {
+            // The new one alone has everything.
+            let alone = open_with(&paths[1..], "ro,degraded");
+            let found = Manifest::of_library(&alone);
+            close(alone);
+            changed.assert_same("changed", &found, "the new one alone", Depth::Volume);
+        }
+    }
+}
