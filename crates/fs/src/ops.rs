@@ -15,6 +15,7 @@ mod flags;
 mod keeping_times;
 mod link;
 mod lookup;
+mod move_subvolume;
 mod readdir;
 mod rename;
 mod setattr;

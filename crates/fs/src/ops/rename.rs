@@ -11,6 +11,7 @@ use buttress_format::DirEntry;
 use buttress_txn::{Urgency, View};
 
 use super::lookup::above;
+use super::move_subvolume::move_subvolume;
 use super::unlink::{drop_name, is_empty};
 use crate::attr::FileKind;
 use crate::batch::Batch;
@@ -22,14 +23,14 @@ use crate::lock_set::LockSet;
 use crate::names::{self, Target};
 
 /// One side of a rename.
-struct Side<'a> {
+pub(super) struct Side<'a> {
     of: &'a Inode,
-    dir: &'a Arc<InodeCell>,
-    name: &'a [u8],
+    pub(super) dir: &'a Arc<InodeCell>,
+    pub(super) name: &'a [u8],
 }
 
 impl Side<'_> {
-    fn find(&self, view: &View) -> Result<Option<DirEntry>> {
+    pub(super) fn find(&self, view: &View) -> Result<Option<DirEntry>> {
         names::find(view, self.dir.id, self.name)
     }
 
@@ -40,7 +41,8 @@ impl Side<'_> {
                 Err(Error::Name(NameError::NotFound)) if self.of.is_moved_on(entry)? => Ok(None),
                 found => found.map(Some),
             },
-            Target::Subvolume(_) | Target::Stub => Err(Error::unsupported("renaming a subvolume")),
+            // The one that is moved was told apart before; over one nothing can be moved.
+            Target::Subvolume(_) | Target::Stub => Err(NameError::NotEmpty.into()),
         }
     }
 }
@@ -54,8 +56,8 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// `NotFound`, `Exists`, `NotEmpty`, `CrossDevice`; `Invalid` when a directory would come to lie below
-    /// itself.
+    /// `NotFound`, `Exists`, `NotEmpty`, also over a subvolume; `CrossDevice` between subvolumes, for anything
+    /// but a subvolume; `Invalid` when a directory would come to lie below itself.
     pub fn rename(&self, old: &[u8], target: &Self, new: &[u8], flags: RenameFlags) -> Result<()> {
         names::check_name(new)?;
         let source = Side { of: self, dir: &self.cell, name: old };
@@ -64,15 +66,21 @@ impl Inode {
             side.dir.expect_dir()?;
             side.dir.expect_writable()?;
         }
-        if source.dir.tree() != target.dir.tree() {
-            return Err(NameError::CrossDevice.into());
-        }
         let across = source.dir.id != target.dir.id;
         let _moving = across.then(|| self.shared().moving.lock());
         loop {
             let view = self.shared().engine.view();
             let (from, to) = (source.find(&view)?, target.find(&view)?);
+            if let Some(entry) = &from
+                && let Target::Subvolume(tree) = names::target(&view, source.dir.id, entry)?
+            {
+                drop(view);
+                return move_subvolume(&source, &target, tree, flags);
+            }
             drop(view);
+            if source.dir.tree() != target.dir.tree() {
+                return Err(NameError::CrossDevice.into());
+            }
             // Users of their own: dropped behind the locks, and perhaps the last ones.
             let Some(moved) = source.inode(from.as_ref().ok_or(NameError::NotFound)?)? else {
                 continue;

@@ -290,13 +290,13 @@ impl Inode {
 }
 
 /// What a new name does to its directory.
-fn named(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
+pub(super) fn named(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
     item.size += names::size_of(name);
     (item.mtime, item.ctime) = (stamp, stamp);
 }
 
 /// What a lost name does to its directory.
-fn unnamed(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
+pub(super) fn unnamed(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
     item.size = item.size.saturating_sub(names::size_of(name));
     (item.mtime, item.ctime) = (stamp, stamp);
 }
@@ -306,7 +306,7 @@ fn ref_keys(tree: TreeId, parent: TreeId) -> [Key; 2] {
 }
 
 /// Gathers the two references that go with a subvolume's name (S1).
-fn add_refs(roots: &mut Batch, tree: TreeId, dir: InodeId, index: u64, name: &[u8]) {
+pub(super) fn add_refs(roots: &mut Batch, tree: TreeId, dir: InodeId, index: u64, name: &[u8]) {
     let place = RootRef { dirid: dir.ino, sequence: index, name: name.to_vec() };
     for key in ref_keys(tree, dir.tree) {
         roots.set(key, Change::Bytes(place.to_bytes()));
@@ -314,7 +314,12 @@ fn add_refs(roots: &mut Batch, tree: TreeId, dir: InodeId, index: u64, name: &[u
 }
 
 /// Gathers their loss; answers the index that the name has in its directory.
-fn remove_refs(view: &View, roots: &mut Batch, tree: TreeId, parent: TreeId) -> Result<u64> {
+pub(super) fn remove_refs(
+    view: &View,
+    roots: &mut Batch,
+    tree: TreeId,
+    parent: TreeId,
+) -> Result<u64> {
     let keys = ref_keys(tree, parent);
     let item = view.get(TreeId::ROOT, &keys[0])?.ok_or(NameError::NotFound)?;
     let place = RootRef::parse(&item).map_err(|source| Error::Format {

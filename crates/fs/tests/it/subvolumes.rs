@@ -213,3 +213,41 @@ fn an_open_file_without_a_name_does_not_stay_in_snapshots() {
         assert_eq!(view.range(tree, key(0), key(u64::MAX)).count(), 0, "orphans in {tree}");
     }
 }
+
+/// A subvolume goes to another directory and to another subvolume, and never below itself.
+#[test]
+fn a_subvolume_is_moved() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let moves = |from: &Inode, old: &str, to: &Inode, new: &str| {
+        from.rename(old.as_bytes(), to, new.as_bytes(), buttress_fs::RenameFlags::default())
+    };
+    let root = fs.root();
+    let sub = subvolume(&fs, "sub");
+    file_with(&sub, "file", b"inside");
+    let inner = sub.create_subvolume(b"inner", 0o755, 0, 0).expect("a nested one");
+    let other = subvolume(&fs, "other");
+    let dir = root.mkdir(b"dir", 0o755, 0, 0).expect("a directory");
+    moves(&root, "sub", &root, "renamed").expect("another name");
+    moves(&root, "renamed", &dir, "sub").expect("another directory");
+    moves(&dir, "sub", &other, "sub").expect("another subvolume");
+    assert_eq!(content(&fs.resolve("other/sub/file").expect("a file")), b"inside");
+    assert_eq!(sub.parent().expect("above"), other.id());
+    assert!(list(&root).iter().all(|name| name != "sub" && name != "renamed"));
+    let below = moves(&root, "other", &inner, "other").expect_err("below itself");
+    assert_eq!(below.kind(), ErrorKind::Invalid);
+    file_with(&dir, "file", b"a file");
+    assert_eq!(name_error(moves(&other, "sub", &dir, "file")), NameError::NotDir);
+    assert_eq!(name_error(moves(&root, "dir", &other, "sub")), NameError::CrossDevice);
+    assert_eq!(name_error(moves(&root, "dir", &root, "other")), NameError::NotEmpty);
+    fs.set_subvolume_read_only(sub.id().tree, true).expect("a flag");
+    let refused = moves(&other, "sub", &root, "sub").expect_err("it is read-only");
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+    moves(&other, "sub", &other, "still here").expect("in its place");
+    let found = fs.subvolumes().expect("a list");
+    let paths: Vec<_> = found.iter().map(|one| String::from_utf8_lossy(&one.path)).collect();
+    assert_eq!(paths, ["", "other", "other/still here", "other/still here/inner"]);
+    drop((root, sub, inner, other, dir));
+    fs.close().expect("a close");
+    check(&device);
+}

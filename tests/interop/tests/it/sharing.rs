@@ -240,3 +240,40 @@ fn snapshots_made_here_are_changed_by_linux() {
         images.check();
     }
 }
+
+/// Subvolumes that moved here are where Linux looks for them, and the other way round.
+#[test]
+fn subvolumes_are_moved() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = Images::new(1, 256 << 20);
+    images.mkfs(&[]);
+    let mount = images.mount("");
+    mount.shell(
+        "btrfs -q subvolume create a; btrfs -q subvolume create a/b; btrfs -q subvolume create c; \
+         echo deep > a/b/file; mkdir dir; btrfs -q subvolume snapshot a/b dir/copy",
+    );
+    mount.unmount();
+    let filesystem = open_with(images.paths(), "rw,noatime");
+    let moves = |from: &str, to: &str| {
+        let (source, old) = from.rsplit_once('/').unwrap_or(("", from));
+        let (target, new) = to.rsplit_once('/').unwrap_or(("", to));
+        let dir = |path: &str| filesystem.resolve(path).expect("a directory");
+        let flags = buttress_fs::RenameFlags::default();
+        dir(source).rename(old.as_bytes(), &dir(target), new.as_bytes(), flags).expect("a move");
+    };
+    moves("a/b", "c/b");
+    moves("dir/copy", "copy");
+    moves("c", "dir/c");
+    close(filesystem);
+    images.check();
+    let mount = images.mount("");
+    let listed =
+        mount.shell("btrfs subvolume list . | sed 's/.* path //' | sort; cat dir/c/b/file");
+    assert_eq!(listed, "a\ncopy\ndir/c\ndir/c/b\ndeep\n");
+    mount.shell("mv dir/c/b a/b; mv copy a/copy; btrfs -q subvolume delete a/copy");
+    mount.unmount();
+    images.check();
+    same_everywhere(&images, "");
+}
