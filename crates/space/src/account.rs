@@ -21,11 +21,12 @@
 //! Takes [`Rank::Leaf`], inside a group's lock or alone, and nothing inside it.
 
 use std::fmt;
-#[cfg(debug_assertions)]
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_base::{Rank, Ranked};
 
+#[cfg(debug_assertions)]
+use crate::roll::Roll;
 use crate::{Short, SpaceKind};
 
 /// A tenth of the global reserve is for the commit alone, whoever else may dip into it.
@@ -114,44 +115,54 @@ pub(crate) struct Counts {
 /// An account that can be changed.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    account: Ranked<Account>,
-    /// A2 again, counted by the promises themselves.
+    books: Ranked<Books>,
+    /// Changes of what the groups hold: who compares must not have been overtaken by one.
+    shifts: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Books {
+    account: Account,
+    /// A2 again, counted by the tokens themselves.
     #[cfg(debug_assertions)]
-    promised: AtomicU64,
+    roll: Roll<1>,
 }
 
 impl Ledger {
     pub(crate) fn new(kind: SpaceKind) -> Self {
-        Self {
-            account: Ranked::new(Rank::Leaf, Account::new(kind)),
+        let books = Books {
+            account: Account::new(kind),
             #[cfg(debug_assertions)]
-            promised: AtomicU64::new(0),
-        }
+            roll: Roll::default(),
+        };
+        Self { books: Ranked::new(Rank::Leaf, books), shifts: AtomicU64::new(0) }
     }
 
     pub(crate) fn snapshot(&self) -> Account {
-        *self.account.lock()
+        self.books.lock().account
     }
 
     /// Counts a new group.
     pub(crate) fn grow(&self, len: u64, super_bytes: u64, counts: Counts) {
-        let mut account = self.account.lock();
+        let account = &mut self.books.lock().account;
+        self.shifts.fetch_add(1, Ordering::Relaxed);
         account.total += len;
         account.super_bytes += super_bytes;
-        change(&mut account, Counts::default(), counts);
+        change(account, Counts::default(), counts);
     }
 
     /// Forgets an empty group, unless promises need it; then says how many bytes would be missing.
     pub(crate) fn shrink(&self, len: u64, super_bytes: u64, counts: Counts) -> Result<(), Short> {
-        let mut account = self.account.lock();
+        let account = &mut self.books.lock().account;
         let leaving = len - super_bytes - counts.read_only;
         let available = account.available();
         if available < leaving {
             return Err(Short { missing: leaving - available });
         }
+        self.shifts.fetch_add(1, Ordering::Relaxed);
         account.total -= len;
         account.super_bytes -= super_bytes;
-        change(&mut account, counts, Counts::default());
+        change(account, counts, Counts::default());
         Ok(())
     }
 
@@ -160,15 +171,19 @@ impl Ledger {
         if before == after {
             return;
         }
-        let mut account = self.account.lock();
-        change(&mut account, before, after);
-        account.may_use =
-            account.may_use.checked_sub(kept).expect("A2: a promise kept was made before");
+        let books = &mut *self.books.lock();
+        self.shifts.fetch_add(1, Ordering::Relaxed);
+        change(&mut books.account, before, after);
+        let may_use = books.account.may_use.checked_sub(kept);
+        books.account.may_use = may_use.expect("A2: a promise kept was made before");
+        #[cfg(debug_assertions)]
+        books.roll.take([kept]);
     }
 
     /// Promises `bytes`, all or none (A3).
     pub(crate) fn promise(&self, bytes: u64, dip: Dip) -> Result<(), Short> {
-        let mut account = self.account.lock();
+        let books = &mut *self.books.lock();
+        let account = &mut books.account;
         let kept_back = match dip {
             Dip::Never => account.global_reserve,
             Dip::IntoGlobal => account.global_reserve / GLOBAL_KEPT_DIVISOR,
@@ -179,29 +194,94 @@ impl Ledger {
             return Err(Short { missing: needed - free });
         }
         account.may_use += bytes;
+        #[cfg(debug_assertions)]
+        books.roll.grant([bytes]);
         Ok(())
     }
 
-    /// Takes back a promise that was not kept.
-    pub(crate) fn release(&self, bytes: u64) {
-        let mut account = self.account.lock();
-        account.may_use =
-            account.may_use.checked_sub(bytes).expect("A2: a promise given back was made before");
+    /// Takes back what was promised and has no token.
+    pub(crate) fn revoke(&self, bytes: u64) {
+        let books = &mut *self.books.lock();
+        books.take_back(bytes);
+        #[cfg(debug_assertions)]
+        books.roll.revoke([bytes]);
+    }
+
+    /// Makes a token of what was promised. Its number means something in debug builds only.
+    pub(crate) fn enter(&self, bytes: u64) -> u64 {
+        #[cfg(debug_assertions)]
+        return self.books.lock().roll.enter([bytes]);
+        #[cfg(not(debug_assertions))]
+        return bytes & 0;
+    }
+
+    /// Cuts a token.
+    pub(crate) fn split(&self, token: u64, bytes: u64) -> u64 {
+        #[cfg(debug_assertions)]
+        return self.books.lock().roll.split(token, [bytes]);
+        #[cfg(not(debug_assertions))]
+        return (token + bytes) & 0;
+    }
+
+    /// Joins two tokens.
+    pub(crate) fn merge(&self, token: u64, other: u64) {
+        #[cfg(debug_assertions)]
+        self.books.lock().roll.merge(token, other);
+        #[cfg(not(debug_assertions))]
+        let _ = (token, other);
+    }
+
+    /// A token lost what an allocation took, which the account knows.
+    pub(crate) fn settle(&self, token: u64, bytes: u64) {
+        #[cfg(debug_assertions)]
+        self.books.lock().roll.settle(token, [bytes]);
+        #[cfg(not(debug_assertions))]
+        let _ = (token, bytes);
+    }
+
+    /// Takes back a part of a promise that was not kept.
+    pub(crate) fn give_back(&self, token: u64, bytes: u64) {
+        let books = &mut *self.books.lock();
+        books.take_back(bytes);
+        #[cfg(debug_assertions)]
+        books.roll.give(token, [bytes]);
+        #[cfg(not(debug_assertions))]
+        let _ = token;
+    }
+
+    /// A token goes, with all that it holds.
+    pub(crate) fn leave(&self, token: u64, bytes: u64) {
+        if bytes == 0 && cfg!(not(debug_assertions)) {
+            return;
+        }
+        let books = &mut *self.books.lock();
+        books.take_back(bytes);
+        #[cfg(debug_assertions)]
+        books.roll.leave(token, [bytes]);
+        #[cfg(not(debug_assertions))]
+        let _ = token;
     }
 
     pub(crate) fn set_global_reserve(&self, bytes: u64) {
-        self.account.lock().global_reserve = bytes;
+        self.books.lock().account.global_reserve = bytes;
     }
 
-    /// Counts what live promises hold, apart from `may_use`.
-    pub(crate) fn tally(&self, made: u64, gone: u64) {
+    /// How often what the groups hold has changed.
+    pub(crate) fn shifts(&self) -> u64 {
+        self.shifts.load(Ordering::Relaxed)
+    }
+
+    /// Compares the promises with the tokens (A2), whatever goes on meanwhile.
+    pub(crate) fn audit(&self) -> Result<(), String> {
         #[cfg(debug_assertions)]
         {
-            self.promised.fetch_add(made, Ordering::Relaxed);
-            self.promised.fetch_sub(gone, Ordering::Relaxed);
+            let books = self.books.lock();
+            let [promised] = books.roll.sum();
+            if promised != books.account.may_use {
+                return Err(format!("A2: tokens hold {promised}; account is {}", books.account));
+            }
         }
-        #[cfg(not(debug_assertions))]
-        let _ = (made, gone);
+        Ok(())
     }
 
     /// Compares with what the groups add up to. Only means something while nothing changes.
@@ -212,14 +292,14 @@ impl Ledger {
         if found != expected {
             return Err(format!("A1: account is {found}; its groups add up to {expected}"));
         }
-        #[cfg(debug_assertions)]
-        {
-            let promised = self.promised.load(Ordering::Relaxed);
-            if promised != found.may_use {
-                return Err(format!("A2: promises hold {promised}; account is {found}"));
-            }
-        }
-        Ok(())
+        self.audit()
+    }
+}
+
+impl Books {
+    fn take_back(&mut self, bytes: u64) {
+        let may_use = self.account.may_use.checked_sub(bytes);
+        self.account.may_use = may_use.expect("A2: a promise given back was made before");
     }
 }
 
@@ -257,7 +337,7 @@ mod tests {
         ledger.promise(60, Dip::Never).expect("40 are left");
         assert_eq!(ledger.promise(50, Dip::Never), Err(Short { missing: 10 }));
         assert_eq!(ledger.snapshot().may_use, 60);
-        ledger.release(60);
+        ledger.revoke(60);
         assert_eq!(ledger.snapshot().available(), 100);
     }
 
@@ -281,7 +361,7 @@ mod tests {
         ledger.promise(120, Dip::Never).expect("140 are free");
         let gone = ledger.shrink(50, 10, Counts::default());
         assert_eq!(gone, Err(Short { missing: 20 }));
-        ledger.release(20);
+        ledger.revoke(20);
         ledger.shrink(50, 10, Counts::default()).expect("100 remain for 100");
         assert_eq!(ledger.snapshot().total, 100);
     }

@@ -18,7 +18,10 @@
 //! guard              who writes in place, counted without sharing a line
 //! quiesce            read-only groups, and waiting for who still writes
 //! account            one kind of space: total, used, promised, ...
+//! ticket             the line of those who wait, served in order
+//! ladder             in which order room is made for them
 //! reserve            promises that give themselves back
+//! roll               the tokens that live, to compare accounts with
 //! goals              where each stream allocated last
 //! space              the gate: groups, states of bytes, figures
 //! search             in which order groups are tried
@@ -29,7 +32,8 @@
 //!
 //! # Locks
 //!
-//! Outermost first: the directory's writers, one group, one account. No two groups at once.
+//! Outermost first: a line of tickets, the directory's writers, one group, one account. No two groups at
+//! once.
 
 mod error;
 mod kind;
@@ -43,10 +47,14 @@ mod goals;
 mod group;
 mod guard;
 mod index;
+mod ladder;
 mod policy;
 mod quiesce;
 mod reserve;
+mod roll;
 mod sync;
+mod ticket;
+mod waiting;
 
 mod allocate;
 mod search;
@@ -59,8 +67,11 @@ pub use allocate::{AllocRequest, AllocStats, Outcome};
 pub use error::Error;
 pub use group::{Group, GroupInit, GroupUsage};
 pub use kind::SpaceKind;
+pub use ladder::{Ladder, Reach, Step};
 pub use policy::{AllocPolicy, LookupPolicy};
 pub use quiesce::{NocowWriter, ReadOnlyHold};
-pub use reserve::{DataReservation, MetaHold, Short};
+pub use reserve::{DataReservation, DataTicket, MetaHold, Short};
+pub use roll::Roll;
 pub use search::{Next, Search, Take};
 pub use space::Space;
+pub use ticket::{Class, Queue, Ticket, Verdict};

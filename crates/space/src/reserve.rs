@@ -12,14 +12,16 @@
 //!
 //! # Failure
 //!
-//! A refusal says how many bytes are missing and changes nothing. The caller climbs its ladder
-//! (write back, allocate a chunk, commit) and asks again; nothing here calls up to do it.
+//! A refusal says how many bytes are missing and changes nothing. Who can wait takes a ticket; nothing
+//! here calls up to make room for him.
 
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::account::Dip;
+use crate::ticket::{Class, Ticket, Verdict};
 use crate::{Space, SpaceKind};
 
 /// A refusal, and how far away a yes is.
@@ -38,6 +40,62 @@ impl Space {
     /// [`Short`] when they are not there; make room and ask again.
     pub fn reserve_data(self: &Arc<Self>, bytes: u64) -> Result<DataReservation, Short> {
         Promise::new(self, SpaceKind::Data, bytes, Dip::Never).map(DataReservation)
+    }
+
+    /// As [`Space::reserve_data`], unless somebody waits whom one of `class` must not overtake, or `fits`
+    /// says that something else stands against it.
+    ///
+    /// # Errors
+    ///
+    /// [`Short`]; nobody was put into the line.
+    pub fn reserve_data_at_once(
+        self: &Arc<Self>,
+        class: Class,
+        bytes: u64,
+        fits: impl Fn() -> bool,
+    ) -> Result<DataReservation, Short> {
+        if !self.data_line.at_once(class, || self.grant_data(bytes, &fits)) {
+            return Err(Short { missing: bytes });
+        }
+        Ok(DataReservation(Promise::of_granted(self, SpaceKind::Data, bytes)))
+    }
+
+    /// Promises `bytes` for contents of files, or a place in the line of those who wait for that.
+    pub fn ask_data(
+        self: &Arc<Self>,
+        class: Class,
+        bytes: u64,
+        fits: impl Fn() -> bool,
+    ) -> Result<DataReservation, DataTicket<'_>> {
+        match self.data_line.ask(class, bytes, |bytes| self.grant_data(*bytes, &fits)) {
+            None => Ok(DataReservation(Promise::of_granted(self, SpaceKind::Data, bytes))),
+            Some(ticket) => Err(DataTicket { space: self, ticket: Some(ticket), bytes }),
+        }
+    }
+
+    fn grant_data(&self, bytes: u64, fits: impl Fn() -> bool) -> bool {
+        let ledger = self.ledger(SpaceKind::Data);
+        if ledger.promise(bytes, Dip::Never).is_err() {
+            return false;
+        }
+        if fits() {
+            return true;
+        }
+        ledger.revoke(bytes);
+        false
+    }
+
+    /// Serves those who wait for data, the first first; says how many. `fits` as in
+    /// [`Space::reserve_data_at_once`].
+    pub fn serve_data(&self, fits: impl Fn() -> bool) -> u64 {
+        self.data_line.serve(|bytes| self.grant_data(*bytes, &fits))
+    }
+
+    /// Data space came free: whoever waits for it gets it. In mixed groups only `txn` can say who may.
+    pub(crate) fn serve_freed(&self) {
+        if !self.is_mixed() && self.data_line.is_waiting() {
+            self.serve_data(|| true);
+        }
     }
 
     /// Promises `bytes` for nodes: all of them, or none.
@@ -68,44 +126,102 @@ struct Promise {
     space: Arc<Space>,
     kind: SpaceKind,
     bytes: u64,
+    /// Its number in the roll of live tokens, in debug builds.
+    token: u64,
 }
 
 impl Promise {
     fn new(space: &Arc<Space>, kind: SpaceKind, bytes: u64, dip: Dip) -> Result<Self, Short> {
         space.ledger(kind).promise(bytes, dip)?;
-        space.ledger(kind).tally(bytes, 0);
-        Ok(Self { space: Arc::clone(space), kind, bytes })
+        Ok(Self::of_granted(space, kind, bytes))
+    }
+
+    /// The token of what the account has promised already.
+    fn of_granted(space: &Arc<Space>, kind: SpaceKind, bytes: u64) -> Self {
+        let token = space.ledger(kind).enter(bytes);
+        Self { space: Arc::clone(space), kind, bytes, token }
     }
 
     fn split(&mut self, bytes: u64) -> Self {
         assert!(bytes <= self.bytes, "R1: {bytes} bytes of a promise of {}", self.bytes);
         self.bytes -= bytes;
-        Self { space: Arc::clone(&self.space), kind: self.kind, bytes }
+        let token = self.space.ledger(self.kind).split(self.token, bytes);
+        Self { space: Arc::clone(&self.space), kind: self.kind, bytes, token }
     }
 
     fn merge(&mut self, mut other: Self) {
         assert!(Arc::ptr_eq(&self.space, &other.space), "R1: promises of two volumes");
+        self.space.ledger(self.kind).merge(self.token, other.token);
         self.bytes += mem::take(&mut other.bytes);
+        other.token = MERGED;
     }
 
     fn shrink_to(&mut self, bytes: u64) {
         assert!(bytes <= self.bytes, "R1: {bytes} bytes of a promise of {}", self.bytes);
         let excess = self.bytes - bytes;
         self.bytes = bytes;
-        self.give_back(excess);
-    }
-
-    fn give_back(&self, bytes: u64) {
-        if bytes > 0 {
-            self.space.ledger(self.kind).tally(0, bytes);
-            self.space.ledger(self.kind).release(bytes);
+        if excess > 0 {
+            self.space.ledger(self.kind).give_back(self.token, excess);
+            self.space.serve_freed();
         }
     }
 }
 
+/// The number of a token that is part of another now.
+const MERGED: u64 = u64::MAX;
+
 impl Drop for Promise {
     fn drop(&mut self) {
-        self.give_back(self.bytes);
+        if self.token != MERGED {
+            self.space.ledger(self.kind).leave(self.token, self.bytes);
+            if self.bytes > 0 {
+                self.space.serve_freed();
+            }
+        }
+    }
+}
+
+/// A place in the line of those who wait for data space. Leaves it when dropped, and gives back what was
+/// granted meanwhile.
+#[must_use = "who drops his ticket does not wait"]
+#[derive(Debug)]
+pub struct DataTicket<'s> {
+    space: &'s Arc<Space>,
+    ticket: Option<Ticket<'s, u64>>,
+    bytes: u64,
+}
+
+impl DataTicket<'_> {
+    /// Waits for a verdict, at most so long. `None` when there is none yet.
+    ///
+    /// # Errors
+    ///
+    /// Refused: the line was left.
+    pub fn wait_for(&mut self, limit: Duration) -> Option<Result<DataReservation, Short>> {
+        match self.ticket.as_mut()?.wait_for(limit)? {
+            Verdict::Granted => {
+                let promise = Promise::of_granted(self.space, SpaceKind::Data, self.bytes);
+                Some(Ok(DataReservation(promise)))
+            }
+            Verdict::Refused => Some(Err(Short { missing: self.bytes })),
+        }
+    }
+
+    /// Whether nobody is served before him.
+    #[must_use]
+    pub fn is_first(&self) -> bool {
+        self.ticket.as_ref().is_some_and(Ticket::is_first)
+    }
+}
+
+impl Drop for DataTicket<'_> {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket.take() else { return };
+        if ticket.leave() == Some(Verdict::Granted) {
+            self.space.ledger(SpaceKind::Data).revoke(self.bytes);
+        }
+        // He may have stood before somebody who fits.
+        self.space.serve_freed();
     }
 }
 
@@ -155,7 +271,7 @@ impl DataReservation {
     /// Forgets `bytes` that an allocation turned into reserved space; the account knows already.
     pub(crate) fn take(&mut self, bytes: u64) {
         assert!(bytes <= self.0.bytes, "R1: {bytes} bytes of a promise of {}", self.0.bytes);
-        self.0.space.ledger(self.0.kind).tally(0, bytes);
+        self.0.space.ledger(self.0.kind).settle(self.0.token, bytes);
         self.0.bytes -= bytes;
     }
 }

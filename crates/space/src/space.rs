@@ -42,6 +42,7 @@ use crate::goals::Goals;
 use crate::group::{Group, GroupInit};
 use crate::guard::Writers;
 use crate::index::{Index, SLOTS_MAX};
+use crate::ticket::Queue;
 use crate::{AllocPolicy, Error, LookupPolicy, Outcome, SpaceKind};
 
 /// Who may have how much, and where, on one volume.
@@ -63,6 +64,8 @@ pub struct Space {
     /// Who writes in place.
     in_place: Arc<Writers>,
     alloc_counters: AllocCounters,
+    /// Who waits for data space, and for how many bytes.
+    pub(crate) data_line: Queue<u64>,
     /// Held while a new directory is made, so that no change is lost: slots that groups left.
     writers: Ranked<[BTreeSet<usize>; 3]>,
 }
@@ -91,6 +94,7 @@ impl Space {
             map: None,
             in_place: Arc::default(),
             alloc_counters: AllocCounters::default(),
+            data_line: Queue::new(),
             writers: Ranked::new(Rank::BlockGroups, Default::default()),
         }
     }
@@ -188,6 +192,8 @@ impl Space {
             group.settle(&self.indexes[kind], slot);
         }
         self.publish(directory.with(&added));
+        drop(writing);
+        self.serve_freed();
         Ok(())
     }
 
@@ -293,6 +299,7 @@ impl Space {
     /// When it is free or pinned already: a bug of the caller (S1).
     pub fn free(&self, extent: Extent) {
         self.change_own(extent, |_, state| state.release(extent));
+        self.serve_freed();
     }
 
     /// Takes a used extent out of use, but not into reach: the last commit still refers to it, and
@@ -314,6 +321,7 @@ impl Space {
     /// When it is not pinned: a bug of the caller (S1).
     pub fn unpin(&self, extent: Extent) {
         self.change_own(extent, |_, state| state.unpin(extent));
+        self.serve_freed();
     }
 
     /// Changes the state of an extent that this crate handed out or accepted before.
@@ -333,6 +341,48 @@ impl Space {
     /// Sets how much metadata space ordinary reservations leave alone.
     pub fn set_global_reserve(&self, bytes: u64) {
         self.ledger(SpaceKind::Metadata).set_global_reserve(bytes);
+    }
+
+    /// The line of those who wait for data.
+    #[must_use]
+    pub fn data_line(&self) -> &Queue<u64> {
+        &self.data_line
+    }
+
+    /// Compares promises with tokens, and each account with its groups, beside whoever works on the volume:
+    /// an account that changed meanwhile is looked at again, a few times. Says whether all were compared.
+    /// Costs a walk over all groups: for debug builds.
+    ///
+    /// # Errors
+    ///
+    /// The first difference, in words.
+    pub fn audit(&self) -> Result<bool, String> {
+        const TRIES: u32 = 8;
+        // A group that comes is in its account before it is in the directory.
+        let _writing = self.writers.lock();
+        let directory = self.directory.load();
+        let mut all = true;
+        for kind in SpaceKind::ALL {
+            let ledger = &self.ledgers[kind.index()];
+            ledger.audit()?;
+            let mut compared = false;
+            for _ in 0..TRIES {
+                let before = ledger.shifts();
+                let sums = Ledger::new(kind);
+                for group in directory.iter().filter(|group| group.kind() == kind) {
+                    let counts = group.counts(&group.lock());
+                    sums.grow(group.len(), group.super_bytes(), counts);
+                }
+                let outcome = ledger.verify(&sums.snapshot());
+                if before == ledger.shifts() {
+                    outcome?;
+                    compared = true;
+                    break;
+                }
+            }
+            all &= compared;
+        }
+        Ok(all)
     }
 
     pub(crate) fn ledger(&self, kind: SpaceKind) -> &Ledger {

@@ -1,0 +1,120 @@
+//! A roll of the tokens that live, to compare an account with: in debug builds only.
+//!
+//! # Invariants
+//!
+//! - **O1** What the account has promised is the sum over the tokens that live, and what was granted and is
+//!   no token yet, less what an allocation has taken and its token does not know yet.
+//!
+//! Each token is counted by itself, and says how much it holds whenever it changes; so a token that is lost,
+//! copied or wrong shows here, and in no sum of differences.
+
+use std::collections::HashMap;
+
+/// The tokens of one account, each with `N` kinds of things promised. Lives under the account's lock.
+#[derive(Debug)]
+pub struct Roll<const N: usize> {
+    tokens: HashMap<u64, [u64; N]>,
+    granted: [u64; N],
+    taken: [u64; N],
+    next: u64,
+}
+
+impl<const N: usize> Default for Roll<N> {
+    fn default() -> Self {
+        Self { tokens: HashMap::new(), granted: [0; N], taken: [0; N], next: 0 }
+    }
+}
+
+impl<const N: usize> Roll<N> {
+    /// Something was promised; its token comes.
+    pub fn grant(&mut self, what: [u64; N]) {
+        add(&mut self.granted, what);
+    }
+
+    /// What was granted is given back, no token having been made.
+    pub fn revoke(&mut self, what: [u64; N]) {
+        sub(&mut self.granted, what, "a grant");
+    }
+
+    /// A token for what was granted; answers its number.
+    pub fn enter(&mut self, what: [u64; N]) -> u64 {
+        self.revoke(what);
+        self.next += 1;
+        self.tokens.insert(self.next, what);
+        self.next
+    }
+
+    /// A part of a token becomes one of its own.
+    ///
+    /// # Panics
+    ///
+    /// When the token holds less: a bug of its owner.
+    pub fn split(&mut self, token: u64, what: [u64; N]) -> u64 {
+        sub(self.tokens.get_mut(&token).expect("O1: a live token"), what, "a token");
+        self.grant(what);
+        self.enter(what)
+    }
+
+    /// A token becomes part of another.
+    ///
+    /// # Panics
+    ///
+    /// When one of them is not alive.
+    pub fn merge(&mut self, token: u64, other: u64) {
+        let what = self.tokens.remove(&other).expect("O1: a live token");
+        add(self.tokens.get_mut(&token).expect("O1: a live token"), what);
+    }
+
+    /// A token gives back a part of what it holds.
+    ///
+    /// # Panics
+    ///
+    /// When it holds less.
+    pub fn give(&mut self, token: u64, what: [u64; N]) {
+        sub(self.tokens.get_mut(&token).expect("O1: a live token"), what, "a token");
+    }
+
+    /// The account has counted an allocation that its token will.
+    pub fn take(&mut self, what: [u64; N]) {
+        add(&mut self.taken, what);
+    }
+
+    /// The token counts the allocation.
+    pub fn settle(&mut self, token: u64, what: [u64; N]) {
+        sub(&mut self.taken, what, "what was taken");
+        self.give(token, what);
+    }
+
+    /// A token goes.
+    ///
+    /// # Panics
+    ///
+    /// When it is not alive, or holds something else than it says: O1.
+    pub fn leave(&mut self, token: u64, holds: [u64; N]) {
+        let found = self.tokens.remove(&token).expect("O1: a token goes once");
+        assert_eq!(found, holds, "O1: a token's own count");
+    }
+
+    /// What the account must have promised (O1).
+    #[must_use]
+    pub fn sum(&self) -> [u64; N] {
+        let mut sum = self.granted;
+        for what in self.tokens.values() {
+            add(&mut sum, *what);
+        }
+        sub(&mut sum, self.taken, "the tokens");
+        sum
+    }
+}
+
+fn add<const N: usize>(to: &mut [u64; N], what: [u64; N]) {
+    for (to, what) in to.iter_mut().zip(what) {
+        *to += what;
+    }
+}
+
+fn sub<const N: usize>(from: &mut [u64; N], what: [u64; N], of: &str) {
+    for (from, what) in from.iter_mut().zip(what) {
+        *from = from.checked_sub(what).unwrap_or_else(|| panic!("O1: {what} of {of} with {from}"));
+    }
+}

@@ -1,0 +1,39 @@
+//! What waiting is built of. A model of the line of tickets brings its own, under a scheduler that tries
+//! the orders in which threads may run (`tests/line`); hence this one place.
+
+use std::time::Duration;
+
+pub(crate) use std::sync::Arc;
+pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use buttress_base::{Held, Rank, Ranked};
+use parking_lot::Condvar;
+
+/// The lock of one line.
+#[derive(Debug)]
+pub(crate) struct Lock<T>(Ranked<T>);
+
+impl<T> Lock<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Ranked::new(Rank::SpaceInfo, value))
+    }
+
+    pub(crate) fn lock(&self) -> Held<'_, T> {
+        self.0.lock()
+    }
+}
+
+/// What one waiter sleeps on.
+#[derive(Debug, Default)]
+pub(crate) struct Event(Condvar);
+
+impl Event {
+    pub(crate) fn raise(&self) {
+        self.0.notify_one();
+    }
+
+    /// Gives the lock up until the event is raised, or `limit` is over: false then.
+    pub(crate) fn wait_for<T>(&self, guard: &mut Held<'_, T>, limit: Duration) -> bool {
+        guard.wait_for(&self.0, limit)
+    }
+}

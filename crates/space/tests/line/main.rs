@@ -1,0 +1,216 @@
+//! The line of tickets under a scheduler that tries the orders in which threads may run. A failure prints the
+//! schedule that led to it, which `shuttle::replay` runs again.
+//!
+//! The account is a lock around a number, as the real ones are; everything else is the code itself.
+
+#[allow(dead_code, unreachable_pub, reason = "the crate's own source, of which models use a part")]
+#[path = "../../src/ticket.rs"]
+mod ticket;
+mod waiting;
+
+use std::time::Duration;
+
+use shuttle::sync::atomic::{AtomicBool, Ordering};
+use shuttle::sync::{Arc, Mutex};
+use shuttle::thread;
+
+use ticket::{Class, Queue, Verdict};
+
+const FOREVER: Duration = Duration::from_secs(1);
+
+fn runs() -> usize {
+    std::env::var("BUTTRESS_MODEL_RUNS").ok().and_then(|n| n.parse().ok()).unwrap_or(1500)
+}
+
+/// An account with a line before it.
+struct World {
+    free: Mutex<u64>,
+    line: Queue<u64>,
+}
+
+impl World {
+    fn new(free: u64) -> Arc<Self> {
+        Arc::new(Self { free: Mutex::new(free), line: Queue::new() })
+    }
+
+    fn take(&self, bytes: u64) -> bool {
+        let mut free = self.free.lock().expect("free");
+        let fits = bytes <= *free;
+        if fits {
+            *free -= bytes;
+        }
+        fits
+    }
+
+    fn serve(&self) -> u64 {
+        self.line.serve(|bytes| self.take(*bytes))
+    }
+
+    fn give(&self, bytes: u64) {
+        *self.free.lock().expect("free") += bytes;
+        self.serve();
+    }
+
+    /// Waits for its turn, however long that takes.
+    fn get(&self, class: Class, bytes: u64) {
+        let Some(mut ticket) = self.line.ask(class, bytes, |bytes| self.take(*bytes)) else {
+            return;
+        };
+        assert_eq!(ticket.wait_for(FOREVER), Some(Verdict::Granted));
+    }
+
+    fn free(&self) -> u64 {
+        *self.free.lock().expect("free")
+    }
+}
+
+fn model(world: impl Fn() + Send + Sync + 'static) {
+    shuttle::check_random(world, runs());
+}
+
+/// Q5: nobody is left asleep while what he waits for is there.
+#[test]
+fn no_wake_up_is_lost() {
+    model(|| {
+        let world = World::new(2);
+        let users: Vec<_> = (0..3)
+            .map(|user| {
+                let world = Arc::clone(&world);
+                thread::spawn(move || {
+                    let class = if user == 0 { Class::Priority } else { Class::Normal };
+                    for bytes in [2, 1] {
+                        world.get(class, bytes);
+                        world.give(bytes);
+                    }
+                })
+            })
+            .collect();
+        for user in users {
+            user.join().expect("no panic");
+        }
+        assert_eq!(world.free(), 2);
+        assert!(world.line.is_empty());
+    });
+}
+
+/// Q1, Q2, E8: a small demand does not overtake a large one that came before, neither at once nor in line;
+/// one with priority does.
+#[test]
+fn e8_nobody_overtakes() {
+    model(|| {
+        let world = World::new(1);
+        let served = Arc::new(AtomicBool::new(false));
+        let mut first =
+            world.line.ask(Class::Normal, 3, |bytes| world.take(*bytes)).expect("waits");
+        let small = {
+            let (world, served) = (Arc::clone(&world), Arc::clone(&served));
+            thread::spawn(move || {
+                assert!(
+                    !world.line.at_once(Class::Normal, || world.take(1))
+                        || served.load(Ordering::SeqCst)
+                );
+                world.get(Class::Normal, 1);
+                assert!(served.load(Ordering::SeqCst), "it came later and fitted earlier");
+            })
+        };
+        let urgent = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                world.get(Class::Priority, 1);
+                world.give(1);
+            })
+        };
+        urgent.join().expect("it does not wait for the others");
+        served.store(true, Ordering::SeqCst);
+        world.give(3);
+        assert_eq!(first.wait_for(FOREVER), Some(Verdict::Granted));
+        small.join().expect("what is left is enough");
+        assert_eq!(world.free(), 0);
+    });
+}
+
+/// Q3, E6: one who gives up leaves nothing behind, whatever he was granted meanwhile, and lets those pass who
+/// stood behind him.
+#[test]
+fn e6_who_gives_up_leaves_no_trace() {
+    model(|| {
+        let world = World::new(0);
+        let impatient = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                let Some(mut ticket) = world.line.ask(Class::Normal, 2, |bytes| world.take(*bytes))
+                else {
+                    return world.give(2);
+                };
+                let verdict = ticket.wait_for(Duration::ZERO).or_else(|| ticket.leave());
+                if verdict == Some(Verdict::Granted) {
+                    world.give(2);
+                } else {
+                    world.serve();
+                }
+            })
+        };
+        let patient = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.get(Class::Normal, 1))
+        };
+        // Enough for the patient one alone: he is served only because the other leaves.
+        world.give(1);
+        impatient.join().expect("it leaves");
+        patient.join().expect("it is served");
+        assert_eq!(world.free(), 0);
+        assert!(world.line.is_empty());
+    });
+}
+
+/// E7: a demand that can never be met is refused from the head, and the small one behind it is granted.
+#[test]
+fn e7_a_large_head_hides_nobody() {
+    model(|| {
+        let world = World::new(1);
+        let mut large =
+            world.line.ask(Class::Normal, 10, |bytes| world.take(*bytes)).expect("waits");
+        let small = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.get(Class::Normal, 1))
+        };
+        // What the flusher does when its ladder ends.
+        while world.line.served() == 0 && world.free() > 0 {
+            if world.line.refuse_first(Class::Normal) {
+                world.serve();
+                break;
+            }
+        }
+        assert_eq!(large.wait_for(FOREVER), Some(Verdict::Refused));
+        small.join().expect("granted");
+        assert_eq!(world.line.refused(), 1);
+    });
+}
+
+/// F3: when nothing will ever be granted, everybody is told.
+#[test]
+fn the_end_reaches_everybody() {
+    model(|| {
+        let world = World::new(0);
+        let over = Arc::new(AtomicBool::new(false));
+        let waiters: Vec<_> = [Class::Priority, Class::Normal]
+            .into_iter()
+            .map(|class| {
+                let (world, over) = (Arc::clone(&world), Arc::clone(&over));
+                thread::spawn(move || {
+                    if over.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    let ticket = world.line.ask(class, 1, |_| over.load(Ordering::SeqCst));
+                    let Some(mut ticket) = ticket else { return };
+                    assert_eq!(ticket.wait_for(FOREVER), Some(Verdict::Refused));
+                })
+            })
+            .collect();
+        over.store(true, Ordering::SeqCst);
+        world.line.refuse_all();
+        for waiter in waiters {
+            waiter.join().expect("told");
+        }
+    });
+}

@@ -1,0 +1,58 @@
+//! The scheduler's own locks in the place of `src/waiting.rs`.
+
+use std::time::Duration;
+
+pub(crate) use shuttle::sync::Arc;
+pub(crate) use shuttle::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use shuttle::sync::{Condvar, Mutex, MutexGuard};
+
+#[derive(Debug)]
+pub(crate) struct Lock<T>(Mutex<T>);
+
+/// A guard that a wait can take away and bring back.
+pub(crate) struct Held<'a, T>(Option<MutexGuard<'a, T>>);
+
+impl<T> std::ops::Deref for Held<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("held but while it waits")
+    }
+}
+
+impl<T> std::ops::DerefMut for Held<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("held but while it waits")
+    }
+}
+
+impl<T> Lock<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> Held<'_, T> {
+        Held(Some(self.0.lock().expect("no model panics with a lock held")))
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Event(Condvar);
+
+impl Event {
+    pub(crate) fn raise(&self) {
+        self.0.notify_one();
+    }
+
+    /// A limit of nothing is over at once; every other is for ever, so that a lost wake-up is a deadlock, which
+    /// the scheduler finds.
+    pub(crate) fn wait_for<'a, T>(&self, held: &mut Held<'a, T>, limit: Duration) -> bool {
+        let guard: MutexGuard<'a, T> = held.0.take().expect("held but while it waits");
+        if limit.is_zero() {
+            held.0 = Some(guard);
+            return false;
+        }
+        held.0 = Some(self.0.wait(guard).expect("no model panics with a lock held"));
+        true
+    }
+}
