@@ -36,9 +36,10 @@ const HOLE_COST: Cost = Cost { items: 2, bytes: 106 };
 /// How much is done for metadata before a write is refused for lack of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// Nothing: the caller writes dirty data back, which holds promises for the worst, and asks again.
+    /// Nothing: the caller asks again with more.
     Little,
-    /// Commits are made, and chunks.
+    /// The caller stands in line: dirty data is written back, which holds promises for the worst, commits
+    /// are made, and chunks.
     Full,
     /// The global reserve is drawn on: for what comes with a cut.
     Last,
@@ -133,9 +134,11 @@ impl Files {
         effort: Effort,
     ) -> Result<()> {
         match short {
-            Short::Data(bytes) => self.promise_data(promise, file, range, bytes),
+            Short::Data(bytes) => self.promise_data(promise, file, range, bytes, effort),
             Short::Metadata(cost) => {
-                let more = self.promise_metadata(cost, effort)?;
+                // Who holds the claim must not wait for those who need it.
+                let claims = promise.placed.is_some();
+                let more = self.promise_metadata(cost, effort, claims)?;
                 promise.cost.items += cost.items;
                 promise.cost.bytes += cost.bytes;
                 join(&mut promise.metadata, more);
@@ -155,13 +158,19 @@ impl Files {
         }
     }
 
-    fn promise_metadata(&self, cost: Cost, effort: Effort) -> Result<MetaReservation> {
+    fn promise_metadata(
+        &self,
+        cost: Cost,
+        effort: Effort,
+        claims: bool,
+    ) -> Result<MetaReservation> {
         if let Some(more) = self.engine.reserve_at_once(cost, Urgency::Normal)? {
             return Ok(more);
         }
         match effort {
             Effort::Little => Err(buttress_txn::Error::NoSpace("metadata").into()),
-            Effort::Full => Ok(self.engine.reserve(cost, Urgency::Normal)?),
+            Effort::Full if claims => Ok(self.engine.reserve(cost, Urgency::Normal)?),
+            Effort::Full => Ok(self.engine.reserve_in_line(cost, Urgency::Normal)?),
             Effort::Last => self.reserve_more(cost),
         }
     }
@@ -172,12 +181,21 @@ impl Files {
         file: &'f File,
         range: &Range<u64>,
         bytes: u64,
+        effort: Effort,
     ) -> Result<()> {
         let flags = file.with_item(|item| item.flags);
         let may_lie = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
         let looks = may_lie && promise.placed.is_none();
         if !(looks && file.dirty.lock().crowded) {
-            match self.engine.reserve_data(bytes).map_err(Error::from) {
+            let more = match effort {
+                Effort::Little => self
+                    .engine
+                    .reserve_data_at_once(bytes)
+                    .and_then(|more| more.ok_or(buttress_txn::Error::NoSpace("data"))),
+                Effort::Full if promise.placed.is_none() => self.engine.reserve_data_in_line(bytes),
+                Effort::Full | Effort::Last => self.engine.reserve_data(bytes),
+            };
+            match more.map_err(Error::from) {
                 Ok(more) => {
                     match &mut promise.data {
                         Some(data) => data.merge(more),

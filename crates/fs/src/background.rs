@@ -18,6 +18,7 @@
 //! by the engine. It is logged here because nobody else will hear of it at once.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -34,7 +35,7 @@ use crate::shared::Shared;
 
 /// Most inodes and bytes that one batch of writeback takes.
 const BATCH_INODES: usize = 128;
-const BATCH_BYTES: u64 = 16 << 20;
+pub(crate) const BATCH_BYTES: u64 = 16 << 20;
 
 /// How often the flusher looks when nobody calls it, and how old dirty data grows at least.
 const FLUSH_PERIOD: Duration = Duration::from_millis(500);
@@ -85,6 +86,8 @@ pub(crate) struct Background {
     in_flight: RwLock<()>,
     commit_stop: Mutex<bool>,
     commit_wake: Condvar,
+    /// Bytes that were written back to make room.
+    pub(crate) flushed: AtomicU64,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -146,6 +149,11 @@ impl Background {
         }
     }
 
+    /// Whether the threads are to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.commit_stop.lock()
+    }
+
     fn kick(&self) {
         let mut list = self.dirty.lock();
         if !list.kicked {
@@ -180,8 +188,12 @@ impl Shared {
     /// Starts the threads of a writable mount.
     pub(crate) fn start_threads(self: &Arc<Self>) {
         type Work = fn(&Arc<Shared>);
-        let works: [(&str, Work); 3] =
-            [("flush", Self::flusher), ("clean", Self::cleaner), ("commit", Self::committer)];
+        let works: [(&str, Work); 4] = [
+            ("flush", Self::flusher),
+            ("clean", Self::cleaner),
+            ("commit", Self::committer),
+            ("space", Self::room_maker),
+        ];
         let mut threads = self.background.threads.lock();
         for (name, work) in works {
             let shared = Arc::clone(self);
@@ -205,6 +217,7 @@ impl Shared {
         background.clean_changed.notify_all();
         *background.commit_stop.lock() = true;
         background.commit_wake.notify_all();
+        self.engine.call_flusher();
         let threads = std::mem::take(&mut *background.threads.lock());
         for thread in threads {
             if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
@@ -244,11 +257,39 @@ impl Shared {
         if batch.is_empty() {
             return false;
         }
-        self.write_cells(&batch);
+        if !self.write_cells(&batch)
+            && let Some(busy) = batch.iter().find(|cell| !cell.is_gone())
+        {
+            // Everything here is on its way already: asking again at once would be to spin.
+            self.files.wait_idle(&busy.file);
+        }
+        self.enlist_again(&batch);
         true
     }
 
-    fn write_cells(&self, cells: &[Arc<InodeCell>]) {
+    /// As [`write_batch`](Self::write_batch), and waits for nobody; answers how many bytes it wrote.
+    pub(crate) fn write_free_batch(&self) -> u64 {
+        let _in_flight = self.background.in_flight.read();
+        let batch = self.background.take_batch(None);
+        let before: u64 = batch.iter().map(|cell| cell.file.dirty_bytes()).sum();
+        self.write_cells(&batch);
+        let after: u64 = batch.iter().map(|cell| cell.file.dirty_bytes()).sum();
+        self.enlist_again(&batch);
+        before.saturating_sub(after)
+    }
+
+    /// Writes everything back that nobody else is writing back. Failures stay with the inodes.
+    pub(crate) fn write_what_is_free(&self) {
+        let _in_flight = self.background.in_flight.read();
+        let cells = self.background.drain();
+        for batch in cells.chunks(BATCH_INODES) {
+            self.write_cells(batch);
+        }
+        self.enlist_again(&cells);
+    }
+
+    /// Says whether there was anything that nobody else is writing back.
+    fn write_cells(&self, cells: &[Arc<InodeCell>]) -> bool {
         let mut files = Vec::with_capacity(cells.len());
         for cell in cells {
             // Of one that is going nothing waits, and nobody will ever read it.
@@ -256,14 +297,12 @@ impl Shared {
                 files.push(&cell.file);
             }
         }
-        if !self.files.writeback_many(&files)
-            && let Some(busy) = files.first()
-        {
-            // Everything here is on its way already: asking again at once would be to spin.
-            self.files.wait_idle(busy);
-        }
+        self.files.writeback_many(&files)
+    }
+
+    /// Somebody else was writing them back, or dirtied them meanwhile (G1).
+    fn enlist_again(&self, cells: &[Arc<InodeCell>]) {
         for cell in cells {
-            // Somebody else was writing it back, or dirtied it meanwhile (G1).
             if cell.file.is_dirty() {
                 self.background.enlist(cell);
             }
@@ -297,6 +336,7 @@ impl Shared {
             let cells = self.background.drain();
             for batch in cells.chunks(BATCH_INODES) {
                 self.write_cells(batch);
+                self.enlist_again(batch);
             }
             for cell in &cells {
                 if cell.file.is_dirty() {

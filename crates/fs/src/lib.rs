@@ -66,6 +66,7 @@ mod mount;
 mod orphan;
 mod property;
 mod replay;
+mod room;
 mod shared;
 
 mod filesystem;

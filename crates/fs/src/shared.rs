@@ -132,16 +132,25 @@ impl Shared {
         }
     }
 
-    /// Promises metadata for an operation. Dirty data holds promises for the worst that its writeback may
-    /// need: before that is a reason to refuse, it is written back, which shows what it does need.
+    /// Promises metadata for an operation, which holds no file's writeback claim. Dirty data holds promises
+    /// for the worst that its writeback may need: before that is a reason to refuse, it is written back,
+    /// which shows what it does need.
     pub(crate) fn reserve(&self, cost: Cost, urgency: Urgency) -> Result<MetaReservation> {
         if let Some(reservation) = self.engine.reserve_at_once(cost, urgency)? {
             return Ok(reservation);
         }
-        if self.files.dirty_bytes() > 0 {
+        // What frees space draws on what dirty data was promised, too.
+        if urgency == Urgency::Normal && !self.engine.has_flusher() {
             self.write_all();
         }
-        Ok(self.engine.reserve(cost, urgency)?)
+        match self.engine.reserve_in_line(cost, urgency) {
+            Err(buttress_txn::Error::NoSpace(_)) if urgency == Urgency::Frees => {
+                self.clean_all();
+                self.write_all();
+                Ok(self.engine.reserve(cost, urgency)?)
+            }
+            other => Ok(other?),
+        }
     }
 
     /// Puts nothing but the inode item of a cell, changed.

@@ -121,11 +121,13 @@ impl Engine {
             if self.aborted.set(Arc::clone(&cause)) {
                 tracing::error!(error = %cause, "a commit failed; the volume is read-only now");
             }
+            self.refuse_everybody();
             return Err(Error::Aborted(self.aborted.get().unwrap_or(cause)));
         }
         self.end_log();
         self.release_pinned();
         self.remove_empty_groups(&state);
+        self.serve_all();
         Ok(self.published())
     }
 
@@ -157,6 +159,7 @@ impl Engine {
     fn freeze(&self) -> Arc<Transaction> {
         let started = Instant::now();
         let gate = self.gate.write();
+        self.audit();
         let view = self.view.load_full();
         let frozen = Arc::clone(view.running());
         let running = Transaction::new(frozen.generation.next());
@@ -171,6 +174,21 @@ impl Engine {
         drop(gate);
         raise(&self.counters.freeze_nanos_max, nanos(started));
         frozen
+    }
+
+    /// Compares every account with its groups and its tokens. In debug builds, and on volumes of so many
+    /// groups that it costs nothing.
+    fn audit(&self) {
+        #[cfg(debug_assertions)]
+        {
+            const GROUPS_MAX: usize = 1024;
+            self.outstanding.lock().audit();
+            if self.space.groups().len() <= GROUPS_MAX
+                && let Err(difference) = self.space.audit()
+            {
+                panic!("{difference}");
+            }
+        }
     }
 
     /// Seals every node, which looks at it once more, and writes all in one sorted batch.

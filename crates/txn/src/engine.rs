@@ -17,22 +17,29 @@ use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
 use arc_swap::ArcSwap;
 use buttress_base::Latch;
 use buttress_format::{Extent, Generation, Incompat, Ino, Key, Kind, Logical, TreeId};
-use buttress_space::{AllocRequest, DataReservation, Group, Outcome, Space, SpaceKind};
+use buttress_space::{AllocRequest, DataReservation, Group, Outcome, Queue, Space, SpaceKind};
 use buttress_tree::{Roots, Store};
 use buttress_volume::Volume;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
-    Csums, Error, Handle, MetaReservation, Result, View, boot::EngineOptions,
-    chunk_alloc::DeviceSpace, commit::CommitState, delayed_ref::DataRef, extent_tree,
-    free_space_tree, log, reserve::Outstanding, sums, transaction::Transaction, usage::Counters,
+    Csums, Error, Handle, MetaReservation, Result, View,
+    boot::EngineOptions,
+    chunk_alloc::DeviceSpace,
+    commit::CommitState,
+    delayed_ref::DataRef,
+    extent_tree, free_space_tree, log,
+    reserve::{Demand, Outstanding},
+    sums,
+    transaction::Transaction,
+    usage::Counters,
 };
 
 /// Groups whose free space one allocation waits to be read, before it takes less from those that are known.
@@ -57,6 +64,12 @@ pub struct Engine {
     /// Extents allocated and not yet referenced: their first reference makes their item.
     pub(crate) unborn: Mutex<HashSet<Logical>>,
     pub(crate) outstanding: Mutex<Outstanding>,
+    /// Who waits for metadata.
+    pub(crate) metadata_line: Queue<Demand>,
+    /// How many there are who write dirty data back for those who wait.
+    pub(crate) flushers: AtomicUsize,
+    /// Somebody wants them.
+    pub(crate) flusher_called: (Mutex<bool>, Condvar),
     /// Metadata that the frozen transaction may still need, in bytes.
     pub(crate) frozen_need: AtomicU64,
     /// Metadata that the frozen transaction has allocated already.
@@ -121,6 +134,9 @@ impl Engine {
             opened: generation,
             unborn: Mutex::default(),
             outstanding: Mutex::default(),
+            metadata_line: Queue::new(),
+            flushers: AtomicUsize::new(0),
+            flusher_called: (Mutex::new(false), Condvar::new()),
             frozen_need: AtomicU64::new(0),
             frozen_taken: AtomicU64::new(0),
             height: AtomicU8::new(parts.height),
@@ -320,14 +336,17 @@ impl Engine {
     }
 
     /// Hands out what earlier commits freed and nobody can reach any more (E3). Oldest first: a
-    /// view that holds back one commit's space holds back that of every later one.
-    pub(crate) fn release_pinned(&self) {
+    /// view that holds back one commit's space holds back that of every later one. Says whether there was
+    /// any.
+    pub(crate) fn release_pinned(&self) -> bool {
+        let mut any = false;
         let mut pinned = self.pinned.lock();
         while let Some((roots, _)) = pinned.front() {
             if roots.strong_count() > 0 {
-                return;
+                break;
             }
-            let Some((_, extents)) = pinned.pop_front() else { return };
+            let Some((_, extents)) = pinned.pop_front() else { break };
+            any |= !extents.is_empty();
             for extent in extents {
                 self.space.unpin(extent);
                 self.note_freed(extent.start);
@@ -339,6 +358,7 @@ impl Engine {
                 }
             }
         }
+        any
     }
 
     /// Commits what is left. The engine can still be read afterwards.

@@ -13,6 +13,21 @@ use parking_lot::RwLockReadGuard;
 
 use crate::{DataRef, Engine, MetaReservation, transaction::Transaction};
 
+#[cfg(debug_assertions)]
+thread_local! {
+    /// Handles that this thread holds (H2). They never change threads: the gate's guard does not.
+    static HELD: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+/// Nobody waits while he holds a handle (H2): the commit would wait for him.
+#[track_caller]
+pub(crate) fn expect_none(what: &str) {
+    #[cfg(debug_assertions)]
+    assert_eq!(HELD.get(), 0, "H2: {what} with a handle in hand");
+    #[cfg(not(debug_assertions))]
+    let _ = what;
+}
+
 /// Writes to the running transaction. Drop it to let a freeze go on.
 #[must_use = "a handle that is dropped at once changes nothing"]
 pub struct Handle<'e> {
@@ -29,6 +44,8 @@ impl<'e> Handle<'e> {
         gate: RwLockReadGuard<'e, ()>,
         transaction: Arc<Transaction>,
     ) -> Self {
+        #[cfg(debug_assertions)]
+        HELD.set(HELD.get() + 1);
         Self { engine, transaction, _reservation: reservation, _gate: gate }
     }
 
@@ -77,5 +94,12 @@ impl<'e> Handle<'e> {
             self.transaction.sums.remove(extent);
             self.engine.space.free(extent);
         }
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Handle<'_> {
+    fn drop(&mut self) {
+        HELD.set(HELD.get() - 1);
     }
 }

@@ -4,6 +4,7 @@
 //! A commit freezes the running transaction, merges it into new trees and publishes them; meanwhile
 //! the next transaction is already running.
 
+mod accounts;
 mod balance;
 mod balance_item;
 mod boot;
@@ -16,6 +17,7 @@ mod device_change;
 mod engine;
 mod error;
 mod extent_tree;
+mod flush;
 mod free_space_tree;
 mod handle;
 mod log;
@@ -30,11 +32,13 @@ mod usage;
 mod view;
 mod writable;
 
+pub use accounts::{Accounts, Waits};
 pub use balance::{BalanceOptions, BalanceProgress, Filter};
 pub use boot::EngineOptions;
 pub use delayed_ref::DataRef;
 pub use engine::Engine;
 pub use error::{Error, Result};
+pub use flush::{Flusher, Gain};
 pub use handle::Handle;
 pub use log::SubvolumeLog;
 pub use reserve::{Cost, MetaReservation, Urgency};
@@ -44,4 +48,6 @@ pub use sums::Csums;
 pub use usage::{KindUsage, Stats, Usage};
 pub use view::View;
 
-pub use buttress_space::{AllocPolicy, DataReservation, LookupPolicy};
+pub use buttress_space::{
+    Account, AllocPolicy, DataReservation, LookupPolicy, Reach, SpaceKind, Step,
+};

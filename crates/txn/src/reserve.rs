@@ -9,13 +9,16 @@
 //!
 //! - **P1** need(running + promised) + need(frozen) fits in free metadata less the global reserve,
 //!   and in half of what the devices have unallocated, which data cannot take meanwhile.
-//! - **P2** Whoever asks holds no handle: asking may commit.
+//! - **P2** Whoever asks holds no handle: asking may commit. Checked in debug builds.
+//! - **P3** What was promised is the sum of the live tokens. Checked at every commit of a debug build.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use buttress_space::SpaceKind;
+use buttress_space::{Class, Reach, SpaceKind, Ticket, Verdict};
 
-use crate::{Engine, Error, Result, transaction::Transaction};
+use crate::{Engine, Result, flush::Waits, transaction::Transaction};
 
 /// What an operation may put, at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,11 +38,34 @@ pub enum Urgency {
     Frees,
 }
 
+/// What somebody in the line waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Demand {
+    pub(crate) cost: Cost,
+    pub(crate) urgency: Urgency,
+}
+
 /// Operations that were promised space and have not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Outstanding {
     items: u64,
     bytes: u64,
+    /// The same, counted by the tokens (P3).
+    #[cfg(debug_assertions)]
+    roll: buttress_space::Roll<2>,
+}
+
+impl Outstanding {
+    pub(crate) fn sum(&self) -> (u64, u64) {
+        (self.items, self.bytes)
+    }
+
+    /// Compares with the tokens (P3).
+    #[cfg(debug_assertions)]
+    pub(crate) fn audit(&self) {
+        let found = [self.items, self.bytes];
+        assert_eq!(self.roll.sum(), found, "P3: items and bytes that tokens hold, and all");
+    }
 }
 
 /// A promise. What was not put when it is dropped was not needed.
@@ -49,12 +75,22 @@ pub struct MetaReservation {
     /// Items and bytes, as in [`Cost`]; many operations' worth may be held as one.
     items: u64,
     bytes: u64,
+    /// Its number in the roll of live tokens.
+    #[cfg(debug_assertions)]
+    token: u64,
 }
 
 impl MetaReservation {
-    fn new(engine: &std::sync::Arc<Engine>, cost: Cost) -> Self {
+    /// The token of what was counted as promised already.
+    pub(crate) fn of_granted(engine: &Arc<Engine>, cost: Cost) -> Self {
         let (items, bytes) = (u64::from(cost.items), u64::from(cost.bytes));
-        Self { engine: std::sync::Arc::downgrade(engine), items, bytes }
+        Self {
+            engine: Arc::downgrade(engine),
+            items,
+            bytes,
+            #[cfg(debug_assertions)]
+            token: engine.outstanding.lock().roll.enter([items, bytes]),
+        }
     }
 
     /// Adds another promise of the same volume.
@@ -64,6 +100,12 @@ impl MetaReservation {
     /// When it is another volume's: a bug of the caller.
     pub fn merge(&mut self, mut other: Self) {
         assert!(self.engine.ptr_eq(&other.engine), "promises of two volumes");
+        #[cfg(debug_assertions)]
+        if let Some(engine) = self.engine.upgrade() {
+            let mut outstanding = engine.outstanding.lock();
+            outstanding.roll.merge(self.token, other.token);
+            other.token = outstanding.roll.enter([0, 0]);
+        }
         self.items += std::mem::take(&mut other.items);
         self.bytes += std::mem::take(&mut other.bytes);
     }
@@ -85,18 +127,33 @@ impl MetaReservation {
     fn cut(&mut self, items: u64, bytes: u64) -> Self {
         self.items -= items;
         self.bytes -= bytes;
-        Self { engine: self.engine.clone(), items, bytes }
+        Self {
+            engine: self.engine.clone(),
+            items,
+            bytes,
+            #[cfg(debug_assertions)]
+            token: self.engine.upgrade().map_or(0, |engine| {
+                engine.outstanding.lock().roll.split(self.token, [items, bytes])
+            }),
+        }
     }
 }
 
 impl Drop for MetaReservation {
     fn drop(&mut self) {
-        if (self.items > 0 || self.bytes > 0)
-            && let Some(engine) = self.engine.upgrade()
+        if self.items == 0 && self.bytes == 0 && cfg!(not(debug_assertions)) {
+            return;
+        }
+        let Some(engine) = self.engine.upgrade() else { return };
         {
             let mut outstanding = engine.outstanding.lock();
             outstanding.items -= self.items;
             outstanding.bytes -= self.bytes;
+            #[cfg(debug_assertions)]
+            outstanding.roll.leave(self.token, [self.items, self.bytes]);
+        }
+        if self.items > 0 {
+            engine.serve_metadata();
         }
     }
 }
@@ -108,60 +165,82 @@ impl std::fmt::Debug for MetaReservation {
     }
 }
 
-/// Rounds of making space before giving up.
-const ROUNDS_MAX: u32 = 4;
-
 impl Engine {
-    /// Promises metadata space for one operation if it is there, without making any.
+    /// Promises metadata space for one operation if it is there and nobody waits for it, without making any.
     ///
     /// # Errors
     ///
     /// [`Error::ReadOnly`], [`Error::Aborted`]; not [`Error::NoSpace`], which is `None`.
     pub fn reserve_at_once(
-        self: &std::sync::Arc<Self>,
+        self: &Arc<Self>,
         cost: Cost,
         urgency: Urgency,
     ) -> Result<Option<MetaReservation>> {
         self.check_writable()?;
         self.pace()?;
-        Ok(self.try_reserve(cost, urgency).then(|| MetaReservation::new(self, cost)))
+        let class = class_of(urgency, Reach::All);
+        let granted = self.metadata_line.at_once(class, || self.try_reserve(cost, urgency));
+        Ok(granted.then(|| MetaReservation::of_granted(self, cost)))
     }
 
-    /// Promises metadata space for one operation. May allocate a chunk, or wait for a commit.
+    /// Promises metadata space to somebody on whom writeback may wait: he holds a file's writeback claim,
+    /// or is writing back. He goes before others, and makes room himself: by chunks and commits alone.
     ///
     /// # Errors
     ///
     /// [`Error::NoSpace`] when all that did not help; [`Error::ReadOnly`], [`Error::Aborted`].
-    pub fn reserve(
-        self: &std::sync::Arc<Self>,
+    pub fn reserve(self: &Arc<Self>, cost: Cost, urgency: Urgency) -> Result<MetaReservation> {
+        self.wait_for_metadata(cost, urgency, Reach::Commit)
+    }
+
+    /// Promises metadata space to somebody who can wait for everything: dirty data of all files is written
+    /// back for him, too. He holds no claim of any file.
+    ///
+    /// # Errors
+    ///
+    /// As [`reserve`](Self::reserve).
+    pub fn reserve_in_line(
+        self: &Arc<Self>,
         cost: Cost,
         urgency: Urgency,
     ) -> Result<MetaReservation> {
+        self.wait_for_metadata(cost, urgency, Reach::All)
+    }
+
+    fn wait_for_metadata(
+        self: &Arc<Self>,
+        cost: Cost,
+        urgency: Urgency,
+        reach: Reach,
+    ) -> Result<MetaReservation> {
         self.check_writable()?;
+        crate::handle::expect_none("P2: space is asked for");
         self.pace()?;
-        for round in 0..=ROUNDS_MAX {
-            if self.try_reserve(cost, urgency) {
-                return Ok(MetaReservation::new(self, cost));
-            }
-            self.release_pinned();
-            if self.try_reserve(cost, urgency) {
-                return Ok(MetaReservation::new(self, cost));
-            }
-            // A long transaction promises more than it will use: a commit shows how much. Only where
-            // the trees themselves are what fills the groups is a new chunk the first answer.
-            let account = self.space.account(SpaceKind::Metadata);
-            let crowded = account.used > account.total / 10 * 7;
-            if (crowded || round > 0) && self.add_chunk(SpaceKind::Metadata)? {
-                continue;
-            }
-            if round == ROUNDS_MAX {
-                break;
-            }
-            self.commit()?;
-            self.wait_for_unpin(|| self.may_reserve(cost, urgency));
+        let class = class_of(urgency, reach);
+        // Those with priority never wait for the flusher, which may wait for one of them.
+        let reach = if class == Class::Priority { Reach::Commit } else { reach };
+        if self.metadata_line.at_once(class, || self.try_reserve(cost, urgency)) {
+            return Ok(MetaReservation::of_granted(self, cost));
         }
-        tracing::debug!(account = %self.space.account(SpaceKind::Metadata), "no metadata space");
-        Err(Error::NoSpace("metadata"))
+        let ticket = self.metadata_line.ask(class, Demand { cost, urgency }, |demand| {
+            self.try_reserve(demand.cost, demand.urgency)
+        });
+        let Some(ticket) = ticket else { return Ok(MetaReservation::of_granted(self, cost)) };
+        let bytes = self.bytes_of(cost);
+        let mut ticket = MetaTicket { engine: self, ticket: Some(ticket), cost };
+        self.wait_in_line(SpaceKind::Metadata, reach, bytes, &mut ticket)
+    }
+
+    /// Serves those who wait for metadata, the first first. Called wherever some comes free.
+    pub(crate) fn serve_metadata(&self) -> u64 {
+        self.metadata_line.serve(|demand| self.try_reserve(demand.cost, demand.urgency))
+    }
+
+    /// As much as so many bytes of free metadata, at most: for people and for forecasts.
+    pub(crate) fn bytes_of(&self, cost: Cost) -> u64 {
+        let nodesize = u64::from(self.store.geometry().nodesize);
+        let levels = u64::from(self.height.load(Ordering::Relaxed)) + 2;
+        u64::from(cost.items).saturating_mul(levels * nodesize)
     }
 
     /// Memory is bounded (T4): a full overlay is committed in the background, and once it holds
@@ -185,7 +264,18 @@ impl Engine {
         }
         outstanding.items += u64::from(cost.items);
         outstanding.bytes += u64::from(cost.bytes);
+        #[cfg(debug_assertions)]
+        outstanding.roll.grant([cost.items.into(), cost.bytes.into()]);
         true
+    }
+
+    /// Takes back a grant that nobody took.
+    fn revoke(&self, cost: Cost) {
+        let mut outstanding = self.outstanding.lock();
+        outstanding.items -= u64::from(cost.items);
+        outstanding.bytes -= u64::from(cost.bytes);
+        #[cfg(debug_assertions)]
+        outstanding.roll.revoke([cost.items.into(), cost.bytes.into()]);
     }
 
     pub(crate) fn may_reserve(&self, cost: Cost, urgency: Urgency) -> bool {
@@ -219,7 +309,7 @@ impl Engine {
     }
 
     /// What the frozen transaction may still allocate.
-    fn frozen_left(&self) -> u64 {
+    pub(crate) fn frozen_left(&self) -> u64 {
         let need = self.frozen_need.load(Ordering::Relaxed);
         need.saturating_sub(self.frozen_taken.load(Ordering::Relaxed))
     }
@@ -237,7 +327,7 @@ impl Engine {
     }
 
     /// Bytes of metadata that a commit of so much may allocate before it frees any.
-    fn need(&self, items: u64, bytes: u64, used: u64) -> u64 {
+    pub(crate) fn need(&self, items: u64, bytes: u64, used: u64) -> u64 {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let levels = u64::from(self.height.load(Ordering::Relaxed)) + 2;
         let by_paths = items.saturating_mul(levels * nodesize);
@@ -250,59 +340,120 @@ impl Engine {
         self.need(transaction.items(), transaction.bytes(), used)
     }
 
-    /// Promises data space. May allocate a chunk, or wait for a commit.
+    /// Promises data space if nobody waits for it, and it is there or in a chunk that the devices have.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] when all that did not help; [`Error::ReadOnly`], [`Error::Aborted`].
-    pub fn reserve_data(&self, bytes: u64) -> Result<buttress_space::DataReservation> {
+    /// [`Error::ReadOnly`], [`Error::Aborted`]; not [`Error::NoSpace`], which is `None`.
+    pub fn reserve_data_at_once(
+        &self,
+        bytes: u64,
+    ) -> Result<Option<buttress_space::DataReservation>> {
         self.check_writable()?;
-        let mut committed = 0;
-        loop {
-            if let Some(reservation) = self.try_reserve_data(bytes) {
-                return Ok(reservation);
-            }
-            self.release_pinned();
-            if let Some(reservation) = self.try_reserve_data(bytes) {
-                return Ok(reservation);
-            }
-            if self.add_chunk(SpaceKind::Data)? {
-                continue;
-            }
-            // A commit helps only as far as something was freed since the last one.
-            if committed == 2 || !self.commit_would_free_data() {
-                break;
-            }
-            committed += 1;
-            self.commit()?;
-            self.wait_for_unpin(|| self.try_reserve_data(bytes).is_some());
+        let fits = || self.data_leaves_metadata();
+        let reserve = || self.space.reserve_data_at_once(Class::Normal, bytes, fits).ok();
+        if let Some(reservation) = reserve() {
+            return Ok(Some(reservation));
         }
-        tracing::debug!(account = %self.space.account(SpaceKind::Data), bytes, "no data space");
-        Err(Error::NoSpace("data"))
+        if self.space.data_line().is_waiting() {
+            return Ok(None);
+        }
+        if self.release_pinned()
+            && let Some(reservation) = reserve()
+        {
+            return Ok(Some(reservation));
+        }
+        Ok(if self.add_chunk(SpaceKind::Data)? { reserve() } else { None })
     }
 
-    fn try_reserve_data(&self, bytes: u64) -> Option<buttress_space::DataReservation> {
-        let reservation = self.space.reserve_data(bytes).ok()?;
-        // In mixed groups data must leave what metadata was promised.
-        let fits = !self.space.is_mixed() || self.may_reserve(Cost::default(), Urgency::Normal);
-        fits.then_some(reservation)
+    /// Promises data space to somebody on whom writeback may wait; see [`reserve`](Self::reserve).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`] when nothing helped; [`Error::ReadOnly`], [`Error::Aborted`].
+    pub fn reserve_data(&self, bytes: u64) -> Result<buttress_space::DataReservation> {
+        self.wait_for_data(bytes, Class::Priority, Reach::Commit)
     }
 
-    fn commit_would_free_data(&self) -> bool {
+    /// Promises data space to somebody who can wait for everything; see
+    /// [`reserve_in_line`](Self::reserve_in_line).
+    ///
+    /// # Errors
+    ///
+    /// As [`reserve_data`](Self::reserve_data).
+    pub fn reserve_data_in_line(&self, bytes: u64) -> Result<buttress_space::DataReservation> {
+        self.wait_for_data(bytes, Class::Normal, Reach::All)
+    }
+
+    fn wait_for_data(
+        &self,
+        bytes: u64,
+        class: Class,
+        reach: Reach,
+    ) -> Result<buttress_space::DataReservation> {
+        self.check_writable()?;
+        crate::handle::expect_none("P2: space is asked for");
+        let fits = || self.data_leaves_metadata();
+        if let Ok(reservation) = self.space.reserve_data_at_once(class, bytes, fits) {
+            return Ok(reservation);
+        }
+        match self.space.ask_data(class, bytes, fits) {
+            Ok(reservation) => Ok(reservation),
+            Err(mut ticket) => self.wait_in_line(SpaceKind::Data, reach, bytes, &mut ticket),
+        }
+    }
+
+    /// In mixed groups data must leave what metadata was promised.
+    pub(crate) fn data_leaves_metadata(&self) -> bool {
+        !self.space.is_mixed() || self.may_reserve(Cost::default(), Urgency::Normal)
+    }
+
+    pub(crate) fn commit_would_free_data(&self) -> bool {
         let view = self.view.load();
         view.frozen().is_some()
             || !view.running().refs.is_empty()
             || self.space.account(SpaceKind::Data).pinned > 0
     }
+}
 
-    /// Readers hold back freed space only for the length of an operation: waits a little for them.
-    fn wait_for_unpin(&self, enough: impl Fn() -> bool) {
-        for _ in 0..100 {
-            self.release_pinned();
-            if self.pinned.lock().is_empty() || enough() {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(1));
+/// Those on whom others wait go before them.
+fn class_of(urgency: Urgency, reach: Reach) -> Class {
+    match (urgency, reach) {
+        (Urgency::Frees, _) | (_, Reach::Commit | Reach::Handle) => Class::Priority,
+        (Urgency::Normal, Reach::All) => Class::Normal,
+    }
+}
+
+/// A place in the line of those who wait for metadata. Leaves it when dropped, and gives back what was
+/// granted meanwhile.
+struct MetaTicket<'e> {
+    engine: &'e Arc<Engine>,
+    ticket: Option<Ticket<'e, Demand>>,
+    cost: Cost,
+}
+
+impl Waits for MetaTicket<'_> {
+    type Promise = MetaReservation;
+
+    fn wait(&mut self, limit: Duration) -> Option<Option<MetaReservation>> {
+        match self.ticket.as_mut()?.wait_for(limit)? {
+            Verdict::Granted => Some(Some(MetaReservation::of_granted(self.engine, self.cost))),
+            Verdict::Refused => Some(None),
         }
+    }
+
+    fn is_first(&self) -> bool {
+        self.ticket.as_ref().is_some_and(Ticket::is_first)
+    }
+}
+
+impl Drop for MetaTicket<'_> {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket.take() else { return };
+        if ticket.leave() == Some(Verdict::Granted) {
+            self.engine.revoke(self.cost);
+        }
+        // He may have stood before somebody who fits.
+        self.engine.serve_metadata();
     }
 }

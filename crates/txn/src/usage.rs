@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use buttress_format::BlockGroupFlags;
 use buttress_space::SpaceKind;
 
-use crate::Engine;
+use crate::{
+    Engine,
+    accounts::{WaitCounters, Waits},
+};
 
 /// Space of one kind and profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +45,8 @@ pub(crate) struct Counters {
     pub(crate) freeze_nanos_max: AtomicU64,
     pub(crate) nodes_written: AtomicU64,
     pub(crate) settle_rounds_max: AtomicU64,
+    pub(crate) waits: WaitCounters,
+    pub(crate) enospc: AtomicU64,
 }
 
 /// What an engine has done since it was opened.
@@ -59,6 +64,10 @@ pub struct Stats {
     pub settle_rounds_max: u64,
     /// Memory that the running transaction holds, in bytes.
     pub overlay_bytes: u64,
+    /// Waits for space.
+    pub waits: Waits,
+    /// How many were refused space in the end.
+    pub enospc: u64,
 }
 
 impl Engine {
@@ -73,6 +82,8 @@ impl Engine {
             nodes_written: c.nodes_written.load(Ordering::Relaxed),
             settle_rounds_max: c.settle_rounds_max.load(Ordering::Relaxed),
             overlay_bytes: self.view.load().running().bytes(),
+            waits: c.waits.snapshot(),
+            enospc: c.enospc.load(Ordering::Relaxed),
         }
     }
 

@@ -77,7 +77,9 @@ impl Inode {
     pub(super) fn write_stamped(&self, offset: u64, data: &[u8], stamp: Stamp) -> Result<usize> {
         let files = &self.shared().files;
         let may = || self.cell.expect_mutable().and_then(|()| self.cell.expect_appending(offset));
-        self.writing(may, |effort| files.write(&self.cell.file, offset, data, effort, stamp))?;
+        self.writing(may, true, |effort| {
+            files.write(&self.cell.file, offset, data, effort, stamp)
+        })?;
         Ok(data.len())
     }
 
@@ -85,7 +87,7 @@ impl Inode {
     pub(super) fn write_admitted(&self, offset: u64, data: &[u8], stamp: Stamp) -> Result<usize> {
         let files = &self.shared().files;
         let write = |effort| files.write(&self.cell.file, offset, data, effort, stamp);
-        self.writing(|| Ok(()), write)?;
+        self.writing(|| Ok(()), true, write)?;
         Ok(data.len())
     }
 
@@ -110,7 +112,7 @@ impl Inode {
             return self.write_stamped(offset, data, stamp);
         }
         let may = || self.cell.expect_mutable().and_then(|()| self.cell.expect_appending(offset));
-        self.writing(may, |_| files.write_through(&self.cell.file, offset, data, stamp))?;
+        self.writing(may, false, |_| files.write_through(&self.cell.file, offset, data, stamp))?;
         Ok(data.len())
     }
 
@@ -119,6 +121,7 @@ impl Inode {
     fn writing(
         &self,
         may: impl Fn() -> Result<()>,
+        buffered: bool,
         write: impl Fn(Effort) -> Result<(), buttress_data::Error>,
     ) -> Result<()> {
         let cell = &self.cell;
@@ -140,9 +143,12 @@ impl Inode {
         };
         let mut done = attempt(Effort::Little)?;
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
-            shared.clean_all();
-            shared.write_all();
-            shared.engine.commit()?;
+            // What goes through memory stands in line; there the same is done for it, and for all others.
+            if !(buffered && shared.engine.has_flusher()) {
+                shared.clean_all();
+                shared.write_all();
+                shared.engine.commit()?;
+            }
             done = attempt(Effort::Full)?;
         }
         done?;
@@ -203,7 +209,7 @@ impl Inode {
             FallocateMode::Allocate { .. } => cell.expect_mutable(),
             FallocateMode::PunchHole | FallocateMode::ZeroRange { .. } => cell.expect_removable(),
         };
-        self.writing(may, |_| match mode {
+        self.writing(may, false, |_| match mode {
             FallocateMode::Allocate { keep_size } => {
                 files.allocate_range(&cell.file, offset, len, keep_size, stamp)
             }

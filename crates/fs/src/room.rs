@@ -1,0 +1,125 @@
+//! The thread that makes room for those who wait for space.
+//!
+//! # Place
+//!
+//! Takes the steps of the ladder one after the other: the engine's own, and those that are about dirty data
+//! and deleted inodes, which the engine knows nothing of.
+//!
+//! # Invariants
+//!
+//! - **M1** It never waits for a file's writeback claim: who holds one may stand in the line that it serves.
+//!
+//! # Failure
+//!
+//! Without it everything goes on; those who wait make room themselves, as far as commits and chunks go.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use buttress_txn::{Gain, Reach, SpaceKind, Step};
+
+use crate::background::BATCH_BYTES;
+use crate::error::Result;
+use crate::shared::Shared;
+
+/// How often it looks when nobody calls it.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// The part of the dirty data that a first attempt writes back, at least.
+const DIRTY_PART: u64 = 8;
+
+/// How long it waits for data that others are writing, in milliseconds.
+const ORDERED_MS: u32 = 50;
+
+impl Shared {
+    pub(crate) fn room_maker(self: &Arc<Self>) {
+        let _attached = self.engine.attach_flusher();
+        while !self.background.is_stopping() {
+            let Some(kind) = self.engine.wait_for_waiters(PERIOD) else { continue };
+            if let Err(error) = self.make_room(kind) {
+                if self.engine.aborted().is_some() {
+                    return;
+                }
+                tracing::error!(%kind, %error, "making room failed");
+                self.engine.refuse(kind);
+            }
+        }
+    }
+
+    /// Climbs one ladder for those who wait, to its end or theirs.
+    fn make_room(&self, kind: SpaceKind) -> Result<()> {
+        let mut ladder = self.engine.ladder(kind, Reach::All);
+        while self.engine.waits(kind) {
+            if self.background.is_stopping() {
+                return Ok(());
+            }
+            let Some(step) = ladder.next_step() else {
+                self.engine.refuse(kind);
+                return Ok(());
+            };
+            let waiting = self.engine.waited_for(kind);
+            let gain = match step {
+                Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => {
+                    let gained = self.take_step(kind, step);
+                    Gain { gained, served: self.engine.serve(kind) > 0 }
+                }
+                step => self.engine.climb(kind, step)?,
+            };
+            tracing::debug!(
+                target: "buttress::flush",
+                source = "tickets",
+                %kind,
+                ?step,
+                waiting,
+                gained = gain.gained,
+                served = gain.served,
+                "made room"
+            );
+            ladder.note(gain.gained, gain.served);
+        }
+        Ok(())
+    }
+
+    /// Takes a step that is about dirty data; says whether there was less of it in the end.
+    fn take_step(&self, kind: SpaceKind, step: Step) -> bool {
+        let before = self.files.dirty_bytes();
+        match step {
+            Step::Clean => {
+                self.clean_all();
+                return true;
+            }
+            Step::Ordered => {
+                for _ in 0..ORDERED_MS {
+                    let now = self.files.dirty_bytes();
+                    if now == 0 || now < before {
+                        break;
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            Step::AllDirty => self.write_what_is_free(),
+            _ => {
+                let asked = self.engine.waited_for(kind).saturating_mul(2);
+                let part = (before / DIRTY_PART).max(asked).max(BATCH_BYTES).min(before);
+                self.write_some(part);
+            }
+        }
+        self.files.dirty_bytes() < before
+    }
+
+    /// Writes so many of the oldest dirty bytes back, if nobody else writes their files.
+    pub(crate) fn write_some(&self, bytes: u64) -> u64 {
+        let before = self.files.dirty_bytes();
+        let mut left = bytes;
+        while left > 0 {
+            let taken = self.write_free_batch();
+            if taken == 0 {
+                break;
+            }
+            left = left.saturating_sub(taken);
+        }
+        self.background.flushed.fetch_add(bytes - left, Ordering::Relaxed);
+        before.saturating_sub(self.files.dirty_bytes())
+    }
+}

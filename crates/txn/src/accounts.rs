@@ -1,0 +1,147 @@
+//! All accounts of a volume at one moment: what is dumped when space runs out, and shown to operators.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use buttress_space::{Account, SpaceKind};
+
+use crate::Engine;
+
+/// All accounts of a volume, and who waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accounts {
+    /// Of data.
+    pub data: Account,
+    /// Of metadata; `may_use` is what the transactions and those who were promised some may need.
+    pub metadata: Account,
+    /// Of the chunk tree.
+    pub system: Account,
+    /// Items and bytes that operations were promised and have not put.
+    pub promised: (u64, u64),
+    /// Items and bytes of the running transaction.
+    pub running: (u64, u64),
+    /// Metadata that the frozen transaction may still take, in bytes.
+    pub frozen: u64,
+    /// Bytes of the devices that no chunk takes.
+    pub unallocated: u64,
+    /// How many wait for data, and for metadata.
+    pub waiting: (usize, usize),
+}
+
+impl fmt::Display for Accounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}; {}; {}; promised {} items and {} bytes, running {} items and {} bytes, frozen {}, \
+             unallocated {}, waiting for data {}, for metadata {}",
+            self.data,
+            self.metadata,
+            self.system,
+            self.promised.0,
+            self.promised.1,
+            self.running.0,
+            self.running.1,
+            self.frozen,
+            self.unallocated,
+            self.waiting.0,
+            self.waiting.1
+        )
+    }
+}
+
+impl Engine {
+    /// All accounts as they are now.
+    #[must_use]
+    pub fn accounts(&self) -> Accounts {
+        let promised = self.outstanding.lock().sum();
+        let running = {
+            let view = self.view.load();
+            (view.running().items(), view.running().bytes())
+        };
+        let frozen = self.frozen_left();
+        let mut metadata = self.space.account(SpaceKind::Metadata);
+        let need = self.need(running.0 + promised.0, running.1 + promised.1, metadata.used);
+        metadata.may_use = metadata.may_use.saturating_add(need).saturating_add(frozen);
+        Accounts {
+            data: self.space.account(SpaceKind::Data),
+            metadata,
+            system: self.space.account(SpaceKind::System),
+            promised,
+            running,
+            frozen,
+            unallocated: self.devices.lock().unallocated(),
+            waiting: (self.space.data_line().len(), self.metadata_line.len()),
+        }
+    }
+}
+
+/// Powers of two of microseconds that are told apart: the last is over nine minutes.
+const CLASSES: usize = 30;
+
+/// How long those who waited did, without a lock.
+#[derive(Debug, Default)]
+pub(crate) struct WaitCounters {
+    classes: [AtomicU64; CLASSES],
+    nanos: AtomicU64,
+    nanos_max: AtomicU64,
+}
+
+impl WaitCounters {
+    pub(crate) fn note(&self, waited: Duration) {
+        let micros = waited.as_micros() as u64;
+        let class = (u64::BITS - micros.leading_zeros()) as usize;
+        self.classes[class.min(CLASSES - 1)].fetch_add(1, Ordering::Relaxed);
+        let nanos = waited.as_nanos() as u64;
+        self.nanos.fetch_add(nanos, Ordering::Relaxed);
+        self.nanos_max.fetch_max(nanos, Ordering::Relaxed);
+    }
+
+    pub(crate) fn snapshot(&self) -> Waits {
+        let mut classes = [0; CLASSES];
+        for (to, from) in classes.iter_mut().zip(&self.classes) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        Waits {
+            classes,
+            nanos: self.nanos.load(Ordering::Relaxed),
+            nanos_max: self.nanos_max.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// How long those who had to wait for something did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// How many waited less than a microsecond, two, four, and so on.
+    pub classes: [u64; CLASSES],
+    /// All waits together, in nanoseconds.
+    pub nanos: u64,
+    /// The longest, in nanoseconds.
+    pub nanos_max: u64,
+}
+
+impl Waits {
+    /// How many waited.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.classes.iter().sum()
+    }
+
+    /// The time that so many of a thousand stayed below, to a factor of two.
+    #[must_use]
+    pub fn per_mille(&self, share: u64) -> Duration {
+        let wanted = (self.count() * share).div_ceil(1000);
+        let mut seen = 0;
+        for (class, count) in self.classes.iter().enumerate() {
+            seen += count;
+            if seen >= wanted && seen > 0 {
+                let bound = Duration::from_micros(1 << class);
+                return bound.min(Duration::from_nanos(self.nanos_max));
+            }
+        }
+        Duration::ZERO
+    }
+}

@@ -1,0 +1,289 @@
+//! Waiting for space, and making room for those who do.
+//!
+//! # Place
+//!
+//! `space` keeps the lines and says in which order room is made; here is what a step is. Data is written back
+//! by those above, who attach a [`Flusher`] for the time that they do; without one, whoever stands first
+//! makes room himself, as far as commits and chunks go.
+//!
+//! # Invariants
+//!
+//! - **F1** While anybody waits somebody makes room: the flusher for those who can wait for everything, else
+//!   he who stands first.
+//! - **F2** Who is refused was refused after a whole ladder without anybody served; the first one first, and
+//!   after each it is looked whether those behind him fit.
+//! - **F3** When the engine fails, everybody who waits is told.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use buttress_space::{Class, DataReservation, DataTicket, Ladder, Reach, SpaceKind, Step};
+
+use crate::{Engine, Error, Result};
+
+/// How long somebody in the line sleeps before he looks whether he is alone.
+const SLICE: Duration = Duration::from_millis(20);
+/// The same for him who may have to make room himself.
+const OWN_SLICE: Duration = Duration::from_millis(2);
+
+/// Somebody in a line.
+pub(crate) trait Waits {
+    /// What he waits for.
+    type Promise;
+
+    /// Waits for a verdict, at most so long; the inner `None` is a refusal.
+    fn wait(&mut self, limit: Duration) -> Option<Option<Self::Promise>>;
+
+    /// Whether nobody is served before him.
+    fn is_first(&self) -> bool;
+}
+
+impl Waits for DataTicket<'_> {
+    type Promise = DataReservation;
+
+    fn wait(&mut self, limit: Duration) -> Option<Option<DataReservation>> {
+        self.wait_for(limit).map(std::result::Result::ok)
+    }
+
+    fn is_first(&self) -> bool {
+        DataTicket::is_first(self)
+    }
+}
+
+/// What one step came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gain {
+    /// Something was done.
+    pub gained: bool,
+    /// Somebody who waited was served.
+    pub served: bool,
+}
+
+/// Somebody who writes dirty data back for those who wait, for as long as it lives.
+#[derive(Debug)]
+#[must_use = "it is detached when dropped"]
+pub struct Flusher {
+    engine: Arc<Engine>,
+}
+
+impl Drop for Flusher {
+    fn drop(&mut self) {
+        self.engine.flushers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Engine {
+    /// Says that from now on somebody looks at [`wait_for_waiters`](Self::wait_for_waiters) and makes room.
+    pub fn attach_flusher(self: &Arc<Self>) -> Flusher {
+        self.flushers.fetch_add(1, Ordering::SeqCst);
+        Flusher { engine: Arc::clone(self) }
+    }
+
+    /// Whether there is a flusher.
+    #[must_use]
+    pub fn has_flusher(&self) -> bool {
+        self.flushers.load(Ordering::SeqCst) > 0
+    }
+
+    /// Sleeps until somebody waits whom the flusher can help, at most so long.
+    pub fn wait_for_waiters(&self, limit: Duration) -> Option<SpaceKind> {
+        let kinds = [SpaceKind::Metadata, SpaceKind::Data];
+        let waits = |kind: &SpaceKind| self.waits(*kind);
+        if let Some(kind) = kinds.iter().copied().find(waits) {
+            return Some(kind);
+        }
+        {
+            let mut called = self.flusher_called.0.lock();
+            if !*called {
+                self.flusher_called.1.wait_for(&mut called, limit);
+            }
+            *called = false;
+        }
+        kinds.iter().copied().find(waits)
+    }
+
+    /// Wakes the flusher, because somebody waits or because it is to end.
+    pub fn call_flusher(&self) {
+        *self.flusher_called.0.lock() = true;
+        self.flusher_called.1.notify_all();
+    }
+
+    /// Whether somebody waits for a kind of space.
+    #[must_use]
+    pub fn waits(&self, kind: SpaceKind) -> bool {
+        match kind {
+            SpaceKind::Data => self.space.data_line().is_waiting(),
+            SpaceKind::Metadata => self.metadata_line.is_waiting(),
+            SpaceKind::System => false,
+        }
+    }
+
+    /// Bytes that are waited for.
+    #[must_use]
+    pub fn waited_for(&self, kind: SpaceKind) -> u64 {
+        match kind {
+            SpaceKind::Data => self.space.data_line().sum(|bytes| *bytes),
+            SpaceKind::Metadata => self.metadata_line.sum(|demand| self.bytes_of(demand.cost)),
+            SpaceKind::System => 0,
+        }
+    }
+
+    /// Serves those who wait for a kind of space, as far as there is some.
+    pub fn serve(&self, kind: SpaceKind) -> u64 {
+        match kind {
+            SpaceKind::Data if self.space.data_line().is_waiting() => {
+                self.space.serve_data(|| self.data_leaves_metadata())
+            }
+            SpaceKind::Metadata => self.serve_metadata(),
+            SpaceKind::Data | SpaceKind::System => 0,
+        }
+    }
+
+    pub(crate) fn serve_all(&self) {
+        self.serve(SpaceKind::Metadata);
+        self.serve(SpaceKind::Data);
+    }
+
+    /// The ladder for a kind of space, as things are.
+    #[must_use]
+    pub fn ladder(&self, kind: SpaceKind, reach: Reach) -> Ladder {
+        let account = self.space.account(kind);
+        Ladder::new(kind, reach, account.used > account.total / 10 * 7)
+    }
+
+    /// Takes a step that is the engine's own; one that is not gains nothing.
+    ///
+    /// # Errors
+    ///
+    /// What a commit or a chunk met.
+    pub fn climb(&self, kind: SpaceKind, step: Step) -> Result<Gain> {
+        let line_served = || match kind {
+            SpaceKind::Data => self.space.data_line().served(),
+            _ => self.metadata_line.served(),
+        };
+        let before = line_served();
+        let gained = match step {
+            Step::Unpin => self.release_pinned(),
+            Step::Readers => {
+                self.wait_for_unpin(|| self.serve(kind) > 0);
+                true
+            }
+            Step::Chunk => self.add_chunk(kind)?,
+            Step::Commit => {
+                let helps = match kind {
+                    SpaceKind::Data => self.commit_would_free_data(),
+                    _ => self.is_dirty() || self.view.load().frozen().is_some(),
+                };
+                if helps {
+                    self.commit()?;
+                }
+                helps
+            }
+            Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => false,
+        };
+        self.serve(kind);
+        Ok(Gain { gained, served: line_served() != before })
+    }
+
+    /// Refuses those who wait, the first first, until somebody behind fits (F2). Those with priority make
+    /// room themselves, and give up themselves.
+    pub fn refuse(&self, kind: SpaceKind) {
+        let blocks = |class| match kind {
+            SpaceKind::Data => self.space.data_line().blocks(class),
+            _ => self.metadata_line.blocks(class),
+        };
+        let refuse_first = || match kind {
+            SpaceKind::Data => self.space.data_line().refuse_first(Class::Normal),
+            _ => self.metadata_line.refuse_first(Class::Normal),
+        };
+        while !blocks(Class::Priority) && refuse_first() {
+            if self.serve(kind) > 0 {
+                break;
+            }
+        }
+    }
+
+    /// Tells everybody who waits that it is in vain (F3).
+    pub(crate) fn refuse_everybody(&self) {
+        self.metadata_line.refuse_all();
+        self.space.data_line().refuse_all();
+    }
+
+    /// Waits with a ticket until there is a verdict.
+    pub(crate) fn wait_in_line<W: Waits>(
+        &self,
+        kind: SpaceKind,
+        reach: Reach,
+        bytes: u64,
+        ticket: &mut W,
+    ) -> Result<W::Promise> {
+        let started = Instant::now();
+        let outcome = self.wait_for_verdict(kind, reach, ticket);
+        let waited = started.elapsed();
+        self.counters.waits.note(waited);
+        tracing::debug!(
+            target: "buttress::reserve",
+            %kind,
+            bytes,
+            ?reach,
+            waited_us = waited.as_micros() as u64,
+            granted = matches!(outcome, Ok(Some(_))),
+            "waited for space"
+        );
+        if let Some(promise) = outcome? {
+            return Ok(promise);
+        }
+        // A refusal may be the end of the engine.
+        self.check_writable()?;
+        self.counters.enospc.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(target: "buttress::enospc", %kind, bytes, accounts = %self.accounts(), "no space");
+        Err(Error::NoSpace(match kind {
+            SpaceKind::Data => "data",
+            SpaceKind::Metadata | SpaceKind::System => "metadata",
+        }))
+    }
+
+    fn wait_for_verdict<W: Waits>(
+        &self,
+        kind: SpaceKind,
+        reach: Reach,
+        ticket: &mut W,
+    ) -> Result<Option<W::Promise>> {
+        while reach == Reach::All && self.has_flusher() {
+            self.call_flusher();
+            if let Some(verdict) = ticket.wait(SLICE) {
+                return Ok(verdict);
+            }
+            self.check_writable()?;
+        }
+        // Nobody else does it: whoever stands first makes room, as far as he can (F1).
+        let mut ladder = self.ladder(kind, Reach::Commit);
+        loop {
+            let is_first = ticket.is_first();
+            let limit = if is_first { Duration::ZERO } else { OWN_SLICE };
+            if let Some(verdict) = ticket.wait(limit) {
+                return Ok(verdict);
+            }
+            self.check_writable()?;
+            if !is_first {
+                continue;
+            }
+            let Some(step) = ladder.next_step() else { return Ok(None) };
+            let gain = self.climb(kind, step)?;
+            ladder.note(gain.gained, false);
+        }
+    }
+
+    /// Readers hold back freed space only for the length of an operation: waits a little for them.
+    fn wait_for_unpin(&self, enough: impl Fn() -> bool) {
+        for _ in 0..100 {
+            self.release_pinned();
+            if self.pinned.lock().is_empty() || enough() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
