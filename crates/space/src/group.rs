@@ -437,7 +437,10 @@ impl Group {
         let result = act(&mut state);
         self.summarise(&mut state);
         let after = self.counts(&state);
-        ledger.shift(before, after, 0);
+        // A group that is gone is in no account any more; who held it may still let it go.
+        if !state.removed {
+            ledger.shift(before, after, 0);
+        }
         if state.read_only > 0 && after.reserved == 0 && before.reserved > 0 {
             self.settled.notify_all();
         }

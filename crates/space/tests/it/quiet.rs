@@ -40,6 +40,20 @@ fn read_only_nests() {
     }
 }
 
+/// A group that is removed while it is held takes nothing with it when the hold goes.
+#[test]
+fn a_held_group_can_go() {
+    let space = space(LookupPolicy::Lockfree, 2);
+    let hold = space.hold_read_only(Logical(0)).expect("a group");
+    hold.drain();
+    space.remove_group(Logical(0)).expect("empty");
+    assert!(space.begin_nocow(extent(0, SECTOR)).is_none());
+    drop(hold);
+    assert_eq!(space.account(Data).total, MIB);
+    assert_eq!(space.account(Data).read_only, 0);
+    space.verify().expect("sound");
+}
+
 /// N3: what is outside a group, across two or nowhere gives no right, and counts nobody in.
 #[test]
 fn refused_writers_are_not_waited_for() {
