@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::Rng;
-use buttress_block::Device;
+use buttress_block::{Device, MemoryDevice};
+use buttress_cache::{CacheDevice, CacheOptions};
 use buttress_fs::{
     ErrorKind, FallocateMode, Inode, InodeFlags, NameError, RenameFlags, SetAttr, XattrFlags,
 };
 
-use crate::checker::check;
+use crate::checker::{check, judge};
 use crate::snapshots::Snapshots;
 use crate::volume::{content, list, memory, mount_with, pattern};
 
@@ -469,4 +470,41 @@ fn any_sequence_of_operations() {
         models = epoch(&device, models, &snapshots, seed * 1000 + round, steps);
         check(&device);
     }
+}
+
+/// The same on a device with a write-back cache in front, opened anew with other options each time; and when
+/// it is flushed, the device behind it is the volume.
+#[test]
+fn any_sequence_of_operations_on_a_cached_device() {
+    let seed = env("BUTTRESS_SEED", 2);
+    let steps = env("BUTTRESS_STEPS", 120);
+    eprintln!("BUTTRESS_SEED={seed} BUTTRESS_STEPS={steps}");
+    let origin = memory(512);
+    let cache: Arc<dyn Device> = Arc::new(MemoryDevice::new(6 << 20));
+    buttress_cache::format(Arc::clone(&cache), Some(&*origin), 4096, 0, false).expect("it fits");
+    let mut models: Vec<Model> = (0..THREADS).map(|_| Model::default()).collect();
+    let snapshots = Snapshots::default();
+    let ways = [
+        "high_watermark=30,low_watermark=10,pause_writeback=0",
+        "consistent_origin=on,autocommit_time=20",
+        "metadata_only,mode=pmem,max_age=5",
+    ];
+    for (round, way) in (0..).zip(ways) {
+        let options = CacheOptions::parse(way).expect("right");
+        let opened = CacheDevice::open(Arc::clone(&origin), Arc::clone(&cache), options);
+        let cached = Arc::new(opened.expect("it opens"));
+        let device = Arc::clone(&cached) as Arc<dyn Device>;
+        models = epoch(&device, models, &snapshots, seed * 1000 + round, steps);
+        judge(&device);
+        if round == 1 {
+            cached.drain(|_| {}).expect("memory");
+            check(&origin);
+        }
+        cached.close().expect("memory");
+    }
+    let options = CacheOptions::default();
+    let cached = CacheDevice::open(Arc::clone(&origin), cache, options).expect("it opens");
+    cached.drain(|_| {}).expect("memory");
+    check(&origin);
+    epoch(&origin, models, &snapshots, seed * 1000 + 9, 0);
 }

@@ -110,14 +110,24 @@ fn the_origin_alone_is_a_volume_after_every_cut() {
     let stride = (log.len() / 60).max(1);
     let (mut alone, mut together) = (0, 0);
     let open = |device: Arc<dyn Device>| {
+        let options = buttress_check::Options::thorough();
+        let devices = vec![Arc::clone(&device)];
+        let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
+        let report = report.unwrap_or_else(|error| panic!("buttress check: {error}"));
+        assert!(report.is_clean(), "buttress check:\n{}", report.to_text());
         let read_only = MountOptions::parse("ro").expect("known");
         // Reads every file: what it holds has its checksums.
         drop(Manifest::of_library(&Filesystem::open(vec![device], read_only).expect("a volume")));
     };
+    let images = has_program("btrfs").then(|| Images::new(1, LEN));
     log.crashes(&mut buttress_base::Rng::new(3), 1, stride, |crash| {
         let [origin, cache] = [0, 1].map(|index| Arc::new(crash.devices[index].fork()));
         let scan = inspect::scan(Arc::clone(&cache) as _, None, 0).expect("a cache");
         if let Some(Cut::Whole(_)) = scan.superblock.stamp.map(|stamp| stamp.cut) {
+            if let Some(images) = images.as_ref().filter(|_| alone % 8 == 0) {
+                save(&*origin, images.path());
+                images.check();
+            }
             open(origin);
             alone += 1;
         } else {
@@ -127,6 +137,13 @@ fn the_origin_alone_is_a_volume_after_every_cut() {
         }
     });
     assert!(alone > 20 && together > 5, "{alone} {together}");
+}
+
+/// Makes an image of what is in memory.
+fn save(device: &dyn Device, path: &std::path::Path) {
+    let mut bytes = vec![0; device.len() as usize];
+    device.read_at(0, &mut bytes).expect("memory");
+    std::fs::write(path, bytes).expect("a file");
 }
 
 /// What the crash of a whole program leaves is a volume: a cache file and an origin file, opened again.
