@@ -1,4 +1,5 @@
-//! A hard disk in simulated time: seek, rotation and transfer, and a queue that it serves in the order it likes.
+//! A hard disk in simulated time: seek, rotation and transfer, and a queue that it serves in the order it likes;
+//! and a file that is made as slow as that.
 //!
 //! # Invariants
 //!
@@ -8,9 +9,11 @@
 //! across a disk of 1 TB, growing with the square root of the distance. Up to 32 writes wait in the disk, which
 //! takes the one that it can begin first, as disks with native command queueing do.
 
+use std::path::Path;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
-use buttress_block::{Device, Error};
+use buttress_block::{Device, Error, FileDevice};
 
 const REVOLUTION: f64 = 60.0 / 7200.0;
 const TRACK: f64 = 1.25e6;
@@ -25,6 +28,7 @@ pub(crate) struct Done {
     /// Seconds from the beginning.
     pub(crate) at: f64,
     pub(crate) offset: u64,
+    pub(crate) len: u64,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +62,23 @@ impl Disk {
         state.now = state.now.max(time);
     }
 
+    /// Takes a write.
+    pub(crate) fn take(&self, offset: u64, len: u64) {
+        let mut state = self.state.lock().expect("not poisoned");
+        state.queue.push((offset, len));
+        if state.queue.len() >= QUEUE {
+            state.serve_one();
+        }
+    }
+
+    /// Serves all that it took.
+    pub(crate) fn settle(&self) {
+        let mut state = self.state.lock().expect("not poisoned");
+        while !state.queue.is_empty() {
+            state.serve_one();
+        }
+    }
+
     /// What was written since it was last asked.
     pub(crate) fn take_done(&self) -> Vec<Done> {
         std::mem::take(&mut self.state.lock().expect("not poisoned").done)
@@ -88,7 +109,7 @@ impl State {
         let (offset, len) = self.queue.swap_remove(index);
         self.now += time + len as f64 / TRACK * REVOLUTION;
         self.head = offset + len;
-        self.done.push(Done { at: self.now, offset });
+        self.done.push(Done { at: self.now, offset, len });
     }
 }
 
@@ -111,24 +132,89 @@ impl Device for Disk {
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
-        let mut state = self.state.lock().expect("not poisoned");
-        state.queue.push((offset, buf.len() as u64));
-        if state.queue.len() >= QUEUE {
-            state.serve_one();
-        }
+        self.take(offset, buf.len() as u64);
         Ok(())
     }
 
     fn flush(&self) -> Result<(), Error> {
-        let mut state = self.state.lock().expect("not poisoned");
-        while !state.queue.is_empty() {
-            state.serve_one();
-        }
+        self.settle();
         Ok(())
     }
 
     fn discard(&self, _offset: u64, _len: u64) -> Result<(), Error> {
         Ok(())
+    }
+}
+
+/// A real file whose writes take as long as on the disk, or a fraction of that: who writes sleeps.
+#[derive(Debug)]
+pub(crate) struct Throttled {
+    file: FileDevice,
+    disk: Disk,
+    /// How many times faster than the disk.
+    speed: f64,
+    started: Instant,
+}
+
+impl Throttled {
+    /// Makes the file, sparse.
+    pub(crate) fn create(path: &Path, len: u64, speed: f64) -> Result<Self, Error> {
+        let file = FileDevice::create(path, len)?;
+        Ok(Self { file, disk: Disk::new(len), speed, started: Instant::now() })
+    }
+
+    /// The disk's time, which goes on by itself.
+    pub(crate) fn now(&self) -> f64 {
+        self.started.elapsed().as_secs_f64() * self.speed
+    }
+
+    pub(crate) fn take_done(&self) -> Vec<Done> {
+        self.disk.take_done()
+    }
+
+    /// Sleeps until the disk has come to where its model is.
+    fn catch_up(&self) {
+        let ahead = self.disk.now() - self.now();
+        if ahead > 0.0 {
+            std::thread::sleep(Duration::from_secs_f64(ahead / self.speed));
+        }
+    }
+}
+
+impl Device for Throttled {
+    fn name(&self) -> String {
+        self.file.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        self.file.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        self.file.write_at(offset, buf)?;
+        self.disk.wait_until(self.now());
+        self.disk.take(offset, buf.len() as u64);
+        self.catch_up();
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.file.flush()?;
+        self.disk.settle();
+        self.catch_up();
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.file.discard(offset, len)
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! The devices take no time: what is measured is the cache itself, its locks and its threads.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,14 +18,60 @@ use crate::disk::Forgetful;
 const BLOCK: u64 = 4096;
 /// Blocks that the foreground works on, beside those that are flushed.
 const HOT: u64 = 100_000;
+/// Each has a place of its own.
+pub const THREADS_MAX: u64 = 64;
 const IDLE: Duration = Duration::from_secs(3);
 
-/// Runs it with so many cached blocks.
-pub(crate) fn run(blocks: u64) -> Result<Value, String> {
-    measure(blocks).map_err(|error| error.to_string())
+/// Runs it with so many cached blocks, and writes by so many threads. `say` is told what is being done.
+///
+/// # Errors
+///
+/// What stopped it, in words.
+pub fn run(blocks: u64, threads: &[u64], say: &mut dyn FnMut(&str)) -> Result<Value, String> {
+    measure(blocks, threads, say).map_err(|error| error.to_string())
 }
 
-fn measure(blocks: u64) -> Result<Value, Box<dyn std::error::Error>> {
+/// The figures for people.
+#[must_use]
+pub fn table(value: &Value) -> String {
+    let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
+    let mut text = format!(
+        "{} blocks of 4 KiB cached in {:.1} s, flushed in {:.1} s\n\n\
+         latency, us        requests      p50      p99     p999       max\n",
+        value["blocks"],
+        number(&value["blocks"]) / number(&value["fill_blocks_per_second"]),
+        number(&value["flush_seconds"]),
+    );
+    for (what, name) in [("idle", "idle_us"), ("during the flush", "flushing_us")] {
+        let row = &value[name];
+        // Into a string: nothing can fail.
+        let _ = writeln!(
+            text,
+            "{what:<18}{:>9}{:>9.1}{:>9.1}{:>9.1}{:>10.1}",
+            row["requests"],
+            number(&row["p50"]),
+            number(&row["p99"]),
+            number(&row["p999"]),
+            number(&row["max"]),
+        );
+    }
+    let _ = writeln!(
+        text,
+        "p99 during the flush: {:.2} times idle\n",
+        number(&value["p99_times_idle"])
+    );
+    let _ = writeln!(text, "threads    writes/s");
+    for row in value["scaling"].as_array().into_iter().flatten() {
+        let _ = writeln!(text, "{:>7}{:>12.0}", row["threads"], number(&row["writes_per_second"]));
+    }
+    text
+}
+
+fn measure(
+    blocks: u64,
+    threads: &[u64],
+    say: &mut dyn FnMut(&str),
+) -> Result<Value, Box<dyn std::error::Error>> {
     let slots = blocks + 4 * HOT;
     let front = (HEADER_LEN as u64 + slots * ENTRY_LEN as u64).next_multiple_of(BLOCK);
     let memory = Arc::new(Forgetful::new(front, front + slots * BLOCK));
@@ -32,7 +79,7 @@ fn measure(blocks: u64) -> Result<Value, Box<dyn std::error::Error>> {
     let origin = Arc::new(Forgetful::new(0, (blocks + 4 * HOT) * BLOCK));
     let list = "high_watermark=100,low_watermark=99";
     let cached = CacheDevice::open(origin, memory, CacheOptions::parse(list)?)?;
-    eprintln!("filling the cache with {blocks} blocks");
+    say(&format!("filling the cache with {blocks} blocks"));
     let piece = vec![1; 256 * BLOCK as usize];
     let begin = Instant::now();
     for at in (0..blocks / 256).map(|piece| piece * 256 * BLOCK) {
@@ -44,7 +91,7 @@ fn measure(blocks: u64) -> Result<Value, Box<dyn std::error::Error>> {
     let hot = blocks * BLOCK;
     let idle_until = Instant::now() + IDLE;
     let mut idle = requests(&cached, hot, &|| Instant::now() < idle_until)?;
-    eprintln!("flushing it");
+    say("flushing it");
     let is_flushing = AtomicBool::new(true);
     let (mut busy, flushed) = std::thread::scope(|scope| {
         let flush = scope.spawn(|| {
@@ -58,17 +105,23 @@ fn measure(blocks: u64) -> Result<Value, Box<dyn std::error::Error>> {
         (busy, flushed)
     })
     .into_results()?;
-    let scaling = [1, 2, 4].map(|threads| scale(&cached, hot, threads));
-    let scaling: Result<Vec<f64>, _> = scaling.into_iter().collect();
+    let mut scaling = Vec::new();
+    for &threads in threads {
+        say(&format!("writes by {threads} threads"));
+        let rate = scale(&cached, hot, threads)?;
+        scaling.push(json!({ "threads": threads, "writes_per_second": rate }));
+    }
+    let (idle, busy) = (latencies(&mut idle), latencies(&mut busy));
+    let p99 = |row: &Value| row["p99"].as_f64().unwrap_or(f64::NAN);
     Ok(json!({
         "blocks": blocks,
         "fill_blocks_per_second": blocks as f64 / filled.as_secs_f64(),
         "flush_seconds": flushed.1.as_secs_f64(),
         "flush_blocks": flushed.0,
-        "idle_us": latencies(&mut idle),
-        "flushing_us": latencies(&mut busy),
-        "writes_per_second_by_threads": { "1": scaling.as_ref().map_or(0.0, |all| all[0]),
-            "2": scaling.as_ref().map_or(0.0, |all| all[1]), "4": scaling.as_ref().map_or(0.0, |all| all[2]) },
+        "p99_times_idle": p99(&busy) / p99(&idle),
+        "idle_us": idle,
+        "flushing_us": busy,
+        "scaling": scaling,
     }))
 }
 
@@ -119,7 +172,7 @@ fn scale(cached: &CacheDevice, hot: u64, threads: u64) -> Result<f64, Box<dyn st
         let mut count = 0;
         while begin.elapsed() < TIME {
             for _ in 0..64 {
-                let at = (thread * HOT / 4 + rng.below(HOT / 4)) * BLOCK;
+                let at = (thread * HOT / THREADS_MAX + rng.below(HOT / THREADS_MAX)) * BLOCK;
                 cached.write_at(hot + at, &buf)?;
             }
             count += 64;

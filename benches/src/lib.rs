@@ -4,18 +4,19 @@
 //! does hits all alike; medians are reported, with the smallest and the largest. Needs root, loop
 //! devices and a memory-backed folder.
 //!
-//! [`published`] is for experiments that somebody published figures of: `buttress bench` runs those.
+//! [`published`] is for experiments that somebody published figures of: `buttress bench` runs those, and the two of
+//! the write-back cache, [`writeback`] and [`foreground`], which have no other file systems beside them.
 
 mod allocate;
 mod cpu;
 mod disk;
-mod foreground;
+pub mod foreground;
 pub mod published;
 mod report;
 mod stall;
 mod target;
 mod work;
-mod writeback;
+pub mod writeback;
 
 use std::path::PathBuf;
 
@@ -34,10 +35,6 @@ enum Experiment {
     Sequential,
     /// The longest that a writer waits while a large transaction is committed.
     Stall,
-    /// Orders of write-back of a cache, in simulated time on a hard disk: rates, a flush, a plot.
-    Writeback,
-    /// Latencies in front of a cache while all of it is flushed, and writes by threads.
-    Foreground,
 }
 
 /// Measures Buttress beside the kernel's file systems.
@@ -61,15 +58,6 @@ pub struct Args {
     /// Targets: library, loop (the library on a loop device), mount, btrfs, ext4, fuse2fs.
     #[arg(long, value_delimiter = ',', default_value = "library,mount,btrfs,ext4")]
     targets: Vec<String>,
-    /// MiB of the cache of the write-back experiment; the published one had 1006.
-    #[arg(long, default_value_t = 256)]
-    cache_mib: u64,
-    /// Where the write-back experiment draws positions on the disk over time.
-    #[arg(long, value_name = "SVG")]
-    plot: Option<PathBuf>,
-    /// Cached blocks of the foreground experiment.
-    #[arg(long, default_value_t = 10_000_000)]
-    cached_blocks: u64,
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
@@ -88,22 +76,7 @@ pub fn run(args: &Args) -> Result<(), String> {
     let all = [Experiment::Small, Experiment::Sequential, Experiment::Stall];
     let wanted = if args.experiments.is_empty() { &all[..] } else { &args.experiments };
     let mut report = Report::default();
-    let mut wanted = wanted.to_vec();
-    // Those of the cache have no other file systems beside them.
-    if wanted.contains(&Experiment::Writeback) {
-        let figures = writeback::run(args.cache_mib, args.plot.as_deref())?;
-        let text = if args.json { figures.to_string() } else { writeback::table(&figures) };
-        println!("{}", text.trim_end());
-    }
-    if wanted.contains(&Experiment::Foreground) {
-        println!("{:#}", foreground::run(args.cached_blocks)?);
-    }
-    wanted
-        .retain(|experiment| !matches!(experiment, Experiment::Writeback | Experiment::Foreground));
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    for experiment in &wanted {
+    for experiment in wanted {
         for run in 0..args.runs {
             for target in &targets {
                 eprintln!("{experiment:?}, run {} of {}: {target}", run + 1, args.runs);
@@ -111,8 +84,6 @@ pub fn run(args: &Args) -> Result<(), String> {
                     Experiment::Small => work::small(*target, args, &mut report)?,
                     Experiment::Sequential => work::sequential(*target, args, &mut report)?,
                     Experiment::Stall => stall::run(*target, args, &mut report)?,
-                    // Done above.
-                    Experiment::Writeback | Experiment::Foreground => {}
                 }
             }
         }

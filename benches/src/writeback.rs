@@ -1,71 +1,149 @@
-//! The experiment of 2019, in simulated time: random 4 KiB writes, twice the cache, onto a hard disk behind a
-//! cache; then a flush of everything; for each order of write-back.
+//! The experiment of 2019: random 4 KiB writes, twice the cache, onto a hard disk behind a cache; then a flush of
+//! everything; for each order of write-back.
+//!
+//! # In simulated time
 //!
 //! The foreground and the disk have clocks of their own. The cache takes a write in no time to speak of; one
 //! that finds no free slot waits until the disk has freed some. So the foreground's rate is that of the disk once
 //! the cache is full, which is what the experiment shows.
+//!
+//! # On a file
+//!
+//! The same with real files, threads and waiting: the origin's writes sleep for as long as the disk would take.
+//!
+//! # From a trace
+//!
+//! What somebody else wrote to an origin, in that order, played on the same disk.
+
+mod plot;
+mod trace;
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use buttress_block::{Device, FileDevice, OpenOptions};
 use buttress_cache::layout::Geometry;
 use buttress_cache::{CacheDevice, CacheOptions, format};
 use serde_json::{Value, json};
 
-use crate::disk::{Disk, Done, Forgetful};
+use self::trace::Trace;
+use crate::disk::{Disk, Done, Forgetful, Throttled};
 
 const BLOCK: u64 = 4096;
 /// Seconds the cache takes for a write.
 const WRITE: f64 = 20e-6;
+/// The first is ours, the second the published one, the last the one before that.
 const POLICIES: [&str; 3] = ["sorted", "lru", "fifo-unsorted"];
 
-/// What one order of write-back did.
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Writeback {
+    /// MiB of the cache; the published one had 1006.
+    pub cache_mib: u64,
+    /// Do it with real files in this folder, too.
+    pub files: Option<Files>,
+    /// Logs of Linux's dm-log-writes, to be played on the disk.
+    pub traces: Vec<PathBuf>,
+    /// Where to draw positions on the disk over time.
+    pub plot: Option<PathBuf>,
+}
+
+/// The experiment on files.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// The folder.
+    pub dir: PathBuf,
+    /// MiB of the cache.
+    pub cache_mib: u64,
+    /// How many times faster than a hard disk the origin is.
+    pub speed: f64,
+}
+
+/// What one order of write-back did. All times are the disk's.
 struct Figures {
-    policy: &'static str,
+    name: String,
+    disk: &'static str,
     flush_seconds: f64,
+    /// Writes of the foreground by second; none when nobody knows.
     iops: Vec<f64>,
     steady: Vec<Done>,
     flush: Vec<Done>,
-    /// Blocks a second that reached the disk while the foreground wrote.
+    /// Blocks a second that reached the disk while the foreground wrote and the disk was at work.
     drain_rate: f64,
 }
 
-/// Runs all orders; returns the figures, and writes the plot.
-pub(crate) fn run(cache_mib: u64, plot: Option<&Path>) -> Result<Value, String> {
-    let mut all = Vec::new();
-    for policy in POLICIES {
-        eprintln!("write-back {policy}, {cache_mib} MiB of cache");
-        all.push(measure(policy, cache_mib << 20).map_err(|error| error.to_string())?);
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+impl Writeback {
+    /// Does it; returns the figures, and writes the plot. `say` is told what is being done.
+    ///
+    /// # Errors
+    ///
+    /// What stopped it, in words.
+    pub fn run(&self, say: &mut dyn FnMut(&str)) -> Result<Value, String> {
+        let all = self.measure(say).map_err(|error| error.to_string())?;
+        if let Some(path) = &self.plot {
+            std::fs::write(path, plot::svg(&all))
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        let of = |disk: &str, policy: &str| {
+            all.iter().find(|figures| figures.disk == disk && figures.name == policy)
+        };
+        let rows = all.iter().map(|figures| {
+            // What was traced has been played on the simulated disk.
+            let disk = if figures.disk == "trace" { "simulated" } else { figures.disk };
+            let unsorted = of(disk, POLICIES[2]).map_or(f64::NAN, |other| other.flush_seconds);
+            let published = of(disk, POLICIES[1]).map_or(f64::NAN, |other| other.drain_rate);
+            let (min, mean, max, deviation) = spread(&figures.iops);
+            json!({
+                "writeback": figures.name,
+                "disk": figures.disk,
+                "flush_seconds": figures.flush_seconds,
+                "flush_times_unsorted": unsorted / figures.flush_seconds,
+                "drain_blocks_per_second": figures.drain_rate,
+                "drain_times_lru": figures.drain_rate / published,
+                "iops_min": min, "iops_avg": mean, "iops_max": max, "iops_stdev": deviation,
+            })
+        });
+        Ok(json!({ "cache_mib": self.cache_mib, "policies": rows.collect::<Vec<_>>() }))
     }
-    if let Some(path) = plot {
-        std::fs::write(path, svg(&all, 2 * (cache_mib << 20)))
-            .map_err(|error| format!("{}: {error}", path.display()))?;
+
+    fn measure(&self, say: &mut dyn FnMut(&str)) -> Outcome<Vec<Figures>> {
+        // Before anything takes time: a log may be none.
+        let traces: Vec<_> =
+            self.traces.iter().map(|path| trace::read(path)).collect::<Result<_, _>>()?;
+        let mut all = Vec::new();
+        for policy in POLICIES {
+            say(&format!("write-back {policy}, {} MiB of cache", self.cache_mib));
+            all.push(simulated(policy, self.cache_mib << 20)?);
+        }
+        for (path, trace) in self.traces.iter().zip(&traces) {
+            say(&format!("playing {}", path.display()));
+            all.push(played(path, trace));
+        }
+        if let Some(files) = &self.files {
+            for policy in POLICIES {
+                say(&format!("write-back {policy}, {} MiB of cache on a file", files.cache_mib));
+                all.push(on_files(policy, files)?);
+            }
+        }
+        Ok(all)
     }
-    let unsorted = all.last().map_or(f64::NAN, |figures| figures.flush_seconds);
-    let published = all.get(1).map_or(f64::NAN, |figures| figures.drain_rate);
-    let rows = all.iter().map(|figures| {
-        let (min, mean, max, deviation) = spread(&figures.iops);
-        json!({
-            "writeback": figures.policy,
-            "flush_seconds": figures.flush_seconds,
-            "flush_times_unsorted": unsorted / figures.flush_seconds,
-            "drain_blocks_per_second": figures.drain_rate,
-            "drain_times_lru": figures.drain_rate / published,
-            "iops_min": min, "iops_avg": mean, "iops_max": max, "iops_stdev": deviation,
-        })
-    });
-    Ok(json!({ "cache_mib": cache_mib, "policies": rows.collect::<Vec<_>>() }))
 }
 
-fn measure(policy: &'static str, cache_bytes: u64) -> Result<Figures, Box<dyn std::error::Error>> {
+fn options(policy: &str) -> Outcome<CacheOptions> {
+    let list = format!("writeback={policy},writeback_jobs=1024,autocommit_blocks=4096,mode=pmem");
+    Ok(CacheOptions::parse(&list)?)
+}
+
+fn simulated(policy: &'static str, cache_bytes: u64) -> Outcome<Figures> {
     let span = 2 * cache_bytes;
     let disk = Arc::new(Disk::new(span));
     let front = Geometry::largest(BLOCK as u32, "cache", cache_bytes)?.data_start();
     let memory = Arc::new(Forgetful::new(front, cache_bytes));
     format(Arc::clone(&memory) as _, None, BLOCK as u32, 0, false)?;
-    let list = format!("writeback={policy},writeback_jobs=1024,autocommit_blocks=4096,mode=pmem");
-    let mut options = CacheOptions::parse(&list)?;
+    let mut options = options(policy)?;
     options.background = false;
     let (high, low) = (u64::from(options.high_watermark), u64::from(options.low_watermark));
     let cached = CacheDevice::open(Arc::clone(&disk) as _, memory, options)?;
@@ -73,13 +151,13 @@ fn measure(policy: &'static str, cache_bytes: u64) -> Result<Figures, Box<dyn st
     let blocks = cached.status().blocks;
     let mut rng = buttress_base::Rng::new(2019);
     let (mut now, mut is_draining) = (0.0, false);
-    let mut per_second: Vec<f64> = Vec::new();
+    let mut per_second = Vec::new();
     let mut written_back = 0;
     let data = [1; BLOCK as usize];
     for _ in 0..2 * cache_bytes / BLOCK {
         // The disk works on as long as its clock is behind.
         loop {
-            let used = blocks - u64::from(u32::try_from(cached.status().free)?);
+            let used = blocks - cached.status().free;
             is_draining = used * 100 > blocks * if is_draining { low } else { high };
             if !is_draining || (disk.now() > now && cached.status().free > 0) {
                 break;
@@ -94,13 +172,9 @@ fn measure(policy: &'static str, cache_bytes: u64) -> Result<Figures, Box<dyn st
             now = now.max(disk.now());
         }
         let at = rng.below(span / BLOCK) * BLOCK;
-        buttress_block::Device::write_at(&cached, at, &data)?;
+        cached.write_at(at, &data)?;
         now += WRITE;
-        let second = now as usize;
-        if per_second.len() <= second {
-            per_second.resize(second + 1, 0.0);
-        }
-        per_second[second] += 1.0;
+        count(&mut per_second, now);
     }
     // The last second is not a whole one.
     per_second.pop();
@@ -110,13 +184,98 @@ fn measure(policy: &'static str, cache_bytes: u64) -> Result<Figures, Box<dyn st
     disk.wait_until(begin);
     cached.drain(|_| {})?;
     let flush_seconds = disk.now() - begin;
+    Ok(Figures {
+        name: policy.to_owned(),
+        disk: "simulated",
+        flush_seconds,
+        iops: per_second,
+        steady,
+        flush: disk.take_done(),
+        drain_rate: written_back as f64 / busy,
+    })
+}
+
+fn on_files(policy: &'static str, files: &Files) -> Outcome<Figures> {
+    let folder = files.dir.join(format!("buttress-writeback-{}", std::process::id()));
+    std::fs::create_dir(&folder)?;
+    let outcome = on_files_in(policy, files, &folder);
+    std::fs::remove_dir_all(&folder)?;
+    outcome
+}
+
+fn on_files_in(policy: &'static str, files: &Files, folder: &Path) -> Outcome<Figures> {
+    let cache_bytes = files.cache_mib << 20;
+    let span = 2 * cache_bytes;
+    let disk = Arc::new(Throttled::create(&folder.join("origin"), span, files.speed)?);
+    let place = folder.join("cache");
+    drop(FileDevice::create(&place, cache_bytes)?);
+    let cache = Arc::new(FileDevice::open(&place, OpenOptions::WRITE)?);
+    format(Arc::clone(&cache) as _, None, BLOCK as u32, 0, false)?;
+    let cached = CacheDevice::open(Arc::clone(&disk) as _, cache, options(policy)?)?;
+    let mut rng = buttress_base::Rng::new(2019);
+    let mut per_second = Vec::new();
+    let data = [1; BLOCK as usize];
+    let begin = disk.now();
+    for _ in 0..2 * cache_bytes / BLOCK {
+        let at = rng.below(span / BLOCK) * BLOCK;
+        cached.write_at(at, &data)?;
+        count(&mut per_second, disk.now() - begin);
+    }
+    per_second.pop();
+    let steady = disk.take_done();
+    let end = disk.now();
+    // It starts when the high watermark is met.
+    let first = steady.first().map_or(begin, |done| done.at);
+    let begin = disk.now();
+    cached.drain(|_| {})?;
+    let flush_seconds = disk.now() - begin;
     let flush = disk.take_done();
-    let drain_rate = f64::from(u32::try_from(written_back)?) / busy;
-    Ok(Figures { policy, flush_seconds, iops: per_second, steady, flush, drain_rate })
+    cached.close()?;
+    let blocks: u64 = steady.iter().map(|done| done.len / BLOCK).sum();
+    Ok(Figures {
+        name: policy.to_owned(),
+        disk: "file",
+        flush_seconds,
+        iops: per_second,
+        steady,
+        flush,
+        drain_rate: blocks as f64 / (end - first),
+    })
+}
+
+fn played(path: &Path, trace: &Trace) -> Figures {
+    let span = trace.writes().map(|(offset, len)| offset + len).max().unwrap_or(BLOCK);
+    let disk = Disk::new(span);
+    trace.play(&disk, &trace.steady);
+    let (steady, busy) = (disk.take_done(), disk.now());
+    trace.play(&disk, &trace.flush);
+    let flush = disk.take_done();
+    let blocks: u64 = steady.iter().map(|done| done.len / BLOCK).sum();
+    let name = path.file_stem().map(|name| name.to_string_lossy().into_owned());
+    Figures {
+        name: name.unwrap_or_default(),
+        disk: "trace",
+        flush_seconds: disk.now() - busy,
+        iops: Vec::new(),
+        steady,
+        flush,
+        drain_rate: blocks as f64 / busy,
+    }
+}
+
+fn count(per_second: &mut Vec<f64>, now: f64) {
+    let second = now as usize;
+    if per_second.len() <= second {
+        per_second.resize(second + 1, 0.0);
+    }
+    per_second[second] += 1.0;
 }
 
 fn spread(values: &[f64]) -> (f64, f64, f64, f64) {
-    let count = values.len().max(1) as f64;
+    if values.is_empty() {
+        return (f64::NAN, f64::NAN, f64::NAN, f64::NAN);
+    }
+    let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let square = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
     let min = values.iter().copied().fold(f64::INFINITY, f64::min);
@@ -125,70 +284,57 @@ fn spread(values: &[f64]) -> (f64, f64, f64, f64) {
 }
 
 /// The figures as a table.
-pub(crate) fn table(value: &Value) -> String {
+#[must_use]
+pub fn table(value: &Value) -> String {
     let mut text = String::from(
-        "write-back      flush s  x unsorted   drain blocks/s   x lru    iops min      avg      max    stdev\n",
+        "disk       write-back       flush s  x unsorted   drain blocks/s   x lru    iops min      avg      max    stdev\n",
     );
     for row in value["policies"].as_array().into_iter().flatten() {
-        let number = |name: &str| row[name].as_f64().unwrap_or(f64::NAN);
+        let number = |name: &str, places: usize| match row[name].as_f64() {
+            Some(value) => format!("{value:.places$}"),
+            None => "-".to_owned(),
+        };
         // Into a string: nothing can fail.
         let _ = writeln!(
             text,
-            "{:<14}{:>9.1}{:>12.2}{:>17.0}{:>8.2}{:>12.0}{:>9.0}{:>9.0}{:>9.0}",
+            "{:<11}{:<15}{:>9}{:>12}{:>17}{:>8}{:>12}{:>9}{:>9}{:>9}",
+            row["disk"].as_str().unwrap_or_default(),
             row["writeback"].as_str().unwrap_or_default(),
-            number("flush_seconds"),
-            number("flush_times_unsorted"),
-            number("drain_blocks_per_second"),
-            number("drain_times_lru"),
-            number("iops_min"),
-            number("iops_avg"),
-            number("iops_max"),
-            number("iops_stdev"),
+            number("flush_seconds", 1),
+            number("flush_times_unsorted", 2),
+            number("drain_blocks_per_second", 0),
+            number("drain_times_lru", 2),
+            number("iops_min", 0),
+            number("iops_avg", 0),
+            number("iops_max", 0),
+            number("iops_stdev", 0),
         );
     }
     text
 }
 
-/// Position on the disk over time, one panel an order: grey while the foreground writes, blue the flush.
-fn svg(all: &[Figures], span: u64) -> String {
-    const WIDTH: f64 = 860.0;
-    const HEIGHT: f64 = 190.0;
-    const GAP: f64 = 46.0;
-    const POINTS: usize = 3000;
-    let last = |figures: &Figures| figures.flush.last().map_or(1.0, |done| done.at);
-    let longest = all.iter().map(last).fold(1.0, f64::max);
-    let total = all.len() as f64 * (HEIGHT + GAP) + GAP;
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 960 {total:.0}\" \
-         font-family=\"sans-serif\" font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
-    for (index, figures) in all.iter().enumerate() {
-        let top = GAP * 0.8 + index as f64 * (HEIGHT + GAP);
-        let _ = writeln!(
-            text,
-            "<text x=\"60\" y=\"{:.0}\">{}: flush in {:.1} s</text>\n<rect x=\"60\" y=\"{top:.0}\" width=\"{WIDTH}\" \
-             height=\"{HEIGHT}\" fill=\"none\" stroke=\"#999\"/>",
-            top - 6.0,
-            figures.policy,
-            figures.flush_seconds,
-        );
-        for (done, colour) in [(&figures.steady, "#aaa"), (&figures.flush, "#06c")] {
-            let step = done.len().div_ceil(POINTS).max(1);
-            let mut path = String::new();
-            for point in done.iter().step_by(step) {
-                let x = 60.0 + point.at / longest * WIDTH;
-                let y = top + HEIGHT - point.offset as f64 / span as f64 * HEIGHT;
-                let _ = write!(path, "M{x:.1} {y:.1}h1.4");
-            }
-            let _ = writeln!(text, "<path d=\"{path}\" stroke=\"{colour}\" stroke-width=\"1.4\"/>");
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The published gains, in simulated time, which is the same on every machine; and a plot.
+    #[test]
+    fn sorted_is_as_much_faster_as_was_published() {
+        let folder = std::env::temp_dir().join(format!("buttress-plot-{}", std::process::id()));
+        let experiment = Writeback {
+            cache_mib: 32,
+            files: None,
+            traces: Vec::new(),
+            plot: Some(folder.clone()),
+        };
+        let figures = experiment.run(&mut |_| {}).expect("it runs");
+        let svg = std::fs::read_to_string(&folder).expect("a plot");
+        std::fs::remove_file(&folder).expect("it is ours");
+        assert!(svg.starts_with("<svg") && POLICIES.iter().all(|policy| svg.contains(policy)));
+        let sorted = &figures["policies"][0];
+        assert_eq!(sorted["writeback"], "sorted");
+        let number = |name: &str| sorted[name].as_f64().expect("a number");
+        assert!(number("flush_times_unsorted") >= 2.25, "{}", table(&figures));
+        assert!(number("drain_times_lru") >= 2.0, "{}", table(&figures));
     }
-    let _ = writeln!(
-        text,
-        "<text x=\"60\" y=\"{:.0}\">time, 0 to {longest:.0} s; position on the disk, 0 to {} MiB; grey: \
-         foreground writing, blue: flush</text>\n</svg>",
-        total - 12.0,
-        span >> 20
-    );
-    text
 }

@@ -33,7 +33,7 @@ const INIT: &str = "\
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
-for module in dm-mod dm-bufio dm-writecache; do insmod /mod/$module.ko 2>/dev/null; done
+for module in dm-mod dm-bufio dm-writecache dm-log-writes; do insmod /mod/$module.ko 2>/dev/null; done
 tr -d '\\000' < /dev/ubdc > /job
 sh /job 2>&1
 echo rig-end
@@ -126,7 +126,7 @@ impl Guest {
             std::fs::create_dir_all(root.join(folder)).expect("a folder");
         }
         let modules = module_folder().expect("it was found before");
-        for module in ["dm-mod.ko", "dm-bufio.ko", "dm-writecache.ko"] {
+        for module in ["dm-mod.ko", "dm-bufio.ko", "dm-writecache.ko", "dm-log-writes.ko"] {
             std::fs::copy(modules.join(module), root.join("mod").join(module)).expect("a module");
         }
         let which = |name: &str| {
@@ -169,6 +169,23 @@ impl Guest {
     /// If the script does not come to its end, or the kernel cannot be started.
     #[track_caller]
     pub fn run(&self, script: &str, origin: &Path, cache: &Path, kill_at: Option<&str>) -> Said {
+        self.run_logged(script, origin, cache, None, kill_at)
+    }
+
+    /// [`Guest::run`], with `/dev/ubdd` a disk for a log.
+    ///
+    /// # Panics
+    ///
+    /// As [`Guest::run`].
+    #[track_caller]
+    pub fn run_logged(
+        &self,
+        script: &str,
+        origin: &Path,
+        cache: &Path,
+        log: Option<&Path>,
+        kill_at: Option<&str>,
+    ) -> Said {
         let name = format!("job-{:?}", std::thread::current().id());
         let job = self.scratch.join(&name);
         let mut bytes = format!("set -e\n{script}\necho rig-done\n").into_bytes();
@@ -189,6 +206,7 @@ impl Guest {
             .arg(format!("initrd={}", self.scratch.join("initramfs").display()))
             .arg(format!("uml_dir={}", self.scratch.path().display()))
             .args([disk("ubd0", origin), disk("ubd1", cache), disk("ubd2r", &job)])
+            .args(log.map(|log| disk("ubd3", log)))
             .env("TMPDIR", self.scratch.path())
             .process_group(0)
             .stdin(Stdio::null())

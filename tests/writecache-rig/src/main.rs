@@ -1,7 +1,7 @@
 //! Does the work of a rig, in the guest or in a process to be killed.
 //!
 //! `rig-work device DEVICE SEED STEPS ALIGN` writes to a device past the page cache; `rig-work sum DEVICE`
-//! prints its checksum; `rig-work cached ORIGIN CACHE OPTIONS SEED STEPS ALIGN` writes through a cache of ours.
+//! prints its checksum; `rig-work random DEVICE SEED COUNT` writes blocks of 4 KiB anywhere; `rig-work cached ORIGIN CACHE OPTIONS SEED STEPS ALIGN` writes through a cache of ours.
 //! After every flush it prints `flushed N`, N being the number of steps done.
 
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
 
-use buttress_base::AlignedBuf;
+use buttress_base::{AlignedBuf, Rng};
 use buttress_block::{Device, FileDevice, OpenOptions};
 use buttress_cache::{CacheDevice, CacheOptions};
 use buttress_writecache_rig::work::{SECTOR, Step, Work, sector};
@@ -24,6 +24,16 @@ fn main() -> Result<()> {
             let file = direct(path)?;
             let work = work(seed, steps, align, (&file).seek(SeekFrom::End(0))?)?;
             run(work, |at, bytes| Ok(file.write_all_at(bytes, at)?), || Ok(file.sync_all()?))
+        }
+        ["random", path, seed, count] => {
+            let file = direct(path)?;
+            let blocks = (&file).seek(SeekFrom::End(0))? / 4096;
+            let mut rng = Rng::new(seed.parse()?);
+            let bytes = AlignedBuf::zeroed(4096);
+            for _ in 0..count.parse::<u64>()? {
+                file.write_all_at(&bytes, rng.below(blocks) * 4096)?;
+            }
+            say("written")
         }
         ["sum", path] => {
             let mut file = direct(path)?;

@@ -3,7 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 
+use buttress_bench::foreground;
 use buttress_bench::published::{self, Allocate, Experiment, Plan};
+use buttress_bench::writeback::{self, Files, Writeback};
+use serde_json::Value;
 
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::ui::Ui;
@@ -41,22 +44,98 @@ enum Verb {
         #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
         workers: Vec<usize>,
     },
+    /// Orders of write-back of a cache in front of a hard disk: random writes, twice the cache, then a
+    /// flush of everything. In simulated time, the same everywhere; --plot draws positions over time.
+    Writeback {
+        /// MiB of the cache, times --scale; the published one had 1006.
+        #[arg(long, default_value_t = 256)]
+        cache_mib: u64,
+        /// On real files in --dir, too: an origin whose writes wait as long as a disk would take.
+        #[arg(long)]
+        files: bool,
+        /// How many times faster than a hard disk that origin is.
+        #[arg(long, default_value_t = 2.0)]
+        speed: f64,
+        /// A log of dm-log-writes from beneath Linux's dm-writecache, to be played on the same disk: with
+        /// the mark steady where the writing begins, and flush where the flush of everything does.
+        #[arg(long, value_name = "LOG")]
+        trace: Vec<PathBuf>,
+    },
+    /// What a program in front of a cache notices while all of it is flushed, and how writes scale.
+    Foreground {
+        /// Cached blocks, times --scale.
+        #[arg(long, default_value_t = 10_000_000)]
+        blocks: u64,
+        /// Threads that write.
+        #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
+        threads: Vec<u64>,
+    },
 }
 
 impl Verb {
-    fn experiment(&self) -> Box<dyn Experiment> {
+    /// What runs in the common frame; nothing for what has no file systems to be compared.
+    fn experiment(&self) -> Option<Box<dyn Experiment>> {
         match self {
-            Self::Allocate { workers } => Box::new(Allocate { workers: workers.clone() }),
+            Self::Allocate { workers } => Some(Box::new(Allocate { workers: workers.clone() })),
+            Self::Writeback { .. } | Self::Foreground { .. } => None,
         }
     }
 }
 
+/// Runs the experiments of the cache; returns the figures and the same for people.
+fn of_cache(
+    args: &Args,
+    say: &mut dyn FnMut(&str),
+) -> std::result::Result<(Value, String), String> {
+    let scaled = |number: u64| ((number as f64 * args.scale) as u64).max(1);
+    match &args.verb {
+        Verb::Writeback { cache_mib, files, speed, trace } => {
+            if speed.is_nan() || *speed <= 0.0 {
+                return Err("--speed must be above zero".to_owned());
+            }
+            let experiment = Writeback {
+                cache_mib: scaled(*cache_mib),
+                files: files.then(|| Files {
+                    dir: args.dir.clone(),
+                    cache_mib: (scaled(*cache_mib) / 16).max(1),
+                    speed: *speed,
+                }),
+                traces: trace.clone(),
+                plot: args.plot.clone(),
+            };
+            let value = experiment.run(say)?;
+            let text = writeback::table(&value);
+            Ok((value, text))
+        }
+        Verb::Foreground { blocks, threads } => {
+            if !threads.iter().all(|threads| (1..=foreground::THREADS_MAX).contains(threads)) {
+                return Err(format!("--threads: 1 to {}", foreground::THREADS_MAX));
+            }
+            let value = foreground::run(scaled(*blocks), threads, say)?;
+            let text = foreground::table(&value);
+            Ok((value, text))
+        }
+        Verb::Allocate { .. } => Err("it is not of the cache".to_owned()),
+    }
+}
+
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
-    let Args { verb, runs, scale, dir, mount, only, plot } = args;
-    if runs == 0 || scale.is_nan() || scale <= 0.0 {
+    if args.runs == 0 || args.scale.is_nan() || args.scale <= 0.0 {
         return Err(Failure::new(Exit::Usage, "--runs and --scale must be above zero"));
     }
-    let experiment = verb.experiment();
+    let Some(experiment) = args.verb.experiment() else {
+        let progress = ui.count_bar("bench", 0);
+        let done = of_cache(&args, &mut |what| progress.say(what));
+        let (value, text) = done.map_err(|error| Failure::new(Exit::Failure, error))?;
+        drop(progress);
+        if ui.json() {
+            ui.document(&value)?;
+        } else {
+            ui.line(text.trim_end())?;
+        }
+        return Ok(Exit::Success);
+    };
+    let Args { runs, scale, dir, mount, only, plot, .. } = args;
     let plan = Plan { dir, runs, scale, only, mount };
     let progress = ui.count_bar("bench", 0);
     let table = published::run(experiment.as_ref(), &plan, &mut |what| progress.say(what))

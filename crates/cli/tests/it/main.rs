@@ -1,6 +1,7 @@
 //! The built program, run as a user runs it.
 
 mod bad_input;
+mod bench;
 mod cache;
 mod check;
 mod demo;

@@ -2,6 +2,7 @@
 
 mod killed;
 mod linux;
+mod order;
 mod volume;
 
 use std::path::{Path, PathBuf};

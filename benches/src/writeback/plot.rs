@@ -1,0 +1,64 @@
+//! Position on the disk over time, one panel an order: where people see what sorting does.
+
+use std::fmt::Write as _;
+
+use super::Figures;
+
+const WIDTH: f64 = 860.0;
+const HEIGHT: f64 = 190.0;
+const GAP: f64 = 46.0;
+/// Points of one panel and colour at most.
+const POINTS: usize = 3000;
+
+/// Grey while the foreground writes, blue the flush. Panels of one disk share a scale of time.
+pub(super) fn svg(all: &[Figures]) -> String {
+    let total = all.len() as f64 * (HEIGHT + GAP) + GAP;
+    let mut text = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 960 {total:.0}\" \
+         font-family=\"sans-serif\" font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+    );
+    let points = |figures: &Figures| {
+        let both = figures.steady.iter().chain(&figures.flush);
+        both.map(|done| (done.at, done.offset + done.len)).collect::<Vec<_>>()
+    };
+    for (index, figures) in all.iter().enumerate() {
+        let is_alike = |other: &&Figures| (other.disk == "file") == (figures.disk == "file");
+        let alike: Vec<_> = all.iter().filter(is_alike).flat_map(points).collect();
+        let longest = alike.iter().map(|point| point.0).fold(1e-3, f64::max);
+        let span = alike.iter().map(|point| point.1).max().unwrap_or(1);
+        let top = GAP * 0.8 + index as f64 * (HEIGHT + GAP);
+        let _ = writeln!(
+            text,
+            "<text x=\"60\" y=\"{:.0}\">{}, {}: flush in {:.1} s, {:.0} blocks/s before it; 0 to \
+             {longest:.0} s, 0 to {} MiB</text>\n<rect x=\"60\" y=\"{top:.0}\" width=\"{WIDTH}\" \
+             height=\"{HEIGHT}\" fill=\"none\" stroke=\"#999\"/>",
+            top - 6.0,
+            escape(&figures.name),
+            figures.disk,
+            figures.flush_seconds,
+            figures.drain_rate,
+            span >> 20,
+        );
+        for (done, colour) in [(&figures.steady, "#aaa"), (&figures.flush, "#06c")] {
+            let step = done.len().div_ceil(POINTS).max(1);
+            let mut path = String::new();
+            for point in done.iter().step_by(step) {
+                let x = 60.0 + point.at / longest * WIDTH;
+                let y = top + HEIGHT - point.offset as f64 / span as f64 * HEIGHT;
+                let _ = write!(path, "M{x:.1} {y:.1}h1.4");
+            }
+            let _ = writeln!(text, "<path d=\"{path}\" stroke=\"{colour}\" stroke-width=\"1.4\"/>");
+        }
+    }
+    let _ = writeln!(
+        text,
+        "<text x=\"60\" y=\"{:.0}\">time to the right, position on the disk upwards; grey: the foreground \
+         writes, blue: flush</text>\n</svg>",
+        total - 12.0,
+    );
+    text
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
+}
