@@ -55,6 +55,10 @@ pub(crate) fn load(context: &Context<'_>) -> BTreeMap<DeviceId, DeviceItem> {
         }
     });
     check_system_chunks(context, &chunks);
+    for chunk in chunks.iter().filter(|c| c.sector_size != context.superblock.sectorsize) {
+        let why = format!("its sectors have {} bytes", chunk.sector_size);
+        context.add(Issue::ChunkInvalid { chunk: chunk.logical, why });
+    }
     let known = |chunk: &Chunk| {
         context.volume.chunk_at(chunk.logical).is_some_and(|known| *known == *chunk)
     };
@@ -122,9 +126,14 @@ fn check_devices(context: &Context<'_>, items: &BTreeMap<DeviceId, DeviceItem>) 
         };
         differs("devid", item.devid.0, device.0);
         differs("total_bytes", item.total_bytes, own.total_bytes);
-        let uuid = |bytes: [u8; 16]| u64::from_le_bytes(std::array::from_fn(|at| bytes[at]));
-        differs("uuid", uuid(item.uuid), uuid(own.uuid));
-        differs("fsid", uuid(item.fsid), uuid(own.fsid));
+        // Their first or their last half, whichever differs.
+        let half = |bytes: [u8; 16], from: usize| {
+            u64::from_le_bytes(std::array::from_fn(|at| bytes[from + at]))
+        };
+        for from in [0, 8] {
+            differs("uuid", half(item.uuid, from), half(own.uuid, from));
+            differs("fsid", half(item.fsid, from), half(own.fsid, from));
+        }
     }
     for part in context.volume.devices().iter() {
         if !items.contains_key(&part.id) {

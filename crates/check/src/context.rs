@@ -109,8 +109,9 @@ impl Tree {
         self.id.is_fs_tree() || self.id == TreeId::TREE_RELOC || self.id == TreeId::DATA_RELOC
     }
 
-    /// Whether it holds files that are looked at.
+    /// Whether it holds files that are looked at. Those of a balance's own tree are: nameless orphans, whose
+    /// data has checksums or not, as what they copy.
     pub(crate) fn has_files(&self) -> bool {
-        self.id.is_fs_tree() && !self.is_dead
+        (self.id.is_fs_tree() || self.id == TreeId::DATA_RELOC) && !self.is_dead
     }
 }

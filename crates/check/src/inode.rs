@@ -252,8 +252,9 @@ impl<'j, 'c> Judge<'j, 'c> {
             return;
         };
         let kind = FileKind::from_mode(item.mode);
+        let has_odd_bits = item.mode & !0o17_7777 != 0;
         sums.references.add(whole.references.of_kind(kind));
-        if kind == FileKind::Unknown {
+        if kind == FileKind::Unknown || has_odd_bits {
             self.context.add(Issue::InodeMode { tree, ino, mode: item.mode });
         }
         if item.nlink == 0 && whole.names == 0 {

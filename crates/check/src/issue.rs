@@ -309,6 +309,9 @@ issues! {
     /// A tree that every such volume has is not there.
     RootMissing { tree: TreeId }
         = "root-missing", Error, "there is no {tree}";
+    /// A root item names another root directory than the one that every tree of files has.
+    RootDirectory { tree: TreeId, ino: Ino }
+        = "root-directory", Error, "{tree}: inode {ino} is said to be its root directory";
     /// A subvolume that no reference leads to.
     RootUnreferenced { tree: TreeId }
         = "root-unreferenced", Error, "subvolume {tree}: nothing refers to it";
@@ -335,7 +338,7 @@ issues! {
     /// Items of an inode that is not there.
     InodeMissing { tree: TreeId, ino: Ino }
         = "inode-missing", Error, "{tree}: inode {ino} has items but is not there";
-    /// An inode's mode has no file type, or one that its items contradict.
+    /// An inode's mode has no file type, one that its items contradict, or bits that mean nothing.
     InodeMode { tree: TreeId, ino: Ino, mode: u32 }
         = "inode-mode", Error, "{tree}: inode {ino} has mode {mode:o}";
     /// An inode's count of names is not how many there are.

@@ -113,7 +113,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
             User::File(node.owner(), ino, at.wrapping_sub(region.offset))
         };
         hand.records.put(record::met(region.disk, user, region.disk_len))?;
-        if !self.tree.has_files() {
+        if !self.tree.has_files() || self.tree.id == TreeId::DATA_RELOC {
             return Ok(());
         }
         // Without its inode, which is reported, nothing can be asked of an extent.
@@ -229,7 +229,8 @@ impl<'l, 'c> Leaves<'l, 'c> {
     fn reference(&self, inode: &mut Fragment, dir: u64, index: u64, name: &[u8]) {
         inode.names += 1;
         // The root directory's name for itself stands in no directory.
-        let is_top = inode.ino == Ino::ROOT_DIR && dir == inode.ino.0 && name == b"..";
+        let is_top =
+            inode.ino == Ino::ROOT_DIR && dir == inode.ino.0 && index == 0 && name == b"..";
         if !is_top {
             inode.references.add(Sum::of([dir, index, inode.ino.0, 0], name));
         }

@@ -168,6 +168,10 @@ impl Roots {
         }
         for (key, item) in &self.items {
             let tree = TreeId(key.objectid);
+            let has_files = tree.is_fs_tree() || tree == TreeId::DATA_RELOC;
+            if has_files && item.refs > 0 && item.root_dirid != Ino::ROOT_DIR {
+                context.add(Issue::RootDirectory { tree, ino: item.root_dirid });
+            }
             if !tree.is_fs_tree() || tree == TreeId::FS {
                 continue;
             }

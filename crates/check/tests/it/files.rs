@@ -55,6 +55,10 @@ fn inode_mode() {
     let patch = Patch::new(victim());
     edit_inode(&patch, inode(&patch, "big"), |item| item.mode = 0o644);
     patch.finds_among_others(&["inode-mode", "dir-entry-kind"]);
+
+    let patch = Patch::new(victim());
+    edit_inode(&patch, inode(&patch, "big"), |item| item.mode |= 1 << 18);
+    patch.finds(&["inode-mode"]);
 }
 
 #[test]

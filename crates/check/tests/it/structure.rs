@@ -272,6 +272,14 @@ fn root_missing() {
 }
 
 #[test]
+fn root_directory() {
+    let patch = Patch::new(victim());
+    let root = |key: &Key, _: &[u8]| key.objectid == 5 && key.kind == Kind::ROOT_ITEM;
+    patch.edit(TreeId::ROOT, root, |bytes| put64(bytes, 168, 257));
+    patch.finds(&["root-directory"]);
+}
+
+#[test]
 fn root_unreferenced() {
     let patch = Patch::new(victim());
     let bytes = root_item(&patch, TreeId::FS);
