@@ -228,6 +228,10 @@ issues! {
     /// A node belongs to another tree.
     NodeOwner { tree: TreeId, logical: Logical, found: TreeId }
         = "node-owner", Error, "{tree}: node {logical} was written for {found}";
+    /// A node's header says that it refers to others in a way that its tree does not.
+    NodeFlags { tree: TreeId, logical: Logical, flags: u64, revision: u8 }
+        = "node-flags", Error,
+        "{tree}: node {logical} has the flags {flags:#x}, and back references of revision {revision}";
     /// A node was written for a tree that has no reference to it, as the first user of a node has.
     NodeOwnerRef { logical: Logical, owner: TreeId }
         = "node-owner-ref", Error,

@@ -11,7 +11,8 @@
 use std::io;
 
 use buttress_format::{
-    DirEntry, FileKind, Ino, InodeExtrefs, InodeItem, InodeRefs, Key, Kind, ids, name_hash,
+    DirEntry, FileKind, Ino, InodeExtrefs, InodeItem, InodeRef, InodeRefs, Key, Kind, ids,
+    name_hash,
 };
 use buttress_tree::Cursor;
 use xxhash_rust::xxh3::xxh3_64;
@@ -116,7 +117,9 @@ fn records_of(
         }
         Kind::INODE_REF => {
             let names = InodeRefs::parse(bytes).unwrap_or_default();
-            let others = names.iter().filter(|name| ino != key.offset || name.name != b"..");
+            let is_top =
+                |name: &InodeRef| ino == key.offset && name.index == 0 && name.name == b"..";
+            let others = names.iter().filter(|name| !is_top(name));
             others.map(|name| link(key.offset, name.index, &name.name, current.1)).collect()
         }
         Kind::INODE_EXTREF => {

@@ -104,7 +104,11 @@ impl Roots {
     }
 
     fn find(&self, tree: TreeId) -> Option<&RootItem> {
-        self.items.iter().find(|(key, _)| key.objectid == tree.0).map(|(_, item)| item)
+        // Copies have the transaction that made them in their keys; of other trees there is one.
+        let is_it = |key: &Key| {
+            key.objectid == tree.0 && (key.offset == 0 || tree.is_fs_tree() && tree != TreeId::FS)
+        };
+        self.items.iter().find(|(key, _)| is_it(key)).map(|(_, item)| item)
     }
 
     /// Every tree of the volume but the logs, the extent tree first.

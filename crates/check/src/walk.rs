@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
+use buttress_format::header::{BACKREF_REV_MIXED, FLAG_RELOC};
 use buttress_format::{Key, TreeId};
 use buttress_tree::{Expect, Node, NodePtr};
 use parking_lot::Mutex;
@@ -86,6 +87,13 @@ pub(crate) fn check_node(
         owner == id || (tree.may_share() && (owner.is_fs_tree() || owner == TreeId::DATA_RELOC));
     if !owner_fits {
         context.add(Issue::NodeOwner { tree: id, logical, found: owner });
+    }
+    let header = node.header();
+    let (flags, revision) = (header.flags, header.backref_rev);
+    // Nodes of a balance's trees, and of what shares them, are referred to by address for good.
+    let is_odd = flags & FLAG_RELOC != 0 && !tree.may_share();
+    if is_odd || revision != BACKREF_REV_MIXED {
+        context.add(Issue::NodeFlags { tree: id, logical, flags, revision });
     }
     let newest = context.superblock.generation;
     let found = node.header().generation;

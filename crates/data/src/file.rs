@@ -24,6 +24,7 @@ use parking_lot::{Condvar, RwLock, RwLockWriteGuard};
 use crate::codec::Codec;
 use crate::dirty::Dirty;
 use crate::error::Error;
+use crate::streams::Streams;
 
 const TYPE_MASK: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
@@ -43,6 +44,7 @@ pub struct File {
     /// Which layout its extents make up; no other file ever has the same.
     layout: AtomicU64,
     pub(crate) dirty: Ranked<Dirty>,
+    pub(crate) streams: Ranked<Streams>,
     /// Signalled when the writeback claim is given back.
     pub(crate) idle: Condvar,
 }
@@ -78,6 +80,7 @@ impl File {
             extents: RwLock::new(()),
             layout: AtomicU64::new(next_layout()),
             dirty: Ranked::new(Rank::PageIndex, Dirty::default()),
+            streams: Ranked::new(Rank::Leaf, Streams::default()),
             idle: Condvar::new(),
         }
     }

@@ -11,6 +11,7 @@ use buttress_volume::Volume;
 use crate::codec::Codec;
 use crate::dirty::Pool;
 use crate::error::Error;
+use crate::pages::{Pages, Pause, ReadBatch};
 use crate::unpacked::Unpacked;
 
 /// How files are laid out; from the superblock and the mount options.
@@ -24,6 +25,10 @@ pub struct FilesOptions {
     pub compress: Option<Codec>,
     /// Compress also what says it should not be, or looks as if it were not worth it.
     pub compress_force: bool,
+    /// Clean data that is kept in memory, in bytes; 0 where somebody above keeps it already.
+    pub page_cache_bytes: u64,
+    /// How much of what is missing is read at once.
+    pub read_batch: ReadBatch,
 }
 
 /// What all files of a mounted volume share: the engine, the volume's parameters, a count of dirty bytes.
@@ -36,6 +41,7 @@ pub struct Files {
     pub(crate) options: FilesOptions,
     pub(crate) pool: Pool,
     pub(crate) unpacked: Unpacked,
+    pub(crate) pages: Pages,
     dirty_bytes: AtomicU64,
     /// The first loss of any file's data since somebody asked.
     lost: Ranked<Option<Error>>,
@@ -50,7 +56,19 @@ impl Files {
         let (pool, dirty_bytes) = (Pool::new(), AtomicU64::new(0));
         let lost = Ranked::new(Rank::Leaf, None);
         let unpacked = Unpacked::new();
-        Self { engine, volume, sector, csum_type, options, pool, unpacked, dirty_bytes, lost }
+        let pages = Pages::new(options.page_cache_bytes);
+        Self {
+            engine,
+            volume,
+            sector,
+            csum_type,
+            options,
+            pool,
+            unpacked,
+            pages,
+            dirty_bytes,
+            lost,
+        }
     }
 
     /// Takes the first failure of background writes of any file, which is told once; what one file
@@ -79,6 +97,18 @@ impl Files {
     pub fn trim(&self) {
         self.pool.trim();
         self.unpacked.clear();
+    }
+
+    /// Bytes of clean data in memory.
+    #[must_use]
+    pub fn cached_bytes(&self) -> u64 {
+        self.pages.kept_bytes()
+    }
+
+    /// Keeps no clean data until the answer is dropped. For whoever moves extents to other addresses, or
+    /// changes what lies at one behind our back.
+    pub fn without_cache(&self) -> Pause<'_> {
+        self.pages.pause()
     }
 
     pub(crate) fn count_dirty(&self, bytes: u64) {

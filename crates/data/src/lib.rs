@@ -16,6 +16,7 @@ mod files;
 mod heuristic;
 mod pack;
 mod packing;
+mod pages;
 
 mod promise;
 
@@ -29,6 +30,7 @@ mod read;
 mod remove;
 mod replay;
 mod seek;
+mod streams;
 mod truncate;
 mod unpacked;
 mod write;
@@ -42,6 +44,7 @@ pub use defragment::Defragment;
 pub use error::{Error, Result};
 pub use file::File;
 pub use files::{Files, FilesOptions};
+pub use pages::{Pause, ReadBatch};
 pub use promise::Effort;
 pub use read::DataMismatch;
 pub use remove::Removal;

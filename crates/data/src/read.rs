@@ -6,8 +6,9 @@
 //! - **R2** While extents are read, none of them can be freed and written by somebody else: the file's
 //!   `extents` lock is held shared across the I/O, and so is the view that named them.
 //!
-//! Runs of extents that lie one behind the other on disk are read in one call, straight into the
-//! caller's buffer but for ends that are no whole sector.
+//! Runs of extents that lie one behind the other on disk are read in one call. Long ones go straight into
+//! the caller's buffer but for ends that are no whole sector, and leave nothing behind; what is read in
+//! short pieces is read ahead and kept ([`Pages`](crate::pages::Pages)).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,10 +22,14 @@ use crate::error::{Error, Result};
 use crate::extent_map::{Mapping, disk_extent, extent_error};
 use crate::file::File;
 use crate::files::Files;
+use crate::pages::{Claim, Found, REGION};
 use crate::unpacked::Which;
 
 /// Longest run that is read, and checked, in one go.
 const RUN_BYTES_MAX: u64 = 4 << 20;
+
+/// Reads of so many bytes are long requests by themselves: a copy in memory costs more than it saves.
+const DIRECT_BYTES_MIN: usize = 512 << 10;
 
 /// A copy of some sectors does not match its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +44,8 @@ struct Run {
     offset: u64,
     disk: u64,
     len: u64,
+    /// Bytes behind it in the same extent.
+    room: u64,
 }
 
 impl Files {
@@ -60,9 +67,16 @@ impl Files {
         file.dirty.lock().copy_out(offset, buf, &mut gaps);
         if !gaps.is_empty() {
             let view = self.engine.view();
+            let keeps = self.pages.is_on() && len < DIRECT_BYTES_MIN;
+            let window = if keeps {
+                let read = offset..offset + len as u64;
+                Some(file.streams.lock().window(&read))
+            } else {
+                None
+            };
             for gap in gaps {
                 let part = (gap.start - offset) as usize..(gap.end - offset) as usize;
-                self.read_extents(&view, file, gap, &mut buf[part])?;
+                self.read_window(&view, file, gap, &mut buf[part], window)?;
             }
         }
         Ok(len)
@@ -95,12 +109,29 @@ impl Files {
         range: Range<u64>,
         buf: &mut [u8],
     ) -> Result<()> {
+        self.read_window(view, file, range, buf, None)
+    }
+
+    /// As [`read_extents`](Self::read_extents); with a window, through what is kept in memory, and reading
+    /// that many bytes more where they are missing and lie in the same extent.
+    fn read_window(
+        &self,
+        view: &View,
+        file: &File,
+        range: Range<u64>,
+        buf: &mut [u8],
+        window: Option<u64>,
+    ) -> Result<()> {
         assert_eq!(range.end - range.start, buf.len() as u64);
         let checked = !file.with_item(|item| item.flags & InodeFlags::NODATASUM != 0);
         let mut at = range.start;
         let mut pending: Option<Run> = None;
         let part =
             |low: u64, high: u64| (low - range.start) as usize..(high - range.start) as usize;
+        let read = |run: &Run, out: &mut [u8]| match window {
+            Some(window) => self.read_kept(view, file, run, out, checked, window),
+            None => self.read_around(view, file, run, out, checked),
+        };
         self.for_each_mapping(view, file, range.clone(), |mapping| {
             let (low, high) = (mapping.offset.max(range.start), mapping.end.min(range.end));
             buf[part(at, low)].fill(0);
@@ -117,12 +148,14 @@ impl Files {
                                 && run.len + (high - low) <= RUN_BYTES_MAX =>
                         {
                             run.len += high - low;
+                            run.room = mapping.end - high;
                         }
                         _ => {
-                            let next = Run { offset: low, disk, len: high - low };
+                            let room = mapping.end - high;
+                            let next = Run { offset: low, disk, len: high - low, room };
                             if let Some(run) = pending.replace(next) {
                                 let out = &mut buf[part(run.offset, run.offset + run.len)];
-                                self.read_run(view, file, &run, out, checked)?;
+                                read(&run, out)?;
                             }
                         }
                     }
@@ -139,9 +172,116 @@ impl Files {
         buf[part(at, range.end)].fill(0);
         if let Some(run) = pending {
             let out = &mut buf[part(run.offset, run.offset + run.len)];
-            self.read_run(view, file, &run, out, checked)?;
+            read(&run, out)?;
         }
         Ok(())
+    }
+
+    /// Reads a run through what is kept, and keeps what was missing.
+    fn read_kept(
+        &self,
+        view: &View,
+        file: &File,
+        run: &Run,
+        out: &mut [u8],
+        checked: bool,
+        window: u64,
+    ) -> Result<()> {
+        let end = run.disk + run.len;
+        let batch = self.options.read_batch.bytes(self.sector);
+        // Extents end with a sector, and so does what is asked for of the last.
+        let reach = self.ceil(end + run.room);
+        let limit = self.ceil(end + window).min(reach);
+        let load = |claim: Claim<'_>| {
+            let extent = claim.extent();
+            let mut bytes = AlignedBuf::zeroed(extent.len as usize);
+            self.read_sectors(view, file, extent.start.0, &mut bytes, checked)?;
+            let bytes = Arc::new(bytes);
+            claim.publish(&bytes);
+            Ok::<_, Error>(bytes)
+        };
+        let mut at = run.disk;
+        while at < end {
+            let first = self.floor(at);
+            let (bytes, from) = match self.pages.find(Logical(first), (limit - first).min(batch)) {
+                Found::Ready { bytes, from } => (bytes, from),
+                Found::Claimed(claim) => {
+                    let stop = claim.extent().end().0.min(end);
+                    match load(claim) {
+                        Ok(bytes) => (bytes, 0),
+                        // It may be what nobody asked for that is bad.
+                        Err(_) => {
+                            let (low, high) = (at - run.disk, stop - run.disk);
+                            let part = Run {
+                                offset: run.offset + low,
+                                disk: at,
+                                len: high - low,
+                                room: 0,
+                            };
+                            let out = &mut out[low as usize..high as usize];
+                            self.read_run(view, file, &part, out, checked)?;
+                            at = stop;
+                            continue;
+                        }
+                    }
+                }
+                Found::Loading { end: busy } => {
+                    // Somebody reads this; what comes behind is read meanwhile, as far as one reads here.
+                    if window > 0 && batch == REGION && busy.0 < limit {
+                        let want = (reach - busy.0).min(REGION);
+                        if let Found::Claimed(next) = self.pages.find(busy, want) {
+                            // Who needs it and does not find it is told why.
+                            let _ = load(next);
+                        }
+                    }
+                    self.pages.wait(Logical(first));
+                    continue;
+                }
+            };
+            let skip = from + (at - first) as usize;
+            let len = (bytes.len() - skip).min((end - at) as usize);
+            let place = (at - run.disk) as usize;
+            out[place..place + len].copy_from_slice(&bytes[skip..skip + len]);
+            at += len as u64;
+        }
+        Ok(())
+    }
+
+    /// Reads a run, what is kept of it from memory, and keeps nothing.
+    fn read_around(
+        &self,
+        view: &View,
+        file: &File,
+        run: &Run,
+        out: &mut [u8],
+        checked: bool,
+    ) -> Result<()> {
+        if !self.pages.is_on() {
+            return self.read_run(view, file, run, out, checked);
+        }
+        let end = run.disk + run.len;
+        let (mut missing, mut at) = (run.disk, run.disk);
+        let place = |low: u64, high: u64| (low - run.disk) as usize..(high - run.disk) as usize;
+        loop {
+            let found = if at < end { self.pages.peek(Logical(at)).map(Some) } else { Ok(None) };
+            let kept = match found {
+                Err(next) => {
+                    at = next.0.min(end);
+                    continue;
+                }
+                Ok(kept) => kept,
+            };
+            if missing < at {
+                let (offset, len) = (run.offset + (missing - run.disk), at - missing);
+                let gap = Run { offset, disk: missing, len, room: 0 };
+                self.read_run(view, file, &gap, &mut out[place(missing, at)], checked)?;
+            }
+            let Some((bytes, from)) = kept else { return Ok(()) };
+            let stop = end.min(at + (bytes.len() - from) as u64);
+            let part = place(at, stop);
+            out[part.clone()].copy_from_slice(&bytes[from..from + part.len()]);
+            (at, missing) = (stop, stop);
+        }
     }
 
     /// Reads a run, of which the first and the last sector may be asked for in part.

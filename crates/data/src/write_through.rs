@@ -121,7 +121,9 @@ impl Files {
                 (part.disk().start, bytes)
             })
             .collect();
-        self.volume.write_batch(&batch)?;
+        let written = self.volume.write_batch(&batch);
+        placed.iter().for_each(|part| self.pages.forget(part.disk()));
+        written?;
         if flags & InodeFlags::NODATASUM == 0 {
             for part in placed.iter_mut().filter(|part| part.packed.is_none()) {
                 part.sums = self.sums(&[slice(&part.range)]);

@@ -416,6 +416,10 @@ impl Files {
             }
             if batch.is_empty() { None } else { self.volume.write_batch(&batch).err() }
         };
+        for (_, plan) in jobs.iter().flat_map(|job| &job.runs) {
+            let Plan::Extents(placed) = plan else { continue };
+            placed.iter().for_each(|part| self.pages.forget(part.disk()));
+        }
         let Some(error) = failure else { return };
         let error = Error::from(error);
         for job in jobs {

@@ -228,6 +228,7 @@ impl Filesystem {
         self.shared().expect_writable()?;
         self.sync()?;
         self.expect_nothing_dying()?;
+        let _uncached = self.shared().files.without_cache();
         Ok(self.shared().engine.balance(options, watch)?)
     }
 
@@ -252,6 +253,7 @@ impl Filesystem {
         self.shared().expect_writable()?;
         self.sync()?;
         self.expect_nothing_dying()?;
+        let _uncached = self.shared().files.without_cache();
         Ok(self.shared().engine.resume_balance(watch)?)
     }
 
@@ -347,6 +349,7 @@ impl Filesystem {
         self.sync()?;
         self.expect_nothing_dying()?;
         let engine = &self.shared().engine;
+        let _uncached = self.shared().files.without_cache();
         engine.vacate(id, 0, watch)?;
         let device = engine.volume().device(id);
         engine.remove_device(id)?;
@@ -377,6 +380,7 @@ impl Filesystem {
         let engine = &self.shared().engine;
         let device = engine.volume().device(id).ok_or(crate::Error::invalid("no such device"))?;
         if total_bytes < device.current_item().total_bytes {
+            let _uncached = self.shared().files.without_cache();
             engine.vacate(id, total_bytes, watch)?;
         }
         Ok(engine.resize_device(id, total_bytes)?)

@@ -75,7 +75,7 @@ mod ops;
 mod subvolume;
 
 pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
-pub use buttress_data::{Codec, Defragment};
+pub use buttress_data::{Codec, Defragment, ReadBatch};
 pub use buttress_format::{Generation, Ino, InodeFlags, RootFlags, RootItem, Timespec, TreeId};
 pub use buttress_txn::{BalanceOptions, BalanceProgress, Filter, ScrubOptions, ScrubProgress};
 pub use error::{Error, ErrorKind, NameError, Result};

@@ -41,6 +41,8 @@ pub(crate) fn open(
         no_holes: superblock.incompat.has(Incompat::NO_HOLES),
         compress: options.compress,
         compress_force: options.compress_force,
+        page_cache_bytes: options.page_cache_bytes,
+        read_batch: options.read_batch,
     };
     let files = Files::new(Arc::clone(&engine), volume, files_options);
     let shared = Arc::new(Shared::new(engine, files, superblock, options));

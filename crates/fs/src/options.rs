@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use buttress_data::Codec;
+use buttress_data::{Codec, ReadBatch};
 use buttress_format::TreeId;
 use buttress_txn::AllocPolicy;
 
@@ -54,6 +54,10 @@ pub struct MountOptions {
     pub nologreplay: bool,
     /// Dirty data in memory before writers must wait, in bytes.
     pub dirty_bytes_max: u64,
+    /// Clean data of files that is kept in memory, in bytes; 0 where somebody above keeps it already.
+    pub page_cache_bytes: u64,
+    /// How much of what is missing in memory is read at once.
+    pub read_batch: ReadBatch,
     /// Copies of recently used tree nodes in memory, in bytes; `None` for the engine's default.
     pub node_cache_bytes: Option<u64>,
 }
@@ -76,6 +80,8 @@ impl Default for MountOptions {
             alloc: AllocPolicy::default(),
             nologreplay: false,
             dirty_bytes_max: 128 << 20,
+            page_cache_bytes: 64 << 20,
+            read_batch: ReadBatch::default(),
             node_cache_bytes: None,
         }
     }
@@ -84,7 +90,7 @@ impl Default for MountOptions {
 /// Every option [`MountOptions::parse`] knows, for its refusal.
 const KNOWN: &str = "rw, ro, subvol=PATH, subvolid=N, commit=SECONDS, nodatacow, datacow, \
     nodatasum, datasum, compress[=ALG[:LEVEL]], compress-force[=ALG[:LEVEL]], nocompress, noatime, relatime, strictatime, discard, nodiscard, max_inline=BYTES, \
-    degraded, nologreplay, dirty=BYTES, \
+    degraded, nologreplay, dirty=BYTES, page_cache=BYTES, read_batch=1|16|run, \
     alloc=linear|linear-trylock|index-single-goal|index-goals, defaults";
 
 impl MountOptions {
@@ -170,6 +176,10 @@ impl MountOptions {
                 self.alloc = text.parse().map_err(|why: String| refuse(option, &why))?;
             }
             ("dirty", Some(_)) => self.dirty_bytes_max = number(option, value)?.max(1 << 20),
+            ("page_cache", Some(_)) => self.page_cache_bytes = number(option, value)?,
+            ("read_batch", Some("1")) => self.read_batch = ReadBatch::One,
+            ("read_batch", Some("16")) => self.read_batch = ReadBatch::Sixteen,
+            ("read_batch", Some("run")) => self.read_batch = ReadBatch::Run,
             _ => return Err(refuse(option, &format!("not known; known are {KNOWN}"))),
         }
         Ok(())

@@ -50,6 +50,15 @@ fn inode_missing() {
     patch.finds(&["inode-missing"]);
 }
 
+/// The root directory's name for itself has no place in a directory.
+#[test]
+fn root_directory_with_a_place() {
+    let patch = Patch::new(victim());
+    let top = of(256, Kind::INODE_REF);
+    patch.edit(FS, top, |bytes| bytes[0] = 1);
+    patch.finds(&["dir-entry-missing"]);
+}
+
 #[test]
 fn inode_mode() {
     let patch = Patch::new(victim());

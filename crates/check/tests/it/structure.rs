@@ -46,6 +46,18 @@ fn node_owner_ref() {
     patch.finds_among_others(&["node-owner-ref"]);
 }
 
+/// Both bytes decide how the node's references are read.
+#[test]
+fn node_flags() {
+    let patch = Patch::new(victim());
+    patch.edit_root_node(TreeId::CSUM, |bytes| bytes[63] = 0);
+    patch.finds(&["node-flags"]);
+
+    let patch = Patch::new(victim());
+    patch.edit_root_node(TreeId::CSUM, |bytes| bytes[56] |= 2);
+    patch.finds(&["node-flags"]);
+}
+
 #[test]
 fn node_generation() {
     let patch = Patch::new(victim());
@@ -277,6 +289,17 @@ fn root_directory() {
     let root = |key: &Key, _: &[u8]| key.objectid == 5 && key.kind == Kind::ROOT_ITEM;
     patch.edit(TreeId::ROOT, root, |bytes| put64(bytes, 168, 257));
     patch.finds(&["root-directory"]);
+}
+
+/// Trees that there is one of are looked for under one key.
+#[test]
+fn root_under_another_key() {
+    let patch = Patch::new(victim());
+    let bytes = root_item(&patch, TreeId::CSUM);
+    let is_it = |key: &Key, _: &[u8]| key.objectid == TreeId::CSUM.0 && key.kind == Kind::ROOT_ITEM;
+    patch.remove(TreeId::ROOT, is_it);
+    patch.insert(TreeId::ROOT, Key::new(TreeId::CSUM.0, Kind::ROOT_ITEM, 1 << 40), bytes);
+    patch.finds(&["root-missing"]);
 }
 
 #[test]

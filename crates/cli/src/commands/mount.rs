@@ -110,7 +110,9 @@ fn parse(args: &Args) -> Result<Parsed> {
             volume.push(word);
         }
     }
-    let mut volume = MountOptions::parse(&volume.join(",")).map_err(|error| {
+    // The kernel keeps what was read through a mount; twice in memory is once too often.
+    let list = format!("page_cache=0,{}", volume.join(","));
+    let mut volume = MountOptions::parse(&list).map_err(|error| {
         let known = buttress_fuse::KNOWN_OPTIONS.join(", ");
         Failure::new(Exit::Usage, format!("{error}; and for the mount itself {known}"))
     })?;

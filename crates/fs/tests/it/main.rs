@@ -7,6 +7,7 @@ mod losses;
 mod model;
 mod names;
 mod packing;
+mod reads;
 mod snapshots;
 mod subvolumes;
 mod volume;

@@ -1,0 +1,388 @@
+//! Clean data in memory, by where it lies on the volume.
+//!
+//! # Place
+//!
+//! An address holds one content for as long as an extent lies there, whoever refers to it: files, their
+//! clones and their snapshots share what is kept. What is missing is claimed by the first who needs it, in
+//! *runs* as long as it is going to be read, and read in one request; whoever needs the same meanwhile
+//! waits for him, or claims what comes behind. So the device sees long requests however many threads read.
+//!
+//! # Invariants
+//!
+//! - **P1** No byte is found here that is not on the device: who writes to an address calls
+//!   [`Pages::forget`] behind the write and before anybody is told of it. A run that was being read
+//!   meanwhile is given to its reader, whose view is older, and is not kept.
+//! - **P2** Kept runs do not overlap, and none crosses a boundary of [`REGION`].
+//! - **P3** A claim ends: its holder publishes it or drops it, and either wakes who waits.
+//! - **P4** No more is kept than the budget, but for the one run that was kept last.
+//!
+//! # What goes first
+//!
+//! New runs stand in a short queue, and leave memory from its end unless their start was read once more;
+//! those move to a long queue that is gone through in turns. A file that is read once, from end to end,
+//! drives out nothing but itself.
+//!
+//! # Locks
+//!
+//! A region's, or the queues', never both; neither is held while something is read or freed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use buttress_base::{AlignedBuf, Rank, Ranked};
+use buttress_format::{Extent, Logical};
+use parking_lot::Condvar;
+
+/// Longest run, and the boundary that none crosses, in bytes.
+pub(crate) const REGION: u64 = 2 << 20;
+
+/// Locks that regions share.
+const SHARDS: usize = 64;
+
+/// The part of the budget that is for runs which were read once.
+const PROBATION: u64 = 8;
+
+/// How much is claimed at once: ours, or what Linux did before and after its batches of 2012.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadBatch {
+    /// A sector at a time.
+    One,
+    /// 64 KiB at a time: sixteen pages.
+    Sixteen,
+    /// As far as it is going to be read, up to 2 MiB.
+    #[default]
+    Run,
+}
+
+impl ReadBatch {
+    pub(crate) fn bytes(self, sector: u64) -> u64 {
+        match self {
+            Self::One => sector,
+            Self::Sixteen => 64 << 10,
+            Self::Run => REGION,
+        }
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    /// Somebody reads it. What he reads is not to be kept when the mark is set (P1).
+    Loading {
+        is_doomed: bool,
+    },
+    Ready {
+        bytes: Arc<AlignedBuf>,
+        was_read_again: bool,
+    },
+}
+
+#[derive(Debug)]
+struct Slot {
+    len: u64,
+    /// Tells apart runs that lay at one address one after the other.
+    number: u64,
+    state: State,
+}
+
+#[derive(Debug)]
+struct Shard {
+    runs: Ranked<BTreeMap<u64, Slot>>,
+    changed: Condvar,
+}
+
+/// A run in a queue; it may be gone.
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    start: u64,
+    number: u64,
+    len: u64,
+}
+
+#[derive(Debug, Default)]
+struct Queues {
+    probation: VecDeque<Queued>,
+    probation_bytes: u64,
+    main: VecDeque<Queued>,
+    main_bytes: u64,
+}
+
+/// Clean data of a volume.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    shards: Vec<Shard>,
+    queues: Ranked<Queues>,
+    budget: u64,
+    next_number: AtomicU64,
+    /// Above zero while extents are moved by somebody who does not call [`Pages::forget`].
+    paused: AtomicUsize,
+}
+
+/// What is known of an address.
+#[derive(Debug)]
+pub(crate) enum Found<'p> {
+    /// The bytes of a run, and where in it the address lies.
+    Ready { bytes: Arc<AlignedBuf>, from: usize },
+    /// Nobody has it: the caller reads it, for all.
+    Claimed(Claim<'p>),
+    /// Somebody reads it; it ends here.
+    Loading { end: Logical },
+}
+
+/// The duty to read a run (P3).
+#[derive(Debug)]
+#[must_use = "others wait for it"]
+pub(crate) struct Claim<'p> {
+    pages: &'p Pages,
+    extent: Extent,
+    number: u64,
+}
+
+/// Nothing is looked up or kept while it lives.
+#[derive(Debug)]
+#[must_use = "it ends when dropped"]
+pub struct Pause<'p>(&'p Pages);
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        self.0.clear();
+        self.0.paused.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Pages {
+    /// Keeps up to `budget` bytes; with none, nothing is ever found.
+    pub(crate) fn new(budget: u64) -> Self {
+        let shard =
+            || Shard { runs: Ranked::new(Rank::Leaf, BTreeMap::new()), changed: Condvar::new() };
+        Self {
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+            queues: Ranked::new(Rank::Leaf, Queues::default()),
+            budget,
+            next_number: AtomicU64::new(0),
+            paused: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether anything may be found here now.
+    pub(crate) fn is_on(&self) -> bool {
+        self.budget > 0 && self.paused.load(Ordering::SeqCst) == 0
+    }
+
+    /// Bytes that are kept.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        let queues = self.queues.lock();
+        queues.probation_bytes + queues.main_bytes
+    }
+
+    fn shard(&self, at: u64) -> &Shard {
+        // Neighbours lie in different shards, and so do regions of the same place in different chunks.
+        let region = at / REGION;
+        &self.shards[(region ^ (region >> 7)) as usize % SHARDS]
+    }
+
+    /// What there is at an address, without claiming anything: the bytes, or up to where nothing is.
+    pub(crate) fn peek(&self, at: Logical) -> Result<(Arc<AlignedBuf>, usize), Logical> {
+        let mut runs = self.shard(at.0).runs.lock();
+        let end = Logical(region_end(at.0));
+        match covering(&mut runs, at.0) {
+            Ok((start, slot)) => match &mut slot.state {
+                State::Ready { bytes, was_read_again } => {
+                    *was_read_again |= start == at.0;
+                    Ok((Arc::clone(bytes), (at.0 - start) as usize))
+                }
+                State::Loading { .. } => Err(Logical(start + slot.len)),
+            },
+            Err(next) => Err(next.map_or(end, |next| end.min(Logical(next)))),
+        }
+    }
+
+    /// Finds the run that holds an address, or claims one that begins there and is at most `want` bytes
+    /// long.
+    pub(crate) fn find(&self, at: Logical, want: u64) -> Found<'_> {
+        let shard = self.shard(at.0);
+        let mut runs = shard.runs.lock();
+        let next = match covering(&mut runs, at.0) {
+            Ok((start, slot)) => match &mut slot.state {
+                State::Ready { bytes, was_read_again } => {
+                    *was_read_again |= start == at.0;
+                    let (bytes, from) = (Arc::clone(bytes), (at.0 - start) as usize);
+                    return Found::Ready { bytes, from };
+                }
+                State::Loading { .. } => return Found::Loading { end: Logical(start + slot.len) },
+            },
+            Err(next) => next,
+        };
+        let end = region_end(at.0).min(next.unwrap_or(u64::MAX));
+        let len = want.min(end - at.0);
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        let state = State::Loading { is_doomed: false };
+        runs.insert(at.0, Slot { len, number, state });
+        Found::Claimed(Claim { pages: self, extent: Extent::new(at, len), number })
+    }
+
+    /// Waits until nobody reads the run that holds an address.
+    pub(crate) fn wait(&self, at: Logical) {
+        let shard = self.shard(at.0);
+        let mut runs = shard.runs.lock();
+        while let Ok((_, slot)) = covering(&mut runs, at.0)
+            && matches!(slot.state, State::Loading { .. })
+        {
+            runs.wait(&shard.changed);
+        }
+    }
+
+    /// Forgets what lay at an extent, which was written just now (P1).
+    pub(crate) fn forget(&self, extent: Extent) {
+        if self.budget == 0 {
+            return;
+        }
+        let mut at = extent.start.0;
+        while at < extent.end().0 {
+            let stop = region_end(at).min(extent.end().0);
+            let mut gone = Vec::new();
+            let mut runs = self.shard(at).runs.lock();
+            let first = covering(&mut runs, at).map_or(at, |(start, _)| start);
+            for (start, slot) in runs.range_mut(first..stop) {
+                match &mut slot.state {
+                    State::Loading { is_doomed } => *is_doomed = true,
+                    State::Ready { .. } => gone.push(*start),
+                }
+            }
+            let gone: Vec<_> = gone.into_iter().filter_map(|start| runs.remove(&start)).collect();
+            drop(runs);
+            // Freed without the lock. Their places in the queues are found empty in time.
+            drop(gone);
+            at = stop;
+        }
+    }
+
+    /// Looks nothing up and keeps nothing, until the answer is dropped: extents are being moved.
+    pub(crate) fn pause(&self) -> Pause<'_> {
+        self.paused.fetch_add(1, Ordering::SeqCst);
+        self.clear();
+        Pause(self)
+    }
+
+    fn clear(&self) {
+        for shard in &self.shards {
+            let mut runs = shard.runs.lock();
+            let mut gone = Vec::new();
+            runs.retain(|_, slot| match &mut slot.state {
+                State::Loading { is_doomed } => {
+                    *is_doomed = true;
+                    true
+                }
+                State::Ready { bytes, .. } => {
+                    gone.push(Arc::clone(bytes));
+                    false
+                }
+            });
+        }
+        let old = std::mem::take(&mut *self.queues.lock());
+        drop(old);
+    }
+
+    /// Enters a new run into the queues, and drops what is too much (P4).
+    fn queue(&self, new: Queued) {
+        let mut queues = self.queues.lock();
+        queues.probation_bytes += new.len;
+        queues.probation.push_back(new);
+        while queues.probation_bytes + queues.main_bytes > self.budget.max(new.len) {
+            let from_probation =
+                queues.probation_bytes > self.budget / PROBATION || queues.main.is_empty();
+            let victim = if from_probation {
+                queues.probation.pop_front().inspect(|gone| queues.probation_bytes -= gone.len)
+            } else {
+                queues.main.pop_front().inspect(|gone| queues.main_bytes -= gone.len)
+            };
+            let Some(victim) = victim else { break };
+            drop(queues);
+            let stays = self.judge(victim);
+            queues = self.queues.lock();
+            if stays {
+                queues.main_bytes += victim.len;
+                queues.main.push_back(victim);
+            }
+        }
+    }
+
+    /// Drops a run, unless it was read again since it was last asked about.
+    fn judge(&self, victim: Queued) -> bool {
+        let mut runs = self.shard(victim.start).runs.lock();
+        let Some(slot) = runs.get_mut(&victim.start) else { return false };
+        if slot.number != victim.number {
+            return false;
+        }
+        let stays = match &mut slot.state {
+            State::Ready { was_read_again, .. } => std::mem::take(was_read_again),
+            State::Loading { .. } => false,
+        };
+        if !stays {
+            let gone = runs.remove(&victim.start);
+            drop(runs);
+            drop(gone);
+        }
+        stays
+    }
+}
+
+impl Claim<'_> {
+    /// What is to be read.
+    pub(crate) fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    /// Gives what was read, and checked, to everybody.
+    pub(crate) fn publish(self, bytes: &Arc<AlignedBuf>) {
+        assert_eq!(bytes.len() as u64, self.extent.len, "P2: a run of another length");
+        let shard = self.pages.shard(self.extent.start.0);
+        let kept = {
+            let mut runs = shard.runs.lock();
+            let slot = runs.get_mut(&self.extent.start.0);
+            slot.filter(|slot| matches!(slot.state, State::Loading { is_doomed: false }))
+                .map(|slot| {
+                    let bytes = Arc::clone(bytes);
+                    slot.state = State::Ready { bytes, was_read_again: false };
+                })
+                .is_some()
+        };
+        if kept {
+            let Extent { start, len } = self.extent;
+            self.pages.queue(Queued { start: start.0, number: self.number, len });
+        }
+        // Whoever waits is woken, and a run that is not kept is taken out.
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let shard = self.pages.shard(self.extent.start.0);
+        let mut runs = shard.runs.lock();
+        let start = self.extent.start.0;
+        let is_open =
+            |slot: &Slot| slot.number == self.number && matches!(slot.state, State::Loading { .. });
+        if runs.get(&start).is_some_and(is_open) {
+            runs.remove(&start);
+        }
+        drop(runs);
+        shard.changed.notify_all();
+    }
+}
+
+fn region_end(at: u64) -> u64 {
+    (at / REGION + 1).saturating_mul(REGION)
+}
+
+/// The run that holds an address; or where the next in the same region begins, if one does.
+fn covering(runs: &mut BTreeMap<u64, Slot>, at: u64) -> Result<(u64, &mut Slot), Option<u64>> {
+    let next = runs.range(at + 1..region_end(at)).next().map(|(start, _)| *start);
+    match runs.range_mut(..=at).next_back() {
+        Some((start, slot)) if *start + slot.len > at => Ok((*start, slot)),
+        _ => Err(next),
+    }
+}
+
+#[cfg(test)]
+#[path = "pages_tests.rs"]
+mod tests;

@@ -1,0 +1,182 @@
+use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use buttress_base::Rng;
+
+use super::*;
+
+const SECTOR: u64 = 4096;
+
+/// What lies on a pretended device: each sector says where it is and how often it was written.
+#[derive(Debug)]
+struct Disk(Vec<AtomicU64>);
+
+impl Disk {
+    fn read(&self, extent: Extent) -> Arc<AlignedBuf> {
+        let mut bytes = AlignedBuf::zeroed(extent.len as usize);
+        for (index, sector) in bytes.chunks_mut(SECTOR as usize).enumerate() {
+            let number = extent.start.0 / SECTOR + index as u64;
+            let stamp = self.0[number as usize].load(Ordering::SeqCst);
+            sector[..8].copy_from_slice(&number.to_le_bytes());
+            sector[8..16].copy_from_slice(&stamp.to_le_bytes());
+        }
+        Arc::new(bytes)
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// Many readers of the same run: one reads it, all see it.
+#[test]
+fn a_run_is_read_once() {
+    let pages = Pages::new(64 << 20);
+    let reads = AtomicU64::new(0);
+    let start = Barrier::new(8);
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                start.wait();
+                for region in 0..8 {
+                    let at = Logical(region * REGION);
+                    loop {
+                        match pages.find(at, REGION) {
+                            Found::Ready { bytes, from } => {
+                                assert_eq!((bytes.len() as u64, from), (REGION, 0));
+                                break;
+                            }
+                            Found::Claimed(claim) => {
+                                reads.fetch_add(1, Ordering::Relaxed);
+                                let bytes = AlignedBuf::zeroed(claim.extent().len as usize);
+                                claim.publish(&Arc::new(bytes));
+                            }
+                            Found::Loading { .. } => pages.wait(at),
+                        }
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(reads.into_inner(), 8);
+}
+
+/// A claim that is dropped leaves the run to whoever waited.
+#[test]
+fn a_failed_read_is_tried_by_the_next() {
+    let pages = Pages::new(64 << 20);
+    let at = Logical(12288);
+    let Found::Claimed(claim) = pages.find(at, SECTOR) else { panic!("it is free") };
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            assert!(matches!(pages.find(at, SECTOR), Found::Loading { .. }));
+            pages.wait(at);
+            matches!(pages.find(at, SECTOR), Found::Claimed(_))
+        });
+        thread::sleep(std::time::Duration::from_millis(20));
+        drop(claim);
+        assert!(waiter.join().expect("a thread"));
+    });
+}
+
+/// What was written while a run was being read is never found old, and what is kept stays in bounds.
+#[test]
+fn nothing_old_is_found() {
+    let seed = std::env::var("BUTTRESS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let sectors = 3 * REGION / SECTOR;
+    let budget = 1 << 20;
+    let pages = Pages::new(budget);
+    let disk = Disk((0..sectors).map(|_| AtomicU64::new(0)).collect());
+    // What a reader must at least see of each sector.
+    let told: Vec<AtomicU64> = (0..sectors).map(|_| AtomicU64::new(0)).collect();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for reader in 0..3 {
+            let (pages, disk, told, done) = (&pages, &disk, &told, &done);
+            scope.spawn(move || {
+                let mut rng = Rng::new(seed * 100 + reader);
+                while !done.load(Ordering::Relaxed) {
+                    let number = rng.below(sectors);
+                    let at = Logical(number * SECTOR);
+                    let least = told[number as usize].load(Ordering::SeqCst);
+                    let (bytes, from) = match pages.find(at, rng.range(1..40) * SECTOR) {
+                        Found::Ready { bytes, from } => (bytes, from),
+                        Found::Claimed(claim) => {
+                            let bytes = disk.read(claim.extent());
+                            claim.publish(&bytes);
+                            (bytes, 0)
+                        }
+                        Found::Loading { .. } => {
+                            pages.wait(at);
+                            continue;
+                        }
+                    };
+                    assert_eq!(word(&bytes, from), number, "another sector, seed {seed}");
+                    let found = word(&bytes, from + 8);
+                    assert!(found >= least, "sector {number}: {found} < {least}, seed {seed}");
+                }
+            });
+        }
+        let mut rng = Rng::new(seed);
+        for stamp in 1..20_000 {
+            let first = rng.below(sectors);
+            let count = rng.range(1..9).min(sectors - first);
+            for number in first..first + count {
+                disk.0[number as usize].store(stamp, Ordering::SeqCst);
+            }
+            pages.forget(Extent::new(Logical(first * SECTOR), count * SECTOR));
+            for number in first..first + count {
+                told[number as usize].store(stamp, Ordering::SeqCst);
+            }
+            if rng.chance(1, 500) {
+                drop(pages.pause());
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let kept: u64 = pages
+        .shards
+        .iter()
+        .flat_map(|shard| {
+            let runs = shard.runs.lock();
+            runs.values().map(|slot| slot.len).collect::<Vec<_>>()
+        })
+        .sum();
+    assert!(kept <= budget, "P4: {kept} bytes are kept");
+    let mut last = 0;
+    for shard in &pages.shards {
+        for (start, slot) in &*shard.runs.lock() {
+            assert!(start / REGION == (start + slot.len - 1) / REGION, "P2: crosses a boundary");
+            assert!(*start >= last || start / REGION != last / REGION, "P2: overlaps");
+            last = start + slot.len;
+        }
+    }
+}
+
+/// What is read again and again stays, however much is read once meanwhile.
+#[test]
+fn a_scan_drives_out_nothing_that_is_used() {
+    let pages = Pages::new(16 << 20);
+    let touch = |at: u64| match pages.find(Logical(at), 256 << 10) {
+        Found::Ready { .. } => true,
+        Found::Claimed(claim) => {
+            let bytes = AlignedBuf::zeroed(claim.extent().len as usize);
+            claim.publish(&Arc::new(bytes));
+            false
+        }
+        Found::Loading { .. } => panic!("nobody else is here"),
+    };
+    let hot: Vec<u64> = (0..16).map(|index| index * REGION).collect();
+    for _ in 0..3 {
+        hot.iter().for_each(|at| _ = touch(*at));
+    }
+    for index in 0..400 {
+        touch((1 << 40) + index * (256 << 10));
+        if index % 20 == 0 {
+            hot.iter().for_each(|at| _ = touch(*at));
+        }
+    }
+    let kept = hot.iter().filter(|at| touch(**at)).count();
+    assert!(kept >= 14, "{kept} of 16 are left");
+}

@@ -1,0 +1,200 @@
+//! Reads through what is kept in memory: long requests, nothing old, nothing bad.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use buttress_base::Rng;
+use buttress_block::{Device, Error};
+use buttress_format::Profile;
+use buttress_fs::{Filesystem, MakeOptions, MountOptions};
+
+use crate::checker::check;
+use crate::volume::{file_with, memory, memory_with, mount, mount_with, pattern};
+
+const SECTOR: usize = 4096;
+const MIB: usize = 1 << 20;
+
+/// A device that remembers which ranges were read, those of metadata's size left out.
+#[derive(Debug)]
+struct Watched {
+    below: Arc<dyn Device>,
+    reads: Mutex<Vec<u64>>,
+}
+
+impl Device for Watched {
+    fn name(&self) -> String {
+        self.below.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.below.len()
+    }
+
+    fn writable(&self) -> bool {
+        self.below.writable()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        if buf.len() != 16384 {
+            self.reads.lock().expect("a list").push(buf.len() as u64);
+        }
+        self.below.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        self.below.write_at(offset, buf)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.below.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.below.discard(offset, len)
+    }
+}
+
+/// Reads a file from end to end in 32 KiB, with so many threads; answers the device's requests and bytes.
+fn read_cold(below: &Arc<dyn Device>, threads: usize, options: &str, len: usize) -> (usize, u64) {
+    let watched = Arc::new(Watched { below: Arc::clone(below), reads: Mutex::default() });
+    let options = MountOptions::parse(options).expect("known options");
+    let fs = Filesystem::open(vec![watched.clone()], options).expect("a mount");
+    let file = fs.resolve("large").expect("a file");
+    watched.reads.lock().expect("a list").clear();
+    let expected = pattern(9, len);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let mut buf = vec![0; 32768];
+                for offset in (0..len).step_by(buf.len()) {
+                    let found = file.read_at(offset as u64, &mut buf).expect("a read");
+                    assert_eq!(buf[..found], expected[offset..offset + found], "at {offset}");
+                }
+            });
+        }
+    });
+    let reads = watched.reads.lock().expect("a list").clone();
+    drop(file);
+    fs.close().expect("a close");
+    (reads.len(), reads.iter().sum())
+}
+
+/// However many threads read a file, the device sees the requests of one, and each block once. Page by page,
+/// as before 2012, it sees as many as there are pages.
+#[test]
+fn many_readers_make_long_requests() {
+    let device = memory(256);
+    let len = 48 * MIB;
+    let fs = mount(&device);
+    file_with(&fs.root(), "large", &pattern(9, len));
+    fs.close().expect("a close");
+    let (alone, bytes) = read_cold(&device, 1, "ro", len);
+    assert_eq!(bytes, len as u64, "each block once");
+    assert!(alone <= len / MIB, "{alone} requests");
+    for threads in [2, 4, 16, 64] {
+        let (requests, bytes) = read_cold(&device, threads, "ro", len);
+        assert_eq!(bytes, len as u64, "each block once, {threads} threads");
+        assert!(requests * 9 <= alone * 10, "{threads} threads: {requests} requests, one: {alone}");
+    }
+    let (requests, bytes) = read_cold(&device, 4, "ro,read_batch=1", len);
+    assert_eq!((requests, bytes), (len / SECTOR, len as u64));
+    let (requests, _) = read_cold(&device, 4, "ro,read_batch=16", len);
+    assert!((len / 65536..len / 32768).contains(&requests), "{requests} requests of 64 KiB");
+}
+
+/// Sectors that are overwritten in place, and others that get new places, are never read old.
+#[test]
+fn overwritten_bytes_are_not_read_old() {
+    let seed = std::env::var("BUTTRESS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
+    for options in ["nodatacow,page_cache=2m", "page_cache=2m"] {
+        let device = memory(256);
+        let fs = mount_with(&device, options);
+        let sectors = 1024;
+        let file = file_with(&fs.root(), "file", &vec![0; sectors * SECTOR]);
+        file.sync().expect("a sync");
+        let told: Vec<AtomicU64> = (0..sectors).map(|_| AtomicU64::new(0)).collect();
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for reader in 0..2 {
+                let (file, told, done) = (&file, &told, &done);
+                scope.spawn(move || {
+                    let mut rng = Rng::new(seed * 10 + reader);
+                    let mut buf = vec![0; 32 * SECTOR];
+                    while !done.load(Ordering::Relaxed) {
+                        let first = rng.below(sectors as u64 - 32) as usize;
+                        let count = rng.range(1..33) as usize;
+                        let least: Vec<u64> = told[first..first + count]
+                            .iter()
+                            .map(|stamp| stamp.load(Ordering::SeqCst))
+                            .collect();
+                        let buf = &mut buf[..count * SECTOR];
+                        file.read_at((first * SECTOR) as u64, buf).expect("a read");
+                        for (index, sector) in buf.chunks(SECTOR).enumerate() {
+                            let found =
+                                u64::from_le_bytes(sector[..8].try_into().expect("eight bytes"));
+                            let at = first + index;
+                            assert!(found >= least[index], "{options}: {at}: {found}, seed {seed}");
+                        }
+                    }
+                });
+            }
+            let mut rng = Rng::new(seed);
+            for stamp in 1..1500_u64 {
+                let first = rng.below(sectors as u64 - 8) as usize;
+                let count = rng.range(1..9) as usize;
+                let mut bytes = vec![0; count * SECTOR];
+                bytes.chunks_mut(SECTOR).for_each(|s| s[..8].copy_from_slice(&stamp.to_le_bytes()));
+                let offset = (first * SECTOR) as u64;
+                if rng.chance(2, 3) {
+                    file.write_direct(offset, &bytes).expect("a write");
+                } else {
+                    file.write_at(offset, &bytes).expect("a write");
+                }
+                told[first..first + count].iter().for_each(|s| s.store(stamp, Ordering::SeqCst));
+                if rng.chance(1, 50) {
+                    file.sync().expect("a sync");
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        drop(file);
+        fs.close().expect("a close");
+        check(&device);
+    }
+}
+
+/// What is read ahead and found bad is nobody's error; who asks for it gets one, and all the rest is right.
+#[test]
+fn a_bad_sector_ahead_spoils_nothing() {
+    let made = MakeOptions { data: Some(Profile::Single), ..MakeOptions::default() };
+    let device = memory_with(256, &made);
+    let len = 4 * MIB;
+    let bytes = pattern(9, len);
+    let fs = mount(&device);
+    file_with(&fs.root(), "file", &bytes);
+    fs.close().expect("a close");
+    let bad = 300 * SECTOR;
+    let mut whole = vec![0; device.len() as usize];
+    device.read_at(0, &mut whole).expect("the device");
+    let wanted = &bytes[bad..bad + SECTOR];
+    let places = (0..whole.len()).step_by(SECTOR).filter(|at| whole[*at..].starts_with(wanted));
+    let places: Vec<_> = places.collect();
+    assert_eq!(places.len(), 1, "data has one copy");
+    device.write_at(places[0] as u64 + 77, &[!whole[places[0] + 77]]).expect("damage");
+
+    let fs = mount_with(&device, "ro");
+    let file = fs.resolve("file").expect("a file");
+    let mut buf = vec![0; 4 * SECTOR];
+    for offset in (0..len).step_by(buf.len()) {
+        let found = file.read_at(offset as u64, &mut buf);
+        if (offset..offset + buf.len()).contains(&bad) {
+            found.expect_err("no mirror is right");
+        } else {
+            assert_eq!(found.expect("a read"), buf.len(), "at {offset}");
+            assert_eq!(buf, bytes[offset..offset + buf.len()], "at {offset}");
+        }
+    }
+    drop(file);
+    fs.close().expect("a close");
+}
