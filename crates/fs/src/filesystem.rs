@@ -53,6 +53,13 @@ impl Mounted {
         shared.stop_threads();
         // What came between the two is still written.
         shared.write_all();
+        let below = shared.options.reclaim_below;
+        if synced.is_ok() && below > 0 {
+            match shared.engine.reclaim_groups(below) {
+                Ok(groups) => tracing::info!(groups, "mostly empty block groups were emptied"),
+                Err(error) => tracing::warn!(%error, "block groups cannot be emptied"),
+            }
+        }
         let committed = shared.engine.shutdown();
         synced?;
         committed?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_data::{Files, FilesOptions};
-use buttress_format::{Incompat, TreeId};
+use buttress_format::{CompatRo, Incompat, TreeId};
 use buttress_tree::{Geometry, Store};
 use buttress_txn::{Engine, EngineOptions, View};
 use buttress_volume::{OpenOptions, Volume};
@@ -32,6 +32,9 @@ pub(crate) fn open(
         ignore_log: options.nologreplay,
         replay_log: !options.read_only,
         alloc: options.alloc,
+        rebuild_free_space: !options.read_only
+            && (superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.clear_cache
+                || !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.space_cache_v2),
         cache_bytes: options.node_cache_bytes.unwrap_or(EngineOptions::default().cache_bytes),
         ..EngineOptions::default()
     };

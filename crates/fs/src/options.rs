@@ -46,6 +46,13 @@ pub struct MountOptions {
     pub discard: bool,
     /// Largest file that lives inside the tree, in bytes.
     pub max_inline: u32,
+    /// Keep free space in a tree (`space_cache=v2`), also where there was none.
+    pub space_cache_v2: bool,
+    /// Record all free space anew.
+    pub clear_cache: bool,
+    /// Empty block groups that are less full than this percentage when the volume is unmounted
+    /// (`bg_reclaim_threshold`); 0 for none.
+    pub reclaim_below: u8,
     /// Mount with devices missing.
     pub degraded: bool,
     /// How block groups are chosen for allocations; the published baselines are for comparison.
@@ -76,6 +83,9 @@ impl Default for MountOptions {
             atime: Atime::Relative,
             discard: false,
             max_inline: 2048,
+            space_cache_v2: false,
+            clear_cache: false,
+            reclaim_below: 0,
             degraded: false,
             alloc: AllocPolicy::default(),
             nologreplay: false,
@@ -90,6 +100,7 @@ impl Default for MountOptions {
 /// Every option [`MountOptions::parse`] knows, for its refusal.
 const KNOWN: &str = "rw, ro, subvol=PATH, subvolid=N, commit=SECONDS, nodatacow, datacow, \
     nodatasum, datasum, compress[=ALG[:LEVEL]], compress-force[=ALG[:LEVEL]], nocompress, noatime, relatime, strictatime, discard, nodiscard, max_inline=BYTES, \
+    space_cache=v2, clear_cache, bg_reclaim_threshold=PERCENT, \
     degraded, nologreplay, dirty=BYTES, page_cache=BYTES, read_batch=1|16|run, \
     alloc=linear|linear-trylock|index-single-goal|index-goals, defaults";
 
@@ -169,6 +180,16 @@ impl MountOptions {
             ("max_inline", Some(_)) => {
                 let bytes = number(option, value)?;
                 self.max_inline = u32::try_from(bytes.min(4095)).unwrap_or(4095);
+            }
+            // Version 1 is read by nobody here: without a tree, free space is what extents leave.
+            ("space_cache", None | Some("v1")) | ("nospace_cache", None) => {}
+            ("space_cache", Some("v2")) => self.space_cache_v2 = true,
+            ("clear_cache", None) => self.clear_cache = true,
+            ("bg_reclaim_threshold", Some(_)) => {
+                self.reclaim_below = u8::try_from(number(option, value)?)
+                    .ok()
+                    .filter(|percent| *percent < 100)
+                    .ok_or_else(|| refuse(option, "a percentage below 100"))?;
             }
             ("degraded", None) => self.degraded = true,
             ("nologreplay" | "norecovery", None) => self.nologreplay = true,

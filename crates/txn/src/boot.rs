@@ -34,6 +34,8 @@ pub struct EngineOptions {
     pub cache_bytes: u64,
     /// Memory that a running transaction may hold before a commit starts on its own, in bytes.
     pub overlay_max: u64,
+    /// Record all free space anew, in a free-space tree, also where there was none.
+    pub rebuild_free_space: bool,
     /// Open read-only although there is a log of fsync that was not replayed.
     pub ignore_log: bool,
     /// Whoever opens will replay a log of fsync; see [`Engine::take_log`].
@@ -49,6 +51,7 @@ impl Default for EngineOptions {
             discard: false,
             cache_bytes: 256 << 20,
             overlay_max: 192 << 20,
+            rebuild_free_space: false,
             ignore_log: false,
             replay_log: false,
             alloc: AllocPolicy::default(),
@@ -104,6 +107,9 @@ impl Engine {
         if read_only.is_none() {
             add_groups(&space, &volume, &groups)?;
         }
+        let has_tree = superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE);
+        let is_stale = has_tree && !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE_VALID);
+        let rebuild = (is_stale || options.rebuild_free_space) && read_only.is_none();
         let height = roots.iter().map(|(_, root)| root.level).max().unwrap_or(0);
         let commit = CommitState { superblock, roots, groups };
         let engine =
@@ -111,8 +117,13 @@ impl Engine {
         if engine.read_only.is_none() {
             engine.size_global_reserve();
         }
+        if rebuild {
+            engine.rebuild_free_space();
+        }
         if let Some(found) = found {
             engine.claim_log(found)?;
+        } else if rebuild {
+            engine.commit()?;
         }
         Ok(engine)
     }

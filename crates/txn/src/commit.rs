@@ -18,6 +18,7 @@ mod drops;
 mod groups;
 mod ledger;
 mod quota;
+mod rebuild;
 mod settle;
 mod sharing;
 mod subvolumes;
@@ -125,6 +126,9 @@ impl Engine {
             return Err(Error::Aborted(self.aborted.get().unwrap_or(cause)));
         }
         self.end_log();
+        if frozen.rebuild.load(Ordering::Relaxed) {
+            self.trusts_free_space.store(true, Ordering::Relaxed);
+        }
         self.release_pinned();
         self.remove_empty_groups(&state);
         self.serve_all();

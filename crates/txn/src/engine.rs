@@ -90,6 +90,8 @@ pub struct Engine {
     pub(crate) log: Mutex<log::State>,
     /// A log was found that nobody has taken yet.
     pub(crate) log_waits: AtomicBool,
+    /// Whether the free-space tree of the last commit says what is free.
+    pub(crate) trusts_free_space: AtomicBool,
     inos: Mutex<HashMap<TreeId, Arc<AtomicU64>>>,
 }
 
@@ -149,6 +151,7 @@ impl Engine {
             features: AtomicU64::new(0),
             log: Mutex::default(),
             log_waits: AtomicBool::new(false),
+            trusts_free_space: AtomicBool::new(true),
             inos: Mutex::default(),
         })
     }
@@ -284,7 +287,8 @@ impl Engine {
     /// Learns which bytes of a block group are free, from the last commit.
     pub(crate) fn load_group(&self, group: &Group) -> Result<()> {
         let view = self.view();
-        let free = free_space_tree::read_committed(&view, group.range())?;
+        let trusted = self.trusts_free_space.load(Ordering::Relaxed);
+        let free = free_space_tree::read_committed(&view, group.range(), trusted)?;
         group.load(free.into_iter())?;
         Ok(())
     }

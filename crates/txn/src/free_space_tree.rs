@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use buttress_base::RangeSet;
 use buttress_format::{Extent, FreeSpaceInfo, Key, Kind, Logical, TreeId};
 use buttress_space::free_space_form::{self, Form};
-use buttress_tree::{Change, Cursor, NodePtr, NodeSource, Payload};
+use buttress_tree::{Change, Cursor, NodePtr, NodeSource, Payload, Roots, Store};
 
 use crate::{Error, Result, View};
 
@@ -64,28 +64,33 @@ fn parse(
     Ok((form, free))
 }
 
-/// What the last commit says is free in a group: from the free-space tree, or without one from
-/// the gaps between extents.
-pub(crate) fn read_committed(view: &View, group: Extent) -> Result<Vec<Extent>> {
+/// What the last commit says is free in a group: from the free-space tree, or without one that is
+/// trusted from the gaps between extents.
+pub(crate) fn read_committed(view: &View, group: Extent, trusted: bool) -> Result<Vec<Extent>> {
     let geometry = *view.store().geometry();
-    match view.roots().find(TreeId::FREE_SPACE) {
+    match view.roots().find(TreeId::FREE_SPACE).filter(|_| trusted) {
         Some(root) => {
             let items = read_items(&**view.store(), root, group)?;
             Ok(parse(group, geometry.sectorsize, &items)?.1)
         }
-        None => gaps(view, group, geometry.nodesize),
+        None => gaps(&**view.store(), view.roots(), group, geometry.nodesize),
     }
 }
 
-fn gaps(view: &View, group: Extent, nodesize: u32) -> Result<Vec<Extent>> {
-    let root = view
-        .roots()
+/// What lies between the extents of a group.
+pub(crate) fn gaps(
+    store: &Store,
+    roots: &Roots,
+    group: Extent,
+    nodesize: u32,
+) -> Result<Vec<Extent>> {
+    let root = roots
         .find(TreeId::EXTENT)
         .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
     let mut free = Vec::new();
     let mut at = group.start;
     let first = Key::new(group.start.0, Kind(0), 0);
-    let mut cursor = Cursor::seek(&**view.store(), TreeId::EXTENT, root, &first)?;
+    let mut cursor = Cursor::seek(store, TreeId::EXTENT, root, &first)?;
     while let Some(key) = cursor.key().filter(|k| k.objectid < group.end().0) {
         let len = match key.kind {
             Kind::EXTENT_ITEM => key.offset,
@@ -125,6 +130,15 @@ impl GroupFreeSpace {
             free.insert(extent.start.0..extent.end().0);
         }
         Ok(Self { group, form, free, items, dirty: false })
+    }
+
+    /// A group whose items are made anew, whatever they say: the tree is as good as empty.
+    pub(crate) fn anew(group: Extent, free: &[Extent]) -> Self {
+        let mut space = Self { free: RangeSet::default(), ..Self::new(group) };
+        for extent in free {
+            space.free.insert(extent.start.0..extent.end().0);
+        }
+        space
     }
 
     /// A group that is new in this transaction: nothing in the tree, everything free.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use buttress_format::{Chunk, Logical};
 use buttress_space::{Group, SpaceKind};
 
-use crate::{Cost, Engine, Urgency, commit::CommitState};
+use crate::{Cost, Engine, Error, Result, Urgency, commit::CommitState};
 
 impl Engine {
     /// Notes a group that may have come to be empty.
@@ -49,6 +49,47 @@ impl Engine {
                 Err(error) => tracing::error!(%start, %error, "a group without a chunk"),
             }
         }
+    }
+
+    /// Empties groups of data and metadata that are less full than `below` percent into others of their
+    /// kind, the emptiest first, as long as those have room; returns how many went. For a volume that
+    /// nobody else changes meanwhile. Does nothing while a balance is paused, or a subvolume is being
+    /// dropped.
+    ///
+    /// # Errors
+    ///
+    /// What moving met, but for a lack of room.
+    pub fn reclaim_groups(self: &Arc<Self>, below: u8) -> Result<u64> {
+        self.check_writable()?;
+        if self.paused_balance()?.is_some() || !self.dead_subvolumes()?.is_empty() {
+            return Ok(0);
+        }
+        let mut reclaimed = 0;
+        for kind in [SpaceKind::Data, SpaceKind::Metadata] {
+            let few = |group: &Group| {
+                let (used, len) = (u128::from(group.used()), u128::from(group.len()));
+                used > 0 && used * 100 < len * u128::from(below)
+            };
+            let groups = self.space.groups_of(kind);
+            let mut chosen: Vec<(u64, Logical)> =
+                groups.iter().filter(|g| few(g)).map(|g| (g.used(), g.start())).collect();
+            chosen.sort_unstable();
+            for (_, start) in chosen {
+                let Some(group) = self.space.group_at(start) else { continue };
+                let (used, free) = (group.used(), group.len() - group.used());
+                // Its own room is none for what is in it, and a chunk that has to be made gains nothing.
+                let elsewhere = self.space.account(kind).free().saturating_sub(free);
+                if elsewhere < used + used / 8 + (1 << 20) {
+                    break;
+                }
+                match self.relocate_group(start, &mut |_| ()) {
+                    Ok(()) => reclaimed += 1,
+                    Err(Error::NoSpace(_)) => break,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(reclaimed)
     }
 
     fn is_dispensable(&self, group: &Group) -> bool {

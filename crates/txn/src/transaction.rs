@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_format::{BlockGroupFlags, Chunk, DevExtent, DeviceId, Generation, Key, TreeId};
 use buttress_tree::Overlay;
@@ -36,6 +37,8 @@ pub(crate) struct Transaction {
     pub(crate) removed: Mutex<Vec<Chunk>>,
     /// Places in trees that are to be built anew, as they are.
     pub(crate) touched: Mutex<Vec<(TreeId, Key)>>,
+    /// The free-space tree is to be made anew.
+    pub(crate) rebuild: AtomicBool,
     /// Devices that came, went or have another size.
     pub(crate) devices: Mutex<Vec<DeviceChange>>,
     /// Snapshots to be cut from the trees as this transaction leaves them.
@@ -57,6 +60,7 @@ impl Transaction {
             chunks: Mutex::default(),
             removed: Mutex::default(),
             touched: Mutex::default(),
+            rebuild: AtomicBool::new(false),
             devices: Mutex::default(),
             snapshots: Mutex::default(),
             drops: Mutex::default(),
@@ -71,6 +75,7 @@ impl Transaction {
             && self.chunks.lock().is_empty()
             && self.removed.lock().is_empty()
             && self.touched.lock().is_empty()
+            && !self.rebuild.load(Ordering::Relaxed)
             && self.devices.lock().is_empty()
             && self.snapshots.lock().is_empty()
             && self.drops.lock().is_empty()

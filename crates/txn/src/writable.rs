@@ -35,10 +35,6 @@ pub(crate) fn obstacle(
     if sb.incompat.has(Incompat::MIXED_GROUPS) && sb.nodesize != sb.sectorsize {
         return Ok(Some("writing mixed block groups needs nodes of one sector".into()));
     }
-    let has_tree = sb.compat_ro.has(CompatRo::FREE_SPACE_TREE);
-    if has_tree && !sb.compat_ro.has(CompatRo::FREE_SPACE_TREE_VALID) {
-        return Ok(Some("its free-space tree is marked as not valid".into()));
-    }
     for chunk in volume.chunks().iter() {
         let parity = [BlockGroupFlags::RAID5, BlockGroupFlags::RAID6];
         if parity.contains(&chunk.flags.profile()) {

@@ -25,6 +25,11 @@ impl Groups {
         Self { records, ..Self::default() }
     }
 
+    /// Where the groups are.
+    pub(super) fn extents(&self) -> impl Iterator<Item = Extent> + '_ {
+        self.records.iter().map(|(start, record)| Extent { start: *start, len: record.len })
+    }
+
     fn group_of(&self, extent: Extent) -> Result<Extent> {
         let outside = Error::Extents { at: extent.start, what: "it lies in no block group" };
         let (start, record) =
@@ -44,6 +49,13 @@ impl Groups {
         }
         self.records.insert(start, record);
         self.dirty.insert(start);
+    }
+
+    /// A group's free space is recorded anew: this is what the tree has to say when nothing of the
+    /// transaction has changed it yet.
+    pub(super) fn record_anew(&mut self, group: Extent, free: &[Extent]) {
+        self.free_space.insert(group.start, GroupFreeSpace::anew(group, free));
+        self.dirty.insert(group.start);
     }
 
     /// An extent item came (`in_use`) or went.

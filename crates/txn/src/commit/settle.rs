@@ -53,7 +53,7 @@ pub(super) struct Settle<'e> {
     pub(super) fresh: Fresh,
     pub(super) ledger: Ledger<'e>,
     pub(super) quotas: Quotas,
-    groups: Groups,
+    pub(super) groups: Groups,
     pub(super) roots: Roots,
     /// Roots as the working root tree records them.
     pub(super) recorded: BTreeMap<TreeId, NodePtr>,
@@ -107,6 +107,9 @@ pub(super) fn settle(
         total_delta: 0,
     };
     let mut pending = Pending::default();
+    if transaction.rebuild.load(std::sync::atomic::Ordering::Relaxed) {
+        settle.rebuild_free_space()?;
+    }
     settle.device_stats()?;
     settle.device_items()?;
     settle.touch()?;
@@ -559,6 +562,10 @@ impl Settle<'_> {
             self.groups.used_delta,
             self.sys_chunks,
         )?;
+        if self.transaction.rebuild.load(std::sync::atomic::Ordering::Relaxed) {
+            let flags = CompatRo::FREE_SPACE_TREE.with(CompatRo::FREE_SPACE_TREE_VALID);
+            superblock.compat_ro = superblock.compat_ro.with(flags);
+        }
         let needed = engine.features.load(std::sync::atomic::Ordering::Relaxed);
         superblock.incompat.0 |= needed;
         superblock.total_bytes = superblock.total_bytes.saturating_add_signed(self.total_delta);

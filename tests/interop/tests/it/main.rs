@@ -16,5 +16,6 @@ mod reading;
 mod reflinks;
 mod rounds;
 mod sharing;
+mod space;
 mod streams;
 mod writing;

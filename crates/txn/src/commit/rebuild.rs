@@ -1,0 +1,57 @@
+//! The free-space tree made anew, in a commit: for a volume that says that its tree is not right, that has
+//! none, or whose owner does not trust it.
+//!
+//! # Invariants
+//!
+//! - **F1** What is recorded is what lies between the extents of the last commit; from there on the commit
+//!   changes it like that of every other. Until it is published nobody reads the old tree.
+
+use std::sync::atomic::Ordering;
+
+use buttress_format::{Extent, Ino, Key, Kind, RootItem, TreeId};
+use buttress_tree::Cursor;
+
+use super::settle::{Changes, Settle};
+use crate::{Engine, Result, free_space_tree};
+
+impl Settle<'_> {
+    /// Empties the tree, or makes one, and has the first round fill it.
+    pub(super) fn rebuild_free_space(&mut self) -> Result<()> {
+        let nodesize = self.engine.store.geometry().nodesize;
+        let groups: Vec<Extent> = self.groups.extents().collect();
+        for group in groups {
+            let free = free_space_tree::gaps(&self.engine.store, &self.roots, group, nodesize)?;
+            self.groups.record_anew(group, &free);
+        }
+        match self.roots.find(TreeId::FREE_SPACE) {
+            Some(root) => {
+                let mut gone = Changes::new();
+                let mut cursor =
+                    Cursor::seek(&*self.engine.store, TreeId::FREE_SPACE, root, &Key::MIN)?;
+                while let Some(key) = cursor.key() {
+                    gone.insert(key, None);
+                    cursor.advance()?;
+                }
+                self.merge(TreeId::FREE_SPACE, gone)
+            }
+            None => {
+                let key = Key::new(TreeId::FREE_SPACE.0, Kind::ROOT_ITEM, 0);
+                let item = RootItem { refs: 1, root_dirid: Ino(0), ..RootItem::default() };
+                self.merge(TreeId::ROOT, Changes::from([(key, Some(item.to_bytes().into()))]))?;
+                // A tree without items is a leaf: one comes and goes.
+                let any = Key::MIN;
+                self.merge(TreeId::FREE_SPACE, Changes::from([(any, Some(Vec::new().into()))]))?;
+                self.merge(TreeId::FREE_SPACE, Changes::from([(any, None)]))
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Has the next commit record all free space anew, and trusts the old record no more.
+    pub(crate) fn rebuild_free_space(&self) {
+        tracing::info!("rebuilding the free-space tree");
+        self.trusts_free_space.store(false, Ordering::Relaxed);
+        self.view.load().running().rebuild.store(true, Ordering::Relaxed);
+    }
+}
