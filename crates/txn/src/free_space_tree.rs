@@ -73,7 +73,7 @@ pub(crate) fn read_committed(view: &View, group: Extent, trusted: bool) -> Resul
             let items = read_items(&**view.store(), root, group)?;
             Ok(parse(group, geometry.sectorsize, &items)?.1)
         }
-        None => gaps(&**view.store(), view.roots(), group, geometry.nodesize),
+        None => gaps(view.store(), view.roots(), group, geometry.nodesize),
     }
 }
 

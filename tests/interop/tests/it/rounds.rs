@@ -132,7 +132,7 @@ impl Door {
             Self::Here(filesystem) => {
                 Self::inode(filesystem, path)
                     .read_dir(0, |entry| {
-                        names.push(String::from_utf8_lossy(&entry.name).into_owned());
+                        names.push(String::from_utf8_lossy(entry.name).into_owned());
                         std::ops::ControlFlow::Continue(())
                     })
                     .expect("a list");
@@ -325,7 +325,7 @@ fn turns_with_linux() {
     let rounds = number("BUTTRESS_ROUNDS").unwrap_or(6);
     println!("BUTTRESS_SEED={seed} BUTTRESS_ROUNDS={rounds}");
     let images = Images::new(1, 1 << 30);
-    images.mkfs(if seed % 2 == 0 { &[] } else { &["-n", "4096"] });
+    images.mkfs(if seed.is_multiple_of(2) { &[] } else { &["-n", "4096"] });
     let mut model = Model { rng: Rng::new(seed), subvolumes: BTreeMap::new(), count: 0 };
     for round in 0..rounds {
         let compress = ["", "compress=zstd:3", "compress=lzo", "compress-force=zlib"]
