@@ -20,6 +20,7 @@
 //! account            one kind of space: total, used, promised, ...
 //! ticket             the line of those who wait, served in order
 //! ladder             in which order room is made for them
+//! preempt            when room is made before anybody waits
 //! reserve            promises that give themselves back
 //! roll               the tokens that live, to compare accounts with
 //! goals              where each stream allocated last
@@ -49,6 +50,7 @@ mod guard;
 mod index;
 mod ladder;
 mod policy;
+mod preempt;
 mod quiesce;
 mod reserve;
 mod roll;
@@ -69,6 +71,7 @@ pub use group::{Group, GroupInit, GroupUsage};
 pub use kind::SpaceKind;
 pub use ladder::{Ladder, Reach, Step};
 pub use policy::{AllocPolicy, LookupPolicy};
+pub use preempt::{Clamp, Pace, Pools, Preempt, Round};
 pub use quiesce::{NocowWriter, ReadOnlyHold};
 pub use reserve::{DataReservation, DataTicket, MetaHold, Short};
 pub use roll::Roll;
