@@ -222,4 +222,36 @@ mod tests {
         assert_eq!(of(Profile::Raid1, &[GIB]), 0);
         assert_eq!(of(Profile::Raid5, &[GIB, GIB, GIB]), 2 * GIB);
     }
+
+    /// E13: what is said to be left is what chunk after chunk then takes, on devices of any sizes: a factor of
+    /// copies alone would promise 25 GiB of mirrors on 1 and 50.
+    #[test]
+    fn e13_capacity_is_what_chunks_take() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(capacity(Profile::Raid1, [GIB, 50 * GIB].into_iter()), GIB);
+        let mut rng = buttress_base::Rng::new(13);
+        for _ in 0..60 {
+            let devices = 1 + rng.below(5) as usize;
+            let mut sets: Vec<_> =
+                (0..devices).map(|_| holes(&[(1, 65 + rng.below(8 << 10))])).collect();
+            for profile in [Profile::Single, Profile::Dup, Profile::Raid1, Profile::Raid1c3] {
+                let said = capacity(profile, sets.iter().map(RangeSet::total));
+                let mut sets = sets.clone();
+                let (mut taken, mut chunks) = (0, 0);
+                let limits = Limits { stripe: 64 * MIB, chunk: 64 * MIB };
+                while let Some(found) = place(profile, &rooms(&sets), limits) {
+                    for (device, start) in &found.stripes {
+                        let free = &mut sets[device.0 as usize - 1];
+                        free.remove(*start..start + found.stripe_bytes);
+                    }
+                    taken += found.len;
+                    chunks += 1;
+                }
+                assert!(chunks < 1000);
+                let off = said.abs_diff(taken);
+                assert!(off <= taken / 20 + 128 * MIB, "{profile:?}: said {said}, taken {taken}");
+            }
+            sets.clear();
+        }
+    }
 }
