@@ -9,6 +9,7 @@ mod listing;
 mod live;
 mod location;
 mod size;
+mod space;
 mod transfer;
 mod ui;
 mod when;

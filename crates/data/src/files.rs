@@ -43,6 +43,7 @@ pub struct Files {
     pub(crate) unpacked: Unpacked,
     pub(crate) pages: Pages,
     dirty_bytes: AtomicU64,
+    ordered_bytes: AtomicU64,
     /// The first loss of any file's data since somebody asked.
     lost: Ranked<Option<Error>>,
 }
@@ -67,6 +68,7 @@ impl Files {
             unpacked,
             pages,
             dirty_bytes,
+            ordered_bytes: AtomicU64::new(0),
             lost,
         }
     }
@@ -109,6 +111,20 @@ impl Files {
     /// changes what lies at one behind our back.
     pub fn without_cache(&self) -> Pause<'_> {
         self.pages.pause()
+    }
+
+    /// Dirty bytes that are on their way to the devices.
+    #[must_use]
+    pub fn ordered_bytes(&self) -> u64 {
+        self.ordered_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_ordered(&self, bytes: u64) {
+        self.ordered_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_landed(&self, bytes: u64) {
+        self.ordered_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn count_dirty(&self, bytes: u64) {

@@ -214,6 +214,7 @@ impl Files {
             return None;
         }
         let mut taken: u64 = runs.iter().map(|run| run.len).sum();
+        self.count_ordered(taken);
         for run in &runs {
             taken -= dirty.displace(run.offset..run.end());
         }
@@ -430,6 +431,7 @@ impl Files {
     /// Makes a job's extents visible. Answers the claim, for the next round.
     fn land_job<'f>(&self, job: Job<'f>) -> Result<Claim<'f>> {
         let Job { file, size, runs, mut failed, mut metadata, _claim: claim, .. } = job;
+        let ordered: u64 = runs.iter().map(|(run, _)| run.len).sum();
         for (run, plan) in runs {
             if failed.is_none() {
                 let landed = match plan {
@@ -456,6 +458,7 @@ impl Files {
             let lost = file.dirty.lock().landed(&run);
             self.count_clean(lost);
         }
+        self.count_landed(ordered);
         match failed {
             None => Ok(claim),
             Some(error) => {

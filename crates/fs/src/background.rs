@@ -18,13 +18,14 @@
 //! by the engine. It is logged here because nobody else will hear of it at once.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use buttress_data::Files;
 use buttress_format::TreeId;
+use buttress_txn::Preempt;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::attr::InodeId;
@@ -32,10 +33,14 @@ use crate::cell::InodeCell;
 use crate::error::Result;
 use crate::orphan;
 use crate::shared::Shared;
+use crate::throttle::Throttle;
 
 /// Most inodes and bytes that one batch of writeback takes.
 const BATCH_INODES: usize = 128;
 pub(crate) const BATCH_BYTES: u64 = 16 << 20;
+
+/// Most threads that write back. Each takes a batch of files of its own.
+const FLUSHERS_MAX: usize = 4;
 
 /// How often the flusher looks when nobody calls it, and how old dirty data grows at least.
 const FLUSH_PERIOD: Duration = Duration::from_millis(500);
@@ -88,6 +93,13 @@ pub(crate) struct Background {
     commit_wake: Condvar,
     /// Bytes that were written back to make room.
     pub(crate) flushed: AtomicU64,
+    /// Ladders climbed for those who waited.
+    pub(crate) climbed: AtomicU64,
+    /// Rounds made ahead, how low the clamp is, and how long operations are held up meanwhile.
+    pub(crate) rounds: AtomicU64,
+    pub(crate) clamp_bits: AtomicU32,
+    delay_nanos: AtomicU64,
+    pub(crate) throttle: Throttle,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -154,6 +166,20 @@ impl Background {
         *self.commit_stop.lock()
     }
 
+    /// Lets the committer look at once whether a commit is wanted.
+    pub(crate) fn wake_committer(&self) {
+        self.commit_wake.notify_all();
+    }
+
+    /// Holds up each operation that takes metadata for so long.
+    pub(crate) fn set_delay(&self, delay: Duration) {
+        self.delay_nanos.store(delay.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn delay(&self) -> Duration {
+        Duration::from_nanos(self.delay_nanos.load(Ordering::Relaxed))
+    }
+
     fn kick(&self) {
         let mut list = self.dirty.lock();
         if !list.kicked {
@@ -188,12 +214,16 @@ impl Shared {
     /// Starts the threads of a writable mount.
     pub(crate) fn start_threads(self: &Arc<Self>) {
         type Work = fn(&Arc<Shared>);
-        let works: [(&str, Work); 4] = [
-            ("flush", Self::flusher),
+        let mut works: Vec<(&str, Work)> = vec![
             ("clean", Self::cleaner),
             ("commit", Self::committer),
             ("space", Self::room_maker),
         ];
+        if self.options.preempt != Preempt::Off {
+            works.push(("preempt", Self::preempter));
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        works.extend((0..cores.clamp(1, FLUSHERS_MAX)).map(|_| ("flush", Self::flusher as Work)));
         let mut threads = self.background.threads.lock();
         for (name, work) in works {
             let shared = Arc::clone(self);
@@ -257,9 +287,10 @@ impl Shared {
         if batch.is_empty() {
             return false;
         }
-        if !self.write_cells(&batch)
-            && let Some(busy) = batch.iter().find(|cell| !cell.is_gone())
-        {
+        let before = dirty_of(&batch);
+        let some = self.write_cells(&batch);
+        self.note_drained(before.saturating_sub(dirty_of(&batch)));
+        if !some && let Some(busy) = batch.iter().find(|cell| !cell.is_gone()) {
             // Everything here is on its way already: asking again at once would be to spin.
             self.files.wait_idle(&busy.file);
         }
@@ -271,11 +302,18 @@ impl Shared {
     pub(crate) fn write_free_batch(&self) -> u64 {
         let _in_flight = self.background.in_flight.read();
         let batch = self.background.take_batch(None);
-        let before: u64 = batch.iter().map(|cell| cell.file.dirty_bytes()).sum();
+        let before = dirty_of(&batch);
         self.write_cells(&batch);
-        let after: u64 = batch.iter().map(|cell| cell.file.dirty_bytes()).sum();
+        let written = before.saturating_sub(dirty_of(&batch));
         self.enlist_again(&batch);
-        before.saturating_sub(after)
+        self.note_drained(written);
+        written
+    }
+
+    /// How fast writeback is decides how fast writers may be.
+    fn note_drained(&self, bytes: u64) {
+        let busy = self.files.dirty_bytes() > self.options.dirty_bytes_max / 8;
+        self.background.throttle.note_drained(bytes, busy);
     }
 
     /// Writes everything back that nobody else is writing back. Failures stay with the inodes.
@@ -309,18 +347,29 @@ impl Shared {
         }
     }
 
-    /// Lets a writer take its part when more is dirty than may be. Without any lock held.
-    pub(crate) fn pace(&self, cell: &Arc<InodeCell>) {
+    /// Holds a writer up who has just made `bytes` dirty, by as much as keeps memory and metadata from running
+    /// out; should more be dirty than may be all the same, he takes his part in writing back. Without any
+    /// lock held.
+    pub(crate) fn pace(&self, cell: &Arc<InodeCell>, bytes: u64) {
         let limit = self.options.dirty_bytes_max;
         let dirty = self.files.dirty_bytes();
         if dirty > limit / 4 {
             self.background.kick();
         }
         if dirty <= limit {
+            if bytes > 0 {
+                let hold = self.background.throttle.hold(bytes, dirty, limit);
+                let hold = hold.max(self.background.delay());
+                if !hold.is_zero() {
+                    std::thread::sleep(hold);
+                }
+            }
             return;
         }
         // Kept by the file, and told when it is synced.
+        let before = cell.file.dirty_bytes();
         let _ = self.files.writeback(&cell.file, 0..u64::MAX);
+        self.note_drained(before.saturating_sub(cell.file.dirty_bytes()));
         for _ in 0..4 {
             if self.files.dirty_bytes() <= limit || !self.write_batch(None) {
                 return;
@@ -460,4 +509,8 @@ impl Shared {
             Some(error) => Err(buttress_data::Error::Lost(Arc::new(error)).into()),
         }
     }
+}
+
+fn dirty_of(cells: &[Arc<InodeCell>]) -> u64 {
+    cells.iter().map(|cell| cell.file.dirty_bytes()).sum()
 }

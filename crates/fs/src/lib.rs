@@ -64,10 +64,13 @@ mod trees;
 mod background;
 mod mount;
 mod orphan;
+mod preempt;
 mod property;
 mod replay;
 mod room;
 mod shared;
+mod space_stats;
+mod throttle;
 
 mod filesystem;
 mod inode;
@@ -77,12 +80,16 @@ mod subvolume;
 pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
 pub use buttress_data::{Codec, Defragment, ReadBatch};
 pub use buttress_format::{Generation, Ino, InodeFlags, RootFlags, RootItem, Timespec, TreeId};
-pub use buttress_txn::{BalanceOptions, BalanceProgress, Filter, ScrubOptions, ScrubProgress};
+pub use buttress_txn::{
+    Account, Accounts, BalanceOptions, BalanceProgress, Filter, Preempt, ScrubOptions,
+    ScrubProgress, Stats, Waits,
+};
 pub use error::{Error, ErrorKind, NameError, Result};
 pub use filesystem::Filesystem;
 pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};
 pub use make::{MakeOptions, MakeReport};
 pub use ops::KeepingTimes;
 pub use options::{Atime, MountOptions};
+pub use space_stats::SpaceStats;
 pub use statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};
 pub use subvolume::Received;

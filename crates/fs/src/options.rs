@@ -5,6 +5,7 @@ use std::time::Duration;
 use buttress_data::{Codec, ReadBatch};
 use buttress_format::TreeId;
 use buttress_txn::AllocPolicy;
+use buttress_txn::Preempt;
 
 use crate::error::{Error, Result};
 
@@ -65,6 +66,8 @@ pub struct MountOptions {
     pub page_cache_bytes: u64,
     /// How much of what is missing in memory is read at once.
     pub read_batch: ReadBatch,
+    /// When room for metadata is made before anybody waits for it.
+    pub preempt: Preempt,
     /// Copies of recently used tree nodes in memory, in bytes; `None` for the engine's default.
     pub node_cache_bytes: Option<u64>,
 }
@@ -92,6 +95,7 @@ impl Default for MountOptions {
             dirty_bytes_max: 128 << 20,
             page_cache_bytes: 64 << 20,
             read_batch: ReadBatch::default(),
+            preempt: Preempt::default(),
             node_cache_bytes: None,
         }
     }
@@ -102,6 +106,7 @@ const KNOWN: &str = "rw, ro, subvol=PATH, subvolid=N, commit=SECONDS, nodatacow,
     nodatasum, datasum, compress[=ALG[:LEVEL]], compress-force[=ALG[:LEVEL]], nocompress, noatime, relatime, strictatime, discard, nodiscard, max_inline=BYTES, \
     space_cache=v2, clear_cache, bg_reclaim_threshold=PERCENT, \
     degraded, nologreplay, dirty=BYTES, page_cache=BYTES, read_batch=1|16|run, \
+    preempt=off|clamp|pace, \
     alloc=linear|linear-trylock|index-single-goal|index-goals, defaults";
 
 impl MountOptions {
@@ -201,6 +206,11 @@ impl MountOptions {
             ("read_batch", Some("1")) => self.read_batch = ReadBatch::One,
             ("read_batch", Some("16")) => self.read_batch = ReadBatch::Sixteen,
             ("read_batch", Some("run")) => self.read_batch = ReadBatch::Run,
+            ("preempt", value) => {
+                self.preempt = value
+                    .and_then(Preempt::parse)
+                    .ok_or_else(|| refuse(option, "is off, clamp or pace"))?;
+            }
             _ => return Err(refuse(option, &format!("not known; known are {KNOWN}"))),
         }
         Ok(())

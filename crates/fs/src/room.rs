@@ -50,6 +50,7 @@ impl Shared {
     /// Climbs one ladder for those who wait, to its end or theirs.
     fn make_room(&self, kind: SpaceKind) -> Result<()> {
         let mut ladder = self.engine.ladder(kind, Reach::All);
+        self.background.climbed.fetch_add(1, Ordering::Relaxed);
         while self.engine.waits(kind) {
             if self.background.is_stopping() {
                 return Ok(());

@@ -136,6 +136,10 @@ impl Shared {
     /// for the worst that its writeback may need: before that is a reason to refuse, it is written back,
     /// which shows what it does need.
     pub(crate) fn reserve(&self, cost: Cost, urgency: Urgency) -> Result<MetaReservation> {
+        let delay = self.background.delay();
+        if !delay.is_zero() && urgency == Urgency::Normal {
+            std::thread::sleep(delay);
+        }
         if let Some(reservation) = self.engine.reserve_at_once(cost, urgency)? {
             return Ok(reservation);
         }

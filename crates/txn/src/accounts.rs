@@ -6,7 +6,8 @@ use std::{
     time::Duration,
 };
 
-use buttress_space::{Account, SpaceKind};
+use buttress_format::Generation;
+use buttress_space::{Account, Pools, SpaceKind};
 
 use crate::Engine;
 
@@ -75,6 +76,45 @@ impl Engine {
             unallocated: self.devices.lock().unallocated(),
             waiting: (self.space.data_line().len(), self.metadata_line.len()),
         }
+    }
+}
+
+impl Engine {
+    /// What holds metadata now, for those who make room ahead; they know of the data.
+    #[must_use]
+    pub fn pools(&self, dirty: u64, ordered: u64) -> Pools {
+        let promised = self.outstanding.lock().sum();
+        let running = {
+            let view = self.view.load();
+            (view.running().items(), view.running().bytes())
+        };
+        let account = self.space.account(SpaceKind::Metadata);
+        let empty = running == (0, 0);
+        let overlay = if empty { 0 } else { self.need(running.0, running.1, account.used) };
+        let all = (running.0 + promised.0, running.1 + promised.1);
+        let need = if all == (0, 0) { 0 } else { self.need(all.0, all.1, account.used) };
+        let to_come = self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) / 2;
+        Pools {
+            total: account.total,
+            used: account.used,
+            reserved: account.reserved,
+            read_only: account.read_only + account.super_bytes,
+            pinned: account.pinned,
+            global: account.global_reserve,
+            to_come,
+            overlay,
+            frozen: self.frozen_left(),
+            promised: need.saturating_sub(overlay) + account.may_use,
+            dirty: dirty.saturating_sub(ordered),
+            ordered,
+            waiting: self.metadata_line.is_waiting(),
+        }
+    }
+
+    /// Asks for a commit in the background; answers which one holds all that was put until now.
+    pub fn want_commit(&self) -> Generation {
+        self.commit_wanted.store(true, Ordering::Relaxed);
+        self.view.load().generation()
     }
 }
 

@@ -11,7 +11,7 @@ use buttress_format::{
     BlockGroupItem, CompatRo, DevExtent, DevStats, DeviceId, Extent, Incompat, Key, Kind, Logical,
     RootItem, Superblock, TreeId, ids,
 };
-use buttress_space::{AllocPolicy, GroupInit, Space};
+use buttress_space::{AllocPolicy, GroupInit, Preempt, Space};
 use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store, boot};
 use buttress_volume::Volume;
 
@@ -36,6 +36,8 @@ pub struct EngineOptions {
     pub overlay_max: u64,
     /// Record all free space anew, in a free-space tree, also where there was none.
     pub rebuild_free_space: bool,
+    /// When room is made before anybody waits for it.
+    pub preempt: Preempt,
     /// Open read-only although there is a log of fsync that was not replayed.
     pub ignore_log: bool,
     /// Whoever opens will replay a log of fsync; see [`Engine::take_log`].
@@ -52,6 +54,7 @@ impl Default for EngineOptions {
             cache_bytes: 256 << 20,
             overlay_max: 192 << 20,
             rebuild_free_space: false,
+            preempt: Preempt::default(),
             ignore_log: false,
             replay_log: false,
             alloc: AllocPolicy::default(),

@@ -49,5 +49,6 @@ pub use usage::{KindUsage, Stats, Usage};
 pub use view::View;
 
 pub use buttress_space::{
-    Account, AllocPolicy, DataReservation, LookupPolicy, Reach, SpaceKind, Step,
+    Account, AllocPolicy, Clamp, DataReservation, LookupPolicy, Pace, Pools, Preempt, Reach, Round,
+    SpaceKind, Step,
 };

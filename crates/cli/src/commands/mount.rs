@@ -184,7 +184,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     watch(signals, session.unmounter(), Arc::clone(&stage))?;
     tracing::info!(image = %image.display(), target = %session.unmounter().target().display(), "mounted");
     // Before the mount is announced, and before the directory is left: names may be relative.
-    let _live = live(args, &image, &session.unmounter(), cache.as_ref()).listen();
+    let _live = live(args, &image, &session.unmounter(), cache.as_ref(), &fs).listen();
     if args.announce {
         announce(args.log.as_deref())?;
     }
@@ -207,6 +207,7 @@ fn live(
     image: &Path,
     unmounter: &Unmounter,
     cache: Option<&Arc<CacheDevice>>,
+    fs: &Filesystem,
 ) -> Live {
     let mut live = Live::new(Subject {
         image: image.to_owned(),
@@ -217,6 +218,8 @@ fn live(
     if let Some(cache) = cache {
         live.cache(cache);
     }
+    let fs = fs.clone();
+    live.section("space", move || crate::space::figures(&fs.space_stats()));
     live
 }
 

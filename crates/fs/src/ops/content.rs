@@ -77,7 +77,7 @@ impl Inode {
     pub(super) fn write_stamped(&self, offset: u64, data: &[u8], stamp: Stamp) -> Result<usize> {
         let files = &self.shared().files;
         let may = || self.cell.expect_mutable().and_then(|()| self.cell.expect_appending(offset));
-        self.writing(may, true, |effort| {
+        self.writing(may, data.len() as u64, |effort| {
             files.write(&self.cell.file, offset, data, effort, stamp)
         })?;
         Ok(data.len())
@@ -87,7 +87,7 @@ impl Inode {
     pub(super) fn write_admitted(&self, offset: u64, data: &[u8], stamp: Stamp) -> Result<usize> {
         let files = &self.shared().files;
         let write = |effort| files.write(&self.cell.file, offset, data, effort, stamp);
-        self.writing(|| Ok(()), true, write)?;
+        self.writing(|| Ok(()), data.len() as u64, write)?;
         Ok(data.len())
     }
 
@@ -112,16 +112,16 @@ impl Inode {
             return self.write_stamped(offset, data, stamp);
         }
         let may = || self.cell.expect_mutable().and_then(|()| self.cell.expect_appending(offset));
-        self.writing(may, false, |_| files.write_through(&self.cell.file, offset, data, stamp))?;
+        self.writing(may, 0, |_| files.write_through(&self.cell.file, offset, data, stamp))?;
         Ok(data.len())
     }
 
     /// Runs a change of content: under the lock, once more after the cleaner gave space back, and with
-    /// the inode on the list of dirty ones afterwards.
+    /// the inode on the list of dirty ones afterwards. `buffered` are the bytes that stay in memory.
     fn writing(
         &self,
         may: impl Fn() -> Result<()>,
-        buffered: bool,
+        buffered: u64,
         write: impl Fn(Effort) -> Result<(), buttress_data::Error>,
     ) -> Result<()> {
         let cell = &self.cell;
@@ -144,7 +144,7 @@ impl Inode {
         let mut done = attempt(Effort::Little)?;
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
             // What goes through memory stands in line; there the same is done for it, and for all others.
-            if !(buffered && shared.engine.has_flusher()) {
+            if !(buffered > 0 && shared.engine.has_flusher()) {
                 shared.clean_all();
                 shared.write_all();
                 shared.engine.commit()?;
@@ -152,7 +152,7 @@ impl Inode {
             done = attempt(Effort::Full)?;
         }
         done?;
-        shared.pace(cell);
+        shared.pace(cell, buffered);
         Ok(())
     }
 
@@ -209,7 +209,7 @@ impl Inode {
             FallocateMode::Allocate { .. } => cell.expect_mutable(),
             FallocateMode::PunchHole | FallocateMode::ZeroRange { .. } => cell.expect_removable(),
         };
-        self.writing(may, false, |_| match mode {
+        self.writing(may, 0, |_| match mode {
             FallocateMode::Allocate { keep_size } => {
                 files.allocate_range(&cell.file, offset, len, keep_size, stamp)
             }

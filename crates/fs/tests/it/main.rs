@@ -8,6 +8,7 @@ mod model;
 mod names;
 mod packing;
 mod reads;
+mod room;
 mod snapshots;
 mod subvolumes;
 mod volume;

@@ -2,11 +2,18 @@
 //!
 //! What was written without an error stays readable, removing always works, the volume unmounts, mounts and is clean.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use buttress_base::Rng;
 use buttress_block::{FileDevice, OpenOptions};
-use buttress_fs::{ErrorKind, Filesystem, Inode, MountOptions, SetAttr, make::MakeOptions};
+use buttress_fs::{
+    ErrorKind, FallocateMode, Filesystem, Inode, MountOptions, SetAttr, make::MakeOptions,
+};
 
 use crate::judge;
 
@@ -133,4 +140,152 @@ fn full_of_small_files() {
 #[test]
 fn full_of_names() {
     fill_and_empty(110 << 20, 2, 1);
+}
+
+/// Keeps a full volume full for a while: files come, are overwritten, cut and removed, snapshots are taken and
+/// deleted. Debug builds compare the accounts with groups and tokens at every commit of it.
+fn storm(seed: u64, size: u64, options: &str, millis: u64) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = judge::volume(dir.path(), size, &MakeOptions::default());
+    let device = FileDevice::open(&path, OpenOptions::WRITE).expect("the image opens");
+    let options = MountOptions::parse(options).expect("options");
+    let fs = Filesystem::open(vec![Arc::new(device)], options).expect("it mounts");
+    let filler = fs.root().create(b"filler", 0o100_644, 0, 0, 0).expect("a file");
+    let mut at = 0;
+    for piece in [16_u64 << 20, 1 << 20] {
+        while full(filler.fallocate(at, piece, FallocateMode::Allocate { keep_size: false }))
+            .is_some()
+        {
+            at += piece;
+        }
+    }
+    drop(filler);
+    let until = Instant::now() + Duration::from_millis(millis);
+    let kept: Vec<Kept> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..8)
+            .map(|thread| {
+                let fs = fs.clone();
+                scope.spawn(move || {
+                    let name = format!("dir{thread}");
+                    let dir = full(fs.root().mkdir(name.as_bytes(), 0o755, 0, 0))?;
+                    Some(stay_full(&fs, &dir, seed * 8 + thread, until))
+                })
+            })
+            .collect();
+        workers
+            .into_iter()
+            .map(|worker| worker.join().expect("no panic").unwrap_or_default())
+            .collect()
+    });
+    let stats = fs.space_stats();
+    assert_eq!(fs.read_only_reason(), None, "{}", stats.accounts);
+    assert!(stats.engine.enospc > 0, "it was never full: {}", stats.accounts);
+    let accounts = stats.accounts;
+    assert_eq!(accounts.waiting, (0, 0), "nobody is left in a line: {accounts}");
+    fs.close().expect("a full volume unmounts");
+    judge::check(&path);
+    let fs = open(&path);
+    for (thread, kept) in kept.iter().enumerate() {
+        let Ok(dir) = fs.root().lookup(format!("dir{thread}").as_bytes()) else { continue };
+        verify(&dir, kept);
+        for name in kept.keys() {
+            dir.unlink(name.as_bytes()).expect("removing always works");
+        }
+    }
+    fs.root().unlink(b"filler").expect("removing always works");
+    fs.close().expect("it unmounts");
+    judge::check(&path);
+}
+
+/// One thread of a storm; answers what it left.
+fn stay_full(fs: &Filesystem, dir: &Inode, seed: u64, until: Instant) -> Kept {
+    let mut rng = Rng::new(seed);
+    let mut kept = Kept::new();
+    let mut snapshot = None;
+    let mut count = 0;
+    while Instant::now() < until {
+        let victim = kept.keys().nth(rng.below(kept.len().max(1) as u64) as usize).cloned();
+        match (rng.below(16), victim) {
+            (0..=8, _) => {
+                count += 1;
+                let name = format!("{seed}-{count}");
+                let Some(file) = full(dir.create(name.as_bytes(), 0o100_644, 0, 0, 0)) else {
+                    continue;
+                };
+                let (seed, len) = (rng.next_u64(), rng.below(96 << 10) as usize);
+                let written = full(file.write_at(0, &content(seed, len))).is_some();
+                if written && full(file.flush_data()).is_some() {
+                    kept.insert(name, (seed, len));
+                } else {
+                    dir.unlink(name.as_bytes()).expect("removing always works");
+                }
+            }
+            (9..=10, Some(name)) => {
+                let file = dir.lookup(name.as_bytes()).expect("it is there");
+                let (seed, len) = (rng.next_u64(), kept[&name].1);
+                // Whole, or not at all, or in doubt: then it is not looked at again.
+                kept.remove(&name);
+                if full(file.write_at(0, &content(seed, len))).is_some()
+                    && full(file.flush_data()).is_some()
+                {
+                    kept.insert(name, (seed, len));
+                } else {
+                    dir.unlink(name.as_bytes()).expect("removing always works");
+                }
+            }
+            (11, Some(name)) => {
+                let file = dir.lookup(name.as_bytes()).expect("it is there");
+                let none = SetAttr { size: Some(0), ..SetAttr::default() };
+                file.set_attr(&none).expect("shrinking always works");
+                kept.insert(name, (0, 0));
+            }
+            (12..=13, Some(name)) => {
+                dir.unlink(name.as_bytes()).expect("removing always works");
+                kept.remove(&name);
+            }
+            (14, Some(name)) => {
+                full(dir.lookup(name.as_bytes()).expect("it is there").sync());
+            }
+            _ if seed.is_multiple_of(8) => match snapshot.take() {
+                None => {
+                    let name = format!("snapshot{count}");
+                    let tree = fs.root().id().tree;
+                    snapshot = full(fs.root().snapshot(name.as_bytes(), tree, true)).map(|_| name);
+                }
+                Some(name) => {
+                    fs.root().delete_subvolume(name.as_bytes()).expect("removing always works");
+                }
+            },
+            _ => {}
+        }
+    }
+    if let Some(name) = snapshot {
+        fs.root().delete_subvolume(name.as_bytes()).expect("removing always works");
+    }
+    kept
+}
+
+/// Milliseconds of one storm; `BUTTRESS_STORM_SECONDS` for long ones.
+fn storm_millis() -> u64 {
+    let seconds =
+        std::env::var("BUTTRESS_STORM_SECONDS").ok().and_then(|text| text.parse::<u64>().ok());
+    seconds.map_or(1500, |seconds| seconds * 1000)
+}
+
+/// E4, E9, E12: at the edge of a full volume `ENOSPC` is the only failure, by every rule of making room.
+#[test]
+fn e12_a_storm_at_the_edge() {
+    storm(1, 160 << 20, "preempt=pace,dirty=8M", storm_millis());
+}
+
+/// The same without anything made ahead.
+#[test]
+fn e12_a_storm_without_preemption() {
+    storm(2, 128 << 20, "preempt=off,dirty=4M", storm_millis());
+}
+
+/// The same by the kernel's rule.
+#[test]
+fn e12_a_storm_by_the_clamp() {
+    storm(3, 140 << 20, "preempt=clamp,dirty=8M", storm_millis());
 }

@@ -1,0 +1,151 @@
+//! The thread that makes room before anybody waits.
+//!
+//! # Place
+//!
+//! Looks at what holds metadata, asks the rule that was chosen at the mount (`buttress_space::preempt`), does
+//! what it says. It writes data back and commits as everybody may; nobody waits for it.
+//!
+//! # Invariants
+//!
+//! - **P1** It never waits for a file's writeback claim, nor for data on its way.
+//! - **P2** While nobody takes metadata it does nothing but look, and seldom.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use buttress_format::Generation;
+use buttress_txn::{Clamp, Pace, Pools, Preempt, Round};
+
+use crate::shared::Shared;
+
+/// How often it looks while metadata is taken, and while not.
+const TICK: Duration = Duration::from_millis(4);
+const IDLE_TICK: Duration = Duration::from_millis(40);
+
+/// Most rounds of the clamp in a row: its loop must not hold up the end of the mount.
+const ROUNDS_MAX: u32 = 64;
+
+/// A commit that the pacer asked for.
+struct Asked {
+    round: Round,
+    since: Instant,
+    before: Pools,
+    until: Generation,
+}
+
+impl Shared {
+    pub(crate) fn preempter(self: &Arc<Self>) {
+        match self.options.preempt {
+            Preempt::Off => {}
+            Preempt::Clamp => self.clamp(),
+            Preempt::Pace => self.pacer(),
+        }
+        self.background.set_delay(Duration::ZERO);
+    }
+
+    fn pools(&self) -> Pools {
+        self.engine.pools(self.files.dirty_bytes(), self.files.ordered_bytes())
+    }
+
+    fn clamp(&self) {
+        let mut clamp = Clamp::default();
+        let mut climbed = self.background.climbed.load(Ordering::Relaxed);
+        while !self.background.is_stopping() {
+            std::thread::sleep(TICK);
+            let now = self.background.climbed.load(Ordering::Relaxed);
+            if now != climbed {
+                climbed = now;
+                clamp.note_wait(&self.pools());
+            }
+            let mut rounds = 0;
+            let mut pools = self.pools();
+            while rounds < ROUNDS_MAX && clamp.is_due(&pools) && !self.background.is_stopping() {
+                rounds += 1;
+                let round = clamp.round(&pools);
+                self.make_round(&round);
+                let after = self.pools();
+                tell("clamp", &round, after.headroom().saturating_sub(pools.headroom()));
+                pools = after;
+            }
+            if rounds > 0 {
+                clamp.note_end(rounds, &pools);
+            }
+            self.background.clamp_bits.store(clamp.bits(), Ordering::Relaxed);
+        }
+    }
+
+    /// Does what was asked for, and waits for a commit. Failures are latched by the engine, or stay with the
+    /// inodes.
+    fn make_round(&self, round: &Round) {
+        self.background.rounds.fetch_add(1, Ordering::Relaxed);
+        match round {
+            Round::Dirty { bytes, .. } => {
+                self.write_some(*bytes);
+            }
+            Round::Commit { .. } => {
+                if let Err(error) = self.engine.commit() {
+                    tracing::debug!(%error, "a commit to make room failed");
+                }
+            }
+        }
+    }
+
+    fn pacer(&self) {
+        let mut pace = Pace::default();
+        let mut asked: Option<Asked> = None;
+        let mut last = Pools::default();
+        while !self.background.is_stopping() {
+            let pools = self.pools();
+            let idle = pools == last && asked.is_none();
+            last = pools;
+            if idle {
+                self.background.set_delay(Duration::ZERO);
+                std::thread::sleep(IDLE_TICK);
+                continue;
+            }
+            let now = Instant::now();
+            pace.look(now, &pools);
+            self.background.set_delay(pace.delay());
+            if let Some(commit) = asked.take_if(|asked| self.engine.published() >= asked.until) {
+                let took = now.duration_since(commit.since);
+                let gained = pools.headroom().saturating_sub(commit.before.headroom());
+                let yielded = gained.saturating_add(pace.arrived_in(took));
+                tell("pace", &commit.round, yielded);
+                pace.note(now, &commit.round, took, yielded);
+            }
+            if asked.is_none()
+                && self.engine.aborted().is_none()
+                && let Some(round) = pace.round(now, &pools)
+            {
+                match round {
+                    Round::Commit { .. } => {
+                        self.background.rounds.fetch_add(1, Ordering::Relaxed);
+                        let until = self.engine.want_commit();
+                        self.background.wake_committer();
+                        asked = Some(Asked { round, since: now, before: pools, until });
+                    }
+                    Round::Dirty { .. } => {
+                        self.make_round(&round);
+                        let after = self.pools();
+                        let took = now.elapsed();
+                        let gained = after.headroom().saturating_sub(pools.headroom());
+                        let yielded = gained.saturating_add(pace.arrived_in(took));
+                        tell("pace", &round, yielded);
+                        pace.note(Instant::now(), &round, took, yielded);
+                    }
+                }
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+}
+
+fn tell(source: &str, round: &Round, yielded: u64) {
+    let pool = match round {
+        Round::Dirty { .. } => "dirty",
+        Round::Commit { .. } => "overlay",
+    };
+    let forecast = round.forecast();
+    tracing::debug!(target: "buttress::flush", source, pool, forecast, yielded, "made room ahead");
+}

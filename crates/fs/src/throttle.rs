@@ -1,0 +1,163 @@
+//! How fast writers may make memory dirty: a little more slowly the more of it there is, and never quite at
+//! a stop.
+//!
+//! # Invariants
+//!
+//! - **H1** Below half of the limit nobody is held up.
+//! - **H2** All writers share one clock: together they are let in at a rate that follows from how much is
+//!   dirty, however many they are.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The longest that one write is held up: what is dirty changes meanwhile.
+const HOLD_MAX: Duration = Duration::from_millis(100);
+
+/// Shorter than this is not slept, but kept for the next.
+const HOLD_MIN: Duration = Duration::from_micros(200);
+
+/// How often the rate is looked at.
+const SAMPLE: Duration = Duration::from_millis(50);
+
+/// One clock for all writers of a mount.
+#[derive(Debug)]
+pub(crate) struct Throttle {
+    start: Instant,
+    /// Until when what was let in takes to be written, in nanoseconds from the start.
+    taken_until: AtomicU64,
+    /// Bytes that were written back, ever.
+    drained: AtomicU64,
+    /// What they were at the last sample, when that was, and what rate it showed.
+    sampled: AtomicU64,
+    sampled_at: AtomicU64,
+    rate: AtomicU64,
+}
+
+impl Default for Throttle {
+    fn default() -> Self {
+        Self {
+            start: Instant::now(),
+            taken_until: AtomicU64::new(0),
+            drained: AtomicU64::new(0),
+            sampled: AtomicU64::new(0),
+            sampled_at: AtomicU64::new(0),
+            rate: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Throttle {
+    /// Counts what was written back. Only time that was spent writing counts: `busy` says whether more waits.
+    pub(crate) fn note_drained(&self, bytes: u64, busy: bool) {
+        let now = self.now();
+        let drained = self.drained.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let since = self.sampled_at.load(Ordering::Relaxed);
+        if now.saturating_sub(since) < SAMPLE.as_nanos() as u64 {
+            return;
+        }
+        if self
+            .sampled_at
+            .compare_exchange(since, now, Ordering::Relaxed, Ordering::Relaxed)
+            .is_err()
+        {
+            return;
+        }
+        let before = self.sampled.swap(drained, Ordering::Relaxed);
+        // Longer than that nobody wrote for a part of it.
+        let was_at_it = now.saturating_sub(since) < 4 * SAMPLE.as_nanos() as u64;
+        if busy && was_at_it {
+            let rate = drained.saturating_sub(before) as f64 * 1e9 / (now - since) as f64;
+            let old = self.rate.load(Ordering::Relaxed) as f64;
+            let mean = if old > 0.0 { old + (rate - old) / 4.0 } else { rate };
+            self.rate.store(mean as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes a second that writeback was seen to manage; zero before it was.
+    pub(crate) fn rate(&self) -> u64 {
+        self.rate.load(Ordering::Relaxed)
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    /// How long a writer who has just made `bytes` dirty is to be held up.
+    pub(crate) fn hold(&self, bytes: u64, dirty: u64, limit: u64) -> Duration {
+        let now = self.now();
+        self.hold_at(now, bytes, dirty, limit)
+    }
+
+    fn hold_at(&self, now: u64, bytes: u64, dirty: u64, limit: u64) -> Duration {
+        let rate = self.rate();
+        let soft = limit / 2;
+        if rate == 0 || dirty <= soft {
+            return Duration::ZERO;
+        }
+        // Four times the rate of writeback at half of the limit, a quarter of it at the limit.
+        let full = ((dirty - soft) as f64 / (limit - soft).max(1) as f64).min(1.0);
+        let allowed = rate as f64 * 4.0_f64.powf(1.0 - 2.0 * full);
+        let takes = (bytes as f64 / allowed * 1e9) as u64;
+        let max = HOLD_MAX.as_nanos() as u64;
+        let until = self
+            .taken_until
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |until| {
+                Some(until.clamp(now, now + max).saturating_add(takes))
+            })
+            .map_or(now, |until| until.clamp(now, now + max).saturating_add(takes));
+        let hold = Duration::from_nanos((until - now).min(max));
+        if hold < HOLD_MIN { Duration::ZERO } else { hold }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn throttle(rate: u64) -> Throttle {
+        let throttle = Throttle::default();
+        throttle.rate.store(rate, Ordering::Relaxed);
+        throttle
+    }
+
+    /// H1: nobody is held up below half, nor before a rate is known.
+    #[test]
+    fn below_half_is_free() {
+        assert_eq!(throttle(MIB).hold(MIB, 64 * MIB, 128 * MIB), Duration::ZERO);
+        assert_eq!(throttle(0).hold(MIB, 128 * MIB, 128 * MIB), Duration::ZERO);
+    }
+
+    /// H2: writers find a balance below the limit, at the rate of writeback, one as well as sixteen.
+    #[test]
+    fn writers_settle_at_the_rate_of_writeback() {
+        for writers in [1, 4, 16] {
+            let (rate, limit) = (100 * MIB, 128 * MIB);
+            let throttle = throttle(rate);
+            let mut wakes = vec![0_u64; writers];
+            let (mut dirty, mut highest, mut let_in) = (0_u64, 0, 0_u64);
+            let step = 100_000;
+            for now in (0..4_000_000_000_u64).step_by(step) {
+                dirty = dirty.saturating_sub(rate * step as u64 / 1_000_000_000);
+                for wake in &mut wakes {
+                    while *wake <= now {
+                        dirty += 64 << 10;
+                        let_in += u64::from(now > 2_000_000_000) * (64 << 10);
+                        let hold = throttle.hold_at(now, 64 << 10, dirty, limit);
+                        // Copying takes time, too.
+                        *wake = (*wake).max(now) + 20_000 + hold.as_nanos() as u64;
+                    }
+                }
+                highest = highest.max(dirty);
+            }
+            assert!(highest < limit, "{writers}: {} MiB", highest / MIB);
+            let seen = let_in / 2;
+            assert!(
+                seen > rate * 9 / 10 && seen < rate * 11 / 10,
+                "{writers}: {} MiB/s",
+                seen / MIB
+            );
+        }
+    }
+}

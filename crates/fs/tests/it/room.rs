@@ -1,0 +1,126 @@
+//! Making room for those who wait: named after the faults that they are to find (`docs/design/kernel-bugs.md`).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use buttress_base::Rng;
+use buttress_fs::{ErrorKind, FallocateMode};
+
+use crate::checker::check;
+use crate::volume::{file_with, memory, mount, mount_with, pattern};
+
+const BLOCK: u64 = 4096;
+
+/// E4: much dirty data holds promises for the worst; small demands wait for it to be written, and do not fail.
+#[test]
+fn e4_dirty_data_is_no_reason_to_refuse() {
+    for rule in ["off", "clamp", "pace"] {
+        let device = memory(160);
+        let fs = mount_with(&device, &format!("preempt={rule},dirty=64M"));
+        let files: Vec<_> = (0..4).map(|i| file_with(&fs.root(), &format!("f{i}"), b"")).collect();
+        std::thread::scope(|scope| {
+            for (i, file) in files.iter().enumerate() {
+                scope.spawn(move || {
+                    let mut rng = Rng::new(i as u64);
+                    for _ in 0..1500 {
+                        let at = rng.below(2000) * BLOCK * 2;
+                        file.write_at(at, &[i as u8 + 1; BLOCK as usize]).expect("there is room");
+                    }
+                });
+            }
+            for i in 0..300 {
+                file_with(&fs.root(), &format!("small{i}"), &[7; 100]);
+            }
+        });
+        let stats = fs.space_stats();
+        assert_eq!((stats.engine.enospc, stats.accounts.waiting), (0, (0, 0)), "{rule}");
+        fs.close().expect("it closes");
+        check(&device);
+    }
+}
+
+/// E5: data that waits was promised whole; compressed it takes a part of that, which only its writeback shows.
+#[test]
+fn e5_compressed_data_is_waited_for() {
+    let device = memory(160);
+    let fs = mount_with(&device, "compress-force=zstd,dirty=64M");
+    let filler = file_with(&fs.root(), "filler", b"");
+    let mut at = 0;
+    while filler.fallocate(at, 1 << 20, FallocateMode::Allocate { keep_size: false }).is_ok() {
+        at += 1 << 20;
+    }
+    let half = buttress_fs::SetAttr { size: Some(at - (8 << 20)), ..Default::default() };
+    filler.set_attr(&half).expect("shrinking always works");
+    fs.sync().expect("durable");
+    // Four times what is free, of what packs to a thirtieth.
+    for i in 0..32_u64 {
+        let file = file_with(&fs.root(), &format!("f{i}"), b"");
+        file.write_at(0, &vec![i as u8; 1 << 20]).expect("packed it fits");
+    }
+    fs.close().expect("it closes");
+    check(&device);
+}
+
+/// E11: metadata that comes and goes takes no more chunks than what there was at most.
+#[test]
+fn e11_churn_takes_no_chunks() {
+    let device = memory(512);
+    let fs = mount(&device);
+    let mut totals = Vec::new();
+    for _ in 0..6 {
+        for i in 0..1500 {
+            file_with(&fs.root(), &format!("f{i}"), &[1; 500]);
+        }
+        fs.sync().expect("durable");
+        for i in 0..1500 {
+            fs.root().unlink(format!("f{i}").as_bytes()).expect("removed");
+        }
+        fs.sync().expect("durable");
+        totals.push(fs.space_stats().accounts.metadata.total);
+    }
+    assert!(totals.windows(2).all(|pair| pair[1] <= totals[0].max(pair[0])), "{totals:?}");
+    assert!(totals[5] <= totals[0], "{totals:?}");
+    fs.close().expect("it closes");
+    check(&device);
+}
+
+/// E14: the end of a mount while everybody waits for space: nobody hangs, everybody is told.
+#[test]
+fn e14_the_end_while_others_wait() {
+    for round in 0..4_u64 {
+        let device = memory(120);
+        let fs = mount_with(&device, "dirty=4M");
+        let filler = file_with(&fs.root(), "filler", b"");
+        let mut at = 0;
+        while filler.fallocate(at, 1 << 20, FallocateMode::Allocate { keep_size: false }).is_ok() {
+            at += 1 << 20;
+        }
+        drop(filler);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..4_u64 {
+                let (fs, over) = (fs.clone(), &over);
+                scope.spawn(move || {
+                    for i in 0.. {
+                        let name = format!("{thread}-{i}");
+                        let Ok(file) = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0) else {
+                            if over.load(Ordering::SeqCst) {
+                                return;
+                            }
+                            continue;
+                        };
+                        match file.write_at(0, &pattern(thread, 30_000)).map_err(|e| e.kind()) {
+                            Ok(_) | Err(ErrorKind::NoSpace) => {}
+                            Err(_) if over.load(Ordering::SeqCst) => return,
+                            Err(kind) => panic!("{kind:?}"),
+                        }
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(60 + round * 40));
+            over.store(true, Ordering::SeqCst);
+            fs.clone().close().expect("it closes");
+        });
+        check(&device);
+    }
+}
