@@ -10,6 +10,7 @@
 mod allocate;
 mod cpu;
 mod disk;
+mod enospc;
 pub mod foreground;
 pub mod published;
 mod report;

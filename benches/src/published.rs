@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use crate::{Target, report::median};
 
 pub use crate::allocate::Allocate;
+pub use crate::enospc::Enospc;
 pub use crate::report::Better;
 
 /// How an experiment is run.

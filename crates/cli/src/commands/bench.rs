@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use buttress_bench::foreground;
-use buttress_bench::published::{self, Allocate, Experiment, Plan};
+use buttress_bench::published::{self, Allocate, Enospc, Experiment, Plan};
 use buttress_bench::writeback::{self, Files, Writeback};
 use serde_json::Value;
 
@@ -44,6 +44,18 @@ enum Verb {
         #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
         workers: Vec<usize>,
     },
+    /// Small random writes while metadata is scarce: room made ahead, and not.
+    Enospc {
+        /// How many write at a time.
+        #[arg(long, default_value_t = 4)]
+        jobs: usize,
+        /// MiB that each writes into.
+        #[arg(long, default_value_t = 64)]
+        mib: u64,
+        /// Seconds of a run, times --scale.
+        #[arg(long, default_value_t = 10.0)]
+        seconds: f64,
+    },
     /// Orders of write-back of a cache in front of a hard disk: random writes, twice the cache, then a
     /// flush of everything. In simulated time, the same everywhere; --plot draws positions over time.
     Writeback {
@@ -77,6 +89,9 @@ impl Verb {
     fn experiment(&self) -> Option<Box<dyn Experiment>> {
         match self {
             Self::Allocate { workers } => Some(Box::new(Allocate { workers: workers.clone() })),
+            Self::Enospc { jobs, mib, seconds } => {
+                Some(Box::new(Enospc { jobs: *jobs, mib: *mib, seconds: *seconds }))
+            }
             Self::Writeback { .. } | Self::Foreground { .. } => None,
         }
     }

@@ -1,0 +1,221 @@
+//! Small random writes through memory while metadata is scarce, as the first version of preemptive flushing was
+//! measured: 4 jobs of 4 KiB, on a volume whose devices have nothing left for another chunk.
+
+use std::{
+    fs::File,
+    os::unix::fs::FileExt,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use buttress_fs::FallocateMode;
+use rustix::fs::{FallocateFlags, fallocate};
+
+use crate::{
+    Target, cpu,
+    published::{Better, Experiment, Plan, Subject, Table},
+    target::Setup,
+    work::text,
+};
+
+const BLOCK: usize = 4096;
+const MIB: u64 = 1 << 20;
+/// The volume, and what of it the filler leaves for data.
+const SIZE: u64 = 3 << 30;
+const LEFT: u64 = 768 * MIB;
+/// How often the rate is looked at.
+const SAMPLE: Duration = Duration::from_millis(250);
+
+/// The experiment.
+#[derive(Clone, Debug)]
+pub struct Enospc {
+    /// How many write at a time.
+    pub jobs: usize,
+    /// Bytes that each writes into, in MiB.
+    pub mib: u64,
+    /// Seconds at a scale of one.
+    pub seconds: f64,
+}
+
+impl Default for Enospc {
+    fn default() -> Self {
+        Self { jobs: 4, mib: 64, seconds: 10.0 }
+    }
+}
+
+impl Experiment for Enospc {
+    fn name(&self) -> &'static str {
+        "enospc"
+    }
+
+    fn subjects(&self, plan: &Plan) -> Vec<Subject> {
+        let mut subjects = vec![Subject::new("kernel btrfs", Target::Btrfs, "")];
+        let rules = ["off", "clamp", "pace"];
+        for rule in rules {
+            let options = format!("preempt={rule}");
+            subjects.push(Subject::new(rule, Target::Library, &options));
+            if plan.mount {
+                subjects.push(Subject::new(&format!("{rule}, mount"), Target::Mount, &options));
+            }
+        }
+        subjects
+    }
+
+    fn run(&self, subject: &Subject, plan: &Plan, out: &mut Table) -> Result<(), String> {
+        let setup = Setup::with(subject.target, &plan.dir, SIZE, &subject.options)?;
+        let time = Duration::from_secs_f64(self.seconds * plan.scale);
+        let fs = if subject.target.is_library() { Some(setup.open()?) } else { None };
+        let busy = cpu::busy();
+        let seen;
+        let synced;
+        if let Some(fs) = &fs {
+            let filler = fs.root().create(b"filler", 0o100_600, 0, 0, 0).map_err(text)?;
+            fill(|at, len| {
+                filler.fallocate(at, len, FallocateMode::Allocate { keep_size: false }).is_ok()
+            });
+            let len = filler.attr().size;
+            let cut =
+                buttress_fs::SetAttr { size: Some(len.saturating_sub(LEFT)), ..Default::default() };
+            filler.set_attr(&cut).map_err(text)?;
+            fs.sync().map_err(text)?;
+            let before = fs.space_stats();
+            let mut files = Vec::new();
+            for job in 0..self.jobs {
+                let name = format!("job{job}");
+                files.push(fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0).map_err(text)?);
+            }
+            let start = Instant::now();
+            seen = self.write(time, |job, at, data| {
+                files[job].write_at(at, data).map(drop).map_err(text)
+            })?;
+            fs.sync().map_err(text)?;
+            synced = start.elapsed();
+            let after = fs.space_stats();
+            let waits = after.engine.waits;
+            let mut add = |what: &str, unit, value: f64| {
+                out.add(what, unit, Better::Less, subject, value);
+            };
+            add("waits for metadata", "", waits.count() as f64);
+            add("p99.9 of waits", "ms", waits.per_mille(999).as_secs_f64() * 1e3);
+            add("commits", "", (after.engine.commits - before.engine.commits) as f64);
+            add("rounds made ahead", "", (after.rounds - before.rounds) as f64);
+        } else {
+            let filler = File::create(setup.folder().join("filler")).map_err(text)?;
+            fill(|at, len| fallocate(&filler, FallocateFlags::empty(), at, len).is_ok());
+            let len = filler.metadata().map_err(text)?.len();
+            filler.set_len(len.saturating_sub(LEFT)).map_err(text)?;
+            filler.sync_all().map_err(text)?;
+            let mut files = Vec::new();
+            for job in 0..self.jobs {
+                files.push(File::create(setup.folder().join(format!("job{job}"))).map_err(text)?);
+            }
+            let start = Instant::now();
+            seen =
+                self.write(time, |job, at, data| files[job].write_all_at(data, at).map_err(text))?;
+            crate::work::sync(setup.folder())?;
+            synced = start.elapsed();
+        }
+        let busy = cpu::busy() - busy;
+        let bytes = seen.rates.iter().sum::<f64>() * SAMPLE.as_secs_f64();
+        let mut add =
+            |what: &str, unit, better, value: f64| out.add(what, unit, better, subject, value);
+        add("written", "MiB/s", Better::More, bytes / MIB as f64 / time.as_secs_f64());
+        add(
+            "written, sync included",
+            "MiB/s",
+            Better::More,
+            bytes / MIB as f64 / synced.as_secs_f64(),
+        );
+        add("variation of the rate", "", Better::Less, variation(&seen.rates));
+        add("p99.9 of a write", "ms", Better::Less, seen.quantile(0.999) * 1e3);
+        add("longest write", "ms", Better::Less, seen.quantile(1.0) * 1e3);
+        add("processor time", "s/GiB", Better::Less, busy / (bytes / (1u64 << 30) as f64));
+        if let Some(fs) = fs {
+            fs.close().map_err(text)?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes all data space there is.
+fn fill(mut take: impl FnMut(u64, u64) -> bool) {
+    let mut at = 0;
+    for piece in [256 * MIB, 16 * MIB, MIB] {
+        while take(at, piece) {
+            at += piece;
+        }
+    }
+}
+
+/// What the writers saw.
+struct Seen {
+    /// Bytes a second, sample by sample.
+    rates: Vec<f64>,
+    /// How long each write took, in seconds, sorted.
+    times: Vec<f32>,
+}
+
+impl Seen {
+    fn quantile(&self, share: f64) -> f64 {
+        let at =
+            ((self.times.len() as f64 * share) as usize).min(self.times.len().saturating_sub(1));
+        self.times.get(at).copied().map_or(0.0, f64::from)
+    }
+}
+
+impl Enospc {
+    fn write(
+        &self,
+        time: Duration,
+        write: impl Fn(usize, u64, &[u8]) -> Result<(), String> + Sync,
+    ) -> Result<Seen, String> {
+        let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+        let blocks = self.mib * MIB / BLOCK as u64;
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.jobs)
+                .map(|job| {
+                    let (stop, done, write) = (&stop, &done, &write);
+                    scope.spawn(move || {
+                        let mut state = job as u64 * 2 + 1;
+                        let mut times = Vec::new();
+                        let mut data = vec![job as u8; BLOCK];
+                        while !stop.load(Ordering::Relaxed) {
+                            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                            data[..8].copy_from_slice(&state.to_le_bytes());
+                            let at = (state >> 33) % blocks * BLOCK as u64;
+                            let start = Instant::now();
+                            write(job, at, &data)?;
+                            times.push(start.elapsed().as_secs_f32());
+                            done.fetch_add(BLOCK as u64, Ordering::Relaxed);
+                        }
+                        Ok::<_, String>(times)
+                    })
+                })
+                .collect();
+            let mut rates = Vec::new();
+            let start = Instant::now();
+            let mut before = 0;
+            while start.elapsed() < time {
+                thread::sleep(SAMPLE);
+                let now = done.load(Ordering::Relaxed);
+                rates.push((now - before) as f64 / SAMPLE.as_secs_f64());
+                before = now;
+            }
+            stop.store(true, Ordering::Relaxed);
+            let mut times = Vec::new();
+            for thread in threads {
+                times.extend(thread.join().map_err(|_| "a job panicked".to_string())??);
+            }
+            times.sort_by(f32::total_cmp);
+            Ok(Seen { rates, times })
+        })
+    }
+}
+
+/// Deviation over mean.
+fn variation(rates: &[f64]) -> f64 {
+    let mean = rates.iter().sum::<f64>() / rates.len().max(1) as f64;
+    let squares = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>();
+    if mean > 0.0 { (squares / rates.len() as f64).sqrt() / mean } else { 0.0 }
+}
