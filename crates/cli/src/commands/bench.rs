@@ -130,7 +130,7 @@ fn of_cache(
             let text = foreground::table(&value);
             Ok((value, text))
         }
-        Verb::Allocate { .. } => Err("it is not of the cache".to_owned()),
+        Verb::Allocate { .. } | Verb::Enospc { .. } => Err("it is not of the cache".to_owned()),
     }
 }
 
