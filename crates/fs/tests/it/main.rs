@@ -3,6 +3,7 @@
 mod checker;
 mod content;
 mod contention;
+mod cuts;
 mod losses;
 mod model;
 mod names;

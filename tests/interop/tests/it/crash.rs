@@ -42,3 +42,54 @@ fn a_log_of_linux() {
     let found = crate::open::manifest(&paths);
     assert!(found.entries.contains_key(&b"logged"[..]), "the log was dropped");
 }
+
+/// Linux is stopped in the middle of dropping a subvolume: what it wrote down of its progress is gone on
+/// with here, and nothing that a snapshot still has is lost.
+#[test]
+fn a_drop_that_linux_began() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    // A copy of the image at one moment is a clone of its file, so it lies on a volume that has clones.
+    let outer = Images::new(1, 2 << 30);
+    outer.mkfs(&[]);
+    let mount = outer.mount("");
+    mount.shell(
+        "truncate -s 700M inner.img; mkfs.btrfs -q -f -n 4096 inner.img; mkdir in; \
+         mount -o loop,noatime inner.img in; trap 'cd /; umount $OLDPWD/in' EXIT; \
+         btrfs -q subvolume create in/big; \
+         for d in $(seq 100 139); do mkdir in/big/$d; \
+         (cd in/big/$d; seq -f 'a name that takes some room in its leaf %g' 400 | tr '\\n' '\\0' | xargs -0 touch); \
+         done; btrfs -q subvolume snapshot in/big in/half; rm -r in/half/1[02]*; \
+         for d in in/half/11*; do touch $d/new; done; sync; btrfs -q subvolume delete in/big; \
+         for i in 1 2 3 4 5 6; do btrfs filesystem sync in; cp --reflink=always inner.img copy-$i; done",
+    );
+    let mut met = 0;
+    for copy in 1..=6 {
+        let path = mount.path().join(format!("copy-{copy}"));
+        let paths = [path.clone()];
+        let filesystem = crate::open::open(&paths, false);
+        let before = Manifest::of_library(&filesystem);
+        let view = filesystem.view();
+        for tree in filesystem.dying_subvolumes().expect("a list") {
+            let item = view.committed_root_item(tree).expect("readable").expect("dying");
+            met += u64::from(item.drop_progress != buttress_format::Key::MIN);
+        }
+        drop(view);
+        close(filesystem);
+        let filesystem = crate::open::open(&paths, true);
+        for _ in 0..1200 {
+            if filesystem.dying_subvolumes().expect("a list").is_empty() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        assert_eq!(filesystem.dying_subvolumes().expect("a list"), [], "copy {copy}");
+        close(filesystem);
+        buttress_interop::linux::check(&path);
+        before.assert_same("before", &crate::open::manifest(&paths), "after", Depth::Volume);
+    }
+    mount.unmount();
+    // How far Linux was is its own affair.
+    println!("{met} of 6 copies were in the middle of a drop");
+}

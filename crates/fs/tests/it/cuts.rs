@@ -1,0 +1,156 @@
+//! Power is cut while subvolumes are copied, deleted and dropped: what was acknowledged is there, a snapshot
+//! is whole or is not, and a drop goes on.
+//!
+//! `BUTTRESS_CUTS` multiplies the states that are looked at.
+
+use std::sync::Arc;
+
+use buttress_base::Rng;
+use buttress_block::{Device, MemoryDevice};
+use buttress_check::{Options, Severity};
+use buttress_fs::{Filesystem, Inode, MakeOptions};
+use buttress_sim::Log;
+
+use crate::volume::{content, file_with, list, mount, pattern};
+
+const FILES: u64 = 60;
+/// So many that dropping their subvolume takes several steps.
+const MANY: u64 = 9000;
+
+/// What a subvolume of this test holds after a number of changes.
+fn expected(version: u64, file: u64) -> Vec<u8> {
+    let seed = if file.is_multiple_of(3) { version * 1000 + file } else { file };
+    pattern(seed, 3000 + 150 * file as usize)
+}
+
+fn write(dir: &Inode, version: u64) {
+    for file in 0..FILES {
+        let name = format!("f{file}");
+        match dir.lookup(name.as_bytes()) {
+            Ok(inode) => {
+                inode.write_at(0, &expected(version, file)).expect("written");
+            }
+            Err(_) => drop(file_with(dir, &name, &expected(version, file))),
+        }
+    }
+}
+
+fn verify(dir: &Inode, version: u64, when: &str) {
+    for file in 0..FILES {
+        let found = content(&dir.lookup(format!("f{file}").as_bytes()).expect("a file"));
+        assert!(
+            found == expected(version, file),
+            "{when}: file {file} is not of version {version}"
+        );
+    }
+}
+
+fn drop_all(fs: &Filesystem) {
+    for _ in 0..2400 {
+        if fs.dying_subvolumes().expect("a list").is_empty() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    panic!("still there: {:?}", fs.dying_subvolumes());
+}
+
+fn begun() -> MemoryDevice {
+    let device = MemoryDevice::new(256 << 20);
+    let options = MakeOptions { nodesize: 4096, ..MakeOptions::default() };
+    Filesystem::make(&device, &options).expect("a volume");
+    let shared: Arc<dyn Device> = Arc::new(device.fork());
+    let fs = mount(&shared);
+    let live = fs.root().create_subvolume(b"live", 0o755, 0, 0).expect("a subvolume");
+    write(&live, 0);
+    drop(fs.root().snapshot(b"first", live.id().tree, false).expect("a snapshot"));
+    let many = fs.root().create_subvolume(b"many", 0o755, 0, 0).expect("a subvolume");
+    for number in 0..MANY {
+        drop(many.create(format!("n{number}").as_bytes(), 0o644, 0, 0, 0).expect("a file"));
+    }
+    drop((live, many));
+    fs.close().expect("a close");
+    let copy = MemoryDevice::new(256 << 20);
+    let mut bytes = vec![0; 1 << 20];
+    for at in (0..copy.len()).step_by(bytes.len()) {
+        shared.read_at(at, &mut bytes).expect("memory");
+        if bytes.iter().any(|byte| *byte != 0) {
+            copy.write_at(at, &bytes).expect("memory");
+        }
+    }
+    copy
+}
+
+/// Nothing is wrong, but a copy of a superblock may be torn: the next commit writes it.
+fn judge(device: &Arc<dyn Device>, when: &str) {
+    let (devices, options) = (vec![Arc::clone(device)], Options::thorough());
+    let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
+    let report = report.unwrap_or_else(|error| panic!("{when}: {error}"));
+    let wrong = report.issues.iter().filter(|issue| {
+        issue.severity() == Severity::Error && !issue.code().starts_with("super-copy")
+    });
+    assert_eq!(wrong.count(), 0, "{when}: {}", report.to_text());
+}
+
+#[test]
+fn power_is_cut_while_subvolumes_come_and_go() {
+    let base = begun();
+    let log = Log::new();
+    let recorder = log.device(&base, 512);
+    let device: Arc<dyn Device> = Arc::clone(&recorder) as Arc<dyn Device>;
+    let fs = mount(&device);
+    log.start(&[&recorder]);
+    let root = fs.root();
+    let live = root.lookup(b"live").expect("the live one");
+    write(&live, 1);
+    drop(root.snapshot(b"second", live.id().tree, true).expect("a snapshot"));
+    log.mark(1);
+    write(&live, 2);
+    let first = root.lookup(b"first").expect("the first one");
+    write(&first, 7);
+    drop(first);
+    fs.sync().expect("a sync");
+    log.mark(2);
+    root.delete_subvolume(b"many").expect("a deletion");
+    fs.sync().expect("a sync");
+    log.mark(3);
+    drop_all(&fs);
+    root.delete_subvolume(b"first").expect("a deletion");
+    drop(root.snapshot(b"third", live.id().tree, false).expect("a snapshot"));
+    log.mark(4);
+    drop_all(&fs);
+    drop((root, live));
+    fs.close().expect("a close");
+
+    let more: usize = std::env::var("BUTTRESS_CUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let stride = (log.len() / (24 * more)).max(1);
+    let shown = log.crashes(&mut Rng::new(77), 1, stride, |crash| {
+        let mark = crash.mark.unwrap_or(0);
+        let when = format!("event {} draw {} mark {mark}", crash.event, crash.draw);
+        let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());
+        // Before anybody mends anything.
+        judge(&device, &when);
+        let fs = mount(&device);
+        assert_eq!(fs.read_only_reason(), None, "{when}");
+        let root = fs.root();
+        let names = list(&root);
+        let has = |name: &str| names.iter().any(|known| known == name);
+        if has("second") {
+            verify(&root.lookup(b"second").expect("it"), 1, &when);
+        }
+        if has("third") {
+            verify(&root.lookup(b"third").expect("it"), 2, &when);
+        }
+        assert!(mark < 1 || has("second"), "{when}: {names:?}");
+        assert!(mark < 3 || !has("many"), "{when}: {names:?}");
+        assert!(mark < 4 || (has("third") && !has("first")), "{when}: {names:?}");
+        if has("first") && mark >= 2 {
+            verify(&root.lookup(b"first").expect("it"), 7, &when);
+        }
+        drop(root);
+        drop_all(&fs);
+        fs.close().expect("a close");
+        judge(&device, &when);
+    });
+    assert!(shown > 20, "{shown} states");
+}
