@@ -172,7 +172,7 @@ fn scale(cached: &CacheDevice, hot: u64, threads: u64) -> Result<f64, Box<dyn st
         let mut count = 0;
         while begin.elapsed() < TIME {
             for _ in 0..64 {
-                let at = (thread * HOT / THREADS_MAX + rng.below(HOT / THREADS_MAX)) * BLOCK;
+                let at = (thread * HOT / threads + rng.below(HOT / threads)) * BLOCK;
                 cached.write_at(hot + at, &buf)?;
             }
             count += 64;

@@ -25,6 +25,7 @@ use crate::medium::Medium;
 use crate::options::CacheOptions;
 use crate::slots::Slots;
 use crate::status::Counters;
+use crate::stripe::Apart;
 use crate::table::Table;
 use crate::units::{Epoch, OriginBlock, Slot};
 
@@ -50,7 +51,7 @@ pub(crate) struct Core {
     /// Whether anything was written in the epochs of even and of odd number since their commit.
     pub(crate) touched: [AtomicBool; 2],
     /// Blocks published since the last commit.
-    pub(crate) uncommitted: AtomicU64,
+    pub(crate) uncommitted: Apart<AtomicU64>,
     /// Whether something went to the origin past the cache since the last flush of the origin.
     pub(crate) origin_dirty: AtomicBool,
     /// When something last went past the cache, in milliseconds of `started`; 0: never.
@@ -127,6 +128,15 @@ impl Core {
         tracing::error!(cache = %self.medium.name(), error = %cause, "the cache is stopped");
         self.broken.set(Error::Broken(Arc::new(cause)));
         self.broken.get().expect("it was set above")
+    }
+
+    /// Notes that there is something to commit. The caller is inside the writers' gate, with this turn: nobody
+    /// takes the note away meanwhile.
+    pub(crate) fn touch(&self, turn: u64) {
+        let touched = &self.touched[(turn & 1) as usize];
+        if !touched.load(Ordering::SeqCst) {
+            touched.store(true, Ordering::SeqCst);
+        }
     }
 
     pub(crate) fn committed(&self) -> Epoch {

@@ -260,7 +260,7 @@ impl Device for CacheDevice {
         if !self.writable() {
             return Ok(());
         }
-        self.core.counters.flushes.fetch_add(1, Ordering::Relaxed);
+        self.core.counters.flushes.add(1);
         self.core.sync().map_err(|error| self.failed(error, Operation::Flush, 0, self.len()))
     }
 

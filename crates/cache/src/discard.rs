@@ -28,7 +28,7 @@ const ZEROES_CACHED: u64 = 1 << 20;
 impl Core {
     /// Forgets the whole blocks of a range. Costs what is cached of the range, not its length.
     pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.counters.discards.fetch_add(1, Ordering::Relaxed);
+        self.counters.discards.add(1);
         self.check()?;
         let size = self.geometry.block_size();
         let first = OriginBlock(offset.div_ceil(size));
@@ -63,7 +63,7 @@ impl Core {
                             let one_less = |count: u64| Some(count.saturating_sub(1));
                             let order = Ordering::SeqCst;
                             // The closure always answers.
-                            let _ = self.uncommitted.fetch_update(order, order, one_less);
+                            let _ = self.uncommitted.0.fetch_update(order, order, one_less);
                         }
                     }
                 }
@@ -72,7 +72,7 @@ impl Core {
         }
         if is_any {
             // The next flush writes the marks.
-            self.touched[(inside.turn() & 1) as usize].store(true, Ordering::SeqCst);
+            self.touch(inside.turn());
         }
         drop(inside);
         if !self.options.consistent_origin {

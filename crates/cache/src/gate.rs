@@ -16,10 +16,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use buttress_base::{Rank, Ranked};
 use parking_lot::Condvar;
 
+use crate::stripe::{Apart, STRIPES, stripe};
+
 #[derive(Debug)]
 pub(crate) struct Gate {
-    turn: AtomicU64,
-    inside: [AtomicUsize; 2],
+    turn: Apart<AtomicU64>,
+    /// By the thread's stripe, those of even and of odd turns. Who looks at one after the other after the turn has
+    /// changed sees everybody: who comes to the old turn then sees the new one, and leaves.
+    inside: Box<[Apart<[AtomicUsize; 2]>]>,
     is_waited_for: AtomicBool,
     place: Ranked<()>,
     left: Condvar,
@@ -30,6 +34,7 @@ pub(crate) struct Gate {
 pub(crate) struct Inside<'a> {
     gate: &'a Gate,
     turn: u64,
+    stripe: usize,
 }
 
 impl Inside<'_> {
@@ -40,15 +45,15 @@ impl Inside<'_> {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        self.gate.leave(self.turn);
+        self.gate.leave(self.turn, self.stripe);
     }
 }
 
 impl Gate {
     pub(crate) fn new(turn: u64) -> Self {
         Self {
-            turn: AtomicU64::new(turn),
-            inside: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            turn: Apart(AtomicU64::new(turn)),
+            inside: (0..STRIPES).map(|_| Apart::default()).collect(),
             is_waited_for: AtomicBool::new(false),
             place: Ranked::new(Rank::Leaf, ()),
             left: Condvar::new(),
@@ -56,40 +61,41 @@ impl Gate {
     }
 
     pub(crate) fn turn(&self) -> u64 {
-        self.turn.load(Ordering::SeqCst)
+        self.turn.0.load(Ordering::SeqCst)
     }
 
     pub(crate) fn enter(&self) -> Inside<'_> {
+        let stripe = stripe();
         loop {
-            let turn = self.turn.load(Ordering::SeqCst);
-            self.count(turn).fetch_add(1, Ordering::SeqCst);
-            if self.turn.load(Ordering::SeqCst) == turn {
-                return Inside { gate: self, turn };
+            let turn = self.turn();
+            self.count(turn, stripe).fetch_add(1, Ordering::SeqCst);
+            if self.turn() == turn {
+                return Inside { gate: self, turn, stripe };
             }
-            self.leave(turn);
+            self.leave(turn, stripe);
         }
     }
 
-    fn leave(&self, turn: u64) {
-        let before = self.count(turn).fetch_sub(1, Ordering::SeqCst);
+    fn leave(&self, turn: u64, stripe: usize) {
+        let before = self.count(turn, stripe).fetch_sub(1, Ordering::SeqCst);
         if before == 1 && self.is_waited_for.load(Ordering::SeqCst) {
             let _place = self.place.lock();
             self.left.notify_all();
         }
     }
 
-    fn count(&self, turn: u64) -> &AtomicUsize {
-        &self.inside[(turn & 1) as usize]
+    fn count(&self, turn: u64, stripe: usize) -> &AtomicUsize {
+        &self.inside[stripe].0[(turn & 1) as usize]
     }
 
     /// Opens the next turn without waiting; returns the one before.
     pub(crate) fn open_next(&self) -> u64 {
-        self.turn.fetch_add(1, Ordering::SeqCst)
+        self.turn.0.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Says whether nobody is inside from `turn` any more.
+    /// Says whether nobody is inside from `turn` any more. Only of turns before the present one.
     pub(crate) fn is_empty(&self, turn: u64) -> bool {
-        self.count(turn).load(Ordering::SeqCst) == 0
+        (0..STRIPES).all(|stripe| self.count(turn, stripe).load(Ordering::SeqCst) == 0)
     }
 
     /// Opens the next turn and waits for those of the one before (G1); returns that one.

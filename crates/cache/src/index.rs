@@ -20,6 +20,7 @@ use std::ops::Bound;
 use buttress_base::{Held, Rank, Ranked};
 use parking_lot::Condvar;
 
+use crate::stripe::Apart;
 use crate::units::{Epoch, OriginBlock, Slot};
 
 const SHARDS: u64 = 64;
@@ -154,14 +155,14 @@ impl Shard {
 
 #[derive(Debug)]
 pub(crate) struct Index {
-    shards: Box<[Ranked<Shard>]>,
+    shards: Box<[Apart<Ranked<Shard>>]>,
     /// One a shard: a version was filled.
     filled: Box<[Condvar]>,
 }
 
 impl Index {
     pub(crate) fn new() -> Self {
-        let shard = |_| Ranked::new(Rank::CacheShard, Shard::default());
+        let shard = |_| Apart(Ranked::new(Rank::CacheShard, Shard::default()));
         Self {
             shards: (0..SHARDS).map(shard).collect(),
             filled: (0..SHARDS).map(|_| Condvar::new()).collect(),
@@ -174,12 +175,12 @@ impl Index {
 
     /// Locks the shard of a block.
     pub(crate) fn shard(&self, block: OriginBlock) -> Held<'_, Shard> {
-        self.shards[Self::number(block)].lock()
+        self.shards[Self::number(block)].0.lock()
     }
 
     /// All shards, to be locked one by one.
-    pub(crate) fn shards(&self) -> &[Ranked<Shard>] {
-        &self.shards
+    pub(crate) fn shards(&self) -> impl Iterator<Item = &Ranked<Shard>> {
+        self.shards.iter().map(|shard| &shard.0)
     }
 
     /// Signals those who wait for a version in the shard of `block`.
@@ -193,12 +194,12 @@ impl Index {
         let first = |shard: &Ranked<Shard>| {
             shard.lock().blocks.range(range).next().map(|(&block, _)| block)
         };
-        self.shards.iter().filter_map(first).min()
+        self.shards().filter_map(first).min()
     }
 
     /// How many blocks there are.
     pub(crate) fn len(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.lock().blocks.len() as u64).sum()
+        self.shards().map(|shard| shard.lock().blocks.len() as u64).sum()
     }
 }
 

@@ -32,6 +32,7 @@ mod read;
 mod recover;
 mod slots;
 pub mod status;
+mod stripe;
 mod table;
 pub mod units;
 mod write;

@@ -9,8 +9,6 @@
 //!
 //! A shard while the index is asked, none during I/O.
 
-use std::sync::atomic::Ordering;
-
 use crate::core::Core;
 use crate::error::Error;
 use crate::index::region_end;
@@ -29,7 +27,7 @@ struct Part {
 impl Core {
     /// Reads bytes that lie within the origin.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        self.counters.reads.fetch_add(1, Ordering::Relaxed);
+        self.counters.reads.add(1);
         let mut at = offset;
         let mut rest = buf;
         while !rest.is_empty() {
@@ -62,7 +60,7 @@ impl Core {
         }
         drop(inside);
         if is_hit {
-            self.counters.read_hits.fetch_add(1, Ordering::Relaxed);
+            self.counters.read_hits.add(1);
         }
         for part in parts.iter().filter(|part| part.slot.is_none()) {
             self.origin.read_at(part.offset, &mut buf[place(part)])?;

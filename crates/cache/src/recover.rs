@@ -34,6 +34,7 @@ use crate::medium::Medium;
 use crate::options::CacheOptions;
 use crate::slots::Slots;
 use crate::status::Counters;
+use crate::stripe::Apart;
 use crate::table::Table;
 use crate::units::{Epoch, OriginBlock, Slot};
 
@@ -219,7 +220,7 @@ pub(crate) fn open(
         readers: Gate::new(1),
         committed: AtomicU64::new(epoch.0),
         touched: [AtomicBool::new(false), AtomicBool::new(false)],
-        uncommitted: AtomicU64::new(0),
+        uncommitted: Apart::default(),
         origin_dirty: AtomicBool::new(false),
         around_at: AtomicU64::new(0),
         in_flight: AtomicU64::new(0),

@@ -11,16 +11,20 @@
 //!
 //! One, of [`Rank::Leaf`]. Who waits for a free slot waits on it; giving slots back signals.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use buttress_base::{Rank, Ranked};
 use parking_lot::Condvar;
 
+use crate::stripe::Apart;
 use crate::units::Slot;
 
 #[derive(Debug)]
 pub(crate) struct Slots {
     total: u32,
+    /// As many as `inner` says: every write asks, and none of them waits for that.
+    free: Apart<AtomicU32>,
     inner: Ranked<Inner>,
     freed: Condvar,
 }
@@ -46,11 +50,12 @@ impl Slots {
             free: 0,
             cursor: 0,
         };
-        Self { total, inner: Ranked::new(Rank::Leaf, inner), freed: Condvar::new() }
+        let inner = Ranked::new(Rank::Leaf, inner);
+        Self { total, free: Apart::default(), inner, freed: Condvar::new() }
     }
 
     pub(crate) fn free(&self) -> u32 {
-        self.inner.lock().free
+        self.free.0.load(Ordering::Relaxed)
     }
 
     /// Takes up to `count` slots, ascending from the cursor.
@@ -64,6 +69,7 @@ impl Slots {
             inner.cursor = (at + 1) % self.total;
             taken.push(Slot(at));
         }
+        self.free.0.store(inner.free, Ordering::Relaxed);
         taken
     }
 
@@ -76,6 +82,7 @@ impl Slots {
         for &Slot(at) in slots {
             inner.set(at);
         }
+        self.free.0.store(inner.free, Ordering::Relaxed);
         drop(inner);
         self.freed.notify_all();
     }

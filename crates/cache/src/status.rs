@@ -1,29 +1,30 @@
 //! What a cache has done and holds: the target's status line, and more.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::core::Core;
 use crate::layout::Cut;
+use crate::stripe::Count;
 use crate::units::Epoch;
 
 /// Figures since the cache was opened or `clear_stats`.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) reads: AtomicU64,
-    pub(crate) read_hits: AtomicU64,
-    pub(crate) writes: AtomicU64,
-    pub(crate) hits_uncommitted: AtomicU64,
-    pub(crate) hits_committed: AtomicU64,
-    pub(crate) writes_around: AtomicU64,
-    pub(crate) writes_allocated: AtomicU64,
-    pub(crate) writes_blocked: AtomicU64,
-    pub(crate) flushes: AtomicU64,
-    pub(crate) discards: AtomicU64,
+    pub(crate) reads: Count,
+    pub(crate) read_hits: Count,
+    pub(crate) writes: Count,
+    pub(crate) hits_uncommitted: Count,
+    pub(crate) hits_committed: Count,
+    pub(crate) writes_around: Count,
+    pub(crate) writes_allocated: Count,
+    pub(crate) writes_blocked: Count,
+    pub(crate) flushes: Count,
+    pub(crate) discards: Count,
 }
 
 impl Counters {
-    fn all(&self) -> [&AtomicU64; 10] {
+    fn all(&self) -> [&Count; 10] {
         [
             &self.reads,
             &self.read_hits,
@@ -39,7 +40,7 @@ impl Counters {
     }
 
     pub(crate) fn clear(&self) {
-        self.all().iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
+        self.all().iter().for_each(|counter| counter.clear());
     }
 }
 
@@ -110,7 +111,7 @@ impl fmt::Display for Status {
 
 impl Core {
     pub(crate) fn status(&self) -> Status {
-        let all = self.counters.all().map(|counter| counter.load(Ordering::Relaxed));
+        let all = self.counters.all().map(Count::get);
         let [
             reads,
             read_hits,

@@ -57,7 +57,7 @@ enum Stop {
 impl Core {
     /// Writes bytes that lie within the origin. `class` counts with `metadata_only`.
     pub(crate) fn write(&self, offset: u64, buf: &[u8], class: Class) -> Result<(), Error> {
-        self.counters.writes.fetch_add(1, Ordering::Relaxed);
+        self.counters.writes.add(1);
         // With a consistent origin there is no other way than through the cache.
         let admits = self.options.consistent_origin
             || (!self.cleaner.load(Ordering::Relaxed)
@@ -82,7 +82,7 @@ impl Core {
                 }
                 Stop::Around | Stop::NeedsSlot => {
                     if !waited {
-                        self.counters.writes_blocked.fetch_add(1, Ordering::Relaxed);
+                        self.counters.writes_blocked.add(1);
                         waited = true;
                     }
                     self.make_room()?;
@@ -104,11 +104,9 @@ impl Core {
         let end = offset + buf.len() as u64;
         let first = offset >> shift;
         let blocks = first..((end - 1) >> shift) + 1;
-        let mut slots = self.slots.take((blocks.end - blocks.start) as usize);
-        slots.reverse();
+        let mut slots = Vec::new();
         // What is overwritten in place may be discarded meanwhile; its slot must not change hands.
         let _pinned = self.readers.enter();
-        // After taking slots (X3).
         let inside = self.writers.enter();
         let epoch = Epoch(inside.turn());
         let mut steps = Vec::with_capacity((blocks.end - blocks.start) as usize);
@@ -124,7 +122,7 @@ impl Core {
         match written {
             Ok(()) => self.publish(&steps, &inside),
             Err(error) => {
-                self.touched[(epoch.0 & 1) as usize].store(true, Ordering::SeqCst);
+                self.touch(epoch.0);
                 self.withdraw(&steps);
                 return Err(error);
             }
@@ -141,6 +139,8 @@ impl Core {
         slots: &mut Vec<Slot>,
         steps: &mut Vec<Step>,
     ) -> Stop {
+        let end = blocks.end;
+        let mut is_supplied = false;
         let mut shard = self.index.shard(OriginBlock(blocks.start));
         for number in blocks {
             let block = OriginBlock(number);
@@ -150,13 +150,20 @@ impl Core {
                     return Stop::Again;
                 }
                 Some(version) if version.epoch == epoch && version.state == State::Ready => {
-                    self.counters.hits_uncommitted.fetch_add(1, Ordering::Relaxed);
+                    self.counters.hits_uncommitted.add(1);
                     steps.push(Step { block, slot: version.slot, is_fresh: false });
                     continue;
                 }
                 Some(_) => {}
                 None if !admits => return Stop::Around,
                 None => {}
+            }
+            if slots.is_empty() && !is_supplied {
+                // For the rest of the piece at once, so that neighbours get neighbours; none for what is
+                // overwritten in place. Nobody waits here (X3).
+                *slots = self.slots.take((end - number) as usize);
+                slots.reverse();
+                is_supplied = true;
             }
             let Some(slot) = slots.pop() else {
                 return if newest.is_some() { Stop::NeedsSlot } else { Stop::Around };
@@ -165,7 +172,7 @@ impl Core {
                 Some(_) => &self.counters.hits_committed,
                 None => &self.counters.writes_allocated,
             };
-            counter.fetch_add(1, Ordering::Relaxed);
+            counter.add(1);
             shard.push(block, Version { epoch, slot, state: State::Filling });
             steps.push(Step { block, slot, is_fresh: true });
         }
@@ -244,7 +251,7 @@ impl Core {
     /// Lets readers and the next commit see what was written.
     fn publish(&self, steps: &[Step], inside: &Inside<'_>) {
         let epoch = Epoch(inside.turn());
-        self.touched[(epoch.0 & 1) as usize].store(true, Ordering::SeqCst);
+        self.touch(epoch.0);
         let Some(first) = steps.iter().find(|step| step.is_fresh) else { return };
         let mut superseded = Vec::new();
         let mut count = 0;
@@ -274,7 +281,7 @@ impl Core {
             let fresh = steps.iter().filter(|step| step.is_fresh);
             self.oldest.lock().extend(fresh.map(|step| (step.block, step.slot)));
         }
-        self.uncommitted.fetch_add(count, Ordering::SeqCst);
+        self.uncommitted.0.fetch_add(count, Ordering::SeqCst);
     }
 
     /// Takes back what could not be written.
@@ -338,7 +345,7 @@ impl Core {
     }
 
     fn after_write(&self) -> Result<(), Error> {
-        if self.uncommitted.load(Ordering::Relaxed) >= self.options.autocommit_blocks() {
+        if self.uncommitted.0.load(Ordering::Relaxed) >= self.options.autocommit_blocks() {
             if self.options.background {
                 self.want_commit();
             } else {
