@@ -12,6 +12,7 @@ mod cpu;
 mod disk;
 mod enospc;
 pub mod foreground;
+mod fsync;
 pub mod published;
 mod report;
 mod stall;
@@ -36,6 +37,8 @@ enum Experiment {
     Sequential,
     /// The longest that a writer waits while a large transaction is committed.
     Stall,
+    /// Durable writes of 4 KiB a second, at random places and appended, by one thread and by eight.
+    Fsync,
 }
 
 /// Measures Buttress beside the kernel's file systems.
@@ -74,7 +77,7 @@ pub fn run(args: &Args) -> Result<(), String> {
     for name in &args.targets {
         targets.push(Target::parse(name)?);
     }
-    let all = [Experiment::Small, Experiment::Sequential, Experiment::Stall];
+    let all = [Experiment::Small, Experiment::Sequential, Experiment::Stall, Experiment::Fsync];
     let wanted = if args.experiments.is_empty() { &all[..] } else { &args.experiments };
     let mut report = Report::default();
     for experiment in wanted {
@@ -85,6 +88,7 @@ pub fn run(args: &Args) -> Result<(), String> {
                     Experiment::Small => work::small(*target, args, &mut report)?,
                     Experiment::Sequential => work::sequential(*target, args, &mut report)?,
                     Experiment::Stall => stall::run(*target, args, &mut report)?,
+                    Experiment::Fsync => fsync::run(*target, args, &mut report)?,
                 }
             }
         }

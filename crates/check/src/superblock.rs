@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
-use buttress_format::{Generation, RootBackup, Superblock};
+use buttress_format::{Generation, Logical, RootBackup, Superblock};
 use buttress_volume::Volume;
 
 use crate::issue::Issue;
@@ -61,6 +61,10 @@ fn as_common(copy: &Superblock) -> Superblock {
     let mut common = copy.clone();
     common.bytenr = 0;
     common.dev_item = Default::default();
+    // A log is written to the first copy alone, or to the others a step behind.
+    common.log_root = Logical(0);
+    common.log_root_level = 0;
+    common.log_root_transid = 0;
     // Written by a later step than the rest in some tools.
     common.backups = [RootBackup::default(); 4];
     common.uuid_tree_generation = Generation::default().0;

@@ -478,7 +478,7 @@ impl Shared {
             if !due && !self.engine.wants_commit() {
                 continue;
             }
-            if due {
+            if due || self.options.flushoncommit {
                 self.write_all();
             }
             if due && !self.engine.is_dirty() {

@@ -36,6 +36,7 @@ pub(crate) fn open(
         rebuild_free_space: !options.read_only
             && (superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.clear_cache
                 || !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.space_cache_v2),
+        tree_log: !options.notreelog,
         cache_bytes: options.node_cache_bytes.unwrap_or(EngineOptions::default().cache_bytes),
         ..EngineOptions::default()
     };

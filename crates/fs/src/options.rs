@@ -60,6 +60,10 @@ pub struct MountOptions {
     pub alloc: AllocPolicy,
     /// Ignore the log tree; with `read_only` only.
     pub nologreplay: bool,
+    /// Let fsync commit the whole volume instead of writing a log.
+    pub notreelog: bool,
+    /// Write dirty data of all files before every commit, not only before those that are due.
+    pub flushoncommit: bool,
     /// Dirty data in memory before writers must wait, in bytes.
     pub dirty_bytes_max: u64,
     /// Clean data of files that is kept in memory, in bytes; 0 where somebody above keeps it already.
@@ -92,6 +96,8 @@ impl Default for MountOptions {
             degraded: false,
             alloc: AllocPolicy::default(),
             nologreplay: false,
+            notreelog: false,
+            flushoncommit: false,
             dirty_bytes_max: 128 << 20,
             page_cache_bytes: 64 << 20,
             read_batch: ReadBatch::default(),
@@ -105,8 +111,8 @@ impl Default for MountOptions {
 const KNOWN: &str = "rw, ro, subvol=PATH, subvolid=N, commit=SECONDS, nodatacow, datacow, \
     nodatasum, datasum, compress[=ALG[:LEVEL]], compress-force[=ALG[:LEVEL]], nocompress, noatime, relatime, strictatime, discard, nodiscard, max_inline=BYTES, \
     space_cache=v2, clear_cache, bg_reclaim_threshold=PERCENT, \
-    degraded, nologreplay, dirty=BYTES, page_cache=BYTES, read_batch=1|16|run, \
-    preempt=off|clamp|pace, \
+    degraded, nologreplay, treelog, notreelog, flushoncommit, noflushoncommit, dirty=BYTES, \
+    page_cache=BYTES, read_batch=1|16|run, preempt=off|clamp|pace, \
     alloc=linear|linear-trylock|index-single-goal|index-goals, defaults";
 
 impl MountOptions {
@@ -201,6 +207,10 @@ impl MountOptions {
             ("alloc", Some(text)) => {
                 self.alloc = text.parse().map_err(|why: String| refuse(option, &why))?;
             }
+            ("treelog", None) => self.notreelog = false,
+            ("notreelog", None) => self.notreelog = true,
+            ("flushoncommit", None) => self.flushoncommit = true,
+            ("noflushoncommit", None) => self.flushoncommit = false,
             ("dirty", Some(_)) => self.dirty_bytes_max = number(option, value)?.max(1 << 20),
             ("page_cache", Some(_)) => self.page_cache_bytes = number(option, value)?,
             ("read_batch", Some("1")) => self.read_batch = ReadBatch::One,

@@ -23,7 +23,7 @@ use std::{
     },
 };
 
-use buttress_format::{Key, TreeId};
+use buttress_format::{Key, Kind, TreeId};
 use parking_lot::RwLock;
 
 /// An item's bytes, shared between the overlay, its readers and the merge.
@@ -110,6 +110,15 @@ impl Overlay {
             },
             |a, b| a > b,
         )
+    }
+
+    /// Every entry of one object, deletions included, in order.
+    #[must_use]
+    pub fn of_object(&self, tree: TreeId, objectid: u64) -> Vec<(Key, Option<Payload>)> {
+        let low = Key { objectid, kind: Kind(0), offset: 0 };
+        let high = Key { objectid, kind: Kind(u8::MAX), offset: u64::MAX };
+        let shard = self.shards[shard_index(tree, objectid)].read();
+        shard.range((tree, low)..=(tree, high)).map(|((_, k), v)| (*k, v.clone())).collect()
     }
 
     fn pick(

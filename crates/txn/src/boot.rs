@@ -40,6 +40,8 @@ pub struct EngineOptions {
     pub preempt: Preempt,
     /// Open read-only although there is a log of fsync that was not replayed.
     pub ignore_log: bool,
+    /// fsync writes a log; without, it commits.
+    pub tree_log: bool,
     /// Whoever opens will replay a log of fsync; see [`Engine::take_log`].
     pub replay_log: bool,
     /// How block groups are chosen for allocations.
@@ -56,6 +58,7 @@ impl Default for EngineOptions {
             rebuild_free_space: false,
             preempt: Preempt::default(),
             ignore_log: false,
+            tree_log: true,
             replay_log: false,
             alloc: AllocPolicy::default(),
         }

@@ -196,7 +196,7 @@ impl Engine {
     }
 
     /// Seals every node, which looks at it once more, and writes all in one sorted batch.
-    fn write_nodes(&self, nodes: &[Arc<Node>]) -> Result<Vec<Arc<Node>>> {
+    pub(crate) fn write_nodes(&self, nodes: &[Arc<Node>]) -> Result<Vec<Arc<Node>>> {
         let geometry = self.store.geometry();
         let mut sealed = Vec::with_capacity(nodes.len());
         for node in nodes {

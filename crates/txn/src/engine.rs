@@ -88,6 +88,8 @@ pub struct Engine {
     /// Feature flags that what was written needs, to be in the next superblock.
     pub(crate) features: AtomicU64,
     pub(crate) log: Mutex<log::State>,
+    /// Who waits for a log.
+    pub(crate) syncs: log::Queue,
     /// A log was found that nobody has taken yet.
     pub(crate) log_waits: AtomicBool,
     /// Whether the free-space tree of the last commit says what is free.
@@ -150,6 +152,7 @@ impl Engine {
             counters: Counters::default(),
             features: AtomicU64::new(0),
             log: Mutex::default(),
+            syncs: log::Queue::default(),
             log_waits: AtomicBool::new(false),
             trusts_free_space: AtomicBool::new(true),
             inos: Mutex::default(),

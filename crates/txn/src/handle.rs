@@ -62,11 +62,13 @@ impl<'e> Handle<'e> {
     /// Sets an item.
     pub fn put(&self, tree: TreeId, key: Key, payload: Vec<u8>) {
         self.transaction.overlay.set(tree, key, Some(payload.into()));
+        self.transaction.tracked.note(tree, &key, false);
     }
 
     /// Deletes an item.
     pub fn delete(&self, tree: TreeId, key: Key) {
         self.transaction.overlay.set(tree, key, None);
+        self.transaction.tracked.note(tree, &key, true);
     }
 
     /// Records the checksums of an extent's data, or of a part of it: one per sector, in order.
@@ -84,7 +86,7 @@ impl<'e> Handle<'e> {
     }
 
     /// One use of a data extent less. The last one frees it: at once if it was born in this
-    /// transaction, else when the transaction is durable (T5, T6).
+    /// transaction and is in no log, else when the transaction is durable (T5, T6).
     pub fn drop_data_ref(&self, extent: Extent, who: DataRef) {
         self.change(extent, who, -1, false);
     }
@@ -92,7 +94,11 @@ impl<'e> Handle<'e> {
     fn change(&self, extent: Extent, who: DataRef, delta: i64, born: bool) {
         if self.transaction.refs.change(extent, who, delta, born) {
             self.transaction.sums.remove(extent);
-            self.engine.space.free(extent);
+            if self.transaction.tracked.keep(extent) {
+                self.engine.space.pin(extent).expect("S1: it was in use until now");
+            } else {
+                self.engine.space.free(extent);
+            }
         }
     }
 }

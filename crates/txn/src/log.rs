@@ -16,15 +16,25 @@
 //! - **J2** Nothing that a log found at opening names is overwritten before the commit that makes its content
 //!   part of the trees is durable: its nodes and data are claimed before anything is allocated.
 //!
+//! - **J3** The running transaction's log makes the inodes that were synced after a crash what they were then;
+//!   `collect` says what of them must be in it, `extents` where their data lies.
+//!
 //! # Failure
 //!
 //! Replay puts everything into one transaction. A crash before its superblock is durable leaves the log as it
 //! was, to be replayed again.
 
+mod collect;
+mod extents;
 mod found;
+mod sync;
+mod tracked;
+mod tree;
 
 pub use found::SubvolumeLog;
 pub(crate) use found::{has_log, read, without_log};
+pub(crate) use sync::{Queue, Writer};
+pub(crate) use tracked::Tracked;
 
 use buttress_format::Extent;
 
@@ -33,6 +43,8 @@ use buttress_format::Extent;
 pub(crate) struct State {
     /// A log that was found and nobody has replayed yet.
     pub(crate) found: Option<Vec<SubvolumeLog>>,
-    /// Space of log nodes, free once the next commit is durable.
+    /// Space of its nodes, free once the next commit is durable.
     pub(crate) nodes: Vec<Extent>,
+    /// The log of the running transaction.
+    pub(crate) writer: Writer,
 }

@@ -60,6 +60,17 @@ impl PendingSums {
         self.runs.read().is_empty()
     }
 
+    /// The runs that touch a range, whole, ascending.
+    pub(crate) fn touching(&self, range: Extent) -> Vec<(Extent, std::sync::Arc<[u8]>)> {
+        let runs = self.runs.read();
+        let before = runs.range(..=range.start).next_back();
+        let from = before.map_or(range.start, |(start, _)| *start);
+        runs.range(from..range.end())
+            .map(|(start, run)| (Extent { start: *start, len: run.len }, run.sums.clone()))
+            .filter(|(run, _)| run.overlaps(&range))
+            .collect()
+    }
+
     fn fill(&self, into: &mut Csums) {
         let runs = self.runs.read();
         let from = runs

@@ -14,7 +14,8 @@ use buttress_tree::Overlay;
 use parking_lot::Mutex;
 
 use crate::{
-    delayed_ref::DelayedRefs, device_change::DeviceChange, snapshot::Snapshot, sums::PendingSums,
+    delayed_ref::DelayedRefs, device_change::DeviceChange, log::Tracked, snapshot::Snapshot,
+    sums::PendingSums,
 };
 
 /// A chunk that a transaction adds: recorded in the trees by its commit.
@@ -43,6 +44,8 @@ pub(crate) struct Transaction {
     pub(crate) devices: Mutex<Vec<DeviceChange>>,
     /// Snapshots to be cut from the trees as this transaction leaves them.
     pub(crate) snapshots: Mutex<Vec<Snapshot>>,
+    /// What of it is in a log.
+    pub(crate) tracked: Tracked,
     /// Dead subvolumes to be dropped a step further, and how many references the step may change.
     pub(crate) drops: Mutex<BTreeMap<TreeId, u64>>,
 }
@@ -63,6 +66,7 @@ impl Transaction {
             rebuild: AtomicBool::new(false),
             devices: Mutex::default(),
             snapshots: Mutex::default(),
+            tracked: Tracked::default(),
             drops: Mutex::default(),
         })
     }

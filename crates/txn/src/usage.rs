@@ -42,6 +42,8 @@ pub struct Usage {
 pub(crate) struct Counters {
     pub(crate) commits: AtomicU64,
     pub(crate) commit_nanos: AtomicU64,
+    pub(crate) logs: AtomicU64,
+    pub(crate) log_commits: AtomicU64,
     pub(crate) freeze_nanos_max: AtomicU64,
     pub(crate) nodes_written: AtomicU64,
     pub(crate) settle_rounds_max: AtomicU64,
@@ -56,6 +58,10 @@ pub struct Stats {
     pub commits: u64,
     /// Time they took together, in nanoseconds.
     pub commit_nanos: u64,
+    /// Logs of fsync made; those who arrive together share one.
+    pub logs: u64,
+    /// Commits made for an fsync because a log could not say it.
+    pub log_commits: u64,
     /// The longest that a freeze kept operations out, in nanoseconds.
     pub freeze_nanos_max: u64,
     /// Tree nodes written, copies counted once.
@@ -78,6 +84,8 @@ impl Engine {
         Stats {
             commits: c.commits.load(Ordering::Relaxed),
             commit_nanos: c.commit_nanos.load(Ordering::Relaxed),
+            logs: c.logs.load(Ordering::Relaxed),
+            log_commits: c.log_commits.load(Ordering::Relaxed),
             freeze_nanos_max: c.freeze_nanos_max.load(Ordering::Relaxed),
             nodes_written: c.nodes_written.load(Ordering::Relaxed),
             settle_rounds_max: c.settle_rounds_max.load(Ordering::Relaxed),

@@ -165,7 +165,7 @@ impl Inode {
         Ok(self.shared().files.writeback(&self.cell.file, 0..u64::MAX)?)
     }
 
-    /// Makes content and attributes durable.
+    /// Makes content, attributes and names durable; of a directory, what was made and removed in it.
     ///
     /// # Errors
     ///
@@ -180,7 +180,7 @@ impl Inode {
             return Err(buttress_data::Error::Lost(error.into()).into());
         }
         flushed?;
-        shared.engine.commit()?;
+        shared.engine.sync_inode(self.cell.tree(), self.cell.ino())?;
         Ok(())
     }
 

@@ -76,7 +76,7 @@ fn cutting_and_growing() {
         let bytes = content(&file);
         assert!(bytes[cut as usize..].iter().all(|byte| *byte == 0), "{cut} {grown}");
         assert!(bytes[..cut as usize].iter().all(|byte| *byte == 0xaa || *byte == 0));
-        file.sync().expect("sync");
+        fs.sync().expect("sync");
         check(&device);
         file.write_at(0, &[0xaa; 50_000]).expect("write");
         file.sync().expect("sync");
@@ -103,7 +103,7 @@ fn allocating_and_punching() {
     file.write_at(8192, &[5; 4096]).expect("write");
     file.write_at(12288, &[6; 4096]).expect("write");
     file.write_at(100_000, &[7; 10]).expect("write");
-    file.sync().expect("sync");
+    fs.sync().expect("sync");
     check(&device);
     assert_eq!(file.attr().blocks, 2048, "written in place");
     assert_eq!(file.seek_data(0).expect("data"), 8192);
@@ -111,7 +111,7 @@ fn allocating_and_punching() {
     file.fallocate(4096, 65536, FallocateMode::PunchHole).expect("punch");
     assert_eq!(file.attr().blocks, 2048 - 128);
     file.fallocate(99_000, 2000, FallocateMode::PunchHole).expect("punch");
-    file.sync().expect("sync");
+    fs.sync().expect("sync");
     check(&device);
     assert!(content(&file).iter().all(|byte| *byte == 0));
     file.fallocate(2 << 20, 1 << 20, FallocateMode::Allocate { keep_size: true })
@@ -192,10 +192,10 @@ fn holes_have_items_where_they_must() {
     let fs = mount(&device);
     let file = file_with(&fs.root(), "file", b"tiny");
     file.write_at(1_000_000, b"far").expect("write");
-    file.sync().expect("sync");
+    fs.sync().expect("sync");
     check(&device);
     file.set_attr(&SetAttr { size: Some(3_000_000), ..SetAttr::default() }).expect("grow");
-    file.sync().expect("sync");
+    fs.sync().expect("sync");
     check(&device);
     file.fallocate(0, 500_000, FallocateMode::Allocate { keep_size: false }).expect("allocate");
     file.fallocate(100_000, 300_000, FallocateMode::PunchHole).expect("punch");

@@ -4,6 +4,7 @@ mod checker;
 mod content;
 mod contention;
 mod cuts;
+mod fsync;
 mod losses;
 mod model;
 mod names;

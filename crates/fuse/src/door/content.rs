@@ -203,9 +203,12 @@ impl Door {
         Ok(())
     }
 
-    /// Answers `fsync` and `fsyncdir`.
+    /// Answers `fsync` and `fsyncdir`. Of the top directory it makes everything durable: the kernel does
+    /// not pass `syncfs` on, and this is what stands for it.
     pub(crate) fn fsync(&self, id: u64) -> Answer<()> {
-        self.node(id)?.inode.sync().map_err(refuse)
+        let inode = &self.node(id)?.inode;
+        let is_top = inode.id() == self.fs.root().id();
+        if is_top { self.fs.sync().map_err(refuse) } else { inode.sync().map_err(refuse) }
     }
 
     /// Answers `fallocate`.

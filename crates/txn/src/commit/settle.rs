@@ -545,8 +545,10 @@ impl Settle<'_> {
         })
     }
 
-    fn finish(self, state: &CommitState, rounds: u64) -> Result<Settled> {
+    fn finish(mut self, state: &CommitState, rounds: u64) -> Result<Settled> {
         let engine = self.engine;
+        // No tree has them, and no crash comes upon the log that names them any more.
+        self.pinned.append(&mut self.transaction.tracked.take_kept());
         for (id, delta) in &self.device_delta {
             let mut devices = engine.devices.lock();
             let mut item = devices.item(buttress_format::DeviceId(*id))?;

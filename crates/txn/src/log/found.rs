@@ -129,8 +129,12 @@ impl Engine {
 
     /// The log's space is free: the superblock that named it is no more.
     pub(crate) fn end_log(&self) {
-        let nodes = std::mem::take(&mut self.log.lock().nodes);
-        for extent in nodes {
+        let len = u64::from(self.store.geometry().nodesize);
+        let (found, written) = {
+            let mut log = self.log.lock();
+            (std::mem::take(&mut log.nodes), log.writer.end())
+        };
+        for extent in found.into_iter().chain(written.into_iter().map(|at| Extent::new(at, len))) {
             self.space.free(extent);
         }
     }

@@ -194,3 +194,276 @@ fn logs_of_linux() {
 fn more_logs_of_linux() {
     logs_of(&CASES[CASES.len() / 2..]);
 }
+
+/// A case of ours: a script (see [`perform`]), its first part committed, its second with fsyncs.
+struct Script {
+    name: &'static str,
+    mkfs: &'static [&'static str],
+    before: &'static str,
+    after: &'static str,
+    /// Paths that must be after the crash what they were, `gone` those that must not be there.
+    kept: &'static str,
+    gone: &'static str,
+    /// Whether a log is enough, or a commit must come.
+    logged: bool,
+}
+
+const PLAIN: Script =
+    Script { name: "", mkfs: &[], before: "", after: "", kept: "", gone: "", logged: true };
+
+const SCRIPTS: &[Script] = &[
+    Script {
+        name: "overwrite, append, extend over a hole",
+        before: "write f 0 1000000; write g 0 5000; write h 0 100",
+        after: "write f 8192 4096; write f 500000 70000; sync f; write f 12288 4096; sync f; \
+                write g 5000 6000; sync g; write g 300000 10; sync g; write h 100 5000; sync h; \
+                write f 0 100",
+        kept: "g h",
+        ..PLAIN
+    },
+    Script {
+        name: "shorter, longer, holes",
+        before: "write f 0 1000000; write g 0 1000000; write h 0 1000000; write i 0 400000",
+        after: "cut f 100; sync f; cut f 1000000; sync f; punch g 65536 200000; sync g; \
+                write g 70000 4096; sync g; punch g 60000 30000; sync g; cut h 0; sync h; \
+                write h 0 300000; sync h; cut i 200000; sync i; write i 390000 5; sync i",
+        kept: "f g h i",
+        ..PLAIN
+    },
+    Script {
+        name: "shorter, longer, holes that have items",
+        mkfs: &["-O", "^no-holes"],
+        before: "write f 0 1000000; write g 0 1000000; write h 0 1000000",
+        after: "cut f 100; sync f; cut f 1000000; sync f; punch g 65536 200000; sync g; \
+                write g 70000 4096; sync g; cut h 0; sync h; cut h 50000; write h 90000 7; sync h",
+        kept: "f g h",
+        ..PLAIN
+    },
+    Script {
+        name: "space set aside",
+        before: "write f 0 100000; keep g 0 1000000; write g 0 10",
+        after: "keep f 90000 1000000; sync f; write f 200000 5000; sync f; write g 8192 8192; \
+                sync g; cut f 150000; sync f; keep f 100000 3000000; write f 180000 100; sync f; \
+                alloc h 0 500000; sync h; write h 4096 4096; sync h",
+        kept: "f g h",
+        ..PLAIN
+    },
+    Script {
+        name: "attributes",
+        before: "write f 0 10; set f user.a 1; set f user.b 2; mkdir d; set d user.d 3",
+        after: "unset f user.a; set f user.c 3; set f user.b changed; sync f; unset f user.c; sync f; \
+                unset d user.d; sync d; mode f 600; sync f",
+        kept: "f d",
+        ..PLAIN
+    },
+    Script {
+        name: "a new file, its folders, its neighbours",
+        before: "mkdir a; write a/old 0 10",
+        after: "mkdir a/b; mkdir a/b/c; write a/b/c/f 0 100000; sync a/b/c/f; write a/b/lost 0 10; \
+                write a/g 0 10; sync a/g; link a/g a/b/g; sync a/g",
+        kept: "a/b/c/f a/g a/b/g a/old",
+        gone: "a/b/lost",
+        ..PLAIN
+    },
+    Script {
+        name: "as editors save",
+        before: "mkdir d; write d/text 0 5000",
+        after: "write d/text~ 0 6000; sync d/text~; mv d/text~ d/text; sync d; \
+                write d/#1 0 7000; sync d/#1; mv d/#1 d/text; sync d/text",
+        kept: "d/text",
+        gone: "d/text~ d/#1",
+        ..PLAIN
+    },
+    Script {
+        name: "a new name for an old file",
+        before: "mkdir d e; write d/f 0 5000; write d/g 0 5000; write d/h 0 10",
+        after: "link d/f e/f; sync d/f; mv d/g d/h; sync d/h; mv d/f d/k; sync d/k",
+        kept: "e/f d/h d/k",
+        gone: "d/g d/f",
+        ..PLAIN
+    },
+    Script {
+        name: "the same name again",
+        before: "mkdir d; write d/f 0 5000; write d/g 0 10; link d/g d/gg",
+        after: "rm d/f; write d/f 0 100; sync d/f; rm d/g; write d/g 0 200; sync d/g; \
+                rm d/f; write d/f 0 300; sync d/f",
+        kept: "d/f d/g d/gg",
+        ..PLAIN
+    },
+    Script {
+        name: "names in a circle",
+        before: "mkdir d; write d/a 0 1; write d/b 0 2; write d/c 0 3",
+        after: "mv d/a d/t; mv d/b d/a; mv d/c d/b; mv d/t d/c; sync d/a; \
+                swap d/a d/b; sync d/b; write d/new 0 4; mv d/c d/old; mv d/new d/c; sync d/c",
+        kept: "d/a d/b d/c",
+        ..PLAIN
+    },
+    Script {
+        name: "to another folder",
+        before: "mkdir d e; write d/a 0 1; write d/b 0 2; write d/c 0 3; link d/c d/cc",
+        after: "mv d/a e/a; sync e/a; mv d/b e/b; sync d; mv d/c e/c; sync e; write d/b 0 9; sync d/b",
+        kept: "e/a e/b e/c d/cc d/b",
+        gone: "d/a d/c",
+        ..PLAIN
+    },
+    Script {
+        name: "a folder synced",
+        before: "mkdir d; mkdir d/gone; write d/a 0 1; write d/b 0 2; write d/c 0 3; write k 0 4",
+        after: "write d/new 0 5000; mkdir d/sub; write d/sub/f 0 5; rm d/a; rmdir d/gone; mv d/b d/bb; \
+                link k d/k; symlink d/s target; sync d; write d/more 0 1; rm d/c; sync d; \
+                rm d/new; write d/new 0 1; sync d/new",
+        kept: "d/bb d/k d/s d/new k",
+        gone: "d/a d/gone d/b d/c",
+        ..PLAIN
+    },
+    Script {
+        name: "synced, then renamed, then in the way",
+        before: "mkdir d",
+        after: "write d/a 0 1000; sync d/a; mv d/a d/b; write d/a 0 2000; sync d/a; \
+                mv d/b d/c; mv d/a d/b; write d/a 0 3000; sync d/a",
+        kept: "d/a d/b d/c",
+        ..PLAIN
+    },
+    Script {
+        name: "gone again",
+        before: "mkdir d; write d/k 0 10",
+        after: "write d/a 0 100000; sync d/a; rm d/a; write d/b 0 200000; sync d/b; \
+                write d/k 0 50000; sync d/k; cut d/k 0; write d/k 0 60000; sync d/k",
+        kept: "d/b d/k",
+        gone: "d/a",
+        ..PLAIN
+    },
+    Script {
+        name: "a folder that moved",
+        before: "mkdir d e; write d/f 0 1",
+        after: "mv d e/d; write e/d/g 0 5; sync e/d; write e/d/h 0 6; sync e/d/h",
+        kept: "e/d/f e/d/h",
+        gone: "d",
+        logged: true,
+        ..PLAIN
+    },
+    Script {
+        name: "many",
+        before: "mkdir d; write f 0 9000000",
+        after: "many d 120; scatter f 700; sync f; scatter f 300; sync f",
+        kept: "f d/0 d/119",
+        ..PLAIN
+    },
+];
+
+fn split(path: &str) -> (&str, &[u8]) {
+    let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+    (dir, name.as_bytes())
+}
+
+/// Runs one script: commands separated by semicolons, paths from the top.
+fn perform(fs: &buttress_fs::Filesystem, script: &str) {
+    for (index, command) in script.split(';').map(str::trim).enumerate() {
+        if !command.is_empty() {
+            one(fs, command, index as u64);
+        }
+    }
+}
+
+fn one(fs: &buttress_fs::Filesystem, command: &str, seed: u64) {
+    use buttress_fs::{FallocateMode, RenameFlags, SetAttr, XattrFlags};
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let number = |index: usize| words[index].parse::<u64>().expect("a number");
+    let at = |index: usize| fs.resolve(words[index]).unwrap_or_else(|e| panic!("{command}: {e}"));
+    let dir = |index: usize| fs.resolve(split(words[index]).0).expect("a folder");
+    let name = |index: usize| split(words[index]).1;
+    let file = |index: usize| {
+        fs.resolve(words[index])
+            .or_else(|_| dir(index).create(name(index), 0o644, 0, 0, 0))
+            .unwrap_or_else(|e| panic!("{command}: {e}"))
+    };
+    let random = |len: u64, seed: u64| {
+        let mut data = vec![0; len as usize];
+        buttress_base::Rng::new(seed * 1000 + len).fill(&mut data);
+        data
+    };
+    let outcome = match words[0] {
+        "write" => file(1).write_at(number(2), &random(number(3), seed)).map(drop),
+        "cut" => {
+            let set = SetAttr { size: Some(number(2)), ..SetAttr::default() };
+            at(1).set_attr(&set).map(drop)
+        }
+        "mode" => {
+            let mode = u32::from_str_radix(words[2], 8).expect("a mode");
+            at(1).set_attr(&SetAttr { mode: Some(mode), ..SetAttr::default() }).map(drop)
+        }
+        "punch" => at(1).fallocate(number(2), number(3), FallocateMode::PunchHole),
+        "keep" | "alloc" => {
+            let how = FallocateMode::Allocate { keep_size: words[0] == "keep" };
+            file(1).fallocate(number(2), number(3), how)
+        }
+        "set" => at(1).set_xattr(words[2].as_bytes(), words[3].as_bytes(), XattrFlags::default()),
+        "unset" => at(1).remove_xattr(words[2].as_bytes()),
+        "mkdir" => (1..words.len()).try_for_each(|i| dir(i).mkdir(name(i), 0o755, 0, 0).map(drop)),
+        "symlink" => dir(1).symlink(name(1), words[2].as_bytes(), 0, 0).map(drop),
+        "link" => dir(2).link(&at(1), name(2)),
+        "rm" => dir(1).unlink(name(1)),
+        "rmdir" => dir(1).rmdir(name(1)),
+        "mv" => dir(1).rename(name(1), &dir(2), name(2), RenameFlags::default()),
+        "swap" => {
+            let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
+            dir(1).rename(name(1), &dir(2), name(2), flags)
+        }
+        "sync" => at(1).sync(),
+        "many" => (0..number(2)).try_for_each(|i| {
+            let file = at(1).create(i.to_string().as_bytes(), 0o644, 0, 0, 0)?;
+            file.write_at(0, &random(i * 150 + 1, seed))?;
+            file.sync()
+        }),
+        "scatter" => (0..number(2)).try_for_each(|i| {
+            let sector = (i * 7919 + seed) % 2000;
+            let file = at(1);
+            file.write_at(sector * 4096, &random(4096, i))?;
+            if i % 20 == 0 { file.sync() } else { Ok(()) }
+        }),
+        other => panic!("no such command: {other}"),
+    };
+    outcome.unwrap_or_else(|error| panic!("{command}: {error}"));
+}
+
+/// What the library synced is there after a crash, whoever replays its log.
+#[test]
+fn logs_of_ours() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    for script in SCRIPTS {
+        let images = Images::new(1, 512 << 20);
+        images.mkfs(script.mkfs);
+        let filesystem = crate::open::open_with(images.paths(), "rw,noatime,commit=3000");
+        perform(&filesystem, script.before);
+        filesystem.sync().expect("a commit");
+        perform(&filesystem, script.after);
+        let crashed = images.scratch().join("crashed.img");
+        std::fs::copy(images.path(), &crashed).expect("the image as a crash leaves it");
+        let live = without_times(Manifest::of_library(&filesystem));
+        close(filesystem);
+        let device = buttress_block::FileDevice::open(&crashed, buttress_block::OpenOptions::READ)
+            .expect("an image");
+        let superblock = buttress_volume::Volume::read_superblock(&device).expect("a superblock");
+        drop(device);
+        let name = script.name;
+        assert_eq!(superblock.log_root.0 != 0, script.logged, "{name}: a log");
+        let found = replay(name, &images, &crashed);
+        for path in script.kept.split_whitespace().map(str::as_bytes) {
+            let (was, is) = (live.entries.get(path), found.entries.get(path));
+            let path = String::from_utf8_lossy(path);
+            let (Some(was), Some(is)) = (was, is) else {
+                panic!("{name}: {path} was {was:?} and is {is:?}");
+            };
+            assert_eq!(was.content, is.content, "{name}: content of {path}");
+            assert_eq!((was.size, was.mode), (is.size, is.mode), "{name}: {path}");
+            assert_eq!(was.xattrs, is.xattrs, "{name}: attributes of {path}");
+            assert_eq!(was.target, is.target, "{name}: {path}");
+        }
+        for path in script.gone.split_whitespace().map(str::as_bytes) {
+            let there = found.entries.contains_key(path);
+            assert!(!there, "{name}: {} came back", String::from_utf8_lossy(path));
+        }
+    }
+}

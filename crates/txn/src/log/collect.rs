@@ -1,0 +1,467 @@
+//! What a log must say so that inodes are after a crash as they are now.
+//!
+//! # Place
+//!
+//! Called with the transaction's gate held alone, so that what is read is one moment. Works on two states: the
+//! committed trees, which replay starts from, and the view, which the logged inodes shall have in the end.
+//!
+//! # Invariants
+//!
+//! - **C1** After replay every inode in the log has the names that it has now, and no other; an inode that is
+//!   not has its committed names, less those that are now another's.
+//! - **C2** No inode that exists now is without a name after replay, if it had one in the committed trees or is
+//!   in the log: who would lose its last one comes into the log with those it has now.
+//! - **C3** What cannot be said surely in the log is committed instead ([`Trouble::Commit`]): directories that
+//!   moved, or lose what they had; extended references that changed; subvolumes; too much at once.
+//!
+//! # How names are said
+//!
+//! Names that an inode gained are its INODE_REF items: replay makes the entries of them, and takes the name from
+//! whoever had it. Names that it lost are a DIR_LOG_INDEX range of one index in the directory that had them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use buttress_format::{
+    DirEntry, Generation, Ino, InodeItem, InodeRefs, Key, Kind, TreeId, name_hash,
+};
+use buttress_tree::{Overlay, Payload};
+
+use super::extents;
+use super::tracked::LoggedId;
+use super::tree::LogTree;
+use crate::{Engine, Error, View};
+
+/// More inodes than this in one go are cheaper to commit.
+const INODES_MAX: usize = 256;
+
+/// Why there is no log.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// A commit must do instead, for this reason.
+    Commit(&'static str),
+    /// Reading failed.
+    Failed(Error),
+}
+
+impl<E: Into<Error>> From<E> for Trouble {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+pub(crate) type Outcome<T> = Result<T, Trouble>;
+
+/// How much of an inode is in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    /// A directory of which only lost names are said, or what it needs to be there.
+    Exists,
+    /// All that it has.
+    Full,
+}
+
+/// The logs of one transaction.
+#[derive(Debug, Default)]
+pub(crate) struct Logs {
+    pub(crate) trees: BTreeMap<TreeId, LogTree>,
+    pub(crate) levels: BTreeMap<LoggedId, Level>,
+}
+
+/// A name: directory, name, index.
+type Name = (Ino, Vec<u8>, u64);
+
+pub(crate) struct Collect<'c> {
+    pub(crate) engine: &'c Engine,
+    pub(crate) logs: &'c mut Logs,
+    pub(crate) view: Arc<View>,
+    /// The committed trees alone.
+    pub(crate) base: buttress_tree::View,
+    /// The volume says nothing about holes.
+    pub(crate) no_holes: bool,
+    queue: Vec<(LoggedId, Level)>,
+    done: BTreeMap<LoggedId, Level>,
+    changed: bool,
+}
+
+fn key(ino: u64, kind: Kind, offset: u64) -> Key {
+    Key::new(ino, kind, offset)
+}
+
+fn item_key(ino: u64) -> Key {
+    key(ino, Kind::INODE_ITEM, 0)
+}
+
+fn is_dir(item: &InodeItem) -> bool {
+    item.mode & 0o170_000 == 0o040_000
+}
+
+fn has_extents(item: &InodeItem) -> bool {
+    matches!(item.mode & 0o170_000, 0o100_000 | 0o120_000)
+}
+
+fn malformed(tree: TreeId, key: Key) -> impl Fn(buttress_format::Error) -> Error {
+    move |source| Error::Item { tree, key, source }
+}
+
+/// Logs inodes; says whether there was anything to log.
+pub(crate) fn collect(
+    engine: &Engine,
+    logs: &mut Logs,
+    wanted: &BTreeSet<LoggedId>,
+    no_holes: bool,
+) -> Outcome<bool> {
+    let view = engine.view();
+    let roots = Arc::clone(view.roots());
+    let nothing = Arc::new(Overlay::default());
+    let base = buttress_tree::View::new(Arc::clone(view.store()), nothing, None, roots);
+    let mut collect = Collect {
+        engine,
+        logs,
+        view,
+        base,
+        no_holes,
+        queue: Vec::new(),
+        done: BTreeMap::new(),
+        changed: false,
+    };
+    for id in wanted {
+        if collect.is_changed(*id) {
+            collect.want(*id, Level::Full);
+        }
+    }
+    if collect.queue.is_empty() {
+        return Ok(false);
+    }
+    for id in collect.view.running().tracked.take_renamed() {
+        collect.want(id, Level::Exists);
+    }
+    while let Some((id, level)) = collect.queue.pop() {
+        if collect.done.len() > INODES_MAX {
+            return Err(Trouble::Commit("many inodes at once"));
+        }
+        if collect.done.get(&id).is_some_and(|done| *done >= level) {
+            continue;
+        }
+        collect.done.insert(id, level);
+        collect.inode(id, level)?;
+    }
+    Ok(collect.changed)
+}
+
+impl Collect<'_> {
+    /// Whether an inode has anything that neither the trees nor the log on disk know.
+    fn is_changed(&self, id: LoggedId) -> bool {
+        let running = self.view.running();
+        match (running.tracked.has_changes(id), self.logs.levels.get(&id)) {
+            (Some(changes), Some(Level::Full)) => changes,
+            _ => {
+                let (low, high) = (key(id.1, Kind(0), 0), key(id.1, Kind(u8::MAX), u64::MAX));
+                running.overlay.first_in(id.0, &low, &high).is_some()
+            }
+        }
+    }
+
+    fn want(&mut self, id: LoggedId, level: Level) {
+        self.queue.push((id, level));
+    }
+
+    pub(crate) fn set(&mut self, tree: TreeId, key: Key, payload: Option<Payload>) {
+        self.changed = true;
+        self.logs.trees.entry(tree).or_default().set(key, payload);
+    }
+
+    pub(crate) fn logged(&self, tree: TreeId, key: &Key) -> Option<Payload> {
+        self.logs.trees.get(&tree).and_then(|log| log.get(key)).cloned()
+    }
+
+    /// The last item in `low..=high`.
+    pub(crate) fn logged_before(
+        &self,
+        tree: TreeId,
+        low: Key,
+        high: Key,
+    ) -> Option<(Key, Payload)> {
+        let log = self.logs.trees.get(&tree)?;
+        log.range(low, high).next_back().map(|(key, item)| (*key, Arc::clone(item)))
+    }
+
+    pub(crate) fn logged_range(&self, tree: TreeId, low: Key, high: Key) -> Vec<(Key, Payload)> {
+        let log = self.logs.trees.get(&tree);
+        log.map_or_else(Vec::new, |log| {
+            log.range(low, high).map(|(key, item)| (*key, Arc::clone(item))).collect()
+        })
+    }
+
+    fn item(view: &buttress_tree::View, (tree, ino): LoggedId) -> Outcome<Option<InodeItem>> {
+        let key = item_key(ino);
+        let Some(item) = view.get(tree, &key)? else { return Ok(None) };
+        Ok(Some(InodeItem::parse(&item).map_err(malformed(tree, key))?))
+    }
+
+    fn now(&self, id: LoggedId) -> Outcome<Option<InodeItem>> {
+        Ok(Self::item(&self.view, id)?.filter(|item| item.nlink > 0))
+    }
+
+    fn before(&self, id: LoggedId) -> Outcome<Option<InodeItem>> {
+        Self::item(&self.base, id)
+    }
+
+    /// The names of an inode by its INODE_REF items, and those in extended form as bytes.
+    fn names(view: &buttress_tree::View, (tree, ino): LoggedId) -> Outcome<Names> {
+        let mut names = Names::default();
+        let (low, high) = (key(ino, Kind::INODE_REF, 0), key(ino, Kind::INODE_EXTREF, u64::MAX));
+        for found in view.range(tree, low, high) {
+            let (key, item) = found?;
+            if key.kind == Kind::INODE_REF {
+                for found in InodeRefs::parse(&item).map_err(malformed(tree, key))? {
+                    names.plain.insert((Ino(key.offset), found.name, found.index));
+                }
+                names.items.push((key, item.to_vec().into()));
+            } else {
+                names.extended.push((key, item.to_vec().into()));
+            }
+        }
+        Ok(names)
+    }
+
+    fn entries(view: &buttress_tree::View, tree: TreeId, key: Key) -> Outcome<Vec<DirEntry>> {
+        match view.get(tree, &key)? {
+            None => Ok(Vec::new()),
+            Some(item) => Ok(DirEntry::parse_all(&item).map_err(malformed(tree, key))?),
+        }
+    }
+
+    fn inode(&mut self, id: LoggedId, level: Level) -> Outcome<()> {
+        let (tree, ino) = id;
+        if self.base.committed_root(tree)?.is_none() || !tree.is_fs_tree() {
+            return Err(Trouble::Commit("a new subvolume"));
+        }
+        let Some(item) = self.now(id)? else {
+            return self.forget(id);
+        };
+        let known = self.logs.levels.get(&id).copied();
+        let level = if item.mode & 0o170_000 == 0o120_000 { Level::Full } else { level };
+        let noted = self.view.running().tracked.track(id).filter(|_| known.is_some());
+        self.logs.levels.insert(id, known.map_or(level, |known| known.max(level)));
+        let there_before = self.before(id)?.is_some();
+        let has = |low: Kind, high: Kind| {
+            let of_kind = |key: &Key| low <= key.kind && key.kind <= high;
+            noted.as_ref().is_none_or(|noted| noted.iter().any(of_kind))
+        };
+        if has(Kind::INODE_REF, Kind::INODE_EXTREF) {
+            self.log_names(id, &item, there_before)?;
+        }
+        if level == Level::Full {
+            let payload = self.view.get(tree, &item_key(ino))?;
+            self.set(tree, item_key(ino), payload.map(|item| item.to_vec().into()));
+            if has(Kind::XATTR_ITEM, Kind::XATTR_ITEM) {
+                self.log_attributes(id)?;
+            }
+            let noted = noted.filter(|_| known == Some(Level::Full));
+            if has_extents(&item) {
+                extents::log(self, id, &item, noted.as_ref())?;
+            } else if is_dir(&item) {
+                self.log_entries(id, noted.as_ref())?;
+            }
+        } else {
+            self.log_existence(id, item, there_before)?;
+            // The rest of what changed is for who syncs it.
+            if let Some(mut noted) = noted {
+                noted.retain(|key| !matches!(key.kind, Kind::INODE_REF | Kind::INODE_EXTREF));
+                self.view.running().tracked.note_again(id, noted);
+            }
+        }
+        Ok(())
+    }
+
+    /// An inode is gone, or has no name: nothing in the log is about it any more.
+    fn forget(&mut self, id: LoggedId) -> Outcome<()> {
+        if self.logs.levels.remove(&id).is_none() {
+            return Ok(());
+        }
+        let (low, high) = (key(id.1, Kind(0), 0), key(id.1, Kind(u8::MAX), u64::MAX));
+        for (key, _) in self.logged_range(id.0, low, high) {
+            // After replay it would be there, and so would what was moved out of it.
+            if key.kind == Kind::DIR_LOG_INDEX {
+                return Err(Trouble::Commit("a directory in the log is gone"));
+            }
+            self.set(id.0, key, None);
+        }
+        self.view.running().tracked.untrack(id);
+        Ok(())
+    }
+
+    /// The least that makes replay find an inode: of one that the trees have it changes nothing.
+    fn log_existence(
+        &mut self,
+        id: LoggedId,
+        mut item: InodeItem,
+        there_before: bool,
+    ) -> Outcome<()> {
+        if self.logged(id.0, &item_key(id.1)).is_some() {
+            return Ok(());
+        }
+        item.generation = Generation(0);
+        if !is_dir(&item) || there_before {
+            item.size = 0;
+        }
+        item.nbytes = 0;
+        self.set(id.0, item_key(id.1), Some(item.to_bytes().into()));
+        self.log_attributes(id)
+    }
+
+    /// All attributes: replay takes those away that the log does not have.
+    fn log_attributes(&mut self, (tree, ino): LoggedId) -> Outcome<()> {
+        let (low, high) = (key(ino, Kind::XATTR_ITEM, 0), key(ino, Kind::XATTR_ITEM, u64::MAX));
+        let mut items: BTreeMap<Key, Payload> = BTreeMap::new();
+        for found in self.view.range(tree, low, high) {
+            let (key, item) = found?;
+            items.insert(key, item.to_vec().into());
+        }
+        for (key, _) in self.logged_range(tree, low, high) {
+            if !items.contains_key(&key) {
+                self.set(tree, key, None);
+            }
+        }
+        for (key, item) in items {
+            self.set(tree, key, Some(item));
+        }
+        Ok(())
+    }
+
+    fn log_names(&mut self, id: LoggedId, item: &InodeItem, there_before: bool) -> Outcome<()> {
+        let (tree, ino) = id;
+        let now = Self::names(&self.view, id)?;
+        let before = if there_before { Self::names(&self.base, id)? } else { Names::default() };
+        let (low, high) = (key(ino, Kind::INODE_REF, 0), key(ino, Kind::INODE_REF, u64::MAX));
+        let logged = self.logged_range(tree, low, high);
+        if now.extended != before.extended {
+            return Err(Trouble::Commit("extended references"));
+        }
+        if now.plain == before.plain && logged.is_empty() {
+            return Ok(());
+        }
+        if is_dir(item) && there_before && now.plain != before.plain {
+            return Err(Trouble::Commit("a directory moved"));
+        }
+        for (key, _) in logged {
+            if !now.items.iter().any(|(there, _)| *there == key) {
+                self.set(tree, key, None);
+            }
+        }
+        for (key, item) in now.items {
+            self.set(tree, key, Some(item));
+        }
+        for (dir, _, index) in before.plain.difference(&now.plain) {
+            self.log_loss((tree, dir.0), *index)?;
+        }
+        for (dir, name, index) in now.plain.difference(&before.plain) {
+            self.log_gain(id, *dir, name, *index)?;
+        }
+        Ok(())
+    }
+
+    /// A name that an inode did not have: its directory must be there, and who had the name not suffer.
+    fn log_gain(&mut self, id: LoggedId, dir: Ino, name: &[u8], index: u64) -> Outcome<()> {
+        let tree = id.0;
+        if self.before((tree, dir.0))?.is_none() {
+            self.want((tree, dir.0), Level::Exists);
+            return Ok(());
+        }
+        let by_name = key(dir.0, Kind::DIR_ITEM, name_hash(name));
+        for entry in Self::entries(&self.base, tree, by_name)? {
+            if entry.name == name && entry.location.objectid != id.1 {
+                self.log_loser(tree, &entry)?;
+            }
+        }
+        let by_index = key(dir.0, Kind::DIR_INDEX, index);
+        for entry in Self::entries(&self.base, tree, by_index)? {
+            if entry.name != name || entry.location.objectid != id.1 {
+                self.log_loss((tree, dir.0), index)?;
+                self.log_loser(tree, &entry)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A committed entry of a directory that replay takes away.
+    fn log_loss(&mut self, dir: LoggedId, index: u64) -> Outcome<()> {
+        let Some(item) = self.now(dir)?.filter(is_dir) else {
+            return Err(Trouble::Commit("a name in a directory that is gone"));
+        };
+        if self.before(dir)?.is_none() {
+            return Ok(());
+        }
+        let range = key(dir.1, Kind::DIR_LOG_INDEX, index);
+        self.set(dir.0, range, Some(index.to_le_bytes().to_vec().into()));
+        self.log_existence(dir, item, true)
+    }
+
+    /// Whoever loses a committed name to the log keeps another, or comes into the log (C2).
+    fn log_loser(&mut self, tree: TreeId, entry: &DirEntry) -> Outcome<()> {
+        if entry.location.kind != Kind::INODE_ITEM {
+            return Err(Trouble::Commit("a subvolume's name"));
+        }
+        let id = (tree, entry.location.objectid);
+        let now = self.now(id)?;
+        if self.before(id)?.is_some_and(|item| is_dir(&item)) {
+            let (low, high) = (key(id.1, Kind::DIR_INDEX, 0), key(id.1, Kind::DIR_INDEX, u64::MAX));
+            if now.is_some() || self.base.at_or_after(tree, &low, &high)?.is_some() {
+                return Err(Trouble::Commit("a directory that loses its name"));
+            }
+        }
+        if now.is_none() {
+            return Ok(());
+        }
+        let (now, before) = (Self::names(&self.view, id)?, Self::names(&self.base, id)?);
+        if now.extended != before.extended {
+            return Err(Trouble::Commit("extended references"));
+        }
+        if !now.plain.is_subset(&before.plain) {
+            self.want(id, Level::Exists);
+        }
+        Ok(())
+    }
+
+    /// What changed in a directory since the last commit, or since it was logged.
+    fn log_entries(&mut self, id: LoggedId, noted: Option<&BTreeSet<Key>>) -> Outcome<()> {
+        let (tree, ino) = id;
+        let keys: Vec<Key> = match noted {
+            Some(noted) => noted.iter().copied().collect(),
+            None => {
+                let changes = self.view.running().overlay.of_object(tree, ino);
+                changes.into_iter().map(|(key, _)| key).collect()
+            }
+        };
+        for key in keys.into_iter().filter(|key| key.kind == Kind::DIR_INDEX) {
+            let now = Self::entries(&self.view, tree, key)?;
+            let before = Self::entries(&self.base, tree, key)?;
+            for entry in &now {
+                if entry.location.kind != Kind::INODE_ITEM {
+                    return Err(Trouble::Commit("a subvolume's name"));
+                }
+                if self.queue.len() > INODES_MAX {
+                    return Err(Trouble::Commit("many inodes at once"));
+                }
+                self.want((tree, entry.location.objectid), Level::Exists);
+            }
+            if now.is_empty() && !before.is_empty() {
+                self.log_loss(id, key.offset)?;
+                for entry in &before {
+                    self.log_loser(tree, entry)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The names of an inode.
+#[derive(Default)]
+struct Names {
+    plain: BTreeSet<Name>,
+    /// The items that they come from.
+    items: Vec<(Key, Payload)>,
+    extended: Vec<(Key, Payload)>,
+}

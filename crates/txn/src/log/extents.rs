@@ -1,0 +1,224 @@
+//! Where a file's content lies, in its log.
+//!
+//! # Invariants
+//!
+//! - **E1** The items of a file in its log tile every range that changed since the last commit: extents where
+//!   there are some now, hole items elsewhere. So replay leaves nothing old there, and they never overlap.
+//! - **E2** What lies behind the file's length is in the log as a whole: replay first cuts the file there.
+//! - **E3** Every new extent comes with the checksums that its transaction has for it.
+
+use std::collections::BTreeSet;
+
+use buttress_base::RangeSet;
+use buttress_format::{
+    Body, Compression, Extent, FileExtent, InodeItem, Key, Kind, Logical, Region, TreeId, ids,
+    limits,
+};
+
+use super::collect::{Collect, Outcome, Trouble};
+use super::tracked::LoggedId;
+use crate::Error;
+
+fn key(ino: u64, offset: u64) -> Key {
+    Key::new(ino, Kind::EXTENT_DATA, offset)
+}
+
+fn parse(tree: TreeId, key: Key, item: &[u8]) -> Outcome<FileExtent> {
+    Ok(FileExtent::parse(item).map_err(|source| Error::Item { tree, key, source })?)
+}
+
+/// First byte behind an item.
+fn end(offset: u64, extent: &FileExtent, sector: u64) -> u64 {
+    let len = match &extent.body {
+        Body::Inline(_) => extent.ram_bytes.next_multiple_of(sector).max(sector),
+        Body::Regular(region) | Body::Prealloc(region) => region.len,
+    };
+    offset.saturating_add(len)
+}
+
+fn is_hole(extent: &FileExtent) -> bool {
+    extent.region().is_some_and(Region::is_hole)
+}
+
+/// Logs what changed: `noted`, or all that the running transaction has.
+pub(super) fn log(
+    collect: &mut Collect<'_>,
+    (tree, ino): LoggedId,
+    item: &InodeItem,
+    noted: Option<&BTreeSet<Key>>,
+) -> Outcome<()> {
+    let sector = u64::from(collect.view.store().geometry().sectorsize);
+    let keys: Vec<Key> = match noted {
+        Some(noted) => noted.iter().copied().collect(),
+        None => {
+            let changes = collect.view.running().overlay.of_object(tree, ino);
+            changes.into_iter().map(|(key, _)| key).collect()
+        }
+    };
+    let mut changed = RangeSet::default();
+    for at in keys.into_iter().filter(|key| key.kind == Kind::EXTENT_DATA) {
+        let mut add = |item: &[u8]| -> Outcome<()> {
+            let extent = parse(tree, at, item)?;
+            changed.insert(at.offset..end(at.offset, &extent, sector));
+            Ok(())
+        };
+        if let Some(old) = collect.base.get(tree, &at)? {
+            add(&old)?;
+        }
+        if let Some(old) = collect.logged(tree, &at) {
+            add(&old)?;
+        }
+        match collect.view.get(tree, &at)? {
+            Some(new) => {
+                add(&new)?;
+                put(collect, tree, at, &new)?;
+            }
+            None => collect.set(tree, at, None),
+        }
+    }
+    behind_the_end(collect, (tree, ino), item, sector, &mut changed)?;
+    tile(collect, (tree, ino), item, sector, changed)
+}
+
+/// Puts an extent into the log, with its checksums.
+fn put(collect: &mut Collect<'_>, tree: TreeId, at: Key, item: &[u8]) -> Outcome<()> {
+    let extent = parse(tree, at, item)?;
+    if let Some(region) = extent.region().filter(|region| !region.is_hole()) {
+        // A chunk of this transaction is not known after a crash.
+        let group = collect.engine.space.group_at(region.disk);
+        let known = collect.base.committed_generation();
+        if group.is_none_or(|group| group.birth() > known) {
+            return Err(Trouble::Commit("data in a new chunk"));
+        }
+        collect.view.running().tracked.log_extent(region.disk);
+        if matches!(extent.body, Body::Regular(_)) {
+            let part = match extent.compression {
+                Compression::None => Extent::new(region.disk.end(region.offset), region.len),
+                _ => region.extent(),
+            };
+            sums(collect, tree, part);
+        }
+    }
+    collect.set(tree, at, Some(item.into()));
+    Ok(())
+}
+
+/// The checksums that this transaction has for a range (E3): whole runs of them, whatever part is named.
+fn sums(collect: &mut Collect<'_>, tree: TreeId, part: Extent) {
+    let geometry = *collect.view.store().geometry();
+    let size = geometry.csum.size();
+    let sector = u64::from(geometry.sectorsize);
+    let max = limits::csum_item_max(geometry.nodesize, size);
+    let runs = collect.view.running().sums.touching(part);
+    for (run, sums) in runs {
+        let mut at = run.start;
+        for piece in sums.chunks(max) {
+            let key = Key::new(ids::EXTENT_CSUM, Kind::EXTENT_CSUM, at.0);
+            collect.set(tree, key, Some(piece.into()));
+            at = Logical(at.0 + (piece.len() / size) as u64 * sector);
+        }
+    }
+}
+
+/// Preallocated extents behind the length (E2).
+fn behind_the_end(
+    collect: &mut Collect<'_>,
+    (tree, ino): LoggedId,
+    item: &InodeItem,
+    sector: u64,
+    changed: &mut RangeSet,
+) -> Outcome<()> {
+    let from = item.size.next_multiple_of(sector);
+    let low = key(ino, 0);
+    let mut next = from;
+    if let Some((at, _)) = collect.view.at_or_before(tree, &low, &key(ino, from))? {
+        next = at.offset;
+    }
+    let view = std::sync::Arc::clone(&collect.view);
+    for found in view.range(tree, key(ino, next), key(ino, u64::MAX)) {
+        let (at, found) = found?;
+        let extent = parse(tree, at, &found)?;
+        let end = end(at.offset, &extent, sector);
+        if end > from && !is_hole(&extent) && collect.logged(tree, &at).is_none() {
+            changed.insert(at.offset..end);
+            put(collect, tree, at, &found)?;
+        }
+    }
+    Ok(())
+}
+
+/// Fills what of the changed ranges no extent covers with hole items (E1): behind the length, too, since it may
+/// grow again without one; where holes have items of their own it grows with these.
+fn tile(
+    collect: &mut Collect<'_>,
+    (tree, ino): LoggedId,
+    item: &InodeItem,
+    sector: u64,
+    mut changed: RangeSet,
+) -> Outcome<()> {
+    // Holes that were logged before give way, and are said anew where they still are.
+    let spans: Vec<_> = changed.iter().collect();
+    let mut tiles = Vec::new();
+    for span in &spans {
+        for (at, logged) in around(collect, (tree, ino), span.start, span.end, sector)? {
+            let extent = parse(tree, at, &logged)?;
+            let real = collect.view.get(tree, &at)?.is_some_and(|item| item[..] == logged[..]);
+            if is_hole(&extent) && !real {
+                changed.insert(at.offset..end(at.offset, &extent, sector));
+                collect.set(tree, at, None);
+            }
+        }
+    }
+    let spans: Vec<_> = changed.iter().collect();
+    for span in &spans {
+        let mut at = span.start;
+        for (next, item) in around(collect, (tree, ino), span.start, span.end, sector)? {
+            let extent = parse(tree, next, &item)?;
+            if next.offset > at {
+                tiles.push(at..next.offset);
+            }
+            at = at.max(end(next.offset, &extent, sector));
+        }
+        if at < span.end {
+            tiles.push(at..span.end);
+        }
+    }
+    let stop = if collect.no_holes { u64::MAX } else { item.size.next_multiple_of(sector) };
+    for hole in tiles.into_iter().map(|hole| hole.start..hole.end.min(stop)) {
+        if hole.is_empty() {
+            continue;
+        }
+        let len = hole.end - hole.start;
+        let region = Region { disk: Logical(0), disk_len: 0, offset: 0, len };
+        let extent = FileExtent {
+            generation: collect.view.generation(),
+            ram_bytes: len,
+            compression: Compression::None,
+            body: Body::Regular(region),
+        };
+        collect.set(tree, key(ino, hole.start), Some(extent.to_bytes().into()));
+    }
+    Ok(())
+}
+
+/// The items of a file in its log that touch a range.
+fn around(
+    collect: &Collect<'_>,
+    (tree, ino): LoggedId,
+    start: u64,
+    stop: u64,
+    sector: u64,
+) -> Outcome<Vec<(Key, buttress_tree::Payload)>> {
+    let mut found = Vec::new();
+    let low = key(ino, 0);
+    if let Some(left) = start.checked_sub(1)
+        && let Some((at, item)) = collect.logged_before(tree, low, key(ino, left))
+    {
+        let extent = parse(tree, at, &item)?;
+        if end(at.offset, &extent, sector) > start {
+            found.push((at, item));
+        }
+    }
+    found.extend(collect.logged_range(tree, key(ino, start), key(ino, stop.saturating_sub(1))));
+    Ok(found)
+}
