@@ -14,6 +14,7 @@ mod enospc;
 pub mod foreground;
 mod fsync;
 pub mod published;
+mod read;
 mod report;
 mod stall;
 mod target;

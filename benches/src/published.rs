@@ -19,6 +19,7 @@ use crate::{Target, report::median};
 
 pub use crate::allocate::Allocate;
 pub use crate::enospc::Enospc;
+pub use crate::read::Read;
 pub use crate::report::Better;
 
 /// How an experiment is run.

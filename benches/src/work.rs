@@ -21,7 +21,7 @@ pub(crate) fn text(error: impl std::fmt::Display) -> String {
 }
 
 /// Bytes that do not repeat within a block, so that nothing is the same by chance.
-fn pattern(seed: usize, len: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
     let mut state = (seed as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     (0..len)
         .map(|_| {

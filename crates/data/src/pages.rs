@@ -40,6 +40,9 @@ pub(crate) const REGION: u64 = 2 << 20;
 /// Locks that regions share.
 const SHARDS: usize = 64;
 
+/// Most buffers that are kept for the next runs, beside the budget.
+const SPARE: usize = 4;
+
 /// The part of the budget that is for runs which were read once.
 const PROBATION: u64 = 8;
 
@@ -113,6 +116,8 @@ pub(crate) struct Pages {
     shards: Vec<Shard>,
     queues: Ranked<Queues>,
     budget: u64,
+    /// Buffers of whole regions that nobody needs: new memory costs more than what is read into it.
+    spare: Ranked<Vec<AlignedBuf>>,
     next_number: AtomicU64,
     /// Above zero while extents are moved by somebody who does not call [`Pages::forget`].
     paused: AtomicUsize,
@@ -159,6 +164,7 @@ impl Pages {
             shards: (0..SHARDS).map(|_| shard()).collect(),
             queues: Ranked::new(Rank::Leaf, Queues::default()),
             budget,
+            spare: Ranked::new(Rank::Leaf, Vec::new()),
             next_number: AtomicU64::new(0),
             paused: AtomicUsize::new(0),
         }
@@ -179,6 +185,26 @@ impl Pages {
         // Neighbours lie in different shards, and so do regions of the same place in different chunks.
         let region = at / REGION;
         &self.shards[(region ^ (region >> 7)) as usize % SHARDS]
+    }
+
+    /// A buffer for a run, with whatever is in it.
+    pub(crate) fn buffer(&self, len: u64) -> AlignedBuf {
+        let spare = if len == REGION { self.spare.lock().pop() } else { None };
+        spare.unwrap_or_else(|| AlignedBuf::zeroed(len as usize))
+    }
+
+    /// Takes the memory of a run that is kept no more.
+    fn reuse(&self, slot: Slot) {
+        let State::Ready { bytes, .. } = slot.state else { return };
+        if slot.len != REGION {
+            return;
+        }
+        if let Ok(bytes) = Arc::try_unwrap(bytes) {
+            let mut spare = self.spare.lock();
+            if spare.len() < SPARE {
+                spare.push(bytes);
+            }
+        }
     }
 
     /// What there is at an address, without claiming anything: the bytes, or up to where nothing is.
@@ -321,7 +347,7 @@ impl Pages {
         if !stays {
             let gone = runs.remove(&victim.start);
             drop(runs);
-            drop(gone);
+            gone.into_iter().for_each(|slot| self.reuse(slot));
         }
         stays
     }

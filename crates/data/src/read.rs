@@ -194,7 +194,7 @@ impl Files {
         let limit = self.ceil(end + window).min(reach);
         let load = |claim: Claim<'_>| {
             let extent = claim.extent();
-            let mut bytes = AlignedBuf::zeroed(extent.len as usize);
+            let mut bytes = self.pages.buffer(extent.len);
             self.read_sectors(view, file, extent.start.0, &mut bytes, checked)?;
             let bytes = Arc::new(bytes);
             claim.publish(&bytes);

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use buttress_bench::foreground;
-use buttress_bench::published::{self, Allocate, Enospc, Experiment, Plan};
+use buttress_bench::published::{self, Allocate, Enospc, Experiment, Plan, Read};
 use buttress_bench::writeback::{self, Files, Writeback};
 use serde_json::Value;
 
@@ -56,6 +56,12 @@ enum Verb {
         #[arg(long, default_value_t = 10.0)]
         seconds: f64,
     },
+    /// Threads that each read all of one file, 32 KiB at a time, cold.
+    Read {
+        /// How many at a time.
+        #[arg(long, value_delimiter = ',', default_value = "1,4")]
+        threads: Vec<usize>,
+    },
     /// Orders of write-back of a cache in front of a hard disk: random writes, twice the cache, then a
     /// flush of everything. In simulated time, the same everywhere; --plot draws positions over time.
     Writeback {
@@ -92,6 +98,7 @@ impl Verb {
             Self::Enospc { jobs, mib, seconds } => {
                 Some(Box::new(Enospc { jobs: *jobs, mib: *mib, seconds: *seconds }))
             }
+            Self::Read { threads } => Some(Box::new(Read { threads: threads.clone() })),
             Self::Writeback { .. } | Self::Foreground { .. } => None,
         }
     }
@@ -130,7 +137,9 @@ fn of_cache(
             let text = foreground::table(&value);
             Ok((value, text))
         }
-        Verb::Allocate { .. } | Verb::Enospc { .. } => Err("it is not of the cache".to_owned()),
+        Verb::Allocate { .. } | Verb::Enospc { .. } | Verb::Read { .. } => {
+            Err("it is not of the cache".to_owned())
+        }
     }
 }
 
