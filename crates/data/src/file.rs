@@ -25,6 +25,7 @@ use crate::codec::Codec;
 use crate::dirty::Dirty;
 use crate::error::Error;
 use crate::streams::Streams;
+use crate::exclusive::Exclusive;
 
 const TYPE_MASK: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
@@ -47,6 +48,8 @@ pub struct File {
     pub(crate) streams: Ranked<Streams>,
     /// Signalled when the writeback claim is given back.
     pub(crate) idle: Condvar,
+    /// Parts that may be overwritten in place, as far as anybody looked.
+    pub(crate) exclusive: Ranked<Exclusive>,
 }
 
 #[derive(Debug)]
@@ -82,6 +85,7 @@ impl File {
             dirty: Ranked::new(Rank::PageIndex, Dirty::default()),
             streams: Ranked::new(Rank::Leaf, Streams::default()),
             idle: Condvar::new(),
+            exclusive: Ranked::new(Rank::Leaf, Exclusive::default()),
         }
     }
 

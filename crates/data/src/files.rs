@@ -29,6 +29,8 @@ pub struct FilesOptions {
     pub page_cache_bytes: u64,
     /// How much of what is missing is read at once.
     pub read_batch: ReadBatch,
+    /// Whether it is remembered which extents are one file's alone.
+    pub remember_exclusive: bool,
 }
 
 /// What all files of a mounted volume share: the engine, the volume's parameters, a count of dirty bytes.

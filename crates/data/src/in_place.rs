@@ -6,21 +6,33 @@
 //! - **N1** In place only where this file's reference is the only one, by committed, frozen and running
 //!   references together (T10), and younger than the subvolume's last snapshot: before, a leaf that
 //!   snapshots share counts as one reference.
+//! - **N3** Whoever writes in place has the right to, from before the look that counts until what he wrote is
+//!   visible: a block group is not emptied under him.
 //! - **N2** A preallocated part that was written becomes regular in the step that makes it visible; pieces
 //!   that show one extent back to back are one item.
 
 use std::ops::Range;
 
-use buttress_format::{Body, Compression, FileExtent, InodeFlags, Logical};
-use buttress_txn::View;
+use buttress_format::{Body, Compression, Extent, FileExtent, InodeFlags, Logical, Region};
+use buttress_txn::{NocowWriter, Stamp, View};
 
 use crate::drop_extents::{Edits, reference_key, window};
 use crate::error::Result;
+use crate::exclusive::Spot;
 use crate::extent_map::{Mapping, disk_extent};
 use crate::file::File;
 use crate::files::Files;
 use crate::land::overlap;
 use crate::writeback::{Placed, Target};
+
+/// A part that lies so that it might be written in place.
+struct Candidate {
+    mapping: Mapping,
+    region: Region,
+    part: Range<u64>,
+    stamp: Stamp,
+    right: NocowWriter,
+}
 
 impl Files {
     /// The parts of `range` that may be written in place, with their addresses.
@@ -32,40 +44,131 @@ impl Files {
         range: Range<u64>,
         flags: u64,
     ) -> Result<Vec<Placed>> {
-        let view = self.engine.view();
         let overwrite = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
         let may_overwrite = flags & overwrite == overwrite;
-        let mut spots: Vec<Placed> = Vec::new();
-        let mut asked: Option<(Logical, bool)> = None;
+        if may_overwrite && let Some(spot) = self.recall(file, &range) {
+            return Ok(vec![spot]);
+        }
+        let candidates = self.candidates(file, &range, may_overwrite)?;
+        if candidates.is_empty() {
+            return Ok(Vec::new());
+        }
+        // From here on nobody moves them (N3).
+        let view = self.engine.view();
         let last_snapshot = self.engine.last_snapshot(&view, file.tree())?;
-        self.for_each_mapping(&view, file, range.clone(), |mapping| {
-            let Some(region) = mapping.region().filter(|region| region.disk.0 != 0) else {
-                return Ok(true);
-            };
-            let prealloc = mapping.is_prealloc();
-            if mapping.extent.compression != Compression::None || !(prealloc || may_overwrite) {
-                return Ok(true);
-            }
+        let mut spots = Vec::with_capacity(candidates.len());
+        let mut asked: Option<(Logical, bool)> = None;
+        for Candidate { mapping, region, part, stamp, right } in candidates {
             if mapping.extent.generation <= last_snapshot {
-                return Ok(true);
+                continue;
+            }
+            let there = self.mapping_at(&view, file, mapping.offset)?;
+            if there.is_none_or(|there| there.extent != mapping.extent) {
+                continue;
             }
             let exclusive = match asked {
                 Some((disk, answer)) if disk == region.disk => answer,
                 _ => {
-                    let who = file.data_ref(reference_key(mapping.offset, region));
-                    self.engine.extent_is_exclusive(&view, disk_extent(region), who)?
+                    let who = file.data_ref(reference_key(mapping.offset, &region));
+                    self.engine.extent_is_exclusive(&view, disk_extent(&region), who)?
                 }
             };
             asked = Some((region.disk, exclusive));
-            if exclusive {
-                let part = overlap(&mapping, &range);
-                let disk = Logical(region.disk.0 + region.offset + (part.start - mapping.offset));
-                let target = Target::InPlace { disk, prealloc };
-                spots.push(Placed { range: part, target, sums: Vec::new(), packed: None });
+            let disk = Logical(region.disk.0 + region.offset + (part.start - mapping.offset));
+            let bytes = Extent { start: disk, len: part.end - part.start };
+            if !exclusive || !self.engine.read_csums(&view, bytes)?.is_empty() {
+                continue;
+            }
+            let prealloc = mapping.is_prealloc();
+            if !prealloc && self.options.remember_exclusive {
+                let whole = Logical(region.disk.0 + region.offset);
+                let spot = Spot {
+                    range: mapping.offset..mapping.end,
+                    disk: whole,
+                    of: region.disk,
+                    stamp,
+                };
+                file.exclusive.lock().insert(file.layout(), spot);
+            }
+            let target = Target::InPlace { disk, prealloc };
+            let right = Some(right);
+            spots.push(Placed {
+                range: part,
+                target,
+                sums: Vec::new(),
+                packed: None,
+                _right: right,
+            });
+        }
+        Ok(spots)
+    }
+
+    /// What of `range` is laid out so that it might be written in place, each with the right to do so.
+    fn candidates(
+        &self,
+        file: &File,
+        range: &Range<u64>,
+        may_overwrite: bool,
+    ) -> Result<Vec<Candidate>> {
+        let mut candidates = Vec::new();
+        let view = self.engine.view();
+        self.for_each_mapping(&view, file, range.clone(), |mapping| {
+            let Some(&region) = mapping.region().filter(|region| region.disk.0 != 0) else {
+                return Ok(true);
+            };
+            let fits = mapping.is_prealloc() || may_overwrite;
+            if mapping.extent.compression != Compression::None || !fits {
+                return Ok(true);
+            }
+            let part = overlap(&mapping, range);
+            let stamp = self.engine.stamp(region.disk);
+            let start = Logical(region.disk.0 + region.offset + (part.start - mapping.offset));
+            let bytes = Extent { start, len: part.end - part.start };
+            if let Some(right) = self.engine.begin_nocow(bytes) {
+                candidates.push(Candidate { mapping, region, part, stamp, right });
             }
             Ok(true)
         })?;
-        Ok(spots)
+        Ok(candidates)
+    }
+
+    /// `range` as one spot, if somebody looked before and nothing has changed since.
+    pub(crate) fn recall(&self, file: &File, range: &Range<u64>) -> Option<Placed> {
+        if !self.options.remember_exclusive {
+            return None;
+        }
+        let spot = file.exclusive.lock().find(file.layout(), range)?;
+        let disk = Logical(spot.disk.0 + (range.start - spot.range.start));
+        let len = range.end - range.start;
+        let right = self.engine.begin_nocow(Extent { start: disk, len })?;
+        if self.engine.stamp(spot.of) != spot.stamp {
+            file.exclusive.lock().forget(spot.range.start);
+            return None;
+        }
+        debug_assert!(self.still_exclusive(file, &spot), "N1: {spot:?} was remembered wrongly");
+        let target = Target::InPlace { disk, prealloc: false };
+        let (range, right) = (range.clone(), Some(right));
+        Some(Placed { range, target, sums: Vec::new(), packed: None, _right: right })
+    }
+
+    /// Looks again at everything that was remembered; what cannot be read says nothing.
+    fn still_exclusive(&self, file: &File, spot: &Spot) -> bool {
+        let view = self.engine.view();
+        let look = || -> Result<bool> {
+            let last_snapshot = self.engine.last_snapshot(&view, file.tree())?;
+            let Some(mapping) = self.mapping_at(&view, file, spot.range.start)? else {
+                return Ok(false);
+            };
+            let Some(region) = mapping.region() else { return Ok(false) };
+            let who = file.data_ref(reference_key(mapping.offset, region));
+            Ok(mapping.end == spot.range.end
+                && region.disk == spot.of
+                && region.disk.0 + region.offset == spot.disk.0
+                && !mapping.is_prealloc()
+                && mapping.extent.generation > last_snapshot
+                && self.engine.extent_is_exclusive(&view, disk_extent(region), who)?)
+        };
+        look().unwrap_or(true)
     }
 
     /// Turns what of `range` is preallocated into regular extents (N2).

@@ -115,6 +115,9 @@ impl Files {
         promised: &mut Option<MetaReservation>,
         finish: impl FnOnce(&mut Meta, &mut Dirty, u64),
     ) -> Result<u64> {
+        if part.target.is_overwrite() && self.options.no_holes {
+            return self.land_overwrite(file, rest.end, promised, finish);
+        }
         let _extents = file.change_extents();
         let view = self.engine.view();
         let there = self.mappings(&view, file, rest.clone(), STEP_ITEMS)?;
@@ -157,6 +160,21 @@ impl Files {
             bytes.count(meta);
             finish(meta, &mut file.dirty.lock(), end);
         });
+        Ok(end)
+    }
+
+    /// Of what was written over an extent in place: which extents there are stays as it was.
+    fn land_overwrite(
+        &self,
+        file: &File,
+        end: u64,
+        promised: &mut Option<MetaReservation>,
+        finish: impl FnOnce(&mut Meta, &mut Dirty, u64),
+    ) -> Result<u64> {
+        let _extents = file.extents.write();
+        let reservation = self.reserve(Edits::default().cost(), promised)?;
+        let handle = self.engine.begin(reservation);
+        file.update_meta(&handle, |meta| finish(meta, &mut file.dirty.lock(), end));
         Ok(end)
     }
 

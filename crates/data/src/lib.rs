@@ -5,6 +5,7 @@
 //! method of the first on the second.
 
 mod error;
+mod exclusive;
 
 mod codec;
 mod compress;

@@ -264,7 +264,7 @@ impl Files {
             at = range.end;
             let sums = std::mem::take(&mut packed.sums);
             let target = Target::Fresh(extent);
-            placed.push(Placed { range, target, sums, packed: Some(packed) });
+            placed.push(Placed { range, target, sums, packed: Some(packed), _right: None });
         }
         self.allocate(at..whole.end, promised, goal, placed)
     }

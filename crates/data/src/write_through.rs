@@ -7,7 +7,8 @@
 
 use std::ops::Range;
 
-use buttress_format::{InodeFlags, InodeItem};
+use buttress_format::{InodeFlags, InodeItem, Timespec};
+use buttress_txn::Cost;
 
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -16,6 +17,26 @@ use crate::land::grow;
 use crate::packing::Choice;
 use crate::write::SIZE_MAX;
 use crate::writeback::Placed;
+
+/// Times of a file that is overwritten in place move in steps of this, as with the clock that Linux uses for
+/// them: otherwise every write would change an inode.
+const TICK_NANOS: i64 = 4_000_000;
+
+/// What came of an attempt to overwrite in place.
+enum Overwrite<S> {
+    Done,
+    NotHere(S),
+}
+
+/// Whether two states of an inode differ in nothing but times, and those by less than a tick.
+fn is_same_tick(old: &InodeItem, new: &InodeItem) -> bool {
+    let close = |a: Timespec, b: Timespec| {
+        let nanos = (b.sec - a.sec).saturating_mul(1_000_000_000);
+        (0..TICK_NANOS).contains(&nanos.saturating_add(i64::from(b.nsec) - i64::from(a.nsec)))
+    };
+    let same = InodeItem { mtime: old.mtime, ctime: old.ctime, ..*new } == *old;
+    same && close(old.mtime, new.mtime) && close(old.ctime, new.ctime)
+}
 
 impl Files {
     /// Whether [`Files::write_through`] takes a write.
@@ -48,6 +69,10 @@ impl Files {
         }
         let _claim = file.claim();
         let range = offset..end;
+        let stamp = match self.overwrite(file, &range, data, stamp)? {
+            Overwrite::Done => return Ok(()),
+            Overwrite::NotHere(stamp) => stamp,
+        };
         let placed = self.write_placed(file, offset, data)?;
         self.land(file, &placed, &mut None, |meta, dirty| {
             self.forget(dirty, range.clone());
@@ -55,6 +80,42 @@ impl Files {
             grow(meta, dirty, &range, end);
             stamp(&mut meta.item);
         })
+    }
+
+    /// Writes over what is known to be the file's alone, where nothing else of the file changes by it.
+    fn overwrite<S: FnOnce(&mut InodeItem)>(
+        &self,
+        file: &File,
+        range: &Range<u64>,
+        data: &[u8],
+        stamp: S,
+    ) -> Result<Overwrite<S>> {
+        let lies = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
+        let (item, is_inside) = {
+            let meta = file.meta();
+            (meta.item, range.end <= meta.disk_size)
+        };
+        if item.flags & lies != lies || !is_inside || file.is_dirty() {
+            return Ok(Overwrite::NotHere(stamp));
+        }
+        let Some(spot) = self.recall(file, range) else { return Ok(Overwrite::NotHere(stamp)) };
+        if let Some(cause) = self.engine.aborted() {
+            return Err(buttress_txn::Error::Aborted(cause).into());
+        }
+        let written = self.volume.write(spot.disk().start, data);
+        // Also after a failure: part of it may have changed.
+        self.pages.forget(spot.disk());
+        written?;
+        let mut stamped = item;
+        stamp(&mut stamped);
+        if !is_same_tick(&item, &stamped) {
+            let reservation = self.reserve_more(Cost { items: 1, bytes: 160 })?;
+            let handle = self.engine.begin(reservation);
+            file.update(&handle, |item| {
+                (item.mtime, item.ctime) = (stamped.mtime, stamped.ctime);
+            });
+        }
+        Ok(Overwrite::Done)
     }
 
     /// Finds addresses for a range and writes it there.

@@ -20,7 +20,7 @@
 use std::ops::Range;
 
 use buttress_format::{Extent, InodeFlags, Logical};
-use buttress_txn::{DataReservation, MetaReservation};
+use buttress_txn::{DataReservation, MetaReservation, NocowWriter};
 
 use crate::dirty::Run;
 use crate::error::{Error, Result};
@@ -103,6 +103,13 @@ pub(crate) enum Target {
     },
 }
 
+impl Target {
+    /// Whether the file shows it already, and goes on showing the same.
+    pub(crate) fn is_overwrite(self) -> bool {
+        matches!(self, Self::InPlace { prealloc: false, .. })
+    }
+}
+
 /// A part of a run with its address.
 #[derive(Debug)]
 pub(crate) struct Placed {
@@ -111,6 +118,8 @@ pub(crate) struct Placed {
     pub(crate) sums: Vec<u8>,
     /// What goes to the device instead of the range's own bytes.
     pub(crate) packed: Option<Packed>,
+    /// What keeps others from moving the extent that is written in place; held until it is visible.
+    pub(crate) _right: Option<NocowWriter>,
 }
 
 impl Placed {
@@ -370,7 +379,13 @@ impl Files {
             goal.at = Some(extent.end());
             let end = at + extent.len;
             let target = Target::Fresh(extent);
-            placed.push(Placed { range: at..end, target, sums: Vec::new(), packed: None });
+            placed.push(Placed {
+                range: at..end,
+                target,
+                sums: Vec::new(),
+                packed: None,
+                _right: None,
+            });
             at = end;
         }
         Ok(())

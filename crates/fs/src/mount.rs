@@ -37,6 +37,7 @@ pub(crate) fn open(
             && (superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.clear_cache
                 || !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.space_cache_v2),
         tree_log: !options.notreelog,
+        lookup: options.bg_lookup,
         cache_bytes: options.node_cache_bytes.unwrap_or(EngineOptions::default().cache_bytes),
         ..EngineOptions::default()
     };
@@ -48,6 +49,7 @@ pub(crate) fn open(
         compress_force: options.compress_force,
         page_cache_bytes: options.page_cache_bytes,
         read_batch: options.read_batch,
+        remember_exclusive: options.nocow_remember,
     };
     let files = Files::new(Arc::clone(&engine), volume, files_options);
     let shared = Arc::new(Shared::new(engine, files, superblock, options));

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use buttress_data::{Codec, ReadBatch};
 use buttress_format::TreeId;
-use buttress_txn::AllocPolicy;
-use buttress_txn::Preempt;
+use buttress_txn::{AllocPolicy, LookupPolicy, Preempt};
 
 use crate::error::{Error, Result};
 
@@ -58,6 +57,10 @@ pub struct MountOptions {
     pub degraded: bool,
     /// How block groups are chosen for allocations; the published baselines are for comparison.
     pub alloc: AllocPolicy,
+    /// How the block group of an address is found; the published baselines are for comparison.
+    pub bg_lookup: LookupPolicy,
+    /// Whether it is remembered which extents nobody shares, or looked up for every write in place.
+    pub nocow_remember: bool,
     /// Ignore the log tree; with `read_only` only.
     pub nologreplay: bool,
     /// Let fsync commit the whole volume instead of writing a log.
@@ -95,6 +98,8 @@ impl Default for MountOptions {
             reclaim_below: 0,
             degraded: false,
             alloc: AllocPolicy::default(),
+            bg_lookup: LookupPolicy::default(),
+            nocow_remember: true,
             nologreplay: false,
             notreelog: false,
             flushoncommit: false,
@@ -113,7 +118,8 @@ const KNOWN: &str = "rw, ro, subvol=PATH, subvolid=N, commit=SECONDS, nodatacow,
     space_cache=v2, clear_cache, bg_reclaim_threshold=PERCENT, \
     degraded, nologreplay, treelog, notreelog, flushoncommit, noflushoncommit, dirty=BYTES, \
     page_cache=BYTES, read_batch=1|16|run, preempt=off|clamp|pace, \
-    alloc=linear|linear-trylock|index-single-goal|index-goals, defaults";
+    alloc=linear|linear-trylock|index-single-goal|index-goals, \
+    bg_lookup=rwlock-double|rwlock-single|lockfree, nocow_check=always|remembered, defaults";
 
 impl MountOptions {
     /// Reads a comma separated list of options, as `mount -o` takes it.
@@ -211,6 +217,11 @@ impl MountOptions {
             ("notreelog", None) => self.notreelog = true,
             ("flushoncommit", None) => self.flushoncommit = true,
             ("noflushoncommit", None) => self.flushoncommit = false,
+            ("bg_lookup", Some(text)) => {
+                self.bg_lookup = text.parse().map_err(|why: String| refuse(option, &why))?;
+            }
+            ("nocow_check", Some("always")) => self.nocow_remember = false,
+            ("nocow_check", Some("remembered")) => self.nocow_remember = true,
             ("dirty", Some(_)) => self.dirty_bytes_max = number(option, value)?.max(1 << 20),
             ("page_cache", Some(_)) => self.page_cache_bytes = number(option, value)?,
             ("read_batch", Some("1")) => self.read_batch = ReadBatch::One,
@@ -274,6 +285,18 @@ mod tests {
         assert_eq!(of("compress=zstd,compress=no").expect("list"), (None, false));
         assert_eq!(of("compress=zstd,nodatacow").expect("list"), (None, false));
         assert!(of("compress=gzip").is_err());
+    }
+
+    /// Mechanisms and their baselines by name.
+    #[test]
+    fn mechanisms_parse() {
+        let list = "alloc=linear-trylock,bg_lookup=rwlock-single,nocow_check=always";
+        let options = MountOptions::parse(list).expect("list");
+        assert_eq!(options.alloc, AllocPolicy::LinearTrylock);
+        assert_eq!(options.bg_lookup, LookupPolicy::RwlockSingle);
+        assert!(!options.nocow_remember);
+        let text = MountOptions::parse("alloc=best").expect_err("no such").to_string();
+        assert!(text.contains("index-goals"), "{text}");
     }
 
     /// An unknown option is refused by name, with the list of known ones.

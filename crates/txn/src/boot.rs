@@ -11,7 +11,7 @@ use buttress_format::{
     BlockGroupItem, CompatRo, DevExtent, DevStats, DeviceId, Extent, Incompat, Key, Kind, Logical,
     RootItem, Superblock, TreeId, ids,
 };
-use buttress_space::{AllocPolicy, GroupInit, Preempt, Space};
+use buttress_space::{AllocPolicy, GroupInit, LookupPolicy, Preempt, Space};
 use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store, boot};
 use buttress_volume::Volume;
 
@@ -46,6 +46,8 @@ pub struct EngineOptions {
     pub replay_log: bool,
     /// How block groups are chosen for allocations.
     pub alloc: AllocPolicy,
+    /// How the block group of an address is found.
+    pub lookup: LookupPolicy,
 }
 
 impl Default for EngineOptions {
@@ -61,6 +63,7 @@ impl Default for EngineOptions {
             tree_log: true,
             replay_log: false,
             alloc: AllocPolicy::default(),
+            lookup: LookupPolicy::default(),
         }
     }
 }
@@ -94,8 +97,9 @@ impl Engine {
             return Err(Error::LogStays(why.clone()));
         }
         let found = if has_log { Some(log::read(&store, &superblock)?) } else { None };
-        let mut space =
-            Space::new(superblock.sectorsize, superblock.nodesize).choosing(options.alloc);
+        let mut space = Space::new(superblock.sectorsize, superblock.nodesize)
+            .choosing(options.alloc)
+            .looking_up(options.lookup);
         if superblock.incompat.has(Incompat::MIXED_GROUPS) {
             space = space.mixed();
         }

@@ -24,7 +24,9 @@ use std::{
 use arc_swap::ArcSwap;
 use buttress_base::Latch;
 use buttress_format::{Extent, Generation, Incompat, Ino, Key, Kind, Logical, TreeId};
-use buttress_space::{AllocRequest, DataReservation, Group, Outcome, Queue, Space, SpaceKind};
+use buttress_space::{
+    AllocRequest, DataReservation, Group, NocowWriter, Outcome, Queue, Space, SpaceKind,
+};
 use buttress_tree::{Roots, Store};
 use buttress_volume::Volume;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -37,6 +39,7 @@ use crate::{
     delayed_ref::DataRef,
     extent_tree, free_space_tree, log,
     reserve::{Demand, Outstanding},
+    stamps::Stamps,
     sums,
     transaction::Transaction,
     usage::Counters,
@@ -63,6 +66,8 @@ pub struct Engine {
     opened: Generation,
     /// Extents allocated and not yet referenced: their first reference makes their item.
     pub(crate) unborn: Mutex<HashSet<Logical>>,
+    /// Which answers about users of extents are still right.
+    pub(crate) stamps: Stamps,
     pub(crate) outstanding: Mutex<Outstanding>,
     /// Who waits for metadata.
     pub(crate) metadata_line: Queue<Demand>,
@@ -137,6 +142,7 @@ impl Engine {
             published: AtomicU64::new(generation.0),
             opened: generation,
             unborn: Mutex::default(),
+            stamps: Stamps::default(),
             outstanding: Mutex::default(),
             metadata_line: Queue::new(),
             flushers: AtomicUsize::new(0),
@@ -303,6 +309,14 @@ impl Engine {
     /// When the extent tree cannot be read or does not know the extent.
     pub fn extent_is_exclusive(&self, view: &View, extent: Extent, who: DataRef) -> Result<bool> {
         extent_tree::is_exclusive(view, extent, who)
+    }
+
+    /// The right to write into an extent, or a part of it, in place; nothing where its block group is being
+    /// emptied or looked at as a whole. To be had before looking at what is overwritten, and kept until what is
+    /// written is visible.
+    #[must_use]
+    pub fn begin_nocow(&self, part: Extent) -> Option<NocowWriter> {
+        self.space.begin_nocow(part)
     }
 
     /// The checksums of a range of data, sector by sector.

@@ -49,6 +49,10 @@ impl<'e> Handle<'e> {
         Self { engine, transaction, _reservation: reservation, _gate: gate }
     }
 
+    pub(crate) fn engine(&self) -> &Engine {
+        self.engine
+    }
+
     pub(crate) fn transaction(&self) -> &Transaction {
         &self.transaction
     }
@@ -92,6 +96,7 @@ impl<'e> Handle<'e> {
     }
 
     fn change(&self, extent: Extent, who: DataRef, delta: i64, born: bool) {
+        self.engine.stamps.touch(extent.start);
         if self.transaction.refs.change(extent, who, delta, born) {
             self.transaction.sums.remove(extent);
             if self.transaction.tracked.keep(extent) {

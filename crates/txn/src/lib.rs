@@ -26,6 +26,7 @@ mod relocate;
 mod reserve;
 mod scrub;
 mod snapshot;
+mod stamps;
 mod sums;
 mod transaction;
 mod usage;
@@ -44,11 +45,12 @@ pub use log::SubvolumeLog;
 pub use reserve::{Cost, MetaReservation, Urgency};
 pub use scrub::{ScrubOptions, ScrubProgress};
 pub use snapshot::Snapshot;
+pub use stamps::Stamp;
 pub use sums::Csums;
 pub use usage::{KindUsage, Stats, Usage};
 pub use view::View;
 
 pub use buttress_space::{
-    Account, AllocPolicy, Clamp, DataReservation, LookupPolicy, Pace, Pools, Preempt, Reach, Round,
+    Account, AllocPolicy, Clamp, DataReservation, LookupPolicy, NocowWriter, Pace, Pools, Preempt, Reach, Round,
     SpaceKind, Step,
 };

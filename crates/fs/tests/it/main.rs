@@ -5,6 +5,7 @@ mod content;
 mod contention;
 mod cuts;
 mod fsync;
+mod in_place;
 mod losses;
 mod model;
 mod names;

@@ -1,0 +1,62 @@
+//! Which parts of a file may be overwritten in place, as far as anybody looked.
+//!
+//! # Place
+//!
+//! A hint that carries what it was based on: the layout of the file's extents, and the stamp of the extent.
+//! Whoever uses it compares both, with the right to write in place in his hands.
+//!
+//! # Invariants
+//!
+//! - **X1** All parts are of one layout; when the file has another, none is left.
+//! - **X2** There are no more than a fixed number, whatever the file looks like.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use buttress_format::Logical;
+use buttress_txn::Stamp;
+
+/// Most parts that are remembered of a file; then it begins anew.
+const SPOTS_MAX: usize = 4096;
+
+/// An extent item that was found to be this file's alone.
+#[derive(Clone, Debug)]
+pub(crate) struct Spot {
+    /// Where it is in the file.
+    pub(crate) range: Range<u64>,
+    /// Its first byte on disk.
+    pub(crate) disk: Logical,
+    /// Where the extent begins that it is a window of.
+    pub(crate) of: Logical,
+    /// What that was based on.
+    pub(crate) stamp: Stamp,
+}
+
+/// The parts of one file.
+#[derive(Debug, Default)]
+pub(crate) struct Exclusive {
+    layout: u64,
+    spots: BTreeMap<u64, Spot>,
+}
+
+impl Exclusive {
+    /// Remembers a part.
+    pub(crate) fn insert(&mut self, layout: u64, spot: Spot) {
+        if self.layout != layout || self.spots.len() >= SPOTS_MAX {
+            self.spots.clear();
+            self.layout = layout;
+        }
+        self.spots.insert(spot.range.start, spot);
+    }
+
+    /// The part that all of `range` lies in.
+    pub(crate) fn find(&self, layout: u64, range: &Range<u64>) -> Option<Spot> {
+        let (_, spot) = self.spots.range(..=range.start).next_back()?;
+        (self.layout == layout && range.end <= spot.range.end).then(|| spot.clone())
+    }
+
+    /// Forgets the part that starts at `offset`.
+    pub(crate) fn forget(&mut self, offset: u64) {
+        self.spots.remove(&offset);
+    }
+}

@@ -1,0 +1,71 @@
+//! What an answer about the users of an extent was based on, so that it can be remembered.
+//!
+//! # Invariants
+//!
+//! - **S1** A stamp changes before anything does that could make somebody else a user of the extent: a reference
+//!   that is gained or lost, wherever it comes from, and any snapshot. Handles are the only ones that add
+//!   references, and the only ones that ask for snapshots.
+//! - **S2** A stamp that is current says no more than that nothing has *changed*: who looks again at the same
+//!   extent would find the same.
+//!
+//! Extents share counters by a hash of their address. A collision costs a look.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use buttress_format::Logical;
+
+use crate::Engine;
+
+/// Counters of changes of references; a power of two.
+const EXTENTS: usize = 4096;
+
+/// What there was when somebody looked who uses an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    references: u64,
+    snapshots: u64,
+}
+
+/// How often anything changed.
+#[derive(Debug)]
+pub(crate) struct Stamps {
+    references: Box<[AtomicU64]>,
+    snapshots: AtomicU64,
+}
+
+impl Default for Stamps {
+    fn default() -> Self {
+        let references = (0..EXTENTS).map(|_| AtomicU64::new(0)).collect();
+        Self { references, snapshots: AtomicU64::new(0) }
+    }
+}
+
+impl Stamps {
+    fn of(&self, at: Logical) -> &AtomicU64 {
+        let spread = (at.0 >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        &self.references[(spread >> 52) as usize % EXTENTS]
+    }
+
+    /// The users of an extent are about to change.
+    pub(crate) fn touch(&self, at: Logical) {
+        self.of(at).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A snapshot is about to be asked for.
+    pub(crate) fn snapshot(&self) {
+        self.snapshots.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Engine {
+    /// The stamp of the extent that begins at `at`. Take it before the view in which you look at the extent, and
+    /// again before you rely on what you found.
+    #[must_use]
+    pub fn stamp(&self, at: Logical) -> Stamp {
+        let stamps = &self.stamps;
+        Stamp {
+            references: stamps.of(at).load(Ordering::SeqCst),
+            snapshots: stamps.snapshots.load(Ordering::SeqCst),
+        }
+    }
+}
