@@ -39,6 +39,9 @@ impl Experiment for Allocate {
         let mut subjects = vec![
             Subject::new("kernel btrfs", Target::Btrfs, ""),
             Subject::new("kernel ext4", Target::Ext4, ""),
+            Subject::new("buttress, linear", Target::Library, "alloc=linear"),
+            Subject::new("buttress, linear-trylock", Target::Library, "alloc=linear-trylock"),
+            Subject::new("buttress, index, one goal", Target::Library, "alloc=index-single-goal"),
             Subject::new("buttress", Target::Library, ""),
         ];
         if plan.mount {

@@ -13,6 +13,7 @@ mod disk;
 mod enospc;
 pub mod foreground;
 mod fsync;
+mod nocow;
 pub mod published;
 mod read;
 mod report;

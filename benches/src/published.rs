@@ -5,7 +5,7 @@
 //! An [`Experiment`] knows its job and who does it; this runs everybody once, then everybody again, so
 //! that what else the machine does hits all alike, and reports medians.
 //!
-//! To add one: implement [`Experiment`], list it in [`all`], give it a verb in `crates/cli`.
+//! To add one: implement [`Experiment`], give it a verb in `crates/cli`.
 
 use std::{
     collections::BTreeMap,
@@ -19,6 +19,7 @@ use crate::{Target, report::median};
 
 pub use crate::allocate::Allocate;
 pub use crate::enospc::Enospc;
+pub use crate::nocow::Nocow;
 pub use crate::read::Read;
 pub use crate::report::Better;
 

@@ -30,6 +30,8 @@ pub enum Target {
     Ext4,
     /// ext4 through FUSE.
     Fuse2fs,
+    /// A loop device with nothing on it.
+    Raw,
 }
 
 impl fmt::Display for Target {
@@ -41,6 +43,7 @@ impl fmt::Display for Target {
             Self::Btrfs => "kernel btrfs",
             Self::Ext4 => "kernel ext4",
             Self::Fuse2fs => "fuse2fs",
+            Self::Raw => "device",
         })
     }
 }
@@ -120,7 +123,7 @@ impl Setup {
             }
         }
         let loop_device = match target {
-            Target::Loop | Target::Btrfs | Target::Ext4 => {
+            Target::Loop | Target::Btrfs | Target::Ext4 | Target::Raw => {
                 Some(sh("losetup", &["--find", "--show", &path])?)
             }
             _ => None,
@@ -136,7 +139,7 @@ impl Setup {
         let image = self.image.to_string_lossy().into_owned();
         let device = self.loop_device.clone().unwrap_or_default();
         match self.target {
-            Target::Library | Target::Loop => return Ok(()),
+            Target::Library | Target::Loop | Target::Raw => return Ok(()),
             Target::Mount => {
                 let own = std::env::current_exe().map_err(|e| e.to_string())?;
                 let program = own.with_file_name("buttress");
@@ -175,6 +178,11 @@ impl Setup {
             thread::sleep(Duration::from_millis(20));
         }
         Ok(())
+    }
+
+    /// The loop device, or the image where there is none.
+    pub(crate) fn device(&self) -> &Path {
+        self.loop_device.as_ref().map_or(&self.image, |device| Path::new(device))
     }
 
     pub(crate) fn folder(&self) -> &Path {

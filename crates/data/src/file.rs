@@ -24,8 +24,8 @@ use parking_lot::{Condvar, RwLock, RwLockWriteGuard};
 use crate::codec::Codec;
 use crate::dirty::Dirty;
 use crate::error::Error;
-use crate::streams::Streams;
 use crate::exclusive::Exclusive;
+use crate::streams::Streams;
 
 const TYPE_MASK: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;

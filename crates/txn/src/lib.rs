@@ -51,6 +51,6 @@ pub use usage::{KindUsage, Stats, Usage};
 pub use view::View;
 
 pub use buttress_space::{
-    Account, AllocPolicy, Clamp, DataReservation, LookupPolicy, NocowWriter, Pace, Pools, Preempt, Reach, Round,
-    SpaceKind, Step,
+    Account, AllocPolicy, Clamp, DataReservation, LookupPolicy, NocowWriter, Pace, Pools, Preempt,
+    Reach, Round, SpaceKind, Step,
 };

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use buttress_bench::foreground;
-use buttress_bench::published::{self, Allocate, Enospc, Experiment, Plan, Read};
+use buttress_bench::published::{self, Allocate, Enospc, Experiment, Nocow, Plan, Read};
 use buttress_bench::writeback::{self, Files, Writeback};
 use serde_json::Value;
 
@@ -43,6 +43,24 @@ enum Verb {
         /// How many at a time.
         #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
         workers: Vec<usize>,
+    },
+    /// Random direct writes in place, beside many filled block groups: how lookups scale.
+    Nocow {
+        /// Bytes of a write.
+        #[arg(long, value_delimiter = ',', default_value = "65536,4096")]
+        blocks: Vec<usize>,
+        /// Jobs, each with a file of its own.
+        #[arg(long, default_value_t = 8)]
+        jobs: usize,
+        /// Writes that wait, of each job.
+        #[arg(long, default_value_t = 64)]
+        depth: usize,
+        /// Block groups of a GiB that are filled before; the published number is 3500.
+        #[arg(long, default_value_t = 350)]
+        groups: u64,
+        /// MiB of each file.
+        #[arg(long, default_value_t = 128)]
+        file_mib: u64,
     },
     /// Small random writes while metadata is scarce: room made ahead, and not.
     Enospc {
@@ -99,6 +117,9 @@ impl Verb {
                 Some(Box::new(Enospc { jobs: *jobs, mib: *mib, seconds: *seconds }))
             }
             Self::Read { threads } => Some(Box::new(Read { threads: threads.clone() })),
+            &Self::Nocow { ref blocks, jobs, depth, groups, file_mib } => {
+                Some(Box::new(Nocow { blocks: blocks.clone(), jobs, depth, groups, file_mib }))
+            }
             Self::Writeback { .. } | Self::Foreground { .. } => None,
         }
     }
@@ -137,9 +158,7 @@ fn of_cache(
             let text = foreground::table(&value);
             Ok((value, text))
         }
-        Verb::Allocate { .. } | Verb::Enospc { .. } | Verb::Read { .. } => {
-            Err("it is not of the cache".to_owned())
-        }
+        _ => Err("it is not of the cache".to_owned()),
     }
 }
 

@@ -1,0 +1,241 @@
+//! Random direct writes into files that are overwritten in place, as in the published measurement of block-group
+//! lookups: fixed blocks, a deep queue, many jobs, and a tree of many filled block groups.
+//!
+//! Linux is driven by `fio` with `libaio`; the library by threads, as many as there are jobs, since it has no
+//! queue: each write of it is done when the call returns.
+
+use std::{
+    fs::{File, OpenOptions},
+    os::unix::fs::FileExt,
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use buttress_base::{AlignedBuf, Rng};
+use buttress_fs::{FallocateMode, Filesystem, Inode};
+
+use crate::{
+    Target, cpu,
+    published::{Better, Experiment, Plan, Subject, Table},
+    target::Setup,
+    work::{pattern, text},
+};
+
+const GIB: u64 = 1 << 30;
+const MIB: u64 = 1 << 20;
+
+/// The experiment.
+#[derive(Clone, Debug)]
+pub struct Nocow {
+    /// Bytes of a write, each size a row of its own.
+    pub blocks: Vec<usize>,
+    /// Jobs at a time, each with a file of its own.
+    pub jobs: usize,
+    /// Writes of each job that wait for the device.
+    pub depth: usize,
+    /// Data block groups of a GiB that are filled before.
+    pub groups: u64,
+    /// MiB of each job's file.
+    pub file_mib: u64,
+}
+
+impl Experiment for Nocow {
+    fn name(&self) -> &'static str {
+        "nocow"
+    }
+
+    fn subjects(&self, plan: &Plan) -> Vec<Subject> {
+        let off = "nodatacow,nocow_check=always,bg_lookup=rwlock-double";
+        let single = "nodatacow,nocow_check=always,bg_lookup=rwlock-single";
+        let lockfree = "nodatacow,nocow_check=always,bg_lookup=lockfree";
+        let mut subjects = vec![
+            Subject::new("kernel btrfs", Target::Btrfs, "nodatacow"),
+            Subject::new("kernel ext4", Target::Ext4, ""),
+            Subject::new("device", Target::Raw, ""),
+            Subject::new("buttress, two lookups", Target::Library, off),
+            Subject::new("buttress, one lookup", Target::Library, single),
+            Subject::new("buttress, no lock", Target::Library, lockfree),
+            Subject::new("buttress", Target::Library, "nodatacow"),
+        ];
+        if plan.mount {
+            subjects.push(Subject::new("buttress mount", Target::Mount, "nodatacow"));
+        }
+        subjects
+    }
+
+    fn run(&self, subject: &Subject, plan: &Plan, out: &mut Table) -> Result<(), String> {
+        let (jobs, bytes) = (self.jobs, self.file_mib * MIB);
+        let room = (jobs as u64 * bytes + 2 * GIB).next_multiple_of(GIB);
+        let size = room + self.groups * (GIB + GIB / 8);
+        let setup = Setup::with(subject.target, &plan.dir, size, &subject.options)?;
+        let time = Duration::from_secs_f64(3.0 * plan.scale);
+        if subject.target.is_library() {
+            let fs = setup.open()?;
+            let files = self.prepare(&fs, bytes)?;
+            for &block in &self.blocks {
+                self.measure(subject, block, time, out, || {
+                    drive(jobs, time, bytes, block, |job, at, data| {
+                        files[job].write_direct(at, data).map_err(text).map(drop)
+                    })
+                })?;
+            }
+            drop(files);
+            return fs.close().map_err(text);
+        }
+        let paths: Vec<_> = match subject.target {
+            Target::Raw => vec![setup.device().to_path_buf(); jobs],
+            _ => (0..jobs).map(|job| setup.folder().join(format!("job-{job}"))).collect(),
+        };
+        if subject.target != Target::Raw {
+            for group in 0..self.groups {
+                let file = File::create(setup.folder().join(format!("filler-{group}")));
+                let file = file.map_err(text)?;
+                let mode = rustix::fs::FallocateFlags::empty();
+                rustix::fs::fallocate(&file, mode, 0, GIB).map_err(text)?;
+            }
+            for path in &paths {
+                fill(path, bytes)?;
+            }
+            crate::work::sync(setup.folder())?;
+        }
+        for &block in &self.blocks {
+            self.measure(subject, block, time, out, || {
+                fio(&paths, self.depth, block, bytes, time, subject.target)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Nocow {
+    /// Runs one size of writes, which answers bytes in a second, and reports.
+    fn measure(
+        &self,
+        subject: &Subject,
+        block: usize,
+        time: Duration,
+        out: &mut Table,
+        job: impl FnOnce() -> Result<f64, String>,
+    ) -> Result<(), String> {
+        let busy = cpu::busy();
+        let rate = job()?;
+        let spent = (cpu::busy() - busy) / (rate * time.as_secs_f64() / GIB as f64);
+        let kib = block >> 10;
+        if block >= 32 << 10 {
+            let mib = rate / MIB as f64;
+            out.add(&format!("{kib} KiB random direct"), "MiB/s", Better::More, subject, mib);
+        } else {
+            let writes = rate / block as f64;
+            out.add(&format!("{kib} KiB random direct"), "1/s", Better::More, subject, writes);
+        }
+        let what = format!("processor time of a GiB, {kib} KiB");
+        out.add(&what, "s", Better::Less, subject, spent);
+        Ok(())
+    }
+
+    /// Fills block groups, and makes the files that are written to.
+    fn prepare(&self, fs: &Filesystem, bytes: u64) -> Result<Vec<Inode>, String> {
+        let create =
+            |name: String| fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0).map_err(text);
+        for group in 0..self.groups {
+            let file = create(format!("filler-{group}"))?;
+            file.fallocate(0, GIB, FallocateMode::Allocate { keep_size: false }).map_err(text)?;
+        }
+        let data = pattern(3, MIB as usize);
+        let mut files = Vec::new();
+        for job in 0..self.jobs {
+            let file = create(format!("job-{job}"))?;
+            file.fallocate(0, bytes, FallocateMode::Allocate { keep_size: false }).map_err(text)?;
+            for at in (0..bytes).step_by(MIB as usize) {
+                file.write_direct(at, &data).map_err(text)?;
+            }
+            files.push(file);
+        }
+        fs.sync().map_err(text)?;
+        Ok(files)
+    }
+}
+
+fn fill(path: &Path, bytes: u64) -> Result<(), String> {
+    let file = OpenOptions::new().create(true).truncate(true).write(true).open(path);
+    let file = file.map_err(text)?;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).map_err(text)?;
+    let data = pattern(3, MIB as usize);
+    for at in (0..bytes).step_by(MIB as usize) {
+        file.write_all_at(&data, at).map_err(text)?;
+    }
+    file.sync_all().map_err(text)
+}
+
+/// Threads that write at random places until the time is over; bytes in a second, of all.
+fn drive(
+    jobs: usize,
+    time: Duration,
+    bytes: u64,
+    block: usize,
+    write: impl Fn(usize, u64, &[u8]) -> Result<(), String> + Sync,
+) -> Result<f64, String> {
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    let start = Instant::now();
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs)
+            .map(|job| {
+                let (stop, done, write) = (&stop, &done, &write);
+                scope.spawn(move || {
+                    let mut rng = Rng::new(job as u64);
+                    let mut data = AlignedBuf::zeroed(block);
+                    data.copy_from_slice(&pattern(job, block));
+                    while !stop.load(Ordering::Relaxed) {
+                        let at = rng.below(bytes / block as u64) * block as u64;
+                        write(job, at, &data)?;
+                        done.fetch_add(block as u64, Ordering::Relaxed);
+                    }
+                    Ok::<(), String>(())
+                })
+            })
+            .collect();
+        thread::sleep(time);
+        stop.store(true, Ordering::Relaxed);
+        for thread in threads {
+            thread.join().map_err(|_| "a job panicked".to_string())??;
+        }
+        Ok(done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64())
+    })
+}
+
+/// The published job: `fio` with `libaio`; bytes in a second, of all.
+fn fio(
+    paths: &[std::path::PathBuf],
+    depth: usize,
+    block: usize,
+    bytes: u64,
+    time: Duration,
+    target: Target,
+) -> Result<f64, String> {
+    let mut command = Command::new("fio");
+    command.args(["--output-format=json", "--ioengine=libaio", "--rw=randwrite", "--direct=1"]);
+    command.args(["--norandommap", "--randrepeat=0", "--group_reporting", "--time_based"]);
+    command.arg(format!("--runtime={}ms", time.as_millis()));
+    command.args([
+        format!("--bs={block}"),
+        format!("--iodepth={depth}"),
+        format!("--size={bytes}"),
+    ]);
+    for (job, path) in paths.iter().enumerate() {
+        command.arg(format!("--name=job-{job}")).arg(format!("--filename={}", path.display()));
+        if target == Target::Raw {
+            command.arg(format!("--offset={}", job as u64 * bytes));
+        }
+    }
+    let answer = command.output().map_err(|error| format!("fio: {error}"))?;
+    if !answer.status.success() {
+        return Err(format!("fio: {}", String::from_utf8_lossy(&answer.stderr).trim()));
+    }
+    let found: serde_json::Value = serde_json::from_slice(&answer.stdout).map_err(text)?;
+    let rates = found["jobs"].as_array().into_iter().flatten();
+    let sum: f64 = rates.filter_map(|job| job["write"]["bw_bytes"].as_f64()).sum();
+    if sum > 0.0 { Ok(sum) } else { Err("fio wrote nothing".into()) }
+}
