@@ -59,7 +59,7 @@ impl Costs {
     #[must_use]
     pub fn published(lists: bool) -> Self {
         Self {
-            private: if lists { 1310 } else { 1610 },
+            private: if lists { 1440 } else { 1740 },
             goal: LockCost { hold: 60, cold: 1040 },
             group: LockCost { hold: 1350, cold: 2990 },
             shared: LockCost { hold: 170, cold: 500 },

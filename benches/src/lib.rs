@@ -8,6 +8,7 @@
 //! the write-back cache, [`writeback`] and [`foreground`], which have no other file systems beside them.
 
 mod allocate;
+pub mod cores;
 mod cpu;
 mod disk;
 mod enospc;
