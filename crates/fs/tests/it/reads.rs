@@ -7,7 +7,7 @@ use std::thread;
 use buttress_base::Rng;
 use buttress_block::{Device, Error};
 use buttress_format::Profile;
-use buttress_fs::{Filesystem, MakeOptions, MountOptions};
+use buttress_fs::{Filesystem, MakeOptions, MountOptions, SetAttr};
 
 use crate::checker::check;
 use crate::volume::{file_with, memory, memory_with, mount, mount_with, pattern};
@@ -197,4 +197,125 @@ fn a_bad_sector_ahead_spoils_nothing() {
     }
     drop(file);
     fs.close().expect("a close");
+}
+
+/// Parts of one compressed extent side by side, the same part twice among them, each bring their own bytes.
+#[test]
+fn parts_of_a_compressed_extent_lie_side_by_side() {
+    let device = memory(256);
+    let fs = mount_with(&device, "compress-force=zstd");
+    let word = |n: usize| format!("{:>15}\n", n / 16).into_bytes()[n % 16];
+    let bytes: Vec<u8> = (0..128 << 10).map(word).collect();
+    let source = file_with(&fs.root(), "source", &bytes);
+    source.sync().expect("a sync");
+    let target = file_with(&fs.root(), "target", b"");
+    let parts = [(0, 64), (0, 64), (32, 96), (64, 128), (0, 32), (96, 100)];
+    let mut expected = Vec::new();
+    for (low, high) in parts.map(|(low, high)| (low << 10, high << 10)) {
+        let at = expected.len() as u64;
+        source.clone_range(low as u64, &target, at, (high - low) as u64).expect("a clone");
+        expected.extend_from_slice(&bytes[low..high]);
+    }
+    drop((source, target));
+    fs.close().expect("a close");
+    check(&device);
+    for piece in [512 << 10, 4096, 12_000] {
+        let fs = mount_with(&device, "ro");
+        let file = fs.resolve("target").expect("a file");
+        let mut buf = vec![0; piece];
+        for offset in (0..expected.len()).step_by(piece) {
+            let found = file.read_at(offset as u64, &mut buf).expect("a read");
+            assert_eq!(found, piece.min(expected.len() - offset));
+            assert!(buf[..found] == expected[offset..offset + found], "{offset} by {piece}");
+        }
+        drop(file);
+        fs.close().expect("a close");
+    }
+}
+
+/// Reads while the file is cut, grown and written again see bytes of their place, or none; and what is
+/// dirty, on its way and on the device at once is seen whole.
+#[test]
+fn a_file_that_is_cut_and_written_is_read_right() {
+    let device = memory(256);
+    let fs = mount_with(&device, "page_cache=1m");
+    let len = MIB;
+    let file = file_with(&fs.root(), "file", &vec![0; len]);
+    // A byte says where it is, or that nothing is there.
+    let byte = |at: usize| (at / 100 % 255) as u8 + 1;
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for reader in 0..2 {
+            let (file, done) = (&file, &done);
+            scope.spawn(move || {
+                let mut rng = Rng::new(reader);
+                let mut buf = vec![0; 50_000];
+                while !done.load(Ordering::Relaxed) {
+                    let at = rng.below((len - buf.len()) as u64) as usize;
+                    let found = file.read_at(at as u64, &mut buf).expect("a read");
+                    let wrong = (0..found).find(|n| buf[*n] != 0 && buf[*n] != byte(at + n));
+                    assert_eq!(wrong, None, "at {at}");
+                }
+            });
+        }
+        let writer = scope.spawn(|| {
+            let mut rng = Rng::new(7);
+            for round in 0..400 {
+                let at = rng.below(len as u64 - 70_000) as usize;
+                let bytes: Vec<u8> = (at..at + rng.range(1..70_000) as usize).map(byte).collect();
+                file.write_at(at as u64, &bytes).expect("a write");
+                match round % 8 {
+                    3 => {
+                        let size = Some(rng.below(len as u64));
+                        let attr = SetAttr { size, ..SetAttr::default() };
+                        file.set_attr(&attr).expect("a cut");
+                    }
+                    5 => {
+                        let attr = SetAttr { size: Some(len as u64), ..SetAttr::default() };
+                        file.set_attr(&attr).expect("growth");
+                    }
+                    7 => file.sync().expect("a sync"),
+                    _ => {}
+                }
+            }
+        });
+        writer.join().expect("the writer");
+        done.store(true, Ordering::Relaxed);
+    });
+    drop(file);
+    fs.close().expect("a close");
+    check(&device);
+}
+
+/// One read over extents of the last commit, of this transaction, and of data still in memory.
+#[test]
+fn old_and_new_extents_in_one_read() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let mut expected = pattern(1, MIB);
+    let file = file_with(&fs.root(), "file", &expected);
+    fs.sync().expect("a commit");
+    let mut change = |seed: u64, direct: bool| {
+        for at in (seed as usize * SECTOR..MIB - SECTOR).step_by(16 * SECTOR) {
+            let new = pattern(seed + at as u64, SECTOR);
+            expected[at..at + SECTOR].copy_from_slice(&new);
+            if direct {
+                file.write_direct(at as u64, &new).expect("a write");
+            } else {
+                file.write_at(at as u64, &new).expect("a write");
+            }
+        }
+    };
+    change(3, true);
+    change(7, false);
+    for piece in [MIB, 100_000, SECTOR] {
+        let mut buf = vec![0; piece];
+        for offset in (0..MIB).step_by(piece) {
+            let found = file.read_at(offset as u64, &mut buf).expect("a read");
+            assert!(buf[..found] == expected[offset..offset + found], "{offset} by {piece}");
+        }
+    }
+    drop(file);
+    fs.close().expect("a close");
+    check(&device);
 }
