@@ -4,10 +4,10 @@
 //!
 //! - **S1** A log is written under the commit lock, with nothing frozen: it is on top of the last superblock,
 //!   and no commit of older changes can come between (T12).
-//! - **S2** The order is: data and nodes (and the superblock that is on disk to its other copies), flush, the
-//!   superblock with the log to its first copy, flush. Data was written before its extents were put.
-//! - **S3** A node of a log is written over only when two newer logs, or a commit, are durable: with the first
-//!   superblock torn, the other copies name the log before the last.
+//! - **S2** The order is: data and nodes, flush, the superblock with the log to its first copy, flush. Data was
+//!   written before its extents were put.
+//! - **S3** A log's superblock differs from the one on disk within its first sector alone, so that a power cut
+//!   leaves one or the other, never a torn one. A node is thus free as soon as a log without it is durable.
 //! - **S4** Whatever goes wrong ends in a commit, and in no further log before it.
 //!
 //! # Locks
@@ -18,7 +18,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
 use buttress_format::{
-    Extent, Generation, Incompat, Ino, InodeItem, Key, Kind, Logical, RootItem, TreeId,
+    Extent, Generation, Incompat, Ino, InodeItem, Key, Kind, Logical, RootItem, Superblock, TreeId,
     header::ITEM_LEN,
 };
 use buttress_space::{AllocRequest, Outcome as Space, SpaceKind};
@@ -33,6 +33,9 @@ use crate::{Cost, Engine, Error, Result, Urgency};
 
 /// Items of a log in bytes beyond which a commit is better: for memory, and for the time that replay takes.
 const LOG_BYTES_MAX: usize = 24 << 20;
+
+/// What a power cut leaves old or new as a whole.
+const SECTOR: usize = 512;
 
 /// The stream of allocations that log nodes are: they come and go apart from the trees' nodes.
 const STREAM: u64 = 1;
@@ -65,8 +68,8 @@ pub(crate) struct Writer {
     root: Option<Logical>,
     /// Every node that has space.
     nodes: HashSet<Logical>,
-    /// Nodes of the log before that the one on disk does without (S3).
-    retired: Vec<Logical>,
+    /// Where the first of them lies: the others stay close, and take the place of those that went.
+    goal: Option<Logical>,
     /// A log was not finished: the next durable thing is a commit (S4).
     broken: bool,
 }
@@ -182,14 +185,14 @@ impl Engine {
         }
     }
 
-    fn log_node(&self, limit: Generation) -> Result<Logical> {
+    fn log_node(&self, limit: Generation, goal: Option<Logical>) -> Result<Logical> {
         let size = u64::from(self.store.geometry().nodesize);
         let request = AllocRequest {
             kind: SpaceKind::Metadata,
             want: size,
             min: size,
             align: size,
-            goal: None,
+            goal,
             limit,
             stream: STREAM,
             hurry: false,
@@ -204,7 +207,7 @@ impl Engine {
     }
 
     fn write_log(&self, state: &mut CommitState, writer: &mut Writer) -> Outcome<()> {
-        let Writer { logs, root, nodes, retired, .. } = writer;
+        let Writer { logs, root, nodes, goal, .. } = writer;
         let bytes: usize = logs.trees.values().map(|log| log.bytes()).sum();
         if bytes > LOG_BYTES_MAX {
             return Err(Trouble::Commit("a long log"));
@@ -212,7 +215,8 @@ impl Engine {
         // Chunks of this transaction are not known after a crash.
         let limit = state.roots.generation;
         let mut allocate = || {
-            let at = self.log_node(limit)?;
+            let at = self.log_node(limit, *goal)?;
+            goal.get_or_insert(at);
             nodes.insert(at);
             Ok(at)
         };
@@ -247,12 +251,13 @@ impl Engine {
         let mut superblock = state.superblock.clone();
         superblock.log_root = top.logical;
         superblock.log_root_level = top.level;
-        self.volume.write_other_superblocks(&state.superblock)?;
+        let sector = |superblock: &Superblock| superblock.to_bytes(0)[SECTOR..].to_vec();
+        assert_eq!(sector(&superblock), sector(&state.superblock), "S3");
         self.volume.flush()?;
         self.volume.write_first_superblock(&superblock)?;
         state.superblock = superblock;
         let len = u64::from(self.store.geometry().nodesize);
-        for start in std::mem::replace(retired, dropped) {
+        for start in dropped {
             nodes.remove(&start);
             self.space.free(Extent { start, len });
         }
