@@ -191,7 +191,7 @@ fn write_superblocks(device: &dyn Device, changes: &[Change]) -> Result<()> {
 
 /// Writes what block groups use into their items.
 fn write_groups(devices: &[Arc<dyn Device>], groups: &[(Logical, u64)]) -> Result<()> {
-    let options = OpenOptions { writable: true, degraded: false };
+    let options = OpenOptions { writable: true, ..OpenOptions::default() };
     let (volume, superblock) = Volume::open(devices.to_vec(), options)?;
     let volume = Arc::new(volume);
     let geometry = Geometry {

@@ -69,7 +69,7 @@ pub fn check_devices(
 ) -> Result<Report> {
     progress.step(Step::Superblocks, 0);
     let findings = Findings::new();
-    let opening = VolumeOptions { writable: false, degraded: true };
+    let opening = VolumeOptions { degraded: true, ..VolumeOptions::default() };
     let (volume, newest) = Volume::open(devices.clone(), opening)?;
     superblock::check_copies(&findings, &devices, &newest);
     let totals = {

@@ -17,6 +17,9 @@ pub(crate) struct Devices {
     /// Another device of the same volume; may be given several times.
     #[arg(long = "device", value_name = "IMG")]
     pub devices: Vec<PathBuf>,
+    /// Write a volume with RAID5 or RAID6: what is there is read and given up, what comes is mirrored.
+    #[arg(long)]
+    pub raid56_mirror: bool,
     /// Go on without devices that are missing.
     #[arg(long)]
     pub degraded: bool,
@@ -59,6 +62,7 @@ pub(crate) fn open(image: &Path, others: &Devices, access: Access) -> Result<Fil
     let mut options = MountOptions::default();
     options.read_only = access != Access::Write;
     options.degraded = others.degraded;
+    options.mirror_parity = others.raid56_mirror;
     let first = Arc::clone(&devices[0]);
     let superblock = Volume::read_superblock(&*first).ok();
     let has_log = superblock.as_ref().is_some_and(|superblock| superblock.log_root.0 != 0);

@@ -42,7 +42,7 @@ impl Inspect {
             ui::note(format!("{failure}: what it commits meanwhile may be missed"));
             image::open_devices(path, devices, Access::Peek)
         })?;
-        let options = OpenOptions { writable: false, degraded: true };
+        let options = OpenOptions { degraded: true, ..OpenOptions::default() };
         let (volume, superblock) = Volume::open(opened, options).context(|| &name)?;
         let volume = Arc::new(volume);
         let geometry = Geometry {

@@ -99,8 +99,8 @@ impl Incompat {
             | Self::RAID1C34.0
             | Self::SIMPLE_QUOTA.0,
     );
-    /// What we write.
-    pub const WRITABLE: Self = Self(Self::READABLE.0 & !Self::RAID56.0);
+    /// What we write; block groups with parity are told apart one by one.
+    pub const WRITABLE: Self = Self::READABLE;
 }
 
 impl CompatRo {

@@ -22,7 +22,11 @@ pub(crate) fn open(
     devices: Vec<Arc<dyn Device>>,
     options: MountOptions,
 ) -> Result<(Arc<Shared>, InodeId)> {
-    let open = OpenOptions { writable: !options.read_only, degraded: options.degraded };
+    let open = OpenOptions {
+        writable: !options.read_only,
+        degraded: options.degraded,
+        mirror_parity: options.mirror_parity,
+    };
     let (volume, superblock) =
         Volume::open(devices.clone(), open).map_err(|error| name_missing(error, devices))?;
     let volume = Arc::new(volume);
@@ -75,7 +79,7 @@ fn name_missing(
     use buttress_volume::Error::MissingDevices;
     let MissingDevices { fsid, expected, found, missing } = error else { return error };
     let known = || {
-        let degraded = OpenOptions { writable: false, degraded: true };
+        let degraded = OpenOptions { degraded: true, ..OpenOptions::default() };
         let (volume, superblock) = Volume::open(devices, degraded).ok()?;
         let geometry = Geometry {
             nodesize: superblock.nodesize,

@@ -53,6 +53,9 @@ pub struct MountOptions {
     /// Empty block groups that are less full than this percentage when the volume is unmounted
     /// (`bg_reclaim_threshold`); 0 for none.
     pub reclaim_below: u8,
+    /// Write a volume with RAID5 or RAID6 (`raid56=mirror`): what is there is read and given up, what comes is
+    /// mirrored.
+    pub mirror_parity: bool,
     /// Mount with devices missing.
     pub degraded: bool,
     /// How block groups are chosen for allocations; the published baselines are for comparison.
@@ -96,6 +99,7 @@ impl Default for MountOptions {
             space_cache_v2: false,
             clear_cache: false,
             reclaim_below: 0,
+            mirror_parity: false,
             degraded: false,
             alloc: AllocPolicy::default(),
             bg_lookup: LookupPolicy::default(),
@@ -115,7 +119,7 @@ impl Default for MountOptions {
 /// Every option [`MountOptions::parse`] knows, for its refusal.
 const KNOWN: &str = "rw, ro, subvol=PATH, subvolid=N, commit=SECONDS, nodatacow, datacow, \
     nodatasum, datasum, compress[=ALG[:LEVEL]], compress-force[=ALG[:LEVEL]], nocompress, noatime, relatime, strictatime, discard, nodiscard, max_inline=BYTES, \
-    space_cache=v2, clear_cache, bg_reclaim_threshold=PERCENT, \
+    space_cache=v2, clear_cache, bg_reclaim_threshold=PERCENT, raid56=ro|mirror, \
     degraded, nologreplay, treelog, notreelog, flushoncommit, noflushoncommit, dirty=BYTES, \
     page_cache=BYTES, read_batch=1|16|run, preempt=off|clamp|pace, \
     alloc=linear|linear-trylock|index-single-goal|index-goals, \
@@ -208,6 +212,8 @@ impl MountOptions {
                     .filter(|percent| *percent < 100)
                     .ok_or_else(|| refuse(option, "a percentage below 100"))?;
             }
+            ("raid56", Some("mirror")) => self.mirror_parity = true,
+            ("raid56", Some("ro")) => self.mirror_parity = false,
             ("degraded", None) => self.degraded = true,
             ("nologreplay" | "norecovery", None) => self.nologreplay = true,
             ("alloc", Some(text)) => {

@@ -11,7 +11,7 @@ use buttress_format::{
     BlockGroupItem, CompatRo, DevExtent, DevStats, DeviceId, Extent, Incompat, Key, Kind, Logical,
     RootItem, Superblock, TreeId, ids,
 };
-use buttress_space::{AllocPolicy, GroupInit, LookupPolicy, Preempt, Space};
+use buttress_space::{AllocPolicy, GroupInit, LookupPolicy, Preempt, Space, SpaceKind};
 use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store, boot};
 use buttress_volume::Volume;
 
@@ -127,6 +127,9 @@ impl Engine {
         if engine.read_only.is_none() {
             engine.size_global_reserve();
         }
+        if engine.read_only.is_none() && engine.volume.mirrors_parity() {
+            engine.make_room_beside_parity()?;
+        }
         if rebuild {
             engine.rebuild_free_space();
         }
@@ -136,6 +139,21 @@ impl Engine {
             engine.commit()?;
         }
         Ok(engine)
+    }
+}
+
+impl Engine {
+    /// Where all groups of nodes have parity, which is not written, others come first: data must not take
+    /// the room, and a commit must not be the one to find out.
+    fn make_room_beside_parity(&self) -> Result<()> {
+        for kind in [SpaceKind::System, SpaceKind::Metadata] {
+            let groups = self.space.groups_of(kind);
+            let is_left = groups.iter().all(|group| self.volume.has_parity(group.start()));
+            if is_left && !self.add_chunk(kind)? {
+                return Err(Error::NoSpace("metadata beside block groups with parity"));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -272,7 +290,8 @@ fn add_groups(
             flags: record.flags,
             used: record.used,
             birth: buttress_format::Generation(0),
-            read_only: false,
+            // What would be written where parity is goes elsewhere.
+            read_only: volume.has_parity(*start),
             superblock_stripes: stripes,
         });
     }

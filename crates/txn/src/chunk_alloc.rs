@@ -172,9 +172,16 @@ impl DeviceSpace {
             return *target;
         }
         let mine = self.groups.keys().filter(|flags| flags.kind() == kind);
+        // Nothing is written with parity: mirrors that stand as many losses take its place.
+        let mirrored = |profile| match profile {
+            Profile::Raid5 => Profile::Raid1,
+            Profile::Raid6 => Profile::Raid1c3,
+            other => other,
+        };
         let usable = self.devices.values().filter(|device| device.usable).count();
         let metadata = !kind.has(BlockGroupFlags::DATA);
-        Profile::best(mine.filter_map(|flags| Profile::of(*flags)), usable, metadata)
+        let mine = mine.filter_map(|flags| Profile::of(*flags)).map(mirrored);
+        Profile::best(mine, usable, metadata)
     }
 
     /// Keeps so many bytes of metadata, one copy counted, from data.

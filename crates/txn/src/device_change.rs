@@ -117,9 +117,17 @@ impl Engine {
         if new.len() < item.total_bytes {
             return Err(Error::NoSpace("a device that is smaller than the one it replaces"));
         }
+        let here = self.volume.device(id).filter(|old| !old.is_lost());
+        let chunks = self.volume.chunks();
+        let mut with_parity = chunks.iter().filter(|chunk| self.volume.has_parity(chunk.logical));
+        if here.is_none() && with_parity.any(|chunk| chunk.stripes.iter().any(|s| s.device == id)) {
+            return Err(Error::Busy(
+                "parity is not made anew: convert the block groups with RAID5 and RAID6 first",
+            ));
+        }
         self.commit()?;
         Volume::wipe(&*new)?;
-        if let Some(old) = self.volume.device(id).filter(|old| !old.is_lost()) {
+        if let Some(old) = here {
             self.copy_device(id, &*old.device, &*new, watch)?;
         }
         let old = self.volume.exchange_device(Arc::clone(&new), item);

@@ -308,7 +308,8 @@ impl Engine {
     ///
     /// When the extent tree cannot be read or does not know the extent.
     pub fn extent_is_exclusive(&self, view: &View, extent: Extent, who: DataRef) -> Result<bool> {
-        extent_tree::is_exclusive(view, extent, who)
+        // What cannot be written in place is no one's alone.
+        Ok(!self.volume.has_parity(extent.start) && extent_tree::is_exclusive(view, extent, who)?)
     }
 
     /// The right to write into an extent, or a part of it, in place; nothing where its block group is being

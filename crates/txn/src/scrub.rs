@@ -247,6 +247,13 @@ impl Engine {
         let devices = self.volume.devices();
         let stale: Vec<_> =
             devices.iter().filter(|d| matches!(d.trust(), Trust::Behind | Trust::Stale)).collect();
+        // Parity was not compared: a device that has some stays what it is.
+        let chunks = self.volume.chunks();
+        let has_parity = |id| {
+            let mine = chunks.iter().filter(|chunk| self.volume.has_parity(chunk.logical));
+            mine.flat_map(|chunk| &chunk.stripes).any(|stripe| stripe.device == id)
+        };
+        let stale: Vec<_> = Vec::into_iter(stale).filter(|device| !has_parity(device.id)).collect();
         if stale.is_empty() {
             return Ok(());
         }

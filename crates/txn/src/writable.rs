@@ -1,8 +1,7 @@
 //! Whether a volume can be written rightly. What we cannot write yet is read-only, never wrong.
 
 use buttress_format::{
-    BalanceItem, BlockGroupFlags, CompatRo, Incompat, Key, Kind, QuotaStatus, Superblock, TreeId,
-    ids,
+    BalanceItem, CompatRo, Incompat, Key, Kind, QuotaStatus, Superblock, TreeId, ids,
 };
 use buttress_tree::{Cursor, Roots, Store};
 use buttress_volume::Volume;
@@ -34,13 +33,6 @@ pub(crate) fn obstacle(
     }
     if sb.incompat.has(Incompat::MIXED_GROUPS) && sb.nodesize != sb.sectorsize {
         return Ok(Some("writing mixed block groups needs nodes of one sector".into()));
-    }
-    for chunk in volume.chunks().iter() {
-        let parity = [BlockGroupFlags::RAID5, BlockGroupFlags::RAID6];
-        if parity.contains(&chunk.flags.profile()) {
-            let name = chunk.flags.profile_name();
-            return Ok(Some(format!("writing to {name} block groups is not supported")));
-        }
     }
     if let Some(what) = quota_obstacle(store, roots) {
         return Ok(Some(what));

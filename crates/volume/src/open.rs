@@ -23,6 +23,9 @@ pub struct OpenOptions {
     /// Whether to go without devices that are missing. The volume can be written as long as every
     /// byte has a copy on a device that is here; else it is read as far as that goes.
     pub degraded: bool,
+    /// Whether a volume with RAID5 or RAID6 may be written, although nothing is written to chunks that have
+    /// parity: what is there is read and given up, and what comes goes elsewhere.
+    pub mirror_parity: bool,
 }
 
 /// A device with the superblock found on it.
@@ -65,7 +68,8 @@ impl Volume {
         let reason = read_only_reason(&candidates, &newest, options);
 
         let parts = candidates.into_iter().map(|part| join(part, newest.generation)).collect();
-        let volume = Self::assemble(Params::of(&newest), parts, options.degraded);
+        let mut volume = Self::assemble(Params::of(&newest), parts, options.degraded);
+        volume.mirror_parity = options.mirror_parity;
         if let Some(why) = reason {
             volume.forbid_writes(why);
         }

@@ -33,6 +33,8 @@ pub struct Volume {
     devices: ArcSwap<Vec<Arc<VolumeDevice>>>,
     /// Whether devices may be missing.
     degraded: bool,
+    /// Whether chunks with parity, which are only read, keep the others from being written.
+    pub(crate) mirror_parity: bool,
     pub(crate) map: ChunkMap,
     read_only: Latch<String>,
     pub(crate) counters: Counters,
@@ -73,6 +75,7 @@ impl Volume {
             params,
             devices: ArcSwap::from_pointee(devices.into_iter().map(Arc::new).collect()),
             degraded,
+            mirror_parity: false,
             map: ChunkMap::new(),
             read_only: Latch::new(),
             counters: Counters::default(),
@@ -279,8 +282,11 @@ impl Volume {
         if let Some((logical, device)) = lacking {
             self.forbid_writes(format!("chunk {logical} needs device {device}, which is missing"));
         }
-        if let Some(logical) = parity {
-            self.forbid_writes(format!("chunk {logical} is RAID5 or RAID6, which is only read"));
+        if let Some(logical) = parity.filter(|_| !self.mirror_parity) {
+            self.forbid_writes(format!(
+                "chunk {logical} is RAID5 or RAID6, which is only read; with raid56=mirror what comes is \
+                 mirrored"
+            ));
         }
         Ok(())
     }
@@ -292,6 +298,18 @@ impl Volume {
     /// [`Error::NotMapped`] if none starts there.
     pub fn remove_chunk(&self, start: Logical) -> Result<Arc<Chunk>, Error> {
         self.map.remove(start)
+    }
+
+    /// Whether the volume is written beside chunks with parity, which are only read.
+    #[must_use]
+    pub fn mirrors_parity(&self) -> bool {
+        self.mirror_parity
+    }
+
+    /// Whether an address lies in a chunk with parity: nothing is written there.
+    #[must_use]
+    pub fn has_parity(&self, at: Logical) -> bool {
+        self.map.load().find(at).is_ok_and(|entry| entry.layout.has_parity())
     }
 
     /// Lists the chunks, by address.

@@ -4,6 +4,9 @@
 //!
 //! - **W1** A write that returned `Ok` is on every copy whose device is here and has failed no write,
 //!   and on one copy at least.
+//! - **W3** Nothing is written to a chunk with parity but what a repair puts back, which is what the parity
+//!   says: after a power cut a row is as good as before. Nothing there is given up, either, or what shares
+//!   a row with it would lose its parity.
 //! - **W2** No two writes of a batch share a byte.
 //!
 //! # Locks
@@ -145,6 +148,10 @@ impl Volume {
         only: Option<u32>,
         transfers: &mut Vec<Transfer<'a>>,
     ) -> Result<(), Error> {
+        if only.is_none() && self.has_parity(at) {
+            let why = format!("{at} lies in a chunk with parity");
+            return Err(Error::ReadOnly { why });
+        }
         let class = self.class_of(at);
         self.for_each_copy(Extent::new(at, bytes.len() as u64), |device, offset, part, mirror| {
             if only.is_some_and(|only| only != mirror) || device.is_lost() {
@@ -168,6 +175,9 @@ impl Volume {
 
     fn plan_discard(&self, extent: Extent) -> Result<Vec<Gap>, Error> {
         let mut gaps: Vec<Gap> = Vec::new();
+        if self.has_parity(extent.start) {
+            return Ok(gaps);
+        }
         self.for_each_copy(extent, |device, offset, part, mirror| {
             let device = Arc::clone(device);
             gaps.push(Gap { device, offset, len: part.len, logical: part.start, mirror });

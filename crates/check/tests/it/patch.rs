@@ -26,7 +26,7 @@ pub(crate) type Items = Vec<(Key, Vec<u8>)>;
 
 impl Patch {
     pub(crate) fn new(device: Arc<Overlay>) -> Self {
-        let options = OpenOptions { writable: true, degraded: false };
+        let options = OpenOptions { writable: true, ..OpenOptions::default() };
         let part: Arc<dyn Device> = Arc::clone(&device) as Arc<dyn Device>;
         let (volume, superblock) = Volume::open(vec![part], options).expect("a volume");
         let volume = Arc::new(volume);

@@ -119,7 +119,7 @@ impl Device for Fragile {
 type Model = BTreeMap<Key, Vec<u8>>;
 
 fn open(device: Arc<dyn Device>) -> Arc<Engine> {
-    let options = OpenOptions { writable: true, degraded: false };
+    let options = OpenOptions { writable: true, ..OpenOptions::default() };
     let (volume, superblock) = Volume::open(vec![device], options).expect("a volume");
     Engine::open(Arc::new(volume), superblock, EngineOptions::default()).expect("the trees open")
 }

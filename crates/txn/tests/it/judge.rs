@@ -23,7 +23,7 @@ pub(crate) fn volume(dir: &Path, size: u64, options: &MakeOptions) -> std::path:
 pub(crate) fn open(path: &Path) -> Arc<Engine> {
     let options = OpenOptions { write: true, ..OpenOptions::default() };
     let device = FileDevice::open(path, options).expect("the image opens");
-    let options = buttress_volume::OpenOptions { writable: true, degraded: false };
+    let options = buttress_volume::OpenOptions { writable: true, ..Default::default() };
     let (volume, superblock) = Volume::open(vec![Arc::new(device)], options).expect("a volume");
     let engine = Engine::open(Arc::new(volume), superblock, EngineOptions::default())
         .expect("the trees open");

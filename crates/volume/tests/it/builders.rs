@@ -13,8 +13,10 @@ use buttress_volume::{Error, OpenOptions, Volume};
 pub(crate) const DEVICE_LEN: u64 = 80 << 20;
 pub(crate) const CHUNK_AT: Logical = Logical(1 << 30);
 pub(crate) const FSID: [u8; 16] = *b"0123456789abcdef";
-pub(crate) const WRITE: OpenOptions = OpenOptions { writable: true, degraded: false };
-pub(crate) const READ: OpenOptions = OpenOptions { writable: false, degraded: false };
+pub(crate) const WRITE: OpenOptions =
+    OpenOptions { writable: true, degraded: false, mirror_parity: false };
+pub(crate) const READ: OpenOptions =
+    OpenOptions { writable: false, degraded: false, mirror_parity: false };
 
 pub(crate) fn uuid(id: u64) -> [u8; 16] {
     [id as u8; 16]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use buttress_block::{Device, FileDevice};
 use buttress_format::{Logical, Profile};
 use buttress_fs::make::make_on;
-use buttress_fs::{Filesystem, MakeOptions, ScrubOptions, ScrubProgress};
+use buttress_fs::{BalanceOptions, Filesystem, Filter, MakeOptions, ScrubOptions, ScrubProgress};
 use buttress_interop::linux::{Images, has_linux_btrfs};
 use buttress_interop::manifest::{Depth, Manifest};
 use buttress_interop::sample::{Folder, Library, Scale, change, fill, noise};
@@ -221,4 +221,65 @@ fn raid6_with_losses() {
 
 fn scrub_once(filesystem: &Filesystem) -> ScrubProgress {
     filesystem.scrub(ScrubOptions::default(), &mut |_| true).expect("a scrub").0
+}
+
+/// A volume with parity is read-only, unless what comes is to be mirrored: then it is changed, loses a
+/// device, and is converted. What parity keeps stays as good as it was.
+fn parity_is_left(data: &str, metadata: &str, devices: usize, to: Profile) {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = Images::new(devices, 3 * LEN);
+    images.mkfs(&["-m", metadata, "-d", data]);
+    let mount = images.mount("");
+    fill(&Folder::new(mount.path()), &Scale::default());
+    mount.shell("touch plain; chattr +C plain; head -c 2000000 /dev/urandom > plain; sync");
+    mount.unmount();
+    let filesystem = open(images.paths(), true);
+    let why = filesystem.read_only_reason().expect("a reason");
+    assert!(why.contains("raid56=mirror"), "{why}");
+    close(filesystem);
+
+    let filesystem = open_with(images.paths(), "rw,noatime,raid56=mirror,discard");
+    assert_eq!(filesystem.read_only_reason(), None);
+    change(&Library::new(&filesystem), &Scale::default(), 1);
+    let plain = filesystem.resolve("plain").expect("a file");
+    plain.write_at(100_000, &noise(1, 200_000)).expect("not in place");
+    drop(plain);
+    filesystem.sync().expect("a sync");
+    let written = Manifest::of_library(&filesystem);
+    close(filesystem);
+    images.check();
+    let mount = images.mount("");
+    let linux = Manifest::of_folder(mount.path());
+    written.assert_same("here", &linux, "Linux", Depth::Volume);
+    mount.unmount();
+    for lost in 0..devices {
+        let filesystem = open_with(&without(images.paths(), lost), "ro,degraded");
+        let found = Manifest::of_library(&filesystem);
+        close(filesystem);
+        written.assert_same("whole", &found, "degraded", Depth::Volume);
+    }
+
+    let filesystem = open_with(images.paths(), "rw,noatime,raid56=mirror");
+    let target = Some(Filter { convert: Some(to), soft: true, ..Filter::default() });
+    let options = BalanceOptions { data: target.clone(), metadata: target.clone(), system: target };
+    filesystem.balance(&options, &mut |_| true).expect("a conversion");
+    close(filesystem);
+    images.check();
+    let filesystem = open(images.paths(), true);
+    assert_eq!(filesystem.read_only_reason(), None, "no parity is left");
+    let found = Manifest::of_library(&filesystem);
+    close(filesystem);
+    written.assert_same("before", &found, "converted", Depth::Volume);
+}
+
+#[test]
+fn raid5_is_left() {
+    parity_is_left("raid5", "raid1", 3, Profile::Raid1);
+}
+
+#[test]
+fn raid6_is_left() {
+    parity_is_left("raid6", "raid6", 4, Profile::Raid1c3);
 }
