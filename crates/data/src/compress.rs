@@ -24,6 +24,9 @@ use crate::error::{Error, Result};
 /// No writer makes compressed extents of more than 128 KiB; this leaves room for a bolder one.
 pub(crate) const RAM_BYTES_MAX: u64 = 1 << 20;
 
+/// The memory a zstd frame may ask for, as a power of two. Linux stays below 17 and refuses more.
+const WINDOW_LOG_MAX: u32 = 20;
+
 /// Decompresses a whole extent into exactly `ram_bytes`; what the stream lacks is zeros.
 ///
 /// `logical` is for errors, `sector` is what LZO's segments are made of.
@@ -53,9 +56,11 @@ pub fn decompress(
                 .map_err(|_| damaged("not a zlib stream"))?;
         }
         Compression::Zstd => {
-            zstd::stream::read::Decoder::with_buffer(data)
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(data)
                 .map_err(|_| damaged("no zstd context"))?
-                .single_frame()
+                .single_frame();
+            decoder.window_log_max(WINDOW_LOG_MAX).map_err(|_| damaged("no zstd context"))?;
+            decoder
                 .take(ram_bytes)
                 .read_to_end(&mut out)
                 .map_err(|_| damaged("not a zstd frame"))?;
@@ -154,5 +159,26 @@ mod tests {
             assert!(decompress(kind, Logical(0), &rubbish, 65536, 4096).is_err());
         }
         assert!(decompress(Compression::Zlib, Logical(0), &rubbish, u64::MAX, 4096).is_err());
+    }
+
+    /// What unpacks to far more than its item says is cut there, and memory that only a number in a frame asks
+    /// for is refused.
+    #[test]
+    fn bombs_are_bounded() {
+        let zeroes = vec![0; 64 << 20];
+        let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+        zlib.write_all(&zeroes).expect("memory");
+        let zlib = zlib.finish().expect("memory");
+        let zstd = zstd::bulk::compress(&zeroes[..1 << 20], 1).expect("memory");
+        for (kind, bomb) in [(Compression::Zlib, zlib), (Compression::Zstd, zstd)] {
+            let out = decompress(kind, Logical(0), &bomb, 5000, 4096).expect("its front");
+            assert!(out == zeroes[..5000] && out.capacity() <= 2 * 5000);
+            assert!(decompress(kind, Logical(0), &bomb, RAM_BYTES_MAX + 1, 4096).is_err());
+        }
+        // A frame of nothing, with a window of 1 MiB and of 128 MiB.
+        let frame = |log: u8| [0x28, 0xb5, 0x2f, 0xfd, 0, (log - 10) << 3, 1, 0, 0];
+        let unpack = |log| decompress(Compression::Zstd, Logical(0), &frame(log), 100, 4096);
+        assert!(unpack(20).expect("as large as an extent") == zeroes[..100]);
+        unpack(27).expect_err("more than anybody writes");
     }
 }
