@@ -1,11 +1,11 @@
 //! From a volume to the host.
 //!
 //! Names and links of a volume are somebody else's bytes: a name that is a path is refused, and
-//! nothing is ever written through a symbolic link (X1).
+//! nothing is ever written through a symbolic link (X1), not even one that somebody puts there while we work.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -78,7 +78,7 @@ impl<'a, 'b> Export<'a, 'b> {
         let several = self.job.keep.everything && attr.nlink > 1;
         if several && attr.kind != FileKind::Directory {
             if let Some(first) = self.links.get(&attr.id) {
-                rustix::fs::linkat(top, first, dir, name, AtFlags::empty()).context(text)?;
+                link_within(top, first, dir, name).context(text)?;
                 return Ok(());
             }
             self.links.insert(attr.id, path.join(name));
@@ -166,7 +166,7 @@ impl<'a, 'b> Export<'a, 'b> {
                 let umask = rustix::process::umask(Mode::empty());
                 rustix::process::umask(umask);
                 let mode = Mode::from(attr.mode & 0o777 & !umask.bits());
-                rustix::fs::chmodat(dir, name, mode, AtFlags::empty()).context(text)?;
+                change_mode(dir, name, mode).context(text)?;
             }
             return Ok(());
         }
@@ -187,7 +187,7 @@ impl<'a, 'b> Export<'a, 'b> {
         }
         if attr.kind != FileKind::Symlink {
             let mode = Mode::from(attr.mode & 0o7777);
-            rustix::fs::chmodat(dir, name, mode, AtFlags::empty()).context(text)?;
+            change_mode(dir, name, mode).context(text)?;
         }
         let times =
             Timestamps { last_access: time(attr.atime), last_modification: time(attr.mtime) };
@@ -210,6 +210,32 @@ impl<'a, 'b> Export<'a, 'b> {
         }
         Ok(())
     }
+}
+
+/// Sets the mode of what lies under a name, if that is no symbolic link (X1).
+fn change_mode(dir: &OwnedFd, name: &OsStr, mode: Mode) -> rustix::io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+    if FileKind::from_mode(rustix::fs::fstat(&file)?.st_mode) == Some(FileKind::Symlink) {
+        return Err(Errno::LOOP);
+    }
+    // By the descriptor, whatever the name leads to by now.
+    rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)
+}
+
+/// Gives one more name to a file that was made below `top`; the way there goes through directories alone (X1).
+fn link_within(top: &OwnedFd, first: &Path, dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
+    let (Some(parent), Some(last)) = (first.parent(), first.file_name()) else {
+        return Err(Errno::INVAL);
+    };
+    let mut holder: Option<OwnedFd> = None;
+    for part in parent.components() {
+        let from = holder.as_ref().unwrap_or(top);
+        holder = Some(rustix::fs::openat(from, part.as_os_str(), DIR_FLAGS, Mode::empty())?);
+    }
+    let holder = holder.as_ref().unwrap_or(top);
+    // A symbolic link that is found there gets the name itself: it is not followed.
+    rustix::fs::linkat(holder, last, dir, name, AtFlags::empty())
 }
 
 /// Takes away what has a name already. A directory stays, to be filled or to be an error; a file

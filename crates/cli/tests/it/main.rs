@@ -10,6 +10,7 @@ mod judge;
 mod live;
 mod mkfs;
 mod packing;
+mod races;
 mod subvolume;
 
 use std::path::{Path, PathBuf};
