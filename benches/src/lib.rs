@@ -18,6 +18,7 @@ mod nocow;
 pub mod published;
 mod read;
 mod report;
+mod scale;
 mod stall;
 mod target;
 mod work;
@@ -42,6 +43,10 @@ enum Experiment {
     Stall,
     /// Durable writes of 4 KiB a second, at random places and appended, by one thread and by eight.
     Fsync,
+    /// Block groups by number: what an allocation, a lookup, a new group and memory cost.
+    Scale,
+    /// Allocation on 1 to 256 processors, simulated over the real choice of groups.
+    Cores,
 }
 
 /// Measures Buttress beside the kernel's file systems.
@@ -65,6 +70,9 @@ pub struct Args {
     /// Targets: library, loop (the library on a loop device), mount, btrfs, ext4, fuse2fs.
     #[arg(long, value_delimiter = ',', default_value = "library,mount,btrfs,ext4")]
     targets: Vec<String>,
+    /// Most block groups of the scale experiment; a million takes a minute and some memory.
+    #[arg(long, default_value_t = 100_000)]
+    groups: usize,
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
@@ -83,6 +91,20 @@ pub fn run(args: &Args) -> Result<(), String> {
     let all = [Experiment::Small, Experiment::Sequential, Experiment::Stall, Experiment::Fsync];
     let wanted = if args.experiments.is_empty() { &all[..] } else { &args.experiments };
     let mut report = Report::default();
+    let is_of_space = |e: &&Experiment| matches!(e, Experiment::Scale | Experiment::Cores);
+    for experiment in wanted.iter().filter(is_of_space) {
+        print!(
+            "{}",
+            match experiment {
+                Experiment::Scale => scale::table(args.groups),
+                _ => scale::cores_table(),
+            }
+        );
+    }
+    let wanted: Vec<_> = wanted.iter().filter(|e| !is_of_space(e)).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
     for experiment in wanted {
         for run in 0..args.runs {
             for target in &targets {
@@ -92,6 +114,8 @@ pub fn run(args: &Args) -> Result<(), String> {
                     Experiment::Sequential => work::sequential(*target, args, &mut report)?,
                     Experiment::Stall => stall::run(*target, args, &mut report)?,
                     Experiment::Fsync => fsync::run(*target, args, &mut report)?,
+                    // Done above.
+                    Experiment::Scale | Experiment::Cores => {}
                 }
             }
         }
