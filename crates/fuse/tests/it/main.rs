@@ -12,4 +12,5 @@ mod lists;
 mod mounted;
 mod names;
 mod random;
+mod users;
 mod volume;

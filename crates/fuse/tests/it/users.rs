@@ -1,0 +1,96 @@
+//! Several users on one mount: each may do what modes and owners say, and no more.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::process::Command;
+
+use crate::mounted::{Mounted, mounted};
+
+/// Runs a shell line as somebody, in the volume; says whether it succeeded, or nothing where that cannot be tried.
+fn as_user(mount: &Mounted, user: u32, group: u32, line: &str) -> Option<bool> {
+    let done = Command::new("setpriv")
+        .args([&format!("--reuid={user}"), &format!("--regid={group}"), "--clear-groups"])
+        .args(["sh", "-c", line])
+        .current_dir(mount.path(""))
+        .output();
+    match done {
+        Ok(output) => Some(output.status.success()),
+        Err(_) => {
+            eprintln!("SKIPPED: needs setpriv");
+            None
+        }
+    }
+}
+
+/// The owner, a member of the group, and everybody else, before every mode that matters.
+#[test]
+fn owner_group_and_others() {
+    let Some(mount) = mounted() else { return };
+    fs::set_permissions(mount.path(""), Permissions::from_mode(0o755)).expect("a mode");
+    let path = mount.path("file");
+    fs::write(&path, "#!/bin/sh\nexit 0\n").expect("a file");
+    chown(&path, Some(1000), Some(2000)).expect("an owner");
+    let people = [(1000, 9000, 6), (9001, 2000, 3), (9001, 9000, 0)];
+    for mode in [0o700, 0o070, 0o007, 0o640, 0o604, 0o046, 0o511, 0o222, 0o000] {
+        fs::set_permissions(&path, Permissions::from_mode(mode)).expect("a mode");
+        for (user, group, shift) in people {
+            let bits = mode >> shift & 7;
+            for (line, bit) in [("cat file", 4), (": >> file", 2), ("test -x file && ./file", 1)] {
+                // A script is read by the shell that runs it.
+                let needs = if bit == 1 { 5 } else { bit };
+                let Some(done) = as_user(&mount, user, group, line) else { return };
+                let about = format!("mode {mode:o}, user {user}, group {group}: {line}");
+                assert_eq!(done, bits & needs == needs, "{about}");
+            }
+        }
+    }
+}
+
+/// Directories: who may look, enter, make and take away; a sticky one keeps what is not one's own.
+#[test]
+fn directories_of_several_users() {
+    let Some(mount) = mounted() else { return };
+    fs::set_permissions(mount.path(""), Permissions::from_mode(0o755)).expect("a mode");
+    let make = |name: &str, mode| {
+        fs::create_dir(mount.path(name)).expect("a directory");
+        fs::write(mount.path(&format!("{name}/of-root")), "mine").expect("a file");
+        fs::set_permissions(mount.path(name), Permissions::from_mode(mode)).expect("a mode");
+    };
+    make("closed", 0o700);
+    make("listed", 0o744);
+    make("passed", 0o711);
+    make("open", 0o777);
+    make("sticky", 0o1777);
+    let tries = [
+        ("ls closed", false),
+        ("cat closed/of-root", false),
+        ("ls listed", true),
+        ("cat listed/of-root", false),
+        ("ls passed", false),
+        ("cat passed/of-root", true),
+        ("touch passed/new", false),
+        ("mkdir new", false),
+        ("touch open/mine && rm -f open/of-root", true),
+        ("touch sticky/mine && rm sticky/mine", true),
+        ("rm -f sticky/of-root", false),
+        ("mv sticky/of-root sticky/other", false),
+        ("mv open/mine sticky/moved && ln sticky/moved sticky/linked", true),
+        ("mknod open/disk b 8 0", false),
+        ("chmod 777 sticky/of-root", false),
+        ("chown 1234 sticky/of-root", false),
+        ("chown 0 sticky/moved", false),
+        ("chmod 600 sticky/moved && touch -d @1 sticky/moved", true),
+        ("touch -d @1 sticky/of-root", false),
+        ("setfattr -n trusted.x -v 1 sticky/moved", false),
+    ];
+    for (line, may) in tries {
+        let Some(done) = as_user(&mount, 1234, 4321, line) else { return };
+        assert_eq!(done, may, "{line}");
+    }
+    let moved = fs::metadata(mount.path("sticky/moved")).expect("it is there");
+    assert_eq!((moved.uid(), moved.gid(), moved.mode() & 0o7777), (1234, 4321, 0o600));
+    assert_eq!(as_user(&mount, 4321, 4321, "cat sticky/moved"), Some(false), "another user");
+    let mount = mount.again();
+    assert_eq!(as_user(&mount, 1234, 4321, "cat sticky/moved"), Some(true), "its owner, later");
+    assert_eq!(as_user(&mount, 4321, 4321, "cat sticky/moved"), Some(false), "another user, later");
+}
