@@ -46,6 +46,7 @@ pub struct Files {
     pub(crate) pages: Pages,
     dirty_bytes: AtomicU64,
     ordered_bytes: AtomicU64,
+    landed_bytes: AtomicU64,
     /// The first loss of any file's data since somebody asked.
     lost: Ranked<Option<Error>>,
 }
@@ -71,6 +72,7 @@ impl Files {
             pages,
             dirty_bytes,
             ordered_bytes: AtomicU64::new(0),
+            landed_bytes: AtomicU64::new(0),
             lost,
         }
     }
@@ -127,6 +129,13 @@ impl Files {
 
     pub(crate) fn count_landed(&self, bytes: u64) {
         self.ordered_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.landed_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that were written back, ever, or were lost on their way.
+    #[must_use]
+    pub fn landed_bytes(&self) -> u64 {
+        self.landed_bytes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_dirty(&self, bytes: u64) {

@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use buttress_txn::{Gain, Reach, SpaceKind, Step};
 
@@ -29,8 +29,10 @@ const PERIOD: Duration = Duration::from_millis(200);
 /// The part of the dirty data that a first attempt writes back, at least.
 const DIRTY_PART: u64 = 8;
 
-/// How long it waits for data that others are writing, in milliseconds.
-const ORDERED_MS: u32 = 50;
+/// How long it waits without anything landing: for nothing on its way, and for what is. That always ends, for
+/// who writes back makes room for himself.
+const STILL: Duration = Duration::from_millis(20);
+const ORDERED: Duration = Duration::from_secs(30);
 
 impl Shared {
     pub(crate) fn room_maker(self: &Arc<Self>) {
@@ -62,8 +64,10 @@ impl Shared {
             let waiting = self.engine.waited_for(kind);
             let gain = match step {
                 Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => {
+                    let before = self.engine.served(kind);
                     let gained = self.take_step(kind, step);
-                    Gain { gained, served: self.engine.serve(kind) > 0 }
+                    self.engine.serve(kind);
+                    Gain { gained, served: self.engine.served(kind) != before }
                 }
                 step => self.engine.climb(kind, step)?,
             };
@@ -82,31 +86,49 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes a step that is about dirty data; says whether there was less of it in the end.
+    /// Takes a step that is about dirty data; says whether any landed.
     fn take_step(&self, kind: SpaceKind, step: Step) -> bool {
         let before = self.files.dirty_bytes();
+        let landed = self.files.landed_bytes();
         match step {
             Step::Clean => {
                 self.clean_all();
                 return true;
             }
-            Step::Ordered => {
-                for _ in 0..ORDERED_MS {
-                    let now = self.files.dirty_bytes();
-                    if now == 0 || now < before {
-                        break;
-                    }
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-            }
-            Step::AllDirty => self.write_what_is_free(),
+            Step::Ordered => self.wait_for_landing(kind, self.files.ordered_bytes(), || ()),
+            // What others are writing back now is as good as what is written here.
+            Step::AllDirty => self.wait_for_landing(kind, before, || self.write_what_is_free()),
             _ => {
                 let asked = self.engine.waited_for(kind).saturating_mul(2);
                 let part = (before / DIRTY_PART).max(asked).max(BATCH_BYTES).min(before);
                 self.write_some(part);
             }
         }
-        self.files.dirty_bytes() < before
+        self.files.landed_bytes() > landed
+    }
+
+    /// Waits until so many bytes have landed, or somebody was served, or nothing lands any more.
+    fn wait_for_landing(&self, kind: SpaceKind, bytes: u64, write: impl Fn()) {
+        let target = self.files.landed_bytes() + bytes;
+        let mut seen = self.files.landed_bytes();
+        let mut since = Instant::now();
+        loop {
+            write();
+            let landed = self.files.landed_bytes();
+            let done = landed >= target || self.files.dirty_bytes() == 0;
+            if done || self.engine.serve(kind) > 0 || self.background.is_stopping() {
+                return;
+            }
+            if landed != seen {
+                seen = landed;
+                since = Instant::now();
+            }
+            let patience = if self.files.ordered_bytes() > 0 { ORDERED } else { STILL };
+            if since.elapsed() > patience {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Writes so many of the oldest dirty bytes back, if nobody else writes their files.

@@ -146,6 +146,15 @@ impl Engine {
         self.serve(SpaceKind::Data);
     }
 
+    /// How many who waited were served, ever.
+    #[must_use]
+    pub fn served(&self, kind: SpaceKind) -> u64 {
+        match kind {
+            SpaceKind::Data => self.space.data_line().served(),
+            SpaceKind::Metadata | SpaceKind::System => self.metadata_line.served(),
+        }
+    }
+
     /// The ladder for a kind of space, as things are.
     #[must_use]
     pub fn ladder(&self, kind: SpaceKind, reach: Reach) -> Ladder {
@@ -159,11 +168,7 @@ impl Engine {
     ///
     /// What a commit or a chunk met.
     pub fn climb(&self, kind: SpaceKind, step: Step) -> Result<Gain> {
-        let line_served = || match kind {
-            SpaceKind::Data => self.space.data_line().served(),
-            _ => self.metadata_line.served(),
-        };
-        let before = line_served();
+        let before = self.served(kind);
         let gained = match step {
             Step::Unpin => self.release_pinned(),
             Step::Readers => {
@@ -184,7 +189,7 @@ impl Engine {
             Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => false,
         };
         self.serve(kind);
-        Ok(Gain { gained, served: line_served() != before })
+        Ok(Gain { gained, served: self.served(kind) != before })
     }
 
     /// Refuses those who wait, the first first, until somebody behind fits (F2). Those with priority make
@@ -278,7 +283,7 @@ impl Engine {
 
     /// Readers hold back freed space only for the length of an operation: waits a little for them.
     fn wait_for_unpin(&self, enough: impl Fn() -> bool) {
-        for _ in 0..100 {
+        for _ in 0..500 {
             self.release_pinned();
             if self.pinned.lock().is_empty() || enough() {
                 return;

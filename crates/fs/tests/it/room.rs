@@ -39,6 +39,38 @@ fn e4_dirty_data_is_no_reason_to_refuse() {
     }
 }
 
+/// E4 for data: overwriting needs new space for what it frees only when it is committed. As long as both and
+/// what is dirty fit, nobody is refused.
+#[test]
+fn e4_overwriting_waits_for_what_it_frees() {
+    let device = memory(160);
+    let fs = mount_with(&device, "dirty=8M");
+    let filler = file_with(&fs.root(), "filler", b"");
+    let mut at = 0;
+    while filler.fallocate(at, 1 << 20, FallocateMode::Allocate { keep_size: false }).is_ok() {
+        at += 1 << 20;
+    }
+    let cut = buttress_fs::SetAttr { size: Some(at - (40 << 20)), ..Default::default() };
+    filler.set_attr(&cut).expect("shrinking always works");
+    fs.sync().expect("durable");
+    let before = fs.space_stats().engine.enospc;
+    let files: Vec<_> = (0..4).map(|i| file_with(&fs.root(), &format!("f{i}"), b"")).collect();
+    std::thread::scope(|scope| {
+        for (i, file) in files.iter().enumerate() {
+            scope.spawn(move || {
+                let mut rng = Rng::new(i as u64);
+                for _ in 0..2500 {
+                    let at = rng.below(512) * BLOCK;
+                    file.write_at(at, &[i as u8 + 1; 4 * BLOCK as usize]).expect("there is room");
+                }
+            });
+        }
+    });
+    assert_eq!(fs.space_stats().engine.enospc, before);
+    fs.close().expect("it closes");
+    check(&device);
+}
+
 /// E5: data that waits was promised whole; compressed it takes a part of that, which only its writeback shows.
 #[test]
 fn e5_compressed_data_is_waited_for() {
