@@ -1,5 +1,6 @@
 //! Small random writes through memory while metadata is scarce, as the first version of preemptive flushing was
-//! measured: 4 jobs of 4 KiB, on a volume whose devices have nothing left for another chunk.
+//! measured: 4 jobs of 4 KiB. Small files fill a good part of the metadata groups, and data has taken all that
+//! the devices had left for another.
 
 use std::{
     fs::File,
@@ -22,8 +23,10 @@ use crate::{
 const BLOCK: usize = 4096;
 const MIB: u64 = 1 << 20;
 /// The volume, and what of it the filler leaves for data.
-const SIZE: u64 = 3 << 30;
+const SIZE: u64 = 1792 * MIB;
 const LEFT: u64 = 768 * MIB;
+/// How long each small file is.
+const NAME_BYTES: usize = 500;
 /// How often the rate is looked at.
 const SAMPLE: Duration = Duration::from_millis(250);
 
@@ -34,13 +37,15 @@ pub struct Enospc {
     pub jobs: usize,
     /// Bytes that each writes into, in MiB.
     pub mib: u64,
+    /// Small files that lie in the trees.
+    pub names: usize,
     /// Seconds at a scale of one.
     pub seconds: f64,
 }
 
 impl Default for Enospc {
     fn default() -> Self {
-        Self { jobs: 4, mib: 64, seconds: 10.0 }
+        Self { jobs: 4, mib: 48, names: 30_000, seconds: 10.0 }
     }
 }
 
@@ -66,10 +71,16 @@ impl Experiment for Enospc {
         let setup = Setup::with(subject.target, &plan.dir, SIZE, &subject.options)?;
         let time = Duration::from_secs_f64(self.seconds * plan.scale);
         let fs = if subject.target.is_library() { Some(setup.open()?) } else { None };
-        let busy = cpu::busy();
+        let busy;
         let seen;
         let synced;
         if let Some(fs) = &fs {
+            for i in 0..self.names {
+                let name = format!("small{i}");
+                let file = fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0).map_err(text)?;
+                file.write_at(0, &[1; NAME_BYTES]).map_err(text)?;
+            }
+            fs.sync().map_err(text)?;
             let filler = fs.root().create(b"filler", 0o100_600, 0, 0, 0).map_err(text)?;
             fill(|at, len| {
                 filler.fallocate(at, len, FallocateMode::Allocate { keep_size: false }).is_ok()
@@ -85,6 +96,7 @@ impl Experiment for Enospc {
                 let name = format!("job{job}");
                 files.push(fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0).map_err(text)?);
             }
+            busy = cpu::busy();
             let start = Instant::now();
             seen = self.write(time, |job, at, data| {
                 files[job].write_at(at, data).map(drop).map_err(text)
@@ -92,7 +104,7 @@ impl Experiment for Enospc {
             fs.sync().map_err(text)?;
             synced = start.elapsed();
             let after = fs.space_stats();
-            let waits = after.engine.waits;
+            let waits = after.engine.waits.since(&before.engine.waits);
             let mut add = |what: &str, unit, value: f64| {
                 out.add(what, unit, Better::Less, subject, value);
             };
@@ -101,6 +113,11 @@ impl Experiment for Enospc {
             add("commits", "", (after.engine.commits - before.engine.commits) as f64);
             add("rounds made ahead", "", (after.rounds - before.rounds) as f64);
         } else {
+            for i in 0..self.names {
+                let file = File::create(setup.folder().join(format!("small{i}"))).map_err(text)?;
+                file.write_all_at(&[1; NAME_BYTES], 0).map_err(text)?;
+            }
+            crate::work::sync(setup.folder())?;
             let filler = File::create(setup.folder().join("filler")).map_err(text)?;
             fill(|at, len| fallocate(&filler, FallocateFlags::empty(), at, len).is_ok());
             let len = filler.metadata().map_err(text)?.len();
@@ -110,6 +127,7 @@ impl Experiment for Enospc {
             for job in 0..self.jobs {
                 files.push(File::create(setup.folder().join(format!("job{job}"))).map_err(text)?);
             }
+            busy = cpu::busy();
             let start = Instant::now();
             seen =
                 self.write(time, |job, at, data| files[job].write_all_at(data, at).map_err(text))?;
@@ -141,7 +159,8 @@ impl Experiment for Enospc {
 /// Takes all data space there is.
 fn fill(mut take: impl FnMut(u64, u64) -> bool) {
     let mut at = 0;
-    for piece in [256 * MIB, 16 * MIB, MIB] {
+    // In pieces that a cut can give back: an extent stays whole while any of it is in use.
+    for piece in [16 * MIB, MIB] {
         while take(at, piece) {
             at += piece;
         }

@@ -144,6 +144,9 @@ impl Table {
             return None;
         }
         let (own, base) = (median(self.values(what, subject)), median(base));
+        if own == 0.0 || base == 0.0 {
+            return None;
+        }
         Some(if better == Better::More { own / base } else { base / own })
     }
 

@@ -170,6 +170,16 @@ impl Waits {
         self.classes.iter().sum()
     }
 
+    /// Those since an earlier look; the longest is the longest of all.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut classes = self.classes;
+        for (class, before) in classes.iter_mut().zip(earlier.classes) {
+            *class -= before;
+        }
+        Self { classes, nanos: self.nanos - earlier.nanos, nanos_max: self.nanos_max }
+    }
+
     /// The time that so many of a thousand stayed below, to a factor of two.
     #[must_use]
     pub fn per_mille(&self, share: u64) -> Duration {

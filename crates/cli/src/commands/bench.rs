@@ -68,8 +68,11 @@ enum Verb {
         #[arg(long, default_value_t = 4)]
         jobs: usize,
         /// MiB that each writes into.
-        #[arg(long, default_value_t = 64)]
+        #[arg(long, default_value_t = 48)]
         mib: u64,
+        /// Small files that fill the trees; a volume without has metadata enough.
+        #[arg(long, default_value_t = 30_000)]
+        names: usize,
         /// Seconds of a run, times --scale.
         #[arg(long, default_value_t = 10.0)]
         seconds: f64,
@@ -113,8 +116,8 @@ impl Verb {
     fn experiment(&self) -> Option<Box<dyn Experiment>> {
         match self {
             Self::Allocate { workers } => Some(Box::new(Allocate { workers: workers.clone() })),
-            Self::Enospc { jobs, mib, seconds } => {
-                Some(Box::new(Enospc { jobs: *jobs, mib: *mib, seconds: *seconds }))
+            Self::Enospc { jobs, mib, names, seconds } => {
+                Some(Box::new(Enospc { jobs: *jobs, mib: *mib, names: *names, seconds: *seconds }))
             }
             Self::Read { threads } => Some(Box::new(Read { threads: threads.clone() })),
             &Self::Nocow { ref blocks, jobs, depth, groups, file_mib } => {
