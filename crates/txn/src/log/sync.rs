@@ -40,6 +40,9 @@ const SECTOR: usize = 512;
 /// The stream of allocations that log nodes are: they come and go apart from the trees' nodes.
 const STREAM: u64 = 1;
 
+/// Bytes of the stretch that log nodes go round in, where there is room.
+const STRETCH: u64 = 8 << 20;
+
 /// Failures that are kept for those who wait for them.
 const FAILURES_KEPT: usize = 64;
 
@@ -68,8 +71,9 @@ pub(crate) struct Writer {
     root: Option<Logical>,
     /// Every node that has space.
     nodes: HashSet<Logical>,
-    /// Where the first of them lies: the others stay close, and take the place of those that went.
-    goal: Option<Logical>,
+    /// Where the first of them lies, and where the next should. They go round in a stretch of space: those of one
+    /// log lie side by side, and take the place of those that went.
+    home: Option<(Logical, Logical)>,
     /// A log was not finished: the next durable thing is a commit (S4).
     broken: bool,
 }
@@ -207,16 +211,20 @@ impl Engine {
     }
 
     fn write_log(&self, state: &mut CommitState, writer: &mut Writer) -> Outcome<()> {
-        let Writer { logs, root, nodes, goal, .. } = writer;
+        let Writer { logs, root, nodes, home, .. } = writer;
         let bytes: usize = logs.trees.values().map(|log| log.bytes()).sum();
         if bytes > LOG_BYTES_MAX {
             return Err(Trouble::Commit("a long log"));
         }
         // Chunks of this transaction are not known after a crash.
         let limit = state.roots.generation;
+        let len = u64::from(self.store.geometry().nodesize);
         let mut allocate = || {
-            let at = self.log_node(limit, *goal)?;
-            goal.get_or_insert(at);
+            let at = self.log_node(limit, home.map(|(_, next)| next))?;
+            let (first, _) = home.unwrap_or((at, at));
+            let next = at.end(len);
+            let inside = (first..first.end(STRETCH)).contains(&next);
+            *home = Some((first, if inside { next } else { first }));
             nodes.insert(at);
             Ok(at)
         };
@@ -256,7 +264,6 @@ impl Engine {
         self.volume.flush()?;
         self.volume.write_first_superblock(&superblock)?;
         state.superblock = superblock;
-        let len = u64::from(self.store.geometry().nodesize);
         for start in dropped {
             nodes.remove(&start);
             self.space.free(Extent { start, len });
