@@ -46,7 +46,7 @@ fn free_space_is_recorded_anew() {
         let mount = images.mount(if how == "made" { "space_cache=v1" } else { "" });
         fill(&Folder::new(mount.path()), &Scale::default());
         mount.shell(
-            "for i in $(seq 300); do head -c 5000 /dev/urandom > f$i; sync f$i; done; rm f*[13579]",
+            "for i in $(seq 80); do head -c 5000 /dev/urandom > f$i; sync f$i; done; rm f*[13579]",
         );
         mount.unmount();
         if how == "marked" {
