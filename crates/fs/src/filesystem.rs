@@ -55,6 +55,7 @@ impl Mounted {
         shared.write_all();
         let below = shared.options.reclaim_below;
         if synced.is_ok() && below > 0 {
+            let _uncached = shared.files.without_cache();
             match shared.engine.reclaim_groups(below) {
                 Ok(groups) => tracing::info!(groups, "mostly empty block groups were emptied"),
                 Err(error) => tracing::warn!(%error, "block groups cannot be emptied"),
