@@ -66,8 +66,11 @@ pub(crate) fn run(target: Target, args: &Args, report: &mut Report) -> Result<()
         outcome
     } else {
         let root = setup.folder();
+        // The kernel holds the folder that is synced, whoever serves it: the work goes on in another.
+        let work = root.join("work");
+        std::fs::create_dir(&work).map_err(text)?;
         let create = |prefix: &str, i: usize| -> Result<(), String> {
-            let mut file = File::create(root.join(format!("{prefix}{i}"))).map_err(text)?;
+            let mut file = File::create(work.join(format!("{prefix}{i}"))).map_err(text)?;
             file.write_all(&data).map_err(text)
         };
         for i in 0..FILES {

@@ -22,9 +22,9 @@ pub enum Preempt {
     /// None: room is made when somebody waits.
     Off,
     /// A threshold that every wait lowers.
+    #[default]
     Clamp,
     /// A forecast: by the rates at which space is taken, and the time that a round takes.
-    #[default]
     Pace,
 }
 
