@@ -66,3 +66,15 @@ pub(crate) fn close(filesystem: Filesystem) {
 pub(crate) fn try_device(path: &Path) -> std::result::Result<FileDevice, String> {
     FileDevice::open(path, OpenOptions::WRITE).map_err(|error| error.to_string())
 }
+
+/// Waits until what deleted subvolumes held is given back.
+#[track_caller]
+pub(crate) fn drop_all(filesystem: &Filesystem) {
+    for _ in 0..1200 {
+        if filesystem.dying_subvolumes().expect("a list").is_empty() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("not dropped: {:?}", filesystem.dying_subvolumes());
+}

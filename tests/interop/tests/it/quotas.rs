@@ -1,26 +1,14 @@
 //! Volumes with quotas: simple ones are counted as Linux counts them, full ones are marked as what they
 //! are, with every group in its place.
 
-use buttress_fs::Filesystem;
 use buttress_interop::linux::{Images, Mount, has_linux_btrfs, try_run};
 use buttress_interop::manifest::{Depth, Manifest};
 use buttress_interop::sample::{Folder, Library, Scale, change, fill};
 
-use crate::open::{close, open_with};
+use crate::open::{close, drop_all, open_with};
 
 fn scale() -> Scale {
     Scale { dirs: 4, files: 20, big_bytes: 1 << 20, links: 50, ..Scale::default() }
-}
-
-/// Waits until what deleted subvolumes held is given back.
-fn drop_all(filesystem: &Filesystem) {
-    for _ in 0..1200 {
-        if filesystem.dying_subvolumes().expect("a list").is_empty() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    panic!("not dropped: {:?}", filesystem.dying_subvolumes());
 }
 
 /// What every group of level 0 and 1 says, as `btrfs qgroup show` prints it.

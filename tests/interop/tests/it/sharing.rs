@@ -1,11 +1,10 @@
 //! Volumes with snapshots: made by Linux and written here, made here and written by Linux.
 
-use buttress_fs::Filesystem;
 use buttress_interop::linux::{Images, Mount, has_linux_btrfs};
 use buttress_interop::manifest::{Depth, Manifest};
 use buttress_interop::sample::{Folder, Library, Scale, change, fill};
 
-use crate::open::{close, manifest, open_with};
+use crate::open::{close, drop_all, manifest, open_with};
 
 struct Row {
     mkfs: &'static [&'static str],
@@ -156,17 +155,6 @@ fn delete_here(images: &Images, names: &[&str]) {
     drop_all(&filesystem);
     close(filesystem);
     images.check();
-}
-
-#[track_caller]
-fn drop_all(filesystem: &Filesystem) {
-    for _ in 0..1200 {
-        if filesystem.dying_subvolumes().expect("a list").is_empty() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    panic!("not dropped: {:?}", filesystem.dying_subvolumes());
 }
 
 /// Snapshots made here: Linux sees them as its own, changes them, deletes some; the rest goes here.
