@@ -21,6 +21,7 @@ mod report;
 mod scale;
 mod stall;
 mod target;
+mod volume;
 mod work;
 pub mod writeback;
 
@@ -43,6 +44,8 @@ enum Experiment {
     Stall,
     /// Durable writes of 4 KiB a second, at random places and appended, by one thread and by eight.
     Fsync,
+    /// Snapshots, clones, streams, scrub and check; of the targets library, loop and btrfs.
+    Volume,
     /// Block groups by number: what an allocation, a lookup, a new group and memory cost.
     Scale,
     /// Allocation on 1 to 256 processors, simulated over the real choice of groups.
@@ -114,6 +117,7 @@ pub fn run(args: &Args) -> Result<(), String> {
                     Experiment::Sequential => work::sequential(*target, args, &mut report)?,
                     Experiment::Stall => stall::run(*target, args, &mut report)?,
                     Experiment::Fsync => fsync::run(*target, args, &mut report)?,
+                    Experiment::Volume => volume::run(*target, &args.dir, &mut report)?,
                     // Done above.
                     Experiment::Scale | Experiment::Cores => {}
                 }
