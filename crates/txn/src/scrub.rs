@@ -7,8 +7,13 @@
 //!   are given back often.
 //! - **U2** Checksums are looked up before the data is read: data is on the devices before its sums are
 //!   anywhere.
+//! - **U3** A sector without a checksum is judged by nothing but the trust in its device, also beside sectors that
+//!   have one.
 //!
 //! Works beside writers, and on a volume that is only read, where it mends nothing.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 
 use buttress_format::{
     Extent, ExtentFlags, ExtentItem, Generation, Header, Key, Kind, Logical, TreeId, header, limits,
@@ -22,6 +27,8 @@ use crate::{Engine, Error, Result, View};
 const RUN_BYTES: u64 = 1 << 20;
 /// How much is looked at under one view.
 const STEP_BYTES: u64 = 64 << 20;
+/// Threads that look at once; the devices are busy with fewer.
+const THREADS_MAX: usize = 8;
 
 /// How to scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,9 +79,23 @@ impl ScrubProgress {
         self.uncorrectable_errors += found.uncorrectable;
         self.corrected_errors += found.corrected;
     }
+
+    /// Adds what another thread found; where it is and how much there is stays as it was.
+    fn sum(&mut self, other: &Self) {
+        self.tree_extents_scrubbed += other.tree_extents_scrubbed;
+        self.data_bytes_scrubbed += other.data_bytes_scrubbed;
+        self.tree_bytes_scrubbed += other.tree_bytes_scrubbed;
+        self.read_errors += other.read_errors;
+        self.csum_errors += other.csum_errors;
+        self.verify_errors += other.verify_errors;
+        self.no_csum += other.no_csum;
+        self.uncorrectable_errors += other.uncorrectable_errors;
+        self.corrected_errors += other.corrected_errors;
+    }
 }
 
 /// One extent to look at.
+#[derive(Clone, Copy)]
 pub(crate) struct Found {
     pub(crate) extent: Extent,
     pub(crate) generation: Generation,
@@ -138,12 +159,33 @@ impl Engine {
     ) -> Result<Logical> {
         let view = self.view();
         let (found, next) = extents(&view, from, end)?;
-        for one in found {
-            match one.level {
-                Some(level) => self.scrub_node(&one, level, mends, progress)?,
-                None => self.scrub_data(&view, one.extent, mends, progress)?,
+        progress.done += found.iter().map(|one| one.extent.len).sum::<u64>();
+        progress.data_extents_scrubbed +=
+            found.iter().filter(|one| one.level.is_none()).count() as u64;
+        let pieces = pieces(&found);
+        let next_piece = AtomicUsize::new(0);
+        let work = || -> Result<ScrubProgress> {
+            let mut mine = ScrubProgress::default();
+            while let Some(piece) = pieces.get(next_piece.fetch_add(1, Ordering::Relaxed)) {
+                match piece.level {
+                    Some(level) => self.scrub_node(piece, level, mends, &mut mine)?,
+                    None => self.scrub_data(&view, piece.extent, mends, &mut mine)?,
+                }
             }
-            progress.done += one.extent.len;
+            Ok(mine)
+        };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = threads.min(THREADS_MAX).min(pieces.len());
+        let done: Vec<Result<ScrubProgress>> = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+            let mine = work();
+            let join = |other: ScopedJoinHandle<'_, _>| {
+                other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            others.into_iter().map(join).chain([mine]).collect()
+        });
+        for part in done {
+            progress.sum(&part?);
         }
         Ok(next)
     }
@@ -181,34 +223,42 @@ impl Engine {
     fn scrub_data(
         &self,
         view: &View,
-        extent: Extent,
+        run: Extent,
         mends: bool,
         progress: &mut ScrubProgress,
     ) -> Result<()> {
         let geometry = *self.store.geometry();
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
-        progress.data_extents_scrubbed += 1;
-        for within in (0..extent.len).step_by(RUN_BYTES as usize) {
-            let len = RUN_BYTES.min(extent.len - within);
-            let run = Extent::new(extent.start.end(within), len);
-            let sums = self.read_csums(view, run)?;
-            if sums.is_empty() {
-                progress.no_csum += sums.sectors() as u64;
+        let sums = self.read_csums(view, run)?;
+        let has_sum = |index: usize| sums.sector(index).is_some();
+        let mut first = 0;
+        while first < sums.sectors() {
+            let known = has_sum(first);
+            let alike = (first..sums.sectors()).take_while(|index| has_sum(*index) == known);
+            let count = alike.count();
+            let start = run.start.end((first * sector) as u64);
+            let part = Extent::new(start, (count * sector) as u64);
+            if known {
+                let judge = |at: usize, bytes: &[u8]| match sums.sector(first + at / sector) {
+                    Some(sum) if geometry.csum.digest(bytes)[..size] != *sum => Err("checksum"),
+                    _ => Ok(()),
+                };
+                let compared = self.volume.compare(part, sector, mends, judge)?;
+                progress.add(&compared);
+                progress.csum_errors += compared.bad;
+                progress.data_bytes_scrubbed += compared.bytes;
+            } else {
+                progress.no_csum += count as u64;
                 if mends {
-                    progress.corrected_errors += self.volume.catch_up(run, 16 * sector)?;
+                    progress.corrected_errors += self.volume.catch_up(part, 16 * sector)?;
                 }
-                continue;
+                // Whether each copy can be read at all.
+                let compared =
+                    self.volume.compare(part, sector, mends, |_, _| Ok::<_, &str>(()))?;
+                progress.add(&compared);
+                progress.data_bytes_scrubbed += compared.bytes;
             }
-            let judge = |at: usize, bytes: &[u8]| match sums.sector(at / sector) {
-                Some(sum) if geometry.csum.digest(bytes)[..size] != *sum => Err("checksum"),
-                _ => Ok(()),
-            };
-            let known = (0..sums.sectors()).filter(|index| sums.sector(*index).is_some()).count();
-            progress.no_csum += (sums.sectors() - known) as u64;
-            let compared = self.volume.compare(run, sector, mends, judge)?;
-            progress.add(&compared);
-            progress.csum_errors += compared.bad;
-            progress.data_bytes_scrubbed += compared.bytes;
+            first += count;
         }
         Ok(())
     }
@@ -265,6 +315,30 @@ impl Engine {
         }
         self.settle_superblocks()
     }
+}
+
+/// What is read in one go each: nodes one by one, data in runs, whatever extents it is of.
+fn pieces(found: &[Found]) -> Vec<Found> {
+    let mut pieces: Vec<Found> = Vec::with_capacity(found.len());
+    for one in found {
+        let mut rest = one.extent;
+        if let (None, Some(last)) = (one.level, pieces.last_mut())
+            && last.level.is_none()
+            && last.extent.end() == rest.start
+            && last.extent.len < RUN_BYTES
+        {
+            let joined = rest.len.min(RUN_BYTES - last.extent.len);
+            last.extent.len += joined;
+            rest = Extent::new(rest.start.end(joined), rest.len - joined);
+        }
+        let step = if one.level.is_some() { rest.len } else { RUN_BYTES };
+        while rest.len > 0 {
+            let len = step.min(rest.len);
+            pieces.push(Found { extent: Extent::new(rest.start, len), ..*one });
+            rest = Extent::new(rest.start.end(len), rest.len - len);
+        }
+    }
+    pieces
 }
 
 /// The extents in use from an address on, as many as make a step, and where the next step begins.
