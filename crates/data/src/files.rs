@@ -11,6 +11,7 @@ use buttress_volume::Volume;
 use crate::codec::Codec;
 use crate::dirty::Pool;
 use crate::error::Error;
+use crate::helpers::Helpers;
 use crate::pages::{Pages, Pause, ReadBatch};
 use crate::unpacked::Unpacked;
 
@@ -44,6 +45,7 @@ pub struct Files {
     pub(crate) pool: Pool,
     pub(crate) unpacked: Unpacked,
     pub(crate) pages: Pages,
+    pub(crate) helpers: Arc<Helpers>,
     dirty_bytes: AtomicU64,
     ordered_bytes: AtomicU64,
     landed_bytes: AtomicU64,
@@ -70,6 +72,7 @@ impl Files {
             pool,
             unpacked,
             pages,
+            helpers: Helpers::new(),
             dirty_bytes,
             ordered_bytes: AtomicU64::new(0),
             landed_bytes: AtomicU64::new(0),
@@ -154,5 +157,11 @@ impl Files {
     /// The first sector boundary at or after `offset`.
     pub(crate) fn ceil(&self, offset: u64) -> u64 {
         offset.saturating_add(self.sector - 1) & !(self.sector - 1)
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        self.helpers.stop();
     }
 }

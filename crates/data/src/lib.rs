@@ -1,6 +1,6 @@
 //! Bytes of files: delayed allocation, read, write, writeback, holes, preallocation.
 //!
-//! Knows a tree, an inode number and ranges; no names, no threads, no list of inodes. [`Files`] is
+//! Knows a tree, an inode number and ranges; no names, no list of inodes, no threads but those that read ahead. [`Files`] is
 //! what all files of a volume share, [`File`] is one file in memory, and every operation is a
 //! method of the first on the second.
 
@@ -21,13 +21,16 @@ mod pages;
 
 mod promise;
 
+mod ahead;
 mod allocate_range;
 mod clone;
 mod defragment;
+mod helpers;
 mod in_place;
 mod land;
 mod punch;
 mod read;
+mod read_packed;
 mod remove;
 mod replay;
 mod seek;
@@ -38,6 +41,7 @@ mod write;
 mod write_through;
 mod writeback;
 
+pub use ahead::Ahead;
 pub use clone::CloneRange;
 pub use codec::Codec;
 pub use compress::decompress;

@@ -20,7 +20,7 @@
 //!
 //! New runs stand in a short queue, and leave memory from its end unless their start was read once more;
 //! those move to a long queue that is gone through in turns. A file that is read once, from end to end,
-//! drives out nothing but itself.
+//! drives out nothing but itself. What was read ahead and nobody came for yet passes the short queue twice.
 //!
 //! # Locks
 //!
@@ -76,8 +76,41 @@ enum State {
     },
     Ready {
         bytes: Arc<AlignedBuf>,
-        was_read_again: bool,
+        read: Use,
     },
+}
+
+/// Who came for a run, told by its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// It was read ahead, and nobody did.
+    Ahead,
+    /// As before, and once it was spared for that.
+    Late,
+    Once,
+    Again,
+}
+
+impl Use {
+    fn more(self) -> Self {
+        if matches!(self, Self::Ahead | Self::Late) { Self::Once } else { Self::Again }
+    }
+}
+
+/// What becomes of a run whose turn it is.
+enum Verdict {
+    Goes,
+    Waits,
+    Stays,
+}
+
+/// For whom a run was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum For {
+    /// Its reader takes it now.
+    Now,
+    /// Somebody will ask for it, as far as one can tell.
+    Later,
 }
 
 #[derive(Debug)]
@@ -213,8 +246,8 @@ impl Pages {
         let end = Logical(region_end(at.0));
         match covering(&mut runs, at.0) {
             Ok((start, slot)) => match &mut slot.state {
-                State::Ready { bytes, was_read_again } => {
-                    *was_read_again |= start == at.0;
+                State::Ready { bytes, read } => {
+                    *read = if start == at.0 { read.more() } else { *read };
                     Ok((Arc::clone(bytes), (at.0 - start) as usize))
                 }
                 State::Loading { .. } => Err(Logical(start + slot.len)),
@@ -226,12 +259,11 @@ impl Pages {
     /// Finds the run that holds an address, or claims one that begins there and is at most `want` bytes
     /// long.
     pub(crate) fn find(&self, at: Logical, want: u64) -> Found<'_> {
-        let shard = self.shard(at.0);
-        let mut runs = shard.runs.lock();
+        let mut runs = self.shard(at.0).runs.lock();
         let next = match covering(&mut runs, at.0) {
             Ok((start, slot)) => match &mut slot.state {
-                State::Ready { bytes, was_read_again } => {
-                    *was_read_again |= start == at.0;
+                State::Ready { bytes, read } => {
+                    *read = if start == at.0 { read.more() } else { *read };
                     let (bytes, from) = (Arc::clone(bytes), (at.0 - start) as usize);
                     return Found::Ready { bytes, from };
                 }
@@ -239,12 +271,36 @@ impl Pages {
             },
             Err(next) => next,
         };
+        Found::Claimed(self.enter(&mut runs, at, next, want))
+    }
+
+    /// Claims a run for somebody who did not ask for it yet; or says where the one ends that is there, or is
+    /// being read.
+    pub(crate) fn claim(&self, at: Logical, want: u64) -> Result<Claim<'_>, Logical> {
+        let mut runs = self.shard(at.0).runs.lock();
+        match covering(&mut runs, at.0) {
+            Ok((start, slot)) => Err(Logical(start + slot.len)),
+            Err(next) => Ok(self.enter(&mut runs, at, next, want)),
+        }
+    }
+
+    fn enter(
+        &self,
+        runs: &mut BTreeMap<u64, Slot>,
+        at: Logical,
+        next: Option<u64>,
+        want: u64,
+    ) -> Claim<'_> {
         let end = region_end(at.0).min(next.unwrap_or(u64::MAX));
         let len = want.min(end - at.0);
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
-        let state = State::Loading { is_doomed: false };
-        runs.insert(at.0, Slot { len, number, state });
-        Found::Claimed(Claim { pages: self, extent: Extent::new(at, len), number })
+        runs.insert(at.0, Slot { len, number, state: State::Loading { is_doomed: false } });
+        Claim { pages: self, extent: Extent::new(at, len), number }
+    }
+
+    /// The widest window that leaves room for several readers.
+    pub(crate) fn widest_window(&self) -> u64 {
+        (self.budget / 16).min(REGION)
     }
 
     /// Waits until nobody reads the run that holds an address.
@@ -324,32 +380,46 @@ impl Pages {
             };
             let Some(victim) = victim else { break };
             drop(queues);
-            let stays = self.judge(victim);
+            let verdict = self.judge(victim);
             queues = self.queues.lock();
-            if stays {
-                queues.main_bytes += victim.len;
-                queues.main.push_back(victim);
+            match verdict {
+                Verdict::Goes => {}
+                Verdict::Waits => {
+                    queues.probation_bytes += victim.len;
+                    queues.probation.push_back(victim);
+                }
+                Verdict::Stays => {
+                    queues.main_bytes += victim.len;
+                    queues.main.push_back(victim);
+                }
             }
         }
     }
 
-    /// Drops a run, unless it was read again since it was last asked about.
-    fn judge(&self, victim: Queued) -> bool {
+    /// Drops a run, unless it was read again since it was last asked about, or is still to be read.
+    fn judge(&self, victim: Queued) -> Verdict {
         let mut runs = self.shard(victim.start).runs.lock();
-        let Some(slot) = runs.get_mut(&victim.start) else { return false };
+        let Some(slot) = runs.get_mut(&victim.start) else { return Verdict::Goes };
         if slot.number != victim.number {
-            return false;
+            return Verdict::Goes;
         }
-        let stays = match &mut slot.state {
-            State::Ready { was_read_again, .. } => std::mem::take(was_read_again),
-            State::Loading { .. } => false,
-        };
-        if !stays {
-            let gone = runs.remove(&victim.start);
-            drop(runs);
-            gone.into_iter().for_each(|slot| self.reuse(slot));
+        if let State::Ready { read, .. } = &mut slot.state {
+            match *read {
+                Use::Again => {
+                    *read = Use::Once;
+                    return Verdict::Stays;
+                }
+                Use::Ahead => {
+                    *read = Use::Late;
+                    return Verdict::Waits;
+                }
+                Use::Late | Use::Once => {}
+            }
         }
-        stays
+        let gone = runs.remove(&victim.start);
+        drop(runs);
+        gone.into_iter().for_each(|slot| self.reuse(slot));
+        Verdict::Goes
     }
 }
 
@@ -360,7 +430,7 @@ impl Claim<'_> {
     }
 
     /// Gives what was read, and checked, to everybody.
-    pub(crate) fn publish(self, bytes: &Arc<AlignedBuf>) {
+    pub(crate) fn publish(self, bytes: &Arc<AlignedBuf>, whom: For) {
         assert_eq!(bytes.len() as u64, self.extent.len, "P2: a run of another length");
         let shard = self.pages.shard(self.extent.start.0);
         let kept = {
@@ -369,7 +439,8 @@ impl Claim<'_> {
             slot.filter(|slot| matches!(slot.state, State::Loading { is_doomed: false }))
                 .map(|slot| {
                     let bytes = Arc::clone(bytes);
-                    slot.state = State::Ready { bytes, was_read_again: false };
+                    let read = if whom == For::Now { Use::Once } else { Use::Ahead };
+                    slot.state = State::Ready { bytes, read };
                 })
                 .is_some()
         };

@@ -50,7 +50,7 @@ fn a_run_is_read_once() {
                             Found::Claimed(claim) => {
                                 reads.fetch_add(1, Ordering::Relaxed);
                                 let bytes = AlignedBuf::zeroed(claim.extent().len as usize);
-                                claim.publish(&Arc::new(bytes));
+                                claim.publish(&Arc::new(bytes), For::Now);
                             }
                             Found::Loading { .. } => pages.wait(at),
                         }
@@ -104,7 +104,7 @@ fn nothing_old_is_found() {
                         Found::Ready { bytes, from } => (bytes, from),
                         Found::Claimed(claim) => {
                             let bytes = disk.read(claim.extent());
-                            claim.publish(&bytes);
+                            claim.publish(&bytes, For::Now);
                             (bytes, 0)
                         }
                         Found::Loading { .. } => {
@@ -162,7 +162,7 @@ fn a_scan_drives_out_nothing_that_is_used() {
         Found::Ready { .. } => true,
         Found::Claimed(claim) => {
             let bytes = AlignedBuf::zeroed(claim.extent().len as usize);
-            claim.publish(&Arc::new(bytes));
+            claim.publish(&Arc::new(bytes), For::Now);
             false
         }
         Found::Loading { .. } => panic!("nobody else is here"),
@@ -179,4 +179,30 @@ fn a_scan_drives_out_nothing_that_is_used() {
     }
     let kept = hot.iter().filter(|at| touch(**at)).count();
     assert!(kept >= 14, "{kept} of 16 are left");
+}
+
+/// What was read ahead is not driven out by other scans before anybody came for it, and is no more than a
+/// run that was read once when somebody did.
+#[test]
+fn what_is_read_ahead_waits_for_its_reader() {
+    let pages = Pages::new(16 << 20);
+    let touch = |at: u64, whom: For| match pages.find(Logical(at), 256 << 10) {
+        Found::Ready { .. } => true,
+        Found::Claimed(claim) => {
+            let bytes = AlignedBuf::zeroed(claim.extent().len as usize);
+            claim.publish(&Arc::new(bytes), whom);
+            false
+        }
+        Found::Loading { .. } => panic!("nobody else is here"),
+    };
+    let ahead: Vec<u64> = (0..8).map(|index| index * REGION).collect();
+    ahead.iter().for_each(|at| _ = touch(*at, For::Later));
+    for index in 0..80 {
+        touch((1 << 40) + index * (256 << 10), For::Now);
+    }
+    assert!(ahead.iter().all(|at| touch(*at, For::Now)), "all eight are there");
+    for index in 0..400 {
+        touch((2 << 40) + index * (256 << 10), For::Now);
+    }
+    assert!(!ahead.iter().any(|at| touch(*at, For::Now)), "they were read once");
 }

@@ -14,16 +14,17 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use buttress_base::AlignedBuf;
-use buttress_format::{Body, Compression, Extent, InodeFlags, Logical, Region};
+use buttress_format::{Body, Compression, Extent, InodeFlags, Logical};
 use buttress_txn::{Csums, View};
 
+use crate::ahead::Ahead;
 use crate::compress::{RAM_BYTES_MAX, decompress};
 use crate::error::{Error, Result};
-use crate::extent_map::{Mapping, disk_extent, extent_error};
+use crate::extent_map::{Mapping, extent_error};
 use crate::file::File;
 use crate::files::Files;
-use crate::pages::{Claim, Found, REGION};
-use crate::unpacked::Which;
+use crate::pages::{Claim, For, Found, REGION, ReadBatch};
+use crate::read_packed::Packed;
 
 /// Longest run that is read, and checked, in one go.
 const RUN_BYTES_MAX: u64 = 4 << 20;
@@ -55,31 +56,50 @@ impl Files {
     ///
     /// [`Error::Checksum`] when no mirror is right, or what the volume or the trees met.
     pub fn read(&self, file: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_in_stream(file, offset, buf).map(|(len, _)| len)
+    }
+
+    /// As [`read`](Self::read), for one who has somebody else at hand: says what is worth reading meanwhile, to
+    /// be given to [`read_ahead`](Self::read_ahead).
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_in_stream(
+        &self,
+        file: &File,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(usize, Ahead)> {
         let _extents = file.extents.read();
         let size = file.size();
         let len =
             usize::try_from(size.saturating_sub(offset)).map_or(buf.len(), |n| n.min(buf.len()));
         if len == 0 {
-            return Ok(0);
+            return Ok((0, Ahead::default()));
         }
         let buf = &mut buf[..len];
         let mut gaps = Vec::new();
         file.dirty.lock().copy_out(offset, buf, &mut gaps);
-        if !gaps.is_empty() {
-            let view = self.engine.view();
-            let keeps = self.pages.is_on() && len < DIRECT_BYTES_MIN;
-            let window = if keeps {
-                let read = offset..offset + len as u64;
-                Some(file.streams.lock().window(&read))
-            } else {
-                None
-            };
-            for gap in gaps {
-                let part = (gap.start - offset) as usize..(gap.end - offset) as usize;
-                self.read_window(&view, file, gap, &mut buf[part], window)?;
-            }
+        if gaps.is_empty() {
+            return Ok((len, Ahead::default()));
         }
-        Ok(len)
+        let view = self.engine.view();
+        let keeps = self.pages.is_on() && len < DIRECT_BYTES_MIN;
+        let (window, ahead) = if keeps {
+            let read = offset..offset + len as u64;
+            let advice = file.streams.lock().note(&read, self.pages.widest_window());
+            // The baselines of 2012 read by themselves, as Linux did.
+            let is_ours = self.options.read_batch == ReadBatch::Run;
+            (Some(advice.window), Ahead(if is_ours { advice.ahead } else { Vec::new() }))
+        } else {
+            (None, Ahead::default())
+        };
+        for gap in gaps {
+            let part = (gap.start - offset) as usize..(gap.end - offset) as usize;
+            self.read_window(&view, file, gap, &mut buf[part], window)?;
+        }
+        Ok((len, ahead))
     }
 
     /// Reads a whole compressed extent of a file as it lies on disk.
@@ -126,6 +146,7 @@ impl Files {
         let checked = !file.with_item(|item| item.flags & InodeFlags::NODATASUM != 0);
         let mut at = range.start;
         let mut pending: Option<Run> = None;
+        let mut packed = Vec::new();
         let part =
             |low: u64, high: u64| (low - range.start) as usize..(high - range.start) as usize;
         let read = |run: &Run, out: &mut [u8]| match window {
@@ -162,14 +183,22 @@ impl Files {
                 }
                 Body::Prealloc(_) => buf[part(low, high)].fill(0),
                 Body::Regular(region) if region.disk.0 == 0 => buf[part(low, high)].fill(0),
-                Body::Regular(_) | Body::Inline(_) => {
-                    let out = &mut buf[part(low, high)];
-                    self.read_packed(view, file, &mapping, low, out, checked)?;
+                Body::Regular(_) => {
+                    buf[part(low, high)].fill(0);
+                    packed.push(Packed { mapping, low, high });
+                }
+                Body::Inline(_) => {
+                    let content = self.inline_content(&mapping)?;
+                    let skip = (low - mapping.offset) as usize;
+                    copy_front(&mut buf[part(low, high)], content.get(skip..).unwrap_or(&[]));
                 }
             }
             Ok(true)
         })?;
         buf[part(at, range.end)].fill(0);
+        self.read_packed(view, file, &packed, checked, |one, content| {
+            copy_front(&mut buf[part(one.low, one.high)], content);
+        })?;
         if let Some(run) = pending {
             let out = &mut buf[part(run.offset, run.offset + run.len)];
             read(&run, out)?;
@@ -192,14 +221,6 @@ impl Files {
         // Extents end with a sector, and so does what is asked for of the last.
         let reach = self.ceil(end + run.room);
         let limit = self.ceil(end + window).min(reach);
-        let load = |claim: Claim<'_>| {
-            let extent = claim.extent();
-            let mut bytes = self.pages.buffer(extent.len);
-            self.read_sectors(view, file, extent.start.0, &mut bytes, checked)?;
-            let bytes = Arc::new(bytes);
-            claim.publish(&bytes);
-            Ok::<_, Error>(bytes)
-        };
         let mut at = run.disk;
         while at < end {
             let first = self.floor(at);
@@ -207,7 +228,7 @@ impl Files {
                 Found::Ready { bytes, from } => (bytes, from),
                 Found::Claimed(claim) => {
                     let stop = claim.extent().end().0.min(end);
-                    match load(claim) {
+                    match self.load(view, file, claim, checked, For::Now) {
                         Ok(bytes) => (bytes, 0),
                         // It may be what nobody asked for that is bad.
                         Err(_) => {
@@ -229,9 +250,9 @@ impl Files {
                     // Somebody reads this; what comes behind is read meanwhile, as far as one reads here.
                     if window > 0 && batch == REGION && busy.0 < limit {
                         let want = (reach - busy.0).min(REGION);
-                        if let Found::Claimed(next) = self.pages.find(busy, want) {
+                        if let Ok(next) = self.pages.claim(busy, want) {
                             // Who needs it and does not find it is told why.
-                            let _ = load(next);
+                            let _ = self.load(view, file, next, checked, For::Later);
                         }
                     }
                     self.pages.wait(Logical(first));
@@ -245,6 +266,23 @@ impl Files {
             at += len as u64;
         }
         Ok(())
+    }
+
+    /// Reads what was claimed, and gives it to everybody.
+    pub(crate) fn load(
+        &self,
+        view: &View,
+        file: &File,
+        claim: Claim<'_>,
+        checked: bool,
+        whom: For,
+    ) -> Result<Arc<AlignedBuf>> {
+        let extent = claim.extent();
+        let mut bytes = self.pages.buffer(extent.len);
+        self.read_sectors(view, file, extent.start.0, &mut bytes, checked)?;
+        let bytes = Arc::new(bytes);
+        claim.publish(&bytes, whom);
+        Ok(bytes)
     }
 
     /// Reads a run, what is kept of it from memory, and keeps nothing.
@@ -330,7 +368,7 @@ impl Files {
     }
 
     /// Reads whole sectors and checks them (R1).
-    fn read_sectors(
+    pub(crate) fn read_sectors(
         &self,
         view: &View,
         file: &File,
@@ -372,66 +410,6 @@ impl Files {
         }
     }
 
-    fn read_packed(
-        &self,
-        view: &View,
-        file: &File,
-        mapping: &Mapping,
-        low: u64,
-        out: &mut [u8],
-        checked: bool,
-    ) -> Result<()> {
-        let skip = low - mapping.offset;
-        let (content, start) = match &mapping.extent.body {
-            Body::Inline(_) => (Arc::new(self.inline_content(mapping)?), skip),
-            Body::Regular(region) | Body::Prealloc(region) => {
-                let content = self.unpack(view, file, mapping, region, out.len(), checked)?;
-                (content, region.offset + skip)
-            }
-        };
-        let start = usize::try_from(start).unwrap_or(usize::MAX).min(content.len());
-        let have = &content[start..content.len().min(start.saturating_add(out.len()))];
-        let (head, tail) = out.split_at_mut(have.len());
-        head.copy_from_slice(have);
-        tail.fill(0);
-        Ok(())
-    }
-
-    /// Reads and unpacks a whole extent, of which `wanted` bytes are asked for now: who reads a file in
-    /// order asks for the rest of it next.
-    fn unpack(
-        &self,
-        view: &View,
-        file: &File,
-        mapping: &Mapping,
-        region: &Region,
-        wanted: usize,
-        checked: bool,
-    ) -> Result<Arc<Vec<u8>>> {
-        let which = Which { layout: file.layout(), disk: region.disk };
-        let is_part = (wanted as u64) < mapping.extent.ram_bytes;
-        if is_part && let Some(content) = self.unpacked.find(which) {
-            return Ok(content);
-        }
-        let extent = disk_extent(region);
-        if extent.len > RAM_BYTES_MAX {
-            return Err(extent_error(file, mapping.offset, "is compressed and too long"));
-        }
-        let mut packed = AlignedBuf::zeroed(extent.len as usize);
-        self.read_sectors(view, file, extent.start.0, &mut packed, checked)?;
-        let content = Arc::new(decompress(
-            mapping.extent.compression,
-            extent.start,
-            &packed,
-            mapping.extent.ram_bytes,
-            self.sector as usize,
-        )?);
-        if is_part {
-            self.unpacked.keep(which, &content);
-        }
-        Ok(content)
-    }
-
     /// What an inline extent holds; empty for one that is not inline.
     pub(crate) fn inline_content(&self, mapping: &Mapping) -> Result<Vec<u8>> {
         let Body::Inline(data) = &mapping.extent.body else { return Ok(Vec::new()) };
@@ -443,4 +421,11 @@ impl Files {
             self.sector as usize,
         )
     }
+}
+
+/// Copies as much as there is, and zeroes behind it.
+fn copy_front(out: &mut [u8], content: &[u8]) {
+    let (head, tail) = out.split_at_mut(content.len().min(out.len()));
+    head.copy_from_slice(&content[..head.len()]);
+    tail.fill(0);
 }

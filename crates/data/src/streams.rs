@@ -4,22 +4,45 @@
 //!
 //! - **M1** A file remembers a bounded number of streams, whoever reads it: threads that share a file each
 //!   have their own, and several may read the same one.
+//! - **M2** Nothing is advised twice to the same stream: what it was told to read ahead lies behind what it
+//!   was told before.
 //!
-//! A stream is known by where its next read will begin. Its window doubles with each read that does begin
-//! there; a read that continues none gets what it asks for and no more.
+//! A stream is known by where its next read will begin: behind the last one, or as far from where that began as
+//! that was from the one before (a column of a table, a file that is read backwards). Its window doubles with
+//! each read that does begin there; a read that continues none gets what it asks for and no more.
 
 use std::ops::Range;
 
 /// Most streams of one file.
 const STREAMS: usize = 16;
-/// The first window, of who begins at the front of a file, and the widest.
+/// The first window, of who begins at the front of a file.
 const FIRST: u64 = 128 << 10;
-const WIDEST: u64 = 2 << 20;
+/// Reads further apart than this have nothing to do with each other.
+const STRIDE_MAX: u64 = 4 << 20;
+/// Most pieces of a stride that are read ahead at once.
+const PIECES: u64 = 16;
 
 #[derive(Clone, Copy, Debug)]
 struct Stream {
+    start: u64,
     next: u64,
     window: u64,
+    /// Up to where it was told to read ahead.
+    told: u64,
+    /// From the start of the last read but one to the start of the last, if that was no sequence.
+    stride: i64,
+    /// Reads that the stride has foretold, and up to which one it was told to read ahead.
+    strides: u64,
+    told_strides: u64,
+}
+
+/// What to read for a reader who did not ask for it yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Advice {
+    /// Bytes behind the read that he needs next, in the same request where they are missing.
+    pub(crate) window: u64,
+    /// Ranges of the file to be read meanwhile.
+    pub(crate) ahead: Vec<Range<u64>>,
 }
 
 /// The streams of a file, the youngest last.
@@ -27,19 +50,84 @@ struct Stream {
 pub(crate) struct Streams(Vec<Stream>);
 
 impl Streams {
-    /// Takes note of a read; answers how many bytes behind it are likely to be asked for next.
-    pub(crate) fn window(&mut self, read: &Range<u64>) -> u64 {
-        let known = self.0.iter().rposition(|stream| stream.next == read.start);
-        let window = match known {
-            Some(index) => (self.0.remove(index).window * 2).clamp(FIRST, WIDEST),
-            None if read.start == 0 => FIRST,
-            None => 0,
-        };
+    /// Takes note of a read; answers what is likely to be asked for next. No window is wider than `widest`.
+    pub(crate) fn note(&mut self, read: &Range<u64>, widest: u64) -> Advice {
+        let (stream, advice) = self.follow(read, widest);
         if self.0.len() == STREAMS {
             self.0.remove(0);
         }
-        self.0.push(Stream { next: read.end, window });
-        window
+        self.0.push(stream);
+        advice
+    }
+
+    fn follow(&mut self, read: &Range<u64>, widest: u64) -> (Stream, Advice) {
+        let fresh = Stream {
+            start: read.start,
+            next: read.end,
+            window: 0,
+            told: read.end,
+            stride: 0,
+            strides: 0,
+            told_strides: 0,
+        };
+        if let Some(index) = self.0.iter().rposition(|stream| stream.next == read.start) {
+            let old = self.0.remove(index);
+            let window = (old.window * 2).max(FIRST).min(widest);
+            // Twice the window: while one is copied out the next is on its way.
+            let (from, to) = (old.told.max(read.end), read.end + 2 * window);
+            let is_due = window == widest && old.told < read.end + window;
+            let told = if is_due { to } else { old.told };
+            let ahead = (is_due && from < to).then_some(from..to).into_iter().collect();
+            return (Stream { window, told, ..fresh }, Advice { window, ahead });
+        }
+        if read.start == 0 {
+            let window = FIRST.min(widest);
+            return (Stream { window, ..fresh }, Advice { window, ahead: Vec::new() });
+        }
+        let step = |stream: &Stream| read.start.wrapping_sub(stream.start).cast_signed();
+        let foretold = self.0.iter().rposition(|s| s.stride != 0 && step(s) == s.stride);
+        if let Some(index) = foretold {
+            let old = self.0.remove(index);
+            let (stride, strides) = (old.stride, old.strides + 1);
+            let told_strides = old.told_strides.max(strides);
+            let mut stream = Stream { stride, strides, told_strides, ..fresh };
+            let ahead = stream.pieces(read, widest);
+            return (stream, Advice { window: 0, ahead });
+        }
+        // Two reads make no stride yet, so the stream they begin may be part of another one.
+        let near = |s: &Stream| s.strides == 0 && step(s).unsigned_abs() <= STRIDE_MAX;
+        let Some(old) = self.0.iter().rposition(near).map(|index| self.0[index]) else {
+            return (fresh, Advice::default());
+        };
+        (Stream { stride: step(&old), ..fresh }, Advice::default())
+    }
+}
+
+impl Stream {
+    /// The next pieces of a stride that were not told yet; more of them the longer it goes on.
+    fn pieces(&mut self, read: &Range<u64>, widest: u64) -> Vec<Range<u64>> {
+        let len = read.end - read.start;
+        let is_backwards = self.stride == -len.cast_signed();
+        let most = if is_backwards { u64::MAX } else { PIECES };
+        let count = (1 << self.strides.min(10)).min(widest / len.max(1)).min(most);
+        let known = self.told_strides - self.strides;
+        if known > count / 2 {
+            return Vec::new();
+        }
+        let place = |number: u64| {
+            let start = read.start.checked_add_signed(self.stride.checked_mul(number as i64)?)?;
+            Some(start..start.checked_add(len)?)
+        };
+        let pieces = (known + 1..=count).map_while(place);
+        let told = if is_backwards {
+            let end = read.start.saturating_sub(known * len);
+            let start = pieces.last().map_or(end, |last| last.start);
+            (start < end).then_some(start..end).into_iter().collect()
+        } else {
+            pieces.collect()
+        };
+        self.told_strides = self.strides + count.max(known);
+        told
     }
 }
 
@@ -47,14 +135,17 @@ impl Streams {
 mod tests {
     use super::*;
 
+    const PIECE: u64 = 32768;
+    const WIDEST: u64 = 2 << 20;
+
     /// Sixteen readers of one file, in turns, are each found to read in order.
     #[test]
     fn streams_do_not_disturb_each_other() {
         let mut streams = Streams::default();
         for step in 0..6_u64 {
             for reader in 0..16_u64 {
-                let start = reader * (1 << 30) + step * 32768;
-                let window = streams.window(&(start..start + 32768));
+                let start = reader * (1 << 30) + step * PIECE;
+                let window = streams.note(&(start..start + PIECE), WIDEST).window;
                 let expected = match (step, reader) {
                     (0, 0) => FIRST,
                     (0, _) => 0,
@@ -72,8 +163,71 @@ mod tests {
         let mut streams = Streams::default();
         for number in 1..1000_u64 {
             let start = number * 7919 * 4096 % (1 << 30);
-            assert_eq!(streams.window(&(start..start + 4096)), 0);
+            assert_eq!(streams.note(&(start..start + 4096), WIDEST), Advice::default());
         }
         assert!(streams.0.len() <= STREAMS);
+    }
+
+    /// Who reads in order is told of each byte once (M2), in time, and never further than two windows.
+    #[test]
+    fn a_sequence_is_told_once() {
+        let mut streams = Streams::default();
+        let mut told: Option<u64> = None;
+        for start in (0..64 << 20).step_by(PIECE as usize) {
+            let end = start + PIECE;
+            for range in streams.note(&(start..end), WIDEST).ahead {
+                assert!(
+                    range.end <= end + 2 * WIDEST && range.start >= end,
+                    "{range:?} at {start}"
+                );
+                assert!(told.is_none_or(|told| told == range.start), "{range:?} behind {told:?}");
+                told = Some(range.end);
+            }
+            assert!(start < 1 << 20 || told.is_some_and(|told| told >= end + WIDEST), "at {start}");
+        }
+    }
+
+    /// Columns and files that are read backwards are foretold, each piece once, beside a sequence.
+    #[test]
+    fn strides_are_foretold() {
+        for (first, stride) in [(1 << 20, 256 << 10), (900 << 20, -65_536_i64), (8192, 40_960)] {
+            let mut streams = Streams::default();
+            let mut told = Vec::new();
+            let mut missed = 0;
+            for number in 0..200_i64 {
+                let start = u64::try_from(first + number * stride).expect("in the file");
+                let read = start..start + 8192;
+                missed += u32::from(!told.contains(&read));
+                let advice = streams.note(&read, WIDEST);
+                assert_eq!(advice.window, 0);
+                for range in advice.ahead {
+                    assert!(!told.contains(&range), "M2: {range:?} at {start}");
+                    assert_eq!(range.end - range.start, 8192);
+                    told.push(range);
+                }
+                let other = (2 << 30) + number.unsigned_abs() * PIECE;
+                streams.note(&(other..other + PIECE), WIDEST);
+            }
+            assert!(missed <= 3, "{missed} of 200 were not foretold, {stride}");
+            assert!(told.len() <= 200 + PIECES as usize, "{} for 200", told.len());
+        }
+    }
+
+    /// Who reads a file backwards is told of long ranges, and of each byte once.
+    #[test]
+    fn a_file_is_read_backwards() {
+        let mut streams = Streams::default();
+        let (mut told, mut ranges) = (None, 0);
+        for number in (0..512_u64).rev() {
+            let read = number * PIECE..(number + 1) * PIECE;
+            for range in streams.note(&read, WIDEST).ahead {
+                assert!(told.is_none_or(|told| told == range.end), "{range:?} behind {told:?}");
+                assert!(range.end <= read.start);
+                told = Some(range.start);
+                ranges += 1;
+            }
+        }
+        assert_eq!(told, Some(0));
+        assert!(ranges < 512 / 16, "{ranges} ranges");
     }
 }

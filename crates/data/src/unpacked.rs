@@ -5,15 +5,18 @@
 //! - **U1** An entry is of one file in one layout: whoever changes which extents a file has gives it a new
 //!   layout, so that an address which comes to hold something else is never found.
 //! - **U2** Memory is bounded, whatever the number of files.
+//! - **U3** One unpacks an extent for all who ask for it meanwhile. Nobody waits for another while somebody may
+//!   be waiting for him.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use buttress_base::{Rank, Ranked};
 use buttress_format::Logical;
+use parking_lot::Condvar;
 
 /// Most bytes that are kept, unpacked.
-const KEPT_BYTES: usize = 8 << 20;
+const KEPT_BYTES: usize = 16 << 20;
 
 /// Whose extent: a layout is never used twice (U1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,37 +25,138 @@ pub(crate) struct Which {
     pub(crate) disk: Logical,
 }
 
-/// The extents themselves, the youngest last.
+#[derive(Debug, Default)]
+struct State {
+    /// The youngest last.
+    kept: VecDeque<(Which, Arc<Vec<u8>>)>,
+    busy: Vec<Which>,
+}
+
+/// The extents themselves.
 #[derive(Debug)]
-pub(crate) struct Unpacked(Ranked<VecDeque<(Which, Arc<Vec<u8>>)>>);
+pub(crate) struct Unpacked {
+    state: Ranked<State>,
+    changed: Condvar,
+}
+
+/// What there is of an extent.
+#[derive(Debug)]
+pub(crate) enum Known<'u> {
+    Ready(Arc<Vec<u8>>),
+    /// Nothing: the caller unpacks it, for all.
+    Claimed(Claim<'u>),
+    /// Somebody unpacks it.
+    Busy,
+}
+
+/// The duty to unpack an extent; dropped, it falls to the next who asks.
+#[derive(Debug)]
+#[must_use = "others wait for it"]
+pub(crate) struct Claim<'u> {
+    all: &'u Unpacked,
+    which: Which,
+}
 
 impl Unpacked {
     pub(crate) fn new() -> Self {
-        Self(Ranked::new(Rank::Leaf, VecDeque::new()))
+        Self { state: Ranked::new(Rank::Leaf, State::default()), changed: Condvar::new() }
     }
 
-    pub(crate) fn find(&self, which: Which) -> Option<Arc<Vec<u8>>> {
-        let kept = self.0.lock();
-        kept.iter().rev().find(|(known, _)| *known == which).map(|(_, bytes)| Arc::clone(bytes))
-    }
-
-    pub(crate) fn keep(&self, which: Which, bytes: &Arc<Vec<u8>>) {
-        let mut old = Vec::new();
-        let mut kept = self.0.lock();
-        let mut total: usize = kept.iter().map(|(_, bytes)| bytes.len()).sum();
-        total += bytes.len();
-        while total > KEPT_BYTES {
-            let Some(first) = kept.pop_front() else { break };
-            total -= first.1.len();
-            old.push(first);
+    /// What is kept of an extent, or the duty to unpack it.
+    pub(crate) fn find(&self, which: Which) -> Known<'_> {
+        let mut state = self.state.lock();
+        if let Some((_, bytes)) = state.kept.iter().rev().find(|(known, _)| *known == which) {
+            return Known::Ready(Arc::clone(bytes));
         }
-        kept.push_back((which, Arc::clone(bytes)));
-        drop(kept);
+        if state.busy.contains(&which) {
+            return Known::Busy;
+        }
+        state.busy.push(which);
+        Known::Claimed(Claim { all: self, which })
+    }
+
+    /// Waits until nobody unpacks an extent. The caller has no claim (U3).
+    pub(crate) fn wait(&self, which: Which) {
+        let mut state = self.state.lock();
+        while state.busy.contains(&which) {
+            state.wait(&self.changed);
+        }
     }
 
     /// Gives the memory back.
     pub(crate) fn clear(&self) {
-        let old = std::mem::take(&mut *self.0.lock());
+        let old = std::mem::take(&mut self.state.lock().kept);
         drop(old);
+    }
+}
+
+impl Claim<'_> {
+    /// Gives an extent to everybody, and keeps it for a while.
+    pub(crate) fn publish(self, bytes: &Arc<Vec<u8>>) {
+        let mut old = Vec::new();
+        let mut state = self.all.state.lock();
+        let mut total: usize = state.kept.iter().map(|(_, bytes)| bytes.len()).sum();
+        total += bytes.len();
+        while total > KEPT_BYTES {
+            let Some(first) = state.kept.pop_front() else { break };
+            total -= first.1.len();
+            old.push(first);
+        }
+        state.kept.push_back((self.which, Arc::clone(bytes)));
+        drop(state);
+        // Whoever waits is woken behind this, and finds it.
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.all.state.lock().busy.retain(|busy| *busy != self.which);
+        self.all.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    /// Eight who want the same extent at one moment: one unpacks it (U3), unless he fails.
+    #[test]
+    fn one_unpacks_for_all() {
+        let all = Unpacked::new();
+        let (unpacked, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let start = Barrier::new(8);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for number in 0..100_u64 {
+                        start.wait();
+                        let which = Which { layout: number, disk: Logical(4096) };
+                        loop {
+                            match all.find(which) {
+                                Known::Ready(bytes) => break assert_eq!(*bytes, vec![7; 100]),
+                                Known::Claimed(claim) => {
+                                    thread::yield_now();
+                                    // Each tenth goes wrong at first.
+                                    if number % 10 == 0
+                                        && failed.load(Ordering::SeqCst) <= number as usize / 10
+                                    {
+                                        failed.fetch_add(1, Ordering::SeqCst);
+                                        continue;
+                                    }
+                                    unpacked.fetch_add(1, Ordering::SeqCst);
+                                    claim.publish(&Arc::new(vec![7; 100]));
+                                }
+                                Known::Busy => all.wait(which),
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!((unpacked.into_inner(), failed.into_inner()), (100, 10));
     }
 }

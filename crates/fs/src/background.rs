@@ -240,6 +240,7 @@ impl Shared {
 
     /// Stops them; what they were doing is finished first.
     pub(crate) fn stop_threads(&self) {
+        self.files.stop_helpers();
         let background = &self.background;
         background.dirty.lock().stop = true;
         background.flush_wanted.notify_all();

@@ -1,5 +1,7 @@
 //! The bytes of regular files, and making them durable.
 
+use std::sync::Arc;
+
 use buttress_data::Effort;
 use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
 use buttress_txn::Urgency;
@@ -30,7 +32,12 @@ impl Inode {
     /// `Io`, or `Corrupt` when no mirror has the right checksum.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.cell.expect_regular()?;
-        let len = self.shared().files.read(&self.cell.file, offset, buf)?;
+        let (len, ahead) = self.shared().files.read_in_stream(&self.cell.file, offset, buf)?;
+        if !ahead.is_empty() {
+            let cell = Arc::clone(&self.cell);
+            // Refused, it is read by who needs it, as everything that is not there.
+            self.shared().files.offer(move || cell.shared.files.read_ahead(&cell.file, &ahead));
+        }
         self.note_access();
         Ok(len)
     }

@@ -7,10 +7,10 @@ use std::thread;
 use buttress_base::Rng;
 use buttress_block::{Device, Error};
 use buttress_format::Profile;
-use buttress_fs::{Filesystem, MakeOptions, MountOptions, SetAttr};
+use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, SetAttr};
 
 use crate::checker::check;
-use crate::volume::{file_with, memory, memory_with, mount, mount_with, pattern};
+use crate::volume::{content, file_with, memory, memory_with, mount, mount_with, pattern};
 
 const SECTOR: usize = 4096;
 const MIB: usize = 1 << 20;
@@ -316,6 +316,76 @@ fn old_and_new_extents_in_one_read() {
         }
     }
     drop(file);
+    fs.close().expect("a close");
+    check(&device);
+}
+
+/// A file of plain and compressed extents, holes and preallocated parts, read in order, backwards and in strides,
+/// by several at once: what is read ahead passes from one to the next, and is right.
+#[test]
+fn a_mosaic_is_read_ahead() {
+    let device = memory(256);
+    let fs = mount_with(&device, "compress=zstd");
+    let piece = 192 << 10;
+    let len = 60 * piece;
+    let mut expected = vec![0; len];
+    let file = file_with(&fs.root(), "file", b"");
+    let text = |n: usize| b"what lies here is soon read again. "[n % 35];
+    for index in 0..len / piece {
+        let at = index * piece;
+        let bytes: Vec<u8> = match index % 5 {
+            0 | 3 => pattern(index as u64, piece),
+            1 | 4 => (at..at + piece).map(text).collect(),
+            _ => continue,
+        };
+        file.write_at(at as u64, &bytes).expect("a write");
+        expected[at..at + piece].copy_from_slice(&bytes);
+        if index % 7 == 0 {
+            file.sync().expect("a sync");
+        }
+    }
+    let mode = FallocateMode::Allocate { keep_size: false };
+    file.fallocate(2 * piece as u64, piece as u64, mode).expect("space");
+    drop(file);
+    fs.close().expect("a close");
+    check(&device);
+    for options in ["ro", "ro,page_cache=3m"] {
+        let fs = mount_with(&device, options);
+        let file = fs.resolve("file").expect("a file");
+        let read = |at: usize, len: usize| {
+            let mut buf = vec![7; len];
+            let found = file.read_at(at as u64, &mut buf).expect("a read");
+            assert_eq!(found, len.min(expected.len() - at));
+            assert!(buf[..found] == expected[at..at + found], "{at}, {options}");
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| (0..len).step_by(32768).for_each(|at| read(at, 32768)));
+            scope.spawn(|| (0..len).step_by(20_000).for_each(|at| read(at, 20_000)));
+            scope.spawn(|| (0..len).rev().step_by(16384).for_each(|at| read(at & !16383, 16384)));
+            scope.spawn(|| (0..len - 8192).step_by(90_112).for_each(|at| read(at, 8192)));
+        });
+        drop(file);
+        fs.close().expect("a close");
+    }
+}
+
+/// Dirty data is no cache: however much is read beside it, it stays until it is written.
+#[test]
+fn reading_drops_nothing_that_is_dirty() {
+    let device = memory(256);
+    let fs = mount_with(&device, "page_cache=1m,commit=3600");
+    let large = file_with(&fs.root(), "large", &pattern(2, 8 * MIB));
+    fs.sync().expect("a commit");
+    let file = file_with(&fs.root(), "dirty", &pattern(3, 2 * MIB));
+    let mut buf = vec![0; 32768];
+    for at in (0..8 * MIB).step_by(buf.len()) {
+        large.read_at(at as u64, &mut buf).expect("a read");
+    }
+    assert!(content(&file) == pattern(3, 2 * MIB));
+    drop((file, large));
+    fs.close().expect("a close");
+    let fs = mount(&device);
+    assert!(content(&fs.resolve("dirty").expect("a file")) == pattern(3, 2 * MIB));
     fs.close().expect("a close");
     check(&device);
 }

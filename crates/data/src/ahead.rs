@@ -1,0 +1,98 @@
+//! Reading what nobody asked for yet, by a thread that nobody waits for.
+//!
+//! # Invariants
+//!
+//! - **B1** It is a reader like any other: it holds the file's `extents` and a view while it reads, and what it
+//!   keeps was checked. It never waits: not for who changes the file, nor for who reads the same.
+//! - **B2** It passes extents and holes, and ends at the end of the file. Between two extents nothing is read.
+//! - **B3** What goes wrong here is nobody's error. Who asks for those bytes reads them himself.
+
+use std::ops::Range;
+
+use buttress_format::{Body, Compression, InodeFlags, Logical};
+use buttress_txn::View;
+
+use crate::error::Result;
+use crate::file::File;
+use crate::files::Files;
+use crate::pages::{For, REGION};
+use crate::read_packed::Packed;
+
+/// Ranges of this length are part of a long sequence: whole regions are read.
+const LONG: u64 = 512 << 10;
+
+/// Ranges of a file that will be asked for soon, as far as one can tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "they are read when somebody calls `read_ahead`"]
+pub struct Ahead(pub(crate) Vec<Range<u64>>);
+
+impl Ahead {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Files {
+    /// Leaves a job to a thread that reads ahead; says whether it was taken. It may never be done.
+    pub fn offer(&self, job: impl FnOnce() + Send + 'static) -> bool {
+        self.helpers.offer(job)
+    }
+
+    /// Ends the threads that read ahead; what one of them is doing is finished first.
+    pub fn stop_helpers(&self) {
+        self.helpers.stop();
+    }
+
+    /// Reads ranges into memory, as far as they are not there, or on their way.
+    pub fn read_ahead(&self, file: &File, ahead: &Ahead) {
+        let Some(_extents) = file.extents.try_read() else { return };
+        let view = self.engine.view();
+        for range in &ahead.0 {
+            let range = range.start..range.end.min(self.ceil(file.size()));
+            if range.is_empty() || !self.pages.is_on() {
+                continue;
+            }
+            if let Err(error) = self.read_range_ahead(&view, file, &range) {
+                tracing::debug!(%error, ino = %file.ino, "reading ahead failed");
+                return;
+            }
+        }
+    }
+
+    fn read_range_ahead(&self, view: &View, file: &File, range: &Range<u64>) -> Result<()> {
+        let checked = !file.with_item(|item| item.flags & InodeFlags::NODATASUM != 0);
+        let mut packed = Vec::new();
+        self.for_each_mapping(view, file, range.clone(), |mapping| {
+            let (low, high) = (mapping.offset.max(range.start), mapping.end.min(range.end));
+            match &mapping.extent.body {
+                Body::Regular(region) if region.disk.0 == 0 => {}
+                Body::Regular(region) if mapping.extent.compression == Compression::None => {
+                    let place = |at: u64| region.disk.0 + region.offset + (at - mapping.offset);
+                    let is_long = range.end - range.start >= LONG;
+                    let reach = self.ceil(place(if is_long { mapping.end } else { high }));
+                    let mut at = self.floor(place(low));
+                    while at < place(high) {
+                        at = match self.pages.claim(Logical(at), (reach - at).min(REGION)) {
+                            Ok(claim) => {
+                                let end = claim.extent().end().0;
+                                self.load(view, file, claim, checked, For::Later)?;
+                                end
+                            }
+                            Err(there) => there.0,
+                        };
+                    }
+                }
+                // Whole: what asks for a part of it later finds it unpacked.
+                Body::Regular(_) => {
+                    let (low, high) = (mapping.offset, mapping.offset + 1);
+                    packed.push(Packed { mapping, low, high });
+                }
+                Body::Prealloc(_) | Body::Inline(_) => {}
+            }
+            Ok(true)
+        })?;
+        self.read_packed_ahead(view, file, &packed, checked)
+    }
+}

@@ -1,0 +1,163 @@
+//! Threads that do now what a reader will need soon.
+//!
+//! # Invariants
+//!
+//! - **H1** A job is a gift: it may be refused, dropped unstarted, or done late. Nobody waits for one to
+//!   begin, so whoever needs its result can always make it himself.
+//! - **H2** Threads are started when there is work for them and none is idle, up to a few. When
+//!   [`Helpers::stop`] returns none is left, but for the caller.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+/// Most threads, and most jobs that wait for one.
+const THREADS: usize = 4;
+const WAITING: usize = 32;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    idle: usize,
+    threads: Vec<JoinHandle<()>>,
+    is_stopped: bool,
+}
+
+/// The threads, and what waits for them.
+pub(crate) struct Helpers {
+    state: Mutex<State>,
+    wanted: Condvar,
+    most: usize,
+}
+
+impl fmt::Debug for Helpers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state.lock();
+        f.debug_struct("Helpers")
+            .field("jobs", &state.jobs.len())
+            .field("idle", &state.idle)
+            .field("threads", &state.threads.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Helpers {
+    pub(crate) fn new() -> Arc<Self> {
+        let most = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
+        Arc::new(Self { state: Mutex::default(), wanted: Condvar::new(), most })
+    }
+
+    /// How many there are at most.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Leaves a job to them, if they are not busy with others (H1).
+    pub(crate) fn offer(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) -> bool {
+        let mut state = self.state.lock();
+        if state.is_stopped || state.jobs.len() >= WAITING {
+            return false;
+        }
+        if state.idle <= state.jobs.len() && state.threads.len() < self.most {
+            let own = Arc::clone(self);
+            let name = "buttress-ahead".to_owned();
+            match std::thread::Builder::new().name(name).spawn(move || own.work()) {
+                Ok(thread) => state.threads.push(thread),
+                Err(error) => tracing::warn!(%error, "no thread that reads ahead"),
+            }
+        }
+        if state.threads.is_empty() {
+            return false;
+        }
+        state.jobs.push_back(Box::new(job));
+        drop(state);
+        self.wanted.notify_one();
+        true
+    }
+
+    fn work(&self) {
+        loop {
+            let job = {
+                let mut state = self.state.lock();
+                loop {
+                    if state.is_stopped {
+                        return;
+                    }
+                    if let Some(job) = state.jobs.pop_front() {
+                        break job;
+                    }
+                    state.idle += 1;
+                    self.wanted.wait(&mut state);
+                    state.idle -= 1;
+                }
+            };
+            job();
+        }
+    }
+
+    /// Ends them; what they are doing is finished first, what waits is dropped (H2).
+    pub(crate) fn stop(&self) {
+        let (jobs, threads) = {
+            let mut state = self.state.lock();
+            state.is_stopped = true;
+            (std::mem::take(&mut state.jobs), std::mem::take(&mut state.threads))
+        };
+        self.wanted.notify_all();
+        drop(jobs);
+        for thread in threads {
+            // A job may hold the last reference to all of this.
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                tracing::error!("a thread that read ahead panicked");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// What was begun ends before `stop` returns; afterwards nothing is taken.
+    #[test]
+    fn stopping_waits_for_what_was_begun() {
+        let helpers = Helpers::new();
+        let done = Arc::new(AtomicUsize::new(0));
+        let (begun, begins) = mpsc::channel();
+        let counted = Arc::clone(&done);
+        assert!(helpers.offer(move || {
+            begun.send(()).expect("somebody listens");
+            std::thread::sleep(Duration::from_millis(20));
+            counted.fetch_add(1, Ordering::SeqCst);
+        }));
+        begins.recv().expect("it begins");
+        helpers.stop();
+        assert_eq!(done.load(Ordering::SeqCst), 1);
+        assert!(!helpers.offer(|| ()));
+    }
+
+    /// Too many are refused, not kept, and no more threads are made than there may be.
+    #[test]
+    fn too_many_are_refused() {
+        let helpers = Helpers::new();
+        let gate = Arc::new(Mutex::new(()));
+        let held = gate.lock();
+        let mut taken = 0;
+        for _ in 0..10 * WAITING {
+            let gate = Arc::clone(&gate);
+            taken += usize::from(helpers.offer(move || drop(gate.lock())));
+        }
+        assert!((WAITING..=WAITING + THREADS).contains(&taken), "{taken} are taken");
+        assert!(helpers.state.lock().threads.len() <= THREADS);
+        drop(held);
+        helpers.stop();
+    }
+}

@@ -1,0 +1,244 @@
+//! Reading compressed extents: read together, unpacked side by side, once for all who wait.
+//!
+//! # Invariants
+//!
+//! - **Z1** A part of an extent is unpacked by one reader for all ([`Unpacked`](crate::unpacked::Unpacked)); a
+//!   reader waits for others only when all that he claimed himself is published or dropped.
+//! - **Z2** A batch is bounded, in extents and so in memory, however long the read is.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use buttress_base::AlignedBuf;
+use buttress_format::{Compression, Extent, Logical};
+use buttress_txn::View;
+use parking_lot::{Condvar, Mutex};
+
+use crate::compress::{RAM_BYTES_MAX, decompress};
+use crate::error::Result;
+use crate::extent_map::{Mapping, disk_extent, extent_error};
+use crate::file::File;
+use crate::files::Files;
+use crate::unpacked::{Claim, Known, Which};
+
+/// Most extents that are unpacked side by side (Z2): two MiB of content.
+const BATCH: usize = 16;
+
+/// A part of a compressed extent that is asked for, by offsets in the file.
+pub(crate) struct Packed {
+    pub(crate) mapping: Mapping,
+    pub(crate) low: u64,
+    pub(crate) high: u64,
+}
+
+/// An extent to be read and unpacked, and which of the batch needs it.
+struct Todo<'u> {
+    index: usize,
+    extent: Extent,
+    claim: Option<Claim<'u>>,
+}
+
+impl Files {
+    /// Reads parts of compressed extents, which come in the order of the file; `take` gets each of them, in any
+    /// order.
+    pub(crate) fn read_packed(
+        &self,
+        view: &View,
+        file: &File,
+        parts: &[Packed],
+        checked: bool,
+        mut take: impl FnMut(&Packed, &[u8]),
+    ) -> Result<()> {
+        let mut place = |part: &Packed, content: &[u8]| {
+            let offset = part.mapping.region().map_or(0, |region| region.offset);
+            let start = offset + (part.low - part.mapping.offset);
+            let start = usize::try_from(start).unwrap_or(usize::MAX).min(content.len());
+            let len = (part.high - part.low) as usize;
+            take(part, &content[start..content.len().min(start.saturating_add(len))]);
+        };
+        for batch in parts.chunks(BATCH) {
+            let (mut todo, mut busy) = (Vec::new(), Vec::new());
+            for (index, part) in batch.iter().enumerate() {
+                let Some(region) = part.mapping.region() else { continue };
+                let extent = disk_extent(region);
+                if extent.len > RAM_BYTES_MAX {
+                    let what = "is compressed and too long";
+                    return Err(extent_error(file, part.mapping.offset, what));
+                }
+                let which = Which { layout: file.layout(), disk: region.disk };
+                if part.high - part.low >= part.mapping.extent.ram_bytes {
+                    todo.push(Todo { index, extent, claim: None });
+                    continue;
+                }
+                match self.unpacked.find(which) {
+                    Known::Ready(content) => place(part, &content),
+                    Known::Claimed(claim) => todo.push(Todo { index, extent, claim: Some(claim) }),
+                    Known::Busy => busy.push((part, which)),
+                }
+            }
+            self.unpack(view, file, batch, todo, checked, &mut place)?;
+            for (part, which) in busy {
+                loop {
+                    match self.unpacked.find(which) {
+                        Known::Ready(content) => break place(part, &content),
+                        Known::Busy => self.unpacked.wait(which),
+                        Known::Claimed(claim) => {
+                            let Some(region) = part.mapping.region() else { break };
+                            let extent = disk_extent(region);
+                            let todo = vec![Todo { index: 0, extent, claim: Some(claim) }];
+                            let one = std::slice::from_ref(part);
+                            break self.unpack(view, file, one, todo, checked, &mut place)?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Unpacks extents that will be asked for in parts, but for those that are there or on their way.
+    pub(crate) fn read_packed_ahead(
+        &self,
+        view: &View,
+        file: &File,
+        parts: &[Packed],
+        checked: bool,
+    ) -> Result<()> {
+        for batch in parts.chunks(BATCH) {
+            let mut todo = Vec::new();
+            for (index, part) in batch.iter().enumerate() {
+                let Some(region) = part.mapping.region() else { continue };
+                let extent = disk_extent(region);
+                let which = Which { layout: file.layout(), disk: region.disk };
+                if extent.len <= RAM_BYTES_MAX
+                    && let Known::Claimed(claim) = self.unpacked.find(which)
+                {
+                    todo.push(Todo { index, extent, claim: Some(claim) });
+                }
+            }
+            self.unpack(view, file, batch, todo, checked, &mut |_, _| ())?;
+        }
+        Ok(())
+    }
+
+    /// Unpacks what nobody has, those that lie side by side read together.
+    fn unpack(
+        &self,
+        view: &View,
+        file: &File,
+        batch: &[Packed],
+        todo: Vec<Todo<'_>>,
+        checked: bool,
+        place: &mut impl FnMut(&Packed, &[u8]),
+    ) -> Result<()> {
+        let sector = self.sector as usize;
+        let mut jobs = Vec::with_capacity(todo.len());
+        for group in todo.chunk_by(|one, next| one.extent.end() == next.extent.start) {
+            let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
+            let start = first.extent.start.0;
+            let mut bytes = AlignedBuf::zeroed((last.extent.end().0 - start) as usize);
+            self.read_sectors(view, file, start, &mut bytes, checked)?;
+            let bytes = Arc::new(bytes);
+            for one in group {
+                let from = (one.extent.start.0 - start) as usize;
+                let item = &batch[one.index].mapping.extent;
+                jobs.push(Job {
+                    bytes: Arc::clone(&bytes),
+                    part: from..from + one.extent.len as usize,
+                    start: one.extent.start,
+                    kind: item.compression,
+                    ram_bytes: item.ram_bytes,
+                    sector,
+                });
+            }
+        }
+        for (one, content) in todo.into_iter().zip(self.side_by_side(jobs)) {
+            let content = Arc::new(content?);
+            if let Some(claim) = one.claim {
+                claim.publish(&content);
+            }
+            place(&batch[one.index], &content);
+        }
+        Ok(())
+    }
+
+    /// Unpacks extents, with the help of whoever is idle; the answers come in the order of the jobs.
+    fn side_by_side(&self, jobs: Vec<Job>) -> Vec<Result<Vec<u8>>> {
+        if jobs.len() < 2 {
+            return jobs.iter().map(Job::run).collect();
+        }
+        let helpers = jobs.len() - 1;
+        let shared = Arc::new(Shared {
+            results: jobs.iter().map(|_| Mutex::new(None)).collect(),
+            next: AtomicUsize::new(0),
+            left: Mutex::new(jobs.len()),
+            done: Condvar::new(),
+            jobs,
+        });
+        for _ in 0..helpers.min(self.helpers.most() - 1) {
+            let shared = Arc::clone(&shared);
+            if !self.helpers.offer(move || shared.take_part()) {
+                break;
+            }
+        }
+        shared.take_part();
+        let mut left = shared.left.lock();
+        while *left > 0 {
+            shared.done.wait(&mut left);
+        }
+        drop(left);
+        let taken = shared.results.iter().map(|result| result.lock().take());
+        taken.map(|result| result.expect("whoever unpacked it did not panic")).collect()
+    }
+}
+
+/// One extent to be unpacked: owns all it needs, so that any thread can do it.
+struct Job {
+    bytes: Arc<AlignedBuf>,
+    part: Range<usize>,
+    start: Logical,
+    kind: Compression,
+    ram_bytes: u64,
+    sector: usize,
+}
+
+impl Job {
+    fn run(&self) -> Result<Vec<u8>> {
+        let packed = &self.bytes[self.part.clone()];
+        decompress(self.kind, self.start, packed, self.ram_bytes, self.sector)
+    }
+}
+
+/// Jobs that several threads take in turn.
+struct Shared {
+    jobs: Vec<Job>,
+    results: Vec<Mutex<Option<Result<Vec<u8>>>>>,
+    next: AtomicUsize,
+    left: Mutex<usize>,
+    done: Condvar,
+}
+
+impl Shared {
+    /// Does jobs until all are taken; who comes late finds none.
+    fn take_part(&self) {
+        /// Counts a job as done, also when it panicked: somebody waits.
+        struct Done<'s>(&'s Shared);
+        impl Drop for Done<'_> {
+            fn drop(&mut self) {
+                let mut left = self.0.left.lock();
+                *left -= 1;
+                if *left == 0 {
+                    self.0.done.notify_all();
+                }
+            }
+        }
+        loop {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = self.jobs.get(index) else { return };
+            let _done = Done(self);
+            let result = job.run();
+            *self.results[index].lock() = Some(result);
+        }
+    }
+}
