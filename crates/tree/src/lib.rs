@@ -8,6 +8,7 @@ pub mod boot;
 mod builder;
 mod cache;
 mod cursor;
+mod edit;
 mod error;
 mod merge;
 mod node;
@@ -18,6 +19,7 @@ mod view;
 
 pub use builder::{LeafBuilder, NodeStamp, PtrBuilder};
 pub use cursor::Cursor;
+pub use edit::LeafEdit;
 pub use error::{Error, Mismatch, Result};
 pub use merge::{Change, Fresh, Merge, NodeAlloc};
 pub use node::{Expect, Node, NodePtr};
