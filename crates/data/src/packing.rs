@@ -10,6 +10,7 @@
 //!   compressed, as in Linux.
 
 use std::ops::Range;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use buttress_format::{Compression, InodeFlags};
@@ -168,8 +169,13 @@ impl Files {
     }
 
     fn pack_parts(&self, parts: &[Part<'_>]) -> Vec<Outcome> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = cores.min(parts.len().div_ceil(PARTS_PER_THREAD));
+        // The system reads files to know: nothing to be asked for each small write.
+        static CORES: LazyLock<usize> =
+            LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+        if parts.is_empty() {
+            return Vec::new();
+        }
+        let threads = CORES.min(parts.len().div_ceil(PARTS_PER_THREAD));
         let next = AtomicUsize::new(0);
         let work = || {
             let mut packer = Packer::default();
