@@ -107,7 +107,7 @@ impl Engine {
         if self.view.load().running().is_empty() && !is_counted && !is_logged {
             // Data may still be in the device's cache: overwritten in place, it changed no tree.
             cut();
-            self.volume.flush()?;
+            self.volume.flush().map_err(|error| self.latch(error.into()))?;
             return Ok(self.published());
         }
         let started = Instant::now();
@@ -118,12 +118,7 @@ impl Engine {
         counters.commits.fetch_add(1, Ordering::Relaxed);
         counters.commit_nanos.fetch_add(nanos(started), Ordering::Relaxed);
         if let Err(error) = outcome {
-            let cause = Arc::new(error);
-            if self.aborted.set(Arc::clone(&cause)) {
-                tracing::error!(error = %cause, "a commit failed; the volume is read-only now");
-            }
-            self.refuse_everybody();
-            return Err(Error::Aborted(self.aborted.get().unwrap_or(cause)));
+            return Err(self.latch(error));
         }
         self.end_log();
         if frozen.rebuild.load(Ordering::Relaxed) {
@@ -133,6 +128,16 @@ impl Engine {
         self.remove_empty_groups(&state);
         self.serve_all();
         Ok(self.published())
+    }
+
+    /// Makes the volume read-only for good; answers the first cause there was.
+    pub(crate) fn latch(&self, error: Error) -> Error {
+        let cause = Arc::new(error);
+        if self.aborted.set(Arc::clone(&cause)) {
+            tracing::error!(error = %cause, "the volume is read-only now");
+        }
+        self.refuse_everybody();
+        Error::Aborted(self.aborted.get().unwrap_or(cause))
     }
 
     fn commit_frozen(&self, state: &mut CommitState, frozen: &Transaction) -> Result<()> {

@@ -14,7 +14,7 @@
 //! Outermost first: commit, gate, then short ones (reservations, pinned list, device space).
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
@@ -95,6 +95,8 @@ pub struct Engine {
     pub(crate) log: Mutex<log::State>,
     /// Who waits for a log.
     pub(crate) syncs: log::Queue,
+    /// How often a commit came instead of a log, by reason.
+    pub(crate) fallbacks: Mutex<BTreeMap<&'static str, u64>>,
     /// A log was found that nobody has taken yet.
     pub(crate) log_waits: AtomicBool,
     /// Whether the free-space tree of the last commit says what is free.
@@ -159,6 +161,7 @@ impl Engine {
             features: AtomicU64::new(0),
             log: Mutex::default(),
             syncs: log::Queue::default(),
+            fallbacks: Mutex::default(),
             log_waits: AtomicBool::new(false),
             trusts_free_space: AtomicBool::new(true),
             inos: Mutex::default(),

@@ -27,13 +27,15 @@
 mod collect;
 mod extents;
 mod found;
+mod queue;
 mod sync;
 mod tracked;
 mod tree;
 
 pub use found::SubvolumeLog;
 pub(crate) use found::{has_log, read, without_log};
-pub(crate) use sync::{Queue, Writer};
+pub(crate) use queue::Queue;
+pub(crate) use sync::Writer;
 pub(crate) use tracked::Tracked;
 
 use buttress_format::Extent;

@@ -42,6 +42,7 @@ pub struct Usage {
 pub(crate) struct Counters {
     pub(crate) commits: AtomicU64,
     pub(crate) commit_nanos: AtomicU64,
+    pub(crate) syncs: AtomicU64,
     pub(crate) logs: AtomicU64,
     pub(crate) log_commits: AtomicU64,
     pub(crate) freeze_nanos_max: AtomicU64,
@@ -58,6 +59,8 @@ pub struct Stats {
     pub commits: u64,
     /// Time they took together, in nanoseconds.
     pub commit_nanos: u64,
+    /// Times that an inode was to be made durable.
+    pub syncs: u64,
     /// Logs of fsync made; those who arrive together share one.
     pub logs: u64,
     /// Commits made for an fsync because a log could not say it.
@@ -84,6 +87,7 @@ impl Engine {
         Stats {
             commits: c.commits.load(Ordering::Relaxed),
             commit_nanos: c.commit_nanos.load(Ordering::Relaxed),
+            syncs: c.syncs.load(Ordering::Relaxed),
             logs: c.logs.load(Ordering::Relaxed),
             log_commits: c.log_commits.load(Ordering::Relaxed),
             freeze_nanos_max: c.freeze_nanos_max.load(Ordering::Relaxed),

@@ -40,8 +40,11 @@ const INODES_MAX: usize = 256;
 pub(crate) enum Trouble {
     /// A commit must do instead, for this reason.
     Commit(&'static str),
-    /// Reading failed.
+    /// Reading failed, or writing a node.
     Failed(Error),
+    /// A flush failed, or the superblock's write: what was written since the last good flush is in doubt, and
+    /// asking again proves nothing. No commit may stand on it.
+    Lost(Error),
 }
 
 impl<E: Into<Error>> From<E> for Trouble {
@@ -168,11 +171,12 @@ impl Collect<'_> {
 
     pub(crate) fn set(&mut self, tree: TreeId, key: Key, payload: Option<Payload>) {
         self.changed = true;
-        self.logs.trees.entry(tree).or_default().set(key, payload);
+        let geometry = self.view.store().geometry();
+        self.logs.trees.entry(tree).or_default().set(geometry, key, payload.as_deref());
     }
 
     pub(crate) fn logged(&self, tree: TreeId, key: &Key) -> Option<Payload> {
-        self.logs.trees.get(&tree).and_then(|log| log.get(key)).cloned()
+        self.logs.trees.get(&tree).and_then(|log| log.get(key)).map(Payload::from)
     }
 
     /// The last item in `low..=high`.
@@ -182,15 +186,11 @@ impl Collect<'_> {
         low: Key,
         high: Key,
     ) -> Option<(Key, Payload)> {
-        let log = self.logs.trees.get(&tree)?;
-        log.range(low, high).next_back().map(|(key, item)| (*key, Arc::clone(item)))
+        self.logs.trees.get(&tree)?.last_in(low, high)
     }
 
     pub(crate) fn logged_range(&self, tree: TreeId, low: Key, high: Key) -> Vec<(Key, Payload)> {
-        let log = self.logs.trees.get(&tree);
-        log.map_or_else(Vec::new, |log| {
-            log.range(low, high).map(|(key, item)| (*key, Arc::clone(item))).collect()
-        })
+        self.logs.trees.get(&tree).map_or_else(Vec::new, |log| log.range(low, high))
     }
 
     fn item(view: &buttress_tree::View, (tree, ino): LoggedId) -> Outcome<Option<InodeItem>> {

@@ -1,4 +1,4 @@
-//! fsync: gathers who asks, logs their inodes in one go, makes the log durable.
+//! fsync: logs the inodes of those who ask in one go, makes the log durable.
 //!
 //! # Invariants
 //!
@@ -8,60 +8,42 @@
 //!   written before its extents were put.
 //! - **S3** A log's superblock differs from the one on disk within its first sector alone, so that a power cut
 //!   leaves one or the other, never a torn one. A node is thus free as soon as a log without it is durable.
-//! - **S4** Whatever goes wrong ends in a commit, and in no further log before it.
+//! - **S4** Whatever goes wrong ends in a commit, and in no further log before it; a flush or a superblock that
+//!   failed ends everything, as it does in a commit.
 //!
 //! # Locks
 //!
 //! Commit, log, gate, in this order. Who waits for a log holds none.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use buttress_format::{
-    Extent, Generation, Incompat, Ino, InodeItem, Key, Kind, Logical, RootItem, Superblock, TreeId,
+    Generation, Incompat, Ino, InodeItem, Key, Kind, Logical, RootItem, Superblock, TreeId,
     header::ITEM_LEN,
 };
 use buttress_space::{AllocRequest, Outcome as Space, SpaceKind};
 use buttress_tree::LeafBuilder;
-use parking_lot::{Condvar, Mutex};
 
 use super::collect::{self, Logs, Outcome, Trouble};
+use super::queue::Joined;
 use super::tracked::LoggedId;
-use super::tree::Build;
+use super::tree::{Build, LogTree};
 use crate::commit::CommitState;
 use crate::{Cost, Engine, Error, Result, Urgency};
 
-/// Items of a log in bytes beyond which a commit is better: for memory, and for the time that replay takes.
-const LOG_BYTES_MAX: usize = 24 << 20;
+/// Leaves of a log in bytes beyond which a commit is better: for memory, and for the time that replay takes.
+const LOG_BYTES_MAX: u64 = 24 << 20;
 
 /// What a power cut leaves old or new as a whole.
+#[cfg(debug_assertions)]
 const SECTOR: usize = 512;
 
 /// The stream of allocations that log nodes are: they come and go apart from the trees' nodes.
 const STREAM: u64 = 1;
 
-/// Bytes of the stretch that log nodes go round in, where there is room.
-const STRETCH: u64 = 8 << 20;
-
-/// Failures that are kept for those who wait for them.
-const FAILURES_KEPT: usize = 64;
-
-/// Who waits for a log.
-#[derive(Debug, Default)]
-pub(crate) struct Queue {
-    inner: Mutex<Waiting>,
-    turned: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    wanted: BTreeSet<LoggedId>,
-    /// The number of the batch that is being gathered; those before are done, or under way.
-    gathering: u64,
-    done: u64,
-    led: bool,
-    failures: Vec<(u64, Error)>,
-}
+/// Free places for nodes that are kept to go round in, where there is room: neighbours go out in one request.
+const SPARE: usize = 64;
 
 /// The log of the running transaction.
 #[derive(Debug, Default)]
@@ -69,23 +51,30 @@ pub(crate) struct Writer {
     logs: Logs,
     /// The log root tree's only node.
     root: Option<Logical>,
-    /// Every node that has space.
-    nodes: HashSet<Logical>,
-    /// Where the first of them lies, and where the next should. They go round in a stretch of space: those of one
-    /// log lie side by side, and take the place of those that went.
-    home: Option<(Logical, Logical)>,
+    /// Every place for a node that has space.
+    nodes: Vec<Logical>,
+    /// Those of them that no log on disk names.
+    spare: BTreeSet<Logical>,
+    /// Where the next node should lie: they go round, and those of one log lie side by side.
+    next: Logical,
     /// A log was not finished: the next durable thing is a commit (S4).
     broken: bool,
 }
 
 impl Writer {
     /// Everything that has space, which is free now.
-    pub(crate) fn end(&mut self) -> HashSet<Logical> {
+    pub(crate) fn end(&mut self) -> Vec<Logical> {
         std::mem::take(self).nodes
     }
 }
 
 impl Engine {
+    /// How often a commit was made for an fsync because a log could not say it, by reason.
+    #[must_use]
+    pub fn log_fallbacks(&self) -> BTreeMap<&'static str, u64> {
+        self.fallbacks.lock().clone()
+    }
+
     /// Makes an inode durable as it is now: by a log, or by a commit where a log cannot say it. What it has
     /// in memory alone must have been put before. Callers that arrive together share a log.
     ///
@@ -94,55 +83,40 @@ impl Engine {
     /// As [`Engine::commit`].
     pub fn sync_inode(&self, tree: TreeId, ino: Ino) -> Result<()> {
         self.check_writable()?;
+        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
         if !self.options.tree_log {
             return self.commit().map(drop);
         }
-        let mut queue = self.syncs.inner.lock();
-        queue.wanted.insert((tree, ino.0));
-        let mine = queue.gathering;
-        while queue.done <= mine {
-            if queue.led {
-                self.syncs.turned.wait(&mut queue);
-                continue;
-            }
-            queue.led = true;
-            drop(queue);
-            self.lead();
-            queue = self.syncs.inner.lock();
+        match self.syncs.join((tree, ino.0)) {
+            Joined::Lead => self.lead(),
+            Joined::Done(outcome) => outcome,
         }
-        let failure = queue.failures.iter().find(|(batch, _)| *batch == mine);
-        failure.map_or(Ok(()), |(_, error)| Err(error.clone()))
     }
 
     /// Logs for all who wait.
-    fn lead(&self) {
+    fn lead(&self) -> Result<()> {
         // Whoever comes while a commit or the log before is under way joins.
         let mut state = self.commit.lock();
-        let (batch, wanted) = {
-            let mut queue = self.syncs.inner.lock();
-            queue.gathering += 1;
-            (queue.gathering - 1, std::mem::take(&mut queue.wanted))
-        };
-        let outcome = self.log_inodes(&mut state, &wanted);
+        let batch = self.syncs.take();
+        let outcome = self.log_inodes(&mut state, &batch.wanted);
         drop(state);
         let outcome = outcome.or_else(|trouble| {
-            match trouble {
-                Trouble::Commit(why) => tracing::debug!(why, "a commit instead of a log"),
-                Trouble::Failed(error) => tracing::warn!(%error, "a log failed: a commit instead"),
-            }
+            let why = match trouble {
+                Trouble::Commit(why) => why,
+                Trouble::Failed(Error::Aborted(cause)) => return Err(Error::Aborted(cause)),
+                Trouble::Failed(error) => {
+                    tracing::warn!(%error, "a log failed: a commit instead");
+                    "a log that failed"
+                }
+                Trouble::Lost(error) => return Err(self.latch(error)),
+            };
+            tracing::debug!(why, "a commit instead of a log");
+            *self.fallbacks.lock().entry(why).or_default() += 1;
             self.counters.log_commits.fetch_add(1, Ordering::Relaxed);
             self.commit().map(drop)
         });
-        let mut queue = self.syncs.inner.lock();
-        queue.done = batch + 1;
-        queue.led = false;
-        if let Err(error) = outcome {
-            let old = queue.failures.len().saturating_sub(FAILURES_KEPT);
-            queue.failures.drain(..old);
-            queue.failures.push((batch, error));
-        }
-        drop(queue);
-        self.syncs.turned.notify_all();
+        self.syncs.pass_on(batch, &outcome);
+        outcome
     }
 
     fn log_inodes(&self, state: &mut CommitState, wanted: &BTreeSet<LoggedId>) -> Outcome<()> {
@@ -164,7 +138,7 @@ impl Engine {
             self.counters.logs.fetch_add(1, Ordering::Relaxed);
         } else {
             // Data may have been overwritten in place.
-            self.volume.flush()?;
+            self.volume.flush().map_err(lost)?;
         }
         writer.broken = false;
         Ok(())
@@ -189,6 +163,7 @@ impl Engine {
         }
     }
 
+    /// New space for a node of the log.
     fn log_node(&self, limit: Generation, goal: Option<Logical>) -> Result<Logical> {
         let size = u64::from(self.store.geometry().nodesize);
         let request = AllocRequest {
@@ -211,21 +186,32 @@ impl Engine {
     }
 
     fn write_log(&self, state: &mut CommitState, writer: &mut Writer) -> Outcome<()> {
-        let Writer { logs, root, nodes, home, .. } = writer;
-        let bytes: usize = logs.trees.values().map(|log| log.bytes()).sum();
-        if bytes > LOG_BYTES_MAX {
+        let Writer { logs, root, nodes, spare, next, .. } = writer;
+        let len = u64::from(self.store.geometry().nodesize);
+        let leaves: usize = logs.trees.values().map(LogTree::leaves).sum();
+        if leaves as u64 * len > LOG_BYTES_MAX {
             return Err(Trouble::Commit("a long log"));
         }
         // Chunks of this transaction are not known after a crash.
         let limit = state.roots.generation;
-        let len = u64::from(self.store.geometry().nodesize);
         let mut allocate = || {
-            let at = self.log_node(limit, home.map(|(_, next)| next))?;
-            let (first, _) = home.unwrap_or((at, at));
-            let next = at.end(len);
-            let inside = (first..first.end(STRETCH)).contains(&next);
-            *home = Some((first, if inside { next } else { first }));
-            nodes.insert(at);
+            let behind = spare.range(*next..).next().or_else(|| spare.first()).copied();
+            let reused = if spare.len() > SPARE { behind } else { None };
+            let at = match reused {
+                Some(at) => at,
+                None => {
+                    match (self.log_node(limit, nodes.last().map(|last| last.end(len))), behind) {
+                        (Ok(fresh), _) => {
+                            nodes.push(fresh);
+                            fresh
+                        }
+                        (Err(Error::NoSpace(_)), Some(at)) => at,
+                        (Err(error), _) => return Err(error),
+                    }
+                }
+            };
+            spare.remove(&at);
+            *next = at.end(len);
             Ok(at)
         };
         let mut build = Build {
@@ -248,28 +234,36 @@ impl Engine {
         }
         let stamp = build.stamp()?;
         let top = leaf.finish(&build.geometry, &stamp);
-        let top = build.add(top);
+        let top = build.add(top)?;
         build.dropped.extend(root.replace(top.logical));
         let Build { nodes: made, dropped, .. } = build;
         // What the trees were promised comes first.
         if !self.may_reserve(Cost::default(), Urgency::Normal) {
             return Err(Trouble::Commit("little space for metadata"));
         }
-        self.write_nodes(&made)?;
+        let leaves = logs.trees.values().flat_map(LogTree::fresh);
+        let above = made.iter().map(|node| (node.logical(), node.bytes()));
+        let batch: Vec<(Logical, &[u8])> = leaves.chain(above).collect();
+        self.volume.write_batch(&batch)?;
+        self.counters.nodes_written.fetch_add(batch.len() as u64, Ordering::Relaxed);
         let mut superblock = state.superblock.clone();
         superblock.log_root = top.logical;
         superblock.log_root_level = top.level;
-        let sector = |superblock: &Superblock| superblock.to_bytes(0)[SECTOR..].to_vec();
-        assert_eq!(sector(&superblock), sector(&state.superblock), "S3");
-        self.volume.flush()?;
-        self.volume.write_first_superblock(&superblock)?;
-        state.superblock = superblock;
-        for start in dropped {
-            nodes.remove(&start);
-            self.space.free(Extent { start, len });
+        #[cfg(debug_assertions)]
+        {
+            let rest = |superblock: &Superblock| superblock.to_bytes(0)[SECTOR..].to_vec();
+            assert_eq!(rest(&superblock), rest(&state.superblock), "S3");
         }
+        self.volume.flush().map_err(lost)?;
+        self.volume.write_first_superblock(&superblock).map_err(lost)?;
+        state.superblock = superblock;
+        spare.extend(dropped);
         Ok(())
     }
+}
+
+fn lost(error: impl Into<Error>) -> Trouble {
+    Trouble::Lost(error.into())
 }
 
 /// A log tree's root item, as Linux fills it.

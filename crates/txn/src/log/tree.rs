@@ -1,35 +1,37 @@
-//! One subvolume's log tree: its items in memory, its nodes on disk.
+//! One subvolume's log tree: its leaves in memory, changed where they are, and what of them is on disk.
 //!
 //! # Invariants
 //!
-//! - **L1** A node that was written is never written again: a leaf that changed, and everything above the
-//!   leaves, gets a new address with each log. The superblock on disk names the nodes of the log before.
-//! - **L2** Every item lies in the leaf whose bound is the last at or before its key.
+//! - **L1** A node that was written is never written again before a log without it is durable: a leaf that
+//!   changed, and everything above the leaves, gets a new address with each log. The superblock on disk names
+//!   the nodes of the log before.
+//! - **L2** Every item lies in the leaf whose bound is the last at or before its key; the first leaf's bound is
+//!   the least key. No leaf is empty, but for one that is all there is.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use buttress_format::{Generation, Key, Logical, TreeId, header::ITEM_LEN};
-use buttress_tree::{Geometry, LeafBuilder, Node, NodePtr, NodeStamp, Payload, PtrBuilder};
+use buttress_format::{Generation, Key, Logical, TreeId};
+use buttress_tree::{Geometry, LeafEdit, Mismatch, Node, NodePtr, NodeStamp, Payload, PtrBuilder};
 
-use crate::Result;
+use crate::{Error, Result};
 
-/// A leaf, by its bound.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Leaf {
+    items: LeafEdit,
     /// Nothing while it has changes that are not on disk.
     at: Option<Logical>,
-    /// Its first key, as of when it was built.
-    first: Key,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct LogTree {
-    items: BTreeMap<Key, Payload>,
+    /// By bound (L2).
     leaves: BTreeMap<Key, Leaf>,
-    inner: Vec<Logical>,
+    /// Addresses of what is above the leaves, and of leaves that changed or went since they were written.
+    replaced: Vec<Logical>,
     root: Option<NodePtr>,
-    bytes: usize,
+    changed: bool,
+    /// Bounds of the leaves that the last build gave addresses.
+    fresh: Vec<Key>,
 }
 
 /// What building a log takes and leaves.
@@ -38,10 +40,17 @@ pub(crate) struct Build<'b> {
     pub(crate) generation: Generation,
     /// Gives an address for a node.
     pub(crate) allocate: &'b mut dyn FnMut() -> Result<Logical>,
-    /// New nodes, not sealed yet.
-    pub(crate) nodes: Vec<Arc<Node>>,
+    /// New nodes that are no leaves of logs, sealed.
+    pub(crate) nodes: Vec<Node>,
     /// Nodes of the log before that this one does without.
     pub(crate) dropped: Vec<Logical>,
+}
+
+fn damaged(logical: Logical) -> impl Fn(Mismatch) -> Error {
+    move |why| {
+        let owner = TreeId::TREE_LOG;
+        buttress_tree::Error::Damaged { logical, owner, why }.into()
+    }
 }
 
 impl Build<'_> {
@@ -50,52 +59,124 @@ impl Build<'_> {
         Ok(NodeStamp { logical, generation: self.generation, owner: TreeId::TREE_LOG })
     }
 
-    pub(crate) fn add(&mut self, node: Node) -> NodePtr {
+    /// Takes a node that goes to disk with this log.
+    pub(crate) fn add(&mut self, node: Node) -> Result<NodePtr> {
         let ptr = node.ptr();
-        self.nodes.push(Arc::new(node));
-        ptr
+        self.nodes.push(node.into_sealed(&self.geometry).map_err(damaged(ptr.logical))?);
+        Ok(ptr)
     }
 }
 
 impl LogTree {
-    pub(crate) fn get(&self, key: &Key) -> Option<&Payload> {
-        self.items.get(key)
+    fn leaf(&self, key: &Key) -> Option<&LeafEdit> {
+        self.leaves.range(..=*key).next_back().map(|(_, leaf)| &leaf.items)
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<&[u8]> {
+        let leaf = self.leaf(key)?;
+        leaf.search(key).ok().map(|slot| leaf.item(slot))
     }
 
     /// Items in `low..=high`.
-    pub(crate) fn range(
-        &self,
-        low: Key,
-        high: Key,
-    ) -> impl DoubleEndedIterator<Item = (&Key, &Payload)> {
-        self.items.range(low..=high)
+    pub(crate) fn range(&self, low: Key, high: Key) -> Vec<(Key, Payload)> {
+        let mut found = Vec::new();
+        let Some((from, _)) = self.leaves.range(..=low).next_back() else { return found };
+        for (bound, leaf) in self.leaves.range(from..) {
+            if *bound > high {
+                break;
+            }
+            let (Ok(first) | Err(first)) = leaf.items.search(&low);
+            for slot in first..leaf.items.len() {
+                let key = leaf.items.key(slot);
+                if key > high {
+                    return found;
+                }
+                found.push((key, leaf.items.item(slot).into()));
+            }
+        }
+        found
     }
 
-    /// Bytes that the items take in leaves.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+    /// The last item in `low..=high`.
+    pub(crate) fn last_in(&self, low: Key, high: Key) -> Option<(Key, Payload)> {
+        for (_, leaf) in self.leaves.range(..=high).rev() {
+            let slot = match leaf.items.search(&high) {
+                Ok(slot) => slot,
+                Err(0) => continue,
+                Err(slot) => slot - 1,
+            };
+            let key = leaf.items.key(slot);
+            return (key >= low).then(|| (key, leaf.items.item(slot).into()));
+        }
+        None
+    }
+
+    /// Number of leaves.
+    pub(crate) fn leaves(&self) -> usize {
+        self.leaves.len()
     }
 
     /// Sets or deletes an item.
-    pub(crate) fn set(&mut self, key: Key, payload: Option<Payload>) {
-        let weight = |payload: &Payload| ITEM_LEN + payload.len();
-        if self.items.get(&key) == payload.as_ref() {
+    pub(crate) fn set(&mut self, geometry: &Geometry, key: Key, payload: Option<&[u8]>) {
+        if self.leaves.is_empty() {
+            self.leaves.insert(Key::MIN, Leaf { items: LeafEdit::new(geometry), at: None });
+            self.changed = true;
+        }
+        if self.get(&key) == payload {
             return;
         }
-        self.bytes += payload.as_ref().map_or(0, weight);
-        let old = match payload {
-            Some(payload) => self.items.insert(key, payload),
-            None => self.items.remove(&key),
-        };
-        self.bytes -= old.as_ref().map_or(0, weight);
-        if self.leaves.is_empty() {
-            self.leaves.insert(Key::MIN, Leaf { at: None, first: key });
+        let len = payload.map_or(0, <[u8]>::len);
+        assert!(len <= geometry.item_max(), "an item of {len} bytes fits no leaf");
+        let (bound, leaf) = self.leaves.range_mut(..=key).next_back().expect("L2: the least bound");
+        let bound = *bound;
+        self.changed = true;
+        self.replaced.extend(leaf.at.take());
+        match payload {
+            Some(payload) => {
+                if !leaf.items.set(&key, payload) {
+                    self.split(geometry, bound, &key);
+                    self.set(geometry, key, Some(payload));
+                }
+            }
+            None => {
+                leaf.items.remove(&key);
+                if leaf.items.is_empty() && self.leaves.len() > 1 {
+                    self.remove_leaf(bound);
+                }
+            }
         }
-        let leaf = self.leaves.range(..=key).next_back().map(|(bound, leaf)| (*bound, *leaf));
-        let (bound, leaf) = leaf.unwrap_or((Key::MIN, Leaf { at: None, first: key }));
-        if let Some(at) = leaf.at {
-            self.inner.push(at);
-            self.leaves.insert(bound, Leaf { at: None, ..leaf });
+    }
+
+    /// Makes room for a key in a leaf that has none.
+    fn split(&mut self, geometry: &Geometry, bound: Key, key: &Key) {
+        let leaf = self.leaves.get_mut(&bound).expect("L2: a bound that was found");
+        let Err(slot) = leaf.items.search(key) else {
+            // Its item became longer: taken out first, it is put like a new one.
+            leaf.items.remove(key);
+            if leaf.items.is_empty() {
+                return;
+            }
+            return self.split(geometry, bound, key);
+        };
+        let fresh = if slot == leaf.items.len() {
+            // Keys that ascend fill their leaves.
+            (*key, LeafEdit::new(geometry))
+        } else if leaf.items.len() > 1 {
+            let half = leaf.items.split(geometry);
+            (half.key(0), half)
+        } else {
+            let alone = std::mem::replace(&mut leaf.items, LeafEdit::new(geometry));
+            (alone.key(0), alone)
+        };
+        self.leaves.insert(fresh.0, Leaf { items: fresh.1, at: None });
+    }
+
+    fn remove_leaf(&mut self, bound: Key) {
+        self.leaves.remove(&bound);
+        if bound == Key::MIN
+            && let Some((_, leaf)) = self.leaves.pop_first()
+        {
+            self.leaves.insert(Key::MIN, leaf);
         }
     }
 
@@ -104,25 +185,36 @@ impl LogTree {
         self.root
     }
 
-    /// Builds what changed (L1); says whether anything did.
-    pub(crate) fn build(&mut self, build: &mut Build<'_>) -> Result<bool> {
-        if self.leaves.values().all(|leaf| leaf.at.is_some()) && self.root.is_some() {
-            return Ok(false);
+    /// The leaves that the last build made, to be written.
+    pub(crate) fn fresh(&self) -> impl Iterator<Item = (Logical, &[u8])> {
+        let leaves = self.fresh.iter().filter_map(|bound| self.leaves.get(bound));
+        leaves.filter_map(|leaf| Some((leaf.at?, leaf.items.bytes())))
+    }
+
+    /// Gives addresses to what changed (L1), and seals it.
+    pub(crate) fn build(&mut self, build: &mut Build<'_>) -> Result<()> {
+        self.fresh.clear();
+        if !std::mem::take(&mut self.changed) {
+            return Ok(());
         }
-        let bounds: Vec<Key> =
-            self.leaves.iter().filter(|(_, leaf)| leaf.at.is_none()).map(|(b, _)| *b).collect();
-        for bound in bounds {
-            self.build_leaf(bound, build)?;
+        build.dropped.append(&mut self.replaced);
+        let generation = build.generation;
+        let mut level: Vec<(Key, NodePtr)> = Vec::with_capacity(self.leaves.len());
+        for (bound, leaf) in &mut self.leaves {
+            let logical = match leaf.at {
+                Some(at) => at,
+                None => {
+                    let stamp = build.stamp()?;
+                    let sealed = leaf.items.seal(&build.geometry, &stamp);
+                    sealed.map_err(damaged(stamp.logical))?;
+                    self.fresh.push(*bound);
+                    leaf.at = Some(stamp.logical);
+                    stamp.logical
+                }
+            };
+            let first = if leaf.items.is_empty() { *bound } else { leaf.items.key(0) };
+            level.push((first, NodePtr { logical, generation, level: 0 }));
         }
-        build.dropped.append(&mut self.inner);
-        let mut level: Vec<(Key, NodePtr)> = self
-            .leaves
-            .values()
-            .filter_map(|leaf| Some((leaf, leaf.at?)))
-            .map(|(leaf, logical)| {
-                (leaf.first, NodePtr { logical, generation: build.generation, level: 0 })
-            })
-            .collect();
         let max = build.geometry.ptrs_max();
         while level.len() > 1 {
             let mut above = Vec::with_capacity(level.len().div_ceil(max));
@@ -132,60 +224,84 @@ impl LogTree {
                     builder.push(key, child);
                 }
                 let stamp = build.stamp()?;
-                self.inner.push(stamp.logical);
+                self.replaced.push(stamp.logical);
                 let node = builder.finish(&build.geometry, &stamp, children[0].1.level + 1);
-                above.push((children[0].0, build.add(node)));
+                above.push((children[0].0, build.add(node)?));
             }
             level = above;
         }
         self.root = level.first().map(|(_, root)| *root);
-        Ok(true)
-    }
-
-    /// Builds one leaf, or several where one does not hold its items any more (L2).
-    fn build_leaf(&mut self, bound: Key, build: &mut Build<'_>) -> Result<()> {
-        let next = self.leaves.range(bound..).nth(1).map(|(next, _)| *next);
-        let items = || {
-            let to = next.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-            self.items.range((std::ops::Bound::Included(bound), to))
-        };
-        let weight = |payload: &Payload| ITEM_LEN + payload.len();
-        let total: usize = items().map(|(_, payload)| weight(payload)).sum();
-        let room = build.geometry.leaf_room();
-        let target = total / total.div_ceil(room).max(1) + ITEM_LEN;
-        let mut built: Vec<(Key, Leaf)> = Vec::new();
-        let mut builder = LeafBuilder::new(&build.geometry);
-        let mut first: Option<Key> = None;
-        let mut held = 0;
-        for (key, payload) in items() {
-            if held > 0 && (held + weight(payload) > room || held >= target) {
-                let stamp = build.stamp()?;
-                let full = std::mem::replace(&mut builder, LeafBuilder::new(&build.geometry));
-                build.add(full.finish(&build.geometry, &stamp));
-                let start = first.take().unwrap_or(*key);
-                built.push((start, Leaf { at: Some(stamp.logical), first: start }));
-                held = 0;
-            }
-            first.get_or_insert(*key);
-            builder.push(key, payload);
-            held += weight(payload);
-        }
-        // An empty leaf stays only where it is all there is.
-        if held > 0 || built.is_empty() && self.leaves.len() == 1 {
-            let stamp = build.stamp()?;
-            build.add(builder.finish(&build.geometry, &stamp));
-            let start = first.unwrap_or(bound);
-            built.push((start, Leaf { at: Some(stamp.logical), first: start }));
-        }
-        self.leaves.remove(&bound);
-        for (index, (start, leaf)) in built.into_iter().enumerate() {
-            self.leaves.insert(if index == 0 { bound } else { start }, leaf);
-        }
-        if !self.leaves.contains_key(&Key::MIN)
-            && let Some((_, leaf)) = self.leaves.pop_first()
-        {
-            self.leaves.insert(Key::MIN, leaf);
-        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use buttress_base::Rng;
+    use buttress_format::{CsumType, Kind};
+
+    use super::*;
+
+    const GEOMETRY: Geometry = Geometry {
+        nodesize: 4096,
+        sectorsize: 4096,
+        csum: CsumType::Crc32c,
+        fsid: [1; 16],
+        chunk_tree_uuid: [2; 16],
+    };
+
+    /// Answers as a map does, splits and goes as one tree, and writes no node twice while it is in use.
+    #[test]
+    fn is_a_map_whose_nodes_move() {
+        for seed in 0..8 {
+            let mut rng = Rng::new(seed);
+            let mut model: BTreeMap<Key, Vec<u8>> = BTreeMap::new();
+            let mut tree = LogTree::default();
+            let mut disk: BTreeMap<Logical, ()> = BTreeMap::new();
+            let mut next = 0;
+            for round in 0..60 {
+                for _ in 0..rng.below(60) {
+                    let key = Key::new(rng.below(9), Kind::EXTENT_DATA, rng.below(200));
+                    let long = if rng.below(30) == 0 { 3800 } else { 90 };
+                    let payload = vec![rng.below(256) as u8; rng.below(long) as usize];
+                    let gone = rng.below(if round % 20 < 10 { 4 } else { 2 }) == 0;
+                    let payload = (!gone).then_some(payload);
+                    tree.set(&GEOMETRY, key, payload.as_deref());
+                    match payload {
+                        Some(payload) => model.insert(key, payload),
+                        None => model.remove(&key),
+                    };
+                    assert_eq!(tree.get(&key), model.get(&key).map(Vec::as_slice));
+                }
+                let low = Key::new(rng.below(9), Kind::EXTENT_DATA, rng.below(200));
+                let high = Key::new(low.objectid + rng.below(2), Kind::EXTENT_DATA, rng.below(200));
+                let high = high.max(low);
+                let expected: Vec<(Key, Payload)> =
+                    model.range(low..=high).map(|(k, v)| (*k, v.as_slice().into())).collect();
+                assert_eq!(tree.range(low, high), expected, "seed {seed}");
+                assert_eq!(tree.last_in(low, high), expected.last().cloned(), "seed {seed}");
+                let mut allocate = || {
+                    next += 4096;
+                    Ok(Logical(next))
+                };
+                let mut build = Build {
+                    geometry: GEOMETRY,
+                    generation: Generation(5),
+                    allocate: &mut allocate,
+                    nodes: Vec::new(),
+                    dropped: Vec::new(),
+                };
+                tree.build(&mut build).expect("a log");
+                for at in &build.dropped {
+                    assert!(disk.remove(at).is_some(), "seed {seed}: {at} was not there");
+                }
+                let inner = build.nodes.iter().map(Node::logical);
+                for at in inner.chain(tree.fresh().map(|(at, _)| at)) {
+                    assert!(disk.insert(at, ()).is_none(), "seed {seed}: {at} is in use");
+                }
+                let above: usize = disk.len() - tree.leaves();
+                assert!(above <= 2, "seed {seed}: {above} nodes above the leaves");
+            }
+        }
     }
 }
