@@ -1,9 +1,21 @@
 //! What a mount's space holds, for `buttress stats`.
 
-use buttress_fs::{Account, SpaceStats};
+use buttress_fs::{Account, SpaceStats, SyncStats};
 use serde_json::{Value, json};
 
 use crate::live::Figures;
+
+/// What fsync did: inodes, logs, and commits that came instead, by reason.
+pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
+    let mut figures = Figures::new();
+    figures.push(("fsyncs".to_owned(), json!(stats.syncs)));
+    figures.push(("logs".to_owned(), json!(stats.logs)));
+    figures.push(("commits".to_owned(), json!(stats.commits.values().sum::<u64>())));
+    for (why, times) in &stats.commits {
+        figures.push((format!("commit_for_{}", why.replace([' ', '-'], "_")), json!(times)));
+    }
+    figures
+}
 
 /// Names and figures, in the order in which a person reads them.
 pub(crate) fn figures(stats: &SpaceStats) -> Figures {

@@ -70,6 +70,7 @@ mod replay;
 mod room;
 mod shared;
 mod space_stats;
+mod sync_stats;
 mod throttle;
 
 mod filesystem;
@@ -93,3 +94,4 @@ pub use options::{Atime, MountOptions};
 pub use space_stats::SpaceStats;
 pub use statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};
 pub use subvolume::Received;
+pub use sync_stats::SyncStats;

@@ -218,8 +218,9 @@ fn live(
     if let Some(cache) = cache {
         live.cache(cache);
     }
-    let fs = fs.clone();
-    live.section("space", move || crate::space::figures(&fs.space_stats()));
+    let (space, syncs) = (fs.clone(), fs.clone());
+    live.section("space", move || crate::space::figures(&space.space_stats()));
+    live.section("fsync", move || crate::space::sync_figures(&syncs.sync_stats()));
     live
 }
 
