@@ -1,7 +1,12 @@
-//! Durable writes a second: 4 KiB and an fsync, again and again, by one thread and by several.
+//! Durable writes a second: 4 KiB and an fsync, again and again, by one thread and by several; and transactions
+//! of sqlite, where there is a folder for it.
 
+use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
+use std::io::Write as _;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +24,8 @@ const BLOCK: usize = 4096;
 const BLOCKS: u64 = 4096;
 /// How long each of the measurements takes.
 const TIME: Duration = Duration::from_millis(1500);
+/// Transactions of one measurement of sqlite.
+const TRANSACTIONS: usize = 2000;
 
 /// A file that one thread works on.
 enum Door {
@@ -43,7 +50,7 @@ impl Door {
 }
 
 pub(crate) fn run(target: Target, args: &Args, report: &mut Report) -> Result<(), String> {
-    for threads in [1, 8] {
+    for threads in [1, 8, 32] {
         let setup = Setup::new(target, &args.dir)?;
         let library = if target.is_library() { Some(setup.open()?) } else { None };
         let open = |name: &str| -> Result<Door, String> {
@@ -81,7 +88,42 @@ pub(crate) fn run(target: Target, args: &Args, report: &mut Report) -> Result<()
             library.close().map_err(text)?;
         }
     }
+    if target.is_library() {
+        return Ok(());
+    }
+    let setup = Setup::new(target, &args.dir)?;
+    for journal in ["wal", "delete"] {
+        let rate = sqlite(&setup.folder().join(format!("{journal}.db")), journal)?;
+        let what = format!("sqlite transactions, journal_mode={journal}, synchronous=full");
+        report.add(&what, "transactions/s", Better::More, target, rate);
+    }
     Ok(())
+}
+
+/// Transactions a second, each of one row: the program's own start counts for a few milliseconds.
+fn sqlite(database: &Path, journal: &str) -> Result<f64, String> {
+    let run = |script: &str| -> Result<(), String> {
+        let mut child = Command::new("sqlite3")
+            .args(["-bail".as_ref(), database.as_os_str()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("sqlite3: {error}"))?;
+        let mut stdin = child.stdin.take().ok_or("sqlite3 has no input")?;
+        stdin.write_all(script.as_bytes()).map_err(text)?;
+        drop(stdin);
+        let status = child.wait().map_err(text)?;
+        if status.success() { Ok(()) } else { Err(format!("sqlite3: {status}")) }
+    };
+    let pragmas = format!("pragma journal_mode={journal}; pragma synchronous=full;\n");
+    run(&format!("{pragmas}create table t(id integer primary key, text);\n"))?;
+    let mut script = pragmas;
+    for row in 0..TRANSACTIONS {
+        writeln!(script, "insert into t values({row}, hex(randomblob(50)));").map_err(text)?;
+    }
+    let start = Instant::now();
+    run(&script)?;
+    Ok(TRANSACTIONS as f64 / start.elapsed().as_secs_f64())
 }
 
 /// Lets a thread for each file write blocks chosen by `block`, from a random number and a count.
