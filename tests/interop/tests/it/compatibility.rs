@@ -126,7 +126,7 @@ fn the_table_is_what_the_code_does() {
             let (read, written) = outcome(&with_bit(at, bit));
             let mut expected = (row.read, row.written);
             if at == INCOMPAT_AT && bit == Incompat::MIXED_GROUPS.0 {
-                // These groups are not mixed, which a writer refuses; `reading` has some that are.
+                // These groups are not mixed, which a writer refuses; `features` has some that are.
                 assert_eq!(row.written, Answer::Yes);
                 expected.1 = Answer::Refused;
             }

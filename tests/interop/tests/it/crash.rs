@@ -46,7 +46,7 @@ fn a_log_of_linux() {
 /// Linux is stopped in the middle of dropping a subvolume: what it wrote down of its progress is gone on
 /// with here, and nothing that a snapshot still has is lost.
 #[test]
-fn a_drop_that_linux_began() {
+pub(crate) fn a_drop_that_linux_began() {
     if !has_linux_btrfs() {
         return;
     }

@@ -92,25 +92,25 @@ fn every_device_in_turn(profile: Profile, devices: usize) {
 
 /// Two mirrors.
 #[test]
-fn raid1_without_a_device() {
+pub(crate) fn raid1_without_a_device() {
     every_device_in_turn(Profile::Raid1, 2);
 }
 
 /// Two of three devices hold each byte: new chunks find two others.
 #[test]
-fn raid1_of_three_without_a_device() {
+pub(crate) fn raid1_of_three_without_a_device() {
     every_device_in_turn(Profile::Raid1, 3);
 }
 
 /// Striped mirrors.
 #[test]
-fn raid10_without_a_device() {
+pub(crate) fn raid10_without_a_device() {
     every_device_in_turn(Profile::Raid10, 4);
 }
 
 /// A mirror full of noise is rewritten from the other one, superblocks included; Linux agrees.
 #[test]
-fn a_scrub_heals_a_mirror() {
+pub(crate) fn a_scrub_heals_a_mirror() {
     if !has_linux_btrfs() {
         return;
     }
@@ -209,13 +209,13 @@ fn parity_is_used(profile: &str, devices: usize, may_lose: usize) {
 
 /// One unit of each row is parity.
 #[test]
-fn raid5_with_losses() {
+pub(crate) fn raid5_with_losses() {
     parity_is_used("raid5", 3, 1);
 }
 
 /// Two units of each row are parity.
 #[test]
-fn raid6_with_losses() {
+pub(crate) fn raid6_with_losses() {
     parity_is_used("raid6", 4, 2);
 }
 
@@ -275,11 +275,11 @@ fn parity_is_left(data: &str, metadata: &str, devices: usize, to: Profile) {
 }
 
 #[test]
-fn raid5_is_left() {
+pub(crate) fn raid5_is_left() {
     parity_is_left("raid5", "raid1", 3, Profile::Raid1);
 }
 
 #[test]
-fn raid6_is_left() {
+pub(crate) fn raid6_is_left() {
     parity_is_left("raid6", "raid6", 4, Profile::Raid1c3);
 }

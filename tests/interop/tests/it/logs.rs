@@ -186,12 +186,12 @@ fn logs_of(cases: &[Case]) {
 }
 
 #[test]
-fn logs_of_linux() {
+pub(crate) fn logs_of_linux() {
     logs_of(&CASES[..CASES.len() / 2]);
 }
 
 #[test]
-fn more_logs_of_linux() {
+pub(crate) fn more_logs_of_linux() {
     logs_of(&CASES[CASES.len() / 2..]);
 }
 
@@ -428,7 +428,7 @@ fn one(fs: &buttress_fs::Filesystem, command: &str, seed: u64) {
 
 /// What the library synced is there after a crash, whoever replays its log.
 #[test]
-fn logs_of_ours() {
+pub(crate) fn logs_of_ours() {
     if !has_linux_btrfs() {
         return;
     }

@@ -71,7 +71,7 @@ fn a_full_balance() {
 
 /// From one copy to others and back, on devices that are added and taken away.
 #[test]
-fn profiles_are_converted() {
+pub(crate) fn profiles_are_converted() {
     if !has_linux_btrfs() {
         return;
     }
@@ -188,7 +188,7 @@ fn paused(filesystem: &Filesystem, options: &BalanceOptions) {
 
 /// What was paused here goes on in Linux, or here, or is forgotten; the volume can be written meanwhile.
 #[test]
-fn a_paused_balance_goes_on() {
+pub(crate) fn a_paused_balance_goes_on() {
     if !has_linux_btrfs() {
         return;
     }
@@ -235,7 +235,7 @@ fn a_paused_balance_goes_on() {
 
 /// What Linux paused is understood here.
 #[test]
-fn a_balance_that_linux_paused() {
+pub(crate) fn a_balance_that_linux_paused() {
     if !has_linux_btrfs() {
         return;
     }
@@ -272,7 +272,7 @@ fn writable(path: &PathBuf) -> Arc<dyn Device> {
 /// A device is replaced by another, while it is there, while it is there and full of noise, and while it is
 /// missing; Linux agrees each time.
 #[test]
-fn a_device_is_replaced() {
+pub(crate) fn a_device_is_replaced() {
     if !has_linux_btrfs() {
         return;
     }

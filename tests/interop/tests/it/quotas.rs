@@ -99,7 +99,7 @@ fn begin(mount: &Mount) {
 
 /// The judge counts what Linux counted, and what is counted here; Linux goes on from there.
 #[test]
-fn simple_quotas_are_kept() {
+pub(crate) fn simple_quotas_are_kept() {
     if !has_linux_btrfs() {
         return;
     }

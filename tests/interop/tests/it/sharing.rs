@@ -159,7 +159,7 @@ fn delete_here(images: &Images, names: &[&str]) {
 
 /// Snapshots made here: Linux sees them as its own, changes them, deletes some; the rest goes here.
 #[test]
-fn snapshots_made_here_are_changed_by_linux() {
+pub(crate) fn snapshots_made_here_are_changed_by_linux() {
     if !has_linux_btrfs() {
         return;
     }
@@ -231,7 +231,7 @@ fn snapshots_made_here_are_changed_by_linux() {
 
 /// Subvolumes that moved here are where Linux looks for them, and the other way round.
 #[test]
-fn subvolumes_are_moved() {
+pub(crate) fn subvolumes_are_moved() {
     if !has_linux_btrfs() {
         return;
     }

@@ -32,7 +32,7 @@ fn invalidate(images: &Images) {
 
 /// A tree that is marked as wrong, one that nobody trusts, and one that never was.
 #[test]
-fn free_space_is_recorded_anew() {
+pub(crate) fn free_space_is_recorded_anew() {
     if !has_linux_btrfs() {
         return;
     }

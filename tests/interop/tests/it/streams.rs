@@ -184,7 +184,7 @@ fn we_receive(streams: &[PathBuf]) -> (Vec<Manifest>, Vec<Manifest>) {
 
 /// Linux makes of our streams what was sent; data that was shared is shared.
 #[test]
-fn linux_receives_our_streams() {
+pub(crate) fn linux_receives_our_streams() {
     if !has_linux_btrfs() {
         return;
     }
@@ -224,7 +224,7 @@ fn many_histories() {
 
 /// We make of Linux's streams, and of ours, what was sent; Linux finds nothing to complain of.
 #[test]
-fn we_receive_streams() {
+pub(crate) fn we_receive_streams() {
     if !has_linux_btrfs() {
         return;
     }
@@ -248,7 +248,7 @@ fn we_receive_streams() {
 
 /// A full stream takes data from clone sources that the receiver has.
 #[test]
-fn clone_sources_save_data() {
+pub(crate) fn clone_sources_save_data() {
     if !has_linux_btrfs() {
         return;
     }
