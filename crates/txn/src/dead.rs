@@ -44,8 +44,8 @@ impl Engine {
         let is_dead = || -> Result<Option<bool>> {
             Ok(self.view().committed_root_item(tree)?.map(|item| item.refs == 0))
         };
-        if is_dead()? == Some(false) {
-            // Its death may not be durable yet.
+        if is_dead()? != Some(true) {
+            // Its death may not be durable yet, nor its birth.
             self.commit()?;
         }
         match is_dead()? {

@@ -70,6 +70,30 @@ fn a_subvolume_is_made_filled_and_deleted() {
     check(&device);
 }
 
+/// What was never on disk goes as well, with all that was to be written to it.
+#[test]
+fn a_subvolume_goes_in_the_transaction_that_made_it() {
+    let device = memory(256);
+    let fs = mount(&device);
+    for durable in [false, true] {
+        let sub = subvolume(&fs, "sub");
+        if durable {
+            fs.sync().expect("a sync");
+        }
+        for number in 0..40 {
+            file_with(&sub, &format!("f{number}"), &pattern(number, number as usize * 777));
+        }
+        drop(sub);
+        fs.root().delete_subvolume(b"sub").expect("a deletion");
+        drop_all(&fs);
+        fs.sync().expect("a sync");
+        assert_eq!(fs.subvolumes().expect("a list").len(), 1);
+        check(&device);
+    }
+    fs.close().expect("a close");
+    check(&device);
+}
+
 #[test]
 fn a_snapshot_stays_what_it_was() {
     for nodesize in [4096, 16384] {
