@@ -220,7 +220,7 @@ pub(super) fn nest_there(mount: &Mount) {
          for at in sub sub/within sub/within/deep/down/lowest; do cp -a ../small ../links $at/; done
          btrfs -q subvolume create gone; cp -a ../small gone/; sync; btrfs -q subvolume delete gone
          if [ -d ../here ]; then
-             btrfs -q subvolume delete ../here/sub/within; echo there > ../here/sub/file
+             btrfs -q subvolume delete ../here/sub/within/down/lowest ../here/sub/within; echo there > ../here/sub/file
          fi",
     );
 }
