@@ -373,14 +373,15 @@ impl Engine {
             let Some((_, extents)) = pinned.pop_front() else { break };
             any |= !extents.is_empty();
             for extent in extents {
+                // Before anybody can have it: what he writes there must not be discarded.
+                if self.options.discard
+                    // Discard is a hint: its failure loses nothing.
+                    && let Err(error) = self.volume.discard(extent)
+                {
+                    tracing::debug!(%extent, %error, "discard failed");
+                }
                 self.space.unpin(extent);
                 self.note_freed(extent.start);
-                if self.options.discard {
-                    // Discard is a hint: its failure loses nothing.
-                    if let Err(error) = self.volume.discard(extent) {
-                        tracing::debug!(%extent, %error, "discard failed");
-                    }
-                }
             }
         }
         any
