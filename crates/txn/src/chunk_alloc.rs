@@ -45,7 +45,7 @@ pub(crate) struct DeviceSpace {
     groups: BTreeMap<BlockGroupFlags, u64>,
     /// How new chunks of a kind are spread while they are converted.
     targets: BTreeMap<BlockGroupFlags, Profile>,
-    /// Behind every chunk that was made since the volume was opened: the address of one that was
+    /// Behind every chunk that was made or removed since the volume was opened: the address of one that was
     /// removed is not used again before its removal is durable.
     next_logical: u64,
     /// Bytes that metadata was promised beyond its groups, until the next commit is durable.
@@ -153,6 +153,11 @@ impl DeviceSpace {
     /// A block group came.
     pub(crate) fn count_group(&mut self, flags: BlockGroupFlags) {
         *self.groups.entry(flags).or_default() += 1;
+    }
+
+    /// Lets nobody have the addresses of a chunk that is about to be removed (A2).
+    pub(crate) fn keep_addresses(&mut self, group: Extent) {
+        self.next_logical = self.next_logical.max(group.end().0);
     }
 
     /// A block group went.

@@ -39,6 +39,7 @@ impl Engine {
             if self.space.remove_group(start).is_err() {
                 continue;
             }
+            self.devices.lock().keep_addresses(group.range());
             match self.volume.remove_chunk(start) {
                 Ok(chunk) => {
                     tracing::info!(flags = %group.flags(), %start, "empty chunk removed");

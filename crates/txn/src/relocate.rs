@@ -238,6 +238,7 @@ impl Engine {
             if usage.used + usage.reserved + usage.pinned == 0 {
                 let _gate = self.gate.read();
                 self.space.remove_group(start)?;
+                self.devices.lock().keep_addresses(group.range());
                 let chunk = self.volume.remove_chunk(start)?;
                 let running = Arc::clone(self.view.load().running());
                 running.removed.lock().push(buttress_format::Chunk::clone(&chunk));
