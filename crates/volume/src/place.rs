@@ -54,7 +54,7 @@ impl Limits {
             let most = if total > 50 * GIB { GIB } else { 256 * MIB };
             (most, most)
         } else {
-            (32 * MIB, 64 * MIB)
+            (32 * MIB, 32 * MIB)
         };
         Self { stripe, chunk: chunk.min(total / 10).max(MIB) }
     }
@@ -252,6 +252,89 @@ mod tests {
                 assert!(off <= taken / 20 + 128 * MIB, "{profile:?}: said {said}, taken {taken}");
             }
             sets.clear();
+        }
+    }
+
+    /// A2: sizes of chunks by the size of the volume, in MiB: stripe and chunk of data on one device, of metadata
+    /// twice on one, of data striped over four, of system chunks striped over four.
+    #[test]
+    fn a2_sizes_of_chunks() {
+        type Sizes = [(u64, u64); 4];
+        let golden: [(u64, Sizes); 8] = [
+            (4, [(1, 1), (1, 1), (1, 4), (1, 4)]),
+            (256, [(26, 26), (26, 26), (7, 28), (7, 28)]),
+            (2 << 10, [(205, 205), (205, 205), (52, 208), (8, 32)]),
+            (8 << 10, [(820, 820), (256, 256), (205, 820), (8, 32)]),
+            (20 << 10, [(1024, 1024), (256, 256), (512, 2048), (8, 32)]),
+            (50 << 10, [(1024, 1024), (256, 256), (1024, 4096), (8, 32)]),
+            (60 << 10, [(1024, 1024), (1024, 1024), (1024, 4096), (8, 32)]),
+            (4 << 20, [(1024, 1024), (1024, 1024), (1024, 4096), (8, 32)]),
+        ];
+        let kinds = [
+            (BlockGroupFlags::DATA, Profile::Single, 1),
+            (BlockGroupFlags::METADATA, Profile::Dup, 1),
+            (BlockGroupFlags::DATA, Profile::Raid0, 4),
+            (BlockGroupFlags::SYSTEM, Profile::Raid0, 4),
+        ];
+        for (mib, expected) in golden {
+            let found = kinds.map(|(kind, profile, devices)| {
+                let sets = vec![holes(&[(1, 1 + mib)]); devices];
+                let found = place(profile, &rooms(&sets), Limits::of(kind, mib * MIB));
+                let found = found.expect("room");
+                (found.stripe_bytes / MIB, found.len / MIB)
+            });
+            assert_eq!(found, expected, "{mib} MiB");
+        }
+    }
+
+    /// A6: a stripe lies within one hole, however holes lie beside each other, and is as long as anybody who tries
+    /// every length would make it.
+    #[test]
+    fn a6_no_stripe_crosses_holes() {
+        let fits = |set: &RangeSet, count: u64, len: u64| {
+            set.iter().map(aligned).map(|(start, end)| (end - start) / len).sum::<u64>() >= count
+        };
+        let mut rng = buttress_base::Rng::new(6);
+        for round in 0..300 {
+            let mut sets: Vec<RangeSet> = Vec::new();
+            for _ in 0..rng.range(1..5) {
+                let (mut set, mut at) = (RangeSet::new(), rng.below(2 * MIB));
+                for _ in 0..rng.range(1..6) {
+                    // As near as a byte, or with what somebody else is about to take between them.
+                    at += if rng.chance(1, 2) { 1 + rng.below(3) } else { rng.below(3 * MIB) + 1 };
+                    let len = 1 + rng.below(24 * MIB);
+                    set.insert(at..at + len);
+                    at += len;
+                }
+                sets.push(set);
+            }
+            for profile in [Profile::Single, Profile::Dup, Profile::Raid1] {
+                let mut sets = sets.clone();
+                let per = profile.spread().per_device as u64;
+                loop {
+                    let lengths = sets.iter().map(|set| {
+                        (1..=64).rev().find(|len| fits(set, per, len * MIB)).unwrap_or(0)
+                    });
+                    let mut lengths: Vec<_> = lengths.collect();
+                    lengths.sort_unstable_by(|a, b| b.cmp(a));
+                    let wanted = profile.spread().least;
+                    let expected = lengths.get(wanted - 1).copied().unwrap_or(0);
+                    let Some(found) = place(profile, &rooms(&sets), ANY) else {
+                        assert_eq!(expected, 0, "round {round}, {profile:?}");
+                        break;
+                    };
+                    assert_eq!(found.stripe_bytes, expected * MIB, "round {round}, {profile:?}");
+                    for (device, start) in &found.stripes {
+                        let set = &mut sets[device.0 as usize - 1];
+                        let range = *start..start + found.stripe_bytes;
+                        assert!(
+                            set.iter()
+                                .any(|hole| { hole.start <= range.start && range.end <= hole.end })
+                        );
+                        set.remove(range);
+                    }
+                }
+            }
         }
     }
 }
