@@ -351,7 +351,7 @@ impl<'a> Search<'a> {
     }
 
     /// A loaded group with a run of the highest order that any has; of the first few, the one with the
-    /// longest. At the order of the least that is asked for, all are looked at.
+    /// longest. At the order of the least that is asked for, all are looked at; below it nobody has enough.
     fn largest(&mut self) -> Option<&'a Arc<Group>> {
         let least = order_of(self.request.min).unwrap_or(0);
         for order in (0..ORDERS).rev() {
@@ -369,7 +369,7 @@ impl<'a> Search<'a> {
                         best = Some(group);
                     }
                     compared += 1;
-                    if compared >= COMPARED_MAX && order > least {
+                    if compared >= COMPARED_MAX && order != least {
                         break;
                     }
                 }

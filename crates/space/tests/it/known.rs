@@ -1,0 +1,220 @@
+//! Faults of other allocators, by their numbers in `docs/design/kernel-bugs.md`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use buttress_base::Rng;
+use buttress_format::{Extent, Logical};
+use buttress_space::SpaceKind::{Data, Metadata};
+use buttress_space::{AllocPolicy, AllocRequest, Outcome, Space};
+
+use crate::world::*;
+
+const KIB: u64 = 1 << 10;
+
+/// Groups of a MiB each, all free, of which as many goals are kept as `processors` can drive.
+fn groups(count: u64, processors: usize, policy: AllocPolicy) -> Space {
+    let space = empty_space().choosing(policy).for_processors(processors);
+    let inits = (0..count).map(|i| new_group(Data, i * MIB, MIB, 1));
+    space.add_groups(inits.collect()).expect("sound");
+    space
+}
+
+/// A3: a group that is empty again serves every size; nodes know no sizes; what a loaded group is meant for does not
+/// depend on what was in it.
+#[test]
+fn a3_classes_end_with_their_group() {
+    let space = empty_space();
+    space
+        .add_groups((0..2).map(|i| new_group(Data, i * 32 * MIB, 32 * MIB, 1)).collect())
+        .expect("sound");
+    let small = got(space.allocate(exactly(Data, 64 * KIB)));
+    // The other sizes go elsewhere as long as they can, unless they go on where something ended.
+    let taken = Some(small.start);
+    let large = got(space.allocate(AllocRequest { goal: taken, ..exactly(Data, 16 * MIB) }));
+    assert_ne!(small.start.0 / (32 * MIB), large.start.0 / (32 * MIB));
+    space.free(small);
+    let goal = Some(Logical(small.start.0 / (32 * MIB) * (32 * MIB)));
+    let medium = got(space.allocate(AllocRequest { goal, ..exactly(Data, MIB) }));
+    assert_eq!(Some(medium.start), goal, "the group was empty, so it is of no class");
+    // Full but for one group of another class: that is taken, before a chunk would be made.
+    let rest = got(space.allocate(exactly(Data, 31 * MIB)));
+    assert_eq!(rest.start.0, medium.end().0);
+    space.verify().expect("sound");
+
+    let space = empty_space();
+    space
+        .add_groups((0..2).map(|i| new_group(Metadata, i * MIB, MIB, 1)).collect())
+        .expect("sound");
+    let nodes = MIB / NODE;
+    for i in 0..2 * nodes {
+        assert_eq!(got(space.allocate(exactly(Metadata, NODE))).start.0, i * NODE);
+    }
+}
+
+/// X1: small files written one after the other, each a stream of its own, fill group after group: as few are touched
+/// as their bytes need, and one for each further goal.
+#[test]
+fn x1_small_files_stay_together() {
+    for policy in AllocPolicy::ALL {
+        for processors in [1, 8] {
+            let space = groups(40, processors, policy);
+            let mut touched = BTreeSet::new();
+            let mut bytes = 0;
+            let mut rng = Rng::new(1);
+            for inode in 0..1400 {
+                let len = rng.range(1..4) * SECTOR;
+                let request = AllocRequest { stream: inode, ..exactly(Data, len) };
+                touched.insert(got(space.allocate(request)).start.0 / MIB);
+                bytes += len;
+            }
+            let goals = if policy == AllocPolicy::IndexGoals { processors } else { 1 };
+            let most = bytes.div_ceil(MIB) as usize + goals;
+            assert!(touched.len() <= most, "{policy}, {processors}: {} of {most}", touched.len());
+        }
+    }
+}
+
+/// X2: a request that no group can serve in one piece, where all of them have room: the search ends after a look at
+/// few of them, whatever it asks for. Nothing asks for a place more aligned than a unit.
+#[test]
+fn x2_a_search_in_vain_is_bounded() {
+    let space = groups(300, 4, AllocPolicy::IndexGoals);
+    // Every second sector of every group.
+    let mut taken = Vec::new();
+    while let Outcome::Got(extent) = space.allocate(exactly(Data, SECTOR)) {
+        taken.push(extent);
+    }
+    for extent in taken.iter().filter(|extent| extent.start.0 / SECTOR % 2 == 1) {
+        space.free(*extent);
+    }
+    let before = space.alloc_stats();
+    for _ in 0..100 {
+        assert!(matches!(space.allocate(exactly(Data, 16 * SECTOR)), Outcome::Full { .. }));
+    }
+    let probes = space.alloc_stats().probes - before.probes;
+    // A few groups of the highest order are compared for what a smaller request could get.
+    assert!(probes <= 100 * 200, "{probes} probes for a hundred searches");
+}
+
+/// X8: the last sector, and the last whole unit, of a group can be had and given back; nothing reaches behind it.
+#[test]
+fn x8_the_end_of_a_group() {
+    for (kind, unit) in [(Data, SECTOR), (Metadata, NODE)] {
+        let space = empty_space();
+        // A length that is no multiple of a node, with another group right behind it.
+        let len = MIB + 3 * SECTOR;
+        let behind = len.next_multiple_of(NODE);
+        let inits = vec![new_group(kind, 0, len, 1), new_group(kind, behind, MIB, 1)];
+        space.add_groups(inits).expect("sound");
+        let last = len / unit * unit - unit;
+        for want in [unit, 2 * unit, 5 * unit] {
+            let goal = Some(Logical(last + unit - want));
+            let end = got(space.allocate(AllocRequest { goal, ..exactly(kind, want) }));
+            assert_eq!(end, extent(last + unit - want, want));
+            // One unit more than is left there goes elsewhere as a whole.
+            let over = got(space.allocate(AllocRequest { goal, ..exactly(kind, want) }));
+            assert!(over.end().0 <= end.start.0 || over.start.0 >= behind, "{over:?}");
+            space.free(end);
+            space.free(over);
+        }
+        let goal = Some(Logical(last));
+        let two = got(space.allocate(AllocRequest { goal, ..exactly(kind, 2 * unit) }));
+        assert!(two.end().0 <= last + unit || two.start.0 >= behind, "{two:?}");
+        space.free(two);
+        space.verify().expect("sound");
+        assert_eq!(space.account(kind).reserved, 0);
+    }
+}
+
+/// X11: who allocates and frees the same few blocks again and again stays where he is.
+#[test]
+fn x11_nobody_bounces() {
+    for policy in AllocPolicy::ALL {
+        let space = groups(64, 8, policy);
+        // Half full, so that groups are of many orders.
+        let mut rng = Rng::new(11);
+        for group in 0..64 {
+            let len = rng.range(1..200) * SECTOR;
+            let goal = Some(Logical(group * MIB));
+            let _ = got(space.allocate(AllocRequest { goal, stream: group, ..exactly(Data, len) }));
+        }
+        let before = space.alloc_stats();
+        let mut places = vec![BTreeSet::new(); 64];
+        for _ in 0..50 {
+            let mut round = Vec::new();
+            for stream in 0..64_u64 {
+                let request = AllocRequest { stream, ..exactly(Data, 2 * SECTOR) };
+                let found = got(space.allocate(request));
+                places[stream as usize].insert(found.start.0 / MIB);
+                round.push(found);
+            }
+            round.into_iter().for_each(|extent| space.free(extent));
+        }
+        let stats = space.alloc_stats();
+        let (probes, allocations) =
+            (stats.probes - before.probes, stats.allocations - before.allocations);
+        assert!(probes <= 2 * allocations, "{policy}: {probes} probes for {allocations}");
+        let most = places.iter().map(BTreeSet::len).max().expect("64");
+        assert!(most <= 3, "{policy}: one of them was in {most} groups");
+    }
+}
+
+/// Lengths of the free runs of a volume that was written and deleted at random for long, 90% full.
+fn aged(processors: usize) -> Vec<u64> {
+    const GROUPS: u64 = 48;
+    let space = Arc::new(groups(GROUPS, processors, AllocPolicy::IndexGoals));
+    let mut rng = Rng::new(13);
+    let mut files: Vec<Vec<Extent>> = Vec::new();
+    let (mut bytes, mut inode) = (0, 0);
+    for _ in 0..12_000 {
+        let full = bytes > GROUPS * MIB / 10 * 9;
+        if full {
+            let gone = files.swap_remove(rng.below(files.len() as u64) as usize);
+            bytes -= gone.iter().map(|extent| extent.len).sum::<u64>();
+            gone.into_iter().for_each(|extent| space.free(extent));
+            continue;
+        }
+        inode += 1;
+        let mut left = rng.range(1..32) * SECTOR * if rng.chance(1, 8) { 8 } else { 1 };
+        let mut file = Vec::new();
+        while left > 0 {
+            let request =
+                AllocRequest { stream: inode, min: SECTOR, ..exactly(Data, left.min(256 * KIB)) };
+            let extent = got(space.allocate(request));
+            left -= extent.len;
+            bytes += extent.len;
+            file.push(extent);
+        }
+        files.push(file);
+    }
+    let mut used: Vec<Extent> = files.into_iter().flatten().collect();
+    used.sort_by_key(|extent| extent.start);
+    let mut free = Vec::new();
+    let mut at = 0;
+    for extent in used {
+        if extent.start.0 > at {
+            free.push(extent.start.0 - at);
+        }
+        at = extent.end().0;
+    }
+    free
+}
+
+/// X13: several goals leave the free space of an aged volume in as large parts as one does.
+#[test]
+fn x13_goals_do_not_fragment() {
+    let (one, many) = (aged(1), aged(8));
+    let mean = |free: &[u64]| free.iter().sum::<u64>() / free.len() as u64;
+    // In runs of 64 KiB and more, of which files of that size could be made.
+    let large = |free: &[u64]| free.iter().filter(|len| **len >= 64 * KIB).sum::<u64>();
+    println!(
+        "mean {} and {}, in large runs {} and {}",
+        mean(&one),
+        mean(&many),
+        large(&one),
+        large(&many)
+    );
+    assert!(mean(&many) * 10 >= mean(&one) * 9, "mean {} to {}", mean(&one), mean(&many));
+    assert!(large(&many) * 10 >= large(&one) * 9, "large {} to {}", large(&one), large(&many));
+}
