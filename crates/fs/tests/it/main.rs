@@ -6,6 +6,7 @@ mod contention;
 mod cuts;
 mod fsync;
 mod in_place;
+mod known;
 mod losses;
 mod model;
 mod names;
