@@ -57,6 +57,8 @@ mod batch;
 mod cell;
 mod inode_cache;
 mod inode_refs;
+#[cfg(test)]
+mod known;
 mod lock_set;
 mod names;
 mod trees;

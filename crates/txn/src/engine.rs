@@ -25,7 +25,8 @@ use arc_swap::ArcSwap;
 use buttress_base::Latch;
 use buttress_format::{Extent, Generation, Incompat, Ino, Key, Kind, Logical, TreeId};
 use buttress_space::{
-    AllocRequest, DataReservation, Group, NocowWriter, Outcome, Queue, Space, SpaceKind,
+    AllocRequest, DataReservation, Group, NocowWriter, Outcome, Queue, ReadOnlyHold, Space,
+    SpaceKind,
 };
 use buttress_tree::{Roots, Store};
 use buttress_volume::Volume;
@@ -321,6 +322,15 @@ impl Engine {
     #[must_use]
     pub fn begin_nocow(&self, part: Extent) -> Option<NocowWriter> {
         self.space.begin_nocow(part)
+    }
+
+    /// Lets nothing more be allocated or written in place in a block group, as long as the answer lives.
+    ///
+    /// # Errors
+    ///
+    /// When no group starts there.
+    pub fn hold_read_only(&self, group: Logical) -> Result<ReadOnlyHold> {
+        Ok(self.space.hold_read_only(group)?)
     }
 
     /// The checksums of a range of data, sector by sector.

@@ -52,5 +52,5 @@ pub use view::View;
 
 pub use buttress_space::{
     Account, AllocPolicy, Clamp, DataReservation, LookupPolicy, NocowWriter, Pace, Pools, Preempt,
-    Reach, Round, SpaceKind, Step,
+    Reach, ReadOnlyHold, Round, SpaceKind, Step,
 };

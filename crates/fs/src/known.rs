@@ -1,0 +1,234 @@
+//! Faults of other implementations, by their numbers in `docs/design/kernel-bugs.md`, that need a hand on the engine
+//! below a mount: block groups that are held read-only at the worst moment, and emptied again and again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use buttress_base::Rng;
+use buttress_block::{Device, MemoryDevice};
+use buttress_format::{Key, Kind, Logical};
+use buttress_txn::{ReadOnlyHold, SpaceKind};
+
+use crate::{ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MountOptions, SetAttr};
+
+const SECTOR: u64 = 4096;
+const MIB: u64 = 1 << 20;
+
+fn mount(device: &Arc<dyn Device>, options: &str) -> Filesystem {
+    let options = MountOptions::parse(options).expect("options");
+    Filesystem::open(vec![Arc::clone(device)], options).expect("a mount")
+}
+
+fn volume(mib: u64) -> Arc<dyn Device> {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(mib << 20));
+    Filesystem::make(&*device, &crate::MakeOptions::default()).expect("an empty volume");
+    device
+}
+
+fn judge(device: &Arc<dyn Device>) {
+    let (devices, options) = (vec![Arc::clone(device)], buttress_check::Options::thorough());
+    let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
+    let report = report.expect("it can be looked at");
+    assert!(report.is_clean(), "{}", report.to_text());
+}
+
+fn file(fs: &Filesystem, name: &str) -> Inode {
+    fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file")
+}
+
+fn nocow(fs: &Filesystem, name: &str) -> Inode {
+    let file = file(fs, name);
+    let flags = Some(InodeFlags::NODATACOW);
+    file.set_attr(&SetAttr { flags, ..SetAttr::default() }).expect("flags");
+    file
+}
+
+fn fill(fs: &Filesystem) -> Inode {
+    let filler = file(fs, "filler");
+    let mut at = 0;
+    for size in [MIB, 64 << 10, SECTOR] {
+        let allocate = FallocateMode::Allocate { keep_size: false };
+        while filler.fallocate(at, size, allocate).is_ok() {
+            at += size;
+        }
+    }
+    fs.sync().expect("durable");
+    filler
+}
+
+fn bytes(seed: u8, sectors: u64) -> Vec<u8> {
+    (0..sectors * SECTOR).map(|i| (i / 7) as u8 ^ seed).collect()
+}
+
+fn content(file: &Inode) -> Vec<u8> {
+    let mut bytes = vec![0; file.attr().size as usize];
+    file.read_at(0, &mut bytes).expect("a read");
+    bytes
+}
+
+/// Holds the data groups with these numbers read-only, in ascending order of their addresses.
+fn hold(fs: &Filesystem, mut wanted: impl FnMut(usize) -> bool) -> Vec<ReadOnlyHold> {
+    let view = fs.view();
+    let key = |start| Key::new(start, Kind(0), 0);
+    let items = view.range(crate::TreeId::BLOCK_GROUP, key(0), key(u64::MAX));
+    let starts: Vec<_> = items.map(|found| Logical(found.expect("it reads").0.objectid)).collect();
+    let holds = starts.into_iter().map(|start| fs.shared().engine.hold_read_only(start));
+    let holds = holds.map(|hold| hold.expect("a group"));
+    let data = holds.filter(|hold| hold.group().kind() == SpaceKind::Data);
+    data.enumerate().filter(|(index, _)| wanted(*index)).map(|(_, hold)| hold).collect()
+}
+
+/// Promised and allocated bytes of data that nothing names yet.
+fn pending(fs: &Filesystem) -> (u64, u64) {
+    let data = fs.space_stats().accounts.data;
+    (data.may_use, data.reserved)
+}
+
+/// N1: written in place with nothing free, and by the time it is written back the group is read-only: the bytes go
+/// elsewhere if there is room by then, and are refused otherwise; no promise is given back that was not made.
+#[test]
+fn n1_the_group_turns_read_only_under_a_write() {
+    let device = volume(128);
+    let fs = mount(&device, "rw");
+    let target = nocow(&fs, "target");
+    target.write_at(0, &bytes(1, 64)).expect("a write");
+    let filler = fill(&fs);
+    let mut expected = bytes(1, 64);
+    for round in 0..6_u8 {
+        let new = bytes(100 + round, 8);
+        let at = u64::from(round) * 8 * SECTOR;
+        if round == 3 {
+            // From here on there is room elsewhere.
+            let cut = SetAttr { size: Some(filler.attr().size - 8 * MIB), ..SetAttr::default() };
+            filler.set_attr(&cut).expect("shrinking always works");
+            fs.sync().expect_err("what was refused is told, once");
+            fs.sync().expect("durable");
+        }
+        // Until then the write must not have been promised anything.
+        target.write_at(at, &new).expect("in place");
+        let promised = pending(&fs).0;
+        assert!(round >= 3 || promised == 0, "{promised} bytes promised on a full volume");
+        // Its own is the first.
+        let holds = hold(&fs, |index| round < 3 || index == 0);
+        let outcome = target.flush_data().map_err(|error| error.kind());
+        drop(holds);
+        if round < 3 {
+            assert_eq!(outcome, Err(ErrorKind::NoSpace), "round {round}");
+        } else {
+            outcome.expect("there is room");
+            expected[at as usize..at as usize + new.len()].copy_from_slice(&new);
+        }
+        assert_eq!(pending(&fs), (0, 0), "round {round}");
+        assert!(content(&target) == expected, "round {round}");
+    }
+    drop((target, filler));
+    fs.close().expect("closed");
+    judge(&device);
+}
+
+/// N2: the same, with groups that become read-only and writable again all the time, by who empties them and by who
+/// looks at them.
+#[test]
+fn n2_groups_flip_beside_writers() {
+    let device = volume(128);
+    let fs = mount(&device, "rw");
+    let files: Vec<_> = (0..3).map(|i| nocow(&fs, &format!("file-{i}"))).collect();
+    files.iter().for_each(|file| drop(file.write_at(0, &bytes(0, 64)).expect("a write")));
+    let filler = fill(&fs);
+    let stop = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let (fs, stop) = (&fs, &stop);
+        for seed in 0..2_u64 {
+            scope.spawn(move || {
+                let mut rng = Rng::new(seed);
+                while !stop.load(Ordering::Relaxed) {
+                    let holds = hold(fs, |_| rng.chance(1, 2));
+                    if seed == 0 {
+                        holds.iter().for_each(ReadOnlyHold::drain);
+                    }
+                    drop(holds);
+                }
+            });
+        }
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                fs.scrub(crate::ScrubOptions::default(), &mut |_| true).expect("a scrub");
+            }
+        });
+        let writers = files.iter().zip(0_u64..).map(|(file, seed)| {
+            scope.spawn(move || {
+                let mut rng = Rng::new(100 + seed);
+                let mut arrived = 0;
+                for _ in 0..150 {
+                    let at = rng.below(56) * SECTOR;
+                    let direct = rng.chance(1, 3);
+                    let outcome = if direct {
+                        file.write_direct(at, &bytes(seed as u8, 8)).map(|_| ())
+                    } else {
+                        file.write_at(at, &bytes(seed as u8, 8)).and_then(|_| file.flush_data())
+                    };
+                    match outcome {
+                        Ok(()) => arrived += 1,
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}"),
+                    }
+                }
+                arrived
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        let arrived: u32 = writers.into_iter().map(|writer| writer.join().expect("no panic")).sum();
+        stop.store(true, Ordering::Relaxed);
+        arrived
+    });
+    assert!(written > 0, "nothing arrived");
+    let _ = fs.sync();
+    assert_eq!(pending(&fs), (0, 0));
+    // Nobody holds them any more: there is no need of space again.
+    files.iter().for_each(|file| drop(file.write_at(0, &bytes(9, 64)).expect("in place")));
+    fs.sync().expect("it arrives");
+    files.iter().for_each(|file| assert!(content(file) == bytes(9, 64)));
+    drop((files, filler));
+    fs.close().expect("closed");
+    judge(&device);
+}
+
+/// A4: emptying groups that hold little comes to an end, and what was moved once is not moved again unless something
+/// was deleted meanwhile.
+#[test]
+fn a4_nothing_is_moved_twice() {
+    for seed in 0..3 {
+        let device = volume(400);
+        let fs = mount(&device, "rw");
+        let mut rng = Rng::new(seed);
+        let files: Vec<_> = (0..180).map(|i| (i, file(&fs, &format!("file-{i}")))).collect();
+        for (i, file) in &files {
+            file.write_at(0, &bytes(*i as u8, 1 + rng.below(512))).expect("there is room");
+        }
+        fs.sync().expect("durable");
+        for (i, file) in files {
+            drop(file);
+            if rng.chance(7, 10) {
+                fs.root().unlink(format!("file-{i}").as_bytes()).expect("removed");
+            }
+        }
+        fs.sync().expect("durable");
+        let engine = &fs.shared().engine;
+        let (mut moved, mut passes) = (0, 0);
+        loop {
+            let count = engine.reclaim_groups(60).expect("emptied");
+            passes += 1;
+            moved += count;
+            // A pass may leave what the one before filled up to less than the limit.
+            if count == 0 {
+                break;
+            }
+            assert!(passes <= 3 && moved <= 40, "pass {passes} moved {count} of {moved}");
+        }
+        assert!(moved > 0, "seed {seed}: there was nothing to do");
+        let written = engine.statistics().nodes_written;
+        assert_eq!(engine.reclaim_groups(60).expect("nothing to do"), 0);
+        assert_eq!(engine.statistics().nodes_written, written, "nothing was done");
+        fs.close().expect("closed");
+        judge(&device);
+    }
+}
