@@ -112,7 +112,7 @@ pub enum Error {
     /// The origin is shorter than it was, or is another one.
     #[error(
         "slot {slot} holds sector {sector}, past the end of {origin} ({len} bytes): the wrong origin, \
-         or one that has been cut (--force drops such blocks)"
+         or one that has been cut (--force-cache drops such blocks)"
     )]
     PastOrigin {
         /// The slot.
@@ -127,7 +127,7 @@ pub enum Error {
     /// The cache belongs to another origin.
     #[error(
         "the cache belongs to another origin than {origin} (identity {expected:016x}, found \
-         {found:016x}); --force uses it all the same"
+         {found:016x}); --force-cache uses it all the same"
     )]
     WrongOrigin {
         /// Name of the origin.
@@ -162,7 +162,7 @@ impl Error {
         )
     }
 
-    /// Says whether `--force` would go on.
+    /// Says whether force would go on.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::NotBlank { .. } | Self::WrongOrigin { .. } | Self::PastOrigin { .. })

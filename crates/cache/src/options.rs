@@ -120,6 +120,7 @@ pub const KNOWN: &[&str] = &[
     "consistent_origin=on|off",
     "flush_on_suspend",
     "direct",
+    "force_cache",
 ];
 
 impl CacheOptions {
@@ -165,6 +166,7 @@ impl CacheOptions {
             "nofua" => self.fua = false,
             "flush_on_suspend" => self.flush_on_suspend = flag()?,
             "direct" => self.direct = flag()?,
+            "force_cache" => self.force = flag()?,
             "consistent_origin" => self.consistent_origin = flag()?,
             "mode" => {
                 self.mode = match value {

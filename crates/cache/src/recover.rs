@@ -156,12 +156,13 @@ pub(crate) fn open(
         return Err(fault.clone());
     }
     let found = identity::of_device(&*origin)?;
-    if let Some(Stamp { origin: expected, next, .. }) = superblock.stamp
-        && found != expected
-        && found != next
-        && !options.force
-    {
-        return Err(Error::WrongOrigin { origin: origin.name(), expected, found });
+    let other = superblock.stamp.filter(|stamp| found != stamp.origin && found != stamp.next);
+    if let Some(Stamp { origin: expected, .. }) = other {
+        let wrong = Error::WrongOrigin { origin: origin.name(), expected, found };
+        if !options.force {
+            return Err(wrong);
+        }
+        tracing::warn!(cache = %medium.name(), error = %wrong, "forced");
     }
 
     let mut table = Table::new(geometry);
@@ -198,6 +199,8 @@ pub(crate) fn open(
     let cut = match superblock.stamp.map_or(Cut::None, |stamp| stamp.cut) {
         // What goes past the cuts from now on makes the origin worthless by itself.
         _ if !options.consistent_origin => Cut::None,
+        // It was said of another origin.
+        _ if other.is_some() => Cut::None,
         // Of a block with two versions only the newer one is left: the way to the old cut is lost, but
         // all that is committed makes another one.
         Cut::Towards(_) => Cut::Towards(superblock.epoch),

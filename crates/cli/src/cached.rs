@@ -24,13 +24,19 @@ pub(crate) struct Cached {
     /// Options of the cache, in the words of dm-writecache; a wrong one lists them all.
     #[arg(long, value_name = "OPTIONS", requires = "cache")]
     pub cache_options: Option<String>,
+    /// Take a cache that belongs to another image, and write its blocks to this one; drop blocks past the image's
+    /// end. What is in the cache destroys what is there.
+    #[arg(long, requires = "cache")]
+    pub force_cache: bool,
 }
 
 impl Cached {
     /// The options given.
     pub(crate) fn options(&self) -> Result<CacheOptions> {
         let list = self.cache_options.as_deref().unwrap_or_default();
-        CacheOptions::parse(list).map_err(|error| failure("--cache-options", error))
+        let options =
+            CacheOptions::parse(list).map_err(|error| failure("--cache-options", error))?;
+        Ok(CacheOptions { force: options.force || self.force_cache, ..options })
     }
 
     /// The name of the cache that [`crate::live`] knows it by.
@@ -138,7 +144,8 @@ mod tests {
     /// An option that is wrong is a usage error, before anything is opened.
     #[test]
     fn options_are_checked_early() {
-        let cached = Cached { cache: None, cache_options: Some("writeback=fast".to_owned()) };
+        let cached =
+            Cached { cache_options: Some("writeback=fast".to_owned()), ..Cached::default() };
         assert_eq!(cached.options().expect_err("wrong").exit, Exit::Usage);
     }
 }

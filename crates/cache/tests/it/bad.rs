@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
-use buttress_cache::layout::{Geometry, RawEntry, Superblock};
+use buttress_cache::layout::{Cut, Geometry, RawEntry, Superblock};
 use buttress_cache::units::Epoch;
 use buttress_cache::{CacheDevice, Error, format, inspect};
 
@@ -96,7 +96,17 @@ fn another_origin_is_refused() {
     assert!(error.is_refusal() && matches!(error, Error::WrongOrigin { .. }), "{error}");
     let mut options = by_hand("");
     options.force = true;
-    open(Arc::new(other), Arc::new(cache.fork()), &options);
+    open(Arc::new(other.fork()), Arc::new(cache.fork()), &options);
+    // What was said of the one origin is not true of the other.
+    let options = by_hand("consistent_origin=on");
+    let cached = open(Arc::clone(&origin) as _, Arc::clone(&cache) as _, &options);
+    cached.write_at(8192, &[1; 4096]).expect("memory");
+    cached.drain(|_| {}).expect("memory");
+    assert!(matches!(cached.status().cut, Cut::Whole(_)));
+    cached.close().expect("memory");
+    let forced = by_hand("consistent_origin=on,force_cache");
+    let cached = open(Arc::new(other), Arc::new(cache.fork()), &forced);
+    assert_eq!(cached.status().cut, Cut::None);
     let short = origin.fork_resized(origin.len() - 4096);
     assert!(matches!(opened(&short, &cache), Err(Error::WrongOrigin { .. })));
 }

@@ -100,7 +100,7 @@ struct Drain {
     #[arg(long, short = 'o', value_name = "OPTIONS", default_value = "")]
     options: String,
     /// Drain into another origin than the cache remembers, and drop blocks past its end.
-    #[arg(long, short)]
+    #[arg(long, short, visible_alias = "force-cache")]
     force: bool,
 }
 
@@ -339,7 +339,7 @@ fn drain(args: &Drain, ui: &Ui) -> Result<CacheDevice> {
     let mut options = CacheOptions::parse(&args.options).map_err(wrong)?;
     options.mode = args.mode;
     options.start_sector = args.start_sector;
-    options.force = args.force;
+    options.force |= args.force;
     let how = OpenOptions::WRITE;
     let origin = Arc::new(FileDevice::open(&args.origin, how).map_err(Failure::of_device)?);
     // Nothing is to be written back before the bar is there to tell.

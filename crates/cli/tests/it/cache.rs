@@ -41,6 +41,12 @@ fn wrong_caches_are_refused() {
     bench.ok(&["mkfs", "two", "--size", "300M"]);
     bench.ok(&["cache", "format", "cache", "--size", "1M", "--origin", "one"]);
     bench.fails(&["cache", "flush", "cache", "--origin", "two"], 6, &["another origin", "--force"]);
+    let other = ["mkfs", "two", "--force", "--cache", "cache"];
+    bench.fails(&other, 6, &["another origin", "--force-cache"]);
+    let serve = ["nbd", "two", "--cache", "cache", "--listen", "unix:socket"];
+    bench.fails(&serve, 6, &["another origin", "--force-cache"]);
+    bench.ok(&["mkfs", "two", "--force", "--cache", "cache", "--force-cache"]);
+    bench.fails(&["cache", "flush", "cache", "--origin", "one"], 6, &["another origin"]);
     std::fs::write(bench.path("text"), "no cache at all ".repeat(1000)).expect("a file");
     bench.fails(&["cache", "flush", "text", "--origin", "two"], 3, &["not a dm-writecache cache"]);
     let wrong = ["cache", "flush", "cache", "--origin", "one", "--options", "speed=1"];

@@ -150,6 +150,27 @@ fn a_cached_mount_answers_and_takes_messages() {
     run("btrfs", &["check", "--check-data-csum", text(&bench.path("image"))]);
 }
 
+/// A mount with the cache of another image: refused, with what to say to have it all the same.
+#[test]
+fn a_mount_refuses_the_cache_of_another() {
+    if !has(&["umount"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = Bench::new();
+    for name in ["image", "other"] {
+        bench.ok(&["mkfs", name, "--size", "300M"]);
+    }
+    bench.ok(&["cache", "format", "cache", "--size", "4M", "--origin", "other"]);
+    std::fs::create_dir(bench.path("mnt")).expect("a folder");
+    let refused = ["mount", "image", "mnt", "--cache", "cache"];
+    bench.fails(&refused, 6, &["another origin", "--force-cache"]);
+    Mounted::new(&bench, &["--cache", "cache", "-o", "force_cache"]).end();
+    // It belongs to the image now.
+    Mounted::new(&bench, &["--cache", "cache"]).end();
+    bench.fails(&["mount", "other", "mnt", "--cache", "cache"], 6, &["another origin"]);
+    Mounted::new(&bench, &["--cache", "cache", "--force-cache"]).end();
+}
+
 /// What a killed server leaves behind is no answer, and is cleared away.
 #[test]
 fn nobody_answers_for_the_dead() {
