@@ -55,7 +55,12 @@ impl Core {
         self.set_identity(now, next)
     }
 
+    /// Records the identity of the origin and the one it is about to have, unless that is known.
     fn set_identity(&self, origin: u64, next: u64) -> Result<(), Error> {
+        let known = self.header.lock().stamp.map(|stamp| (stamp.origin, stamp.next));
+        if known.is_none_or(|known| known == (origin, next)) {
+            return Ok(());
+        }
         self.write_header(|superblock| {
             if let Some(stamp) = &mut superblock.stamp {
                 (stamp.origin, stamp.next) = (origin, next);

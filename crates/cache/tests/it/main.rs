@@ -7,5 +7,6 @@ mod faults;
 mod known;
 mod model;
 mod pmem;
+mod requests;
 mod rig;
 mod threads;

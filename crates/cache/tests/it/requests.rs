@@ -1,0 +1,123 @@
+//! What discarding and zeroing ask of the two devices: requests by runs, however many blocks there are.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use buttress_block::{Device, Error, MemoryDevice, Space};
+use buttress_cache::CacheDevice;
+use buttress_cache::layout::{ENTRY_LEN, HEADER_LEN, RawEntry};
+use buttress_cache::units::Epoch;
+
+use crate::rig::{blank, by_hand, open};
+
+const GIB: u64 = 1 << 30;
+const BLOCK: u64 = 4096;
+
+/// A device that counts. Its content is that of a [`MemoryDevice`], but for zeroes, which it only counts.
+#[derive(Debug)]
+struct Counted {
+    device: MemoryDevice,
+    writes: AtomicU64,
+    flushes: AtomicU64,
+    discards: AtomicU64,
+    zeroes: AtomicU64,
+}
+
+impl Counted {
+    fn new(device: MemoryDevice) -> Arc<Self> {
+        let [writes, flushes, discards, zeroes] = Default::default();
+        Arc::new(Self { device, writes, flushes, discards, zeroes })
+    }
+
+    /// Writes, flushes, discards and zeroings since it was last asked.
+    fn take(&self) -> [u64; 4] {
+        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
+        [take(&self.writes), take(&self.flushes), take(&self.discards), take(&self.zeroes)]
+    }
+}
+
+impl Device for Counted {
+    fn name(&self) -> String {
+        self.device.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.device.len()
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        self.device.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.device.write_at(offset, buf)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _len: u64) -> Result<(), Error> {
+        self.discards.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn write_zeroes(&self, _offset: u64, _len: u64, _space: Space) -> Result<(), Error> {
+        self.zeroes.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// A cache in front of a gibibyte, with all of its blocks or none of them. Neighbours lie far apart in the cache.
+fn gibibyte(is_cached: bool) -> (CacheDevice, Arc<Counted>, Arc<Counted>) {
+    let blocks = GIB / BLOCK;
+    let (origin, cache) = blank(BLOCK as u32, blocks, GIB / 512);
+    // The open epoch is 1: what is of 0 is committed.
+    cache.write_at(24, &1_u64.to_le_bytes()).expect("memory");
+    let entry = |slot: u64| {
+        let block = (slot * 4099) % blocks;
+        RawEntry { sector: block * (BLOCK / 512), epoch: Epoch(0) }.to_bytes()
+    };
+    if is_cached {
+        let table: Vec<u8> = (0..blocks).flat_map(entry).collect();
+        assert_eq!(table.len(), blocks as usize * ENTRY_LEN);
+        cache.write_at(HEADER_LEN as u64, &table).expect("memory");
+    }
+    let (origin, cache) = (Counted::new(origin), Counted::new(cache));
+    let device = open(Arc::clone(&origin) as _, Arc::clone(&cache) as _, &by_hand(""));
+    assert_eq!(device.cached_blocks(), if is_cached { blocks } else { 0 });
+    origin.take();
+    cache.take();
+    (device, origin, cache)
+}
+
+/// A gibibyte is discarded with one request to the origin and none to the cache; the next flush writes what changed of
+/// the table (4 MiB, in mebibytes) and the superblock.
+#[test]
+fn a_discard_is_one_request() {
+    for (is_cached, of_the_flush) in [(true, [6, 2, 0, 0]), (false, [0, 0, 0, 0])] {
+        let (device, origin, cache) = gibibyte(is_cached);
+        device.discard(0, GIB).expect("memory");
+        assert_eq!((origin.take(), cache.take()), ([0, 0, 1, 0], [0; 4]), "{is_cached}");
+        device.flush().expect("memory");
+        assert_eq!((origin.take(), cache.take()), ([0, 1, 0, 0], of_the_flush), "{is_cached}");
+        assert_eq!((device.cached_blocks(), device.status().free), (0, GIB / BLOCK));
+    }
+}
+
+/// A gibibyte of zeroes is one request to the origin and a flush of it (Z1), then what changed of the table.
+#[test]
+fn zeroes_are_one_request() {
+    for (is_cached, of_the_cache) in [(true, [5, 2, 0, 0]), (false, [0, 2, 0, 0])] {
+        let (device, origin, cache) = gibibyte(is_cached);
+        device.write_zeroes(0, GIB, Space::Free).expect("memory");
+        assert_eq!((origin.take(), cache.take()), ([0, 1, 0, 1], of_the_cache), "{is_cached}");
+        assert_eq!((device.cached_blocks(), device.status().free), (0, GIB / BLOCK));
+    }
+}
