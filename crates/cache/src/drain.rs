@@ -20,6 +20,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use buttress_base::AlignedBuf;
+
 use crate::core::Core;
 use crate::error::Error;
 use crate::index::{State, region_end};
@@ -30,7 +32,7 @@ use crate::units::{Epoch, OriginBlock, Slot};
 /// Runs picked under one lock.
 const RUNS_MAX: usize = 64;
 /// Blocks looked at under one lock.
-const LOOK_MAX: usize = 1024;
+const LOOK_MAX: usize = 256;
 /// Bytes of a batch: read from the cache, then written to the origin.
 const BATCH_BYTES: u64 = 8 << 20;
 /// Bytes of one request to the origin.
@@ -53,6 +55,8 @@ pub(crate) struct Sweep {
     pending: Vec<(OriginBlock, Slot)>,
     /// Whether this sweep met blocks that it could not take.
     missed: bool,
+    /// What a batch is copied through: made once, since the pages of a fresh one cost more than the copy.
+    buf: AlignedBuf,
 }
 
 impl Sweep {
@@ -99,6 +103,7 @@ impl Core {
         let limit = self.begin_cut()?;
         total += self.drain_below(&mut sweep, limit, order, progress)?;
         self.end_cut(limit)?;
+        sweep.buf = AlignedBuf::default();
         Ok(total)
     }
 
@@ -162,6 +167,7 @@ impl Core {
             }
         }
         self.finish(&mut sweep)?;
+        sweep.buf = AlignedBuf::default();
         Ok(total)
     }
 
@@ -279,7 +285,8 @@ impl Core {
         }
         self.in_flight.fetch_add(picks.len() as u64, Ordering::Relaxed);
         sweep.pending.extend(picks.iter().map(|pick| (pick.block, pick.slot)));
-        self.copy(&picks, order).map_err(|error| self.put_back(sweep, error))?;
+        let copied = self.copy(&picks, order, &mut sweep.buf);
+        copied.map_err(|error| self.put_back(sweep, error))?;
         let finish_blocks = (FINISH_BYTES >> self.geometry.block_shift()) as usize;
         if self.options.fua || sweep.pending.len() >= finish_blocks || self.slots.free() == 0 {
             self.finish(sweep)?;
@@ -370,10 +377,13 @@ impl Core {
     }
 
     /// Copies a batch: gathered reads, joined writes.
-    fn copy(&self, picks: &[Pick], order: Order) -> Result<(), Error> {
+    fn copy(&self, picks: &[Pick], order: Order, buf: &mut AlignedBuf) -> Result<(), Error> {
         let size = self.geometry.block_size();
-        let mut buf = buttress_base::AlignedBuf::zeroed(picks.len() * size as usize);
-        self.gather(picks, &mut buf)?;
+        let len = picks.len() * size as usize;
+        if buf.len() < len {
+            *buf = AlignedBuf::zeroed(len);
+        }
+        self.gather(picks, &mut buf[..len])?;
         let run_max = match order {
             Order::Sorted => (RUN_BYTES / size) as usize,
             Order::SortedAdjacent | Order::Oldest => LRU_RUN,
@@ -438,20 +448,24 @@ impl Core {
         }
         self.flush_origin().map_err(|error| self.put_back(sweep, error))?;
         let pending = std::mem::take(&mut sweep.pending);
-        for chunk in pending.chunks(RUNS_MAX) {
-            for &(block, slot) in chunk {
-                let mut shard = self.index.shard(block);
-                let versions = shard.find_mut(block).expect("I2: it is not marked free");
-                let version = versions
-                    .as_mut_slice()
-                    .iter_mut()
-                    .find(|version| version.slot == slot)
-                    .expect("I2: it is not marked free");
-                assert_eq!(version.state, State::Draining, "B2");
-                version.state = State::Dying;
-                self.bury(block, slot);
+        for region in pending.chunk_by(|one, next| region_end(one.0) == region_end(next.0)) {
+            for chunk in region.chunks(RUNS_MAX) {
+                let mut shard = self.index.shard(chunk[0].0);
+                for &(block, slot) in chunk {
+                    let versions = shard.find_mut(block).expect("I2: it is not marked free");
+                    let version = versions
+                        .as_mut_slice()
+                        .iter_mut()
+                        .find(|version| version.slot == slot)
+                        .expect("I2: it is not marked free");
+                    assert_eq!(version.state, State::Draining, "B2");
+                    version.state = State::Dying;
+                    self.table.free(slot);
+                }
             }
         }
+        // All at once, and outside of the shards' locks: nobody else frees what is Dying.
+        self.dying.lock().extend_from_slice(&pending);
         self.in_flight.fetch_sub(pending.len() as u64, Ordering::Relaxed);
         self.is_stalled.store(false, Ordering::SeqCst);
         self.drain_error.lock().take();
