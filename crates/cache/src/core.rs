@@ -183,7 +183,8 @@ impl Core {
                     })
                     .count();
                 let mut shard = self.index.shard(first);
-                for &(block, slot) in &rest[..len] {
+                // From the last on, so that what is left need not move.
+                for &(block, slot) in rest[..len].iter().rev() {
                     let is_dying = shard.find(block).is_some_and(|versions| {
                         let mut found = versions.as_slice().iter();
                         found.any(|version| version.slot == slot && version.state == State::Dying)
