@@ -9,9 +9,10 @@
 //!
 //! # Locks
 //!
-//! One, of [`Rank::Leaf`]. Who waits for a free slot waits on it; giving slots back signals.
+//! One, of [`Rank::Leaf`], among those who take. Giving back takes none: a sweep frees thousands at a time, and a
+//! write in front must not wait for that. Who waits for a free slot waits on the lock; giving back signals.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use buttress_base::{Rank, Ranked};
@@ -23,35 +24,33 @@ use crate::units::Slot;
 #[derive(Debug)]
 pub(crate) struct Slots {
     total: u32,
-    /// As many as `inner` says: every write asks, and none of them waits for that.
-    free: Apart<AtomicU32>,
-    inner: Ranked<Inner>,
-    freed: Condvar,
-}
-
-#[derive(Debug)]
-struct Inner {
     /// One bit a slot, set when it is free.
-    words: Vec<u64>,
-    /// One bit a word, set when the word has a free slot.
-    summary: Vec<u64>,
-    free: u32,
+    words: Box<[AtomicU64]>,
+    /// One bit a word, set when the word may have a free slot: never clear when it has one, but for the moment in which
+    /// somebody gives it back.
+    summary: Box<[AtomicU64]>,
+    /// At most as many as there are bits.
+    free: Apart<AtomicU32>,
     /// Where the last search ended: big writes get neighbours.
-    cursor: u32,
+    cursor: Ranked<u32>,
+    waiting: AtomicU32,
+    freed: Condvar,
 }
 
 impl Slots {
     /// All taken.
     pub(crate) fn new(total: u32) -> Self {
+        let zeroes = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
         let words = (total as usize).div_ceil(64);
-        let inner = Inner {
-            words: vec![0; words],
-            summary: vec![0; words.div_ceil(64)],
-            free: 0,
-            cursor: 0,
-        };
-        let inner = Ranked::new(Rank::Leaf, inner);
-        Self { total, free: Apart::default(), inner, freed: Condvar::new() }
+        Self {
+            total,
+            words: zeroes(words),
+            summary: zeroes(words.div_ceil(64)),
+            free: Apart::default(),
+            cursor: Ranked::new(Rank::Leaf, 0),
+            waiting: AtomicU32::new(0),
+            freed: Condvar::new(),
+        }
     }
 
     pub(crate) fn free(&self) -> u32 {
@@ -60,16 +59,18 @@ impl Slots {
 
     /// Takes up to `count` slots, ascending from the cursor.
     pub(crate) fn take(&self, count: usize) -> Vec<Slot> {
-        let mut inner = self.inner.lock();
-        let count = count.min(inner.free as usize);
+        let mut cursor = self.cursor.lock();
+        let count = count.min(self.free() as usize);
         let mut taken = Vec::with_capacity(count);
-        while taken.len() < count {
-            let at = inner.next_free().expect("A1: there are as many as are counted");
-            inner.clear(at);
-            inner.cursor = (at + 1) % self.total;
+        // Only those who hold the lock take bits away, so what is found stays.
+        while taken.len() < count
+            && let Some(at) = self.next_free(*cursor)
+        {
+            self.clear(at);
+            *cursor = (at + 1) % self.total;
             taken.push(Slot(at));
         }
-        self.free.0.store(inner.free, Ordering::Relaxed);
+        self.free.0.fetch_sub(taken.len() as u32, Ordering::SeqCst);
         taken
     }
 
@@ -78,62 +79,70 @@ impl Slots {
         if slots.is_empty() {
             return;
         }
-        let mut inner = self.inner.lock();
-        for &Slot(at) in slots {
-            inner.set(at);
+        for neighbours in slots.chunk_by(|one, next| one.0 / 64 == next.0 / 64) {
+            let word = neighbours[0].0 as usize / 64;
+            let mask = neighbours.iter().fold(0, |mask, slot| mask | 1 << (slot.0 % 64));
+            let before = self.words[word].fetch_or(mask, Ordering::SeqCst);
+            assert_eq!(before & mask, 0, "A1: slots of {neighbours:?} are freed twice");
+            assert_eq!(mask.count_ones() as usize, neighbours.len(), "A1: {neighbours:?}");
+            self.summary[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst);
         }
-        self.free.0.store(inner.free, Ordering::Relaxed);
-        drop(inner);
-        self.freed.notify_all();
+        // After the bits: who counts finds as many.
+        self.free.0.fetch_add(slots.len() as u32, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            drop(self.cursor.lock());
+            self.freed.notify_all();
+        }
     }
 
     /// Waits until there is a free slot, or for `limit`.
     pub(crate) fn wait(&self, limit: Duration) {
-        let mut inner = self.inner.lock();
-        if inner.free == 0 {
-            inner.wait_for(&self.freed, limit);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut cursor = self.cursor.lock();
+        if self.free.0.load(Ordering::SeqCst) == 0 {
+            cursor.wait_for(&self.freed, limit);
+        }
+        drop(cursor);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn clear(&self, at: u32) {
+        let (word, bit) = (at as usize / 64, at % 64);
+        if self.words[word].fetch_and(!(1 << bit), Ordering::SeqCst) == 1 << bit {
+            self.summary[word / 64].fetch_and(!(1 << (word % 64)), Ordering::SeqCst);
+            // Somebody may have given one back in between, and have set the bit before it was cleared here.
+            if self.words[word].load(Ordering::SeqCst) != 0 {
+                self.summary[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst);
+            }
         }
     }
-}
 
-impl Inner {
-    fn set(&mut self, at: u32) {
-        let (word, bit) = (at as usize / 64, at % 64);
-        assert!(self.words[word] >> bit & 1 == 0, "A1: slot {at} is freed twice");
-        self.words[word] |= 1 << bit;
-        self.summary[word / 64] |= 1 << (word % 64);
-        self.free += 1;
-    }
-
-    fn clear(&mut self, at: u32) {
-        let (word, bit) = (at as usize / 64, at % 64);
-        self.words[word] &= !(1 << bit);
-        if self.words[word] == 0 {
-            self.summary[word / 64] &= !(1 << (word % 64));
-        }
-        self.free -= 1;
-    }
-
-    /// The first free slot from the cursor on, wrapping around.
-    fn next_free(&self) -> Option<u32> {
-        let (word, bit) = (self.cursor as usize / 64, self.cursor % 64);
-        let rest = self.words.get(word).copied().unwrap_or(0) & (u64::MAX << bit);
+    /// The first free slot from `cursor` on, wrapping around.
+    fn next_free(&self, cursor: u32) -> Option<u32> {
+        let (word, bit) = (cursor as usize / 64, cursor % 64);
+        let rest = self.words.get(word)?.load(Ordering::SeqCst) & (u64::MAX << bit);
         if rest != 0 {
             return Some(word as u32 * 64 + rest.trailing_zeros());
         }
-        let found = self.next_word(word + 1).or_else(|| self.next_word(0))?;
-        Some(found as u32 * 64 + self.words[found].trailing_zeros())
+        self.next_in(word + 1).or_else(|| self.next_in(0))
     }
 
-    fn next_word(&self, from: usize) -> Option<usize> {
-        let (group, bit) = (from / 64, from % 64);
-        let first = self.summary.get(group)? & (u64::MAX << bit);
-        if first != 0 {
-            return Some(group * 64 + first.trailing_zeros() as usize);
+    /// The first free slot of a word or one after it.
+    fn next_in(&self, from: usize) -> Option<u32> {
+        let mut above = u64::MAX << (from % 64);
+        for (group, bits) in self.summary.iter().enumerate().skip(from / 64) {
+            let mut bits = bits.load(Ordering::SeqCst) & above;
+            above = u64::MAX;
+            while bits != 0 {
+                let word = group * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let free = self.words[word].load(Ordering::SeqCst);
+                if free != 0 {
+                    return Some(word as u32 * 64 + free.trailing_zeros());
+                }
+            }
         }
-        let rest = &self.summary[group + 1..];
-        let (index, bits) = rest.iter().enumerate().find(|&(_, &bits)| bits != 0)?;
-        Some((group + 1 + index) * 64 + bits.trailing_zeros() as usize)
+        None
     }
 }
 
