@@ -20,15 +20,21 @@ const BLOCK: u64 = 4096;
 const HOT: u64 = 100_000;
 /// Each has a place of its own.
 pub const THREADS_MAX: u64 = 64;
-const IDLE: Duration = Duration::from_secs(3);
+const IDLE: Duration = Duration::from_secs(2);
 
-/// Runs it with so many cached blocks, and writes by so many threads. `say` is told what is being done.
+/// Fills and flushes so many blocks so many times, each time idle before: medians, since a neighbour on the machine
+/// is in one of them. Then writes by so many threads. `say` is told what is being done.
 ///
 /// # Errors
 ///
 /// What stopped it, in words.
-pub fn run(blocks: u64, threads: &[u64], say: &mut dyn FnMut(&str)) -> Result<Value, String> {
-    measure(blocks, threads, say).map_err(|error| error.to_string())
+pub fn run(
+    blocks: u64,
+    threads: &[u64],
+    runs: usize,
+    say: &mut dyn FnMut(&str),
+) -> Result<Value, String> {
+    measure(blocks, threads, runs, say).map_err(|error| error.to_string())
 }
 
 /// The figures for people.
@@ -57,8 +63,9 @@ pub fn table(value: &Value) -> String {
     }
     let _ = writeln!(
         text,
-        "p99 during the flush: {:.2} times idle\n",
-        number(&value["p99_times_idle"])
+        "p99 during the flush: {:.2} times idle (median of {})\n",
+        number(&value["p99_times_idle"]),
+        each(&value["p99_times_idle_of_runs"]),
     );
     let _ = writeln!(text, "threads    writes/s");
     for row in value["scaling"].as_array().into_iter().flatten() {
@@ -67,9 +74,15 @@ pub fn table(value: &Value) -> String {
     text
 }
 
+fn each(list: &Value) -> String {
+    let all = list.as_array().into_iter().flatten().filter_map(Value::as_f64);
+    all.map(|value| format!("{value:.2}")).collect::<Vec<_>>().join(", ")
+}
+
 fn measure(
     blocks: u64,
     threads: &[u64],
+    runs: usize,
     say: &mut dyn FnMut(&str),
 ) -> Result<Value, Box<dyn std::error::Error>> {
     let slots = blocks + 4 * HOT;
@@ -79,50 +92,94 @@ fn measure(
     let origin = Arc::new(Forgetful::new(0, (blocks + 4 * HOT) * BLOCK));
     let list = "high_watermark=100,low_watermark=99";
     let cached = CacheDevice::open(origin, memory, CacheOptions::parse(list)?)?;
-    say(&format!("filling the cache with {blocks} blocks"));
-    let piece = vec![1; 256 * BLOCK as usize];
-    let begin = Instant::now();
-    for at in (0..blocks / 256).map(|piece| piece * 256 * BLOCK) {
-        cached.write_at(at, &piece)?;
-    }
-    let filled = begin.elapsed();
-    cached.flush()?;
-
+    let rounds = (1..=runs).map(|run| round(&cached, blocks, &format!(" ({run} of {runs})"), say));
+    let rounds = rounds.collect::<Result<Vec<_>, _>>()?;
     let hot = blocks * BLOCK;
-    let idle_until = Instant::now() + IDLE;
-    let mut idle = requests(&cached, hot, &|| Instant::now() < idle_until)?;
-    say("flushing it");
-    let is_flushing = AtomicBool::new(true);
-    let (mut busy, flushed) = std::thread::scope(|scope| {
-        let flush = scope.spawn(|| {
-            let begin = Instant::now();
-            let drained = cached.drain(|_| {});
-            is_flushing.store(false, Ordering::SeqCst);
-            drained.map(|drained| (drained.blocks, begin.elapsed()))
-        });
-        let busy = requests(&cached, hot, &|| is_flushing.load(Ordering::SeqCst));
-        let flushed = flush.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        (busy, flushed)
-    })
-    .into_results()?;
     let mut scaling = Vec::new();
     for &threads in threads {
         say(&format!("writes by {threads} threads"));
         let rate = scale(&cached, hot, threads)?;
         scaling.push(json!({ "threads": threads, "writes_per_second": rate }));
     }
-    let (idle, busy) = (latencies(&mut idle), latencies(&mut busy));
-    let p99 = |row: &Value| row["p99"].as_f64().unwrap_or(f64::NAN);
+    let of_all = |figure: &dyn Fn(&Round) -> f64| median(rounds.iter().map(figure).collect());
+    let row = |pick: fn(&Round) -> &Latencies| {
+        let all = || rounds.iter().map(pick);
+        json!({
+            "requests": all().map(|row| row.requests).sum::<usize>(),
+            "p50": of_all(&|round| pick(round).p50),
+            "p99": of_all(&|round| pick(round).p99),
+            "p999": of_all(&|round| pick(round).p999),
+            "max": all().map(|row| row.max).fold(0.0, f64::max),
+        })
+    };
+    let times = |round: &Round| round.flushing.p99 / round.idle.p99;
     Ok(json!({
         "blocks": blocks,
-        "fill_blocks_per_second": blocks as f64 / filled.as_secs_f64(),
-        "flush_seconds": flushed.1.as_secs_f64(),
-        "flush_blocks": flushed.0,
-        "p99_times_idle": p99(&busy) / p99(&idle),
-        "idle_us": idle,
-        "flushing_us": busy,
+        "fill_blocks_per_second": blocks as f64 / of_all(&|round| round.fill_seconds),
+        "flush_seconds": of_all(&|round| round.flush_seconds),
+        "flush_blocks": rounds.iter().map(|round| round.flush_blocks).max(),
+        "p99_times_idle": of_all(&times),
+        "p99_times_idle_of_runs": rounds.iter().map(times).collect::<Vec<_>>(),
+        "idle_us": row(|round| &round.idle),
+        "flushing_us": row(|round| &round.flushing),
         "scaling": scaling,
     }))
+}
+
+/// What one run found.
+struct Round {
+    fill_seconds: f64,
+    flush_seconds: f64,
+    flush_blocks: u64,
+    idle: Latencies,
+    flushing: Latencies,
+}
+
+/// Fills the cache, asks things of it while nothing happens, and while it is flushed.
+fn round(
+    cached: &CacheDevice,
+    blocks: u64,
+    which: &str,
+    say: &mut dyn FnMut(&str),
+) -> Result<Round, Box<dyn std::error::Error>> {
+    say(&format!("filling the cache with {blocks} blocks{which}"));
+    let piece = vec![1; 256 * BLOCK as usize];
+    let begin = Instant::now();
+    for at in (0..blocks / 256).map(|piece| piece * 256 * BLOCK) {
+        cached.write_at(at, &piece)?;
+    }
+    let fill_seconds = begin.elapsed().as_secs_f64();
+    cached.flush()?;
+
+    let hot = blocks * BLOCK;
+    let idle_until = Instant::now() + IDLE;
+    let mut idle = requests(cached, hot, &|| Instant::now() < idle_until)?;
+    say(&format!("flushing it{which}"));
+    let is_flushing = AtomicBool::new(true);
+    let (mut busy, (flush_blocks, flush_time)) = std::thread::scope(|scope| {
+        let flush = scope.spawn(|| {
+            let begin = Instant::now();
+            let drained = cached.drain(|_| {});
+            is_flushing.store(false, Ordering::SeqCst);
+            drained.map(|drained| (drained.blocks, begin.elapsed()))
+        });
+        let busy = requests(cached, hot, &|| is_flushing.load(Ordering::SeqCst));
+        let flushed = flush.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (busy, flushed)
+    })
+    .into_results()?;
+    Ok(Round {
+        fill_seconds,
+        flush_seconds: flush_time.as_secs_f64(),
+        flush_blocks,
+        idle: latencies(&mut idle),
+        flushing: latencies(&mut busy),
+    })
+}
+
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_unstable_by(f64::total_cmp);
+    of.get(of.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Two results of a scope as one.
@@ -188,11 +245,20 @@ fn scale(cached: &CacheDevice, hot: u64, threads: u64) -> Result<f64, Box<dyn st
     Ok(total? as f64 / TIME.as_secs_f64())
 }
 
-fn latencies(took: &mut [Duration]) -> Value {
+/// In microseconds.
+struct Latencies {
+    requests: usize,
+    p50: f64,
+    p99: f64,
+    p999: f64,
+    max: f64,
+}
+
+fn latencies(took: &mut [Duration]) -> Latencies {
     took.sort_unstable();
     let at = |share: f64| {
         let index = ((took.len() as f64 * share) as usize).min(took.len().saturating_sub(1));
         took.get(index).map_or(f64::NAN, |time| time.as_secs_f64() * 1e6)
     };
-    json!({ "requests": took.len(), "p50": at(0.5), "p99": at(0.99), "p999": at(0.999), "max": at(1.0) })
+    Latencies { requests: took.len(), p50: at(0.5), p99: at(0.99), p999: at(0.999), max: at(1.0) }
 }

@@ -157,7 +157,7 @@ fn of_cache(
             if !threads.iter().all(|threads| (1..=foreground::THREADS_MAX).contains(threads)) {
                 return Err(format!("--threads: 1 to {}", foreground::THREADS_MAX));
             }
-            let value = foreground::run(scaled(*blocks), threads, say)?;
+            let value = foreground::run(scaled(*blocks), threads, args.runs, say)?;
             let text = foreground::table(&value);
             Ok((value, text))
         }
