@@ -1,18 +1,25 @@
-//! Ground: latches, ranges, aligned buffers, seeded chance. No disk words in here.
+//! Ground: latches, ranges, aligned buffers, locks, threads, time, seeded chance. No disk words in here.
 //!
 //! # Place
 //!
 //! Every crate rests on this one; it rests on the standard library and `parking_lot`. Nothing here
 //! knows what a device or a tree is, except that [`Rank`] names who takes which short lock: the
 //! order of locks must be one list, and a list of everybody's locks can only live below everybody.
+//! The engine takes locks, threads and time from here alone, so that one seed can decide all of them
+//! (`seeded`, in debug builds).
 
 #![deny(unsafe_code)]
 
 pub mod aligned;
+pub mod clock;
 pub mod latch;
 pub mod range_set;
 pub mod rank;
 pub mod rng;
+#[cfg(debug_assertions)]
+pub mod seeded;
+pub mod sync;
+pub mod thread;
 
 pub use aligned::AlignedBuf;
 pub use latch::Latch;

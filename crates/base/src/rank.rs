@@ -20,7 +20,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Every short lock, outermost first. The order of the variants *is* the lock order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,6 +97,7 @@ impl<T: ?Sized> Ranked<T> {
 
     /// Takes the lock if it is free, in any order.
     #[must_use = "a guard that is dropped at once guards nothing"]
+    #[track_caller]
     pub fn try_lock(&self) -> Option<Held<'_, T>> {
         let guard = self.mutex.try_lock()?;
         Some(Held { guard, mark: Mark::new(self.rank) })
@@ -130,6 +131,7 @@ impl<T: ?Sized> Held<'_, T> {
     ///
     /// In debug builds, if this thread holds an inner rank too (it could never be taken again in
     /// order).
+    #[track_caller]
     pub fn wait(&mut self, signal: &Condvar) {
         check_innermost(self.mark.rank);
         signal.wait(&mut self.guard);
@@ -140,6 +142,7 @@ impl<T: ?Sized> Held<'_, T> {
     /// # Panics
     ///
     /// As [`Held::wait`].
+    #[track_caller]
     pub fn wait_for(&mut self, signal: &Condvar, limit: Duration) -> bool {
         check_innermost(self.mark.rank);
         !signal.wait_for(&mut self.guard, limit).timed_out()

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::{Latch, Rank, Ranked};
 use buttress_block::Device;
-use parking_lot::{Condvar, Mutex};
 
 use crate::drain::Sweep;
 use crate::error::Error;

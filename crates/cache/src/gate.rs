@@ -13,8 +13,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use buttress_base::sync::Condvar;
 use buttress_base::{Rank, Ranked};
-use parking_lot::Condvar;
 
 use crate::stripe::{Apart, STRIPES, stripe};
 

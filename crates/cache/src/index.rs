@@ -16,8 +16,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use buttress_base::sync::Condvar;
 use buttress_base::{Held, Rank, Ranked};
-use parking_lot::Condvar;
 
 use crate::stripe::Apart;
 use crate::units::{Epoch, OriginBlock, Slot};

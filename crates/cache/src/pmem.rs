@@ -16,9 +16,9 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use buttress_base::sync::Mutex;
 use buttress_block::error::Operation;
 use buttress_block::{Device, Error, FileDevice, OpenOptions};
-use parking_lot::Mutex;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 
 const PAGE: usize = 4096;

@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Instant;
 
+use buttress_base::sync::Mutex;
 use buttress_base::{Latch, Rank, Ranked};
 use buttress_block::Device;
-use parking_lot::Mutex;
 
 use crate::core::{Core, Limbo, Work};
 use crate::drain::Sweep;

@@ -15,8 +15,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use buttress_base::sync::Condvar;
 use buttress_base::{Rank, Ranked};
-use parking_lot::Condvar;
 
 use crate::stripe::Apart;
 use crate::units::Slot;

@@ -16,10 +16,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use buttress_base::sync::{Condvar, RwLock, RwLockWriteGuard};
 use buttress_base::{Held, Rank, Ranked};
 use buttress_format::{Ino, InodeItem, Key, Kind, TreeId};
 use buttress_txn::{DataRef, Handle};
-use parking_lot::{Condvar, RwLock, RwLockWriteGuard};
 
 use crate::codec::Codec;
 use crate::dirty::Dirty;

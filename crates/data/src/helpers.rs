@@ -10,9 +10,9 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
+use buttress_base::sync::{Condvar, Mutex};
+use buttress_base::thread::{self, JoinHandle};
 
 /// Most threads, and most jobs that wait for one.
 const THREADS: usize = 4;
@@ -48,7 +48,7 @@ impl fmt::Debug for Helpers {
 
 impl Helpers {
     pub(crate) fn new() -> Arc<Self> {
-        let most = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
+        let most = thread::parallelism().min(THREADS);
         Arc::new(Self { state: Mutex::default(), wanted: Condvar::new(), most })
     }
 
@@ -66,7 +66,7 @@ impl Helpers {
         if state.idle <= state.jobs.len() && state.threads.len() < self.most {
             let own = Arc::clone(self);
             let name = "buttress-ahead".to_owned();
-            match std::thread::Builder::new().name(name).spawn(move || own.work()) {
+            match thread::Builder::new().name(name).spawn(move || own.work()) {
                 Ok(thread) => state.threads.push(thread),
                 Err(error) => tracing::warn!(%error, "no thread that reads ahead"),
             }
@@ -111,7 +111,7 @@ impl Helpers {
         drop(jobs);
         for thread in threads {
             // A job may hold the last reference to all of this.
-            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
                 tracing::error!("a thread that read ahead panicked");
             }
         }
@@ -135,7 +135,7 @@ mod tests {
         let counted = Arc::clone(&done);
         assert!(helpers.offer(move || {
             begun.send(()).expect("somebody listens");
-            std::thread::sleep(Duration::from_millis(20));
+            thread::sleep(Duration::from_millis(20));
             counted.fetch_add(1, Ordering::SeqCst);
         }));
         begins.recv().expect("it begins");

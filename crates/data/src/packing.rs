@@ -10,9 +10,9 @@
 //!   compressed, as in Linux.
 
 use std::ops::Range;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use buttress_base::thread;
 use buttress_format::{Compression, InodeFlags};
 use buttress_txn::DataReservation;
 
@@ -169,13 +169,10 @@ impl Files {
     }
 
     fn pack_parts(&self, parts: &[Part<'_>]) -> Vec<Outcome> {
-        // The system reads files to know: nothing to be asked for each small write.
-        static CORES: LazyLock<usize> =
-            LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
         if parts.is_empty() {
             return Vec::new();
         }
-        let threads = CORES.min(parts.len().div_ceil(PARTS_PER_THREAD));
+        let threads = thread::parallelism().min(parts.len().div_ceil(PARTS_PER_THREAD));
         let next = AtomicUsize::new(0);
         let work = || {
             let mut packer = Packer::default();
@@ -189,7 +186,7 @@ impl Files {
         let mut done = if threads <= 1 {
             work()
         } else {
-            std::thread::scope(|scope| {
+            thread::scope(|scope| {
                 let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
                 let mut done = work();
                 for other in others {

@@ -30,9 +30,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use buttress_base::sync::Condvar;
 use buttress_base::{AlignedBuf, Rank, Ranked};
 use buttress_format::{Extent, Logical};
-use parking_lot::Condvar;
 
 /// Longest run, and the boundary that none crosses, in bytes.
 pub(crate) const REGION: u64 = 2 << 20;

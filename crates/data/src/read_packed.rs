@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use buttress_base::AlignedBuf;
+use buttress_base::sync::{Condvar, Mutex};
 use buttress_format::{Compression, Extent, Logical};
 use buttress_txn::View;
-use parking_lot::{Condvar, Mutex};
 
 use crate::compress::{RAM_BYTES_MAX, decompress};
 use crate::error::Result;

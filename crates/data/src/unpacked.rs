@@ -11,9 +11,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use buttress_base::sync::Condvar;
 use buttress_base::{Rank, Ranked};
 use buttress_format::Logical;
-use parking_lot::Condvar;
 
 /// Most bytes that are kept, unpacked.
 const KEPT_BYTES: usize = 16 << 20;

@@ -17,16 +17,17 @@
 //! What a thread meets is kept for whoever syncs the inode concerned, or everything, next; or it is latched
 //! by the engine. It is logged here because nobody else will hear of it at once.
 
+use buttress_base::clock;
+use buttress_base::thread::JoinHandle;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use buttress_base::sync::{Condvar, Mutex, RwLock};
 use buttress_data::Files;
 use buttress_format::TreeId;
 use buttress_txn::Preempt;
-use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::attr::InodeId;
 use crate::cell::InodeCell;
@@ -113,7 +114,7 @@ impl Background {
             }
             *kept = Some(Arc::clone(cell));
         }
-        self.dirty.lock().cells.push_back((Arc::downgrade(cell), Instant::now()));
+        self.dirty.lock().cells.push_back((Arc::downgrade(cell), clock::now()));
     }
 
     /// Takes every cell out of the list of dirty ones.
@@ -222,12 +223,12 @@ impl Shared {
         if self.options.preempt != Preempt::Off {
             works.push(("preempt", Self::preempter));
         }
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = buttress_base::thread::parallelism();
         works.extend((0..cores.clamp(1, FLUSHERS_MAX)).map(|_| ("flush", Self::flusher as Work)));
         let mut threads = self.background.threads.lock();
         for (name, work) in works {
             let shared = Arc::clone(self);
-            let thread = std::thread::Builder::new()
+            let thread = buttress_base::thread::Builder::new()
                 .name(format!("buttress-{name}"))
                 .spawn(move || work(&shared));
             match thread {
@@ -251,7 +252,9 @@ impl Shared {
         self.engine.call_flusher();
         let threads = std::mem::take(&mut *background.threads.lock());
         for thread in threads {
-            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            if thread.thread().id() != buttress_base::thread::current().id()
+                && thread.join().is_err()
+            {
                 tracing::error!("a background thread panicked");
             }
         }
@@ -272,7 +275,7 @@ impl Shared {
             let low = self.options.dirty_bytes_max / 8;
             while self.files.dirty_bytes() > low && self.write_batch(None) {}
             let age = self.options.commit_interval.min(DIRTY_AGE);
-            if let Some(limit) = Instant::now().checked_sub(age) {
+            if let Some(limit) = clock::now().checked_sub(age) {
                 while self.write_batch(Some(limit)) {}
             }
             if self.files.dirty_bytes() == 0 {
@@ -362,7 +365,7 @@ impl Shared {
                 let hold = self.background.throttle.hold(bytes, dirty, limit);
                 let hold = hold.max(self.background.delay());
                 if !hold.is_zero() {
-                    std::thread::sleep(hold);
+                    buttress_base::thread::sleep(hold);
                 }
             }
             return;
@@ -464,7 +467,7 @@ impl Shared {
     }
 
     fn committer(self: &Arc<Self>) {
-        let mut last = Instant::now();
+        let mut last = clock::now();
         loop {
             {
                 let mut stop = self.background.commit_stop.lock();
@@ -475,7 +478,7 @@ impl Shared {
                     return;
                 }
             }
-            let due = last.elapsed() >= self.options.commit_interval;
+            let due = clock::since(last) >= self.options.commit_interval;
             if !due && !self.engine.wants_commit() {
                 continue;
             }
@@ -483,14 +486,14 @@ impl Shared {
                 self.write_all();
             }
             if due && !self.engine.is_dirty() {
-                last = Instant::now();
+                last = clock::now();
                 continue;
             }
             if let Err(error) = self.engine.commit() {
                 tracing::error!(%error, "the periodic commit failed");
                 return;
             }
-            last = Instant::now();
+            last = clock::now();
         }
     }
 

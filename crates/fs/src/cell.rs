@@ -15,10 +15,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use buttress_base::sync::{Mutex, RwLock};
 use buttress_data::File;
 use buttress_format::{Ino, InodeItem, Key, Kind, TreeId};
 use buttress_txn::View;
-use parking_lot::{Mutex, RwLock};
 
 use crate::attr::{Attr, FileKind, InodeId, mode};
 use crate::error::{Error, NameError, Result};

@@ -1,19 +1,19 @@
-//! The time that inodes are stamped with.
+//! The time that inodes are stamped with, and the identifiers that subvolumes get.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
+use buttress_base::{clock, thread};
 use buttress_format::Timespec;
 
-/// Now, as inodes keep it; a clock before 1970 counts backwards.
+/// Now, as inodes keep it. A clock before 1970 is a broken clock; zero is what such a machine's tools print too.
 pub(crate) fn now() -> Timespec {
-    match SystemTime::now().duration_since(UNIX_EPOCH) {
-        Ok(since) => Timespec {
-            sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-            nsec: since.subsec_nanos(),
-        },
-        Err(before) => Timespec {
-            sec: -i64::try_from(before.duration().as_secs()).unwrap_or(i64::MAX),
-            nsec: 0,
-        },
-    }
+    let since = clock::wall();
+    Timespec { sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nsec: since.subsec_nanos() }
+}
+
+/// A new version-4 identifier.
+pub(crate) fn new_uuid() -> [u8; 16] {
+    let uuid = match thread::seeded_bytes() {
+        Some(bytes) => uuid::Builder::from_random_bytes(bytes).into_uuid(),
+        None => uuid::Uuid::new_v4(),
+    };
+    uuid.into_bytes()
 }

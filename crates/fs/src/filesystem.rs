@@ -8,6 +8,7 @@ use buttress_txn::{BalanceOptions, BalanceProgress, ScrubOptions, ScrubProgress,
 use buttress_volume::{Volume, VolumeDevice};
 
 use crate::attr::InodeId;
+use crate::clock::new_uuid;
 use crate::error::{NameError, Result};
 use crate::inode::Inode;
 use crate::mount;
@@ -281,7 +282,7 @@ impl Filesystem {
         const PATIENCE: std::time::Duration = std::time::Duration::from_millis(20);
         while !self.dying_subvolumes()?.is_empty() {
             self.shared().expect_writable()?;
-            std::thread::sleep(PATIENCE);
+            buttress_base::thread::sleep(PATIENCE);
         }
         self.sync()
     }
@@ -306,7 +307,7 @@ impl Filesystem {
             io_align: limits::SECTOR,
             io_width: limits::SECTOR,
             sector_size: limits::SECTOR,
-            uuid: uuid::Uuid::new_v4().into_bytes(),
+            uuid: new_uuid(),
             fsid: shared.superblock.fsid,
             ..DeviceItem::default()
         };

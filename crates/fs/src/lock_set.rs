@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLockWriteGuard;
+use buttress_base::sync::RwLockWriteGuard;
 
 use crate::cell::InodeCell;
 

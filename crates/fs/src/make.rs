@@ -33,8 +33,6 @@ mod nodes;
 mod trees;
 mod write;
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use buttress_block::Device;
 use buttress_format::{CsumType, Generation, Profile, Timespec, limits};
 
@@ -42,6 +40,7 @@ pub use self::error::MakeError;
 pub use self::features::{FEATURES, Feature, Features};
 use self::layout::{Layout, Profiles};
 use crate::Filesystem;
+use crate::clock::{new_uuid, now};
 
 /// The generation of everything a new volume holds: its first and only transaction.
 const FIRST: Generation = Generation(1);
@@ -207,7 +206,7 @@ impl Identity {
             drawn += 1;
             match options.seed {
                 Some(seed) => seeded_uuid(seed, drawn),
-                None => uuid::Uuid::new_v4().into_bytes(),
+                None => new_uuid(),
             }
         };
         let (fsid, chunk_tree_uuid) = (uuid(), uuid());
@@ -233,13 +232,6 @@ fn seeded_uuid(seed: u64, index: u64) -> [u8; 16] {
     let mut bytes = [0_u8; 16];
     bytes.copy_from_slice(&digest[..16]);
     uuid::Builder::from_random_bytes(bytes).into_uuid().into_bytes()
-}
-
-fn now() -> Timespec {
-    // A clock before 1970 is a broken clock; zero is what such a machine's tools print too.
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let sec = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-    Timespec { sec, nsec: since.subsec_nanos() }
 }
 
 #[cfg(test)]

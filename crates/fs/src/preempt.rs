@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use buttress_base::clock;
 use buttress_format::Generation;
 use buttress_txn::{Clamp, Pace, Pools, Preempt, Round};
 
@@ -52,7 +53,7 @@ impl Shared {
         let mut clamp = Clamp::default();
         let mut climbed = self.background.climbed.load(Ordering::Relaxed);
         while !self.background.is_stopping() {
-            std::thread::sleep(TICK);
+            buttress_base::thread::sleep(TICK);
             let now = self.background.climbed.load(Ordering::Relaxed);
             if now != climbed {
                 climbed = now;
@@ -101,10 +102,10 @@ impl Shared {
             last = pools;
             if idle {
                 self.background.set_delay(Duration::ZERO);
-                std::thread::sleep(IDLE_TICK);
+                buttress_base::thread::sleep(IDLE_TICK);
                 continue;
             }
-            let now = Instant::now();
+            let now = clock::now();
             pace.look(now, &pools);
             self.background.set_delay(pace.delay());
             if let Some(commit) = asked.take_if(|asked| self.engine.published() >= asked.until) {
@@ -128,15 +129,15 @@ impl Shared {
                     Round::Dirty { .. } => {
                         self.make_round(&round);
                         let after = self.pools();
-                        let took = now.elapsed();
+                        let took = clock::since(now);
                         let gained = after.headroom().saturating_sub(pools.headroom());
                         let yielded = gained.saturating_add(pace.arrived_in(took));
                         tell("pace", &round, yielded);
-                        pace.note(Instant::now(), &round, took, yielded);
+                        pace.note(clock::now(), &round, took, yielded);
                     }
                 }
             }
-            std::thread::sleep(TICK);
+            buttress_base::thread::sleep(TICK);
         }
     }
 }

@@ -15,8 +15,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use buttress_base::clock;
 use buttress_txn::{Gain, Reach, SpaceKind, Step};
 
 use crate::background::BATCH_BYTES;
@@ -111,7 +112,7 @@ impl Shared {
     fn wait_for_landing(&self, kind: SpaceKind, bytes: u64, write: impl Fn()) {
         let target = self.files.landed_bytes() + bytes;
         let mut seen = self.files.landed_bytes();
-        let mut since = Instant::now();
+        let mut since = clock::now();
         loop {
             write();
             let landed = self.files.landed_bytes();
@@ -121,13 +122,13 @@ impl Shared {
             }
             if landed != seen {
                 seen = landed;
-                since = Instant::now();
+                since = clock::now();
             }
             let patience = if self.files.ordered_bytes() > 0 { ORDERED } else { STILL };
-            if since.elapsed() > patience {
+            if clock::since(since) > patience {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            buttress_base::thread::sleep(Duration::from_millis(1));
         }
     }
 

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use buttress_base::sync::Mutex;
 use buttress_data::Files;
 use buttress_format::{Incompat, InodeItem, Key, Kind, Superblock, TreeId};
 use buttress_txn::{Cost, Engine, MetaReservation, Urgency, View};
-use parking_lot::Mutex;
 
 use crate::attr::InodeId;
 use crate::background::Background;
@@ -138,7 +138,7 @@ impl Shared {
     pub(crate) fn reserve(&self, cost: Cost, urgency: Urgency) -> Result<MetaReservation> {
         let delay = self.background.delay();
         if !delay.is_zero() && urgency == Urgency::Normal {
-            std::thread::sleep(delay);
+            buttress_base::thread::sleep(delay);
         }
         if let Some(reservation) = self.engine.reserve_at_once(cost, urgency)? {
             return Ok(reservation);

@@ -10,6 +10,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use buttress_base::clock;
+
 /// The longest that one write is held up: what is dirty changes meanwhile.
 const HOLD_MAX: Duration = Duration::from_millis(100);
 
@@ -36,7 +38,7 @@ pub(crate) struct Throttle {
 impl Default for Throttle {
     fn default() -> Self {
         Self {
-            start: Instant::now(),
+            start: clock::now(),
             taken_until: AtomicU64::new(0),
             drained: AtomicU64::new(0),
             sampled: AtomicU64::new(0),
@@ -79,7 +81,7 @@ impl Throttle {
     }
 
     fn now(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
+        clock::since(self.start).as_nanos() as u64
     }
 
     /// How long a writer who has just made `bytes` dirty is to be held up.

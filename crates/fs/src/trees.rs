@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use buttress_base::sync::{Mutex, RwLock};
 use buttress_format::{Ino, Key, Kind, RootFlags, RootItem, RootRef, TreeId};
 use buttress_txn::View;
-use parking_lot::{Mutex, RwLock};
 
 use crate::attr::InodeId;
 use crate::error::{Error, NameError, Result};

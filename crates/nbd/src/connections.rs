@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use buttress_base::sync::Condvar;
 use buttress_base::{Rank, Ranked};
-use parking_lot::Condvar;
 
 use crate::stream::Stream;
 

@@ -13,9 +13,9 @@
 
 use std::sync::Arc;
 
+use buttress_base::sync::Condvar;
 use buttress_base::{Latch, Rank, Ranked};
 use buttress_block::{Device, Error};
-use parking_lot::Condvar;
 
 /// Who flushes, and which flushes are over.
 #[derive(Debug)]

@@ -31,8 +31,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Scope;
 
 use buttress_base::AlignedBuf;
+use buttress_base::sync::Mutex;
 use buttress_block::{Content, Space};
-use parking_lot::Mutex;
 
 use crate::errno;
 use crate::error::{Disconnect, Fault};

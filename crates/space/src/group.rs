@@ -23,9 +23,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use buttress_base::sync::Condvar;
 use buttress_base::{Held, Rank, Ranked};
 use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
-use parking_lot::Condvar;
 
 use crate::account::{Counts, Ledger};
 use crate::extent_set::ExtentSet;

@@ -314,7 +314,7 @@ mod tests {
     fn threads_on_one_word_lose_nothing() {
         let index = Index::default();
         for round in 0..200_usize {
-            std::thread::scope(|scope| {
+            buttress_base::thread::scope(|scope| {
                 for slot in 0..4 {
                     let index = &index;
                     scope.spawn(move || {

@@ -31,9 +31,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use buttress_base::sync::RwLock;
 use buttress_base::{Rank, Ranked};
 use buttress_format::{BlockGroupFlags, Extent, Logical};
-use parking_lot::RwLock;
 
 use crate::account::{Account, Counts, Ledger};
 use crate::allocate::{AllocCounters, AllocStats};
@@ -88,7 +88,7 @@ impl Space {
             ledgers: SpaceKind::ALL.map(Ledger::new),
             directory: ArcSwap::from_pointee(Directory::default()),
             indexes: std::array::from_fn(|_| Arc::default()),
-            goals: Goals::new(std::thread::available_parallelism().map_or(1, usize::from)),
+            goals: Goals::new(buttress_base::thread::parallelism()),
             policy: AllocPolicy::default(),
             lookup: LookupPolicy::default(),
             map: None,

@@ -5,7 +5,9 @@ use std::cell::Cell;
 pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
 
-pub(crate) use parking_lot::{Condvar, Mutex};
+use buttress_base::thread;
+
+pub(crate) use buttress_base::sync::{Condvar, Mutex};
 
 /// Counters that processors have of their own, if there are no more of them.
 pub(crate) const STRIPES: usize = 16;
@@ -17,7 +19,9 @@ pub(crate) const BUCKETS: usize = 16;
 pub(crate) fn stripe() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES);
+        static MINE: Cell<usize> = Cell::new(
+            thread::seeded_index().unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed)) % STRIPES
+        );
     }
     MINE.with(Cell::get)
 }

@@ -290,7 +290,7 @@ impl<D> Drop for Ticket<'_, D> {
     fn drop(&mut self) {
         let verdict = self.withdraw();
         debug_assert!(
-            verdict != Some(Verdict::Granted) || std::thread::panicking(),
+            verdict != Some(Verdict::Granted) || buttress_base::thread::panicking(),
             "Q3: a grant that nobody gives back"
         );
     }

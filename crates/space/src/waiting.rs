@@ -6,8 +6,8 @@ use std::time::Duration;
 pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use buttress_base::sync::Condvar;
 use buttress_base::{Held, Rank, Ranked};
-use parking_lot::Condvar;
 
 /// The lock of one line.
 #[derive(Debug)]

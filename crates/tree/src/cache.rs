@@ -13,8 +13,8 @@ use std::{
     },
 };
 
+use buttress_base::sync::RwLock;
 use buttress_format::{Generation, Logical};
-use parking_lot::RwLock;
 
 use crate::node::Node;
 

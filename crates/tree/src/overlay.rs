@@ -23,8 +23,8 @@ use std::{
     },
 };
 
+use buttress_base::sync::RwLock;
 use buttress_format::{Key, Kind, TreeId};
-use parking_lot::RwLock;
 
 /// An item's bytes, shared between the overlay, its readers and the merge.
 pub type Payload = Arc<[u8]>;

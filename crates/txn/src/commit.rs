@@ -35,6 +35,7 @@ use std::{
     time::Instant,
 };
 
+use buttress_base::clock;
 use buttress_format::{BlockGroupFlags, Chunk, Extent, Generation, Logical, Superblock};
 use buttress_space::SpaceKind;
 use buttress_tree::{Node, Roots};
@@ -69,7 +70,7 @@ pub(crate) struct Settled {
 }
 
 fn nanos(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    u64::try_from(clock::since(since).as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn raise(counter: &AtomicU64, value: u64) {
@@ -110,7 +111,7 @@ impl Engine {
             self.volume.flush().map_err(|error| self.latch(error.into()))?;
             return Ok(self.published());
         }
-        let started = Instant::now();
+        let started = clock::now();
         let frozen = self.freeze();
         cut();
         let outcome = self.commit_frozen(&mut state, &frozen);
@@ -166,7 +167,7 @@ impl Engine {
 
     /// Closes the running transaction and opens the next. Waits for the handles out, nothing else.
     fn freeze(&self) -> Arc<Transaction> {
-        let started = Instant::now();
+        let started = clock::now();
         let gate = self.gate.write();
         self.audit();
         let view = self.view.load_full();

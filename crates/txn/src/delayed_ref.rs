@@ -15,8 +15,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use buttress_base::sync::Mutex;
 use buttress_format::{Extent, Ino, Logical, TreeId};
-use parking_lot::Mutex;
 
 /// Who uses a data extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

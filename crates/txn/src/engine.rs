@@ -23,6 +23,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use buttress_base::Latch;
+use buttress_base::sync::{Condvar, Mutex, RwLock};
 use buttress_format::{Extent, Generation, Incompat, Ino, Key, Kind, Logical, TreeId};
 use buttress_space::{
     AllocRequest, DataReservation, Group, NocowWriter, Outcome, Queue, ReadOnlyHold, Space,
@@ -30,7 +31,6 @@ use buttress_space::{
 };
 use buttress_tree::{Roots, Store};
 use buttress_volume::Volume;
-use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
     Csums, Error, Handle, MetaReservation, Result, View,

@@ -16,9 +16,10 @@
 
 use std::{
     sync::{Arc, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use buttress_base::clock;
 use buttress_space::{Class, DataReservation, DataTicket, Ladder, Reach, SpaceKind, Step};
 
 use crate::{Engine, Error, Result};
@@ -224,9 +225,9 @@ impl Engine {
         bytes: u64,
         ticket: &mut W,
     ) -> Result<W::Promise> {
-        let started = Instant::now();
+        let started = clock::now();
         let outcome = self.wait_for_verdict(kind, reach, ticket);
-        let waited = started.elapsed();
+        let waited = clock::since(started);
         self.counters.waits.note(waited);
         tracing::debug!(
             target: "buttress::reserve",
@@ -288,7 +289,7 @@ impl Engine {
             if self.pinned.lock().is_empty() || enough() {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            buttress_base::thread::sleep(Duration::from_millis(1));
         }
     }
 }

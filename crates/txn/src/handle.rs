@@ -8,8 +8,8 @@
 
 use std::sync::Arc;
 
+use buttress_base::sync::RwLockReadGuard;
 use buttress_format::{Extent, Generation, Key, TreeId};
-use parking_lot::RwLockReadGuard;
 
 use crate::{DataRef, Engine, MetaReservation, transaction::Transaction};
 

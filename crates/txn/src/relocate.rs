@@ -250,7 +250,7 @@ impl Engine {
             }
             drop(state);
             // A reader of older roots still holds what was freed.
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            buttress_base::thread::sleep(std::time::Duration::from_millis(5));
         }
         Err(Error::Extents { at: start, what: "a block group that was emptied is still in use" })
     }

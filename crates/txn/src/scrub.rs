@@ -12,8 +12,8 @@
 //!
 //! Works beside writers, and on a volume that is only read, where it mends nothing.
 
+use buttress_base::thread::ScopedJoinHandle;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::ScopedJoinHandle;
 
 use buttress_format::{
     Extent, ExtentFlags, ExtentItem, Generation, Header, Key, Kind, Logical, TreeId, header, limits,
@@ -174,9 +174,9 @@ impl Engine {
             }
             Ok(mine)
         };
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = buttress_base::thread::parallelism();
         let threads = threads.min(THREADS_MAX).min(pieces.len());
-        let done: Vec<Result<ScrubProgress>> = std::thread::scope(|scope| {
+        let done: Vec<Result<ScrubProgress>> = buttress_base::thread::scope(|scope| {
             let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
             let mine = work();
             let join = |other: ScopedJoinHandle<'_, _>| {

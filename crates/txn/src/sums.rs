@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
+use buttress_base::sync::RwLock;
 use buttress_format::{Extent, Key, Kind, Logical, TreeId, ids};
 use buttress_tree::Cursor;
-use parking_lot::RwLock;
 
 use crate::{Error, Result, View};
 

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use buttress_base::sync::Mutex;
 use buttress_format::{BlockGroupFlags, Chunk, DevExtent, DeviceId, Generation, Key, TreeId};
 use buttress_tree::Overlay;
-use parking_lot::Mutex;
 
 use crate::{
     delayed_ref::DelayedRefs, device_change::DeviceChange, log::Tracked, snapshot::Snapshot,

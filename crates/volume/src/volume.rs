@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use buttress_base::Latch;
+use buttress_base::sync::RwLock;
 use buttress_block::Device;
 use buttress_format::{Chunk, CsumType, DeviceId, DeviceItem, Logical, Superblock};
-use parking_lot::RwLock;
 
 use crate::chunk_map::{ChunkMap, Entry};
 use crate::device::{Trust, VolumeDevice};

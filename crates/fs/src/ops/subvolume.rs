@@ -21,7 +21,7 @@ use buttress_txn::{Cost, Snapshot, Urgency, View};
 use crate::attr::{InodeId, mode};
 use crate::batch::{Batch, Change, NOW};
 use crate::cell::InodeCell;
-use crate::clock::now;
+use crate::clock::{new_uuid, now};
 use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
 use crate::names::{self, Target};
@@ -54,7 +54,7 @@ impl Inode {
         dir.expect_writable()?;
         let shared = self.shared();
         let tree = shared.engine.next_subvolume()?;
-        let uuid = uuid::Uuid::new_v4().into_bytes();
+        let uuid = new_uuid();
         let stamp = now();
         let _lock = dir.lock.write();
         let (mut batch, mut roots, index) = self.name_subvolume(tree, name)?;
@@ -127,7 +127,7 @@ impl Inode {
         let shared = self.shared();
         let from = shared.tree_info(&shared.engine.view(), source)?;
         let target = shared.engine.next_subvolume()?;
-        let uuid = uuid::Uuid::new_v4().into_bytes();
+        let uuid = new_uuid();
         // Most of what is dirty goes while others still write.
         shared.write_all();
         let writes = from.writes.write();

@@ -10,9 +10,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::thread::{self, Thread};
 
-use parking_lot::Mutex;
+use buttress_base::sync::Mutex;
+use buttress_base::thread::{self, Thread};
 
 use super::tracked::LoggedId;
 use crate::{Error, Result};

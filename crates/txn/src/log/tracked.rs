@@ -10,8 +10,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use buttress_base::sync::Mutex;
 use buttress_format::{Extent, Key, Kind, Logical, TreeId};
-use parking_lot::Mutex;
 
 /// An inode as logs know it.
 pub(crate) type LoggedId = (TreeId, u64);

@@ -1,0 +1,310 @@
+//! Mutexes, read-write locks and condition variables of the whole engine.
+//!
+//! # Place
+//!
+//! In a release build these are `parking_lot`'s, by name and at no cost. In a debug build each is wrapped
+//! once more: a thread that runs under [`crate::seeded`] waits in the scheduler, every other thread in
+//! `parking_lot`, after one relaxed load.
+//!
+//! # Invariants
+//!
+//! - **Y1** The scheduler hears of a lock that is free only when it is: guards drop the lock first, their
+//!   word to the scheduler second.
+
+#[cfg(not(debug_assertions))]
+pub use parking_lot::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
+};
+
+#[cfg(debug_assertions)]
+pub use watched::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
+};
+
+#[cfg(debug_assertions)]
+mod watched {
+    use std::fmt;
+    use std::ops::{Deref, DerefMut};
+    use std::time::Duration;
+
+    use crate::seeded::{self, Place, Want};
+
+    /// A word to the scheduler that a lock may be free. The last field of each guard (Y1).
+    struct Tell(Place);
+
+    impl Drop for Tell {
+        fn drop(&mut self) {
+            seeded::released(self.0);
+        }
+    }
+
+    /// As `parking_lot::Mutex`.
+    #[derive(Default)]
+    pub struct Mutex<T: ?Sized> {
+        inner: parking_lot::Mutex<T>,
+    }
+
+    impl<T> Mutex<T> {
+        /// Creates an unlocked mutex.
+        #[must_use]
+        pub const fn new(value: T) -> Self {
+            Self { inner: parking_lot::Mutex::new(value) }
+        }
+
+        /// Takes the value out.
+        pub fn into_inner(self) -> T {
+            self.inner.into_inner()
+        }
+    }
+
+    impl<T: ?Sized> Mutex<T> {
+        fn place(&self) -> Place {
+            Place::of(&self.inner)
+        }
+
+        fn guard<'a>(&'a self, inner: parking_lot::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+            MutexGuard { inner, _tell: Tell(self.place()) }
+        }
+
+        /// Waits for the lock.
+        #[track_caller]
+        pub fn lock(&self) -> MutexGuard<'_, T> {
+            let place = self.place();
+            let inner = seeded::acquire(place, Want::Mutex, || self.inner.try_lock());
+            self.guard(inner.unwrap_or_else(|| self.inner.lock()))
+        }
+
+        /// Takes the lock if it is free.
+        #[track_caller]
+        pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            seeded::point();
+            self.inner.try_lock().map(|inner| self.guard(inner))
+        }
+
+        /// Borrows the value of a mutex that nobody else can reach.
+        pub fn get_mut(&mut self) -> &mut T {
+            self.inner.get_mut()
+        }
+    }
+
+    impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.inner.fmt(f)
+        }
+    }
+
+    /// As `parking_lot::MutexGuard`.
+    #[must_use = "a guard that is dropped at once guards nothing"]
+    pub struct MutexGuard<'a, T: ?Sized> {
+        inner: parking_lot::MutexGuard<'a, T>,
+        _tell: Tell,
+    }
+
+    impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            &self.inner
+        }
+    }
+
+    impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            &mut self.inner
+        }
+    }
+
+    impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.inner.fmt(f)
+        }
+    }
+
+    /// As `parking_lot::Condvar`.
+    #[derive(Debug, Default)]
+    pub struct Condvar {
+        inner: parking_lot::Condvar,
+    }
+
+    impl Condvar {
+        /// Creates one that nobody waits on.
+        #[must_use]
+        pub const fn new() -> Self {
+            Self { inner: parking_lot::Condvar::new() }
+        }
+
+        /// Wakes one of those who wait.
+        pub fn notify_one(&self) -> bool {
+            seeded::notify(Place::of(&self.inner), false);
+            self.inner.notify_one()
+        }
+
+        /// Wakes everybody who waits.
+        pub fn notify_all(&self) -> usize {
+            seeded::notify(Place::of(&self.inner), true);
+            self.inner.notify_all()
+        }
+
+        /// Gives the lock up until notified, and takes it again.
+        #[track_caller]
+        pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
+            if self.wait_seeded(guard, None).is_none() {
+                self.inner.wait(&mut guard.inner);
+            }
+        }
+
+        /// As [`Condvar::wait`], for `limit` at most.
+        #[track_caller]
+        pub fn wait_for<T: ?Sized>(
+            &self,
+            guard: &mut MutexGuard<'_, T>,
+            limit: Duration,
+        ) -> WaitTimeoutResult {
+            let told = self.wait_seeded(guard, Some(limit));
+            let told =
+                told.unwrap_or_else(|| !self.inner.wait_for(&mut guard.inner, limit).timed_out());
+            WaitTimeoutResult(!told)
+        }
+
+        /// Waits in the scheduler, for a thread of its; says whether it was notified.
+        #[track_caller]
+        fn wait_seeded<T: ?Sized>(
+            &self,
+            guard: &mut MutexGuard<'_, T>,
+            limit: Option<Duration>,
+        ) -> Option<bool> {
+            if !seeded::is_seeded() {
+                return None;
+            }
+            let mutex = parking_lot::MutexGuard::mutex(&guard.inner);
+            let at = Place::of(mutex);
+            let signal = Place::of(&self.inner);
+            // The lock is free when this closure ends, and no other thread runs before it is taken.
+            parking_lot::MutexGuard::unlocked(&mut guard.inner, || {
+                let told = seeded::wait(signal, at, limit);
+                while mutex.is_locked() {
+                    seeded::wait_locked(at);
+                }
+                Some(told)
+            })
+        }
+    }
+
+    /// Whether a timed wait ended by its time.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct WaitTimeoutResult(bool);
+
+    impl WaitTimeoutResult {
+        /// Says whether the time was over before anybody notified.
+        #[must_use]
+        pub const fn timed_out(&self) -> bool {
+            self.0
+        }
+    }
+
+    /// As `parking_lot::RwLock`: a reader waits for a writer that waits.
+    #[derive(Default)]
+    pub struct RwLock<T: ?Sized> {
+        inner: parking_lot::RwLock<T>,
+    }
+
+    impl<T> RwLock<T> {
+        /// Creates an unlocked lock.
+        #[must_use]
+        pub const fn new(value: T) -> Self {
+            Self { inner: parking_lot::RwLock::new(value) }
+        }
+
+        /// Takes the value out.
+        pub fn into_inner(self) -> T {
+            self.inner.into_inner()
+        }
+    }
+
+    impl<T: ?Sized> RwLock<T> {
+        fn place(&self) -> Place {
+            Place::of(&self.inner)
+        }
+
+        /// Waits for a share of the lock.
+        #[track_caller]
+        pub fn read(&self) -> RwLockReadGuard<'_, T> {
+            let place = self.place();
+            let inner = seeded::acquire(place, Want::Read, || self.inner.try_read());
+            let inner = inner.unwrap_or_else(|| self.inner.read());
+            RwLockReadGuard { inner, _tell: Tell(place) }
+        }
+
+        /// Waits for the lock.
+        #[track_caller]
+        pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+            let place = self.place();
+            let inner = seeded::acquire(place, Want::Write, || self.inner.try_write());
+            let inner = inner.unwrap_or_else(|| self.inner.write());
+            RwLockWriteGuard { inner, _tell: Tell(place) }
+        }
+
+        /// Takes a share of the lock if nobody keeps it from that.
+        #[track_caller]
+        pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+            seeded::point();
+            let inner = self.inner.try_read()?;
+            Some(RwLockReadGuard { inner, _tell: Tell(self.place()) })
+        }
+
+        /// Takes the lock if it is free.
+        #[track_caller]
+        pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+            seeded::point();
+            let inner = self.inner.try_write()?;
+            Some(RwLockWriteGuard { inner, _tell: Tell(self.place()) })
+        }
+
+        /// Borrows the value of a lock that nobody else can reach.
+        pub fn get_mut(&mut self) -> &mut T {
+            self.inner.get_mut()
+        }
+    }
+
+    impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.inner.fmt(f)
+        }
+    }
+
+    /// As `parking_lot::RwLockReadGuard`.
+    #[must_use = "a guard that is dropped at once guards nothing"]
+    pub struct RwLockReadGuard<'a, T: ?Sized> {
+        inner: parking_lot::RwLockReadGuard<'a, T>,
+        _tell: Tell,
+    }
+
+    impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            &self.inner
+        }
+    }
+
+    /// As `parking_lot::RwLockWriteGuard`.
+    #[must_use = "a guard that is dropped at once guards nothing"]
+    pub struct RwLockWriteGuard<'a, T: ?Sized> {
+        inner: parking_lot::RwLockWriteGuard<'a, T>,
+        _tell: Tell,
+    }
+
+    impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            &self.inner
+        }
+    }
+
+    impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            &mut self.inner
+        }
+    }
+}

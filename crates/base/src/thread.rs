@@ -1,0 +1,235 @@
+//! Threads of the engine: the system's own, one of which runs at a time in a seeded run ([`crate::seeded`]).
+//!
+//! In a release build the names are those of the standard library.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+pub use std::thread::panicking;
+#[cfg(not(debug_assertions))]
+pub use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, current, park, scope};
+
+#[cfg(debug_assertions)]
+pub use watched::{Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, current, park, scope};
+
+/// Sleeps; in a seeded run until nobody else can go on, or chance says that the time is over.
+#[track_caller]
+pub fn sleep(time: Duration) {
+    #[cfg(debug_assertions)]
+    if crate::seeded::sleep(time) {
+        return;
+    }
+    std::thread::sleep(time);
+}
+
+/// Returns how many threads can run at once: of a seeded run always as many, wherever it runs.
+#[must_use]
+pub fn parallelism() -> usize {
+    #[cfg(debug_assertions)]
+    if crate::seeded::is_seeded() {
+        return 3;
+    }
+    // The system reads files to know: nothing to be asked for each small write.
+    static KNOWN: LazyLock<usize> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+    *KNOWN
+}
+
+/// Returns the number of this thread in its seeded run.
+#[must_use]
+pub fn seeded_index() -> Option<usize> {
+    #[cfg(debug_assertions)]
+    return crate::seeded::index();
+    #[cfg(not(debug_assertions))]
+    None
+}
+
+/// Returns sixteen bytes of a seeded run, for an identifier that must be the same when it is run again.
+#[must_use]
+pub fn seeded_bytes() -> Option<[u8; 16]> {
+    #[cfg(debug_assertions)]
+    return crate::seeded::bytes();
+    #[cfg(not(debug_assertions))]
+    None
+}
+
+#[cfg(debug_assertions)]
+mod watched {
+    use std::io;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::thread::{self, ThreadId};
+
+    use parking_lot::Mutex;
+
+    use crate::seeded::{self, Child};
+
+    /// As [`thread::Thread`].
+    #[derive(Clone, Debug)]
+    pub struct Thread {
+        inner: thread::Thread,
+        child: Option<Child>,
+    }
+
+    impl Thread {
+        /// Which thread it is.
+        #[must_use]
+        pub fn id(&self) -> ThreadId {
+            self.inner.id()
+        }
+
+        /// Ends its next [`park`], or the one that it is in.
+        #[track_caller]
+        pub fn unpark(&self) {
+            match &self.child {
+                Some(child) => child.unpark(),
+                None => self.inner.unpark(),
+            }
+        }
+    }
+
+    /// Returns the thread that asks.
+    #[must_use]
+    pub fn current() -> Thread {
+        Thread { inner: thread::current(), child: seeded::myself() }
+    }
+
+    /// Waits for [`Thread::unpark`], or for no reason.
+    #[track_caller]
+    pub fn park() {
+        match seeded::myself() {
+            Some(child) => child.park(),
+            None => thread::park(),
+        }
+    }
+
+    /// As [`thread::Builder`].
+    #[derive(Debug, Default)]
+    #[must_use = "nothing runs before it is spawned"]
+    pub struct Builder {
+        name: Option<String>,
+    }
+
+    impl Builder {
+        /// Describes a thread.
+        pub fn new() -> Self {
+            Self::default()
+        }
+
+        /// Names it.
+        pub fn name(self, name: String) -> Self {
+            Self { name: Some(name) }
+        }
+
+        /// Starts it.
+        ///
+        /// # Errors
+        ///
+        /// Those of the system.
+        pub fn spawn<F, T>(self, work: F) -> io::Result<JoinHandle<T>>
+        where
+            F: FnOnce() -> T + Send + 'static,
+            T: Send + 'static,
+        {
+            let child = seeded::child(self.name.as_deref().unwrap_or("thread"));
+            let mut builder = thread::Builder::new();
+            if let Some(name) = self.name {
+                builder = builder.name(name);
+            }
+            let own = child.clone();
+            let inner = builder.spawn(move || Child::run(own, work));
+            if let (Err(_), Some(child)) = (&inner, &child) {
+                child.forget();
+            }
+            Ok(JoinHandle { inner: inner?, child })
+        }
+    }
+
+    /// As [`thread::JoinHandle`].
+    #[derive(Debug)]
+    pub struct JoinHandle<T> {
+        inner: thread::JoinHandle<T>,
+        child: Option<Child>,
+    }
+
+    impl<T> JoinHandle<T> {
+        /// Waits until it ends.
+        ///
+        /// # Errors
+        ///
+        /// What it panicked with.
+        #[track_caller]
+        pub fn join(self) -> thread::Result<T> {
+            if let Some(child) = &self.child {
+                child.wait();
+            }
+            self.inner.join()
+        }
+
+        /// Which thread it is.
+        #[must_use]
+        pub fn thread(&self) -> Thread {
+            Thread { inner: self.inner.thread().clone(), child: self.child.clone() }
+        }
+    }
+
+    /// As [`thread::Scope`].
+    #[derive(Debug)]
+    pub struct Scope<'scope, 'env: 'scope> {
+        inner: &'scope thread::Scope<'scope, 'env>,
+        children: Mutex<Vec<Child>>,
+    }
+
+    impl<'scope> Scope<'scope, '_> {
+        /// Starts a thread that ends before the scope does.
+        pub fn spawn<F, T>(&self, work: F) -> ScopedJoinHandle<'scope, T>
+        where
+            F: FnOnce() -> T + Send + 'scope,
+            T: Send + 'scope,
+        {
+            let child = seeded::child("scoped");
+            let own = child.clone();
+            let inner = self.inner.spawn(move || Child::run(own, work));
+            self.children.lock().extend(child.clone());
+            ScopedJoinHandle { inner, child }
+        }
+    }
+
+    /// As [`thread::ScopedJoinHandle`].
+    #[derive(Debug)]
+    pub struct ScopedJoinHandle<'scope, T> {
+        inner: thread::ScopedJoinHandle<'scope, T>,
+        child: Option<Child>,
+    }
+
+    impl<T> ScopedJoinHandle<'_, T> {
+        /// Waits until it ends.
+        ///
+        /// # Errors
+        ///
+        /// What it panicked with.
+        #[track_caller]
+        pub fn join(self) -> thread::Result<T> {
+            if let Some(child) = &self.child {
+                child.wait();
+            }
+            self.inner.join()
+        }
+    }
+
+    /// As [`thread::scope`].
+    #[track_caller]
+    pub fn scope<'env, F, T>(work: F) -> T
+    where
+        F: for<'scope> FnOnce(&Scope<'scope, 'env>) -> T,
+    {
+        thread::scope(|inner| {
+            let scope = Scope { inner, children: Mutex::new(Vec::new()) };
+            let result = catch_unwind(AssertUnwindSafe(|| work(&scope)));
+            // Before the system waits for them: it would keep the turn meanwhile.
+            for child in scope.children.into_inner() {
+                child.wait();
+            }
+            result.unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+}
