@@ -77,6 +77,18 @@ impl VolumeDevice {
         }
     }
 
+    /// The same part of the volume on another thing.
+    pub(crate) fn with_device(&self, device: Arc<dyn Device>, trust: Trust) -> Self {
+        let copy = Self::new(device, self.item, trust);
+        copy.load_stats(&self.stats());
+        copy.faults_changed.store(self.stats_changed(), Ordering::Relaxed);
+        let told = *self.told.lock();
+        if let Some(told) = told {
+            copy.tell(told);
+        }
+        copy
+    }
+
     /// How far it can be trusted now.
     #[must_use]
     pub fn trust(&self) -> Trust {

@@ -171,17 +171,23 @@ impl Volume {
         item: DeviceItem,
     ) -> Option<Arc<VolumeDevice>> {
         let _alone = self.repairs.write();
-        let before = self.remove_device(item.devid);
+        let before = self.device(item.devid);
         let added = Arc::new(VolumeDevice::new(device, item, Trust::Stale));
         added.tell(item);
+        self.exchange_held(added);
+        before
+    }
+
+    /// Puts a device in the place of the one with its number. The caller has `repairs` alone.
+    pub(crate) fn exchange_held(&self, added: Arc<VolumeDevice>) {
         self.devices.rcu(|devices| {
             let mut devices = Vec::clone(devices);
+            devices.retain(|device| device.id != added.id);
             devices.push(Arc::clone(&added));
             devices.sort_by_key(|device| device.id);
             devices
         });
         self.map.exchange(&added);
-        before
     }
 
     /// Forgets a device, which no chunk may lie on, and returns it.

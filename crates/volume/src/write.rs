@@ -80,12 +80,13 @@ impl Volume {
     /// When two ranges overlap (W2): the caller's bug.
     pub fn write_batch(&self, writes: &[(Logical, &[u8])]) -> Result<(), Error> {
         self.check_writable()?;
+        // Before the look at the devices: none is exchanged between that and the writes.
+        let _shared = self.repairs.read();
         let mut transfers = Vec::with_capacity(writes.len());
         for &(at, bytes) in writes {
             self.plan_write(at, bytes, None, &mut transfers)?;
         }
         transfers.sort_unstable_by_key(|transfer| (transfer.device.id, transfer.offset));
-        let _shared = self.repairs.read();
         self.submit(&transfers)
     }
 
@@ -122,8 +123,8 @@ impl Volume {
     /// As [`Volume::write`].
     pub fn discard(&self, extent: Extent) -> Result<(), Error> {
         self.check_writable()?;
-        let gaps = self.plan_discard(extent)?;
         let _shared = self.repairs.read();
+        let gaps = self.plan_discard(extent)?;
         for gap in &gaps {
             let device = &gap.device;
             self.counters.discard(gap.len);

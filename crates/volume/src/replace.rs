@@ -1,0 +1,184 @@
+//! A device is replaced while the volume is used: for a time there are two that hold the same.
+//!
+//! # Invariants
+//!
+//! - **R1** From [`Volume::pair_device`] on every write goes to both, the superblocks to the old one alone: as
+//!   long as it lasts the old device is a whole part of the volume, and the new one none.
+//! - **R2** What is copied is copied while nobody writes, so nothing old lands on something new.
+//! - **R3** When everything was copied, the new one is read. What could not be read of the old one fails there,
+//!   until a repair from another copy has written it.
+//! - **R4** A new device that fails a write is no copy any more; the volume goes on with the old one.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use buttress_base::{RangeSet, Rank, Ranked};
+use buttress_block::{Class, Device, Error as BlockError, Operation};
+use buttress_format::{DeviceId, limits};
+
+use crate::device::{Trust, VolumeDevice};
+use crate::volume::Volume;
+
+/// An old device and the one that is to take its place, as one.
+#[derive(Debug)]
+pub struct Pair {
+    old: Arc<dyn Device>,
+    new: Arc<dyn Device>,
+    /// The new one is read (R3).
+    turned: AtomicBool,
+    /// The new one lacks something (R4).
+    failed: AtomicBool,
+    /// What of the new one was copied from nowhere.
+    unread: Ranked<RangeSet>,
+}
+
+impl Pair {
+    /// Whether the new device missed a write.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::SeqCst)
+    }
+
+    fn is_turned(&self) -> bool {
+        self.turned.load(Ordering::SeqCst)
+    }
+
+    /// Does the same to both; the old one's answer counts.
+    fn both(&self, act: impl Fn(&dyn Device) -> Result<(), BlockError>) -> Result<(), BlockError> {
+        if !self.has_failed()
+            && let Err(error) = act(&*self.new)
+        {
+            tracing::error!(device = self.new.name(), %error, "the new device fails");
+            self.failed.store(true, Ordering::SeqCst);
+        }
+        act(&*self.old)
+    }
+
+    fn is_superblock(offset: u64, len: u64) -> bool {
+        let at = |place: &u64| offset < place + limits::SUPER_SIZE as u64 && offset + len > *place;
+        limits::SUPER_OFFSETS.iter().any(at)
+    }
+}
+
+impl Device for Pair {
+    fn name(&self) -> String {
+        if self.is_turned() { self.new.name() } else { self.old.name() }
+    }
+
+    fn len(&self) -> u64 {
+        self.old.len()
+    }
+
+    fn writable(&self) -> bool {
+        self.old.writable()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BlockError> {
+        let len = buf.len() as u64;
+        if !self.is_turned() || self.has_failed() || Self::is_superblock(offset, len) {
+            return self.old.read_at(offset, buf);
+        }
+        let lacks = self.unread.lock().overlaps(&(offset..offset + len));
+        if lacks {
+            let source = std::io::Error::other("the device that is replaced cannot be read here");
+            return Err(BlockError::Io {
+                device: self.new.name(),
+                operation: Operation::Read,
+                offset,
+                len,
+                source,
+            });
+        }
+        self.new.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), BlockError> {
+        self.write_classed_at(offset, &[IoSlice::new(buf)], Class::Metadata)
+    }
+
+    fn write_classed_at(
+        &self,
+        offset: u64,
+        bufs: &[IoSlice<'_>],
+        class: Class,
+    ) -> Result<(), BlockError> {
+        let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+        if Self::is_superblock(offset, len) {
+            return self.old.write_classed_at(offset, bufs, class);
+        }
+        self.both(|device| device.write_classed_at(offset, bufs, class))?;
+        let mut unread = self.unread.lock();
+        if !unread.is_empty() {
+            unread.remove(offset..offset + len);
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), BlockError> {
+        self.both(|device| device.flush())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        self.both(|device| device.discard(offset, len))
+    }
+}
+
+impl Volume {
+    /// Has a new device get what is written to another from now on (R1). It is no smaller, and no superblock
+    /// is on it. Nothing when there is no such device, or it was given up.
+    pub fn pair_device(&self, id: DeviceId, new: Arc<dyn Device>) -> Option<Arc<Pair>> {
+        let old = self.device(id).filter(|device| !device.is_lost())?;
+        let pair = Arc::new(Pair {
+            old: Arc::clone(&old.device),
+            new,
+            turned: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            unread: Ranked::new(Rank::Leaf, RangeSet::default()),
+        });
+        self.put_in_place(&old, Arc::clone(&pair) as Arc<dyn Device>, old.trust());
+        Some(pair)
+    }
+
+    /// Copies a part of the old device to the new one, while nobody writes (R2).
+    pub fn copy_pair(&self, pair: &Pair, offset: u64, buf: &mut [u8]) {
+        let _alone = self.repairs.write();
+        // One bad sector is not to take its neighbours with it.
+        let whole = buf.len();
+        let unit =
+            if pair.old.read_at(offset, buf).is_ok() { whole } else { limits::SECTOR as usize };
+        let mut at = offset;
+        for part in buf.chunks_mut(unit.max(1)) {
+            let end = at + part.len() as u64;
+            if unit < whole && pair.old.read_at(at, part).is_err() {
+                pair.unread.lock().insert(at..end);
+            } else if let Err(error) = pair.new.write_at(at, part) {
+                tracing::error!(device = pair.new.name(), %error, "the new device fails");
+                pair.failed.store(true, Ordering::SeqCst);
+            }
+            at = end;
+        }
+    }
+
+    /// Everything was copied: the new device is read from now on (R3).
+    pub fn turn_pair(&self, pair: &Pair) {
+        let _alone = self.repairs.write();
+        pair.turned.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends a pair: one of the two is the device from now on. Returns the other one.
+    pub fn end_pair(&self, id: DeviceId, pair: &Pair, keep_new: bool) -> Arc<dyn Device> {
+        let (stays, goes) = if keep_new { (&pair.new, &pair.old) } else { (&pair.old, &pair.new) };
+        if let Some(there) = self.device(id) {
+            let trust = if keep_new { Trust::Whole } else { there.trust() };
+            self.put_in_place(&there, Arc::clone(stays), trust);
+        }
+        Arc::clone(goes)
+    }
+
+    /// Another thing under the same number and name. Whoever writes has finished, or begins anew.
+    fn put_in_place(&self, old: &VolumeDevice, device: Arc<dyn Device>, trust: Trust) {
+        let _alone = self.repairs.write();
+        self.exchange_held(Arc::new(old.with_device(device, trust)));
+    }
+}
