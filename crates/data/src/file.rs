@@ -11,7 +11,8 @@
 //!
 //! Outermost first: the caller's lock of the inode (one changer of length and layout at a time), the
 //! writeback claim (`Dirty::busy`), `extents` (shared: who reads the extents' sectors; exclusive: who
-//! changes which extents there are), then two short ones, the item's and the dirty map's. The short
+//! changes which extents there are; of several files at once only shared beside one, or exclusive in the
+//! order of their numbers by who has nothing else), then two short ones, the item's and the dirty map's. The short
 //! ones are taken inside a handle, so nobody begins a handle, reserves or does I/O under them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -181,6 +182,11 @@ impl File {
         let guard = self.extents.write();
         self.layout.store(next_layout(), Ordering::Relaxed);
         guard
+    }
+
+    /// Keeps everybody from reading and changing which extents there are, for who points them elsewhere.
+    pub fn hold_extents(&self) -> RwLockWriteGuard<'_, ()> {
+        self.change_extents()
     }
 
     /// Which layout the extents make up; to be asked with `extents` held.

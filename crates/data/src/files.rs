@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_base::{Rank, Ranked};
-use buttress_format::CsumType;
+use buttress_format::{CsumType, Extent};
 use buttress_txn::Engine;
 use buttress_volume::Volume;
 
@@ -112,6 +112,11 @@ impl Files {
     #[must_use]
     pub fn cached_bytes(&self) -> u64 {
         self.pages.kept_bytes()
+    }
+
+    /// Other bytes than before lie at an extent.
+    pub fn forget_clean(&self, extent: Extent) {
+        self.pages.forget(extent);
     }
 
     /// Keeps no clean data until the answer is dropped. For whoever moves extents to other addresses, or

@@ -167,6 +167,16 @@ impl Background {
         *self.commit_stop.lock()
     }
 
+    /// Waits a while, or until the threads are to end; says whether they are.
+    pub(crate) fn wait_to_stop(&self, limit: Duration) -> bool {
+        let mut stop = self.commit_stop.lock();
+        let begun = clock::now();
+        while let Some(left) = limit.checked_sub(clock::since(begun)).filter(|_| !*stop) {
+            self.commit_wake.wait_for(&mut stop, left);
+        }
+        *stop
+    }
+
     /// Lets the committer look at once whether a commit is wanted.
     pub(crate) fn wake_committer(&self) {
         self.commit_wake.notify_all();
@@ -222,6 +232,9 @@ impl Shared {
         ];
         if self.options.preempt != Preempt::Off {
             works.push(("preempt", Self::preempter));
+        }
+        if self.options.reclaim_below > 0 {
+            works.push(("reclaim", Self::reclaimer));
         }
         let cores = buttress_base::thread::parallelism();
         works.extend((0..cores.clamp(1, FLUSHERS_MAX)).map(|_| ("flush", Self::flusher as Work)));

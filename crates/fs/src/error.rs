@@ -217,7 +217,7 @@ fn txn_kind(error: &buttress_txn::Error) -> ErrorKind {
         E::ReadOnly(_) => ErrorKind::ReadOnly,
         E::Aborted(_) => ErrorKind::Aborted,
         E::Log | E::LogStays(_) => ErrorKind::Unsupported,
-        E::Busy(_) => ErrorKind::Name(NameError::Busy),
+        E::Busy(_) | E::Stopped => ErrorKind::Name(NameError::Busy),
         E::Tree(error) => tree_kind(error),
         E::Volume(error) => volume_kind(error),
         _ => ErrorKind::Corrupt,

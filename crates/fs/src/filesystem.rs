@@ -16,6 +16,7 @@ use crate::options::MountOptions;
 use crate::shared::Shared;
 use crate::statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};
 use crate::trees;
+use crate::upkeep::{BalanceStatus, Holders, Work};
 
 /// One mounted volume. Cheap to clone; the last clone that drops without [`Filesystem::close`] still
 /// commits, but has nobody to tell about a failure.
@@ -49,6 +50,7 @@ impl Mounted {
             shared.background.drain();
             return shared.engine.aborted().map_or(Ok(()), |_| shared.expect_writable());
         }
+        shared.stop_work();
         let synced = shared.sync();
         shared.close();
         shared.stop_threads();
@@ -56,8 +58,7 @@ impl Mounted {
         shared.write_all();
         let below = shared.options.reclaim_below;
         if synced.is_ok() && below > 0 {
-            let _uncached = shared.files.without_cache();
-            match shared.engine.reclaim_groups(below) {
+            match shared.engine.reclaim_groups(below, &Holders(shared), &|_| true) {
                 Ok(groups) => tracing::info!(groups, "mostly empty block groups were emptied"),
                 Err(error) => tracing::warn!(%error, "block groups cannot be emptied"),
             }
@@ -214,6 +215,7 @@ impl Filesystem {
         let about = |device: &Arc<VolumeDevice>| DeviceInfo {
             id: device.id,
             name: device.device.name(),
+            len: device.device.len(),
             item: device.current_item(),
             trust: device.trust(),
             stats: device.stats(),
@@ -221,33 +223,42 @@ impl Filesystem {
         devices.iter().map(about).collect()
     }
 
-    /// Moves what is in the chosen block groups to others and removes them, perhaps with another profile.
-    /// Only for a volume that nobody else changes meanwhile. `watch` is told how far it is, and pauses it
-    /// behind a group by saying `false`: what was asked for stays on disk then.
+    /// Moves what is in the chosen block groups to others and removes them, perhaps with another profile,
+    /// beside whoever works on the volume. `watch` is told how far it is, and pauses it behind a group by
+    /// saying `false`: what was asked for stays on disk then.
     ///
     /// # Errors
     ///
-    /// `NoSpace`, also when there are too few devices for a profile; `Busy` when a balance is paused; what
-    /// moving met. What was moved until then stays where it is.
+    /// `NoSpace`, also when there are too few devices for a profile; `Busy` when a balance is paused, or
+    /// something else is done to the volume as a whole; what moving met. What was moved until then stays
+    /// where it is.
     pub fn balance(
         &self,
         options: &BalanceOptions,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
-        self.shared().expect_writable()?;
+        let shared = self.shared();
+        let _turn = shared.begin_work(Work::Balance)?;
         self.sync()?;
-        self.expect_nothing_dying()?;
-        let _uncached = self.shared().files.without_cache();
-        Ok(self.shared().engine.balance(options, watch)?)
+        Ok(shared.engine.balance(options, &Holders(shared), &mut shared.watched(watch))?)
     }
 
-    /// The balance that was begun and did not end, by us or by Linux.
+    /// The balance that was begun and did not end, by us or by Linux; one that is running, too.
     ///
     /// # Errors
     ///
     /// What reading the root tree met.
     pub fn paused_balance(&self) -> Result<Option<BalanceOptions>> {
         Ok(self.shared().engine.paused_balance()?)
+    }
+
+    /// The balance that is running, or paused.
+    ///
+    /// # Errors
+    ///
+    /// What reading the root tree met.
+    pub fn balance_status(&self) -> Result<Option<BalanceStatus>> {
+        self.shared().balance_status()
     }
 
     /// Goes on with a balance that was begun and did not end.
@@ -259,32 +270,39 @@ impl Filesystem {
         &self,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
-        self.shared().expect_writable()?;
+        let shared = self.shared();
+        let _turn = shared.begin_work(Work::Balance)?;
         self.sync()?;
-        self.expect_nothing_dying()?;
-        let _uncached = self.shared().files.without_cache();
-        Ok(self.shared().engine.resume_balance(watch)?)
+        Ok(shared.engine.resume_balance(&Holders(shared), &mut shared.watched(watch))?)
     }
 
-    /// Forgets a balance that was begun and did not end; what it moved stays where it is.
+    /// Has the balance that is running stop behind the group that it is at, and waits for that.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` when none is running.
+    pub fn pause_balance(&self) -> Result<()> {
+        if self.shared().stop_balance(false) {
+            return Ok(());
+        }
+        Err(buttress_txn::Error::Busy("no balance is running").into())
+    }
+
+    /// Stops a balance that is running, in the middle of a group, and forgets it; or one that was begun and
+    /// did not end. What it moved stays where it is.
     ///
     /// # Errors
     ///
     /// `Busy` when there is none.
     pub fn cancel_balance(&self) -> Result<()> {
-        self.shared().expect_writable()?;
-        Ok(self.shared().engine.cancel_balance()?)
-    }
-
-    /// Waits for deleted subvolumes to be dropped: their trees are whole no more, so that nothing can be
-    /// moved for them.
-    fn expect_nothing_dying(&self) -> Result<()> {
-        const PATIENCE: std::time::Duration = std::time::Duration::from_millis(20);
-        while !self.dying_subvolumes()?.is_empty() {
-            self.shared().expect_writable()?;
-            buttress_base::thread::sleep(PATIENCE);
+        let shared = self.shared();
+        let ran = shared.stop_balance(true);
+        let _turn = shared.begin_work(Work::Balance)?;
+        if ran && shared.engine.paused_balance()?.is_none() {
+            // It came to its end.
+            return Ok(());
         }
-        self.sync()
+        Ok(shared.engine.cancel_balance()?)
     }
 
     /// Adds a device. Whatever was on it is gone.
@@ -293,8 +311,8 @@ impl Filesystem {
     ///
     /// When it or the volume cannot be written.
     pub fn add_device(&self, device: Arc<dyn Device>) -> Result<DeviceId> {
-        self.shared().expect_writable()?;
         let shared = self.shared();
+        let _turn = shared.begin_work(Work::Devices)?;
         let sector = u64::from(shared.superblock.sectorsize);
         let total_bytes = device.len() / sector * sector;
         if total_bytes < 16 << 20 {
@@ -316,8 +334,8 @@ impl Filesystem {
         Ok(item.devid)
     }
 
-    /// Puts a new device in the place of another, which may be missing. Whatever was on it is gone. Only for a
-    /// volume that nobody else changes meanwhile. Returns what was found wrong on the way.
+    /// Puts a new device in the place of another, which may be missing, beside whoever works on the volume.
+    /// Whatever was on it is gone. Returns what was found wrong on the way.
     ///
     /// # Errors
     ///
@@ -328,10 +346,10 @@ impl Filesystem {
         new: Arc<dyn Device>,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<ScrubProgress> {
-        self.shared().expect_writable()?;
+        let shared = self.shared();
+        let _turn = shared.begin_work(Work::Devices)?;
         self.sync()?;
-        self.expect_nothing_dying()?;
-        Ok(self.shared().engine.replace_device(id, new, watch)?)
+        Ok(shared.engine.replace_device(id, new, &mut shared.watched(watch))?)
     }
 
     /// The numbers of devices that the volume has and that are not here.
@@ -343,8 +361,8 @@ impl Filesystem {
         Ok(self.shared().engine.missing_devices())
     }
 
-    /// Moves everything off a device, which may be missing, and makes it no part of the volume any more.
-    /// Only for a volume that nobody else changes meanwhile.
+    /// Moves everything off a device, which may be missing, and makes it no part of the volume any more,
+    /// beside whoever works on the volume.
     ///
     /// # Errors
     ///
@@ -354,12 +372,11 @@ impl Filesystem {
         id: DeviceId,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<()> {
-        self.shared().expect_writable()?;
+        let shared = self.shared();
+        let _turn = shared.begin_work(Work::Devices)?;
         self.sync()?;
-        self.expect_nothing_dying()?;
-        let engine = &self.shared().engine;
-        let _uncached = self.shared().files.without_cache();
-        engine.vacate(id, 0, watch)?;
+        let engine = &shared.engine;
+        engine.vacate(id, 0, &Holders(shared), &mut shared.watched(watch))?;
         let device = engine.volume().device(id);
         engine.remove_device(id)?;
         if let Some(device) = device {
@@ -368,8 +385,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Gives a device another size; what lies behind a new end is moved first. Only for a volume that
-    /// nobody else changes meanwhile.
+    /// Gives a device another size; what lies behind a new end is moved first, beside whoever works on the
+    /// volume.
     ///
     /// # Errors
     ///
@@ -380,17 +397,16 @@ impl Filesystem {
         total_bytes: u64,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<()> {
-        self.shared().expect_writable()?;
+        let shared = self.shared();
+        let _turn = shared.begin_work(Work::Devices)?;
         if total_bytes < 16 << 20 {
             return Err(crate::Error::invalid("a device smaller than 16 MiB"));
         }
         self.sync()?;
-        self.expect_nothing_dying()?;
-        let engine = &self.shared().engine;
+        let engine = &shared.engine;
         let device = engine.volume().device(id).ok_or(crate::Error::invalid("no such device"))?;
         if total_bytes < device.current_item().total_bytes {
-            let _uncached = self.shared().files.without_cache();
-            engine.vacate(id, total_bytes, watch)?;
+            engine.vacate(id, total_bytes, &Holders(shared), &mut shared.watched(watch))?;
         }
         Ok(engine.resize_device(id, total_bytes)?)
     }

@@ -38,6 +38,7 @@
 //! property              how an inode says it shall be compressed
 //! batch, lock_set       how an operation gathers its changes, and locks what it concerns
 //! background, orphan    writeback, removal and commits that nobody asked for
+//! upkeep                the volume as a whole: balance, devices, groups that are emptied
 //! replay                logs of fsync, when a volume is mounted
 //! trees, subvolume      subvolumes
 //! make                  new volumes
@@ -74,6 +75,7 @@ mod shared;
 mod space_stats;
 mod sync_stats;
 mod throttle;
+mod upkeep;
 
 mod filesystem;
 mod inode;
@@ -97,3 +99,4 @@ pub use space_stats::SpaceStats;
 pub use statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};
 pub use subvolume::Received;
 pub use sync_stats::SyncStats;
+pub use upkeep::BalanceStatus;

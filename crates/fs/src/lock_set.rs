@@ -10,13 +10,15 @@ use buttress_base::sync::RwLockWriteGuard;
 
 use crate::cell::InodeCell;
 
-/// Proof that up to four inodes are locked exclusive.
+/// Proof that inodes are locked exclusive: up to four, or any number.
 #[must_use = "unlocked when dropped"]
-pub(crate) struct LockSet<'a> {
-    _guards: [Option<RwLockWriteGuard<'a, ()>>; 4],
+pub(crate) struct LockSet<G> {
+    _guards: G,
 }
 
-impl<'a> LockSet<'a> {
+type Guard<'a> = RwLockWriteGuard<'a, ()>;
+
+impl<'a> LockSet<[Option<Guard<'a>>; 4]> {
     pub(crate) fn new(mut cells: [Option<&'a Arc<InodeCell>>; 4]) -> Self {
         cells.sort_by_key(|cell| cell.map(|cell| cell.id));
         let mut guards = [None, None, None, None];
@@ -28,5 +30,13 @@ impl<'a> LockSet<'a> {
             }
         }
         Self { _guards: guards }
+    }
+}
+
+impl<'a> LockSet<Vec<Guard<'a>>> {
+    /// Locks any number of them, which are sorted and each there once.
+    pub(crate) fn of_all(cells: &'a [Arc<InodeCell>]) -> Self {
+        assert!(cells.is_sorted_by_key(|cell| cell.id), "L1: inodes are locked in order");
+        Self { _guards: cells.iter().map(|cell| cell.lock.write()).collect() }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use buttress_data::File;
 use buttress_format::{Ino, Key, Kind, TreeId, ids};
-use buttress_txn::{Cost, Urgency, View};
+use buttress_txn::{Cost, Handle, Urgency, View};
 
 use crate::attr::InodeId;
 use crate::error::Result;
@@ -45,6 +45,7 @@ pub(crate) fn clean(shared: &Arc<Shared>, id: InodeId) -> Result<()> {
         Some(item) if item.nlink == 0 => item,
         found => {
             if let Some(item) = found {
+                let _removing = shared.upkeep.removing.lock();
                 let file = File::new(id.tree, id.ino, item);
                 shared.files.cut_leftovers(&file)?;
             }
@@ -55,10 +56,11 @@ pub(crate) fn clean(shared: &Arc<Shared>, id: InodeId) -> Result<()> {
         }
     };
     let file = File::new(id.tree, id.ino, item);
-    while shared
-        .files
-        .remove_step(&file, |handle| handle.delete(id.tree, key(id.ino)))?
-        .is_continue()
-    {}
-    Ok(())
+    loop {
+        let _removing = shared.upkeep.removing.lock();
+        let last = |handle: &Handle<'_>| handle.delete(id.tree, key(id.ino));
+        if shared.files.remove_step(&file, last)?.is_break() {
+            return Ok(());
+        }
+    }
 }

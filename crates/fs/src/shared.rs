@@ -20,6 +20,7 @@ use crate::options::MountOptions;
 use crate::orphan;
 use crate::property;
 use crate::trees::{Tree, Trees};
+use crate::upkeep::Upkeep;
 
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
@@ -29,6 +30,7 @@ pub(crate) struct Shared {
     pub(crate) trees: Trees,
     pub(crate) cache: InodeCache,
     pub(crate) background: Background,
+    pub(crate) upkeep: Upkeep,
     /// The directory that is shown.
     pub(crate) root: OnceLock<InodeId>,
     /// Held while a directory moves: the way up from a directory stays what it is meanwhile.
@@ -51,6 +53,7 @@ impl Shared {
             trees: Trees::default(),
             cache: InodeCache::new(),
             background: Background::default(),
+            upkeep: Upkeep::default(),
             root: OnceLock::new(),
             moving: Mutex::new(()),
             closed: AtomicBool::new(false),

@@ -47,6 +47,8 @@ pub struct DeviceInfo {
     pub id: DeviceId,
     /// As it was given.
     pub name: String,
+    /// How long it is, in bytes, whatever the volume uses of it.
+    pub len: u64,
     /// Its sizes.
     pub item: DeviceItem,
     /// How far it can be trusted.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use buttress_format::{BlockGroupFlags, Chunk, DeviceId, Logical, Profile};
 use buttress_space::SpaceKind;
 
-use crate::{Engine, Error, Result};
+use crate::{Engine, Error, Result, Users};
 
 /// Which groups of a kind, in the words of `btrfs balance`. Absent is any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,6 +114,7 @@ impl Engine {
     pub(crate) fn move_chosen(
         self: &Arc<Self>,
         options: &BalanceOptions,
+        users: &dyn Users,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
         let kinds = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System];
@@ -128,8 +129,9 @@ impl Engine {
                 devices.set_target(*kind, Some(*profile));
             }
         }
-        let outcome =
-            self.room_for(&chosen).and_then(|()| self.move_groups(&chosen, &mut progress, watch));
+        let outcome = self
+            .room_for(&chosen)
+            .and_then(|()| self.move_groups(&chosen, &mut progress, users, watch));
         let mut devices = self.devices.lock();
         for (kind, _) in &targets {
             devices.set_target(*kind, None);
@@ -183,6 +185,7 @@ impl Engine {
         self: &Arc<Self>,
         chosen: &[(Logical, bool)],
         progress: &mut BalanceProgress,
+        users: &dyn Users,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<()> {
         // What is moved must not come to lie in one of the others.
@@ -199,12 +202,17 @@ impl Engine {
                 continue;
             }
             let mut moved = 0;
-            self.relocate_group(*start, &mut |bytes| {
+            let outcome = self.relocate_group(*start, users, &mut |bytes| {
                 moved += bytes;
                 let mut now = *progress;
                 now.moved += moved;
                 watch(&now);
-            })?;
+            });
+            if matches!(outcome, Err(Error::Stopped)) {
+                progress.is_paused = true;
+                return Ok(());
+            }
+            outcome?;
             progress.moved += moved;
             progress.completed += 1;
             if !watch(progress) {
@@ -215,16 +223,38 @@ impl Engine {
         Ok(())
     }
 
+    /// What lies behind a place on a device can be given out again, but for what chunks have there.
+    fn unhide(&self, id: DeviceId, from: u64) {
+        // Nothing is frozen: what was removed is durably so, or is in the running transaction.
+        let _state = self.commit.lock();
+        let _gate = self.gate.read();
+        let removed = self.view.load().running().removed.lock().clone();
+        let chunks = self.volume.chunks();
+        let mut devices = self.devices.lock();
+        let Ok(item) = devices.item(id) else { return };
+        devices.show(id);
+        if from == 0 || from >= item.total_bytes {
+            return;
+        }
+        devices.give(id, from, item.total_bytes - from);
+        for chunk in chunks.iter().map(|chunk| &**chunk).chain(&removed) {
+            for stripe in chunk.stripes.iter().filter(|stripe| stripe.device == id) {
+                devices.take(id, stripe.offset, chunk.stripe_bytes());
+            }
+        }
+    }
+
     /// Moves everything off a part of a device, or all of it, so that nothing of it is in use. No new
     /// chunk is put on the device meanwhile, and none afterwards if all of it is emptied.
     ///
     /// # Errors
     ///
-    /// As [`Engine::balance`].
+    /// As [`Engine::balance`]; [`Error::Stopped`] when `watch` said `false`.
     pub fn vacate(
         self: &Arc<Self>,
         id: DeviceId,
         from: u64,
+        users: &dyn Users,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
         self.check_writable()?;
@@ -240,10 +270,16 @@ impl Engine {
         let mut progress = BalanceProgress::default();
         let chosen = self.choose(&options, &mut progress);
         let chosen: Vec<_> = chosen.into_iter().map(|(start, _)| (start, true)).collect();
-        let outcome =
-            self.room_for(&chosen).and_then(|()| self.move_groups(&chosen, &mut progress, watch));
+        let outcome = self
+            .room_for(&chosen)
+            .and_then(|()| self.move_groups(&chosen, &mut progress, users, watch));
+        let outcome = match outcome {
+            Ok(()) if progress.is_paused => Err(Error::Stopped),
+            other => other,
+        };
         if outcome.is_err() {
             self.use_device(id, true);
+            self.unhide(id, from);
         }
         outcome.map(|()| progress)
     }

@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use buttress_format::{BalanceArgs, BalanceItem, BlockGroupFlags, DeviceId, Profile, TreeId};
 
-use crate::{BalanceOptions, BalanceProgress, Cost, Engine, Error, Filter, Result, Urgency, View};
+use crate::{
+    BalanceOptions, BalanceProgress, Cost, Engine, Error, Filter, Result, Urgency, Users, View,
+};
 
 /// Groups fuller than this percentage are left by a balance that is resumed, as by Linux.
 const RESUME_USAGE: u64 = 90;
@@ -204,7 +206,7 @@ impl Engine {
 
     /// Moves what is in the chosen groups to others, and removes them. `watch` is told how far it is, and
     /// pauses it behind a group by saying `false`: then the progress says so, and what was asked for stays
-    /// on disk. For a volume that nobody else changes meanwhile.
+    /// on disk, as after [`stop_moving`](Self::stop_moving).
     ///
     /// # Errors
     ///
@@ -213,13 +215,14 @@ impl Engine {
     pub fn balance(
         self: &Arc<Self>,
         options: &BalanceOptions,
+        users: &dyn Users,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
         self.check_writable()?;
         self.expect_no_balance()?;
         self.expect_profiles(options)?;
         self.keep_balance(Some(options))?;
-        self.go_on(options, watch)
+        self.go_on(options, users, watch)
     }
 
     /// Goes on with a balance that was begun and did not end.
@@ -229,12 +232,13 @@ impl Engine {
     /// [`Error::Busy`] when there is none; as [`Engine::balance`].
     pub fn resume_balance(
         self: &Arc<Self>,
+        users: &dyn Users,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
         self.check_writable()?;
         let options = self.paused_balance()?.ok_or(Error::Busy("there is no balance to resume"))?;
         self.expect_profiles(&options)?;
-        self.go_on(&options.resumed(), watch)
+        self.go_on(&options.resumed(), users, watch)
     }
 
     /// Forgets a balance that was begun and did not end. What it moved stays where it is.
@@ -251,9 +255,10 @@ impl Engine {
     fn go_on(
         self: &Arc<Self>,
         options: &BalanceOptions,
+        users: &dyn Users,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
-        let outcome = self.move_chosen(options, watch);
+        let outcome = self.move_chosen(options, users, watch);
         if !outcome.as_ref().is_ok_and(|progress| progress.is_paused) && self.aborted().is_none() {
             self.keep_balance(None)?;
         }

@@ -87,6 +87,19 @@ impl Engine {
         self.commit_cut(|| ())
     }
 
+    /// Commits at once after `change`, which is to change something: no other commit, and no log, comes
+    /// between the two.
+    pub(crate) fn commit_after<R>(&self, change: impl FnOnce() -> R) -> Result<R> {
+        self.check_writable()?;
+        let mut state = self.commit.lock();
+        self.check_writable()?;
+        let changed = change();
+        self.commit_held(&mut state, || ())?;
+        drop(state);
+        self.serve_all();
+        Ok(changed)
+    }
+
     /// As [`commit`](Self::commit), and calls `cut` as soon as what is put belongs to the next
     /// transaction. Not called when the commit fails before.
     ///
@@ -111,10 +124,17 @@ impl Engine {
             self.volume.flush().map_err(|error| self.latch(error.into()))?;
             return Ok(self.published());
         }
+        self.commit_held(&mut state, cut)?;
+        self.serve_all();
+        Ok(self.published())
+    }
+
+    /// Commits what is running, under the commit lock.
+    fn commit_held(&self, state: &mut CommitState, cut: impl FnOnce()) -> Result<()> {
         let started = clock::now();
         let frozen = self.freeze();
         cut();
-        let outcome = self.commit_frozen(&mut state, &frozen);
+        let outcome = self.commit_frozen(state, &frozen);
         let counters = &self.counters;
         counters.commits.fetch_add(1, Ordering::Relaxed);
         counters.commit_nanos.fetch_add(nanos(started), Ordering::Relaxed);
@@ -126,9 +146,8 @@ impl Engine {
             self.trusts_free_space.store(true, Ordering::Relaxed);
         }
         self.release_pinned();
-        self.remove_empty_groups(&state);
-        self.serve_all();
-        Ok(self.published())
+        self.remove_empty_groups(state);
+        Ok(())
     }
 
     /// Makes the volume read-only for good; answers the first cause there was.

@@ -4,15 +4,17 @@
 //!
 //! - **D1** A device that comes has nothing on it, and holds no superblock of the volume before the
 //!   commit that makes it one of its devices.
-//! - **D3** A device that is replaced stays the one with its number until the new one has everything that
-//!   can be read; then a commit makes it the older of the two, and its superblocks go.
+//! - **D3** A device that is replaced stays the one with its number, written and with its superblocks, until
+//!   the new one has everything that can be read; then one commit, before which nothing else is committed, makes
+//!   it the older of the two, and its superblocks go.
 //! - **D2** A device goes, and a device is cut, only when no chunk lies on what goes.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use buttress_block::Device;
 use buttress_format::{DeviceId, DeviceItem};
-use buttress_volume::Volume;
+use buttress_volume::{Pair, Volume};
 
 use crate::{BalanceProgress, Engine, Error, Result, ScrubOptions, ScrubProgress};
 
@@ -98,13 +100,13 @@ impl Engine {
     }
 
     /// Puts a new device in the place of another, which may be missing: under its number, with all that is
-    /// on it. What cannot be read there is made from other copies. For a volume that nobody else changes
-    /// meanwhile. `watch` is told how many bytes were copied, and gives up by saying `false`: then, as after a
+    /// on it, beside those who use the volume. What cannot be read there is made from other copies. `watch` is
+    /// told how many bytes were copied, and gives up by saying `false`: then, as after a
     /// crash, everything is as before. Returns what could be read nowhere.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] for a device that is smaller; [`Error::Busy`] when it was given up.
+    /// [`Error::NoSpace`] for a device that is smaller; [`Error::Stopped`] when it was given up; [`Error::Busy`] when one of the two fails.
     pub fn replace_device(
         self: &Arc<Self>,
         id: DeviceId,
@@ -127,17 +129,64 @@ impl Engine {
         }
         self.commit()?;
         Volume::wipe(&*new)?;
-        if let Some(old) = here {
-            self.copy_device(id, &*old.device, &*new, watch)?;
+        let Some(pair) = here.and_then(|_| self.volume.pair_device(id, Arc::clone(&new))) else {
+            return self.fill_device(id, new, item);
+        };
+        let copied = self.copy_pair(id, &pair, watch).and_then(|()| {
+            self.volume.turn_pair(&pair);
+            // What the old one could not tell is found and made now.
+            let (found, _) =
+                self.scrub(ScrubOptions::default(), &mut |_| self.expect_pair(id, &pair).is_ok())?;
+            self.expect_pair(id, &pair).map(|()| found)
+        });
+        let found = match copied {
+            Ok(found) => found,
+            Err(error) => {
+                self.volume.end_pair(id, &pair, false);
+                return Err(error);
+            }
+        };
+        let old = self.commit_after(|| {
+            let old = self.volume.end_pair(id, &pair, true);
+            if let Some(device) = self.volume.device(id) {
+                device.reset_stats();
+            }
+            self.devices.lock().set_usable(id, true);
+            // Something to commit, so that the old one is older if it ever comes back.
+            self.change_device(DeviceChange::Set(item));
+            old
+        })?;
+        self.settle_superblocks()?;
+        if let Err(error) = Volume::wipe(&*old) {
+            tracing::warn!(%error, "the replaced device keeps its superblocks");
         }
-        let old = self.volume.exchange_device(Arc::clone(&new), item);
-        // Until here the old one is the device. What the new one lacks is found and made now.
+        Ok(found)
+    }
+
+    /// Whether both devices of a pair have what was written, and nobody wants it to end.
+    fn expect_pair(&self, id: DeviceId, pair: &Pair) -> Result<()> {
+        if pair.has_failed() {
+            return Err(Error::Busy("the new device fails; the old one stays"));
+        }
+        if self.volume.device(id).is_none_or(|device| device.is_lost()) {
+            return Err(Error::Busy("the old device fails: replace it as one that is missing"));
+        }
+        if self.stop_moving.load(Ordering::SeqCst) { Err(Error::Stopped) } else { Ok(()) }
+    }
+
+    /// Puts a new device in the place of one that is missing: everything on it is made from other copies.
+    fn fill_device(
+        self: &Arc<Self>,
+        id: DeviceId,
+        new: Arc<dyn Device>,
+        item: DeviceItem,
+    ) -> Result<ScrubProgress> {
+        let old = self.volume.exchange_device(new, item);
         let (found, _) = self.scrub(ScrubOptions::default(), &mut |_| true)?;
         let device = self.volume.device(id).ok_or(Error::Busy("the device went away"))?;
         device.reset_stats();
         device.heal();
         self.devices.lock().set_usable(id, true);
-        // A commit, so that the old one is older if it ever comes back.
         self.change_device(DeviceChange::Set(item));
         self.volume.flush()?;
         self.commit()?;
@@ -150,12 +199,12 @@ impl Engine {
         Ok(found)
     }
 
-    /// Copies what chunks have on a device to the same places of another. What cannot be read is left out.
-    fn copy_device(
+    /// Copies what chunks have on a device to the same places of the other, beside those who write; chunks
+    /// that come later are written to both.
+    fn copy_pair(
         &self,
         id: DeviceId,
-        old: &dyn Device,
-        new: &dyn Device,
+        pair: &Pair,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<()> {
         let chunks = self.volume.chunks();
@@ -174,14 +223,11 @@ impl Engine {
         for (offset, len) in stripes {
             for within in (0..len).step_by(COPY_BYTES as usize) {
                 let part = &mut bytes[..(len - within).min(COPY_BYTES) as usize];
-                if old.read_at(offset + within, part).is_ok() {
-                    new.write_at(offset + within, part).map_err(|source| {
-                        buttress_volume::Error::Candidate { device: new.name(), source }
-                    })?;
-                }
+                self.volume.copy_pair(pair, offset + within, part);
                 progress.moved += part.len() as u64;
+                self.expect_pair(id, pair)?;
                 if !watch(&progress) {
-                    return Err(Error::Busy("replacing a device was given up; nothing changed"));
+                    return Err(Error::Stopped);
                 }
             }
             progress.completed += 1;

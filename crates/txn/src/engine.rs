@@ -11,7 +11,7 @@
 //!
 //! # Locks
 //!
-//! Outermost first: commit, gate, then short ones (reservations, pinned list, device space).
+//! Outermost first: `trees_turn`, commit, gate, then short ones (reservations, pinned list, device space).
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
@@ -102,6 +102,13 @@ pub struct Engine {
     pub(crate) log_waits: AtomicBool,
     /// Whether the free-space tree of the last commit says what is free.
     pub(crate) trusts_free_space: AtomicBool,
+    /// Held by whoever drops a part of a subvolume, or moves what trees have, until his commit is done: the
+    /// one must not rebuild what the other takes away.
+    pub(crate) trees_turn: Mutex<()>,
+    /// Somebody waits for it who drops a part of a subvolume.
+    pub(crate) turn_wanted: AtomicBool,
+    /// Whoever moves block groups is to stop soon.
+    pub(crate) stop_moving: AtomicBool,
     inos: Mutex<HashMap<TreeId, Arc<AtomicU64>>>,
 }
 
@@ -165,6 +172,9 @@ impl Engine {
             fallbacks: Mutex::default(),
             log_waits: AtomicBool::new(false),
             trusts_free_space: AtomicBool::new(true),
+            trees_turn: Mutex::default(),
+            turn_wanted: AtomicBool::new(false),
+            stop_moving: AtomicBool::new(false),
             inos: Mutex::default(),
         })
     }

@@ -62,6 +62,9 @@ pub enum Error {
          the log, or read-only with nologreplay to see the state before it"
     )]
     Log,
+    /// Moving was stopped by request; what was moved stays where it is.
+    #[error("stopped by request")]
+    Stopped,
     /// Something else has to be done first.
     #[error("{0}")]
     Busy(&'static str),

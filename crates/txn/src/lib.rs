@@ -42,6 +42,7 @@ pub use error::{Error, Result};
 pub use flush::{Flusher, Gain};
 pub use handle::Handle;
 pub use log::SubvolumeLog;
+pub use relocate::{Alone, Users};
 pub use reserve::{Cost, MetaReservation, Urgency};
 pub use scrub::{ScrubOptions, ScrubProgress};
 pub use snapshot::Snapshot;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use buttress_format::{Chunk, Logical};
 use buttress_space::{Group, SpaceKind};
 
-use crate::{Cost, Engine, Error, Result, Urgency, commit::CommitState};
+use crate::{Cost, Engine, Error, Result, Urgency, Users, commit::CommitState};
 
 impl Engine {
     /// Notes a group that may have come to be empty.
@@ -53,16 +53,20 @@ impl Engine {
     }
 
     /// Empties groups of data and metadata that are less full than `below` percent into others of their
-    /// kind, the emptiest first, as long as those have room; returns how many went. For a volume that
-    /// nobody else changes meanwhile. Does nothing while a balance is paused, or a subvolume is being
-    /// dropped.
+    /// kind, the emptiest first, as long as those have room; returns how many went. `may` says
+    /// which. Does nothing while a balance is paused.
     ///
     /// # Errors
     ///
     /// What moving met, but for a lack of room.
-    pub fn reclaim_groups(self: &Arc<Self>, below: u8) -> Result<u64> {
+    pub fn reclaim_groups(
+        self: &Arc<Self>,
+        below: u8,
+        users: &dyn Users,
+        may: &dyn Fn(Logical) -> bool,
+    ) -> Result<u64> {
         self.check_writable()?;
-        if self.paused_balance()?.is_some() || !self.dead_subvolumes()?.is_empty() {
+        if self.paused_balance()?.is_some() {
             return Ok(0);
         }
         let mut reclaimed = 0;
@@ -72,8 +76,11 @@ impl Engine {
                 used > 0 && used * 100 < len * u128::from(below)
             };
             let groups = self.space.groups_of(kind);
-            let mut chosen: Vec<(u64, Logical)> =
-                groups.iter().filter(|g| few(g)).map(|g| (g.used(), g.start())).collect();
+            let mut chosen: Vec<(u64, Logical)> = groups
+                .iter()
+                .filter(|g| few(g) && may(g.start()))
+                .map(|g| (g.used(), g.start()))
+                .collect();
             chosen.sort_unstable();
             for (_, start) in chosen {
                 let Some(group) = self.space.group_at(start) else { continue };
@@ -83,14 +90,23 @@ impl Engine {
                 if elsewhere < used + used / 8 + (1 << 20) {
                     break;
                 }
-                match self.relocate_group(start, &mut |_| ()) {
+                match self.relocate_group(start, users, &mut |_| ()) {
                     Ok(()) => reclaimed += 1,
                     Err(Error::NoSpace(_)) => break,
+                    Err(Error::Stopped) => return Ok(reclaimed),
                     Err(error) => return Err(error),
                 }
             }
         }
         Ok(reclaimed)
+    }
+
+    /// The groups of data and metadata: where each begins, how much of it is in use, how long it is.
+    #[must_use]
+    pub fn group_fill(&self) -> Vec<(Logical, u64, u64)> {
+        let groups = self.space.groups();
+        let kinds = groups.iter().filter(|group| group.kind() != SpaceKind::System);
+        kinds.map(|group| (group.start(), group.used(), group.len())).collect()
     }
 
     fn is_dispensable(&self, group: &Group) -> bool {

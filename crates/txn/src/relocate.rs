@@ -8,14 +8,22 @@
 //! - **L3** A node is moved by building it anew: its tree's path to it is merged as if an item there
 //!   had changed.
 //!
+//! - **L4** Between the look that says who uses an extent and the handle that sends them to its copy,
+//!   nobody changes which extents those inodes have ([`Users::hold`]). Users that came too late to be seen,
+//!   by a snapshot that is being cut or a clone that is not committed, stay, and are found by the next
+//!   round over the group.
+//!
 //! # Place
 //!
-//! For volumes that nobody else changes meanwhile: users of an extent are found in one view and put in
-//! a later transaction. Trees that share a node each get one of their own.
+//! Works beside those who use the volume. Trees that share a node each get one of their own. Subvolumes
+//! that are being dropped are moved like others; who drops them does no step while an extent goes over.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use buttress_base::clock;
 use buttress_format::{
     BackRef, Body, Extent, ExtentItem, FileExtent, Ino, Key, Kind, Logical, TreeId,
 };
@@ -24,13 +32,55 @@ use buttress_tree::{Cursor, Expect, NodePtr, NodeSource};
 
 use crate::{Cost, DataRef, Engine, Error, Result, Urgency, View, extent_tree, scrub};
 
-/// Rounds over a group before giving up; one is enough but for what one round itself puts there.
-const ROUNDS_MAX: u32 = 8;
+/// Rounds over a group before giving up. One is enough where nobody else works; each snapshot, or clone,
+/// that comes in between costs another.
+const ROUNDS_MAX: u32 = 100;
+/// Looks at the users of one extent before it is left to the next round.
+const LOOKS_MAX: u32 = 4;
+/// How long whoever reads old trees may hold up the end of a group.
+const READERS_MAX: Duration = Duration::from_secs(60);
+const READERS_PERIOD: Duration = Duration::from_millis(5);
+/// How often whoever wants to drop a part of a subvolume looks whether it is his turn.
+pub(crate) const TURN_PERIOD: Duration = Duration::from_millis(10);
 /// Data and nodes moved between two commits.
 const BATCH_BYTES: u64 = 64 << 20;
 const BATCH_NODES: usize = 2048;
 /// Data written in one go.
 const WRITE_BYTES: usize = 4 << 20;
+
+/// Those above the trees whose inodes use data that is moved; given to whoever moves it, for one call.
+pub trait Users {
+    /// Runs `work` while nobody changes which extents these inodes have, and nobody reads what they had
+    /// before. Waits for those who do; they may be making room, or waiting for it.
+    ///
+    /// # Errors
+    ///
+    /// What finding an inode met; what `work` answers.
+    fn hold(
+        &self,
+        inodes: &BTreeSet<(TreeId, Ino)>,
+        work: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()>;
+
+    /// Other bytes than before lie at an extent that nobody uses yet.
+    fn wrote(&self, extent: Extent);
+}
+
+/// Nobody else has the volume open.
+#[derive(Clone, Copy, Debug)]
+pub struct Alone;
+
+impl Users for Alone {
+    fn hold(
+        &self,
+        _: &BTreeSet<(TreeId, Ino)>,
+        work: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        work()
+    }
+
+    fn wrote(&self, _: Extent) {}
+}
 
 /// One place that uses a data extent.
 struct Use {
@@ -41,36 +91,89 @@ struct Use {
 }
 
 impl Engine {
-    /// Empties a block group and removes it with its chunk. `watch` is told of bytes that were moved.
+    /// Empties a block group and removes it with its chunk, beside those who use the volume. `watch` is told
+    /// of bytes that were moved.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] when there is none elsewhere; what reading met. What was moved until then
-    /// stays where it is now.
+    /// [`Error::NoSpace`] when there is none elsewhere; [`Error::Stopped`] after
+    /// [`stop_moving`](Self::stop_moving); what reading met. What was moved until then stays where it is
+    /// now.
     pub fn relocate_group(
         self: &Arc<Self>,
         start: Logical,
+        users: &dyn Users,
         watch: &mut dyn FnMut(u64),
     ) -> Result<()> {
         self.check_writable()?;
+        self.make_dead_whole()?;
         let group = self
             .space
             .group_at(start)
             .ok_or_else(|| Error::Malformed(format!("there is no block group at {start}")))?;
         let held = self.space.hold_read_only(start)?;
+        self.room_without(group.kind(), group.used())?;
         held.drain();
-        // A commit must not be the one to find out that there is no room for its nodes.
-        let kind = group.kind();
-        let needed = 2 * group.used() + (1 << 20);
-        let is_tight = kind != SpaceKind::Data && self.space.account(kind).free() < needed;
-        if is_tight && !self.add_chunk(kind)? && self.space.account(kind).free() < group.used() {
-            return Err(Error::NoSpace("metadata in another place"));
-        }
         // Should that fail, the group can be used again as it is.
-        self.empty_group(group.range(), watch).and_then(|()| self.drop_group(start))
+        self.empty_group(group.range(), users, watch).and_then(|()| self.drop_group(start))
     }
 
-    fn empty_group(self: &Arc<Self>, range: Extent, watch: &mut dyn FnMut(u64)) -> Result<()> {
+    /// Has whoever moves groups stop soon, until it is told to go on.
+    pub fn stop_moving(&self, stop: bool) {
+        self.stop_moving.store(stop, Ordering::SeqCst);
+    }
+
+    fn expect_moving(&self) -> Result<()> {
+        self.check_writable()?;
+        if self.stop_moving.load(Ordering::SeqCst) { Err(Error::Stopped) } else { Ok(()) }
+    }
+
+    /// Makes chunks until what is promised, and `bytes` more, fit into groups that give something out: a
+    /// commit must not be the one to find out that there is no room for its nodes, nor writeback.
+    fn room_without(&self, kind: SpaceKind, bytes: u64) -> Result<()> {
+        let is_tight = || {
+            let account = self.space.account(kind);
+            let free = account.free().saturating_sub(account.may_use);
+            match kind {
+                SpaceKind::Data => free < bytes,
+                _ => free < 2 * bytes + (1 << 20),
+            }
+        };
+        while is_tight() {
+            if !self.add_chunk(kind)? {
+                let account = self.space.account(kind);
+                // Half the chunk may do for nodes, should the rest be promised to nobody.
+                let least = account.free().saturating_sub(account.may_use);
+                if kind != SpaceKind::Data && least >= bytes {
+                    break;
+                }
+                return Err(Error::NoSpace("what is in a block group, in another"));
+            }
+        }
+        if kind == SpaceKind::Metadata && !self.may_reserve(Cost::default(), Urgency::Normal) {
+            return Err(Error::NoSpace("metadata in another place"));
+        }
+        Ok(())
+    }
+
+    /// Of a subvolume that Linux dropped in part some nodes are gone that its tree still names: one step of
+    /// ours cuts them off. Nobody uses such a subvolume; it was dead when the volume was opened.
+    fn make_dead_whole(self: &Arc<Self>) -> Result<()> {
+        for tree in self.dead_subvolumes()? {
+            let item = self.view().committed_root_item(tree)?;
+            if item.is_some_and(|item| item.drop_progress != Key::MIN) {
+                self.drop_step(tree)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn empty_group(
+        self: &Arc<Self>,
+        range: Extent,
+        users: &dyn Users,
+        watch: &mut dyn FnMut(u64),
+    ) -> Result<()> {
         for _ in 0..ROUNDS_MAX {
             // What was referenced since the last commit is in no tree yet.
             self.commit()?;
@@ -81,7 +184,7 @@ impl Engine {
                 let (found, next) = scrub::extents(&view, from, range.end())?;
                 drop(view);
                 any |= !found.is_empty();
-                self.move_some(&found, watch)?;
+                self.move_some(&found, users, watch)?;
                 from = next;
             }
             if !any {
@@ -95,13 +198,17 @@ impl Engine {
     fn move_some(
         self: &Arc<Self>,
         found: &[scrub::Found],
+        users: &dyn Users,
         watch: &mut dyn FnMut(u64),
     ) -> Result<()> {
+        // Who drops subvolumes has his turn between two batches.
+        let turn = self.trees_turn.lock();
         let (mut bytes, mut nodes) = (0, 0);
         for one in found {
+            self.expect_moving()?;
             match one.level {
                 None => {
-                    self.move_data(one.extent)?;
+                    self.move_data(one.extent, users)?;
                     bytes += one.extent.len;
                 }
                 Some(level) => {
@@ -118,31 +225,67 @@ impl Engine {
             }
         }
         self.commit()?;
+        drop(turn);
+        if self.turn_wanted.swap(false, Ordering::SeqCst) {
+            // Who waits looks often.
+            buttress_base::thread::sleep(2 * TURN_PERIOD);
+        }
         Ok(())
     }
 
-    /// Copies a data extent elsewhere and sends its users there (L2).
-    fn move_data(self: &Arc<Self>, old: Extent) -> Result<()> {
-        let (users, sums, owner) = {
-            let view = self.view();
-            let owner = extent_tree::committed_owner(&view, old)?;
-            (users(&view, old)?, self.read_csums(&view, old)?, owner)
-        };
-        if users.is_empty() {
-            return Err(Error::Extents { at: old.start, what: "no file uses it" });
+    /// Copies a data extent elsewhere and sends its users there (L2); nothing when it has none any more, or
+    /// none that can be seen yet.
+    fn move_data(self: &Arc<Self>, old: Extent, above: &dyn Users) -> Result<()> {
+        let seen = users(&self.view(), old)?;
+        if seen.is_empty() {
+            return Ok(());
         }
-        let new = self.copy_data(old, &sums)?;
-        let items = u32::try_from(users.len()).unwrap_or(u32::MAX).saturating_mul(7) + 8;
-        let bytes = (sums.sectors() * self.store.geometry().csum.size() + 64 * users.len()) as u64;
-        let cost = Cost { items, bytes: u32::try_from(bytes).unwrap_or(u32::MAX) };
-        let promise = match self.reserve(cost, Urgency::Normal) {
-            Ok(promise) => promise,
-            Err(error) => {
-                self.free_unused_data(new);
-                return Err(error);
+        let (mut inodes, mut count) = (inodes_of(&seen), seen.len());
+        let Some((new, sums)) = self.copy_data(old, above)? else { return Ok(()) };
+        let mut moved = false;
+        let outcome = (0..LOOKS_MAX).try_for_each(|_| -> Result<()> {
+            if moved {
+                return Ok(());
             }
-        };
-        let handle = self.begin(promise);
+            let items = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(7) + 8;
+            let bytes = (sums.sectors() * self.store.geometry().csum.size() + 64 * count) as u64;
+            let cost = Cost { items, bytes: u32::try_from(bytes).unwrap_or(u32::MAX) };
+            // Before anybody is held: he may be one who makes room.
+            let mut promise = Some(self.reserve(cost, Urgency::Normal)?);
+            let held = std::mem::take(&mut inodes);
+            above.hold(&held, &mut || {
+                let view = self.view();
+                let there = users(&view, old)?;
+                let owner = extent_tree::committed_owner(&view, old)?;
+                drop(view);
+                inodes = inodes_of(&there);
+                if there.len() <= count && inodes.is_subset(&held) {
+                    if let Some(promise) = promise.take().filter(|_| !there.is_empty()) {
+                        self.send_over(self.begin(promise), old, new, there, &sums, owner);
+                        moved = true;
+                    }
+                } else {
+                    count = there.len();
+                }
+                Ok(())
+            })
+        });
+        if !moved {
+            self.free_unused_data(new);
+        }
+        outcome
+    }
+
+    /// Sends users of one extent to another that has the same bytes.
+    fn send_over(
+        &self,
+        handle: crate::Handle<'_>,
+        old: Extent,
+        new: Extent,
+        users: Vec<Use>,
+        sums: &crate::Csums,
+        owner: Option<TreeId>,
+    ) {
         for user in users {
             let mut item = user.item;
             if let Body::Regular(region) | Body::Prealloc(region) = &mut item.body {
@@ -155,16 +298,16 @@ impl Engine {
         }
         // Who made it goes on paying for it.
         handle.transaction().refs.set_owner(new.start, owner);
-        for (at, run) in runs(&sums, u64::from(self.store.geometry().sectorsize)) {
-            let sector = u64::from(self.store.geometry().sectorsize);
+        let sector = u64::from(self.store.geometry().sectorsize);
+        for (at, run) in runs(sums, sector) {
             let len = (run.len() / self.store.geometry().csum.size()) as u64 * sector;
             handle.insert_csums(Extent::new(new.start.end(at), len), run);
         }
-        Ok(())
     }
 
-    /// The bytes of an extent in a new one of the same length, checked on their way.
-    fn copy_data(&self, old: Extent, sums: &crate::Csums) -> Result<Extent> {
+    /// The bytes of an extent in a new one of the same length, checked on their way, and their checksums;
+    /// nothing when the extent is free by now.
+    fn copy_data(&self, old: Extent, above: &dyn Users) -> Result<Option<(Extent, crate::Csums)>> {
         let geometry = *self.store.geometry();
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
         let mut promise = self.reserve_data(old.len)?;
@@ -176,31 +319,53 @@ impl Engine {
             }
             Err(error) => return Err(error),
         };
-        let copied = (0..old.len).step_by(WRITE_BYTES).try_for_each(|within| -> Result<()> {
-            let mut bytes = vec![0; (old.len - within).min(WRITE_BYTES as u64) as usize];
-            let first = (within / sector as u64) as usize;
-            self.volume.read_verified_by(
-                old.start.end(within),
-                &mut bytes,
-                sector,
-                |at, bytes| match sums.sector(first + at / sector) {
-                    Some(sum) if geometry.csum.digest(bytes)[..size] != *sum => Err("checksum"),
-                    _ => Ok(()),
-                },
-            )?;
-            Ok(self.volume.write(new.start.end(within), &bytes)?)
-        });
-        match copied {
-            Ok(()) => Ok(new),
-            Err(error) => {
+        // As long as this lives what the extent had is not given to anybody else, nor is its group gone.
+        let view = self.view();
+        let copy = || -> Result<Option<crate::Csums>> {
+            if users(&view, old)?.is_empty() {
+                return Ok(None);
+            }
+            let sums = self.read_csums(&view, old)?;
+            for within in (0..old.len).step_by(WRITE_BYTES) {
+                let mut bytes = vec![0; (old.len - within).min(WRITE_BYTES as u64) as usize];
+                let first = (within / sector as u64) as usize;
+                self.volume.read_verified_by(
+                    old.start.end(within),
+                    &mut bytes,
+                    sector,
+                    |at, bytes| match sums.sector(first + at / sector) {
+                        Some(sum) if geometry.csum.digest(bytes)[..size] != *sum => Err("checksum"),
+                        _ => Ok(()),
+                    },
+                )?;
+                self.volume.write(new.start.end(within), &bytes)?;
+            }
+            above.wrote(new);
+            Ok(Some(sums))
+        };
+        match copy() {
+            Ok(Some(sums)) => Ok(Some((new, sums))),
+            other => {
                 self.free_unused_data(new);
-                Err(error)
+                other.map(|_| None)
             }
         }
     }
 
     /// Has the running transaction build a node anew, in every tree that has it (L3).
-    fn touch_node(&self, ptr: NodePtr) -> Result<()> {
+    fn touch_node(self: &Arc<Self>, ptr: NodePtr) -> Result<()> {
+        let touched = self.places_of(ptr)?;
+        let items = u32::try_from(touched.len()).unwrap_or(u32::MAX);
+        // None: its trees left it meanwhile, or have not come to be yet.
+        if items > 0 {
+            let handle = self.begin(self.reserve(Cost { items, bytes: 0 }, Urgency::Normal)?);
+            handle.transaction().touched.lock().extend(touched);
+        }
+        Ok(())
+    }
+
+    /// In which trees a node is, and a key in each that leads to it.
+    fn places_of(&self, ptr: NodePtr) -> Result<Vec<(TreeId, Key)>> {
         let view = self.view();
         let node = view.store().node(TreeId::ROOT, &Expect::root(ptr))?;
         let key = if node.is_empty() { Key::MIN } else { node.key(0) };
@@ -212,19 +377,14 @@ impl Engine {
                 touched.push((tree, key));
             }
         }
-        if touched.is_empty() {
-            let what = "a tree node that no tree has";
-            return Err(Error::Extents { at: ptr.logical, what });
-        }
-        drop(view);
-        let _gate = self.gate.read();
-        self.view.load().running().touched.lock().extend(touched);
-        Ok(())
+        Ok(touched)
     }
 
     /// Removes an empty group and its chunk, and makes that durable.
     fn drop_group(&self, start: Logical) -> Result<()> {
-        for _ in 0..100 {
+        let begun = clock::now();
+        while clock::since(begun) < READERS_MAX {
+            self.expect_moving()?;
             self.release_pinned();
             let state = self.commit.lock();
             let Some(group) = self.space.group_at(start).filter(|group| group.start() == start)
@@ -250,10 +410,15 @@ impl Engine {
             }
             drop(state);
             // A reader of older roots still holds what was freed.
-            buttress_base::thread::sleep(std::time::Duration::from_millis(5));
+            buttress_base::thread::sleep(READERS_PERIOD);
         }
-        Err(Error::Extents { at: start, what: "a block group that was emptied is still in use" })
+        Err(Error::Busy("somebody goes on reading what a block group had that was emptied"))
     }
+}
+
+/// The inodes that are held while an extent goes over.
+fn inodes_of(users: &[Use]) -> BTreeSet<(TreeId, Ino)> {
+    users.iter().map(|user| (user.tree, Ino(user.key.objectid))).collect()
 }
 
 /// Runs of sectors that have checksums: where they begin in the extent, and the sums.
