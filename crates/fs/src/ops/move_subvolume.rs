@@ -6,20 +6,26 @@
 //!   the way up from the new place, from subvolume to subvolume, is walked first.
 //! - **M2** Entry, reference and reference back go over in one transaction (S1 of subvolumes).
 
+use std::sync::Arc;
+
 use buttress_format::{DirEntry, Key, Kind, TreeId};
 use buttress_txn::{Cost, Urgency, View};
 
-use super::rename::Side;
+use super::rename::{Side, check_dir_way, give, take};
 use super::subvolume::{add_refs, named, remove_refs, unnamed};
+use super::unlink::{drop_name, is_empty};
+use crate::attr::FileKind;
 use crate::batch::{Batch, NOW};
+use crate::cell::InodeCell;
 use crate::clock::now;
 use crate::error::{Error, NameError, Result};
-use crate::inode::{DEPTH_MAX, RenameFlags};
+use crate::inode::{DEPTH_MAX, Inode, RenameFlags};
 use crate::lock_set::LockSet;
 use crate::names::{self, Target};
 use crate::trees;
 
-/// Moves a subvolume that has its name on one side to a name that is free on the other.
+/// Moves a subvolume that has its name on one side to a name on the other that is free, or an empty
+/// directory's.
 pub(super) fn move_subvolume(
     source: &Side<'_>,
     target: &Side<'_>,
@@ -27,69 +33,240 @@ pub(super) fn move_subvolume(
     flags: RenameFlags,
 ) -> Result<()> {
     let shared = &source.dir.shared;
-    if flags.exchange {
-        return Err(Error::unsupported("exchanging a subvolume's name with another"));
+    expect_movable(source, target, tree)?;
+    loop {
+        let view = shared.engine.view();
+        let replaced = match target.find(&view)? {
+            None => None,
+            Some(there) => match names::target(&view, target.dir.id, &there)? {
+                Target::Subvolume(same) if same == tree => return Ok(()),
+                _ if flags.no_replace => return Err(NameError::Exists.into()),
+                Target::Inode(_) if names::kind(&there) != Some(FileKind::Directory) => {
+                    return Err(NameError::NotDir.into());
+                }
+                _ => match target.inode(&there)? {
+                    None => continue,
+                    found => found,
+                },
+            },
+        };
+        drop(view);
+        let replaced = replaced.as_ref().map(|inode| &inode.cell);
+        let _changing = shared.trees.changing.lock();
+        let _locks = LockSet::new([Some(source.dir), Some(target.dir), replaced, None]);
+        let view = shared.engine.view();
+        expect_subvolume(&view, source, tree)?;
+        let there = match target.find(&view)? {
+            None => None,
+            Some(entry) => Some(names::target(&view, target.dir.id, &entry)?),
+        };
+        if there != replaced.map(|cell| Target::Inode(cell.id)) {
+            continue;
+        }
+        target.dir.expect_linked()?;
+        source.dir.expect_removable()?;
+        target.dir.expect_mutable()?;
+        if let Some(replaced) = replaced {
+            target.dir.expect_removable()?;
+            replaced.expect_removable()?;
+            if !is_empty(&view, replaced)? {
+                return Err(NameError::NotEmpty.into());
+            }
+        }
+        check_way(&view, tree, target.dir.tree())?;
+        let mut changes = Changes::new(source, target);
+        if let Some(replaced) = replaced {
+            let batch = changes.of(target);
+            let dir = target.dir.ino();
+            let index = batch.remove_ref(&view, replaced.ino(), dir, target.name)?;
+            batch.remove_name(&view, dir, index, target.name)?;
+            drop_name(replaced, batch);
+        }
+        changes.take(&view, source, tree)?;
+        changes.give(&view, target, tree)?;
+        drop(view);
+        let urgency = if replaced.is_some() { Urgency::Frees } else { Urgency::Normal };
+        let stamp = now();
+        let handle = shared.engine.begin(shared.reserve(changes.cost(), urgency)?);
+        changes.apply(&handle);
+        source.dir.file.update(&handle, |item| unnamed(item, source.name, stamp));
+        target.dir.file.update(&handle, |item| {
+            if replaced.is_some() {
+                (item.mtime, item.ctime) = (stamp, stamp);
+            } else {
+                named(item, target.name, stamp);
+            }
+        });
+        if let Some(replaced) = replaced {
+            replaced.file.update(&handle, |item| {
+                item.nlink = 0;
+                item.ctime = stamp;
+            });
+        }
+        return Ok(());
     }
+}
+
+/// Exchanges the name of a subvolume with that of another, or of anything else that lies in the same subvolume
+/// as it has its name in.
+pub(super) fn exchange_subvolume(source: &Side<'_>, target: &Side<'_>, tree: TreeId) -> Result<()> {
+    let shared = &source.dir.shared;
+    expect_movable(source, target, tree)?;
+    loop {
+        let view = shared.engine.view();
+        let there = target.find(&view)?.ok_or(NameError::NotFound)?;
+        let other = match names::target(&view, target.dir.id, &there)? {
+            Target::Subvolume(same) if same == tree => return Ok(()),
+            Target::Subvolume(other) => Other::Subvolume(other),
+            Target::Stub => return Err(NameError::NotEmpty.into()),
+            Target::Inode(_) => match target.inode(&there)? {
+                None => continue,
+                Some(inode) => Other::Inode(inode),
+            },
+        };
+        drop(view);
+        match &other {
+            Other::Subvolume(other) => expect_movable(target, source, *other)?,
+            Other::Inode(_) if source.dir.tree() != target.dir.tree() => {
+                return Err(NameError::CrossDevice.into());
+            }
+            Other::Inode(inode) if inode.kind() == FileKind::Directory => {
+                check_dir_way(&inode.cell, source.dir)?;
+            }
+            Other::Inode(_) => {}
+        }
+        let _changing = shared.trees.changing.lock();
+        let _locks = LockSet::new([Some(source.dir), Some(target.dir), other.cell(), None]);
+        let view = shared.engine.view();
+        expect_subvolume(&view, source, tree)?;
+        let now_there = target.find(&view)?.ok_or(NameError::NotFound)?;
+        if now_there.location != there.location {
+            continue;
+        }
+        for dir in [source.dir, target.dir] {
+            dir.expect_linked()?;
+            dir.expect_removable()?;
+        }
+        check_way(&view, tree, target.dir.tree())?;
+        let mut changes = Changes::new(source, target);
+        changes.take(&view, source, tree)?;
+        match &other {
+            Other::Subvolume(other) => {
+                check_way(&view, *other, source.dir.tree())?;
+                changes.take(&view, target, *other)?;
+                changes.give(&view, source, *other)?;
+            }
+            Other::Inode(inode) => {
+                inode.cell.expect_removable()?;
+                take(&view, target, &inode.cell, changes.of(target))?;
+                give(&view, source, &inode.cell, changes.of(source))?;
+            }
+        }
+        changes.give(&view, target, tree)?;
+        drop(view);
+        let stamp = now();
+        let handle = shared.engine.begin(shared.reserve(changes.cost(), Urgency::Normal)?);
+        changes.apply(&handle);
+        if let Some(cell) = other.cell() {
+            cell.file.update(&handle, |item| item.ctime = stamp);
+        }
+        // Each directory loses one name and gets it back: only its times change.
+        for dir in [source.dir, target.dir] {
+            dir.file.update(&handle, |item| (item.mtime, item.ctime) = (stamp, stamp));
+        }
+        return Ok(());
+    }
+}
+
+/// What a subvolume changes its name with.
+enum Other {
+    Subvolume(TreeId),
+    Inode(Inode),
+}
+
+impl Other {
+    fn cell(&self) -> Option<&Arc<InodeCell>> {
+        match self {
+            Self::Subvolume(_) => None,
+            Self::Inode(inode) => Some(&inode.cell),
+        }
+    }
+}
+
+/// What moves to another directory has another `..`: as Linux sees it, a change of it.
+fn expect_movable(from: &Side<'_>, to: &Side<'_>, tree: TreeId) -> Result<()> {
+    let shared = &from.dir.shared;
     let home = shared.tree_info(&shared.engine.view(), tree)?;
-    if source.dir.id != target.dir.id && home.is_read_only() {
-        // What moves to another directory has another `..`: as Linux sees it, a change of it.
+    if from.dir.id != to.dir.id && home.is_read_only() {
         return Err(Error::read_only("the subvolume", "its read-only flag is set"));
     }
-    let _changing = shared.trees.changing.lock();
-    let _locks = LockSet::new([Some(source.dir), Some(target.dir), None, None]);
-    let view = shared.engine.view();
-    let found = source.find(&view)?.ok_or(NameError::NotFound)?;
-    if names::target(&view, source.dir.id, &found)? != Target::Subvolume(tree) {
-        return Err(NameError::NotFound.into());
-    }
-    target.dir.expect_linked()?;
-    source.dir.expect_removable()?;
-    target.dir.expect_mutable()?;
-    if let Some(there) = target.find(&view)? {
-        return match names::target(&view, target.dir.id, &there)? {
-            Target::Subvolume(same) if same == tree => Ok(()),
-            _ if flags.no_replace => Err(NameError::Exists.into()),
-            Target::Inode(_) if names::kind(&there) != Some(crate::attr::FileKind::Directory) => {
-                Err(NameError::NotDir.into())
-            }
-            _ => Err(NameError::NotEmpty.into()),
-        };
-    }
-    check_way(&view, tree, target.dir.tree())?;
-
-    let mut roots = Batch::new(TreeId::ROOT);
-    let index = remove_refs(&view, &mut roots, tree, source.dir.tree())?;
-    let mut taken = Batch::new(source.dir.tree());
-    taken.remove_name(&view, source.dir.ino(), index, source.name)?;
-    let index = target.dir.next_index(&view)?;
-    add_refs(&mut roots, tree, target.dir.id, index, target.name);
-    let entry = DirEntry {
-        location: Key::new(tree.0, Kind::ROOT_ITEM, u64::MAX),
-        transid: NOW,
-        kind: buttress_format::FileKind::Directory,
-        name: target.name.to_vec(),
-        data: Vec::new(),
-    };
-    let item_len_max = shared.ref_limits().item_len_max;
-    let same_tree = source.dir.tree() == target.dir.tree();
-    let mut given = Batch::new(target.dir.tree());
-    // Two names whose hashes collide share an item: one batch must see both.
-    let into = if same_tree { &mut taken } else { &mut given };
-    into.add_name(&view, target.dir.ino(), index, entry, item_len_max)?;
-    drop(view);
-    let mut cost = Cost { items: 2, bytes: 512 };
-    for part in [&taken, &given, &roots] {
-        let more = part.cost(0);
-        cost = Cost { items: cost.items + more.items, bytes: cost.bytes + more.bytes };
-    }
-    let stamp = now();
-    let handle = shared.engine.begin(shared.reserve(cost, Urgency::Normal)?);
-    for part in [taken, given, roots] {
-        part.apply(&handle);
-    }
-    source.dir.file.update(&handle, |item| unnamed(item, source.name, stamp));
-    target.dir.file.update(&handle, |item| named(item, target.name, stamp));
     Ok(())
+}
+
+fn expect_subvolume(view: &View, side: &Side<'_>, tree: TreeId) -> Result<()> {
+    let found = side.find(view)?.ok_or(NameError::NotFound)?;
+    match names::target(view, side.dir.id, &found)? {
+        Target::Subvolume(there) if there == tree => Ok(()),
+        _ => Err(NameError::NotFound.into()),
+    }
+}
+
+/// What goes over in one transaction (M2). Two names whose hashes collide share an item, and names of one
+/// subvolume are gathered in one batch, which sees both.
+struct Changes {
+    roots: Batch,
+    parts: Vec<Batch>,
+}
+
+impl Changes {
+    fn new(source: &Side<'_>, target: &Side<'_>) -> Self {
+        let mut parts = vec![Batch::new(source.dir.tree())];
+        if source.dir.tree() != target.dir.tree() {
+            parts.push(Batch::new(target.dir.tree()));
+        }
+        Self { roots: Batch::new(TreeId::ROOT), parts }
+    }
+
+    fn of(&mut self, side: &Side<'_>) -> &mut Batch {
+        let tree = side.dir.tree();
+        self.parts.iter_mut().find(|part| part.tree() == tree).expect("one of the two sides")
+    }
+
+    fn take(&mut self, view: &View, side: &Side<'_>, tree: TreeId) -> Result<()> {
+        let index = remove_refs(view, &mut self.roots, tree, side.dir.tree())?;
+        self.of(side).remove_name(view, side.dir.ino(), index, side.name)
+    }
+
+    fn give(&mut self, view: &View, side: &Side<'_>, tree: TreeId) -> Result<()> {
+        let index = side.dir.next_index(view)?;
+        add_refs(&mut self.roots, tree, side.dir.id, index, side.name);
+        let entry = DirEntry {
+            location: Key::new(tree.0, Kind::ROOT_ITEM, u64::MAX),
+            transid: NOW,
+            kind: buttress_format::FileKind::Directory,
+            name: side.name.to_vec(),
+            data: Vec::new(),
+        };
+        let item_len_max = side.dir.shared.ref_limits().item_len_max;
+        self.of(side).add_name(view, side.dir.ino(), index, entry, item_len_max)
+    }
+
+    /// With three inode items beside: those of the directories, and of what is replaced or moved.
+    fn cost(&self) -> Cost {
+        let mut cost = self.roots.cost(3);
+        for part in &self.parts {
+            let more = part.cost(0);
+            cost = Cost { items: cost.items + more.items, bytes: cost.bytes + more.bytes };
+        }
+        cost
+    }
+
+    fn apply(self, handle: &buttress_txn::Handle<'_>) {
+        for part in self.parts {
+            part.apply(handle);
+        }
+        self.roots.apply(handle);
+    }
 }
 
 /// Refuses a place that lies in the subvolume itself (M1).

@@ -11,7 +11,7 @@ use buttress_format::DirEntry;
 use buttress_txn::{Urgency, View};
 
 use super::lookup::above;
-use super::move_subvolume::move_subvolume;
+use super::move_subvolume::{exchange_subvolume, move_subvolume};
 use super::unlink::{drop_name, is_empty};
 use crate::attr::FileKind;
 use crate::batch::Batch;
@@ -35,7 +35,7 @@ impl Side<'_> {
     }
 
     /// The inode behind an entry; nothing when the entry is no longer what the name leads to.
-    fn inode(&self, entry: &DirEntry) -> Result<Option<Inode>> {
+    pub(super) fn inode(&self, entry: &DirEntry) -> Result<Option<Inode>> {
         match names::target(&self.dir.shared.engine.view(), self.dir.id, entry)? {
             Target::Inode(id) => match self.dir.shared.inode(id) {
                 Err(Error::Name(NameError::NotFound)) if self.of.is_moved_on(entry)? => Ok(None),
@@ -75,7 +75,19 @@ impl Inode {
                 && let Target::Subvolume(tree) = names::target(&view, source.dir.id, entry)?
             {
                 drop(view);
-                return move_subvolume(&source, &target, tree, flags);
+                return if flags.exchange {
+                    exchange_subvolume(&source, &target, tree)
+                } else {
+                    move_subvolume(&source, &target, tree, flags)
+                };
+            }
+            if flags.exchange
+                && from.is_some()
+                && let Some(entry) = &to
+                && let Target::Subvolume(tree) = names::target(&view, target.dir.id, entry)?
+            {
+                drop(view);
+                return exchange_subvolume(&target, &source, tree);
             }
             drop(view);
             if source.dir.tree() != target.dir.tree() {
@@ -148,21 +160,22 @@ fn check_ways(
     flags: RenameFlags,
 ) -> Result<()> {
     if moved.kind == FileKind::Directory {
-        check_way(moved, target.dir)?;
+        check_dir_way(moved, target.dir)?;
     }
     match replaced {
         Some(replaced) if flags.exchange && replaced.kind == FileKind::Directory => {
-            check_way(replaced, source.dir)
+            check_dir_way(replaced, source.dir)
         }
         // A directory cannot take the place of one that it lies in.
         Some(replaced) if replaced.kind == FileKind::Directory => {
-            check_way(replaced, source.dir).map_err(|_| NameError::NotEmpty.into())
+            check_dir_way(replaced, source.dir).map_err(|_| NameError::NotEmpty.into())
         }
         _ => Ok(()),
     }
 }
 
-fn check_way(moved: &Arc<InodeCell>, dir: &Arc<InodeCell>) -> Result<()> {
+/// Refuses to move a directory to one that lies below it.
+pub(super) fn check_dir_way(moved: &Arc<InodeCell>, dir: &Arc<InodeCell>) -> Result<()> {
     let mut at = Arc::clone(dir);
     for _ in 0..DEPTH_MAX {
         if at.id == moved.id {
@@ -254,13 +267,23 @@ fn exchange(
 }
 
 /// Gathers the loss of a name.
-fn take(view: &View, side: &Side<'_>, cell: &InodeCell, batch: &mut Batch) -> Result<()> {
+pub(super) fn take(
+    view: &View,
+    side: &Side<'_>,
+    cell: &InodeCell,
+    batch: &mut Batch,
+) -> Result<()> {
     let index = batch.remove_ref(view, cell.ino(), side.dir.ino(), side.name)?;
     batch.remove_name(view, side.dir.ino(), index, side.name)
 }
 
 /// Gathers the gain of a name.
-fn give(view: &View, side: &Side<'_>, cell: &InodeCell, batch: &mut Batch) -> Result<()> {
+pub(super) fn give(
+    view: &View,
+    side: &Side<'_>,
+    cell: &InodeCell,
+    batch: &mut Batch,
+) -> Result<()> {
     let limits = side.dir.shared.ref_limits();
     let index = side.dir.next_index(view)?;
     let entry = names::entry(side.name, cell.ino(), cell.kind);

@@ -275,3 +275,59 @@ fn a_subvolume_is_moved() {
     fs.close().expect("a close");
     check(&device);
 }
+
+/// A subvolume takes the place of an empty directory, and changes its name with others of every kind.
+#[test]
+fn a_subvolume_is_exchanged() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let swap = buttress_fs::RenameFlags { exchange: true, ..Default::default() };
+    let plain = buttress_fs::RenameFlags::default();
+    let root = fs.root();
+    let first = subvolume(&fs, "first");
+    let second = subvolume(&fs, "second");
+    file_with(&first, "which", b"first");
+    file_with(&second, "which", b"second");
+    let which = |path: &str| content(&fs.resolve(path).expect("a file"));
+    let dir = root.mkdir(b"dir", 0o755, 0, 0).expect("a directory");
+    // Over an empty directory, in the same directory and across.
+    drop(root.mkdir(b"empty", 0o755, 0, 0).expect("a directory"));
+    file_with(&dir, "keeps", b"it full");
+    assert_eq!(name_error(root.rename(b"first", &root, b"dir", plain)), NameError::NotEmpty);
+    root.rename(b"first", &root, b"empty", plain).expect("over it");
+    assert_eq!(which("empty/which"), b"first");
+    drop(second.mkdir(b"empty", 0o755, 0, 0).expect("a directory"));
+    root.rename(b"empty", &second, b"empty", plain).expect("over it");
+    assert_eq!(which("second/empty/which"), b"first");
+    second.rename(b"empty", &dir, b"first", plain).expect("back");
+    // With another subvolume, in the same directory and across, with one that has other ones.
+    dir.rename(b"first", &root, b"second", swap).expect("exchanged");
+    assert_eq!(
+        (which("dir/first/which"), which("second/which")),
+        (b"second".into(), b"first".into())
+    );
+    let inner = fs.resolve("second").expect("it").create_subvolume(b"inner", 0o755, 0, 0);
+    file_with(&inner.expect("a nested one"), "which", b"inner");
+    let outer = fs.resolve("second").expect("it");
+    outer.rename(b"inner", &dir, b"first", swap).expect("exchanged");
+    assert_eq!(
+        (which("second/inner/which"), which("dir/first/which")),
+        (b"second".into(), b"inner".into())
+    );
+    let below = root.rename(b"second", &outer, b"inner", swap).expect_err("below itself");
+    assert_eq!(below.kind(), ErrorKind::Invalid);
+    // With a file and a directory, whichever is named first.
+    file_with(&root, "file", b"a file");
+    dir.rename(b"first", &root, b"file", swap).expect("exchanged");
+    assert_eq!((which("dir/first"), which("file/which")), (b"a file".into(), b"inner".into()));
+    root.rename(b"dir", &root, b"file", swap).expect("exchanged");
+    assert_eq!((which("file/first"), which("dir/which")), (b"a file".into(), b"inner".into()));
+    let across = outer.rename(b"which", &root, b"dir", swap);
+    assert_eq!(name_error(across), NameError::CrossDevice);
+    let wanting = root.rename(b"dir", &root, b"nothing", swap);
+    assert_eq!(name_error(wanting), NameError::NotFound);
+    fs.set_subvolume_read_only(first.id().tree, true).expect("a flag");
+    drop((root, first, second, dir, outer));
+    fs.close().expect("a close");
+    check(&device);
+}
