@@ -9,6 +9,7 @@ mod in_place;
 mod known;
 mod losses;
 mod model;
+mod moving;
 mod names;
 mod packing;
 mod reads;

@@ -1,0 +1,321 @@
+//! Block groups move while files are used: contents, accounts and checkers see nothing of it.
+//!
+//! `BUTTRESS_MOVING` multiplies the rounds.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use buttress_base::Rng;
+use buttress_block::{Device, MemoryDevice};
+use buttress_check::{NoProgress, Options, Severity};
+use buttress_format::{DeviceId, Profile};
+use buttress_fs::{
+    BalanceOptions, FallocateMode, Filesystem, Filter, Inode, InodeFlags, MakeOptions, SetAttr,
+};
+use buttress_sim::Log;
+
+use crate::checker::check;
+use crate::snapshots::Snapshots;
+use crate::volume::{content, file_with, memory, mount, mount_with, pattern};
+
+const SIZE_MAX: u64 = 768 << 10;
+
+fn rounds() -> u64 {
+    std::env::var("BUTTRESS_MOVING").ok().and_then(|n| n.parse().ok()).unwrap_or(1)
+}
+
+/// One who changes files of his own, and knows what they hold.
+struct Writer {
+    rng: Rng,
+    dir: Inode,
+    files: BTreeMap<String, (Inode, Vec<u8>)>,
+    next: u64,
+}
+
+impl Writer {
+    fn new(fs: &Filesystem, number: u64) -> Self {
+        let name = format!("writer-{number}");
+        let dir = fs.root().mkdir(name.as_bytes(), 0o755, 0, 0).expect("a directory");
+        Self { rng: Rng::new(number), dir, files: BTreeMap::new(), next: 0 }
+    }
+
+    fn create(&mut self) {
+        self.next += 1;
+        let nocow = self.rng.chance(1, 3);
+        let name = format!("{}-{}", if nocow { "nocow" } else { "file" }, self.next);
+        let file = self.dir.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+        if nocow {
+            let flags = Some(InodeFlags::NODATACOW);
+            file.set_attr(&SetAttr { flags, ..SetAttr::default() }).expect("flags");
+        }
+        self.files.insert(name, (file, Vec::new()));
+    }
+
+    fn pick(&mut self) -> String {
+        let names: Vec<_> = self.files.keys().cloned().collect();
+        self.rng.choose(&names).expect("some file").clone()
+    }
+
+    fn verify(&self, when: &str) {
+        for (name, (file, expected)) in &self.files {
+            let found = content(file);
+            assert_eq!(found.len(), expected.len(), "{when}: length of {name}");
+            if let Some(at) = found.iter().zip(expected).position(|(a, b)| a != b) {
+                panic!("{when}: {name} differs at {at}");
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        if self.files.len() < 6 {
+            return self.create();
+        }
+        let name = self.pick();
+        let what = self.rng.below(24);
+        let (file, known) = self.files.get_mut(&name).expect("it was listed");
+        let rng = &mut self.rng;
+        match what {
+            0..12 => {
+                let at = rng.below(SIZE_MAX / 4096) * 4096 + rng.below(2) * 17;
+                let data = pattern(rng.next_u64(), rng.range(1..100_000) as usize);
+                let end = at as usize + data.len();
+                if rng.chance(1, 4) {
+                    file.write_direct(at, &data).expect("a write");
+                } else {
+                    file.write_at(at, &data).expect("a write");
+                }
+                known.resize(known.len().max(end), 0);
+                known[at as usize..end].copy_from_slice(&data);
+            }
+            12 => {
+                let size = rng.below(SIZE_MAX);
+                file.set_attr(&SetAttr { size: Some(size), ..SetAttr::default() }).expect("a cut");
+                known.resize(size as usize, 0);
+            }
+            13 => {
+                let (at, len) = (rng.below(SIZE_MAX), rng.range(1..200_000));
+                file.fallocate(at, len, FallocateMode::PunchHole).expect("a hole");
+                let end = known.len().min((at + len) as usize);
+                if (at as usize) < end {
+                    known[at as usize..end].fill(0);
+                }
+            }
+            14 => {
+                let (at, len) = (rng.below(SIZE_MAX), rng.range(1..200_000));
+                file.fallocate(at, len, FallocateMode::Allocate { keep_size: false })
+                    .expect("room");
+                known.resize(known.len().max((at + len) as usize), 0);
+            }
+            15..18 => self.share(&name),
+            18..20 => file.sync().expect("a sync"),
+            20 => {
+                self.dir.unlink(name.as_bytes()).expect("an unlink");
+                self.files.remove(&name);
+            }
+            _ => assert!(content(file) == *known, "{name} while it is moved"),
+        }
+    }
+
+    fn share(&mut self, name: &str) {
+        let kind = name.split('-').next();
+        let alike: Vec<_> =
+            self.files.keys().filter(|other| other.split('-').next() == kind).cloned().collect();
+        let source = self.rng.choose(&alike).expect("itself").clone();
+        let (from, bytes) = &self.files[&source];
+        let sectors = bytes.len() as u64 / 4096;
+        if source == name || sectors == 0 {
+            return;
+        }
+        let at = self.rng.below(sectors) * 4096;
+        let len = (self.rng.range(1..sectors + 1) * 4096).min(sectors * 4096 - at);
+        let to = self.rng.below(SIZE_MAX / 4096) * 4096;
+        let shown = bytes[at as usize..(at + len) as usize].to_vec();
+        let from = from.clone();
+        let (file, known) = self.files.get_mut(name).expect("it was listed");
+        from.clone_range(at, file, to, len).expect("shared");
+        let end = to as usize + shown.len();
+        known.resize(known.len().max(end), 0);
+        known[to as usize..end].copy_from_slice(&shown);
+    }
+}
+
+fn device(mib: u64) -> Arc<dyn Device> {
+    Arc::new(MemoryDevice::new(mib << 20))
+}
+
+fn convert(profile: Profile) -> BalanceOptions {
+    let some = Some(Filter { convert: Some(profile), soft: true, ..Filter::default() });
+    BalanceOptions { data: some.clone(), metadata: some.clone(), system: some }
+}
+
+/// What an administrator does in a day, all at once. Answers what the volume lies on in the end, alone.
+fn upkeep(fs: &Filesystem, mut first: Arc<dyn Device>, rng: &mut Rng) -> Arc<dyn Device> {
+    let balance = |options: &BalanceOptions| {
+        let done = fs.balance(options, &mut |_| true).expect("a balance");
+        assert!(!done.is_paused);
+    };
+    balance(&BalanceOptions::full());
+    let second = fs.add_device(device(384)).expect("a device more");
+    if rng.chance(1, 2) {
+        balance(&convert(Profile::Raid1));
+        let found = fs.replace_device(second, device(384), &mut |_| true).expect("another");
+        assert_eq!(found.uncorrectable_errors, 0);
+        balance(&BalanceOptions { data: Some(Filter::default()), ..BalanceOptions::default() });
+        balance(&convert(Profile::Single));
+    } else {
+        let done = fs.balance(&BalanceOptions::full(), &mut |done| done.completed == 0);
+        if done.expect("a balance").is_paused {
+            assert!(!fs.balance_status().expect("it").expect("one").is_running);
+            fs.resume_balance(&mut |_| true).expect("the rest");
+        }
+        first = device(512);
+        fs.replace_device(DeviceId(1), Arc::clone(&first), &mut |_| true).expect("another");
+        fs.resize_device(DeviceId(1), 512 << 20, &mut |_| true).expect("more of it");
+    }
+    fs.resize_device(second, 320 << 20, &mut |_| true).expect("a cut");
+    fs.remove_device(second, &mut |_| true).expect("a removal");
+    first
+}
+
+fn one(seed: u64, options: &str) {
+    let first = memory(512);
+    let fs = mount_with(&first, options);
+    let stop = AtomicBool::new(false);
+    let snapshots = Snapshots::default();
+    let writers: Vec<Writer> = (0..3).map(|number| Writer::new(&fs, seed * 10 + number)).collect();
+    let last = std::thread::scope(|scope| {
+        let run = |mut writer: Writer| {
+            while !stop.load(Ordering::Relaxed) {
+                writer.step();
+            }
+            writer
+        };
+        let writers: Vec<_> =
+            writers.into_iter().map(|writer| scope.spawn(move || run(writer))).collect();
+        let copier = scope.spawn(|| {
+            let mut rng = Rng::new(seed);
+            while !stop.load(Ordering::Relaxed) {
+                snapshots.step(&fs, &mut rng);
+                std::thread::sleep(std::time::Duration::from_millis(rng.below(30)));
+            }
+        });
+        // Somebody who fails ends the test, and not only his thread.
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            upkeep(&fs, Arc::clone(&first), &mut Rng::new(seed))
+        }));
+        stop.store(true, Ordering::Relaxed);
+        copier.join().expect("snapshots");
+        for writer in writers {
+            let writer = writer.join().expect("a writer");
+            writer.verify("behind the moves");
+        }
+        outcome.expect("the moves")
+    });
+    snapshots.verify(&fs);
+    fs.sync().expect("a sync");
+    assert_eq!(fs.devices().len(), 1, "the second is gone");
+    fs.close().expect("a close");
+    check(&last);
+}
+
+#[test]
+fn everything_moves_beside_those_who_write() {
+    for round in 0..rounds() {
+        for (seed, options) in [(1, "rw"), (2, "compress=zstd:1,commit=1")] {
+            one(round * 100 + seed, options);
+        }
+    }
+}
+
+/// Nothing is wrong, but a copy of a superblock may be torn: the next commit writes it.
+fn judge(device: &Arc<dyn Device>, when: &str) {
+    let (devices, options) = (vec![Arc::clone(device)], Options::thorough());
+    let report = buttress_check::check_devices(devices, &options, &NoProgress);
+    let report = report.unwrap_or_else(|error| panic!("{when}: {error}"));
+    let wrong = report.issues.iter().filter(|issue| {
+        issue.severity() == Severity::Error && !issue.code().starts_with("super-copy")
+    });
+    assert_eq!(wrong.count(), 0, "{when}: {}", report.to_text());
+}
+
+#[test]
+fn power_is_cut_while_groups_move() {
+    const FILES: u64 = 10;
+    let still = |file: u64| pattern(file, 1 + 150_000 * file as usize);
+    let version = |number: u64| pattern(1000 + number, 60_000);
+    let base = MemoryDevice::new(256 << 20);
+    Filesystem::make(&base, &MakeOptions::default()).expect("a volume");
+    let shared: Arc<dyn Device> = Arc::new(base.fork());
+    let fs = mount(&shared);
+    for file in 0..FILES {
+        drop(file_with(&fs.root(), &format!("still-{file}"), &still(file)));
+    }
+    file_with(&fs.root(), "busy", &version(0)).sync().expect("a sync");
+    let source = fs.root().lookup(b"still-9").expect("it");
+    let copy = fs.root().create(b"copy", 0o644, 0, 0, 0).expect("a file");
+    source.clone_range(0, &copy, 0, 0).expect("shared");
+    drop((source, copy));
+    drop(fs.root().snapshot(b"before", buttress_fs::TreeId::FS, true).expect("a snapshot"));
+    fs.close().expect("a close");
+
+    let base = MemoryDevice::new(256 << 20);
+    let mut bytes = vec![0; 1 << 20];
+    for at in (0..base.len()).step_by(bytes.len()) {
+        shared.read_at(at, &mut bytes).expect("memory");
+        if bytes.iter().any(|byte| *byte != 0) {
+            base.write_at(at, &bytes).expect("memory");
+        }
+    }
+    let log = Log::new();
+    let recorder = log.device(&base, 512);
+    let device: Arc<dyn Device> = Arc::clone(&recorder) as Arc<dyn Device>;
+    let fs = mount(&device);
+    log.start(&[&recorder]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let busy = fs.root().lookup(b"busy").expect("it");
+            for number in 1.. {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                busy.write_at(0, &version(number)).expect("a write");
+                busy.sync().expect("a sync");
+                log.mark(number);
+                std::thread::sleep(std::time::Duration::from_millis(3));
+            }
+        });
+        let done = fs.balance(&BalanceOptions::full(), &mut |_| true);
+        stop.store(true, Ordering::Relaxed);
+        assert!(done.expect("a balance").completed > 2);
+    });
+    fs.close().expect("a close");
+
+    let stride = (log.len() / (16 * rounds() as usize)).max(1);
+    let shown = log.crashes(&mut Rng::new(99), 1, stride, |crash| {
+        let mark = crash.mark.unwrap_or(0);
+        let when = format!("event {} draw {} mark {mark}", crash.event, crash.draw);
+        let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());
+        judge(&device, &when);
+        let fs = mount(&device);
+        assert_eq!(fs.read_only_reason(), None, "{when}");
+        for top in ["", "before/"] {
+            for file in 0..FILES {
+                let found = fs.resolve(format!("{top}still-{file}")).expect("it");
+                assert!(content(&found) == still(file), "{when}: {top}still-{file}");
+            }
+            let copy = fs.resolve(format!("{top}copy")).expect("it");
+            assert!(content(&copy) == still(9), "{when}: {top}copy");
+        }
+        let busy = content(&fs.resolve("busy").expect("it"));
+        assert!((mark..mark + 3).any(|number| version(number) == busy), "{when}: busy");
+        // What was begun can go on, or be forgotten.
+        if fs.paused_balance().expect("the item").is_some() {
+            fs.cancel_balance().expect("forgotten");
+        }
+        fs.close().expect("a close");
+        judge(&device, &when);
+    });
+    assert!(shown > 20, "{shown} states");
+}
