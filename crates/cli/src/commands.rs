@@ -1,16 +1,16 @@
 //! The verbs. Each has its own file: what it takes, and what it does.
 
-mod balance;
+pub(crate) mod balance;
 mod bench;
 mod cache;
 mod cat;
 mod check;
 mod cp;
 mod demo;
-mod device;
+pub(crate) mod device;
 mod df;
 mod dump;
-mod filesystem;
+pub(crate) mod filesystem;
 mod info;
 mod ln;
 mod ls;
@@ -22,7 +22,7 @@ mod nbd;
 mod property;
 mod receive;
 mod rm;
-mod scrub;
+pub(crate) mod scrub;
 mod send;
 mod stat;
 mod stats;

@@ -23,6 +23,15 @@ pub(crate) enum Exit {
     Refused = 6,
 }
 
+impl Exit {
+    /// The one with a number that another process of this program said.
+    pub(crate) fn of(number: &serde_json::Value) -> Self {
+        let all = [Self::Usage, Self::Corrupt, Self::Unsupported, Self::NoSpace, Self::Refused];
+        let is_it = |exit: &Self| number.as_u64() == Some(*exit as u64);
+        all.into_iter().find(is_it).unwrap_or(Self::Failure)
+    }
+}
+
 /// The exit codes, for `--help`.
 pub(crate) const HELP: &str = "\
 A place inside a volume is written IMG:/path; a host file that exists under the name as written is \

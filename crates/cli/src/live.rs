@@ -3,7 +3,8 @@
 //! # Place
 //!
 //! `mount` and `nbd` open a [`Live`] and give it sections: a name, and a closure that returns figures. `stats`
-//! and `cache` ask. A section's figures are names and scalars in the order in which a person reads them; a
+//! and `cache` ask, and verbs that work on a volume as a whole give their [`Order`] to the mount that has it.
+//! What it says to an order is lines of JSON: any number of steps, then what came of it. A section's figures are names and scalars in the order in which a person reads them; a
 //! name that ends in `bytes` is shown as a size.
 //!
 //! # Invariants
@@ -18,19 +19,26 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use buttress_cache::CacheDevice;
+use buttress_fs::Filesystem;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::cached;
 use crate::exit::{Context, Exit, Failure, Result};
+use crate::order::{Order, Step, Watch};
 
 /// How long an answer may take that takes no work.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a question at most.
-const QUESTION_MAX: u64 = 256;
+const QUESTION_MAX: u64 = 64 << 10;
+/// How often whoever gave an order is told how far it is, and looked at whether he still waits.
+const STEP_PERIOD: Duration = Duration::from_millis(100);
+/// How long a look takes at whether somebody stopped.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// What a process serves, by the names that people know it by.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -74,6 +82,7 @@ pub(crate) struct Live {
     subject: Subject,
     sections: Vec<(&'static str, Source)>,
     cache: Option<Arc<CacheDevice>>,
+    volume: Option<Filesystem>,
 }
 
 /// A socket that listens; gone with this.
@@ -109,6 +118,11 @@ impl Live {
         self.cache = Some(Arc::clone(device));
         let device = Arc::clone(device);
         self.section("cache", move || cached::figures(&device));
+    }
+
+    /// Adds a volume: the orders that it takes.
+    pub(crate) fn volume(&mut self, fs: &Filesystem) {
+        self.volume = Some(fs.clone());
     }
 
     /// Answers from now on, until the process ends (L2).
@@ -156,6 +170,7 @@ impl Live {
         BufReader::new(stream.take(QUESTION_MAX)).read_line(&mut question)?;
         let document = match question.trim_end().split_once(' ') {
             Some(("cache", message)) => self.message(message),
+            Some(("order", order)) => self.obey(order, stream)?,
             _ => serde_json::to_value(self.tell())?,
         };
         let mut stream = stream;
@@ -171,6 +186,39 @@ impl Live {
             subject: self.subject.clone(),
             sections: sections.collect(),
         }
+    }
+
+    /// Carries an order out, telling whoever gave it how far it is. He ends it by saying no more.
+    fn obey(&self, order: &str, stream: &UnixStream) -> std::io::Result<Value> {
+        let Some(fs) = &self.volume else {
+            return Ok(
+                json!({ "error": "it has no volume that is mounted", "exit": Exit::Failure as u8 }),
+            );
+        };
+        let order: Order = match serde_json::from_str(order) {
+            Ok(order) => order,
+            Err(error) => {
+                return Ok(json!({ "error": error.to_string(), "exit": Exit::Usage as u8 }));
+            }
+        };
+        stream.set_read_timeout(Some(LOOK))?;
+        let mut told = None::<Instant>;
+        let mut goes_on = true;
+        let mut watch = |step: &Step| {
+            if told.is_none_or(|told| told.elapsed() >= STEP_PERIOD) {
+                told = Some(Instant::now());
+                let mut stream = stream;
+                let said = writeln!(stream, "{}", json!({ "step": step }));
+                let gone = matches!(stream.read(&mut [0]), Ok(0));
+                goes_on &= said.is_ok() && !gone;
+            }
+            goes_on
+        };
+        let name = self.subject.image.display().to_string();
+        Ok(match order.carry_out(fs, &name, &mut watch) {
+            Ok(done) => json!({ "done": done }),
+            Err(failure) => json!({ "error": failure.to_string(), "exit": failure.exit as u8 }),
+        })
     }
 
     fn message(&self, message: &str) -> Value {
@@ -265,6 +313,51 @@ pub(crate) fn tell_cache(socket: &Path, message: &str) -> Result<()> {
         Some(error) => Err(Failure::new(Exit::Failure, error)),
         None => Ok(()),
     }
+}
+
+/// Gives an order to the mount that listens at `socket`, and waits until it is carried out. When `stop` is set,
+/// it is ended as soon as it can be.
+pub(crate) fn give(
+    socket: &Path,
+    order: &Order,
+    stop: &AtomicBool,
+    watch: Watch<'_>,
+) -> Result<Value> {
+    let name = || socket.display().to_string();
+    let text = serde_json::to_string(order).context(|| "the order")?;
+    let mut stream = UnixStream::connect(socket).context(name)?;
+    writeln!(stream, "order {text}").context(name)?;
+    stream.set_read_timeout(Some(STEP_PERIOD)).context(name)?;
+    let mut answers = BufReader::new(stream.try_clone().context(name)?);
+    let mut line = String::new();
+    let mut is_told = false;
+    loop {
+        if stop.load(Ordering::Relaxed) && !is_told {
+            is_told = true;
+            stream.shutdown(std::net::Shutdown::Write).context(name)?;
+        }
+        match answers.read_line(&mut line) {
+            Ok(0) => return Err(Failure::new(Exit::Failure, "the mount ended before it answered")),
+            Ok(_) => {}
+            // What came of a line stays in it.
+            Err(error) if is_patience(&error) => continue,
+            Err(error) => return Err(error).context(name),
+        }
+        let answer: Value = serde_json::from_str(&line).context(|| "the answer")?;
+        line.clear();
+        if let Some(error) = answer["error"].as_str() {
+            return Err(Failure::new(Exit::of(&answer["exit"]), error));
+        }
+        match answer.get("step").map(Step::deserialize) {
+            Some(step) => drop(watch(&step.context(|| "the answer")?)),
+            None => return Ok(answer["done"].clone()),
+        }
+    }
+}
+
+fn is_patience(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind;
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
 fn ask(socket: &Path, question: &str, patience: Option<Duration>) -> std::io::Result<String> {

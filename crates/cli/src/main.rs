@@ -8,6 +8,7 @@ mod inspect;
 mod listing;
 mod live;
 mod location;
+mod order;
 mod size;
 mod space;
 mod transfer;

@@ -1,16 +1,16 @@
 //! `buttress balance`: moves what is in block groups to others.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
 
 use buttress_block::{FileDevice, OpenOptions};
 use buttress_format::{DeviceId, Profile};
-use buttress_fs::{BalanceOptions, BalanceProgress, Filter};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use buttress_fs::{BalanceOptions, BalanceProgress, Filesystem, Filter};
+use serde_json::{Value, json};
 
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
+use crate::live;
+use crate::order::{self, Order};
 use crate::size;
 use crate::ui::Ui;
 
@@ -31,7 +31,7 @@ pub(crate) enum Verb {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Volume {
-    /// The volume, which nobody may have mounted.
+    /// The volume, or where this user has it mounted.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     #[command(flatten)]
@@ -40,7 +40,7 @@ pub(crate) struct Volume {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Start {
-    /// The volume, which nobody may have mounted.
+    /// The volume, or where this user has it mounted.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     #[command(flatten)]
@@ -74,53 +74,52 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
 }
 
 fn start(args: &Start, ui: &Ui) -> Result<Exit> {
-    let name = args.image.display().to_string();
-    let options = options(args)?;
-    let fs = image::open(&args.image, &args.devices, Access::Write)?;
-    if !args.force {
-        refuse_fewer_copies(&fs, &options).context(|| &name)??;
+    let (data, metadata, system) = (&args.data, &args.metadata, &args.system);
+    options(data, metadata, system)?;
+    if args.full_balance && (data.is_some() || metadata.is_some() || system.is_some()) {
+        let what = "--full-balance and filters exclude each other";
+        return Err(Failure::new(Exit::Usage, what));
     }
-    let mut progress = stoppable(ui)?;
-    let done = fs.balance(&options, &mut progress).context(|| &name)?;
-    drop(progress);
-    ended(fs, &args.image, &done, ui)
+    let order = Order::BalanceStart {
+        data: data.clone(),
+        metadata: metadata.clone(),
+        system: system.clone(),
+        force: args.force,
+    };
+    ended(order::run(&order, &args.image, &args.devices, "balance", ui)?, ui)
 }
 
 fn resume(args: &Volume, ui: &Ui) -> Result<Exit> {
-    let name = args.image.display().to_string();
-    let fs = image::open(&args.image, &args.devices, Access::Write)?;
-    let mut progress = stoppable(ui)?;
-    let done = fs.resume_balance(&mut progress).context(|| &name)?;
-    drop(progress);
-    ended(fs, &args.image, &done, ui)
+    let order = Order::BalanceResume;
+    ended(order::run(&order, &args.image, &args.devices, "balance", ui)?, ui)
 }
 
-fn ended(
-    fs: buttress_fs::Filesystem,
-    image: &Path,
-    done: &BalanceProgress,
-    ui: &Ui,
-) -> Result<Exit> {
-    image::close(fs, image)?;
+/// What scripts read of a balance.
+pub(crate) fn document(done: &BalanceProgress) -> Value {
+    json!({
+        "completed": done.completed,
+        "expected": done.expected,
+        "considered": done.considered,
+        "moved": done.moved,
+        "paused": done.is_paused,
+    })
+}
+
+fn ended(done: Value, ui: &Ui) -> Result<Exit> {
+    let is_paused = done["paused"] == true;
     if ui.json() {
-        ui.document(&serde_json::json!({
-            "completed": done.completed,
-            "expected": done.expected,
-            "considered": done.considered,
-            "moved": done.moved,
-            "paused": done.is_paused,
-        }))?;
-    } else if done.is_paused {
-        let (completed, expected) = (done.completed, done.expected);
+        ui.document(&done)?;
+    } else if is_paused {
+        let (completed, expected) = (&done["completed"], &done["expected"]);
         ui.line(format!(
             "Paused behind {completed} of {expected} chunks; `balance resume` goes on, `balance cancel` \
              leaves it at that"
         ))?;
     } else {
-        let (completed, considered) = (done.completed, done.considered);
+        let (completed, considered) = (&done["completed"], &done["considered"]);
         ui.line(format!("Done, had to relocate {completed} out of {considered} chunks"))?;
     }
-    Ok(if done.is_paused { Exit::Failure } else { Exit::Success })
+    Ok(if is_paused { Exit::Failure } else { Exit::Success })
 }
 
 /// Who has the volume open, if it is a balance.
@@ -138,6 +137,13 @@ fn balancer(args: &Volume) -> Result<Option<u32>> {
 
 fn pause(args: &Volume, ui: &Ui) -> Result<Exit> {
     let name = args.image.display().to_string();
+    if live::find(&args.image)?.is_some() {
+        order::run(&Order::BalancePause, &args.image, &args.devices, "balance", ui)?;
+        if !ui.json() {
+            ui.line(format!("{name}: the balance is paused"))?;
+        }
+        return Ok(Exit::Success);
+    }
     let pid = balancer(args)?.and_then(|pid| rustix::process::Pid::from_raw(pid as i32));
     let Some(pid) = pid else {
         return Err(Failure::new(Exit::Refused, format!("{name}: no balance is running")));
@@ -145,52 +151,73 @@ fn pause(args: &Volume, ui: &Ui) -> Result<Exit> {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM)
         .map_err(std::io::Error::from)
         .context(|| &name)?;
-    ui.line(format!("{name}: the balance stops behind the block group that it is at"))?;
+    if !ui.json() {
+        ui.line(format!("{name}: the balance stops behind the block group that it is at"))?;
+    }
     Ok(Exit::Success)
 }
 
 fn cancel(args: &Volume, ui: &Ui) -> Result<Exit> {
-    let name = args.image.display().to_string();
-    let fs = image::open(&args.image, &args.devices, Access::Write)?;
-    fs.cancel_balance().context(|| &name)?;
-    image::close(fs, &args.image)?;
+    order::run(&Order::BalanceCancel, &args.image, &args.devices, "balance", ui)?;
     if !ui.json() {
+        let name = args.image.display();
         ui.line(format!("{name}: the balance is forgotten; what it moved stays"))?;
     }
     Ok(Exit::Success)
 }
 
-fn status(args: &Volume, ui: &Ui) -> Result<Exit> {
-    let name = args.image.display().to_string();
-    let running = balancer(args)?.is_some();
-    let fs = image::open(&args.image, &args.devices, Access::Peek)?;
-    let kept = fs.paused_balance().context(|| &name)?;
-    image::close(fs, &args.image)?;
-    let word = match (&kept, running) {
-        (_, true) => "running",
-        (Some(_), false) => "paused",
-        (None, false) => "none",
+/// The balance of a volume, in the words that scripts read; `elsewhere`: another process balances it.
+pub(crate) fn status_of(fs: &Filesystem, elsewhere: bool) -> buttress_fs::Result<Value> {
+    let kept = fs.balance_status()?;
+    let word = match &kept {
+        _ if elsewhere => "running",
+        Some(balance) if balance.is_running => "running",
+        Some(_) => "paused",
+        None => "none",
     };
-    let kinds = kept.iter().flat_map(|options| {
+    let options = kept.iter().map(|balance| &balance.options);
+    let kinds = options.flat_map(|options| {
         [("data", &options.data), ("metadata", &options.metadata), ("system", &options.system)]
     });
-    let kinds: Vec<(&str, String)> =
-        kinds.filter_map(|(kind, filter)| Some((kind, words(filter.as_ref()?)))).collect();
+    let filters: serde_json::Map<_, _> = kinds
+        .filter_map(|(kind, filter)| Some((kind.to_owned(), words(filter.as_ref()?).into())))
+        .collect();
+    let mut told = json!({ "status": word, "filters": filters });
+    if let Some(balance) = kept.filter(|balance| balance.is_running) {
+        told["progress"] = document(&balance.progress);
+    }
+    Ok(told)
+}
+
+fn status(args: &Volume, ui: &Ui) -> Result<Exit> {
+    let name = args.image.display().to_string();
+    let told = if live::find(&args.image)?.is_some() {
+        order::run(&Order::BalanceStatus, &args.image, &args.devices, "balance", ui)?
+    } else {
+        let running = balancer(args)?.is_some();
+        let fs = image::open(&args.image, &args.devices, Access::Peek)?;
+        let told = status_of(&fs, running).context(|| &name)?;
+        image::close(fs, &args.image)?;
+        told
+    };
     if ui.json() {
-        let filters: serde_json::Map<_, _> =
-            kinds.into_iter().map(|(kind, text)| (kind.to_owned(), text.into())).collect();
-        ui.document(&serde_json::json!({ "status": word, "filters": filters }))?;
+        ui.document(&told)?;
         return Ok(Exit::Success);
     }
-    match word {
+    let is_none = told["status"] == "none";
+    match told["status"].as_str().unwrap_or_default() {
         "none" => ui.line(format!("No balance found on {name:?}"))?,
         word => ui.line(format!("Balance on {name:?} is {word}"))?,
     }
-    for (kind, text) in kinds {
-        ui.line(format!("  {kind}: {text}"))?;
+    if let Some(progress) = told.get("progress") {
+        let (completed, expected) = (&progress["completed"], &progress["expected"]);
+        ui.line(format!("{completed} out of about {expected} chunks balanced"))?;
+    }
+    for (kind, text) in told["filters"].as_object().into_iter().flatten() {
+        ui.line(format!("  {kind}: {}", text.as_str().unwrap_or_default()))?;
     }
     // As btrfs-progs: 1 says that there is one.
-    Ok(if word == "none" { Exit::Success } else { Exit::Failure })
+    Ok(if is_none { Exit::Success } else { Exit::Failure })
 }
 
 /// Filters in the words that `balance start` takes.
@@ -220,20 +247,9 @@ fn words(filter: &Filter) -> String {
     if parts.is_empty() { "all".to_owned() } else { parts.join(",") }
 }
 
-/// A bar for a balance, which Ctrl-C or `balance pause` ends behind a group.
-fn stoppable<'u>(ui: &'u Ui) -> Result<impl FnMut(&BalanceProgress) -> bool + use<'u>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))
-            .context(|| "watching for signals")?;
-    }
-    let mut bar = bar(ui, "balance");
-    Ok(move |progress: &BalanceProgress| bar(progress) && !stop.load(Ordering::Relaxed))
-}
-
 /// As btrfs-progs: fewer copies of metadata need --force.
-fn refuse_fewer_copies(
-    fs: &buttress_fs::Filesystem,
+pub(crate) fn refuse_fewer_copies(
+    fs: &Filesystem,
     options: &BalanceOptions,
 ) -> buttress_fs::Result<Result<()>> {
     let target = options.metadata.as_ref().and_then(|filter| filter.convert);
@@ -249,35 +265,17 @@ fn refuse_fewer_copies(
     Ok(Ok(()))
 }
 
-/// A bar for anything that moves block groups.
-pub(crate) fn bar<'u>(
-    ui: &'u Ui,
-    what: &'static str,
-) -> impl FnMut(&BalanceProgress) -> bool + use<'u> {
-    let mut bar = None;
-    let mut shown = 0;
-    move |progress: &BalanceProgress| {
-        let bar = bar.get_or_insert_with(|| ui.bytes_bar(what, progress.bytes));
-        bar.add(progress.moved.saturating_sub(shown));
-        shown = progress.moved;
-        bar.message(&format!("{} of {} chunks", progress.completed, progress.expected));
-        true
-    }
-}
-
-fn options(args: &Start) -> Result<BalanceOptions> {
+/// What is asked for, in the words of btrfs-progs; everything when nothing is chosen.
+pub(crate) fn options(
+    data: &Option<String>,
+    metadata: &Option<String>,
+    system: &Option<String>,
+) -> Result<BalanceOptions> {
     let parse = |text: &Option<String>| text.as_deref().map(filter).transpose();
-    let mut options = BalanceOptions {
-        data: parse(&args.data)?,
-        metadata: parse(&args.metadata)?,
-        system: parse(&args.system)?,
-    };
+    let mut options =
+        BalanceOptions { data: parse(data)?, metadata: parse(metadata)?, system: parse(system)? };
     if options == BalanceOptions::default() {
         return Ok(BalanceOptions::full());
-    }
-    if args.full_balance {
-        let what = "--full-balance and filters exclude each other";
-        return Err(Failure::new(Exit::Usage, what));
     }
     if options.system.is_none() {
         options.system.clone_from(&options.metadata);

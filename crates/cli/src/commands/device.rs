@@ -6,11 +6,12 @@ use std::sync::Arc;
 use buttress_block::{Device, FileDevice, OpenOptions, probe};
 use buttress_format::DeviceId;
 use buttress_fs::{DeviceInfo, Filesystem};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::commands::balance::bar;
 use crate::exit::{Context, Exit, Failure, Result};
-use crate::image::{self, Access, Devices};
+use crate::image::Devices;
+use crate::order::{self, Order};
 use crate::ui::Ui;
 
 /// What to do with devices.
@@ -29,7 +30,7 @@ pub(crate) enum Verb {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Replace {
-    /// The volume, which nobody may have mounted.
+    /// The volume, or where this user has it mounted.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     /// The device to replace: by number, by path, or `missing`.
@@ -47,7 +48,7 @@ pub(crate) struct Replace {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Add {
-    /// The volume.
+    /// The volume, or where this user has it mounted.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     /// The image files or block devices to add.
@@ -62,7 +63,7 @@ pub(crate) struct Add {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Remove {
-    /// The volume, which nobody may have mounted.
+    /// The volume, or where this user has it mounted.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     /// The devices to remove: by number, by path, or `missing`.
@@ -74,7 +75,7 @@ pub(crate) struct Remove {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Stats {
-    /// The volume.
+    /// The volume, or where this user has it mounted.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     #[command(flatten)]
@@ -88,7 +89,7 @@ pub(crate) struct Stats {
 }
 
 /// What scripts read, in the words of `btrfs device stats`.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Row {
     device: String,
     devid: u64,
@@ -134,7 +135,7 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
 }
 
 /// Opens a device that is to become part of a volume, after a look at what is on it.
-fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
+pub(crate) fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
     let device = FileDevice::open(path, OpenOptions::WRITE).map_err(Failure::of_device)?;
     let name = path.display().to_string();
     if !force && let Some(found) = probe::identify(&device).context(|| &name)? {
@@ -145,22 +146,28 @@ fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
 }
 
 fn add(args: &Add, ui: &Ui) -> Result<Exit> {
-    let added: Vec<_> =
-        args.new.iter().map(|path| fresh(path, args.force)).collect::<Result<_>>()?;
-    let fs = image::open(&args.image, &args.devices, Access::Write)?;
-    for device in added {
-        let name = device.name();
-        let id = fs.add_device(device).context(|| &name)?;
-        if !ui.json() {
-            ui.line(format!("{name}: device {id} of {}", args.image.display()))?;
-        }
+    let mut added = Vec::new();
+    for path in &args.new {
+        // All are looked at before the first is taken.
+        drop(fresh(path, args.force)?);
     }
-    image::close(fs, &args.image)?;
+    for path in &args.new {
+        let order = Order::DeviceAdd { new: order::whole(path)?, force: args.force };
+        let done = order::run(&order, &args.image, &args.devices, "add", ui)?;
+        if !ui.json() {
+            let id = &done["devid"];
+            ui.line(format!("{}: device {id} of {}", path.display(), args.image.display()))?;
+        }
+        added.push(done);
+    }
+    if ui.json() {
+        ui.document(&added)?;
+    }
     Ok(Exit::Success)
 }
 
 /// The device that is called by its number, its path, or `missing`.
-fn find(fs: &Filesystem, called: &str, name: &str) -> Result<DeviceId> {
+pub(crate) fn find(fs: &Filesystem, called: &str, name: &str) -> Result<DeviceId> {
     let here = fs.devices();
     let by_path = || {
         let path = std::fs::canonicalize(called).ok();
@@ -178,32 +185,31 @@ fn find(fs: &Filesystem, called: &str, name: &str) -> Result<DeviceId> {
     })
 }
 
+/// A name that another process understands, too.
+fn called(name: &str) -> String {
+    let is_number = name.parse::<u64>().is_ok();
+    let whole = std::fs::canonicalize(name).ok().filter(|_| !is_number && name != "missing");
+    whole.map_or_else(|| name.to_owned(), |path| path.to_string_lossy().into_owned())
+}
+
 fn remove(args: &Remove, ui: &Ui) -> Result<Exit> {
-    let name = args.image.display().to_string();
-    let fs = image::open(&args.image, &args.devices, Access::Write)?;
     for gone in &args.gone {
-        let id = find(&fs, gone, &name)?;
-        let mut progress = bar(ui, "remove");
-        fs.remove_device(id, &mut progress).context(|| &name)?;
+        let order = Order::DeviceRemove { called: called(gone) };
+        order::run(&order, &args.image, &args.devices, "remove", ui)?;
     }
-    image::close(fs, &args.image)?;
     Ok(Exit::Success)
 }
 
 fn replace(args: &Replace, ui: &Ui) -> Result<Exit> {
     let name = args.image.display().to_string();
-    let new = fresh(&args.new, args.force)?;
-    let fs = image::open(&args.image, &args.devices, Access::Write)?;
-    let id = find(&fs, &args.old, &name)?;
-    let mut progress = bar(ui, "replace");
-    let found = fs.replace_device(id, new, &mut progress).context(|| &name)?;
-    drop(progress);
-    image::close(fs, &args.image)?;
-    let lost = found.uncorrectable_errors;
+    let (new, force) = (order::whole(&args.new)?, args.force);
+    let order = Order::DeviceReplace { called: called(&args.old), new, force };
+    let done = order::run(&order, &args.image, &args.devices, "replace", ui)?;
+    let lost = done["uncorrectable_errors"].as_u64().unwrap_or(0);
     if ui.json() {
-        ui.document(&serde_json::json!({ "devid": id.0, "uncorrectable_errors": lost }))?;
+        ui.document(&done)?;
     } else {
-        ui.line(format!("{}: device {id} of {name}", args.new.display()))?;
+        ui.line(format!("{}: device {} of {name}", args.new.display(), done["devid"]))?;
         if lost > 0 {
             ui.line(format!("{lost} pieces could be read from no device"))?;
         }
@@ -211,14 +217,19 @@ fn replace(args: &Replace, ui: &Ui) -> Result<Exit> {
     Ok(if lost > 0 { Exit::Corrupt } else { Exit::Success })
 }
 
-fn stats(args: &Stats, ui: &Ui) -> Result<Exit> {
-    let access = if args.reset { Access::Write } else { Access::Read };
-    let fs = image::open(&args.image, &args.devices, access)?;
+/// What was counted of each device's failures, before they are forgotten if they are to be.
+pub(crate) fn stats_of(fs: &Filesystem, reset: bool, name: &str) -> Result<Value> {
     let rows: Vec<Row> = fs.devices().into_iter().map(Row::of).collect();
-    if args.reset {
-        fs.reset_device_stats().context(|| args.image.display().to_string())?;
+    if reset {
+        fs.reset_device_stats().context(|| name)?;
     }
-    image::close(fs, &args.image)?;
+    serde_json::to_value(&rows).context(|| "output")
+}
+
+fn stats(args: &Stats, ui: &Ui) -> Result<Exit> {
+    let order = Order::DeviceStats { reset: args.reset };
+    let told = order::run(&order, &args.image, &args.devices, "stats", ui)?;
+    let rows: Vec<Row> = serde_json::from_value(told).context(|| "the answer")?;
     if ui.json() {
         ui.document(&rows)?;
     } else {

@@ -1,7 +1,7 @@
 //! `buttress filesystem`: what concerns a volume, or files of it, as a whole.
 
 mod defragment;
-mod resize;
+pub(crate) mod resize;
 
 use crate::exit::{Exit, Result};
 use crate::ui::Ui;

@@ -218,6 +218,7 @@ fn live(
     if let Some(cache) = cache {
         live.cache(cache);
     }
+    live.volume(fs);
     let (space, syncs) = (fs.clone(), fs.clone());
     live.section("space", move || crate::space::figures(&space.space_stats()));
     live.section("fsync", move || crate::space::sync_figures(&syncs.sync_stats()));

@@ -4,17 +4,17 @@
 //! goes on where it was, and `status` can tell.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use buttress_fs::{Filesystem, ScrubOptions, ScrubProgress};
 use buttress_volume::{Uuid, Volume};
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use serde_json::Value;
 
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
+use crate::live;
+use crate::order::{self, Order, Step, Watch};
 use crate::size::human;
 use crate::ui::{Tone, Ui};
 
@@ -34,7 +34,7 @@ pub(crate) enum Verb {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The volume.
+    /// The volume, or where this user has it mounted.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     #[command(flatten)]
@@ -110,11 +110,30 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
 }
 
 fn start(args: &Args, resume: bool, ui: &Ui) -> Result<Exit> {
-    let name = args.image.display().to_string();
-    let access = if args.readonly { Access::Read } else { Access::Write };
-    let fs = image::open(&args.image, &args.devices, access)?;
-    let uuid = Uuid(fs.info().context(|| &name)?.superblock.fsid).to_string();
-    let file = state_file(args, &uuid);
+    let state = args.state.as_deref().map(std::path::absolute).transpose();
+    let (read_only, state) = (args.readonly, state.context(|| "the folder of --state")?);
+    let order = Order::Scrub { resume, read_only, state };
+    let done = order::run(&order, &args.image, &args.devices, "scrub", ui)?;
+    let status: Status = serde_json::from_value(done).context(|| "the answer")?;
+    show(&status, ui)?;
+    Ok(match (status.status == "finished", status.uncorrectable_errors) {
+        (_, 1..) => Exit::Corrupt,
+        (false, _) => Exit::Failure,
+        (true, _) if args.readonly && status.errors() > 0 => Exit::Corrupt,
+        (true, _) => Exit::Success,
+    })
+}
+
+/// Scrubs a volume that is open: whether from where an earlier one stopped, whether it only looks, and where it
+/// notes how far it is.
+pub(crate) fn carry_out(
+    fs: &Filesystem,
+    (resume, read_only, state): (bool, bool, Option<&Path>),
+    name: &str,
+    watch: Watch<'_>,
+) -> Result<Value> {
+    let uuid = Uuid(fs.info().context(|| name)?.superblock.fsid).to_string();
+    let file = state_file(state, &uuid);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let fresh = Status { uuid, started: now, ..Status::default() };
     let before = if resume { read(&file) } else { None };
@@ -124,55 +143,23 @@ fn start(args: &Args, resume: bool, ui: &Ui) -> Result<Exit> {
         return Err(Failure::new(Exit::Usage, what));
     }
     let before = before.unwrap_or(fresh);
-    let (status, complete) = work(args, &fs, &before, &file, ui)?;
-    image::close(fs, &args.image)?;
-    show(&status, ui)?;
-    Ok(match (complete, status.uncorrectable_errors) {
-        (_, 1..) => Exit::Corrupt,
-        (false, _) => Exit::Failure,
-        (true, _) if args.readonly && status.errors() > 0 => Exit::Corrupt,
-        (true, _) => Exit::Success,
-    })
-}
-
-fn work(
-    args: &Args,
-    fs: &Filesystem,
-    before: &Status,
-    file: &Path,
-    ui: &Ui,
-) -> Result<(Status, bool)> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))
-            .context(|| "watching for signals")?;
-    }
     let begun = Instant::now();
-    let mut status = Status { read_only: args.readonly, ..before.clone() };
     let from = buttress_format::Logical(before.last_logical);
-    let options = ScrubOptions { read_only: args.readonly, from };
-    let mut bar = None;
-    let mut shown = 0;
     let mut noted = Instant::now();
-    let mut watch = |progress: &ScrubProgress| {
-        let bar = bar.get_or_insert_with(|| ui.bytes_bar("scrub", progress.total));
-        bar.add(progress.done.saturating_sub(shown));
-        shown = progress.done;
-        if progress.has_errors() {
-            bar.message("errors found");
-        }
+    let mut told = |progress: &ScrubProgress| {
         if noted.elapsed() >= NOTE_EVERY {
             noted = Instant::now();
-            note(file, &running(before.with(progress), before, begun, "running", args.readonly));
+            note(&file, &running(before.with(progress), &before, begun, "running", read_only));
         }
-        !stop.load(Ordering::Relaxed)
+        let text = if progress.has_errors() { "errors found" } else { "" };
+        watch(&Step { done: progress.done, total: progress.total, text: text.to_owned() })
     };
     let (progress, complete) =
-        fs.scrub(options, &mut watch).context(|| args.image.display().to_string())?;
+        fs.scrub(ScrubOptions { read_only, from }, &mut told).context(|| name)?;
     let word = if complete { "finished" } else { "interrupted" };
-    status = running(before.with(&progress), &status, begun, word, args.readonly);
-    note(file, &status);
-    Ok((status, complete))
+    let status = running(before.with(&progress), &before, begun, word, read_only);
+    note(&file, &status);
+    serde_json::to_value(&status).context(|| "output")
 }
 
 fn running(mut status: Status, before: &Status, begun: Instant, word: &str, ro: bool) -> Status {
@@ -184,10 +171,13 @@ fn running(mut status: Status, before: &Status, begun: Instant, word: &str, ro: 
 
 fn status(args: &Args, ui: &Ui) -> Result<Exit> {
     let name = args.image.display().to_string();
-    let devices = image::open_devices(&args.image, &args.devices, Access::Peek)?;
+    // A mount's image says the same as the mount.
+    let found = live::find(&args.image)?;
+    let image = found.map_or_else(|| args.image.clone(), |(_, answer)| answer.subject.image);
+    let devices = image::open_devices(&image, &args.devices, Access::Peek)?;
     let superblock = Volume::read_superblock(&*devices[0]).context(|| &name)?;
     let uuid = Uuid(superblock.fsid).to_string();
-    match read(&state_file(args, &uuid)) {
+    match read(&state_file(args.state.as_deref(), &uuid)) {
         Some(status) => show(&status, ui)?,
         None => ui.line(format!("{name}: no scrub is known of it"))?,
     }
@@ -234,9 +224,9 @@ fn show(status: &Status, ui: &Ui) -> Result<()> {
 
 /// Where the state of a volume's scrub is kept: where the system keeps such things if it can be written,
 /// else where the user does.
-fn state_file(args: &Args, uuid: &str) -> PathBuf {
+fn state_file(state: Option<&Path>, uuid: &str) -> PathBuf {
     let name = format!("scrub.status.{uuid}");
-    if let Some(dir) = &args.state {
+    if let Some(dir) = state {
         return dir.join(name);
     }
     let system = PathBuf::from("/var/lib/buttress");
