@@ -59,6 +59,8 @@ pub(crate) struct Meta {
     pub(crate) disk_size: u64,
     /// How its property says that it shall be compressed.
     pub(crate) codec: Option<Codec>,
+    /// The item as it was put last.
+    put: Option<InodeItem>,
 }
 
 impl Meta {
@@ -80,7 +82,7 @@ impl File {
         Self {
             tree,
             ino,
-            meta: Ranked::new(Rank::Inode, Meta { item, disk_size, codec: None }),
+            meta: Ranked::new(Rank::Inode, Meta { item, disk_size, codec: None, put: None }),
             extents: RwLock::new(()),
             layout: AtomicU64::new(next_layout()),
             dirty: Ranked::new(Rank::PageIndex, Dirty::default()),
@@ -162,7 +164,11 @@ impl File {
         let mut meta = self.meta.lock();
         let answer = change(&mut meta);
         meta.item.transid = handle.generation();
-        meta.item.sequence = meta.item.sequence.wrapping_add(1);
+        // An item that is as it was needs no place in a log: overwriting within one tick changes none.
+        if meta.put != Some(meta.item) {
+            meta.item.sequence = meta.item.sequence.wrapping_add(1);
+            meta.put = Some(meta.item);
+        }
         assert!(
             meta.disk_size <= meta.item.size,
             "F2: {} on disk of {}",
