@@ -190,7 +190,12 @@ impl Engine {
     #[must_use]
     pub fn read_only(&self) -> Option<String> {
         match self.aborted.get() {
-            Some(cause) => Some(format!("a commit failed: {cause}")),
+            Some(cause) => {
+                let first: &dyn std::error::Error = &*cause;
+                let chain = std::iter::successors(Some(first), |error| error.source());
+                let words: Vec<String> = chain.map(ToString::to_string).collect();
+                Some(format!("a commit failed: {}", words.join(": ")))
+            }
             None => self.read_only.clone(),
         }
     }

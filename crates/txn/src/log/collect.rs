@@ -12,18 +12,18 @@
 //! - **C2** No inode that exists now is without a name after replay, if it had one in the committed trees or is
 //!   in the log: who would lose its last one comes into the log with those it has now.
 //! - **C3** What cannot be said surely in the log is committed instead ([`Trouble::Commit`]): directories that
-//!   moved, or lose what they had; extended references that changed; subvolumes; too much at once.
+//!   moved, or lose what they had; subvolumes; too much at once.
 //!
 //! # How names are said
 //!
-//! Names that an inode gained are its INODE_REF items: replay makes the entries of them, and takes the name from
+//! Names that an inode gained are its INODE_REF and INODE_EXTREF items: replay makes the entries of them, and takes the name from
 //! whoever had it. Names that it lost are a DIR_LOG_INDEX range of one index in the directory that had them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use buttress_format::{
-    DirEntry, Generation, Ino, InodeItem, InodeRefs, Key, Kind, TreeId, name_hash,
+    DirEntry, Generation, Ino, InodeExtrefs, InodeItem, InodeRefs, Key, Kind, TreeId, name_hash,
 };
 use buttress_tree::{Overlay, Payload};
 
@@ -33,7 +33,7 @@ use super::tree::LogTree;
 use crate::{Engine, Error, View};
 
 /// More inodes than this in one go are cheaper to commit.
-const INODES_MAX: usize = 256;
+const INODES_MAX: usize = 1024;
 
 /// Why there is no log.
 #[derive(Debug)]
@@ -207,7 +207,7 @@ impl Collect<'_> {
         Self::item(&self.base, id)
     }
 
-    /// The names of an inode by its INODE_REF items, and those in extended form as bytes.
+    /// The names of an inode by its items of both forms.
     fn names(view: &buttress_tree::View, (tree, ino): LoggedId) -> Outcome<Names> {
         let mut names = Names::default();
         let (low, high) = (key(ino, Kind::INODE_REF, 0), key(ino, Kind::INODE_EXTREF, u64::MAX));
@@ -215,12 +215,14 @@ impl Collect<'_> {
             let (key, item) = found?;
             if key.kind == Kind::INODE_REF {
                 for found in InodeRefs::parse(&item).map_err(malformed(tree, key))? {
-                    names.plain.insert((Ino(key.offset), found.name, found.index));
+                    names.all.insert((Ino(key.offset), found.name, found.index));
                 }
-                names.items.push((key, item.to_vec().into()));
-            } else {
-                names.extended.push((key, item.to_vec().into()));
+            } else if key.kind == Kind::INODE_EXTREF {
+                for found in InodeExtrefs::parse(&item).map_err(malformed(tree, key))? {
+                    names.all.insert((found.parent, found.name, found.index));
+                }
             }
+            names.items.push((key, item.to_vec().into()));
         }
         Ok(names)
     }
@@ -254,13 +256,18 @@ impl Collect<'_> {
         }
         if level == Level::Full {
             let payload = self.view.get(tree, &item_key(ino))?;
+            let logged = self.logs.trees.get(&tree).and_then(|log| log.get(&item_key(ino)));
+            let same_size = match logged.map(InodeItem::parse) {
+                Some(logged) => logged.is_ok_and(|logged| logged.size == item.size),
+                None => false,
+            };
             self.set(tree, item_key(ino), payload.map(|item| item.to_vec().into()));
             if has(Kind::XATTR_ITEM, Kind::XATTR_ITEM) {
                 self.log_attributes(id)?;
             }
             let noted = noted.filter(|_| known == Some(Level::Full));
             if has_extents(&item) {
-                extents::log(self, id, &item, noted.as_ref())?;
+                extents::log(self, id, &item, noted.as_ref().map(|noted| (noted, same_size)))?;
             } else if is_dir(&item) {
                 self.log_entries(id, noted.as_ref())?;
             }
@@ -334,15 +341,12 @@ impl Collect<'_> {
         let (tree, ino) = id;
         let now = Self::names(&self.view, id)?;
         let before = if there_before { Self::names(&self.base, id)? } else { Names::default() };
-        let (low, high) = (key(ino, Kind::INODE_REF, 0), key(ino, Kind::INODE_REF, u64::MAX));
+        let (low, high) = (key(ino, Kind::INODE_REF, 0), key(ino, Kind::INODE_EXTREF, u64::MAX));
         let logged = self.logged_range(tree, low, high);
-        if now.extended != before.extended {
-            return Err(Trouble::Commit("extended references"));
-        }
-        if now.plain == before.plain && logged.is_empty() {
+        if now.all == before.all && logged.is_empty() {
             return Ok(());
         }
-        if is_dir(item) && there_before && now.plain != before.plain {
+        if is_dir(item) && there_before && now.all != before.all {
             return Err(Trouble::Commit("a directory moved"));
         }
         for (key, _) in logged {
@@ -353,10 +357,10 @@ impl Collect<'_> {
         for (key, item) in now.items {
             self.set(tree, key, Some(item));
         }
-        for (dir, _, index) in before.plain.difference(&now.plain) {
+        for (dir, _, index) in before.all.difference(&now.all) {
             self.log_loss((tree, dir.0), *index)?;
         }
-        for (dir, name, index) in now.plain.difference(&before.plain) {
+        for (dir, name, index) in now.all.difference(&before.all) {
             self.log_gain(id, *dir, name, *index)?;
         }
         Ok(())
@@ -415,10 +419,7 @@ impl Collect<'_> {
             return Ok(());
         }
         let (now, before) = (Self::names(&self.view, id)?, Self::names(&self.base, id)?);
-        if now.extended != before.extended {
-            return Err(Trouble::Commit("extended references"));
-        }
-        if !now.plain.is_subset(&before.plain) {
+        if !now.all.is_subset(&before.all) {
             self.want(id, Level::Exists);
         }
         Ok(())
@@ -460,8 +461,7 @@ impl Collect<'_> {
 /// The names of an inode.
 #[derive(Default)]
 struct Names {
-    plain: BTreeSet<Name>,
+    all: BTreeSet<Name>,
     /// The items that they come from.
     items: Vec<(Key, Payload)>,
-    extended: Vec<(Key, Payload)>,
 }

@@ -40,16 +40,17 @@ fn is_hole(extent: &FileExtent) -> bool {
     extent.region().is_some_and(Region::is_hole)
 }
 
-/// Logs what changed: `noted`, or all that the running transaction has.
+/// Logs what changed: what was noted since the last log, together with whether the length is still what it was
+/// there; or all that the running transaction has.
 pub(super) fn log(
     collect: &mut Collect<'_>,
     (tree, ino): LoggedId,
     item: &InodeItem,
-    noted: Option<&BTreeSet<Key>>,
+    noted: Option<(&BTreeSet<Key>, bool)>,
 ) -> Outcome<()> {
     let sector = u64::from(collect.view.store().geometry().sectorsize);
     let keys: Vec<Key> = match noted {
-        Some(noted) => noted.iter().copied().collect(),
+        Some((noted, _)) => noted.iter().copied().collect(),
         None => {
             let changes = collect.view.running().overlay.of_object(tree, ino);
             changes.into_iter().map(|(key, _)| key).collect()
@@ -76,7 +77,10 @@ pub(super) fn log(
             None => collect.set(tree, at, None),
         }
     }
-    behind_the_end(collect, (tree, ino), item, sector, &mut changed)?;
+    // Behind a length that did not change lies what the last log said, and what was noted.
+    if !noted.is_some_and(|(_, same_size)| same_size) {
+        behind_the_end(collect, (tree, ino), item, sector, &mut changed)?;
+    }
     tile(collect, (tree, ino), item, sector, changed)
 }
 

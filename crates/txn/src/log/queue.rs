@@ -9,30 +9,23 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
-use buttress_base::sync::Mutex;
-use buttress_base::thread::{self, Thread};
+use buttress_base::sync::{Condvar, Mutex};
 
 use super::tracked::LoggedId;
-use crate::{Error, Result};
-
-const WAITS: u8 = 0;
-const LEADS: u8 = 1;
-const DONE: u8 = 2;
+use crate::Result;
 
 /// Somebody in the queue.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Waiter {
-    thread: Thread,
-    state: AtomicU8,
-    failure: Mutex<Option<Error>>,
+    told: Mutex<Option<Joined>>,
+    turned: Condvar,
 }
 
 impl Waiter {
-    fn tell(&self, state: u8) {
-        self.state.store(state, Ordering::Release);
-        self.thread.unpark();
+    fn tell(&self, what: Joined) {
+        *self.told.lock() = Some(what);
+        self.turned.notify_one();
     }
 }
 
@@ -41,6 +34,8 @@ struct Gathering {
     wanted: BTreeSet<LoggedId>,
     waiters: Vec<Arc<Waiter>>,
     led: bool,
+    /// How many the last log served.
+    served: usize,
 }
 
 /// See the module.
@@ -48,6 +43,7 @@ struct Gathering {
 pub(crate) struct Queue(Mutex<Gathering>);
 
 /// What somebody who joined is to do.
+#[derive(Debug)]
 pub(super) enum Joined {
     /// Make the log of all who are in the queue.
     Lead,
@@ -70,26 +66,30 @@ impl Queue {
             if !std::mem::replace(&mut gathering.led, true) {
                 return Joined::Lead;
             }
-            let mine = Arc::new(Waiter {
-                thread: thread::current(),
-                state: AtomicU8::new(WAITS),
-                failure: Mutex::default(),
-            });
+            let mine = Arc::new(Waiter::default());
             gathering.waiters.push(Arc::clone(&mine));
             mine
         };
+        let mut told = mine.told.lock();
         loop {
-            match mine.state.load(Ordering::Acquire) {
-                WAITS => thread::park(),
-                LEADS => return Joined::Lead,
-                _ => return Joined::Done(mine.failure.lock().take().map_or(Ok(()), Err)),
+            if let Some(told) = told.take() {
+                return told;
             }
+            mine.turned.wait(&mut told);
         }
+    }
+
+    /// Whether who leads is alone, and others asked at the time of the last log: with the processor left to them
+    /// for once they may join.
+    pub(super) fn expects_company(&self) -> bool {
+        let gathering = self.0.lock();
+        gathering.waiters.is_empty() && gathering.served > 1
     }
 
     /// Ends the gathering: who comes from now on is of the next batch.
     pub(super) fn take(&self) -> Batch {
         let mut gathering = self.0.lock();
+        gathering.served = gathering.waiters.len() + 1;
         Batch {
             wanted: std::mem::take(&mut gathering.wanted),
             waiters: std::mem::take(&mut gathering.waiters),
@@ -100,16 +100,14 @@ impl Queue {
     pub(super) fn pass_on(&self, batch: Batch, outcome: &Result<()>) {
         let next = {
             let mut gathering = self.0.lock();
-            let next = gathering.waiters.pop();
-            gathering.led = next.is_some();
-            next
+            gathering.led = !gathering.waiters.is_empty();
+            gathering.led.then(|| gathering.waiters.remove(0))
         };
         if let Some(next) = next {
-            next.tell(LEADS);
+            next.tell(Joined::Lead);
         }
         for waiter in batch.waiters {
-            *waiter.failure.lock() = outcome.as_ref().err().cloned();
-            waiter.tell(DONE);
+            waiter.tell(Joined::Done(outcome.clone()));
         }
     }
 }

@@ -95,6 +95,9 @@ impl Engine {
 
     /// Logs for all who wait.
     fn lead(&self) -> Result<()> {
+        if self.syncs.expects_company() {
+            std::thread::yield_now();
+        }
         // Whoever comes while a commit or the log before is under way joins.
         let mut state = self.commit.lock();
         let batch = self.syncs.take();
