@@ -11,8 +11,8 @@ use std::sync::Arc;
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{
-    FallocateMode, FileKind, Filesystem, Ino, Inode, InodeId, MakeOptions, MountOptions,
-    RenameFlags, SetAttr, TreeId, XattrFlags,
+    FallocateMode, FileKind, Filesystem, Ino, Inode, InodeFlags, InodeId, MakeOptions,
+    MountOptions, RenameFlags, SetAttr, TreeId, XattrFlags,
 };
 use buttress_sim::{Crash, Log};
 use buttress_volume::Volume;
@@ -20,8 +20,12 @@ use buttress_volume::Volume;
 use crate::checker::judge;
 use crate::volume::{content, pattern};
 
-/// Set for more than a look: how many seeds to try.
+/// Set for more than a look: how many seeds to try, and the first of them.
 const SEEDS: &str = "BUTTRESS_FSYNC_SEEDS";
+const FIRST_SEED: &str = "BUTTRESS_FSYNC_SEED";
+
+/// Kinds of volumes and mounts that seeds take turns at.
+const KINDS: [&str; 3] = ["plain", "compressed", "in place"];
 
 const OPERATIONS: u64 = 70;
 
@@ -49,6 +53,10 @@ struct World {
     state: State,
     root: u64,
     history: Vec<String>,
+    kind: &'static str,
+    in_place: BTreeSet<u64>,
+    /// A file that is about to take this place, and how many steps that is away.
+    replacing: Option<((u64, &'static str), u32)>,
 }
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -105,18 +113,26 @@ impl World {
     }
 
     fn step(&mut self) -> Synced {
+        if let Some((place, steps)) = self.replacing.take() {
+            return self.go_on(place, steps);
+        }
         let place = self.place();
         let there = self.find(place.0, place.1);
         let file = self.file_at(place);
-        match (self.rng.below(24), file) {
+        match (self.rng.below(30), file) {
             (0..=4, _) if there.is_none() || file.is_some() => self.write(place, file),
             (5, Some(ino)) => self.cut(ino),
             (6, Some(ino)) => self.punch(ino),
             (7, Some(ino)) => {
                 let len = self.rng.range(1..60_000);
-                self.note(format!("set {len} aside in {ino}"));
-                let how = FallocateMode::Allocate { keep_size: true };
+                let keep_size = self.rng.chance(1, 2);
+                self.note(format!("set {len} aside in {ino}, {keep_size}"));
+                let how = FallocateMode::Allocate { keep_size };
                 self.inode(ino).fallocate(10_000, len, how).expect("space");
+                if !keep_size {
+                    let end = 10_000 + len as usize;
+                    self.edit(ino, |content| content.resize(content.len().max(end), 0));
+                }
             }
             (8, Some(ino)) => {
                 let value = self.rng.below(200) as u8;
@@ -152,7 +168,10 @@ impl World {
                 self.inode(place.0).sync().expect("sync");
                 return Synced::One(place.0);
             }
-            (19.., Some(ino)) => {
+            (19 | 20, Some(ino)) => self.clone_from(ino),
+            (21, _) => self.replace(place),
+            (22, _) if self.rng.chance(1, 2) => self.without_a_name(),
+            (23.., Some(ino)) => {
                 self.note(format!("sync {ino}"));
                 self.inode(ino).sync().expect("sync");
                 return Synced::One(ino);
@@ -170,11 +189,12 @@ impl World {
         if file.is_none() {
             self.state.insert(ino, Object::default());
             self.name(ino, place);
+            self.set_kind(ino);
         }
         let offset = self.rng.below(30_000);
         let offset = if self.rng.chance(1, 2) { offset / 4096 * 4096 } else { offset };
         let len = self.rng.range(1..20_000) as usize;
-        let data = pattern(self.rng.next_u64(), len);
+        let data = self.data(len);
         self.note(format!("write {len} at {offset} of {place:?}, {ino}"));
         self.inode(ino).write_at(offset, &data).expect("a write");
         self.edit(ino, |content| {
@@ -182,6 +202,99 @@ impl World {
             content.resize(content.len().max(end), 0);
             content[offset as usize..end].copy_from_slice(&data);
         });
+    }
+
+    /// What shrinks, where it is to be compressed.
+    fn data(&mut self, len: usize) -> Vec<u8> {
+        let mut data = pattern(self.rng.next_u64(), len);
+        if self.kind == "compressed" {
+            data.iter_mut().for_each(|byte| *byte &= 7);
+        }
+        data
+    }
+
+    /// Some files of the last kind are written where they lie: those that have no content yet can be.
+    fn set_kind(&mut self, ino: u64) {
+        if self.kind == "in place" && self.rng.chance(1, 2) {
+            self.note(format!("{ino} is written in place"));
+            self.inode(ino).set_flags(InodeFlags::NODATACOW).expect("a flag");
+            self.in_place.insert(ino);
+        }
+    }
+
+    /// Shows sectors of one file in another.
+    fn clone_from(&mut self, ino: u64) {
+        let place = self.place();
+        let Some(target) = self.file_at(place).filter(|target| *target != ino) else {
+            return self.note("nothing".to_owned());
+        };
+        let size = self.state[&ino].content.len();
+        let sectors = size / 4096;
+        if sectors == 0 || self.in_place.contains(&ino) != self.in_place.contains(&target) {
+            return self.note("nothing".to_owned());
+        }
+        let from = self.rng.below(sectors as u64);
+        let count = self.rng.range(1..sectors as u64 - from + 1);
+        let to = self.rng.below(10) * 4096;
+        let (from, len) = (from * 4096, count * 4096);
+        self.note(format!("clone {len} at {from} of {ino} to {to} of {target}"));
+        self.inode(ino).clone_range(from, &self.inode(target), to, len).expect("a clone");
+        let bytes = self.state[&ino].content[from as usize..(from + len) as usize].to_vec();
+        self.edit(target, |content| {
+            let end = to as usize + bytes.len();
+            content.resize(content.len().max(end), 0);
+            content[to as usize..end].copy_from_slice(&bytes);
+        });
+    }
+
+    /// As editors save and package managers unpack: written beside, synced, renamed over, a step at a time.
+    fn replace(&mut self, place: (u64, &'static str)) {
+        if self.find(place.0, place.1).is_some_and(|old| self.state[&old].dir)
+            || self.find(place.0, "new").is_some()
+        {
+            return self.note("nothing".to_owned());
+        }
+        self.write((place.0, "new"), None);
+        let steps = if self.rng.chance(2, 3) { 2 } else { 1 };
+        self.replacing = Some((place, steps));
+    }
+
+    /// The next step of a file that takes another's place.
+    fn go_on(&mut self, place: (u64, &'static str), steps: u32) -> Synced {
+        let ino = self.find(place.0, "new").expect("it was made");
+        if steps == 2 {
+            self.note(format!("sync {ino}, which is new"));
+            self.inode(ino).sync().expect("sync");
+            self.replacing = Some((place, 1));
+            return Synced::One(ino);
+        }
+        let old = self.find(place.0, place.1);
+        self.note(format!("replace {place:?}, {old:?}, by {ino}"));
+        let dir = self.inode(place.0);
+        dir.rename(b"new", &dir, place.1.as_bytes(), RenameFlags::default()).expect("rename");
+        self.name(ino, place);
+        self.unname(ino, (place.0, "new"));
+        if let Some(old) = old {
+            self.unname(old, place);
+        }
+        Synced::Nothing
+    }
+
+    /// A file without a name is written, synced and named, or forgotten.
+    fn without_a_name(&mut self) {
+        let place = self.place();
+        let file = self.inode(place.0).tmpfile(0o644, 0, 0).expect("a file");
+        let ino = file.id().ino.0;
+        let data = self.data(5000);
+        file.write_at(0, &data).expect("a write");
+        file.sync().expect("sync");
+        let named = self.find(place.0, place.1).is_none();
+        self.note(format!("{ino} has no name, then {place:?}, {named}"));
+        if named {
+            self.inode(place.0).link(&file, place.1.as_bytes()).expect("link");
+            self.state.insert(ino, Object { content: Arc::new(data), ..Object::default() });
+            self.name(ino, place);
+        }
     }
 
     fn cut(&mut self, ino: u64) {
@@ -391,7 +504,11 @@ fn check_object(is: &Object, were: &[&Object]) -> Result<(), String> {
 }
 
 fn open(device: Arc<dyn Device>) -> Filesystem {
-    let options = MountOptions::parse("rw,noatime,commit=3000").expect("options");
+    open_with(device, "rw,noatime,commit=3000")
+}
+
+fn open_with(device: Arc<dyn Device>, options: &str) -> Filesystem {
+    let options = MountOptions::parse(options).expect("options");
     Filesystem::open(vec![device], options).unwrap_or_else(|error| panic!("no mount: {error}"))
 }
 
@@ -430,10 +547,23 @@ fn run(seed: u64, options: &MakeOptions, draws: usize, stride: usize) -> (usize,
     Filesystem::make(&base, options).expect("a volume");
     let log = Log::new();
     let device = log.device(&base, 512);
-    let fs = open(Arc::clone(&device) as Arc<dyn Device>);
+    let kind = KINDS[(seed / 2 % 3) as usize];
+    let how = match kind {
+        "compressed" => "rw,noatime,commit=3000,compress=zstd",
+        _ => "rw,noatime,commit=3000",
+    };
+    let fs = open_with(Arc::clone(&device) as Arc<dyn Device>, how);
     let root = fs.root().id().ino.0;
-    let mut world =
-        World { fs, rng: Rng::new(seed), state: State::new(), root, history: Vec::new() };
+    let mut world = World {
+        fs,
+        rng: Rng::new(seed),
+        state: State::new(),
+        root,
+        history: Vec::new(),
+        kind,
+        in_place: BTreeSet::new(),
+        replacing: None,
+    };
     world.state.insert(root, Object { dir: true, ..Object::default() });
     world.name(root, (0, ""));
     for _ in 0..12 {
@@ -462,17 +592,25 @@ fn run(seed: u64, options: &MakeOptions, draws: usize, stride: usize) -> (usize,
                 eprintln!("{index:3} {line}");
             }
             let Crash { event, draw, .. } = crash;
-            panic!("seed {seed}, event {event}, draw {draw}, {done} operations done: {what}");
+            panic!(
+                "{kind}, seed {seed}, event {event}, draw {draw}, {done} operations done: {what}"
+            );
         }
     });
     (shown, logs)
 }
 
+/// A number from the environment.
+pub(crate) fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok())
+}
+
 #[test]
 fn what_was_synced_survives() {
-    let seeds = std::env::var(SEEDS).ok().and_then(|text| text.parse().ok()).unwrap_or(6);
+    let seeds = number(SEEDS).unwrap_or(6);
+    let first = number(FIRST_SEED).unwrap_or(1);
     let (mut states, mut logs) = (0, 0);
-    for seed in 1..=seeds {
+    for seed in first..first + seeds {
         let small = MakeOptions { nodesize: 4096, seed: Some(seed), ..MakeOptions::default() };
         let plain = MakeOptions { seed: Some(seed), ..MakeOptions::default() };
         let options = if seed % 2 == 0 { plain } else { small };
@@ -480,7 +618,83 @@ fn what_was_synced_survives() {
         states += shown;
         logs += made;
     }
-    eprintln!("{states} states, {logs} with a log");
-    assert!(states > 300, "only {states} states were seen");
+    eprintln!(
+        "crash states: {states} of fsync, {logs} with a log, seeds {first} and {seeds} in all"
+    );
+    assert!(states > 50 * seeds as usize, "only {states} states were seen");
     assert!(logs > states / 5, "only {logs} of {states} states had a log");
+}
+
+/// What fsync writes, by the options of the mount: a log, or a commit.
+#[test]
+fn options_say_what_is_written() {
+    let cases = [
+        ("commit=3000", true),
+        ("commit=3000,notreelog", false),
+        ("commit=3000,flushoncommit", true),
+    ];
+    for (options, logs) in cases {
+        let base = Arc::new(MemoryDevice::new(128 << 20));
+        Filesystem::make(&*base, &MakeOptions::default()).expect("a volume");
+        let fs = open_with(Arc::clone(&base) as Arc<dyn Device>, options);
+        let (file, other) = (
+            fs.root().create(b"a", 0o644, 0, 0, 0).expect("a file"),
+            fs.root().create(b"b", 0o644, 0, 0, 0).expect("a file"),
+        );
+        other.write_at(0, &pattern(2, 9000)).expect("a write");
+        fs.sync().expect("sync");
+        let before = Volume::read_superblock(&*base).expect("a superblock");
+        file.write_at(0, &pattern(1, 9000)).expect("a write");
+        file.sync().expect("sync");
+        let after = Volume::read_superblock(&*base).expect("a superblock");
+        assert_eq!(after.log_root.0 != 0, logs, "{options}");
+        assert_eq!(after.generation == before.generation, logs, "{options}");
+        assert_eq!(fs.sync_stats().logs > 0, logs, "{options}");
+        drop((file, other));
+        fs.close().expect("a clean end");
+    }
+}
+
+/// Names beyond what one item holds are logged as others are.
+#[test]
+fn many_names_are_logged() {
+    let base = MemoryDevice::new(128 << 20);
+    Filesystem::make(&base, &MakeOptions { nodesize: 4096, ..MakeOptions::default() })
+        .expect("a volume");
+    let device: Arc<dyn Device> = Arc::new(base);
+    let fs = open(Arc::clone(&device));
+    let root = fs.root();
+    let file = root.create(b"0", 0o644, 0, 0, 0).expect("a file");
+    let name = |index: u64| format!("{index}-{}", "n".repeat(200));
+    for index in 1..40 {
+        root.link(&file, name(index).as_bytes()).expect("a link");
+    }
+    fs.sync().expect("sync");
+    for index in 40..50 {
+        root.link(&file, name(index).as_bytes()).expect("a link");
+    }
+    root.unlink(name(3).as_bytes()).expect("unlink");
+    root.unlink(name(38).as_bytes()).expect("unlink");
+    file.sync().expect("sync");
+    assert_eq!(fs.sync_stats().logs, 1, "{:?}", fs.sync_stats());
+    // As a crash leaves it: nothing was written since.
+    let crashed: Arc<dyn Device> = Arc::new(fork(&device));
+    let again = open(Arc::clone(&crashed));
+    for index in 1..50 {
+        let there = again.root().lookup(name(index).as_bytes()).is_ok();
+        assert_eq!(there, index != 3 && index != 38, "{index}");
+    }
+    assert_eq!(again.resolve("/0").expect("the file").attr().nlink, 48);
+    again.close().expect("a clean end");
+    judge(&crashed);
+    drop((file, root));
+    fs.close().expect("a clean end");
+}
+
+fn fork(device: &Arc<dyn Device>) -> MemoryDevice {
+    let mut bytes = vec![0; device.len() as usize];
+    device.read_at(0, &mut bytes).expect("a read");
+    let copy = MemoryDevice::new(device.len());
+    copy.write_at(0, &bytes).expect("a write");
+    copy
 }

@@ -5,6 +5,7 @@ mod content;
 mod contention;
 mod cuts;
 mod fsync;
+mod fsync_faults;
 mod in_place;
 mod known;
 mod losses;
