@@ -46,6 +46,11 @@ impl FreeExtents {
         self.bytes
     }
 
+    /// How many extents there are.
+    pub(crate) fn count(&self) -> usize {
+        self.by_start.len()
+    }
+
     /// The most that one allocation can get.
     pub(crate) fn largest(&self) -> u64 {
         self.by_size.last().map_or(0, |&(usable, _)| usable)

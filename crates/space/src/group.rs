@@ -29,7 +29,7 @@ use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
 
 use crate::account::{Counts, Ledger};
 use crate::extent_set::ExtentSet;
-use crate::free_extents::FreeExtents;
+use crate::free_space::FreeSpace;
 use crate::index::{Entry, Index, Plane, order_of};
 use crate::{Error, SpaceKind};
 
@@ -157,7 +157,7 @@ struct Place {
 #[derive(Debug)]
 pub(crate) struct State {
     /// `None` before loading.
-    free: Option<FreeExtents>,
+    free: Option<FreeSpace>,
     reserved: ExtentSet,
     pinned: ExtentSet,
     /// Became free before loading.
@@ -314,6 +314,12 @@ impl Group {
         }
     }
 
+    /// Returns the bytes of memory that knowing its free space takes, about.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.state.lock().free.as_ref().map_or(0, FreeSpace::memory)
+    }
+
     /// Returns the bytes under superblocks.
     #[must_use]
     pub fn super_bytes(&self) -> u64 {
@@ -348,7 +354,7 @@ impl Group {
             let found = set.bytes();
             return Err(Error::FreeBytes { group: self.start(), expected, found });
         }
-        let mut extents = FreeExtents::new(self.unit);
+        let mut extents = FreeSpace::new(self.range, self.sectorsize, self.unit);
         for (start, end) in set.iter() {
             extents.insert(start, end);
         }
@@ -495,7 +501,7 @@ impl Group {
         ledger: &Ledger,
         promised: bool,
         want: u64,
-        search: impl FnOnce(&mut FreeExtents) -> Option<Extent>,
+        search: impl FnOnce(&mut FreeSpace) -> Option<Extent>,
     ) -> Option<Extent> {
         if state.read_only > 0 || state.removed {
             return None;
@@ -545,7 +551,9 @@ impl Group {
             || state.reserved.overlaps(start, end)
             || self.superblocks.overlaps(start, end)
             || state.free.as_ref().is_some_and(|free| free.overlaps(start, end));
-        if extent.len == 0 || extent.len > state.used || elsewhere {
+        let whole = |bytes: u64| bytes.is_multiple_of(self.sectorsize);
+        let odd = extent.len == 0 || !whole(start) || !whole(extent.len);
+        if odd || extent.len > state.used || elsewhere {
             return Err(Error::NotUsed { extent });
         }
         state.used -= extent.len;

@@ -12,6 +12,8 @@
 //! kind               data, metadata, system
 //! extent_set         disjoint ranges that refuse double insertion
 //! free_extents       the free space of one group, by offset and by size
+//! free_bitmap        the same in many parts: bits, and a tree of their longest runs
+//! free_space         one group's free space in the form that takes less memory
 //! group              one block group: its bytes by state, its summary
 //! directory          all groups, sorted, immutable
 //! index              who has how much in one piece: bitmaps by order over groups
@@ -39,8 +41,11 @@
 mod error;
 mod kind;
 
+mod bits;
 mod extent_set;
+mod free_bitmap;
 mod free_extents;
+mod free_space;
 
 mod account;
 mod directory;

@@ -1,0 +1,166 @@
+//! The free space of one group, in whichever form takes less memory.
+//!
+//! # Invariants
+//!
+//! - **H1** A group's free space takes no more memory than its bitmap would, but for a few extents: what lies in more
+//!   parts is held as bits. It becomes extents again at half of that, so that no group goes back and forth.
+
+use buttress_format::Extent;
+
+use crate::free_bitmap::FreeBitmap;
+use crate::free_extents::FreeExtents;
+
+/// Memory of one extent in both of its indexes.
+const EXTENT_BYTES: usize = 64;
+
+/// Extents that are always worth it.
+const EXTENTS_MIN: usize = 16;
+
+#[derive(Debug)]
+pub(crate) struct FreeSpace {
+    group: Extent,
+    sector: u64,
+    unit: u64,
+    /// Extents that may be held as such.
+    most: usize,
+    form: Form,
+}
+
+#[derive(Debug)]
+enum Form {
+    Extents(FreeExtents),
+    Bitmap(Box<FreeBitmap>),
+}
+
+/// Asks whichever form it has.
+macro_rules! either {
+    ($self:expr, $free:ident => $what:expr) => {
+        match &$self.form {
+            Form::Extents($free) => $what,
+            Form::Bitmap($free) => $what,
+        }
+    };
+    (mut $self:expr, $free:ident => $what:expr) => {{
+        let result = match &mut $self.form {
+            Form::Extents($free) => $what,
+            Form::Bitmap($free) => $what,
+        };
+        $self.settle();
+        result
+    }};
+}
+
+impl FreeSpace {
+    /// Nothing free, for a group that hands out multiples of `unit`.
+    pub(crate) fn new(group: Extent, sector: u64, unit: u64) -> Self {
+        let cost = FreeBitmap::cost(group, sector, unit);
+        let most = cost.map_or(usize::MAX, |bytes| (bytes / EXTENT_BYTES).max(EXTENTS_MIN));
+        Self { group, sector, unit, most, form: Form::Extents(FreeExtents::new(unit)) }
+    }
+
+    /// Takes the form that is due (H1).
+    fn settle(&mut self) {
+        match &self.form {
+            Form::Extents(free) if free.count() > self.most => {
+                let mut bitmap = FreeBitmap::new(self.group, self.sector, self.unit);
+                free.iter().for_each(|(start, end)| bitmap.insert(start, end));
+                self.form = Form::Bitmap(Box::new(bitmap));
+            }
+            Form::Bitmap(free) if free.runs() < self.most / 2 => {
+                let mut extents = FreeExtents::new(self.unit);
+                free.iter().for_each(|(start, end)| extents.insert(start, end));
+                self.form = Form::Extents(extents);
+            }
+            _ => {}
+        }
+    }
+
+    /// Bytes of memory, about.
+    pub(crate) fn memory(&self) -> usize {
+        match &self.form {
+            Form::Extents(free) => free.count() * EXTENT_BYTES,
+            Form::Bitmap(free) => free.memory(),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        either!(self, free => free.bytes())
+    }
+
+    pub(crate) fn largest(&self) -> u64 {
+        either!(self, free => free.largest())
+    }
+
+    pub(crate) fn iter(&self) -> Box<dyn Iterator<Item = (u64, u64)> + '_> {
+        match &self.form {
+            Form::Extents(free) => Box::new(free.iter()),
+            Form::Bitmap(free) => Box::new(free.iter()),
+        }
+    }
+
+    pub(crate) fn overlaps(&self, start: u64, end: u64) -> bool {
+        either!(self, free => free.overlaps(start, end))
+    }
+
+    pub(crate) fn insert(&mut self, start: u64, end: u64) {
+        either!(mut self, free => free.insert(start, end));
+    }
+
+    pub(crate) fn take_exact(&mut self, start: u64, end: u64) -> bool {
+        either!(mut self, free => free.take_exact(start, end))
+    }
+
+    pub(crate) fn take_near(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
+        either!(mut self, free => free.take_near(goal, want))
+    }
+
+    pub(crate) fn take_fitting(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
+        either!(mut self, free => free.take_fitting(goal, want))
+    }
+
+    pub(crate) fn take_at(&mut self, goal: u64, want: u64) -> Option<Extent> {
+        either!(mut self, free => free.take_at(goal, want))
+    }
+
+    pub(crate) fn take_largest(&mut self, want: u64, min: u64) -> Option<Extent> {
+        either!(mut self, free => free.take_largest(want, min))
+    }
+
+    pub(crate) fn verify(&self) -> Result<(), String> {
+        either!(self, free => free.verify())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use buttress_format::Logical;
+
+    use super::*;
+
+    const SECTOR: u64 = 4096;
+
+    /// H1: memory is bounded, whatever is free; the form changes with hysteresis and loses nothing.
+    #[test]
+    fn memory_is_bounded() {
+        let group = Extent { start: Logical(1 << 20), len: 1 << 30 };
+        let mut free = FreeSpace::new(group, SECTOR, SECTOR);
+        let sector = |i: u64| (group.start.0 + i * SECTOR, group.start.0 + (i + 1) * SECTOR);
+        let sectors = group.len / SECTOR;
+        let mut most = 0;
+        for i in (0..sectors).step_by(2) {
+            let (start, end) = sector(i);
+            free.insert(start, end);
+            most = most.max(free.memory());
+        }
+        assert!(most <= 40 << 10, "{most} bytes");
+        assert!(matches!(free.form, Form::Bitmap(_)));
+        free.verify().expect("sound");
+        for i in (1..sectors).step_by(2) {
+            let (start, end) = sector(i);
+            free.insert(start, end);
+        }
+        assert!(matches!(free.form, Form::Extents(_)));
+        assert_eq!((free.iter().count(), free.largest()), (1, group.len));
+        free.verify().expect("sound");
+    }
+}
