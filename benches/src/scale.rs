@@ -31,6 +31,8 @@ struct Row {
     begin: f64,
     grow: f64,
     bytes: f64,
+    /// Memory of the free space of a group that is known.
+    known: f64,
 }
 
 fn resident() -> u64 {
@@ -84,6 +86,8 @@ fn measure(groups: usize, policy: AllocPolicy) -> Row {
         let target = space.group_at(at).expect("added");
         target.load(pieces(&mut rng, at.0).into_iter()).expect("a tenth");
     }
+    let known: usize = space.groups().iter().map(|group| group.memory()).sum();
+    let known = known as f64 / loaded as f64;
     let request = |want: u64, min: u64, stream: u64| AllocRequest {
         kind: SpaceKind::Data,
         want,
@@ -135,14 +139,14 @@ fn measure(groups: usize, policy: AllocPolicy) -> Row {
         space.add_group(group(index, 0)).expect("behind the others");
         index += 1;
     });
-    Row { groups, policy, add, small, large, hopeless, lookup, begin, grow, bytes }
+    Row { groups, policy, add, small, large, hopeless, lookup, begin, grow, bytes, known }
 }
 
 /// Measures, and says it in a table.
 #[must_use]
 pub(crate) fn table(most: usize) -> String {
     let mut out = String::from(
-        "  groups policy             mount/group  4 KiB  64 KiB  in vain  lookup  guard  one more  bytes/group\n",
+        "  groups policy             mount/group  4 KiB  64 KiB  in vain  lookup  guard  one more  bytes/group  in pieces\n",
     );
     for groups in [10, 1000, 10_000, 100_000, 1_000_000].into_iter().filter(|n| *n <= most) {
         for policy in AllocPolicy::ALL {
@@ -150,7 +154,7 @@ pub(crate) fn table(most: usize) -> String {
             // Into a string: nothing can fail.
             let _ = writeln!(
                 out,
-                "{:>8} {:<18} {:>8.0} ns {:>6.0} {:>7.0} {:>8.0} {:>7.0} {:>6.0} {:>6.1} us {:>12.0}",
+                "{:>8} {:<18} {:>8.0} ns {:>6.0} {:>7.0} {:>8.0} {:>7.0} {:>6.0} {:>6.1} us {:>12.0} {:>10.0}",
                 row.groups,
                 row.policy.to_string(),
                 row.add,
@@ -161,6 +165,7 @@ pub(crate) fn table(most: usize) -> String {
                 row.begin,
                 row.grow / 1000.0,
                 row.bytes,
+                row.known,
             );
         }
     }
