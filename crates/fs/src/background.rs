@@ -47,6 +47,9 @@ const FLUSHERS_MAX: usize = 4;
 const FLUSH_PERIOD: Duration = Duration::from_millis(500);
 const DIRTY_AGE: Duration = Duration::from_secs(5);
 
+/// How often the loader looks when nobody calls it.
+const LOAD_PERIOD: Duration = Duration::from_secs(1);
+
 /// How often the cleaner looks whether the last user of a deleted subvolume is gone.
 const DROP_PERIOD: Duration = Duration::from_millis(500);
 
@@ -229,6 +232,7 @@ impl Shared {
             ("clean", Self::cleaner),
             ("commit", Self::committer),
             ("space", Self::room_maker),
+            ("load", Self::loader),
         ];
         if self.options.preempt != Preempt::Off {
             works.push(("preempt", Self::preempter));
@@ -263,6 +267,7 @@ impl Shared {
         *background.commit_stop.lock() = true;
         background.commit_wake.notify_all();
         self.engine.call_flusher();
+        self.engine.call_loader();
         let threads = std::mem::take(&mut *background.threads.lock());
         for thread in threads {
             if thread.thread().id() != buttress_base::thread::current().id()
@@ -270,6 +275,14 @@ impl Shared {
             {
                 tracing::error!("a background thread panicked");
             }
+        }
+    }
+
+    /// Reads what is free in block groups that somebody will need.
+    fn loader(self: &Arc<Self>) {
+        let loader = self.engine.attach_loader();
+        while !*self.background.commit_stop.lock() {
+            loader.work(LOAD_PERIOD);
         }
     }
 

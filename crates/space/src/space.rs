@@ -41,7 +41,7 @@ use crate::directory::Directory;
 use crate::goals::Goals;
 use crate::group::{Group, GroupInit};
 use crate::guard::Writers;
-use crate::index::{Index, SLOTS_MAX};
+use crate::index::{Index, Plane, SLOTS_MAX};
 use crate::ticket::Queue;
 use crate::{AllocPolicy, Error, LookupPolicy, Outcome, SpaceKind};
 
@@ -258,6 +258,33 @@ impl Space {
     #[must_use]
     pub fn alloc_stats(&self) -> AllocStats {
         self.alloc_counters.snapshot()
+    }
+
+    /// The group at an address, if it is not known what is free in it and it may have so many bytes.
+    #[must_use]
+    pub fn unloaded_at(&self, at: Logical, bytes: u64) -> Option<Arc<Group>> {
+        let directory = self.directory.load();
+        let group = directory.find(at)?;
+        (!group.is_loaded() && group.largest_free() >= bytes).then(|| Arc::clone(group))
+    }
+
+    /// The next few groups of the same kind that have something free, and of which it is not known where.
+    #[must_use]
+    pub fn unloaded_behind(&self, group: &Group, most: usize) -> Vec<Arc<Group>> {
+        let directory = self.directory.load();
+        let (slots, index) = (directory.of(group.kind()), self.index(group.kind()));
+        let mut found = Vec::with_capacity(most);
+        let mut from = group.slot() + 1;
+        while let Some(slot) = index.next(Plane::Unloaded, 0, from).filter(|_| found.len() < most) {
+            found.extend(slots.get(slot).filter(|group| !group.is_loaded()).cloned());
+            from = slot + 1;
+        }
+        found
+    }
+
+    /// Gives out nothing more in a group whose free space cannot be known.
+    pub fn leave(&self, group: &Group) {
+        group.change(self.ledger(group.kind()), |state| state.stop_writes());
     }
 
     /// Reserves just this extent: what lies there is named by something that the trees do not know yet.

@@ -26,8 +26,7 @@ use buttress_base::Latch;
 use buttress_base::sync::{Condvar, Mutex, RwLock};
 use buttress_format::{Extent, Generation, Incompat, Ino, Key, Kind, Logical, TreeId};
 use buttress_space::{
-    AllocRequest, DataReservation, Group, NocowWriter, Outcome, Queue, ReadOnlyHold, Space,
-    SpaceKind,
+    AllocRequest, DataReservation, NocowWriter, Outcome, Queue, ReadOnlyHold, Space, SpaceKind,
 };
 use buttress_tree::{Roots, Store};
 use buttress_volume::Volume;
@@ -38,7 +37,9 @@ use crate::{
     chunk_alloc::DeviceSpace,
     commit::CommitState,
     delayed_ref::DataRef,
-    extent_tree, free_space_tree, log,
+    extent_tree,
+    load::Loading,
+    log,
     reserve::{Demand, Outstanding},
     stamps::Stamps,
     sums,
@@ -90,6 +91,7 @@ pub struct Engine {
     pub(crate) drop_marks: Mutex<HashMap<TreeId, Key>>,
     /// Somebody wants a commit soon: a full overlay, or a freeze that paces writers.
     pub(crate) commit_wanted: AtomicBool,
+    pub(crate) loading: Loading,
     pub(crate) counters: Counters,
     /// Feature flags that what was written needs, to be in the next superblock.
     pub(crate) features: AtomicU64,
@@ -165,6 +167,7 @@ impl Engine {
             empties: Mutex::default(),
             drop_marks: Mutex::default(),
             commit_wanted: AtomicBool::new(false),
+            loading: Loading::default(),
             counters: Counters::default(),
             features: AtomicU64::new(0),
             log: Mutex::default(),
@@ -290,13 +293,20 @@ impl Engine {
             stream,
             hurry: false,
         };
+        if let Some(group) = goal.and_then(|goal| self.space.unloaded_at(goal, want)) {
+            self.want_loaded([group]);
+        }
         for loaded in 1.. {
             match self.space.allocate_data(reservation, request) {
                 Outcome::Got(extent) => {
                     self.unborn.lock().insert(extent.start);
                     return Ok(extent);
                 }
-                Outcome::NeedsLoading(group) => self.load_group(&group)?,
+                Outcome::NeedsLoading(group) => self.have_loaded(&group),
+                // What was promised lay in a group that turned out to be damaged.
+                Outcome::Full { .. }
+                    if self.counters.groups_left.load(Ordering::Relaxed) > 0
+                        && self.add_chunk(SpaceKind::Data)? => {}
                 Outcome::Full { .. } => return Err(Error::NoSpace("data")),
             }
             // On a fragmented volume no group may have it, and there may be very many.
@@ -310,15 +320,6 @@ impl Engine {
         let unborn = self.unborn.lock().remove(&extent.start);
         assert!(unborn, "an extent with references is dropped, not given back: {extent}");
         self.space.free(extent);
-    }
-
-    /// Learns which bytes of a block group are free, from the last commit.
-    pub(crate) fn load_group(&self, group: &Group) -> Result<()> {
-        let view = self.view();
-        let trusted = self.trusts_free_space.load(Ordering::Relaxed);
-        let free = free_space_tree::read_committed(&view, group.range(), trusted)?;
-        group.load(free.into_iter())?;
-        Ok(())
     }
 
     /// Whether nobody but `who`, who holds a reference or several, uses an extent (T10).

@@ -50,6 +50,8 @@ pub(crate) struct Counters {
     pub(crate) settle_rounds_max: AtomicU64,
     pub(crate) waits: WaitCounters,
     pub(crate) enospc: AtomicU64,
+    pub(crate) groups_loaded: AtomicU64,
+    pub(crate) groups_left: AtomicU64,
 }
 
 /// What an engine has done since it was opened.
@@ -77,6 +79,10 @@ pub struct Stats {
     pub waits: Waits,
     /// How many were refused space in the end.
     pub enospc: u64,
+    /// Block groups of which it was read what is free in them.
+    pub groups_loaded: u64,
+    /// Those of which it could not be read, so that nothing is allocated in them.
+    pub groups_left: u64,
 }
 
 impl Engine {
@@ -96,6 +102,8 @@ impl Engine {
             overlay_bytes: self.view.load().running().bytes(),
             waits: c.waits.snapshot(),
             enospc: c.enospc.load(Ordering::Relaxed),
+            groups_loaded: c.groups_loaded.load(Ordering::Relaxed),
+            groups_left: c.groups_left.load(Ordering::Relaxed),
         }
     }
 

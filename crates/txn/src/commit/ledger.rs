@@ -176,7 +176,7 @@ impl NodeAlloc for Ledger<'_> {
                     return Ok(extent.start);
                 }
                 Outcome::NeedsLoading(group) => {
-                    self.engine.load_group(&group).map_err(above)?;
+                    self.engine.load_or_leave(&group);
                 }
                 Outcome::Full { .. } => {
                     if !self.engine.add_chunk_to(self.transaction, kind).map_err(above)? {

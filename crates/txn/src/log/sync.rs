@@ -182,7 +182,7 @@ impl Engine {
         loop {
             match self.space.allocate(request) {
                 Space::Got(extent) => return Ok(extent.start),
-                Space::NeedsLoading(group) => self.load_group(&group)?,
+                Space::NeedsLoading(group) => self.load_or_leave(&group),
                 Space::Full { .. } => return Err(Error::NoSpace("a log")),
             }
         }

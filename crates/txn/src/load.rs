@@ -1,0 +1,151 @@
+//! Learning what is free in block groups, when they are first needed.
+//!
+//! # Place
+//!
+//! An allocation names a group that must be read first; those above attach a [`Loader`], who reads it, and the next few
+//! as well, which are needed soon. Without one whoever allocates reads it himself, and a commit always does.
+//!
+//! # Invariants
+//!
+//! - **D1** A group is read by one at a time, however many want it, and by the loader once.
+//! - **D2** Who waits for a group is woken when it is known, when it cannot be known, and when the last loader leaves.
+//! - **D3** A group that cannot be read gives out nothing in this session, and is asked for by nobody again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use buttress_space::Group;
+use parking_lot::{Condvar, Mutex};
+
+use crate::{Engine, Result, free_space_tree};
+
+/// Groups behind the one that is needed now that are read as well.
+const AHEAD: usize = 3;
+
+/// Most groups that wait to be read; who asks for more waits for none of them.
+const WANTED_MAX: usize = 64;
+
+#[derive(Debug, Default)]
+pub(crate) struct Loading {
+    queue: Mutex<Wanted>,
+    /// Somebody wants a group.
+    asked: Condvar,
+    /// A group was read, or left.
+    done: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Wanted {
+    groups: VecDeque<Arc<Group>>,
+    loaders: usize,
+    called: bool,
+}
+
+/// Somebody who reads groups for those who allocate, for as long as it lives.
+#[derive(Debug)]
+#[must_use = "it is detached when dropped"]
+pub struct Loader {
+    engine: Arc<Engine>,
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.engine.loading.queue.lock().loaders -= 1;
+        self.engine.loading.done.notify_all();
+    }
+}
+
+impl Loader {
+    /// Reads the groups that are wanted, or waits until one is, at most so long.
+    pub fn work(&self, limit: Duration) {
+        let loading = &self.engine.loading;
+        {
+            let mut queue = loading.queue.lock();
+            if queue.groups.is_empty() && !queue.called {
+                loading.asked.wait_for(&mut queue, limit);
+            }
+            queue.called = false;
+        }
+        loop {
+            // It stays in the queue while it is read, so that nobody asks for it again.
+            let Some(group) = loading.queue.lock().groups.front().cloned() else { return };
+            self.engine.load_or_leave(&group);
+            loading.queue.lock().groups.pop_front();
+            loading.done.notify_all();
+        }
+    }
+}
+
+impl Engine {
+    /// Says that from now on somebody reads groups that are wanted, with [`Loader::work`].
+    pub fn attach_loader(self: &Arc<Self>) -> Loader {
+        self.loading.queue.lock().loaders += 1;
+        Loader { engine: Arc::clone(self) }
+    }
+
+    /// Wakes the loader, because it is to end.
+    pub fn call_loader(&self) {
+        self.loading.queue.lock().called = true;
+        self.loading.asked.notify_all();
+    }
+
+    /// Learns which bytes of a block group are free, from the last commit.
+    pub(crate) fn load_group(&self, group: &Group) -> Result<()> {
+        let view = self.view();
+        let trusted = self.trusts_free_space.load(Ordering::Relaxed);
+        let free = free_space_tree::read_committed(&view, group.range(), trusted)?;
+        group.load(free.into_iter())?;
+        self.counters.groups_loaded.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The same; a group of which it cannot be learnt is left alone (D3).
+    pub(crate) fn load_or_leave(&self, group: &Group) {
+        if group.is_loaded() || group.largest_free() == 0 {
+            return;
+        }
+        if let Err(error) = self.load_group(group) {
+            tracing::error!(start = %group.start(), %error, "nothing is allocated in a damaged block group");
+            self.counters.groups_left.fetch_add(1, Ordering::Relaxed);
+            self.space.leave(group);
+        }
+    }
+
+    /// Asks for the group at a goal, if it is not known yet; does not wait.
+    pub(crate) fn want_loaded(&self, groups: impl IntoIterator<Item = Arc<Group>>) -> bool {
+        let mut queue = self.loading.queue.lock();
+        if queue.loaders == 0 {
+            return false;
+        }
+        for group in groups {
+            let there = queue.groups.iter().any(|other| Arc::ptr_eq(other, &group));
+            if !there && queue.groups.len() < WANTED_MAX {
+                queue.groups.push_back(group);
+            }
+        }
+        self.loading.asked.notify_one();
+        true
+    }
+
+    /// Waits until a group is known, or known to be of no use.
+    pub(crate) fn have_loaded(&self, group: &Arc<Group>) {
+        let ahead = self.space.unloaded_behind(group, AHEAD);
+        if !self.want_loaded(std::iter::once(Arc::clone(group)).chain(ahead)) {
+            return self.load_or_leave(group);
+        }
+        let mut queue = self.loading.queue.lock();
+        loop {
+            if group.is_loaded() || group.largest_free() == 0 {
+                return;
+            }
+            let comes = queue.groups.iter().any(|other| Arc::ptr_eq(other, group));
+            if queue.loaders == 0 || !comes {
+                drop(queue);
+                return self.load_or_leave(group);
+            }
+            self.loading.done.wait(&mut queue);
+        }
+    }
+}
