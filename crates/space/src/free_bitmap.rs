@@ -427,7 +427,7 @@ mod tests {
                             let near = first(from).or_else(|| first(0));
                             (near, bitmap.take_near(Some(low), want))
                         } else {
-                            let goal = (from % per as usize == 0
+                            let goal = (from.is_multiple_of(per as usize)
                                 && unit_run(&model, from) as u64 >= units)
                                 .then_some(from);
                             (goal.or_else(|| first(0)), bitmap.take_fitting(Some(low), want))

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use buttress_base::sync::{Condvar, Mutex};
 use buttress_space::Group;
-use parking_lot::{Condvar, Mutex};
 
 use crate::{Engine, Result, free_space_tree};
 
