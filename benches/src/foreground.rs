@@ -18,23 +18,32 @@ use crate::disk::Forgetful;
 const BLOCK: u64 = 4096;
 /// Blocks that the foreground works on, beside those that are flushed.
 const HOT: u64 = 100_000;
+/// From one block to the next when they are scattered: a prime.
+const STEP: u64 = 15_485_863;
 /// Each has a place of its own.
 pub const THREADS_MAX: u64 = 64;
 const IDLE: Duration = Duration::from_secs(2);
 
-/// Fills and flushes so many blocks so many times, each time idle before: medians, since a neighbour on the machine
-/// is in one of them. Then writes by so many threads. `say` is told what is being done.
+/// What to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan<'a> {
+    /// Blocks to be cached and flushed.
+    pub blocks: u64,
+    /// Write them in an order of chance: neighbours on the origin lie apart in the cache.
+    pub scattered: bool,
+    /// How often, each time with an idle spell before. Medians are shown.
+    pub runs: usize,
+    /// Writers at a time, afterwards.
+    pub threads: &'a [u64],
+}
+
+/// Runs it; `say` is told what is being done.
 ///
 /// # Errors
 ///
 /// What stopped it, in words.
-pub fn run(
-    blocks: u64,
-    threads: &[u64],
-    runs: usize,
-    say: &mut dyn FnMut(&str),
-) -> Result<Value, String> {
-    measure(blocks, threads, runs, say).map_err(|error| error.to_string())
+pub fn run(plan: &Plan<'_>, say: &mut dyn FnMut(&str)) -> Result<Value, String> {
+    measure(plan, say).map_err(|error| error.to_string())
 }
 
 /// The figures for people.
@@ -80,11 +89,10 @@ fn each(list: &Value) -> String {
 }
 
 fn measure(
-    blocks: u64,
-    threads: &[u64],
-    runs: usize,
+    plan: &Plan<'_>,
     say: &mut dyn FnMut(&str),
 ) -> Result<Value, Box<dyn std::error::Error>> {
+    let &Plan { blocks, scattered, runs, threads } = plan;
     let slots = blocks + 4 * HOT;
     let front = (HEADER_LEN as u64 + slots * ENTRY_LEN as u64).next_multiple_of(BLOCK);
     let memory = Arc::new(Forgetful::new(front, front + slots * BLOCK));
@@ -92,7 +100,7 @@ fn measure(
     let origin = Arc::new(Forgetful::new(0, (blocks + 4 * HOT) * BLOCK));
     let list = "high_watermark=100,low_watermark=99";
     let cached = CacheDevice::open(origin, memory, CacheOptions::parse(list)?)?;
-    let rounds = (1..=runs).map(|run| round(&cached, blocks, &format!(" ({run} of {runs})"), say));
+    let rounds = (1..=runs).map(|run| round(&cached, plan, &format!(" ({run} of {runs})"), say));
     let rounds = rounds.collect::<Result<Vec<_>, _>>()?;
     let hot = blocks * BLOCK;
     let mut scaling = Vec::new();
@@ -115,6 +123,7 @@ fn measure(
     let times = |round: &Round| round.flushing.p99 / round.idle.p99;
     Ok(json!({
         "blocks": blocks,
+        "scattered": scattered,
         "fill_blocks_per_second": blocks as f64 / of_all(&|round| round.fill_seconds),
         "flush_seconds": of_all(&|round| round.flush_seconds),
         "flush_blocks": rounds.iter().map(|round| round.flush_blocks).max(),
@@ -138,15 +147,22 @@ struct Round {
 /// Fills the cache, asks things of it while nothing happens, and while it is flushed.
 fn round(
     cached: &CacheDevice,
-    blocks: u64,
+    &Plan { blocks, scattered, .. }: &Plan<'_>,
     which: &str,
     say: &mut dyn FnMut(&str),
 ) -> Result<Round, Box<dyn std::error::Error>> {
     say(&format!("filling the cache with {blocks} blocks{which}"));
     let piece = vec![1; 256 * BLOCK as usize];
     let begin = Instant::now();
-    for at in (0..blocks / 256).map(|piece| piece * 256 * BLOCK) {
-        cached.write_at(at, &piece)?;
+    if scattered {
+        // Each once: the step and the number of blocks have no common divisor.
+        for block in (0..blocks).map(|count| count * STEP % blocks) {
+            cached.write_at(block * BLOCK, &piece[..BLOCK as usize])?;
+        }
+    } else {
+        for at in (0..blocks / 256).map(|piece| piece * 256 * BLOCK) {
+            cached.write_at(at, &piece)?;
+        }
     }
     let fill_seconds = begin.elapsed().as_secs_f64();
     cached.flush()?;

@@ -288,7 +288,8 @@ impl Device for CacheDevice {
         let cached = self.core.index.next(block).map(|next| next.0 * self.block_size());
         match cached {
             Some(start) if start <= offset => {
-                let end = (start + self.block_size()).min(offset + len);
+                let run = self.core.index.run(block).0 * self.block_size();
+                let end = run.max(start + self.block_size()).min(offset + len);
                 Ok(Extent { len: end - offset, content: Content::Data })
             }
             Some(start) => self.core.origin.extent_at(offset, len.min(start - offset)),

@@ -37,8 +37,11 @@ const LOOK_MAX: usize = 256;
 const BATCH_BYTES: u64 = 8 << 20;
 /// Bytes of one request to the origin.
 const RUN_BYTES: u64 = 4 << 20;
-/// Bytes written between flushes of the origin.
-const FINISH_BYTES: u64 = 64 << 20;
+/// Bytes written between flushes of the origin, at least and at most.
+const FINISH_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=1 << 30;
+/// Parts of the cache in between: where neighbours lie apart in it, the marks of each part are all over the table, and
+/// nearly all of that is written each time.
+const FINISH_SHARE: u64 = 32;
 /// Blocks of one run, as Linux joins them.
 const LRU_RUN: usize = 256;
 /// Threads that read a batch from the cache.
@@ -287,8 +290,11 @@ impl Core {
         sweep.pending.extend(picks.iter().map(|pick| (pick.block, pick.slot)));
         let copied = self.copy(&picks, order, &mut sweep.buf);
         copied.map_err(|error| self.put_back(sweep, error))?;
-        let finish_blocks = (FINISH_BYTES >> self.geometry.block_shift()) as usize;
-        if self.options.fua || sweep.pending.len() >= finish_blocks || self.slots.free() == 0 {
+        let share =
+            (u64::from(self.geometry.slots()) / FINISH_SHARE) << self.geometry.block_shift();
+        let finish = share.clamp(*FINISH_BYTES.start(), *FINISH_BYTES.end());
+        let pending = (sweep.pending.len() as u64) << self.geometry.block_shift();
+        if self.options.fua || pending >= finish || self.slots.free() == 0 {
             self.finish(sweep)?;
         }
         Ok(picks.len() as u64)

@@ -307,6 +307,14 @@ impl Index {
         self.shards().filter_map(first).min()
     }
 
+    /// Where a run of blocks ends that begins at `from`, as far as its region goes.
+    pub(crate) fn run(&self, from: OriginBlock) -> OriginBlock {
+        let shard = self.shard(from);
+        let run = (from.0..).zip(shard.range(from, region_end(from)));
+        let last = run.take_while(|(expected, (block, _))| block.0 == *expected).last();
+        last.map_or(from, |(number, _)| OriginBlock(number + 1))
+    }
+
     /// How many blocks there are.
     pub(crate) fn len(&self) -> u64 {
         self.shards().map(|shard| shard.lock().len).sum()

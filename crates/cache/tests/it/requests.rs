@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buttress_block::{Device, Error, MemoryDevice, Space};
+use buttress_block::{Content, Device, Error, MemoryDevice, Space};
 use buttress_cache::CacheDevice;
 use buttress_cache::layout::{ENTRY_LEN, HEADER_LEN, RawEntry};
 use buttress_cache::units::Epoch;
@@ -109,6 +109,25 @@ fn a_discard_is_one_request() {
         assert_eq!((origin.take(), cache.take()), ([0, 1, 0, 0], of_the_flush), "{is_cached}");
         assert_eq!((device.cached_blocks(), device.status().free), (0, GIB / BLOCK));
     }
+}
+
+/// Who asks what lies where is told of runs, not of blocks.
+#[test]
+fn extents_are_runs() {
+    let (device, _, _) = gibibyte(true);
+    device.discard(5 * BLOCK, 2 * BLOCK).expect("memory");
+    device.flush().expect("memory");
+    let (mut runs, mut at) = (Vec::new(), 100);
+    while at < GIB {
+        let extent = device.extent_at(at, GIB - at).expect("memory");
+        runs.push((at, extent.content));
+        at += extent.len;
+    }
+    assert_eq!(at, GIB);
+    // In between the origin answers.
+    assert_eq!([runs[0], runs[2]], [(100, Content::Data), (7 * BLOCK, Content::Data)]);
+    assert_eq!(runs[1].0, 5 * BLOCK);
+    assert!(runs.len() < 100, "{}", runs.len());
 }
 
 /// A gibibyte of zeroes is one request to the origin and a flush of it (Z1), then what changed of the table.

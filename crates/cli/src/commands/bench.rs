@@ -108,6 +108,9 @@ enum Verb {
         /// Threads that write.
         #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
         threads: Vec<u64>,
+        /// Cache the blocks in an order of chance, so that neighbours lie apart in the cache.
+        #[arg(long)]
+        scattered: bool,
     },
 }
 
@@ -153,11 +156,13 @@ fn of_cache(
             let text = writeback::table(&value);
             Ok((value, text))
         }
-        Verb::Foreground { blocks, threads } => {
+        Verb::Foreground { blocks, threads, scattered } => {
             if !threads.iter().all(|threads| (1..=foreground::THREADS_MAX).contains(threads)) {
                 return Err(format!("--threads: 1 to {}", foreground::THREADS_MAX));
             }
-            let value = foreground::run(scaled(*blocks), threads, args.runs, say)?;
+            let (blocks, scattered) = (scaled(*blocks), *scattered);
+            let plan = foreground::Plan { blocks, scattered, runs: args.runs, threads };
+            let value = foreground::run(&plan, say)?;
             let text = foreground::table(&value);
             Ok((value, text))
         }

@@ -28,7 +28,17 @@ fn orders_of_write_back_are_measured_and_drawn() {
 #[test]
 fn the_foreground_is_measured() {
     let bench = Bench::new();
-    let short = ["bench", "foreground", "--blocks", "20000", "--threads", "1,2", "--runs", "1"];
+    let short = [
+        "bench",
+        "foreground",
+        "--blocks",
+        "20000",
+        "--threads",
+        "1,2",
+        "--runs",
+        "1",
+        "--scattered",
+    ];
     let text = bench.ok(&[&["--json"], &short[..]].concat());
     let figures: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(figures["scaling"].as_array().map(Vec::len), Some(2));
