@@ -7,7 +7,7 @@
 //!
 //! # Failure
 //!
-//! A guest that says nothing for a minute is killed, and the test fails with what it said.
+//! A guest that says nothing for five minutes is killed, and the test fails with what it said.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -22,7 +22,7 @@ use buttress_interop::scratch::Scratch;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 const REQUIRE: &str = "BUTTRESS_REQUIRE_LINUX";
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 const MODULES: &str = "/usr/lib/uml/modules";
 /// Bytes of the disk that holds the script.
 const JOB_LEN: usize = 8192;
@@ -121,37 +121,10 @@ impl Guest {
     #[must_use]
     pub fn new(work: &Path) -> Self {
         let scratch = Scratch::new();
-        let root = scratch.join("root");
-        for folder in ["bin", "dev", "proc", "sys", "mod"] {
-            std::fs::create_dir_all(root.join(folder)).expect("a folder");
-        }
-        let modules = module_folder().expect("it was found before");
-        for module in ["dm-mod.ko", "dm-bufio.ko", "dm-writecache.ko", "dm-log-writes.ko"] {
-            std::fs::copy(modules.join(module), root.join("mod").join(module)).expect("a module");
-        }
-        let which = |name: &str| {
-            let found = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"]
-                .iter()
-                .map(|folder| Path::new(folder).join(name));
-            found.into_iter().find(|path| path.exists()).expect("it was found before")
-        };
-        std::fs::copy(which("busybox"), root.join("bin/busybox")).expect("busybox");
-        for program in [which("dmsetup"), work.to_owned()] {
-            let name = program.file_name().expect("a program has a name");
-            std::fs::copy(&program, root.join("bin").join(name)).expect("a program");
-            let list = run("ldd", [&program]);
-            for library in list.split_whitespace().filter(|word| word.starts_with('/')) {
-                let target = root.join(&library[1..]);
-                std::fs::create_dir_all(target.parent().expect("not the root")).expect("a folder");
-                std::fs::copy(library, target).expect("a library");
-            }
-        }
-        let init = root.join("init");
-        std::fs::write(&init, INIT).expect("the init");
-        std::fs::set_permissions(&init, std::fs::Permissions::from_mode(0o755)).expect("ours");
-        let script =
-            format!("cd '{}' && find . | cpio --quiet -o -H newc > ../initramfs", root.display());
-        run("sh", ["-c", &script]);
+        let folder = module_folder().expect("it was found before");
+        let modules = ["dm-mod.ko", "dm-bufio.ko", "dm-writecache.ko", "dm-log-writes.ko"];
+        let modules: Vec<_> = modules.iter().map(|module| folder.join(module)).collect();
+        make_initramfs(&scratch, INIT, &modules, work);
         Self { scratch }
     }
 
@@ -188,10 +161,7 @@ impl Guest {
     ) -> Said {
         let name = format!("job-{:?}", std::thread::current().id());
         let job = self.scratch.join(&name);
-        let mut bytes = format!("set -e\n{script}\necho rig-done\n").into_bytes();
-        assert!(bytes.len() <= JOB_LEN, "the script fits its disk");
-        bytes.resize(JOB_LEN, 0);
-        std::fs::write(&job, bytes).expect("a file");
+        make_job(&job, script);
         let disk = |name: &str, path: &Path| format!("{name}={}", path.display());
         let mut command = Command::new("linux.uml");
         command
@@ -207,45 +177,91 @@ impl Guest {
             .arg(format!("uml_dir={}", self.scratch.path().display()))
             .args([disk("ubd0", origin), disk("ubd1", cache), disk("ubd2r", &job)])
             .args(log.map(|log| disk("ubd3", log)))
-            .env("TMPDIR", self.scratch.path())
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        let mut kernel = Kernel { child: command.spawn().expect("linux.uml starts") };
-        let out = kernel.child.stdout.take().expect("it is piped");
-        let (send, receive) = mpsc::channel();
-        let reader = std::thread::spawn(move || {
-            for line in BufReader::new(out).lines().map_while(Result::ok) {
-                if send.send(line).is_err() {
+            .env("TMPDIR", self.scratch.path());
+        listen(command, kill_at)
+    }
+}
+
+/// Makes `initramfs` in a folder: busybox, dmsetup, `rig-work` and modules, begun by `init`.
+pub(crate) fn make_initramfs(scratch: &Scratch, init: &str, modules: &[PathBuf], work: &Path) {
+    let root = scratch.join("root");
+    for folder in ["bin", "dev", "proc", "sys", "mod", "mnt"] {
+        std::fs::create_dir_all(root.join(folder)).expect("a folder");
+    }
+    for module in modules {
+        let name = module.file_name().expect("a module has a name");
+        std::fs::copy(module, root.join("mod").join(name)).expect("a module");
+    }
+    let which = |name: &str| {
+        let found = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"]
+            .iter()
+            .map(|folder| Path::new(folder).join(name));
+        found.into_iter().find(|path| path.exists()).expect("it was found before")
+    };
+    std::fs::copy(which("busybox"), root.join("bin/busybox")).expect("busybox");
+    for program in [which("dmsetup"), work.to_owned()] {
+        let name = program.file_name().expect("a program has a name");
+        std::fs::copy(&program, root.join("bin").join(name)).expect("a program");
+        let list = run("ldd", [&program]);
+        for library in list.split_whitespace().filter(|word| word.starts_with('/')) {
+            let target = root.join(&library[1..]);
+            std::fs::create_dir_all(target.parent().expect("not the root")).expect("a folder");
+            std::fs::copy(library, target).expect("a library");
+        }
+    }
+    let place = root.join("init");
+    std::fs::write(&place, init).expect("the init");
+    std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    let script =
+        format!("cd '{}' && find . | cpio --quiet -o -H newc > ../initramfs", root.display());
+    run("sh", ["-c", &script]);
+}
+
+/// Writes a script to the file that is the guest's disk of it.
+pub(crate) fn make_job(path: &Path, script: &str) {
+    let mut bytes = format!("set -e\n{script}\necho rig-done\n").into_bytes();
+    assert!(bytes.len() <= JOB_LEN, "the script fits its disk");
+    bytes.resize(JOB_LEN, 0);
+    std::fs::write(path, bytes).expect("a file");
+}
+
+/// Starts a kernel and listens until it ends, or until it says `kill_at`: then it is killed (G1).
+#[track_caller]
+pub(crate) fn listen(mut command: Command, kill_at: Option<&str>) -> Said {
+    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut kernel = Kernel { child: command.spawn().expect("the kernel starts") };
+    let out = kernel.child.stdout.take().expect("it is piped");
+    let (send, receive) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        for line in BufReader::new(out).lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let mut said = Said { lines: Vec::new(), killed: false };
+    loop {
+        match receive.recv_timeout(PATIENCE) {
+            Ok(line) => {
+                let line = line.trim_end().to_owned();
+                said.killed = kill_at == Some(&line);
+                said.lines.push(line);
+                if said.killed {
                     break;
                 }
             }
-        });
-        let mut said = Said { lines: Vec::new(), killed: false };
-        loop {
-            match receive.recv_timeout(PATIENCE) {
-                Ok(line) => {
-                    let line = line.trim_end().to_owned();
-                    said.killed = kill_at == Some(&line);
-                    said.lines.push(line);
-                    if said.killed {
-                        break;
-                    }
-                }
-                Err(mpsc::RecvTimeoutError::Disconnected) => break,
-                Err(mpsc::RecvTimeoutError::Timeout) => {
-                    panic!("the guest hangs: {:#?}", said.lines);
-                }
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                panic!("the guest hangs: {:#?}", said.lines);
             }
         }
-        drop(kernel);
-        drop(receive);
-        reader.join().expect("it does not panic");
-        let is_done = said.lines.iter().any(|line| line == "rig-done");
-        assert!(said.killed || is_done, "the script failed: {:#?}", said.lines);
-        said
     }
+    drop(kernel);
+    drop(receive);
+    reader.join().expect("it does not panic");
+    let is_done = said.lines.iter().any(|line| line == "rig-done");
+    assert!(said.killed || is_done, "the script failed: {:#?}", said.lines);
+    said
 }
 
 /// A running kernel and its helpers: one process group of our own (G1).

@@ -1,7 +1,8 @@
 //! Does the work of a rig, in the guest or in a process to be killed.
 //!
-//! `rig-work device DEVICE SEED STEPS ALIGN` writes to a device past the page cache; `rig-work sum DEVICE`
-//! prints its checksum; `rig-work random DEVICE SEED COUNT` writes blocks of 4 KiB anywhere; `rig-work cached ORIGIN CACHE OPTIONS SEED STEPS ALIGN` writes through a cache of ours.
+//! `rig-work device DEVICE SEED STEPS ALIGN` writes to a device past the page cache; `rig-work sum DEVICE BYTES`
+//! prints its checksum, read so many at a time; `rig-work random DEVICE SEED COUNT` writes blocks of 4 KiB anywhere; `rig-work cached ORIGIN CACHE OPTIONS SEED STEPS ALIGN` writes through a cache of ours, made where there is none;
+//! with `mode=pmem` it is mapped, and the first line is `map-sync` or `msync`.
 //! After every flush it prints `flushed N`, N being the number of steps done.
 
 use std::fs::File;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 use buttress_base::{AlignedBuf, Rng};
 use buttress_block::{Device, FileDevice, OpenOptions};
-use buttress_cache::{CacheDevice, CacheOptions};
+use buttress_cache::{CacheDevice, CacheOptions, Mode, PmemDevice, format};
 use buttress_writecache_rig::work::{SECTOR, Step, Work, sector};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -35,12 +36,13 @@ fn main() -> Result<()> {
             }
             say("written")
         }
-        ["sum", path] => {
+        ["sum", path, piece] => {
             let mut file = direct(path)?;
             let len = file.seek(SeekFrom::End(0))?;
+            let piece: u64 = piece.parse()?;
             let mut crc = 0;
-            for at in (0..len).step_by(65536) {
-                let mut buf = AlignedBuf::zeroed(65536.min(len - at) as usize);
+            for at in (0..len).step_by(piece as usize) {
+                let mut buf = AlignedBuf::zeroed(piece.min(len - at) as usize);
                 file.read_exact_at(&mut buf, at)?;
                 crc = crc32c::crc32c_append(crc, &buf);
             }
@@ -51,7 +53,22 @@ fn main() -> Result<()> {
                 Ok(Arc::new(FileDevice::open(path, OpenOptions::WRITE)?))
             };
             let options = CacheOptions::parse(options)?;
-            let device = CacheDevice::open(open(origin)?, open(cache)?, options)?;
+            let origin = open(origin)?;
+            let cache = match options.mode {
+                Mode::Ssd => open(cache)?,
+                Mode::Pmem => {
+                    let device = PmemDevice::open(cache, OpenOptions::WRITE)?;
+                    say(if device.is_dax() { "map-sync" } else { "msync" })?;
+                    Arc::new(device)
+                }
+            };
+            let mut magic = [0; 4];
+            cache.read_at(options.start_sector * SECTOR as u64, &mut magic)?;
+            if magic == [0; 4] {
+                let (cache, start) = (Arc::clone(&cache), options.start_sector);
+                format(cache, Some(&*origin), 4096, start, false)?;
+            }
+            let device = CacheDevice::open(origin, cache, options)?;
             let work = work(seed, steps, align, device.len())?;
             run(work, |at, bytes| Ok(device.write_at(at, bytes)?), || Ok(device.flush()?))?;
             // No closing: that is another case.

@@ -12,7 +12,7 @@ use buttress_writecache_rig::{Work, has_guest};
 use crate::{SECTORS, blank, content, file, guest, linux, make, open, program};
 
 /// Rounds of a test; `BUTTRESS_RIG_ROUNDS` names another number for all.
-fn rounds(default: u64) -> u64 {
+pub(crate) fn rounds(default: u64) -> u64 {
     let asked = std::env::var("BUTTRESS_RIG_ROUNDS").ok().and_then(|text| text.parse().ok());
     asked.unwrap_or(default)
 }
@@ -29,7 +29,8 @@ fn killed(origin: &Path, cache: &Path, list: &str, work: &Work, until: u64) -> u
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let mut flushed = 0;
     let mut take = |line: String| {
-        let count = line.strip_prefix("flushed ").expect("it says nothing else");
+        // With persistent memory it says first how that is mapped.
+        let Some(count) = line.strip_prefix("flushed ") else { return };
         flushed = count.parse().expect("a number");
     };
     for _ in 0..=until {

@@ -69,7 +69,7 @@ fn linux_is_killed_and_we_recover() {
         // Linux takes what we left, adds to it, and lets go of it in good order.
         let second = work(2, 100, block_size);
         let script = format!(
-            "{}\nrig-work sum {DEVICE}\n{}\ndmsetup remove wc",
+            "{}\nrig-work sum {DEVICE} 65536\n{}\ndmsetup remove wc",
             create(block_size, ""),
             do_work(&second)
         );
@@ -115,8 +115,8 @@ fn we_leave_and_linux_drains() {
         assert!(stamp.is_some());
 
         let script = format!(
-            "{}\nrig-work sum {DEVICE}\ndmsetup message wc 0 flush\necho status $(dmsetup status wc)\n\
-             dmsetup remove wc\nrig-work sum /dev/ubda",
+            "{}\nrig-work sum {DEVICE} 65536\ndmsetup message wc 0 flush\necho status $(dmsetup status wc)\n\
+             dmsetup remove wc\nrig-work sum /dev/ubda 65536",
             create(block_size, "")
         );
         let said = guest().run(&script, &origin, &cache, None);

@@ -3,6 +3,7 @@
 mod killed;
 mod linux;
 mod order;
+mod pmem;
 mod volume;
 
 use std::path::{Path, PathBuf};
