@@ -40,6 +40,28 @@ impl AlignedBuf {
         Self { pages, len }
     }
 
+    /// Creates a buffer of `len` bytes that can be made `capacity` long.
+    #[must_use]
+    pub fn with_capacity(len: usize, capacity: usize) -> Self {
+        Self { len, ..Self::zeroed(capacity.max(len)) }
+    }
+
+    /// How long it can be made.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.pages.len() * Self::ALIGN
+    }
+
+    /// Makes it another length, with whatever is in its memory.
+    ///
+    /// # Panics
+    ///
+    /// When its memory is not enough.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "A2: {len} bytes in {}", self.capacity());
+        self.len = len;
+    }
+
     /// Creates a buffer with a copy of `bytes`.
     #[must_use]
     pub fn copy_of(bytes: &[u8]) -> Self {
@@ -148,5 +170,24 @@ mod tests {
         second[0] = b'O';
         assert_eq!(&*first, b"one");
         assert_eq!(&*second, b"One");
+    }
+
+    /// A2: a buffer that becomes shorter keeps its memory, and may become longer again.
+    #[test]
+    fn lengths_within_its_memory() {
+        let mut buf = AlignedBuf::with_capacity(5000, 9000);
+        assert_eq!((buf.len(), buf.capacity()), (5000, 12_288));
+        buf.fill(9);
+        buf.set_len(100);
+        assert_eq!(buf.len(), 100);
+        buf.set_len(12_288);
+        assert_eq!((buf[4999], buf[12_287]), (9, 0));
+    }
+
+    /// A2: no more than there is memory for.
+    #[test]
+    #[should_panic(expected = "A2")]
+    fn no_longer_than_its_memory() {
+        AlignedBuf::zeroed(1).set_len(4097);
     }
 }

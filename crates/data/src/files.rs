@@ -11,7 +11,7 @@ use buttress_volume::Volume;
 use crate::codec::Codec;
 use crate::dirty::Pool;
 use crate::error::Error;
-use crate::helpers::Helpers;
+use crate::helpers::{Helpers, Reading};
 use crate::pages::{Pages, Pause, ReadBatch};
 use crate::unpacked::Unpacked;
 
@@ -46,6 +46,7 @@ pub struct Files {
     pub(crate) unpacked: Unpacked,
     pub(crate) pages: Pages,
     pub(crate) helpers: Arc<Helpers>,
+    pub(crate) reading: Reading,
     dirty_bytes: AtomicU64,
     ordered_bytes: AtomicU64,
     landed_bytes: AtomicU64,
@@ -73,6 +74,7 @@ impl Files {
             unpacked,
             pages,
             helpers: Helpers::new(),
+            reading: Reading::default(),
             dirty_bytes,
             ordered_bytes: AtomicU64::new(0),
             landed_bytes: AtomicU64::new(0),

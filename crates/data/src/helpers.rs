@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::thread::{self, JoinHandle};
@@ -32,7 +33,7 @@ struct State {
 pub(crate) struct Helpers {
     state: Mutex<State>,
     wanted: Condvar,
-    most: usize,
+    cores: usize,
 }
 
 impl fmt::Debug for Helpers {
@@ -48,13 +49,18 @@ impl fmt::Debug for Helpers {
 
 impl Helpers {
     pub(crate) fn new() -> Arc<Self> {
-        let most = thread::parallelism().min(THREADS);
-        Arc::new(Self { state: Mutex::default(), wanted: Condvar::new(), most })
+        let cores = thread::parallelism();
+        Arc::new(Self { state: Mutex::default(), wanted: Condvar::new(), cores })
     }
 
-    /// How many there are at most.
+    /// How many there are at most. Two even on one processor: one may wait for the device.
     pub(crate) fn most(&self) -> usize {
-        self.most
+        self.cores.clamp(2, THREADS)
+    }
+
+    /// Whether so many readers leave processors idle, for others to read ahead.
+    pub(crate) fn are_idle_beside(&self, readers: usize) -> bool {
+        readers <= (self.cores / 2).max(1)
     }
 
     /// Leaves a job to them, if they are not busy with others (H1).
@@ -63,7 +69,7 @@ impl Helpers {
         if state.is_stopped || state.jobs.len() >= WAITING {
             return false;
         }
-        if state.idle <= state.jobs.len() && state.threads.len() < self.most {
+        if state.idle <= state.jobs.len() && state.threads.len() < self.most() {
             let own = Arc::clone(self);
             let name = "buttress-ahead".to_owned();
             match thread::Builder::new().name(name).spawn(move || own.work()) {
@@ -118,9 +124,37 @@ impl Helpers {
     }
 }
 
+/// How many read at this moment.
+#[derive(Debug, Default)]
+pub(crate) struct Reading(AtomicUsize);
+
+/// One who reads, until it is dropped.
+pub(crate) struct Reader<'r> {
+    all: &'r Reading,
+    count: usize,
+}
+
+impl Reading {
+    pub(crate) fn enter(&self) -> Reader<'_> {
+        Reader { all: self, count: self.0.fetch_add(1, Ordering::Relaxed) + 1 }
+    }
+}
+
+impl Reader<'_> {
+    /// How many there were when this one came, himself included.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        self.all.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
     use std::time::Duration;
 

@@ -18,6 +18,8 @@ mod heuristic;
 mod pack;
 mod packing;
 mod pages;
+#[cfg(test)]
+mod pages_tests;
 
 mod promise;
 
@@ -35,6 +37,7 @@ mod remove;
 mod replay;
 mod seek;
 mod streams;
+mod sync;
 mod truncate;
 mod unpacked;
 mod write;

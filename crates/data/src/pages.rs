@@ -27,12 +27,11 @@
 //! A region's, or the queues', never both; neither is held while something is read or freed.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use buttress_base::sync::Condvar;
-use buttress_base::{AlignedBuf, Rank, Ranked};
+use buttress_base::AlignedBuf;
 use buttress_format::{Extent, Logical};
+
+use crate::sync::{Arc, AtomicU64, AtomicUsize, Condvar, Ordering, Rank, Ranked};
 
 /// Longest run, and the boundary that none crosses, in bytes.
 pub(crate) const REGION: u64 = 2 << 20;
@@ -41,7 +40,11 @@ pub(crate) const REGION: u64 = 2 << 20;
 const SHARDS: usize = 64;
 
 /// Most buffers that are kept for the next runs, beside the budget.
-const SPARE: usize = 4;
+const SPARE: usize = 8;
+
+/// Buffers of this length and more are made a power of two long, so that they can be used again: new memory
+/// costs more than what is read into it.
+const ROUND_MIN: u64 = 128 << 10;
 
 /// The part of the budget that is for runs which were read once.
 const PROBATION: u64 = 8;
@@ -127,7 +130,7 @@ struct Shard {
     changed: Condvar,
 }
 
-/// A run in a queue; it may be gone.
+/// A run in a queue, and the memory it takes; it may be gone.
 #[derive(Clone, Copy, Debug)]
 struct Queued {
     start: u64,
@@ -220,24 +223,55 @@ impl Pages {
         &self.shards[(region ^ (region >> 7)) as usize % SHARDS]
     }
 
+    /// Looks whether P2 and P4 hold, while nobody uses this; says how much is kept.
+    #[cfg(test)]
+    pub(crate) fn audit(&self) -> u64 {
+        let mut all = BTreeMap::new();
+        for shard in &self.shards {
+            all.extend(shard.runs.lock().iter().map(|(start, slot)| (*start, slot.len)));
+        }
+        let mut last = 0;
+        for (start, len) in &all {
+            assert!(start / REGION == (start + len - 1) / REGION, "P2: crosses a boundary");
+            assert!(*start >= last, "P2: overlaps");
+            last = start + len;
+        }
+        let kept = all.values().sum();
+        let longest = all.values().copied().max().unwrap_or(0);
+        assert!(kept <= self.budget.max(longest), "P4: {kept} bytes are kept");
+        kept
+    }
+
     /// A buffer for a run, with whatever is in it.
     pub(crate) fn buffer(&self, len: u64) -> AlignedBuf {
-        let spare = if len == REGION { self.spare.lock().pop() } else { None };
-        spare.unwrap_or_else(|| AlignedBuf::zeroed(len as usize))
+        let room = room(len) as usize;
+        let old = {
+            let mut spare = self.spare.lock();
+            let index = spare.iter().rposition(|bytes| bytes.capacity() == room);
+            index.map(|index| spare.remove(index))
+        };
+        match old {
+            Some(mut bytes) => {
+                bytes.set_len(len as usize);
+                bytes
+            }
+            None => AlignedBuf::with_capacity(len as usize, room),
+        }
     }
 
     /// Takes the memory of a run that is kept no more.
     fn reuse(&self, slot: Slot) {
         let State::Ready { bytes, .. } = slot.state else { return };
-        if slot.len != REGION {
+        if slot.len < ROUND_MIN {
             return;
         }
-        if let Ok(bytes) = Arc::try_unwrap(bytes) {
-            let mut spare = self.spare.lock();
-            if spare.len() < SPARE {
-                spare.push(bytes);
-            }
-        }
+        let Ok(bytes) = Arc::try_unwrap(bytes) else { return };
+        let mut spare = self.spare.lock();
+        // The oldest goes: runs are of other lengths now.
+        let gone = if spare.len() == SPARE { Some(spare.remove(0)) } else { None };
+        spare.push(bytes);
+        drop(spare);
+        drop(gone);
     }
 
     /// What there is at an address, without claiming anything: the bytes, or up to where nothing is.
@@ -347,6 +381,9 @@ impl Pages {
     }
 
     fn clear(&self) {
+        // The queues first: what is published meanwhile is entered behind this, and so is taken out in its turn.
+        let old = std::mem::take(&mut *self.queues.lock());
+        drop(old);
         for shard in &self.shards {
             let mut runs = shard.runs.lock();
             let mut gone = Vec::new();
@@ -361,8 +398,6 @@ impl Pages {
                 }
             });
         }
-        let old = std::mem::take(&mut *self.queues.lock());
-        drop(old);
     }
 
     /// Enters a new run into the queues, and drops what is too much (P4).
@@ -446,7 +481,7 @@ impl Claim<'_> {
         };
         if kept {
             let Extent { start, len } = self.extent;
-            self.pages.queue(Queued { start: start.0, number: self.number, len });
+            self.pages.queue(Queued { start: start.0, number: self.number, len: room(len) });
         }
         // Whoever waits is woken, and a run that is not kept is taken out.
     }
@@ -467,6 +502,11 @@ impl Drop for Claim<'_> {
     }
 }
 
+/// Bytes of memory that a run takes.
+fn room(len: u64) -> u64 {
+    if len < ROUND_MIN { len } else { len.next_power_of_two() }
+}
+
 fn region_end(at: u64) -> u64 {
     (at / REGION + 1).saturating_mul(REGION)
 }
@@ -479,7 +519,3 @@ fn covering(runs: &mut BTreeMap<u64, Slot>, at: u64) -> Result<(u64, &mut Slot),
         _ => Err(next),
     }
 }
-
-#[cfg(test)]
-#[path = "pages_tests.rs"]
-mod tests;

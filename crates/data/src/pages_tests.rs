@@ -1,10 +1,11 @@
-use std::sync::Barrier;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 
-use buttress_base::Rng;
+use buttress_base::{AlignedBuf, Rng};
+use buttress_format::{Extent, Logical};
 
-use super::*;
+use crate::pages::{For, Found, Pages, REGION};
 
 const SECTOR: u64 = 4096;
 
@@ -135,23 +136,7 @@ fn nothing_old_is_found() {
         }
         done.store(true, Ordering::Relaxed);
     });
-    let kept: u64 = pages
-        .shards
-        .iter()
-        .flat_map(|shard| {
-            let runs = shard.runs.lock();
-            runs.values().map(|slot| slot.len).collect::<Vec<_>>()
-        })
-        .sum();
-    assert!(kept <= budget, "P4: {kept} bytes are kept");
-    let mut last = 0;
-    for shard in &pages.shards {
-        for (start, slot) in &*shard.runs.lock() {
-            assert!(start / REGION == (start + slot.len - 1) / REGION, "P2: crosses a boundary");
-            assert!(*start >= last || start / REGION != last / REGION, "P2: overlaps");
-            last = start + slot.len;
-        }
-    }
+    pages.audit();
 }
 
 /// What is read again and again stays, however much is read once meanwhile.

@@ -84,6 +84,7 @@ impl Files {
         if gaps.is_empty() {
             return Ok((len, Ahead::default()));
         }
+        let reader = self.reading.enter();
         let view = self.engine.view();
         let keeps = self.pages.is_on() && len < DIRECT_BYTES_MIN;
         let (window, ahead) = if keeps {
@@ -91,7 +92,10 @@ impl Files {
             let advice = file.streams.lock().note(&read, self.pages.widest_window());
             // The baselines of 2012 read by themselves, as Linux did.
             let is_ours = self.options.read_batch == ReadBatch::Run;
-            (Some(advice.window), Ahead(if is_ours { advice.ahead } else { Vec::new() }))
+            // Readers who keep all processors busy help each other, and one of them who is helped leaves the others
+            // behind, until what he read is gone when they come.
+            let helps = is_ours && self.helpers.are_idle_beside(reader.count());
+            (Some(advice.window), Ahead(if helps { advice.ahead } else { Vec::new() }))
         } else {
             (None, Ahead::default())
         };

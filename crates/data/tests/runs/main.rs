@@ -1,0 +1,158 @@
+//! Claims of runs under a scheduler that tries the orders in which threads may run: who reads, who waits, who
+//! writes meanwhile. The claims are the code itself; the device is a number for each sector.
+
+#[allow(dead_code, unreachable_pub, reason = "the crate's own source, of which models use a part")]
+#[path = "../../src/pages.rs"]
+mod pages;
+mod sync;
+
+use std::sync::Arc;
+
+use buttress_base::AlignedBuf;
+use buttress_format::{Extent, Logical};
+use shuttle::sync::atomic::{AtomicU64, Ordering};
+use shuttle::thread;
+
+use pages::{Claim, For, Found, Pages};
+
+const SECTOR: u64 = 4096;
+const SECTORS: u64 = 3;
+
+fn model(world: impl Fn() + Send + Sync + 'static) {
+    let runs = std::env::var("BUTTRESS_MODEL_RUNS").ok().and_then(|n| n.parse().ok());
+    shuttle::check_random(world, runs.unwrap_or(800));
+}
+
+/// A device, what is kept of it, and what writers have told: a reader who begins then sees as much.
+struct World {
+    disk: [AtomicU64; SECTORS as usize],
+    told: [AtomicU64; SECTORS as usize],
+    /// How often each sector was read from the device.
+    reads: [AtomicU64; SECTORS as usize],
+    pages: Pages,
+}
+
+impl World {
+    fn new(budget: u64) -> Arc<Self> {
+        let zeroes = || [const { AtomicU64::new(0) }; SECTORS as usize];
+        let (disk, told, reads) = (zeroes(), zeroes(), zeroes());
+        Arc::new(Self { disk, told, reads, pages: Pages::new(budget) })
+    }
+
+    /// Reads a run, sector by sector: others come between.
+    fn load(&self, claim: Claim<'_>, whom: For) -> Arc<AlignedBuf> {
+        let extent = claim.extent();
+        let mut bytes = AlignedBuf::zeroed(extent.len as usize);
+        for (index, sector) in bytes.chunks_mut(SECTOR as usize).enumerate() {
+            let number = (extent.start.0 / SECTOR) as usize + index;
+            self.reads[number].fetch_add(1, Ordering::SeqCst);
+            sector[..8].copy_from_slice(&self.disk[number].load(Ordering::SeqCst).to_le_bytes());
+        }
+        let bytes = Arc::new(bytes);
+        claim.publish(&bytes, whom);
+        bytes
+    }
+
+    /// Reads one sector as a file's reader does: claims so much, or waits, or goes on behind.
+    fn read(&self, number: u64, want: u64, fails: bool) {
+        let least = self.told[number as usize].load(Ordering::SeqCst);
+        let at = Logical(number * SECTOR);
+        let mut fails = fails;
+        let (bytes, from) = loop {
+            match self.pages.find(at, want.min(SECTORS - number) * SECTOR) {
+                Found::Ready { bytes, from } => break (bytes, from),
+                Found::Claimed(claim) if fails => {
+                    fails = false;
+                    drop(claim);
+                }
+                Found::Claimed(claim) => break (self.load(claim, For::Now), 0),
+                Found::Loading { end } => {
+                    if end.0 < SECTORS * SECTOR
+                        && let Ok(next) = self.pages.claim(end, SECTOR)
+                    {
+                        self.load(next, For::Later);
+                    }
+                    self.pages.wait(at);
+                }
+            }
+        };
+        let found = u64::from_le_bytes(bytes[from..from + 8].try_into().expect("eight bytes"));
+        assert!(found >= least, "P1: sector {number} is {found}, told was {least}");
+    }
+
+    fn write(&self, number: u64, stamp: u64) {
+        self.disk[number as usize].store(stamp, Ordering::SeqCst);
+        self.pages.forget(Extent::new(Logical(number * SECTOR), SECTOR));
+        self.told[number as usize].store(stamp, Ordering::SeqCst);
+    }
+}
+
+fn together(world: &Arc<World>, works: Vec<Box<dyn Fn(&World) + Send>>) {
+    let threads = works.into_iter().map(|work| {
+        let world = Arc::clone(world);
+        thread::spawn(move || work(&world))
+    });
+    let threads: Vec<_> = threads.collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    world.pages.audit();
+}
+
+/// Three readers and one who reads ahead: each sector is read once, and nobody is left asleep.
+#[test]
+fn a_run_is_read_once() {
+    model(|| {
+        let world = World::new(1 << 20);
+        let reader = |want: u64| -> Box<dyn Fn(&World) + Send> {
+            Box::new(move |world| (0..SECTORS).for_each(|number| world.read(number, want, false)))
+        };
+        let ahead = Box::new(|world: &World| {
+            let mut at = Logical(0);
+            while at.0 < SECTORS * SECTOR {
+                at = match world.pages.claim(at, SECTOR) {
+                    Ok(claim) => {
+                        let end = claim.extent().end();
+                        world.load(claim, For::Later);
+                        end
+                    }
+                    Err(end) => end,
+                };
+            }
+        });
+        together(&world, vec![reader(1), reader(3), reader(2), ahead]);
+        assert!(world.reads.iter().all(|reads| reads.load(Ordering::SeqCst) == 1));
+        assert_eq!(world.pages.kept_bytes(), SECTORS * SECTOR);
+    });
+}
+
+/// P3: a claim that comes to nothing falls to one of those who wait.
+#[test]
+fn a_failed_read_falls_to_the_next() {
+    model(|| {
+        let world = World::new(1 << 20);
+        let reader = |fails: bool| -> Box<dyn Fn(&World) + Send> {
+            Box::new(move |world| (0..2).for_each(|number| world.read(number, 2, fails)))
+        };
+        together(&world, vec![reader(true), reader(false), reader(true)]);
+    });
+}
+
+/// P1: what was written, while a run was being read or kept, is never found old; the cache is paused between.
+#[test]
+fn nothing_old_is_found() {
+    model(|| {
+        let world = World::new(2 * SECTOR);
+        let reader = || -> Box<dyn Fn(&World) + Send> {
+            Box::new(|world| {
+                [0, 1, 2, 1].into_iter().for_each(|number| world.read(number, 3, false))
+            })
+        };
+        let writer = Box::new(|world: &World| {
+            for stamp in 1..3 {
+                world.write(1, stamp);
+                world.write(2, stamp);
+            }
+        });
+        let pauser = Box::new(|world: &World| drop(world.pages.pause()));
+        together(&world, vec![reader(), reader(), writer, pauser]);
+    });
+}

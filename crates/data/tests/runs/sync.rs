@@ -1,0 +1,58 @@
+//! What the claims rest on, under a scheduler that tries the orders in which threads may run.
+
+use std::ops::{Deref, DerefMut};
+
+pub(crate) use std::sync::Arc;
+
+pub(crate) use buttress_base::Rank;
+pub(crate) use shuttle::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Without poisoning and without ranks, which are checked in every other test.
+#[derive(Debug)]
+pub(crate) struct Ranked<T>(shuttle::sync::Mutex<T>);
+
+pub(crate) struct Held<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>);
+
+impl<T> Ranked<T> {
+    pub(crate) fn new(_: Rank, value: T) -> Self {
+        Self(shuttle::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> Held<'_, T> {
+        Held(Some(self.0.lock().expect("no poison")))
+    }
+}
+
+impl<T> Held<'_, T> {
+    pub(crate) fn wait(&mut self, changed: &Condvar) {
+        let held = self.0.take().expect("held");
+        self.0 = Some(changed.0.wait(held).expect("no poison"));
+    }
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("held")
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("held")
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Condvar(shuttle::sync::Condvar);
+
+impl Condvar {
+    pub(crate) fn new() -> Self {
+        Self(shuttle::sync::Condvar::new())
+    }
+
+    pub(crate) fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
