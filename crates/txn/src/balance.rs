@@ -227,8 +227,8 @@ impl Engine {
     fn unhide(&self, id: DeviceId, from: u64) {
         // Nothing is frozen: what was removed is durably so, or is in the running transaction.
         let _state = self.commit.lock();
-        let _gate = self.gate.read();
-        let removed = self.view.load().running().removed.lock().clone();
+        let (_inside, running) = self.enter();
+        let removed = running.removed.lock().clone();
         let chunks = self.volume.chunks();
         let mut devices = self.devices.lock();
         let Ok(item) = devices.item(id) else { return };

@@ -228,8 +228,7 @@ impl DeviceSpace {
 impl Engine {
     /// Adds a chunk in the running transaction. False when the devices have no room.
     pub(crate) fn add_chunk(&self, kind: SpaceKind) -> Result<bool> {
-        let _gate = self.gate.read();
-        let running = std::sync::Arc::clone(self.view.load().running());
+        let (_inside, running) = self.enter();
         self.add_chunk_to(&running, kind)
     }
 

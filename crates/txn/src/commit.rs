@@ -187,20 +187,21 @@ impl Engine {
     /// Closes the running transaction and opens the next. Waits for the handles out, nothing else.
     fn freeze(&self) -> Arc<Transaction> {
         let started = clock::now();
-        let gate = self.gate.write();
-        self.audit();
-        let view = self.view.load_full();
-        let frozen = Arc::clone(view.running());
-        let running = Transaction::new(frozen.generation.next());
-        self.frozen_taken.store(0, Ordering::Relaxed);
-        self.frozen_need.store(self.need_of(&frozen), Ordering::Relaxed);
-        self.view.store(Arc::new(View::new(
-            Arc::clone(&self.store),
-            running,
-            Some(Arc::clone(&frozen)),
-            Arc::clone(view.roots()),
-        )));
-        drop(gate);
+        let frozen = self.gate.alone(|| {
+            self.audit();
+            let view = self.view.load_full();
+            let frozen = Arc::clone(view.running());
+            let running = Transaction::new(frozen.generation.next());
+            self.frozen_taken.store(0, Ordering::Relaxed);
+            self.frozen_need.store(self.need_of(&frozen), Ordering::Relaxed);
+            self.view.store(Arc::new(View::new(
+                Arc::clone(&self.store),
+                running,
+                Some(Arc::clone(&frozen)),
+                Arc::clone(view.roots()),
+            )));
+            frozen
+        });
         raise(&self.counters.freeze_nanos_max, nanos(started));
         frozen
     }

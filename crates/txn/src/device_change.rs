@@ -261,7 +261,7 @@ impl Engine {
     }
 
     fn change_device(&self, change: DeviceChange) {
-        let _gate = self.gate.read();
-        self.view.load().running().devices.lock().push(change);
+        let (_inside, running) = self.enter();
+        running.devices.lock().push(change);
     }
 }

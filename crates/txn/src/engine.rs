@@ -23,7 +23,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use buttress_base::Latch;
-use buttress_base::sync::{Condvar, Mutex, RwLock};
+use buttress_base::sync::{Condvar, Mutex};
 use buttress_format::{Extent, Generation, Incompat, Ino, Key, Kind, Logical, TreeId};
 use buttress_space::{
     AllocRequest, DataReservation, NocowWriter, Outcome, Queue, ReadOnlyHold, Space, SpaceKind,
@@ -38,6 +38,7 @@ use crate::{
     commit::CommitState,
     delayed_ref::DataRef,
     extent_tree,
+    gate::{Gate, Inside},
     load::Loading,
     log,
     reserve::{Demand, Outstanding},
@@ -61,7 +62,7 @@ pub struct Engine {
     pub(crate) read_only: Option<String>,
     pub(crate) aborted: Latch<Arc<Error>>,
     pub(crate) view: ArcSwap<View>,
-    pub(crate) gate: RwLock<()>,
+    pub(crate) gate: Gate,
     pub(crate) commit: Mutex<CommitState>,
     pub(crate) published: AtomicU64,
     /// The transaction that was found when the volume was opened.
@@ -149,7 +150,7 @@ impl Engine {
             read_only: parts.read_only,
             aborted: Latch::default(),
             view: ArcSwap::from_pointee(view),
-            gate: RwLock::new(()),
+            gate: Gate::default(),
             commit: Mutex::new(parts.commit),
             published: AtomicU64::new(generation.0),
             opened: generation,
@@ -263,9 +264,13 @@ impl Engine {
     /// Opens a handle on the running transaction. Never waits for I/O; every tree read that the
     /// operation needs comes before.
     pub fn begin(&self, reservation: MetaReservation) -> Handle<'_> {
-        let gate = self.gate.read();
-        let transaction = Arc::clone(self.view.load().running());
-        Handle::open(self, reservation, gate, transaction)
+        let (inside, transaction) = self.enter();
+        Handle::open(self, reservation, inside, transaction)
+    }
+
+    /// The running transaction, which does not close meanwhile.
+    pub(crate) fn enter(&self) -> (Inside<'_>, Arc<Transaction>) {
+        self.gate.enter(|| Arc::clone(self.view.load().running()))
     }
 
     /// Allocates data space out of a reservation: at most `want` contiguous bytes, at least `min`. What has

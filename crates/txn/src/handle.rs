@@ -8,10 +8,9 @@
 
 use std::sync::Arc;
 
-use buttress_base::sync::RwLockReadGuard;
 use buttress_format::{Extent, Generation, Key, TreeId};
 
-use crate::{DataRef, Engine, MetaReservation, transaction::Transaction};
+use crate::{DataRef, Engine, MetaReservation, gate::Inside, transaction::Transaction};
 
 #[cfg(debug_assertions)]
 thread_local! {
@@ -34,19 +33,19 @@ pub struct Handle<'e> {
     engine: &'e Engine,
     transaction: Arc<Transaction>,
     _reservation: MetaReservation,
-    _gate: RwLockReadGuard<'e, ()>,
+    _inside: Inside<'e>,
 }
 
 impl<'e> Handle<'e> {
     pub(crate) fn open(
         engine: &'e Engine,
         reservation: MetaReservation,
-        gate: RwLockReadGuard<'e, ()>,
+        inside: Inside<'e>,
         transaction: Arc<Transaction>,
     ) -> Self {
         #[cfg(debug_assertions)]
         HELD.set(HELD.get() + 1);
-        Self { engine, transaction, _reservation: reservation, _gate: gate }
+        Self { engine, transaction, _reservation: reservation, _inside: inside }
     }
 
     pub(crate) fn engine(&self) -> &Engine {

@@ -31,7 +31,7 @@ impl Engine {
             if !state.groups.contains_key(&start) {
                 continue;
             }
-            let _gate = self.gate.read();
+            let (_inside, running) = self.enter();
             let Some(group) = self.space.group_at(start).filter(|g| self.is_dispensable(g)) else {
                 continue;
             };
@@ -43,7 +43,6 @@ impl Engine {
             match self.volume.remove_chunk(start) {
                 Ok(chunk) => {
                     tracing::info!(flags = %group.flags(), %start, "empty chunk removed");
-                    let running = Arc::clone(self.view.load().running());
                     running.removed.lock().push(Chunk::clone(&chunk));
                     self.devices.lock().uncount_group(group.flags());
                 }

@@ -396,14 +396,13 @@ impl Engine {
             };
             let usage = group.usage();
             if usage.used + usage.reserved + usage.pinned == 0 {
-                let _gate = self.gate.read();
+                let (inside, running) = self.enter();
                 self.space.remove_group(start)?;
                 self.devices.lock().keep_addresses(group.range());
                 let chunk = self.volume.remove_chunk(start)?;
-                let running = Arc::clone(self.view.load().running());
                 running.removed.lock().push(buttress_format::Chunk::clone(&chunk));
                 self.devices.lock().uncount_group(group.flags());
-                drop(_gate);
+                drop(inside);
                 drop(state);
                 self.commit()?;
                 return Ok(());

@@ -130,12 +130,11 @@ impl Engine {
             return Err(Trouble::Commit("a log that was not finished"));
         }
         writer.broken = true;
-        let changed = {
-            let _gate = self.gate.write();
+        let changed = self.gate.alone(|| {
             self.expect_loggable(state)?;
             let no_holes = state.superblock.incompat.has(Incompat::NO_HOLES);
-            collect::collect(self, &mut writer.logs, wanted, no_holes)?
-        };
+            collect::collect(self, &mut writer.logs, wanted, no_holes)
+        })?;
         if changed {
             self.write_log(state, writer)?;
             self.counters.logs.fetch_add(1, Ordering::Relaxed);
