@@ -1,17 +1,18 @@
 //! Small random writes through memory while metadata is scarce, as the first version of preemptive flushing was
-//! measured: 4 jobs of 4 KiB. Small files fill a good part of the metadata groups, and data has taken all that
-//! the devices had left for another.
+//! measured: 4 jobs of 4 KiB, and the same with direct I/O, which must not become slower. Small files fill a good
+//! part of the metadata groups, and data has taken all that the devices had left for another.
 
 use std::{
-    fs::File,
-    os::unix::fs::FileExt,
+    fs::{File, OpenOptions},
+    os::unix::fs::{FileExt, OpenOptionsExt},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use buttress_fs::FallocateMode;
-use rustix::fs::{FallocateFlags, fallocate};
+use buttress_base::AlignedBuf;
+use buttress_fs::{FallocateMode, SetAttr};
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
 
 use crate::{
     Target, cpu,
@@ -28,7 +29,14 @@ const LEFT: u64 = 768 * MIB;
 /// How long each small file is.
 const NAME_BYTES: usize = 500;
 /// How often the rate is looked at.
-const SAMPLE: Duration = Duration::from_millis(250);
+const SAMPLE: Duration = Duration::from_millis(100);
+
+/// Writes a block of a job at an offset.
+type Write<'w> = dyn Fn(usize, u64, &[u8]) -> Result<(), String> + Sync + 'w;
+
+/// The two ways of writing.
+const BUFFERED: &str = "through memory";
+const DIRECT: &str = "direct";
 
 /// The experiment.
 #[derive(Clone, Debug)]
@@ -70,88 +78,127 @@ impl Experiment for Enospc {
     fn run(&self, subject: &Subject, plan: &Plan, out: &mut Table) -> Result<(), String> {
         let setup = Setup::with(subject.target, &plan.dir, SIZE, &subject.options)?;
         let time = Duration::from_secs_f64(self.seconds * plan.scale);
-        let fs = if subject.target.is_library() { Some(setup.open()?) } else { None };
-        let busy;
-        let seen;
-        let synced;
-        if let Some(fs) = &fs {
-            for i in 0..self.names {
-                let name = format!("small{i}");
-                let file = fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0).map_err(text)?;
-                file.write_at(0, &[1; NAME_BYTES]).map_err(text)?;
-            }
-            fs.sync().map_err(text)?;
-            let filler = fs.root().create(b"filler", 0o100_600, 0, 0, 0).map_err(text)?;
-            fill(|at, len| {
-                filler.fallocate(at, len, FallocateMode::Allocate { keep_size: false }).is_ok()
-            });
-            let len = filler.attr().size;
-            let cut =
-                buttress_fs::SetAttr { size: Some(len.saturating_sub(LEFT)), ..Default::default() };
-            filler.set_attr(&cut).map_err(text)?;
-            fs.sync().map_err(text)?;
+        if !subject.target.is_library() {
+            return self.run_mounted(&setup, subject, time, out);
+        }
+        let fs = setup.open()?;
+        for i in 0..self.names {
+            let name = format!("small{i}");
+            let file = fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0).map_err(text)?;
+            file.write_at(0, &[1; NAME_BYTES]).map_err(text)?;
+        }
+        fs.sync().map_err(text)?;
+        let filler = fs.root().create(b"filler", 0o100_600, 0, 0, 0).map_err(text)?;
+        fill(|at, len| {
+            filler.fallocate(at, len, FallocateMode::Allocate { keep_size: false }).is_ok()
+        });
+        let size = Some(filler.attr().size.saturating_sub(LEFT));
+        filler.set_attr(&SetAttr { size, ..SetAttr::default() }).map_err(text)?;
+        fs.sync().map_err(text)?;
+        let mut files = Vec::new();
+        for job in 0..self.jobs {
+            let name = format!("job{job}");
+            files.push(fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0).map_err(text)?);
+        }
+        for way in [BUFFERED, DIRECT] {
             let before = fs.space_stats();
-            let mut files = Vec::new();
-            for job in 0..self.jobs {
-                let name = format!("job{job}");
-                files.push(fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0).map_err(text)?);
-            }
-            busy = cpu::busy();
-            let start = Instant::now();
-            seen = self.write(time, |job, at, data| {
-                files[job].write_at(at, data).map(drop).map_err(text)
+            self.phase(subject, way, time, out, &|| fs.sync().map_err(text), &|job, at, data| {
+                let file = &files[job];
+                match way {
+                    BUFFERED => file.write_at(at, data).map(drop).map_err(text),
+                    _ => file.write_direct(at, data).map(drop).map_err(text),
+                }
             })?;
-            fs.sync().map_err(text)?;
-            synced = start.elapsed();
             let after = fs.space_stats();
             let waits = after.engine.waits.since(&before.engine.waits);
             let mut add = |what: &str, unit, value: f64| {
-                out.add(what, unit, Better::Less, subject, value);
+                out.add(&format!("{what}, {way}"), unit, Better::Less, subject, value);
             };
             add("waits for metadata", "", waits.count() as f64);
             add("p99.9 of waits", "ms", waits.per_mille(999).as_secs_f64() * 1e3);
             add("commits", "", (after.engine.commits - before.engine.commits) as f64);
             add("rounds made ahead", "", (after.rounds - before.rounds) as f64);
-        } else {
-            for i in 0..self.names {
-                let file = File::create(setup.folder().join(format!("small{i}"))).map_err(text)?;
-                file.write_all_at(&[1; NAME_BYTES], 0).map_err(text)?;
-            }
-            crate::work::sync(setup.folder())?;
-            let filler = File::create(setup.folder().join("filler")).map_err(text)?;
-            fill(|at, len| fallocate(&filler, FallocateFlags::empty(), at, len).is_ok());
-            let len = filler.metadata().map_err(text)?.len();
-            filler.set_len(len.saturating_sub(LEFT)).map_err(text)?;
-            filler.sync_all().map_err(text)?;
+        }
+        drop(files);
+        fs.close().map_err(text)
+    }
+}
+
+impl Enospc {
+    fn run_mounted(
+        &self,
+        setup: &Setup,
+        subject: &Subject,
+        time: Duration,
+        out: &mut Table,
+    ) -> Result<(), String> {
+        for i in 0..self.names {
+            let file = File::create(setup.folder().join(format!("small{i}"))).map_err(text)?;
+            file.write_all_at(&[1; NAME_BYTES], 0).map_err(text)?;
+        }
+        crate::work::sync(setup.folder())?;
+        let filler = File::create(setup.folder().join("filler")).map_err(text)?;
+        fill(|at, len| fallocate(&filler, FallocateFlags::empty(), at, len).is_ok());
+        let len = filler.metadata().map_err(text)?.len();
+        filler.set_len(len.saturating_sub(LEFT)).map_err(text)?;
+        filler.sync_all().map_err(text)?;
+        for way in [BUFFERED, DIRECT] {
+            let flags = if way == DIRECT { OFlags::DIRECT } else { OFlags::empty() };
             let mut files = Vec::new();
             for job in 0..self.jobs {
-                files.push(File::create(setup.folder().join(format!("job{job}"))).map_err(text)?);
+                let mut options = OpenOptions::new();
+                options.create(true).truncate(false).write(true);
+                options.custom_flags(flags.bits().cast_signed());
+                files.push(options.open(setup.folder().join(format!("job{job}"))).map_err(text)?);
             }
-            busy = cpu::busy();
-            let start = Instant::now();
-            seen =
-                self.write(time, |job, at, data| files[job].write_all_at(data, at).map_err(text))?;
-            crate::work::sync(setup.folder())?;
-            synced = start.elapsed();
+            let sync = || crate::work::sync(setup.folder());
+            self.phase(subject, way, time, out, &sync, &|job, at, data| {
+                files[job].write_all_at(data, at).map_err(text)
+            })?;
         }
+        Ok(())
+    }
+
+    /// One way of writing, and what was seen of it.
+    fn phase(
+        &self,
+        subject: &Subject,
+        way: &str,
+        time: Duration,
+        out: &mut Table,
+        sync: &dyn Fn() -> Result<(), String>,
+        write: &Write<'_>,
+    ) -> Result<(), String> {
+        let busy = cpu::busy();
+        let start = Instant::now();
+        let seen = self.write(time, write)?;
+        sync()?;
+        let synced = start.elapsed();
         let busy = cpu::busy() - busy;
         let bytes = seen.rates.iter().sum::<f64>() * SAMPLE.as_secs_f64();
-        let mut add =
-            |what: &str, unit, better, value: f64| out.add(what, unit, better, subject, value);
-        add("written", "MiB/s", Better::More, bytes / MIB as f64 / time.as_secs_f64());
-        add(
-            "written, sync included",
-            "MiB/s",
-            Better::More,
-            bytes / MIB as f64 / synced.as_secs_f64(),
-        );
+        let mut add = |what: &str, unit, better, value: f64| {
+            out.add(&format!("{what}, {way}"), unit, better, subject, value);
+        };
+        let mib = bytes / MIB as f64;
+        add("written", "MiB/s", Better::More, mib / time.as_secs_f64());
+        add("written and synced", "MiB/s", Better::More, mib / synced.as_secs_f64());
         add("variation of the rate", "", Better::Less, variation(&seen.rates));
         add("p99.9 of a write", "ms", Better::Less, seen.quantile(0.999) * 1e3);
         add("longest write", "ms", Better::Less, seen.quantile(1.0) * 1e3);
         add("processor time", "s/GiB", Better::Less, busy / (bytes / (1u64 << 30) as f64));
-        if let Some(fs) = fs {
-            fs.close().map_err(text)?;
-        }
+        // What the machine's scheduler does to as many threads that compute as long and wait for nothing.
+        let mean = Duration::from_secs_f64(seen.mean());
+        let alone = self.write(time.min(Duration::from_secs(1)), &|_, _, _| {
+            let start = Instant::now();
+            while start.elapsed() < mean {
+                std::hint::spin_loop();
+            }
+            Ok(())
+        })?;
+        add("p99.9 of computing as long", "ms", Better::Less, alone.quantile(0.999) * 1e3);
+        let rates = seen.rates.iter().map(|rate| rate / MIB as f64).collect();
+        let step = SAMPLE.as_secs_f64();
+        out.add_series(&format!("over time, {way}"), "MiB/s", subject, step, rates);
         Ok(())
     }
 }
@@ -176,6 +223,11 @@ struct Seen {
 }
 
 impl Seen {
+    fn mean(&self) -> f64 {
+        let sum: f64 = self.times.iter().copied().map(f64::from).sum();
+        sum / self.times.len().max(1) as f64
+    }
+
     fn quantile(&self, share: f64) -> f64 {
         let at =
             ((self.times.len() as f64 * share) as usize).min(self.times.len().saturating_sub(1));
@@ -184,21 +236,17 @@ impl Seen {
 }
 
 impl Enospc {
-    fn write(
-        &self,
-        time: Duration,
-        write: impl Fn(usize, u64, &[u8]) -> Result<(), String> + Sync,
-    ) -> Result<Seen, String> {
+    fn write(&self, time: Duration, write: &Write<'_>) -> Result<Seen, String> {
         let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
         let blocks = self.mib * MIB / BLOCK as u64;
         thread::scope(|scope| {
             let threads: Vec<_> = (0..self.jobs)
                 .map(|job| {
-                    let (stop, done, write) = (&stop, &done, &write);
+                    let (stop, done) = (&stop, &done);
                     scope.spawn(move || {
                         let mut state = job as u64 * 2 + 1;
                         let mut times = Vec::new();
-                        let mut data = vec![job as u8; BLOCK];
+                        let mut data = AlignedBuf::copy_of(&[job as u8; BLOCK]);
                         while !stop.load(Ordering::Relaxed) {
                             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                             data[..8].copy_from_slice(&state.to_le_bytes());

@@ -19,6 +19,7 @@ pub mod published;
 mod read;
 mod report;
 mod scale;
+mod series;
 mod stall;
 mod target;
 mod volume;

@@ -3,6 +3,8 @@
 //!
 //! Linux is driven by `fio` with `libaio`; the library by threads, as many as there are jobs, since it has no
 //! queue: each write of it is done when the call returns.
+//!
+//! The same job on files that are copied on write, with checksums, is an experiment of its own.
 
 use std::{
     fs::{File, OpenOptions},
@@ -40,14 +42,28 @@ pub struct Nocow {
     pub groups: u64,
     /// MiB of each job's file.
     pub file_mib: u64,
+    /// Nothing in place: copied on write, with checksums.
+    pub cow: bool,
 }
 
 impl Experiment for Nocow {
     fn name(&self) -> &'static str {
-        "nocow"
+        if self.cow { "cow" } else { "nocow" }
     }
 
     fn subjects(&self, plan: &Plan) -> Vec<Subject> {
+        if self.cow {
+            let mut subjects = vec![
+                Subject::new("kernel btrfs", Target::Btrfs, ""),
+                Subject::new("kernel ext4", Target::Ext4, ""),
+                Subject::new("buttress", Target::Library, ""),
+                Subject::new("buttress on loop", Target::Loop, ""),
+            ];
+            if plan.mount {
+                subjects.push(Subject::new("buttress mount", Target::Mount, ""));
+            }
+            return subjects;
+        }
         let off = "nodatacow,nocow_check=always,bg_lookup=rwlock-double";
         let single = "nodatacow,nocow_check=always,bg_lookup=rwlock-single";
         let lockfree = "nodatacow,nocow_check=always,bg_lookup=lockfree";
@@ -68,7 +84,9 @@ impl Experiment for Nocow {
 
     fn run(&self, subject: &Subject, plan: &Plan, out: &mut Table) -> Result<(), String> {
         let (jobs, bytes) = (self.jobs, self.file_mib * MIB);
-        let room = (jobs as u64 * bytes + 2 * GIB).next_multiple_of(GIB);
+        // An extent is kept as long as any of it is in use, so what is copied may need its room twice.
+        let copies = if self.cow { 3 } else { 1 };
+        let room = (jobs as u64 * bytes * copies + 2 * GIB).next_multiple_of(GIB);
         let size = room + self.groups * (GIB + GIB / 8);
         let setup = Setup::with(subject.target, &plan.dir, size, &subject.options)?;
         let time = Duration::from_secs_f64(3.0 * plan.scale);
@@ -97,7 +115,7 @@ impl Experiment for Nocow {
                 rustix::fs::fallocate(&file, mode, 0, GIB).map_err(text)?;
             }
             for path in &paths {
-                fill(path, bytes)?;
+                fill(path, bytes, !self.cow)?;
             }
             crate::work::sync(setup.folder())?;
         }
@@ -148,7 +166,10 @@ impl Nocow {
         let mut files = Vec::new();
         for job in 0..self.jobs {
             let file = create(format!("job-{job}"))?;
-            file.fallocate(0, bytes, FallocateMode::Allocate { keep_size: false }).map_err(text)?;
+            if !self.cow {
+                let mode = FallocateMode::Allocate { keep_size: false };
+                file.fallocate(0, bytes, mode).map_err(text)?;
+            }
             for at in (0..bytes).step_by(MIB as usize) {
                 file.write_direct(at, &data).map_err(text)?;
             }
@@ -159,10 +180,13 @@ impl Nocow {
     }
 }
 
-fn fill(path: &Path, bytes: u64) -> Result<(), String> {
+fn fill(path: &Path, bytes: u64, at_once: bool) -> Result<(), String> {
     let file = OpenOptions::new().create(true).truncate(true).write(true).open(path);
     let file = file.map_err(text)?;
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).map_err(text)?;
+    if at_once {
+        let mode = rustix::fs::FallocateFlags::empty();
+        rustix::fs::fallocate(&file, mode, 0, bytes).map_err(text)?;
+    }
     let data = pattern(3, MIB as usize);
     for at in (0..bytes).step_by(MIB as usize) {
         file.write_all_at(&data, at).map_err(text)?;

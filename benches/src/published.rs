@@ -15,7 +15,11 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{Target, report::median};
+use crate::{
+    Target,
+    report::median,
+    series::{self, Series},
+};
 
 pub use crate::allocate::Allocate;
 pub use crate::enospc::Enospc;
@@ -32,7 +36,7 @@ pub struct Plan {
     pub runs: usize,
     /// 1 for the default size of the job; the published one is often larger.
     pub scale: f64,
-    /// Only subjects whose names contain one of these words; all when there is none.
+    /// Only subjects whose names are, or contain, one of these words; all when there is none.
     pub only: Vec<String>,
     /// Drive ours through a mount too.
     pub mount: bool,
@@ -85,7 +89,12 @@ pub fn run(
 ) -> Result<Table, String> {
     let mut subjects = experiment.subjects(plan);
     if !plan.only.is_empty() {
-        subjects.retain(|subject| plan.only.iter().any(|word| subject.name.contains(word)));
+        // A word that is somebody's whole name is nobody else's part of one.
+        let names: Vec<_> = subjects.iter().map(|subject| subject.name.clone()).collect();
+        let means = |word: &String, name: &String| {
+            if names.contains(word) { word == name } else { name.contains(word) }
+        };
+        subjects.retain(|subject| plan.only.iter().any(|word| means(word, &subject.name)));
     }
     if subjects.is_empty() {
         return Err("none of the subjects has such a name".into());
@@ -95,6 +104,7 @@ pub fn run(
         subjects: subjects.iter().map(|subject| subject.name.clone()).collect(),
         figures: BTreeMap::new(),
         order: Vec::new(),
+        series: Vec::new(),
     };
     for run in 0..plan.runs {
         for subject in &subjects {
@@ -114,6 +124,7 @@ pub struct Table {
     subjects: Vec<String>,
     figures: BTreeMap<(String, String), Vec<f64>>,
     order: Vec<(String, &'static str, Better)>,
+    series: Vec<Series>,
 }
 
 impl Table {
@@ -131,6 +142,20 @@ impl Table {
         }
         let key = (what.to_string(), subject.name.clone());
         self.figures.entry(key).or_default().push(value);
+    }
+
+    /// Adds what a subject did over time, a sample each `step` seconds; the last run's is drawn.
+    pub fn add_series(
+        &mut self,
+        what: &str,
+        unit: &'static str,
+        subject: &Subject,
+        step: f64,
+        values: Vec<f64>,
+    ) {
+        let (what, subject) = (what.to_string(), subject.name.clone());
+        self.series.retain(|known| known.what != what || known.subject != subject);
+        self.series.push(Series { what, unit, subject, step, values });
     }
 
     fn values(&self, what: &str, subject: &str) -> &[f64] {
@@ -165,7 +190,14 @@ impl Table {
                 }
             }
         }
-        json!({ "experiment": self.name, "figures": rows })
+        let row = |one: &Series| {
+            json!({
+                "what": one.what, "unit": one.unit, "subject": one.subject,
+                "step_seconds": one.step, "values": one.values,
+            })
+        };
+        let series: Vec<_> = self.series.iter().map(row).collect();
+        json!({ "experiment": self.name, "figures": rows, "series": series })
     }
 
     /// Bars of the medians, with lines from the smallest to the largest, as an SVG document.
@@ -179,7 +211,7 @@ impl Table {
             out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"760\" height=\"{}\" \
              font-family=\"sans-serif\" font-size=\"12\">",
-            rows * ROW + 10
+            (rows * ROW + 10) as f64 + self.series.len() as f64 * series::PITCH
         );
         let mut y = 16;
         for (what, unit, _) in &self.order {
@@ -216,6 +248,13 @@ impl Table {
                 );
             }
             y += 2 * ROW;
+        }
+        for (index, one) in self.series.iter().enumerate() {
+            // One scale for all who did the same.
+            let alike = self.series.iter().filter(|other| other.what == one.what);
+            let most = alike.flat_map(|other| &other.values).copied().fold(0.0, f64::max);
+            let name = escape(&format!("{}, {}: {}", one.what, one.unit, one.subject));
+            series::draw(&mut out, one, y as f64 + index as f64 * series::PITCH, most, &name);
         }
         out.push_str("</svg>\n");
         out
@@ -271,6 +310,7 @@ mod tests {
             let rate = if subject.name == "fast" { 6.0 } else { 2.0 };
             out.add("rate", "1/s", Better::More, subject, rate);
             out.add("wait", "ms", Better::Less, subject, 1.0 / rate);
+            out.add_series("rate over time", "1/s", subject, 0.5, vec![rate, 0.0, rate]);
             Ok(())
         }
     }
@@ -288,6 +328,11 @@ mod tests {
         assert_eq!(table.ratio("wait", Better::Less, "fast"), Some(3.0));
         assert_eq!(table.json()["figures"][1]["times_first"], 3.0);
         assert!(table.to_string().contains("3.00x"));
+        assert_eq!(table.json()["series"].as_array().map(Vec::len), Some(2), "the last run's");
+        assert_eq!(table.svg().matches("<polyline").count(), 2);
         assert!(table.svg().ends_with("</svg>\n"));
+        let only = vec!["slow".to_string(), "as".to_string()];
+        let table = run(&Count, &Plan { only, ..plan.clone() }, &mut |_| ()).expect("runs");
+        assert_eq!(table.subjects, ["slow", "fast"]);
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Drive ours through a mount too.
     #[arg(long, global = true)]
     mount: bool,
-    /// Only those whose names contain one of these words.
+    /// Only those whose names are, or contain, one of these words.
     #[arg(long, value_delimiter = ',', global = true)]
     only: Vec<String>,
     /// Draw the figures.
@@ -62,7 +62,22 @@ enum Verb {
         #[arg(long, default_value_t = 128)]
         file_mib: u64,
     },
-    /// Small random writes while metadata is scarce: room made ahead, and not.
+    /// Random direct writes that are copied on write, with checksums.
+    Cow {
+        /// Bytes of a write.
+        #[arg(long, value_delimiter = ',', default_value = "4096,65536")]
+        blocks: Vec<usize>,
+        /// Jobs, each with a file of its own.
+        #[arg(long, default_value_t = 8)]
+        jobs: usize,
+        /// Writes that wait, of each job.
+        #[arg(long, default_value_t = 64)]
+        depth: usize,
+        /// MiB of each file.
+        #[arg(long, default_value_t = 128)]
+        file_mib: u64,
+    },
+    /// Small random writes while metadata is scarce, through memory and direct: room made ahead, and not.
     Enospc {
         /// How many write at a time.
         #[arg(long, default_value_t = 4)]
@@ -124,7 +139,12 @@ impl Verb {
             }
             Self::Read { threads } => Some(Box::new(Read { threads: threads.clone() })),
             &Self::Nocow { ref blocks, jobs, depth, groups, file_mib } => {
-                Some(Box::new(Nocow { blocks: blocks.clone(), jobs, depth, groups, file_mib }))
+                let blocks = blocks.clone();
+                Some(Box::new(Nocow { blocks, jobs, depth, groups, file_mib, cow: false }))
+            }
+            &Self::Cow { ref blocks, jobs, depth, file_mib } => {
+                let blocks = blocks.clone();
+                Some(Box::new(Nocow { blocks, jobs, depth, groups: 0, file_mib, cow: true }))
             }
             Self::Writeback { .. } | Self::Foreground { .. } => None,
         }
