@@ -29,6 +29,14 @@ pub enum Trust {
     Lost = 3,
 }
 
+impl Trust {
+    /// Whether it has all data that the others have.
+    #[must_use]
+    pub fn has_all(self) -> bool {
+        self <= Self::Behind
+    }
+}
+
 /// What is counted of a device, in the order of its item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {

@@ -63,6 +63,12 @@ pub enum Error {
         /// Where in the volume.
         logical: Logical,
     },
+    /// A write to a chunk with parity that would leave a row half written.
+    #[error("{logical} is in the middle of a row with parity, which is written as a whole")]
+    NotARow {
+        /// Where in the volume.
+        logical: Logical,
+    },
     /// The chunk at this address has fewer copies.
     #[error("{logical} has {mirrors} copies, and mirror {mirror} was asked for")]
     NoSuchMirror {
@@ -245,6 +251,7 @@ impl Error {
             | Self::TooManyDevices { .. }
             | Self::NoDevices
             | Self::NotBtrfs { .. }
+            | Self::NotARow { .. }
             | Self::ReadOnly { .. } => Kind::Invalid,
             Self::Features { .. } => Kind::Unsupported,
         }

@@ -115,6 +115,14 @@ impl Layout {
         Some((wanted, members))
     }
 
+    /// How many bytes of data share parity: a row; nothing without parity.
+    pub(crate) fn row_bytes(&self) -> Option<u64> {
+        match self.shape {
+            Shape::Parity { data, unit, .. } => Some(data * unit),
+            _ => None,
+        }
+    }
+
     /// Says whether a write here must keep parity right, too.
     pub(crate) fn has_parity(&self) -> bool {
         matches!(self.shape, Shape::Parity { .. })

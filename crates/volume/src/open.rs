@@ -23,9 +23,21 @@ pub struct OpenOptions {
     /// Whether to go without devices that are missing. The volume can be written as long as every
     /// byte has a copy on a device that is here; else it is read as far as that goes.
     pub degraded: bool,
-    /// Whether a volume with RAID5 or RAID6 may be written, although nothing is written to chunks that have
-    /// parity: what is there is read and given up, and what comes goes elsewhere.
-    pub mirror_parity: bool,
+    /// What is done where there are chunks with parity.
+    pub parity: Parity,
+}
+
+/// How a volume with RAID5 or RAID6 is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Parity {
+    /// Not at all.
+    ReadOnly,
+    /// What is there is read and given up, and what comes goes elsewhere.
+    Mirror,
+    /// Data in whole rows that hold nothing yet, each written once, with its parity. A volume whose nodes
+    /// have parity is not written.
+    #[default]
+    Rows,
 }
 
 /// A device with the superblock found on it.
@@ -69,7 +81,7 @@ impl Volume {
 
         let parts = candidates.into_iter().map(|part| join(part, newest.generation)).collect();
         let mut volume = Self::assemble(Params::of(&newest), parts, options.degraded);
-        volume.mirror_parity = options.mirror_parity;
+        volume.parity = options.parity;
         if let Some(why) = reason {
             volume.forbid_writes(why);
         }

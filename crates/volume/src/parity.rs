@@ -1,4 +1,4 @@
-//! Bytes that are not there, computed from parity.
+//! Parity, and bytes that are not there, computed from it.
 //!
 //! # On disk
 //!
@@ -51,6 +51,40 @@ fn add(into: &mut [u8], from: &[u8], factor: u8) {
         *product = times(value, factor);
     }
     into.iter_mut().zip(from).for_each(|(a, b)| *a ^= table[usize::from(*b)]);
+}
+
+/// Twice each of eight elements.
+fn double(eight: u64) -> u64 {
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    let carry = (eight & HIGH) >> 7;
+    ((eight & !HIGH) << 1) ^ (carry * 0x1D)
+}
+
+/// P, and Q if there are two, of data units of one length, which eight divides.
+pub(crate) fn parity_of(data: &[&[u8]], parity: usize) -> Vec<Vec<u8>> {
+    let len = data.first().map_or(0, |unit| unit.len());
+    let mut p = data.last().map_or_else(Vec::new, |unit| unit.to_vec());
+    let mut sums = Vec::with_capacity(parity);
+    let others = || data.iter().rev().skip(1);
+    if parity > 1 {
+        let mut q = p.clone();
+        for unit in others() {
+            for (sum, from) in q.chunks_exact_mut(8).zip(unit.chunks_exact(8)) {
+                let (Some(old), Some(from)) = (sum.first_chunk(), from.first_chunk()) else {
+                    continue;
+                };
+                let new = double(u64::from_ne_bytes(*old)) ^ u64::from_ne_bytes(*from);
+                sum.copy_from_slice(&new.to_ne_bytes());
+            }
+        }
+        sums.push(q);
+    }
+    for unit in others() {
+        add(&mut p, unit, 1);
+    }
+    assert!(len.is_multiple_of(8) && data.iter().all(|unit| unit.len() == len), "units of {len}");
+    sums.insert(0, p);
+    sums
 }
 
 impl Row {
@@ -115,6 +149,8 @@ mod tests {
             }
             units.push(sum);
         }
+        let slices: Vec<&[u8]> = units[..data].iter().map(Vec::as_slice).collect();
+        assert_eq!(parity_of(&slices, parity), units[data..]);
         Row { units: units.into_iter().map(Some).collect(), parity }
     }
 

@@ -62,12 +62,13 @@ impl Volume {
             let entry = map.find(at)?;
             let piece = entry.piece(at, rest.len() as u64);
             let (part, after) = rest.split_at_mut(piece.len as usize);
-            if mirror > 0 && entry.layout.has_parity() {
+            if let Some(mirror) = self.reading_by_parity(entry, &piece, mirror) {
                 self.rebuild(entry, &piece, at, mirror, part)?;
                 rest = after;
                 at = at.end(piece.len);
                 continue;
             }
+            let mirror = if entry.layout.has_parity() { 0 } else { mirror };
             let place = self.place(entry, &piece, at, mirror)?;
             self.counters.read(piece.len);
             place.device.device.read_at(place.offset, part).map_err(|source| {
@@ -79,6 +80,21 @@ impl Volume {
             at = at.end(piece.len);
         }
         Ok(())
+    }
+
+    /// Which of the readings from parity is wanted, if one is. Where the device of a piece missed writes, what
+    /// parity says comes before what is there: data without checksums would be old.
+    fn reading_by_parity(&self, entry: &Entry, piece: &Piece, mirror: u32) -> Option<u32> {
+        if !entry.layout.has_parity() {
+            return None;
+        }
+        let is_old =
+            !entry.device(piece.first_stripe).is_some_and(|device| device.trust().has_all());
+        match mirror {
+            0 => is_old.then_some(1),
+            1 => (!is_old).then_some(1),
+            other => Some(other),
+        }
     }
 
     /// Computes bytes from the rest of their row. `mirror` is 1 for the bytes alone taken for lost, and
@@ -98,14 +114,20 @@ impl Volume {
         // Of the others, which one is not to be trusted either.
         let suspect = (mirror as usize).checked_sub(2);
         let suspect = suspect.map(|index| if index < wanted { index } else { index + 1 });
+        // Those that missed writes count as lost, as long as the others are enough.
+        let is_out = |index: usize| index == wanted || Some(index) == suspect;
+        let is_old = |stripe: usize| !entry.device(stripe).is_some_and(|d| d.trust().has_all());
+        let out = members.iter().enumerate().filter(|(i, stripe)| is_out(*i) || is_old(**stripe));
+        let passes_old = out.count() <= entry.layout.parity();
         let mut units = Vec::with_capacity(members.len());
         let mut missing = None;
         for (index, stripe) in members.into_iter().enumerate() {
-            if index == wanted || Some(index) == suspect {
+            if is_out(index) {
                 units.push(None);
                 continue;
             }
-            let Some(device) = entry.device(stripe) else {
+            let old = is_old(stripe) && passes_old;
+            let Some(device) = entry.device(stripe).filter(|_| !old) else {
                 missing = entry.chunk.stripes.get(stripe).map(|stripe| stripe.device);
                 units.push(None);
                 continue;

@@ -18,12 +18,15 @@ use arc_swap::ArcSwap;
 use buttress_base::Latch;
 use buttress_base::sync::RwLock;
 use buttress_block::Device;
-use buttress_format::{Chunk, CsumType, DeviceId, DeviceItem, Logical, Superblock};
+use buttress_format::{
+    BlockGroupFlags, Chunk, CsumType, DeviceId, DeviceItem, Logical, Superblock,
+};
 
 use crate::chunk_map::{ChunkMap, Entry};
 use crate::device::{Trust, VolumeDevice};
 use crate::error::{Error, Uuid};
 use crate::layout::Layout;
+use crate::open::Parity;
 use crate::stats::{Counters, Stats};
 
 /// Devices as one address space. Shared by all threads.
@@ -33,8 +36,8 @@ pub struct Volume {
     devices: ArcSwap<Vec<Arc<VolumeDevice>>>,
     /// Whether devices may be missing.
     degraded: bool,
-    /// Whether chunks with parity, which are only read, keep the others from being written.
-    pub(crate) mirror_parity: bool,
+    /// What is done where there are chunks with parity.
+    pub(crate) parity: Parity,
     pub(crate) map: ChunkMap,
     read_only: Latch<String>,
     pub(crate) counters: Counters,
@@ -75,7 +78,7 @@ impl Volume {
             params,
             devices: ArcSwap::from_pointee(devices.into_iter().map(Arc::new).collect()),
             degraded,
-            mirror_parity: false,
+            parity: Parity::default(),
             map: ChunkMap::new(),
             read_only: Latch::new(),
             counters: Counters::default(),
@@ -277,8 +280,7 @@ impl Volume {
     pub fn add_chunks(&self, chunks: Vec<Chunk>) -> Result<(), Error> {
         let entries =
             chunks.into_iter().map(|chunk| self.resolve(chunk)).collect::<Result<Vec<_>, _>>()?;
-        let parity = entries.iter().find(|entry| entry.layout.has_parity());
-        let parity = parity.map(|entry| entry.chunk.logical);
+        let obstacle = entries.iter().find_map(|entry| self.parity_obstacle(entry));
         let lacking = entries.iter().find_map(|entry| Some((entry, entry.lacks(|_| true)?)));
         let lacking = lacking.map(|(entry, stripe)| (entry.chunk.logical, stripe.device));
         if let (Some((logical, device)), false) = (lacking, self.degraded) {
@@ -288,11 +290,8 @@ impl Volume {
         if let Some((logical, device)) = lacking {
             self.forbid_writes(format!("chunk {logical} needs device {device}, which is missing"));
         }
-        if let Some(logical) = parity.filter(|_| !self.mirror_parity) {
-            self.forbid_writes(format!(
-                "chunk {logical} is RAID5 or RAID6, which is only read; with raid56=mirror what comes is \
-                 mirrored"
-            ));
+        if let Some(why) = obstacle {
+            self.forbid_writes(why);
         }
         Ok(())
     }
@@ -306,16 +305,40 @@ impl Volume {
         self.map.remove(start)
     }
 
-    /// Whether the volume is written beside chunks with parity, which are only read.
-    #[must_use]
-    pub fn mirrors_parity(&self) -> bool {
-        self.mirror_parity
+    /// Why the volume may not be written with this chunk in it, if so.
+    fn parity_obstacle(&self, entry: &Entry) -> Option<String> {
+        let at = entry.chunk.logical;
+        let is_data = entry.chunk.flags.kind() == BlockGroupFlags::DATA;
+        match self.parity {
+            _ if !entry.layout.has_parity() => None,
+            Parity::ReadOnly => Some(format!(
+                "chunk {at} is RAID5 or RAID6, and raid56=ro was asked for; raid56=stripe writes data there"
+            )),
+            Parity::Rows if !is_data => Some(format!(
+                "chunk {at} holds metadata with parity, which is only read; with raid56=mirror what comes is \
+                 mirrored"
+            )),
+            Parity::Mirror | Parity::Rows => None,
+        }
     }
 
-    /// Whether an address lies in a chunk with parity: nothing is written there.
+    /// What is done where there are chunks with parity.
+    #[must_use]
+    pub fn parity(&self) -> Parity {
+        self.parity
+    }
+
+    /// Whether an address lies in a chunk with parity: nothing is written there in place.
     #[must_use]
     pub fn has_parity(&self, at: Logical) -> bool {
-        self.map.load().find(at).is_ok_and(|entry| entry.layout.has_parity())
+        self.row_bytes(at).is_some()
+    }
+
+    /// How many bytes share parity where an address lies in a chunk with parity. Rows are counted from the
+    /// chunk's beginning.
+    #[must_use]
+    pub fn row_bytes(&self, at: Logical) -> Option<u64> {
+        self.map.load().find(at).ok()?.layout.row_bytes()
     }
 
     /// Lists the chunks, by address.

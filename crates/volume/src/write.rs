@@ -4,9 +4,9 @@
 //!
 //! - **W1** A write that returned `Ok` is on every copy whose device is here and has failed no write,
 //!   and on one copy at least.
-//! - **W3** Nothing is written to a chunk with parity but what a repair puts back, which is what the parity
-//!   says: after a power cut a row is as good as before. Nothing there is given up, either, or what shares
-//!   a row with it would lose its parity.
+//! - **W3** What is written to a chunk with parity is whole rows (`rows`), or what a repair puts back, which
+//!   is what the rest of the row says: after a power cut a row is as good as before. Nothing there is given
+//!   up, or what shares a row with it would lose its parity.
 //! - **W2** No two writes of a batch share a byte.
 //!
 //! # Locks
@@ -30,13 +30,13 @@ use crate::error::Error;
 use crate::volume::Volume;
 
 /// Bytes for one place of one device.
-struct Transfer<'a> {
-    device: Arc<VolumeDevice>,
-    offset: u64,
-    bytes: &'a [u8],
-    logical: Logical,
-    mirror: u32,
-    class: Class,
+pub(crate) struct Transfer<'a> {
+    pub(crate) device: Arc<VolumeDevice>,
+    pub(crate) offset: u64,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) logical: Logical,
+    pub(crate) mirror: u32,
+    pub(crate) class: Class,
 }
 
 impl Transfer<'_> {
@@ -71,9 +71,12 @@ impl Volume {
     /// Writes every copy of many ranges, in any order: what is adjacent on a device goes to it in one
     /// request, and each device is swept once from its front to its end.
     ///
+    /// In chunks with parity a batch holds all that a row shall have, from the row's beginning on. What it
+    /// had before is gone: what is not written of it is zeros.
+    ///
     /// # Errors
     ///
-    /// As [`Volume::write`].
+    /// As [`Volume::write`]; [`Error::NotARow`].
     ///
     /// # Panics
     ///
@@ -83,8 +86,17 @@ impl Volume {
         // Before the look at the devices: none is exchanged between that and the writes.
         let _shared = self.repairs.read();
         let mut transfers = Vec::with_capacity(writes.len());
+        let mut striped = Vec::new();
         for &(at, bytes) in writes {
-            self.plan_write(at, bytes, None, &mut transfers)?;
+            if self.has_parity(at) {
+                striped.push((at, bytes));
+            } else {
+                self.plan_write(at, bytes, None, &mut transfers)?;
+            }
+        }
+        let rows = self.rows(striped)?;
+        for row in &rows {
+            self.plan_row(row, &mut transfers)?;
         }
         transfers.sort_unstable_by_key(|transfer| (transfer.device.id, transfer.offset));
         self.submit(&transfers)
@@ -149,10 +161,6 @@ impl Volume {
         only: Option<u32>,
         transfers: &mut Vec<Transfer<'a>>,
     ) -> Result<(), Error> {
-        if only.is_none() && self.has_parity(at) {
-            let why = format!("{at} lies in a chunk with parity");
-            return Err(Error::ReadOnly { why });
-        }
         let class = self.class_of(at);
         self.for_each_copy(Extent::new(at, bytes.len() as u64), |device, offset, part, mirror| {
             if only.is_some_and(|only| only != mirror) || device.is_lost() {
@@ -221,7 +229,7 @@ impl Volume {
     }
 
     /// Sends sorted transfers to their devices, those that touch in one request.
-    fn submit(&self, transfers: &[Transfer<'_>]) -> Result<(), Error> {
+    pub(crate) fn submit(&self, transfers: &[Transfer<'_>]) -> Result<(), Error> {
         let mut rest = transfers;
         while let Some(first) = rest.first() {
             let (run, after) = rest.split_at(run_len(rest));

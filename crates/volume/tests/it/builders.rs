@@ -8,15 +8,15 @@ use buttress_format::{
     BlockGroupFlags, Chunk, CompatRo, CsumType, DeviceId, DeviceItem, Generation, Incompat, Key,
     Kind, Logical, RootBackup, Stripe, Superblock, ids,
 };
-use buttress_volume::{Error, OpenOptions, Volume};
+use buttress_volume::{Error, OpenOptions, Parity, Volume};
 
 pub(crate) const DEVICE_LEN: u64 = 80 << 20;
 pub(crate) const CHUNK_AT: Logical = Logical(1 << 30);
 pub(crate) const FSID: [u8; 16] = *b"0123456789abcdef";
 pub(crate) const WRITE: OpenOptions =
-    OpenOptions { writable: true, degraded: false, mirror_parity: false };
+    OpenOptions { writable: true, degraded: false, parity: Parity::Rows };
 pub(crate) const READ: OpenOptions =
-    OpenOptions { writable: false, degraded: false, mirror_parity: false };
+    OpenOptions { writable: false, degraded: false, parity: Parity::Rows };
 
 pub(crate) fn uuid(id: u64) -> [u8; 16] {
     [id as u8; 16]

@@ -6,4 +6,5 @@ mod interop;
 mod mapping;
 mod mirrors;
 mod opening;
+mod rows;
 mod superblocks;

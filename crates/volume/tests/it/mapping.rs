@@ -191,19 +191,6 @@ fn discards_every_copy() {
     }
 }
 
-/// Parity is not written, so a volume with a chunk of it is read-only, and says why.
-#[test]
-fn parity_is_only_read() {
-    let devices = devices(3, &[chunk(BlockGroupFlags::RAID5, CHUNK_AT, 6 << 20, &[1, 2, 3])]);
-    let (volume, _) = open(&devices, WRITE).expect("it can be read");
-    assert!(!volume.writable());
-    assert!(volume.read_only_reason().expect("read-only").contains("RAID5"));
-    let error = volume.write(CHUNK_AT, &[0; 4096]).expect_err("read-only");
-    assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
-    let mut buf = vec![1; 1 << 20];
-    volume.read_mirror(CHUNK_AT, &mut buf, 0).expect("all stripes are here");
-}
-
 /// A volume for making has the chunks of its superblock before anything is on the device.
 #[test]
 fn a_new_volume_can_be_written() {

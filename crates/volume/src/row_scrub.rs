@@ -1,0 +1,260 @@
+//! Comparing a row's parity with its data, and mending what is wrong of either.
+//!
+//! # Invariants
+//!
+//! - **S2** Parity is made anew only from data of which nothing is known to be wrong: as long as a sector of
+//!   the row is bad, its parity is what may bring it back.
+//! - **S3** Only sectors are compared beside which something in use lies: elsewhere nobody has promised that
+//!   parity is right.
+//!
+//! # Locks
+//!
+//! Takes `Volume::repairs` alone while it writes. That nobody else writes the row meanwhile is the caller's
+//! to see to: nobody does as long as something in it is in use.
+
+use buttress_format::Logical;
+
+use crate::chunk_map::Entry;
+use crate::device::Fault;
+use crate::error::Error;
+use crate::parity::{Row, parity_of};
+use crate::scrub::Compared;
+use crate::volume::Volume;
+
+/// What the caller says of a sector of data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sector {
+    /// Nothing in use lies there.
+    Unused,
+    /// In use, and nobody knows what it should be.
+    Unknown,
+    /// What it should be.
+    Good,
+    /// Something else.
+    Bad,
+}
+
+/// One unit of a row as it was found.
+struct Column {
+    bytes: Vec<u8>,
+    /// Which of its sectors could not be read.
+    unread: Vec<bool>,
+    /// On a device that is here and is written.
+    here: bool,
+    /// On a device that missed writes: what is there may be old.
+    old: bool,
+    /// Which of its sectors are to be rewritten.
+    dirty: Vec<bool>,
+}
+
+impl Column {
+    fn sector(&self, index: usize, len: usize) -> &[u8] {
+        &self.bytes[index * len..][..len]
+    }
+
+    fn has(&self, index: usize) -> bool {
+        self.here && !self.unread[index]
+    }
+
+    /// Puts what a sector should be; says whether it was something else.
+    fn mend(&mut self, index: usize, sector: &[u8]) -> bool {
+        let place = &mut self.bytes[index * sector.len()..][..sector.len()];
+        let differs = self.unread[index] || place != sector;
+        place.copy_from_slice(sector);
+        let rewrites = self.here && differs;
+        self.dirty[index] |= rewrites;
+        rewrites
+    }
+}
+
+impl Volume {
+    /// Reads all of the row at an address, in sectors of `len` bytes; rebuilds data that is bad, could not
+    /// be read, or may be old; makes parity anew where it is not that of the data. Nothing is written unless
+    /// `repair` says so and the volume is writable. `judge` is given where a sector of data lies in the row.
+    ///
+    /// Returns what was found of the data, and how many sectors of parity were wrong.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotARow`] where there is no parity, or no row begins; [`Error::NotMapped`].
+    pub fn compare_row(
+        &self,
+        at: Logical,
+        len: usize,
+        repair: bool,
+        mut judge: impl FnMut(usize, &[u8]) -> Sector,
+    ) -> Result<(Compared, u64), Error> {
+        let map = self.map.load();
+        let entry = map.find(at)?;
+        let none = Error::NotARow { logical: at };
+        let begins = |whole| at.distance(entry.chunk.logical).is_multiple_of(whole);
+        let piece = entry.piece(at, 1);
+        let unit = entry.chunk.stripe_len as usize;
+        let row = entry.layout.row_bytes().filter(|whole| begins(*whole));
+        let Some((_, members)) = row.and_then(|_| entry.layout.row(&piece)) else {
+            return Err(none);
+        };
+        let parity = entry.layout.parity();
+        let data = members.len() - parity;
+        let mut found = Compared::default();
+        let mut columns: Vec<Column> = members
+            .iter()
+            .map(|stripe| self.read_column(entry, *stripe, piece.offset, unit, len))
+            .collect();
+        let mut wrong_parity = 0;
+        for index in 0..unit / len {
+            let mut lost = Vec::new();
+            let mut used = false;
+            let mut bad_before = vec![false; data];
+            for number in 0..data {
+                let column = &columns[number];
+                let sector = column.sector(index, len);
+                let judged = judge(number * unit + index * len, sector);
+                used |= judged != Sector::Unused;
+                let read = column.has(index);
+                if judged != Sector::Unused && column.here {
+                    found.bytes += len as u64;
+                    if !read {
+                        found.read_errors += 1;
+                    } else if judged == Sector::Bad && !column.old {
+                        found.bad += 1;
+                        self.counters.csum_failure();
+                        if let Some(device) = entry.device(members[number]) {
+                            device.count(Fault::Corruption);
+                        }
+                    }
+                }
+                let is_known = judged == Sector::Good || (judged != Sector::Bad && !column.old);
+                if !(read && is_known) {
+                    bad_before[number] = judged != Sector::Unused;
+                    lost.push(number);
+                }
+            }
+            if !used {
+                continue;
+            }
+            if !lost.is_empty() {
+                let rebuilt = rebuild(&columns, &lost, parity, index, len, |number, bytes| {
+                    judge(number * unit + index * len, bytes) != Sector::Bad
+                });
+                let Some(rebuilt) = rebuilt else {
+                    found.uncorrectable +=
+                        lost.iter().filter(|n| bad_before[**n]).count().max(1) as u64;
+                    continue;
+                };
+                for (number, bytes) in lost.iter().zip(rebuilt) {
+                    let rewritten = columns[*number].mend(index, &bytes);
+                    found.corrected += u64::from(rewritten && repair);
+                }
+            }
+            let sectors: Vec<&[u8]> =
+                columns[..data].iter().map(|column| column.sector(index, len)).collect();
+            let sums = parity_of(&sectors, parity);
+            for (column, sum) in columns[data..].iter_mut().zip(&sums) {
+                let (old, unread) = (column.old, column.here && column.unread[index]);
+                if column.mend(index, sum) {
+                    found.read_errors += u64::from(unread);
+                    wrong_parity += u64::from(!unread && !old);
+                    found.corrected += u64::from(repair);
+                }
+            }
+        }
+        if repair && self.writable() {
+            self.rewrite(entry, &members, piece.offset, &columns, len);
+        }
+        Ok((found, wrong_parity))
+    }
+
+    fn read_column(
+        &self,
+        entry: &Entry,
+        stripe: usize,
+        offset: u64,
+        unit: usize,
+        len: usize,
+    ) -> Column {
+        let mut column = Column {
+            bytes: vec![0; unit],
+            unread: vec![false; unit / len],
+            here: false,
+            old: false,
+            dirty: vec![false; unit / len],
+        };
+        let Some(device) = entry.device(stripe).filter(|device| !device.is_lost()) else {
+            return column;
+        };
+        column.here = true;
+        column.old = !device.trust().has_all();
+        let offset = entry.chunk.stripes[stripe].offset + offset;
+        self.counters.read(unit as u64);
+        if device.device.read_at(offset, &mut column.bytes).is_ok() {
+            return column;
+        }
+        // One bad sector must not hide its neighbours.
+        for (index, sector) in column.bytes.chunks_exact_mut(len).enumerate() {
+            if device.device.read_at(offset + (index * len) as u64, sector).is_err() {
+                self.counters.io_failure();
+                device.count(Fault::Read);
+                column.unread[index] = true;
+            }
+        }
+        column
+    }
+
+    fn rewrite(
+        &self,
+        entry: &Entry,
+        members: &[usize],
+        offset: u64,
+        columns: &[Column],
+        len: usize,
+    ) {
+        let _alone = self.repairs.write();
+        for (column, stripe) in columns.iter().zip(members) {
+            let Some(device) = entry.device(*stripe) else { continue };
+            for index in (0..column.dirty.len()).filter(|index| column.dirty[*index]) {
+                let at = entry.chunk.stripes[*stripe].offset + offset + (index * len) as u64;
+                match device.device.write_at(at, column.sector(index, len)) {
+                    Ok(()) => self.counters.repair(),
+                    Err(error) => {
+                        device.count(Fault::Write);
+                        tracing::error!(device = %device.id, %error, "cannot mend a row");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The sectors that are lost, if parity brings them back and they pass. A device that missed writes has parity
+/// that may be old: it is asked last; and of two kinds of parity one may be wrong.
+fn rebuild(
+    columns: &[Column],
+    lost: &[usize],
+    parity: usize,
+    index: usize,
+    len: usize,
+    mut passes: impl FnMut(usize, &[u8]) -> bool,
+) -> Option<Vec<Vec<u8>>> {
+    let data = columns.len() - parity;
+    // Without one of the two, if two are more than is needed.
+    let without: &[Option<usize>] =
+        if parity == 2 && lost.len() == 1 { &[None, Some(data), Some(data + 1)] } else { &[None] };
+    for left_out in without {
+        let units = columns.iter().enumerate().map(|(number, column)| {
+            let usable = column.has(index)
+                && !lost.contains(&number)
+                && Some(number) != *left_out
+                && (number < data || !column.old);
+            usable.then(|| column.sector(index, len).to_vec())
+        });
+        let row = Row { units: units.collect(), parity };
+        let rebuilt: Option<Vec<_>> = lost.iter().map(|number| row.rebuild(*number)).collect();
+        let rebuilt = rebuilt
+            .filter(|all| lost.iter().zip(all).all(|(number, bytes)| passes(*number, bytes)));
+        if rebuilt.is_some() {
+            return rebuilt;
+        }
+    }
+    None
+}

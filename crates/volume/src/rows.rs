@@ -1,0 +1,151 @@
+//! Whole rows of chunks with parity.
+//!
+//! # Invariants
+//!
+//! - **N1** A row is written once, as a whole: all its data, zeros where there is none, and the parity of
+//!   just that. So a power cut spoils a row only while nothing that counts lies in it.
+//!
+//! That nothing in the row counts is for `space` to see to, which hands out such rows alone; that nothing
+//! is written into the middle of one is looked at here.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use buttress_block::Class;
+use buttress_format::Logical;
+
+use crate::error::Error;
+use crate::parity::parity_of;
+use crate::volume::Volume;
+use crate::write::Transfer;
+
+/// All units of a row: data in order, then parity.
+pub(crate) struct RowImage<'a> {
+    at: Logical,
+    units: Vec<Cow<'a, [u8]>>,
+}
+
+/// What is known of a row that is being put together.
+struct Open<'a> {
+    at: Logical,
+    /// Bytes of a unit, data units, parity units.
+    unit: usize,
+    data: usize,
+    parity: usize,
+    /// Contents, one after the other, from the row's beginning on.
+    parts: Vec<&'a [u8]>,
+    filled: usize,
+}
+
+impl<'a> Open<'a> {
+    /// The next `len` bytes, zeros behind the end; borrowed where they lie in one piece.
+    fn next_unit(&mut self) -> Cow<'a, [u8]> {
+        match self.parts.first_mut() {
+            None => return Cow::Owned(vec![0; self.unit]),
+            Some(part) if part.len() >= self.unit => {
+                let (unit, rest) = part.split_at(self.unit);
+                if rest.is_empty() {
+                    self.parts.remove(0);
+                } else {
+                    *part = rest;
+                }
+                return Cow::Borrowed(unit);
+            }
+            Some(_) => {}
+        }
+        let mut unit = Vec::with_capacity(self.unit);
+        let mut gone = 0;
+        for part in &mut self.parts {
+            let (taken, rest) = part.split_at(part.len().min(self.unit - unit.len()));
+            unit.extend_from_slice(taken);
+            *part = rest;
+            if !rest.is_empty() {
+                break;
+            }
+            gone += 1;
+        }
+        self.parts.drain(..gone);
+        unit.resize(self.unit, 0);
+        Cow::Owned(unit)
+    }
+
+    fn close(mut self) -> RowImage<'a> {
+        let mut units: Vec<_> = (0..self.data).map(|_| self.next_unit()).collect();
+        let data: Vec<&[u8]> = units.iter().map(|unit| &**unit).collect();
+        let sums = parity_of(&data, self.parity);
+        units.extend(sums.into_iter().map(Cow::Owned));
+        RowImage { at: self.at, units }
+    }
+}
+
+impl Volume {
+    /// Puts together the rows that writes to chunks with parity make (N1).
+    pub(crate) fn rows<'a>(
+        &self,
+        mut writes: Vec<(Logical, &'a [u8])>,
+    ) -> Result<Vec<RowImage<'a>>, Error> {
+        writes.sort_unstable_by_key(|(at, _)| *at);
+        let map = self.map.load();
+        let mut rows = Vec::new();
+        let mut open: Option<Open<'a>> = None;
+        for (mut at, mut bytes) in writes {
+            while !bytes.is_empty() {
+                let entry = map.find(at)?;
+                let whole = entry.layout.row_bytes().ok_or(Error::NotARow { logical: at })?;
+                let within = at.distance(entry.chunk.logical);
+                let start = within / whole * whole;
+                let first = entry.chunk.logical.end(start);
+                if open.as_ref().is_some_and(|open| open.at != first) {
+                    rows.extend(open.take().map(Open::close));
+                }
+                let unit = entry.chunk.stripe_len;
+                let row = open.get_or_insert_with(|| Open {
+                    at: first,
+                    unit: unit as usize,
+                    data: (whole / unit) as usize,
+                    parity: entry.layout.parity(),
+                    parts: Vec::new(),
+                    filled: 0,
+                });
+                let offset = (within - start) as usize;
+                assert!(offset >= row.filled, "W2: writes overlap at {at}");
+                if offset != row.filled || start + whole > entry.chunk.len {
+                    return Err(Error::NotARow { logical: at });
+                }
+                let (part, rest) = bytes.split_at(bytes.len().min(whole as usize - offset));
+                row.parts.push(part);
+                row.filled += part.len();
+                at = at.end(part.len() as u64);
+                bytes = rest;
+            }
+        }
+        rows.extend(open.map(Open::close));
+        Ok(rows)
+    }
+
+    /// Says where each unit of a row goes, on devices that can be written.
+    pub(crate) fn plan_row<'a>(
+        &self,
+        row: &'a RowImage<'a>,
+        transfers: &mut Vec<Transfer<'a>>,
+    ) -> Result<(), Error> {
+        let map = self.map.load();
+        let entry = map.find(row.at)?;
+        let piece = entry.piece(row.at, 1);
+        let (_, members) = entry.layout.row(&piece).ok_or(Error::NotARow { logical: row.at })?;
+        for (stripe, bytes) in members.into_iter().zip(&row.units) {
+            let Some(device) = entry.device(stripe).filter(|device| !device.is_lost()) else {
+                continue;
+            };
+            transfers.push(Transfer {
+                device: Arc::clone(device),
+                offset: entry.chunk.stripes[stripe].offset + piece.offset,
+                bytes,
+                logical: row.at,
+                mirror: 0,
+                class: Class::Data,
+            });
+        }
+        Ok(())
+    }
+}
