@@ -250,6 +250,7 @@ pub fn simulate(scene: &Scene) -> Outcome {
         birth: Generation(1),
         read_only: false,
         superblock_stripes: Vec::new(),
+        row: None,
     });
     let space = Arc::new(space);
     space.add_groups(groups.collect()).expect("sound groups");

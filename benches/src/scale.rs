@@ -48,6 +48,7 @@ fn group(index: usize, used: u64) -> GroupInit {
         birth: Generation(0),
         read_only: false,
         superblock_stripes: Vec::new(),
+        row: None,
     }
 }
 

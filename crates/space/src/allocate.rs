@@ -183,7 +183,8 @@ impl Space {
         promised: bool,
     ) -> Option<Extent> {
         let AllocRequest { kind, want, min, .. } = *search.request();
-        let goal = search.goal().filter(|&at| group.range().contains(at)).map(|at| at.0);
+        let goal = search.goal().filter(|&at| group.range().contains(at));
+        let goal = goal.map(|at| group.row_behind(at.0));
         let ledger = self.ledger(kind);
         group.allocate(state, ledger, promised, want, |free| match (take, kind) {
             (Take::AtGoal, _) => free.take_at(goal?, want),

@@ -10,11 +10,12 @@
 //! - **F1** Free extents are not empty, do not overlap and do not touch.
 //! - **F2** Every extent with at least one usable unit is in the size index, under the bytes that
 //!   remain when its ends are cut to whole units; nothing else is.
-//! - **F3** `bytes` is the sum of the extents' lengths, cut-off ends included.
+//! - **F3** `bytes` is the sum of the extents' lengths, cut-off ends included; `whole` is without them.
 //!
-//! A unit is what the group hands out: a sector for data, a node for metadata. Metadata groups of
-//! old volumes can have free extents that do not begin at a multiple of the node size, and an
-//! index by plain length would promise what alignment then takes away.
+//! A unit is what the group hands out: a sector for data, a node for metadata, a row where there is parity.
+//! Metadata groups of old volumes can have free extents that do not begin at a multiple of the node size, and
+//! an index by plain length would promise what alignment then takes away. Of a row the rest that an extent
+//! leaves is free, and of no use until all of the row is free again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,18 +28,28 @@ const WALK_MAX: usize = 64;
 #[derive(Clone, Debug)]
 pub(crate) struct FreeExtents {
     unit: u64,
+    /// Units are counted from here.
+    origin: u64,
     /// Start to end.
     by_start: BTreeMap<u64, u64>,
     /// (usable bytes, start).
     by_size: BTreeSet<(u64, u64)>,
     bytes: u64,
+    whole: u64,
 }
 
 impl FreeExtents {
     /// Nothing free, for a group that hands out multiples of `unit`.
     pub(crate) fn new(unit: u64) -> Self {
         assert!(unit.is_power_of_two(), "a unit of {unit} bytes");
-        Self { unit, by_start: BTreeMap::new(), by_size: BTreeSet::new(), bytes: 0 }
+        Self::of_rows(unit, 0)
+    }
+
+    /// Nothing free, for a group that begins at `origin` and is handed out in rows of so many bytes: an extent
+    /// begins with a row, and nothing else is in its rows.
+    pub(crate) fn of_rows(unit: u64, origin: u64) -> Self {
+        let (by_start, by_size) = (BTreeMap::new(), BTreeSet::new());
+        Self { unit, origin, by_start, by_size, bytes: 0, whole: 0 }
     }
 
     /// Free bytes, usable or not.
@@ -49,6 +60,11 @@ impl FreeExtents {
     /// How many extents there are.
     pub(crate) fn count(&self) -> usize {
         self.by_start.len()
+    }
+
+    /// Free bytes that cannot be had, since what shares a unit with them is not free.
+    pub(crate) fn cut_off(&self) -> u64 {
+        self.bytes - self.whole
     }
 
     /// The most that one allocation can get.
@@ -68,9 +84,22 @@ impl FreeExtents {
 
     /// First usable address at or after `from` in `start..end`, and the usable bytes from there.
     fn usable(&self, from: u64, end: u64) -> (u64, u64) {
-        let mask = self.unit - 1;
-        let Some(first) = from.checked_add(mask).map(|x| x & !mask) else { return (from, 0) };
-        (first, (end & !mask).saturating_sub(first))
+        let (unit, origin) = (self.unit, self.origin);
+        if unit.is_power_of_two() && origin & (unit - 1) == 0 {
+            let mask = unit - 1;
+            let Some(first) = from.checked_add(mask).map(|x| x & !mask) else { return (from, 0) };
+            return (first, (end & !mask).saturating_sub(first));
+        }
+        // What is free lies behind the group's beginning.
+        let last = origin + end.saturating_sub(origin) / unit * unit;
+        let first = from.saturating_sub(origin).checked_next_multiple_of(unit);
+        let Some(first) = first.and_then(|x| x.checked_add(origin)) else { return (from, 0) };
+        (first, last.saturating_sub(first))
+    }
+
+    /// Whole units that hold `bytes`.
+    fn in_units(&self, bytes: u64) -> u64 {
+        bytes.checked_next_multiple_of(self.unit).unwrap_or(u64::MAX)
     }
 
     /// Makes `start..end` free, merging it with its neighbours.
@@ -126,7 +155,8 @@ impl FreeExtents {
     /// `want` contiguous bytes: at or soon after `goal`, else where the group first has them, else
     /// in the smallest extent that does. Keeps what is allocated together close together.
     pub(crate) fn take_near(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
-        if self.largest() < want {
+        let units = self.in_units(want);
+        if self.largest() < units {
             return None;
         }
         let goal = goal.unwrap_or(0);
@@ -137,9 +167,9 @@ impl FreeExtents {
             .chain(behind)
             .take(WALK_MAX)
             .map(|(from, end)| self.usable(from, end))
-            .find(|&(_, usable)| usable >= want)
+            .find(|&(_, usable)| usable >= units)
             .map(|(at, _)| at);
-        let at = near.or_else(|| self.best_fit(want))?;
+        let at = near.or_else(|| self.best_fit(units))?;
         Some(self.cut(at, want))
     }
 
@@ -147,7 +177,7 @@ impl FreeExtents {
     /// that has them, so that large ones stay large.
     pub(crate) fn take_fitting(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
         let at_goal = goal.filter(|&goal| self.begins_at(goal, want));
-        let at = at_goal.or_else(|| self.best_fit(want))?;
+        let at = at_goal.or_else(|| self.best_fit(self.in_units(want)))?;
         Some(self.cut(at, want))
     }
 
@@ -161,7 +191,7 @@ impl FreeExtents {
         let around = self.by_start.range(..=at).next_back();
         around.is_some_and(|(_, &end)| {
             let (first, usable) = self.usable(at, end);
-            first == at && usable >= want
+            first == at && usable >= self.in_units(want)
         })
     }
 
@@ -182,7 +212,7 @@ impl FreeExtents {
     }
 
     fn cut(&mut self, at: u64, len: u64) -> Extent {
-        assert!(at.is_multiple_of(self.unit) && len.is_multiple_of(self.unit), "F2: {at}+{len}");
+        assert!((at - self.origin).is_multiple_of(self.unit) && len > 0, "F2: {at}+{len}");
         self.take(at, at + len);
         Extent { start: Logical(at), len }
     }
@@ -191,6 +221,7 @@ impl FreeExtents {
         self.bytes += end - start;
         self.by_start.insert(start, end);
         let (_, usable) = self.usable(start, end);
+        self.whole += usable;
         if usable > 0 {
             self.by_size.insert((usable, start));
         }
@@ -201,6 +232,7 @@ impl FreeExtents {
         let was = self.by_start.remove(&start);
         debug_assert_eq!(was, Some(end), "F1");
         let (_, usable) = self.usable(start, end);
+        self.whole -= usable;
         if usable > 0 {
             let indexed = self.by_size.remove(&(usable, start));
             assert!(indexed, "F2: {start}..{end} is in one index only");
@@ -230,8 +262,12 @@ impl FreeExtents {
                 sizes.len()
             ));
         }
-        if bytes != self.bytes {
-            return Err(format!("F3: {bytes} bytes in extents, {} counted", self.bytes));
+        let whole: u64 = sizes.iter().map(|(usable, _)| usable).sum();
+        if (bytes, whole) != (self.bytes, self.whole) {
+            let counted = (self.bytes, self.whole);
+            return Err(format!(
+                "F3: {bytes} bytes in extents, {whole} usable, {counted:?} counted"
+            ));
         }
         Ok(())
     }
@@ -276,6 +312,26 @@ mod tests {
         assert_eq!(at(free.take_largest(64, 16)), Some((16, 32)));
         assert_eq!(at(free.take_largest(16, 16)), None);
         assert_eq!(free.iter().collect::<Vec<_>>(), [(4, 16), (48, 60), (100, 110)]);
+        free.verify().expect("sound");
+    }
+
+    /// Rows of any length are had as a whole, by one, and come back as a whole.
+    #[test]
+    fn rows_are_had_whole() {
+        let mut free = FreeExtents::of_rows(48, 1000);
+        free.insert(1000, 1000 + 10 * 48);
+        assert_eq!(at(free.take_fitting(None, 16)), Some((1000, 16)));
+        assert_eq!((free.bytes(), free.cut_off(), free.largest()), (464, 32, 432));
+        assert_eq!(at(free.take_fitting(Some(1016), 64)), Some((1048, 64)), "two rows");
+        assert_eq!(at(free.take_near(Some(1150), 48)), Some((1192, 48)));
+        assert_eq!(at(free.take_largest(1000, 16)), Some((1240, 240)));
+        assert_eq!((free.bytes(), free.cut_off()), (112, 64));
+        assert_eq!(at(free.take_at(1144, 48)), Some((1144, 48)));
+        assert_eq!(at(free.take_fitting(None, 16)), None);
+        free.insert(1048, 1112);
+        assert_eq!((free.largest(), free.cut_off()), (96, 32));
+        free.insert(1000, 1016);
+        assert_eq!((free.largest(), free.cut_off()), (144, 0));
         free.verify().expect("sound");
     }
 

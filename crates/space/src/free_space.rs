@@ -58,6 +58,13 @@ impl FreeSpace {
         Self { group, sector, unit, most, form: Form::Extents(FreeExtents::new(unit)) }
     }
 
+    /// Nothing free, for a group that is handed out in rows of so many bytes. Runs of whole rows are few, and always
+    /// held as extents.
+    pub(crate) fn of_rows(group: Extent, sector: u64, row: u64) -> Self {
+        let form = Form::Extents(FreeExtents::of_rows(row, group.start.0));
+        Self { group, sector, unit: row, most: usize::MAX, form }
+    }
+
     /// Takes the form that is due (H1).
     fn settle(&mut self) {
         match &self.form {
@@ -85,6 +92,14 @@ impl FreeSpace {
 
     pub(crate) fn bytes(&self) -> u64 {
         either!(self, free => free.bytes())
+    }
+
+    /// Free bytes of rows that are not free as a whole.
+    pub(crate) fn cut_off(&self) -> u64 {
+        match &self.form {
+            Form::Extents(free) => free.cut_off(),
+            Form::Bitmap(_) => 0,
+        }
     }
 
     pub(crate) fn largest(&self) -> u64 {

@@ -11,6 +11,9 @@
 //! - **G1** Every byte is in one state: free, reserved, used, pinned, or under a superblock.
 //! - **G2** Once loaded, a group knows all its free extents; before, it hands out nothing.
 //! - **G3** The summary is what the state says, whenever the lock is free.
+//! - **G4** In a group with rows an extent that is handed out lies in rows of which nothing else was reserved,
+//!   used or pinned. What of a row is free beside others counts as read-only; so does all that is free before
+//!   loading.
 //!
 //! What was unpinned before loading is remembered apart, because the free-space tree that is read
 //! for loading may be older than that.
@@ -106,6 +109,9 @@ pub struct GroupInit {
     /// Logical ranges under superblock mirrors; never allocated. May overlap each other and reach
     /// past the group's ends.
     pub superblock_stripes: Vec<Extent>,
+    /// Where there is parity, how many bytes share it, from the group's start on: an extent gets whole rows,
+    /// and until a row is free again nobody else gets any of it.
+    pub row: Option<u64>,
 }
 
 /// The bytes of one group by state, as they were at one moment.
@@ -133,6 +139,7 @@ pub struct Group {
     sectorsize: u64,
     /// What it hands out multiples of.
     unit: u64,
+    row: Option<u64>,
     superblocks: ExtentSet,
     /// The largest free run, whether it is loaded, and the class: one word for those who choose.
     summary: AtomicU64,
@@ -181,6 +188,9 @@ impl Group {
         if len == 0 || !whole(start.0) || !whole(len) || start.checked_add(len).is_none() {
             return Err(Error::Range { start, len });
         }
+        if init.row.is_some_and(|row| row == 0 || !whole(row)) {
+            return Err(Error::Range { start, len });
+        }
         let superblocks = clip_superblocks(init.range, &init.superblock_stripes);
         let room = len - superblocks.bytes();
         if used > room {
@@ -205,6 +215,7 @@ impl Group {
             birth,
             sectorsize,
             unit,
+            row: init.row,
             superblocks,
             summary: AtomicU64::new(0),
             used: AtomicU64::new(used),
@@ -215,7 +226,7 @@ impl Group {
             state: Ranked::new(Rank::BlockGroup, state),
         };
         if birth.0 > 0 && used == 0 {
-            group.load([init.range].into_iter())?;
+            group.load_into(None, [init.range].into_iter())?;
         } else {
             group.summarise(&mut group.state.lock());
         }
@@ -239,6 +250,18 @@ impl Group {
     #[must_use]
     pub fn range(&self) -> Extent {
         self.range
+    }
+
+    /// Returns how many bytes share parity, if any do.
+    #[must_use]
+    pub fn row(&self) -> Option<u64> {
+        self.row
+    }
+
+    /// The first row that begins at or behind an address.
+    pub(crate) fn row_behind(&self, at: u64) -> u64 {
+        let Some(row) = self.row else { return at };
+        self.start().0 + (at - self.start().0).next_multiple_of(row)
     }
 
     /// Returns kind and profile, as on disk.
@@ -336,9 +359,24 @@ impl Group {
     ///
     /// When the extents do not lie in the group, are out of order, or do not add up to what the
     /// group's use leaves: the volume is inconsistent, and the group stays unloaded.
+    ///
+    /// # Panics
+    ///
+    /// When the group has rows: loading changes its account, so that is for [`Space::load`](crate::Space::load).
     pub fn load(&self, free: impl Iterator<Item = Extent>) -> Result<(), Error> {
+        assert!(self.row.is_none(), "G4: a group with rows is loaded by its space");
+        self.load_into(None, free)
+    }
+
+    /// As [`Group::load`], and tells the account, if the group is in one.
+    pub(crate) fn load_into(
+        &self,
+        ledger: Option<&Ledger>,
+        free: impl Iterator<Item = Extent>,
+    ) -> Result<(), Error> {
         let mut set = self.collect_free(free)?;
         let mut state = self.state.lock();
+        let before = self.counts(&state);
         if state.free.is_some() {
             return Ok(());
         }
@@ -354,13 +392,19 @@ impl Group {
             let found = set.bytes();
             return Err(Error::FreeBytes { group: self.start(), expected, found });
         }
-        let mut extents = FreeSpace::new(self.range, self.sectorsize, self.unit);
+        let mut extents = match self.row {
+            Some(row) => FreeSpace::of_rows(self.range, self.sectorsize, row),
+            None => FreeSpace::new(self.range, self.sectorsize, self.unit),
+        };
         for (start, end) in set.iter() {
             extents.insert(start, end);
         }
         state.freed_unloaded = ExtentSet::default();
         state.free = Some(extents);
         self.summarise(&mut state);
+        if let Some(ledger) = ledger.filter(|_| !state.removed) {
+            ledger.shift(before, self.counts(&state), 0);
+        }
         Ok(())
     }
 
@@ -397,7 +441,12 @@ impl Group {
             used: state.used,
             reserved: state.reserved.bytes(),
             pinned: state.pinned.bytes(),
-            read_only: if state.read_only > 0 { self.free_bytes(state) } else { 0 },
+            read_only: match &state.free {
+                _ if state.read_only > 0 => self.free_bytes(state),
+                Some(free) if self.row.is_some() => free.cut_off(),
+                None if self.row.is_some() => self.free_bytes(state),
+                _ => 0,
+            },
         }
     }
 
@@ -503,7 +552,7 @@ impl Group {
         want: u64,
         search: impl FnOnce(&mut FreeSpace) -> Option<Extent>,
     ) -> Option<Extent> {
-        if state.read_only > 0 || state.removed {
+        if !state.gives_out() {
             return None;
         }
         let before = self.counts(state);
@@ -599,6 +648,11 @@ impl State {
             Some(free) => free.insert(start, end),
             None => self.freed_unloaded.insert(start, end),
         }
+    }
+
+    /// Whether anything may be allocated.
+    pub(crate) fn gives_out(&self) -> bool {
+        self.read_only == 0 && !self.removed
     }
 
     /// Lets the group give out nothing more (Q1).

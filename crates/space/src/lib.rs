@@ -29,6 +29,7 @@
 //! space              the gate: groups, states of bytes, figures
 //! search             in which order groups are tried
 //! allocate           choosing a group and an extent
+//! rows               extents that share rows with parity
 //! policy             the published baselines, by name
 //! free_space_form    the free-space tree's two ways to write down a group
 //! ```
@@ -59,6 +60,7 @@ mod preempt;
 mod quiesce;
 mod reserve;
 mod roll;
+mod rows;
 mod sync;
 mod ticket;
 mod waiting;
@@ -80,6 +82,7 @@ pub use preempt::{Clamp, Pace, Pools, Preempt, Round};
 pub use quiesce::{NocowWriter, ReadOnlyHold};
 pub use reserve::{DataReservation, DataTicket, MetaHold, Short};
 pub use roll::Roll;
+pub use rows::Rows;
 pub use search::{Next, Search, Take};
 pub use space::Space;
 pub use ticket::{Class, Queue, Ticket, Verdict};

@@ -197,6 +197,17 @@ impl Space {
         Ok(())
     }
 
+    /// As [`Group::load`], for groups of every kind.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::load`].
+    pub fn load(&self, group: &Group, free: impl Iterator<Item = Extent>) -> Result<(), Error> {
+        group.load_into(Some(self.ledger(group.kind())), free)?;
+        self.serve_freed();
+        Ok(())
+    }
+
     /// Lets everybody see a new directory.
     fn publish(&self, directory: Directory) {
         for kind in SpaceKind::ALL {

@@ -4,5 +4,6 @@ mod gate;
 mod known;
 mod model;
 mod quiet;
+mod rows;
 mod stress;
 mod world;

@@ -149,6 +149,7 @@ impl World {
             birth: Generation(birth),
             read_only: false,
             superblock_stripes,
+            row: None,
         };
         self.space.add_group(init).expect("sound");
         self.groups.push(group);

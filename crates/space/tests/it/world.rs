@@ -38,6 +38,7 @@ pub(crate) fn old_group(kind: SpaceKind, start: u64, len: u64, used: u64) -> Gro
         birth: Generation(0),
         read_only: false,
         superblock_stripes: Vec::new(),
+        row: None,
     }
 }
 

@@ -1,0 +1,114 @@
+//! Extents that share rows of a group with parity.
+//!
+//! A row is written once, as a whole. What goes to the devices in one batch can share rows; whatever comes later
+//! cannot, and finds the rest of them closed until they are free again.
+//!
+//! # Invariants
+//!
+//! - **W1** What a batch may still take of its rows is reserved, so that nobody else gets it even if all that
+//!   was taken of the row before is given back.
+
+use buttress_format::{Extent, Logical};
+
+use crate::{AllocRequest, DataReservation, Outcome, Space};
+
+/// What is left of the rows that one batch of writes has. To be given back with [`Space::close_rows`] when the
+/// batch is complete.
+#[derive(Debug, Default)]
+#[must_use = "what is left of a row is lost until the next mount"]
+pub struct Rows {
+    left: Option<Extent>,
+}
+
+impl Space {
+    /// As [`Space::allocate_data`], for one of several extents that are written in one batch: where there is
+    /// parity it begins where the last one ended, if the group goes on there.
+    ///
+    /// # Panics
+    ///
+    /// As [`Space::allocate_data`].
+    pub fn allocate_in_rows(
+        &self,
+        reservation: &mut DataReservation,
+        request: AllocRequest,
+        rows: &mut Rows,
+    ) -> Outcome {
+        let promised = reservation.bytes() & !(self.unit(request.kind) - 1);
+        let request = AllocRequest { want: request.want.min(promised), ..request };
+        if rows.left.is_some_and(|left| left.len < request.want) {
+            self.lengthen(rows, request.want);
+        }
+        if let Some(left) = rows.left
+            && left.len >= request.want
+        {
+            return self.take_left(reservation, left, request.want, rows);
+        }
+        let outcome = self.allocate_data(reservation, request);
+        match &outcome {
+            Outcome::Got(extent) => {
+                self.close_rows(rows);
+                rows.left = self.rest_of_row(*extent);
+            }
+            Outcome::Full { .. } => {
+                if let Some(left) = rows.left.filter(|left| left.len >= request.min) {
+                    return self.take_left(reservation, left, left.len, rows);
+                }
+            }
+            Outcome::NeedsLoading(_) => {}
+        }
+        outcome
+    }
+
+    /// Gives back what is left.
+    pub fn close_rows(&self, rows: &mut Rows) {
+        if let Some(left) = rows.left.take() {
+            self.free(left);
+        }
+    }
+
+    /// Takes the front of what is left, which is reserved already.
+    fn take_left(
+        &self,
+        reservation: &mut DataReservation,
+        left: Extent,
+        len: u64,
+        rows: &mut Rows,
+    ) -> Outcome {
+        let taken = Extent::new(left.start, len);
+        rows.left = (left.len > len).then(|| Extent::new(left.start.end(len), left.len - len));
+        // Its promise is kept by what was reserved with the row.
+        let rest = reservation.bytes().saturating_sub(len);
+        reservation.shrink_to(rest);
+        Outcome::Got(taken)
+    }
+
+    /// Reserves the rest of the last row that a fresh extent lies in.
+    fn rest_of_row(&self, extent: Extent) -> Option<Extent> {
+        let directory = self.directory();
+        let group = directory.find(extent.start)?;
+        let end = Logical(group.row_behind(extent.end().0).min(group.range().end().0));
+        let rest = Extent::new(extent.end(), end.distance(extent.end()));
+        let reserved = rest.len > 0
+            && group.change(self.ledger(group.kind()), |state| group.claim(state, rest));
+        reserved.then_some(rest)
+    }
+
+    /// Adds the rows behind what is left, if they are free.
+    fn lengthen(&self, rows: &mut Rows, want: u64) {
+        let Some(left) = rows.left else { return };
+        let directory = self.directory();
+        let Some(group) = directory.find(left.start) else { return };
+        let end = group.row_behind(left.start.end(want).0.min(group.range().end().0));
+        if left.end() >= group.range().end() || end > group.range().end().0 {
+            return;
+        }
+        let more = Extent::new(left.end(), end - left.end().0);
+        if more.len > 0
+            && group.change(self.ledger(group.kind()), |state| {
+                state.gives_out() && group.claim(state, more)
+            })
+        {
+            rows.left = Some(Extent::new(left.start, left.len + more.len));
+        }
+    }
+}
