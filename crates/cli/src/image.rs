@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use buttress_block::{Device, FileDevice, OpenOptions};
 use buttress_fs::{Filesystem, Inode, MountOptions};
-use buttress_volume::Volume;
+use buttress_volume::{Parity, Volume};
 
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::location::VolumePath;
@@ -17,7 +17,7 @@ pub(crate) struct Devices {
     /// Another device of the same volume; may be given several times.
     #[arg(long = "device", value_name = "IMG")]
     pub devices: Vec<PathBuf>,
-    /// Write a volume with RAID5 or RAID6: what is there is read and given up, what comes is mirrored.
+    /// Write nothing to RAID5 or RAID6: what is there is read and given up, what comes is mirrored.
     #[arg(long)]
     pub raid56_mirror: bool,
     /// Go on without devices that are missing.
@@ -62,7 +62,9 @@ pub(crate) fn open(image: &Path, others: &Devices, access: Access) -> Result<Fil
     let mut options = MountOptions::default();
     options.read_only = access != Access::Write;
     options.degraded = others.degraded;
-    options.mirror_parity = others.raid56_mirror;
+    if others.raid56_mirror {
+        options.parity = Parity::Mirror;
+    }
     let first = Arc::clone(&devices[0]);
     let superblock = Volume::read_superblock(&*first).ok();
     let has_log = superblock.as_ref().is_some_and(|superblock| superblock.log_root.0 != 0);

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::file::File;
 use crate::files::Files;
 use crate::write::SIZE_MAX;
+use crate::writeback::Supply;
 
 /// Largest extent that is set aside in one piece.
 const PREALLOC_BYTES_MAX: u64 = 128 << 20;
@@ -114,9 +115,11 @@ impl Files {
         let mut goal = file.goal();
         while at < gap.end {
             let want = (gap.end - at).min(PREALLOC_BYTES_MAX);
-            let mut promised = self.engine.reserve_data(want)?;
-            let extent = self.allocate_one(&mut promised, want, self.sector, goal)?;
-            goal.at = Some(extent.end());
+            let promised = self.engine.reserve_data(want + self.engine.row_slack())?;
+            let rows = &mut self.engine.begin_rows();
+            let mut supply = Supply { promised, goal, rows };
+            let extent = self.allocate_one(&mut supply, want, self.sector)?;
+            goal = supply.goal;
             let part = at..at + extent.len;
             let put = self.put_prealloc(file, &part, extent, offset, grown);
             if put.is_err() {

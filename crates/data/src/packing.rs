@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use buttress_base::thread;
 use buttress_format::{Compression, InodeFlags};
-use buttress_txn::DataReservation;
 
 use crate::codec::{Codec, feature};
 use crate::dirty::{PIECE_BYTES, Run};
@@ -22,7 +21,7 @@ use crate::error::Result;
 use crate::files::Files;
 use crate::heuristic::is_promising;
 use crate::pack::{PACKED_BYTES_MAX, Packer};
-use crate::writeback::{Goal, Job, Placed, Target};
+use crate::writeback::{Job, Placed, Supply, Target};
 
 /// Compressed extents that one buffer of dirty data may become: runs are cut from their start on.
 pub(crate) const PACKED_PER_PIECE: u32 = PIECE_BYTES.div_ceil(PACKED_BYTES_MAX as usize) as u32;
@@ -227,12 +226,11 @@ impl Files {
         &self,
         run: &Run,
         packed: Vec<Packed>,
-        promised: &mut DataReservation,
-        goal: &mut Goal,
+        supply: &mut Supply<'_, '_>,
     ) -> Result<Vec<Placed>> {
         let mut placed = Vec::with_capacity(packed.len() + 1);
         let range = run.offset..run.end();
-        let done = self.place_parts(range, packed, promised, goal, &mut placed);
+        let done = self.place_parts(range, packed, supply, &mut placed);
         done.inspect_err(|_| self.unallocate(&placed))?;
         for part in &mut placed {
             if part.packed.is_none() {
@@ -248,28 +246,26 @@ impl Files {
         &self,
         whole: Range<u64>,
         packed: Vec<Packed>,
-        promised: &mut DataReservation,
-        goal: &mut Goal,
+        supply: &mut Supply<'_, '_>,
         placed: &mut Vec<Placed>,
     ) -> Result<()> {
         let mut at = whole.start;
         for mut packed in packed {
             let range = packed.range.clone();
-            self.allocate(at..range.start, promised, goal, placed)?;
+            self.allocate(at..range.start, supply, placed)?;
             at = range.start;
             let len = packed.bytes.len() as u64;
-            let extent = match self.allocate_one(promised, len, len, *goal) {
+            let extent = match self.allocate_one(supply, len, len) {
                 Err(buttress_txn::Error::NoSpace(_)) => continue,
                 found => found?,
             };
             self.engine.need_feature(feature(packed.kind));
-            goal.at = Some(extent.end());
             at = range.end;
             let sums = std::mem::take(&mut packed.sums);
             let target = Target::Fresh(extent);
             placed.push(Placed { range, target, sums, packed: Some(packed), _right: None });
         }
-        self.allocate(at..whole.end, promised, goal, placed)
+        self.allocate(at..whole.end, supply, placed)
     }
 }
 

@@ -91,7 +91,7 @@ impl Files {
         let (mut need, mut missing, mut pieces) = (0, 0, 0);
         dirty.for_each_gap(range.clone(), |gap, fresh| {
             missing += gap.end - gap.start;
-            need += promise.unplaced(&gap);
+            need += self.with_slack(promise.unplaced(&gap), fresh > 0);
             pieces += fresh as u32;
         });
         let have = promise.data.as_ref().map_or(0, DataReservation::bytes);
@@ -122,6 +122,11 @@ impl Files {
             bytes: cost.bytes.saturating_sub(promise.cost.bytes),
         };
         (more != Cost::default()).then_some(Short::Metadata(more))
+    }
+
+    /// What data needs that is a piece of its own, or goes on with one: where there is parity, the rest of a row.
+    fn with_slack(&self, bytes: u64, fresh: bool) -> u64 {
+        bytes + if fresh && bytes > 0 { self.engine.row_slack() } else { 0 }
     }
 
     /// Gets what a promise lacks; the file's short locks are not held.
@@ -218,14 +223,17 @@ impl Files {
     /// Hands what the write needs to the file (P2, P5); the rest of the data space is given back. The claim
     /// is to be dropped when the short locks are free again.
     pub(crate) fn keep_promise<'f>(
+        &self,
         dirty: &mut Dirty,
         range: &Range<u64>,
         promise: Promise<'f>,
     ) -> Option<Claim<'f>> {
-        let mut need = 0;
+        let (mut need, mut slack) = (0, 0);
         let mut lies = Vec::new();
-        dirty.for_each_gap(range.clone(), |gap, _| {
-            need += promise.unplaced(&gap);
+        dirty.for_each_gap(range.clone(), |gap, fresh| {
+            let bytes = promise.unplaced(&gap);
+            need += bytes;
+            slack += self.with_slack(bytes, fresh > 0) - bytes;
             lies.push(gap);
         });
         let Promise { data, metadata, placed, .. } = promise;
@@ -241,7 +249,8 @@ impl Files {
         }
         if let Some(mut data) = data {
             assert!(need <= data.bytes(), "P2: {need} bytes on a promise of {}", data.bytes());
-            data.shrink_to(need);
+            // The first row may have come since it was promised.
+            data.shrink_to(data.bytes().min(need + slack));
             match &mut dirty.promised {
                 Some(promised) => promised.merge(data),
                 none => *none = Some(data),

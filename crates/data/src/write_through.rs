@@ -16,7 +16,7 @@ use crate::files::Files;
 use crate::land::grow;
 use crate::packing::Choice;
 use crate::write::SIZE_MAX;
-use crate::writeback::Placed;
+use crate::writeback::{Placed, Supply};
 
 /// Times of a file that is overwritten in place move in steps of this, as with the clock that Linux uses for
 /// them: otherwise every write would change an inode.
@@ -125,24 +125,25 @@ impl Files {
         let looks = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
         let spots = if looks { self.in_place(file, offset..end, flags)? } else { Vec::new() };
         let in_place: u64 = spots.iter().map(|spot| spot.range.end - spot.range.start).sum();
-        let mut promised = self.engine.reserve_data(data.len() as u64 - in_place)?;
-        let mut goal = file.goal();
+        let slack = (spots.len() as u64 + 1) * self.engine.row_slack();
+        let promised = self.engine.reserve_data(data.len() as u64 - in_place + slack)?;
+        let rows = &mut self.engine.begin_rows();
+        let mut supply = Supply { promised, goal: file.goal(), rows };
         let mut placed = Vec::with_capacity(spots.len() + 1);
         let mut at = offset;
         let mut allocated = Ok(());
         for spot in spots {
-            allocated = self.allocate(at..spot.range.start, &mut promised, &mut goal, &mut placed);
+            allocated = self.allocate(at..spot.range.start, &mut supply, &mut placed);
             if allocated.is_err() {
                 break;
             }
             at = spot.range.end;
             placed.push(spot);
         }
-        let allocated =
-            allocated.and_then(|()| self.allocate(at..end, &mut promised, &mut goal, &mut placed));
+        let allocated = allocated.and_then(|()| self.allocate(at..end, &mut supply, &mut placed));
         let done = allocated.and_then(|()| self.fill(offset, data, flags, &mut placed));
         done.inspect_err(|_| self.unallocate(&placed))?;
-        file.set_goal(goal);
+        file.set_goal(supply.goal);
         Ok(placed)
     }
 
@@ -157,13 +158,15 @@ impl Files {
         let range = offset..offset + data.len() as u64;
         let flags = file.with_item(|item| item.flags);
         let packed = choice.map_or_else(Vec::new, |choice| self.pack_slice(offset, data, choice));
-        let mut promised = self.engine.reserve_data(data.len() as u64)?;
-        let mut goal = file.goal();
+        let need = data.len() as u64 + self.engine.row_slack();
+        let promised = self.engine.reserve_data(need)?;
+        let rows = &mut self.engine.begin_rows();
+        let mut supply = Supply { promised, goal: file.goal(), rows };
         let mut placed = Vec::with_capacity(packed.len() + 1);
-        self.place_parts(range, packed, &mut promised, &mut goal, &mut placed)
+        self.place_parts(range, packed, &mut supply, &mut placed)
             .and_then(|()| self.fill(offset, data, flags, &mut placed))
             .inspect_err(|_| self.unallocate(&placed))?;
-        file.set_goal(goal);
+        file.set_goal(supply.goal);
         Ok(placed)
     }
 

@@ -20,7 +20,7 @@
 use std::ops::Range;
 
 use buttress_format::{Extent, InodeFlags, Logical};
-use buttress_txn::{DataReservation, MetaReservation, NocowWriter};
+use buttress_txn::{DataReservation, MetaReservation, NocowWriter, SharedRows};
 
 use crate::dirty::Run;
 use crate::error::{Error, Result};
@@ -87,6 +87,14 @@ impl File {
     pub(crate) fn set_goal(&self, goal: Goal) {
         self.dirty.lock().goal = goal.at;
     }
+}
+
+/// What new extents of one file are made of.
+pub(crate) struct Supply<'s, 'e> {
+    pub(crate) promised: DataReservation,
+    pub(crate) goal: Goal,
+    /// Of everything that is written in the same call.
+    pub(crate) rows: &'s mut SharedRows<'e>,
 }
 
 /// Where a part of a run goes.
@@ -254,18 +262,19 @@ impl Files {
     /// Compresses what is to be compressed, on all cores, and gives everything its address.
     fn prepare(&self, jobs: &mut [Job<'_>]) {
         self.pack(jobs);
+        let mut rows = self.engine.begin_rows();
         for job in jobs {
-            self.place_all(job);
+            self.place_all(job, &mut rows);
         }
     }
 
-    fn place_all(&self, job: &mut Job<'_>) {
+    fn place_all(&self, job: &mut Job<'_>, rows: &mut SharedRows<'_>) {
         let file = job.file;
         let taken = std::mem::take(&mut job.taken);
         job.runs.reserve_exact(taken.len());
         // Nothing was promised where everything has its place.
         let promised = job.promised.take().map_or_else(|| self.engine.reserve_data(0), Ok);
-        let mut promised = match promised {
+        let promised = match promised {
             Ok(promised) => promised,
             Err(error) => {
                 job.failed = Some(error.into());
@@ -273,23 +282,24 @@ impl Files {
                 return;
             }
         };
-        let mut goal = file.goal();
+        let mut supply = Supply { promised, goal: file.goal(), rows };
         for (run, mut packed) in taken {
             let plan = if self.fits_inline(&run, &packed, job.size, job.flags) {
                 Ok(Plan::Inline(packed.pop()))
             } else {
-                self.place(file, &run, packed, job.flags, &mut promised, &mut goal)
-                    .map(Plan::Extents)
+                self.place(file, &run, packed, job.flags, &mut supply).map(Plan::Extents)
             };
             match plan {
                 Ok(plan) => job.runs.push((run, plan)),
                 Err(error) => {
+                    // What it had of a row is a gap now.
+                    supply.rows.close();
                     job.failed.get_or_insert(error);
                     job.runs.push((run, Plan::Extents(Vec::new())));
                 }
             }
         }
-        file.set_goal(goal);
+        file.set_goal(supply.goal);
     }
 
     /// The whole file is one small run, or packs into one: it lives in the tree.
@@ -313,11 +323,10 @@ impl Files {
         run: &Run,
         packed: Vec<Packed>,
         flags: u64,
-        promised: &mut DataReservation,
-        goal: &mut Goal,
+        supply: &mut Supply<'_, '_>,
     ) -> Result<Vec<Placed>> {
         if !packed.is_empty() {
-            return self.place_packed(run, packed, promised, goal);
+            return self.place_packed(run, packed, supply);
         }
         let mut placed = Vec::new();
         let in_place = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
@@ -325,14 +334,14 @@ impl Files {
             if in_place { self.in_place(file, run.offset..run.end(), flags)? } else { Vec::new() };
         // What lay there alone when it was written to may have come to be shared since.
         let lies: u64 = spots.iter().map(|spot| spot.range.end - spot.range.start).sum();
-        let lack = (run.len - lies).saturating_sub(promised.bytes());
+        let lack = (run.len - lies).saturating_sub(supply.promised.bytes());
         if lack > 0 {
-            promised.merge(self.engine.reserve_data(lack)?);
+            supply.promised.merge(self.engine.reserve_data(lack)?);
         }
         let mut at = run.offset;
         let mut fresh = |range: Range<u64>, placed: &mut Vec<Placed>| -> Result<()> {
             let placed_before = placed.len();
-            let done = self.allocate(range, promised, goal, placed);
+            let done = self.allocate(range, supply, placed);
             if done.is_err() {
                 self.unallocate(&placed[placed_before..]);
                 placed.truncate(placed_before);
@@ -353,30 +362,31 @@ impl Files {
         Ok(placed)
     }
 
-    /// Allocates at most `want` bytes, at least `min`, as near to the goal as there are.
+    /// Allocates at most `want` bytes, at least `min`, as near to the goal as there are, which moves behind them.
     pub(crate) fn allocate_one(
         &self,
-        promised: &mut DataReservation,
+        supply: &mut Supply<'_, '_>,
         want: u64,
         min: u64,
-        goal: Goal,
     ) -> Result<Extent, buttress_txn::Error> {
-        self.engine.allocate_data(promised, want, min, goal.at, goal.stream)
+        let Supply { promised, goal, rows } = supply;
+        let extent =
+            self.engine.allocate_in_rows(promised, want, min, goal.at, goal.stream, rows)?;
+        goal.at = Some(extent.end());
+        Ok(extent)
     }
 
     /// Allocates for a range of a file, in as few extents as there are.
     pub(crate) fn allocate(
         &self,
         range: Range<u64>,
-        promised: &mut DataReservation,
-        goal: &mut Goal,
+        supply: &mut Supply<'_, '_>,
         placed: &mut Vec<Placed>,
     ) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
             let want = (range.end - at).min(EXTENT_BYTES_MAX);
-            let extent = self.allocate_one(promised, want, self.sector, *goal)?;
-            goal.at = Some(extent.end());
+            let extent = self.allocate_one(supply, want, self.sector)?;
             let end = at + extent.len;
             let target = Target::Fresh(extent);
             placed.push(Placed {

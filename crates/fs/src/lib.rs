@@ -89,6 +89,7 @@ pub use buttress_txn::{
     Account, Accounts, BalanceOptions, BalanceProgress, Filter, Preempt, ScrubOptions,
     ScrubProgress, Stats, Waits,
 };
+pub use buttress_volume::Parity;
 pub use error::{Error, ErrorKind, NameError, Result};
 pub use filesystem::Filesystem;
 pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};

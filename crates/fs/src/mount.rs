@@ -25,7 +25,7 @@ pub(crate) fn open(
     let open = OpenOptions {
         writable: !options.read_only,
         degraded: options.degraded,
-        mirror_parity: options.mirror_parity,
+        parity: options.parity,
     };
     let (volume, superblock) =
         Volume::open(devices.clone(), open).map_err(|error| name_missing(error, devices))?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use buttress_data::{Codec, ReadBatch};
 use buttress_format::TreeId;
 use buttress_txn::{AllocPolicy, LookupPolicy, Preempt};
+use buttress_volume::Parity;
 
 use crate::error::{Error, Result};
 
@@ -53,9 +54,9 @@ pub struct MountOptions {
     /// Empty block groups that are less full than this percentage when the volume is unmounted
     /// (`bg_reclaim_threshold`); 0 for none.
     pub reclaim_below: u8,
-    /// Write a volume with RAID5 or RAID6 (`raid56=mirror`): what is there is read and given up, what comes is
-    /// mirrored.
-    pub mirror_parity: bool,
+    /// What is done where there is RAID5 or RAID6 (`raid56`): data is written in whole rows (`stripe`); what is
+    /// there is read and given up, and what comes is mirrored (`mirror`); or nothing is written (`ro`).
+    pub parity: Parity,
     /// Mount with devices missing.
     pub degraded: bool,
     /// How block groups are chosen for allocations; the published baselines are for comparison.
@@ -99,7 +100,7 @@ impl Default for MountOptions {
             space_cache_v2: false,
             clear_cache: false,
             reclaim_below: 0,
-            mirror_parity: false,
+            parity: Parity::default(),
             degraded: false,
             alloc: AllocPolicy::default(),
             bg_lookup: LookupPolicy::default(),
@@ -119,7 +120,7 @@ impl Default for MountOptions {
 /// Every option [`MountOptions::parse`] knows, for its refusal.
 const KNOWN: &str = "rw, ro, subvol=PATH, subvolid=N, commit=SECONDS, nodatacow, datacow, \
     nodatasum, datasum, compress[=ALG[:LEVEL]], compress-force[=ALG[:LEVEL]], nocompress, noatime, relatime, strictatime, discard, nodiscard, max_inline=BYTES, \
-    space_cache=v2, clear_cache, bg_reclaim_threshold=PERCENT, raid56=ro|mirror, \
+    space_cache=v2, clear_cache, bg_reclaim_threshold=PERCENT, raid56=ro|mirror|stripe, \
     degraded, nologreplay, treelog, notreelog, flushoncommit, noflushoncommit, dirty=BYTES, \
     page_cache=BYTES, read_batch=1|16|run, preempt=off|clamp|pace, \
     alloc=linear|linear-trylock|index-single-goal|index-goals, \
@@ -212,8 +213,9 @@ impl MountOptions {
                     .filter(|percent| *percent < 100)
                     .ok_or_else(|| refuse(option, "a percentage below 100"))?;
             }
-            ("raid56", Some("mirror")) => self.mirror_parity = true,
-            ("raid56", Some("ro")) => self.mirror_parity = false,
+            ("raid56", Some("stripe")) => self.parity = Parity::Rows,
+            ("raid56", Some("mirror")) => self.parity = Parity::Mirror,
+            ("raid56", Some("ro")) => self.parity = Parity::ReadOnly,
             ("degraded", None) => self.degraded = true,
             ("nologreplay" | "norecovery", None) => self.nologreplay = true,
             ("alloc", Some(text)) => {

@@ -266,8 +266,10 @@ impl Engine {
     }
 
     fn expect_profiles(&self, options: &BalanceOptions) -> Result<()> {
-        for (_, profile) in options.targets() {
-            if !self.devices.lock().can_have(profile) {
+        for (kind, profile) in options.targets() {
+            let mixed = BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA);
+            let kind = if self.space.is_mixed() { mixed } else { kind };
+            if !self.devices.lock().can_have(kind, profile) {
                 return Err(Error::NoSpace("a profile that needs more devices, or is not written"));
             }
         }

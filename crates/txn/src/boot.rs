@@ -13,14 +13,14 @@ use buttress_format::{
 };
 use buttress_space::{AllocPolicy, GroupInit, LookupPolicy, Preempt, Space, SpaceKind};
 use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store, boot};
-use buttress_volume::Volume;
+use buttress_volume::{Parity, Volume};
 
 use crate::{
     Engine, Error, Result,
     chunk_alloc::DeviceSpace,
     commit::{CommitState, GroupRecord},
     engine::Parts,
-    log, writable,
+    log, rows, writable,
 };
 
 /// How an engine is opened.
@@ -104,7 +104,7 @@ impl Engine {
             space = space.mixed();
         }
         let space = Arc::new(space);
-        let mut devices = DeviceSpace::default();
+        let mut devices = DeviceSpace::new(volume.parity() == Parity::Rows);
         for item in &chunk_tree.devices {
             // The chunk tree is right about a device; its own superblock may be older.
             volume.update_device(*item);
@@ -127,11 +127,14 @@ impl Engine {
         if engine.read_only.is_none() {
             engine.size_global_reserve();
         }
-        if engine.read_only.is_none() && engine.volume.mirrors_parity() {
+        if engine.read_only.is_none() && engine.volume.parity() == Parity::Mirror {
             engine.make_room_beside_parity()?;
         }
         if rebuild {
             engine.rebuild_free_space();
+        }
+        if engine.read_only.is_none() {
+            engine.load_rows();
         }
         if let Some(found) = found {
             engine.claim_log(found)?;
@@ -285,14 +288,16 @@ fn add_groups(
     let mut inits = Vec::with_capacity(groups.len());
     for (start, record) in groups {
         let stripes = volume.chunk_at(*start).map(|c| c.superblock_stripes()).unwrap_or_default();
+        let row = rows::given_out(volume, record.flags, *start);
         inits.push(GroupInit {
             range: Extent { start: *start, len: record.len },
             flags: record.flags,
             used: record.used,
             birth: buttress_format::Generation(0),
-            // What would be written where parity is goes elsewhere.
-            read_only: volume.has_parity(*start),
+            // What would be written beside parity, but not in rows, goes elsewhere.
+            read_only: volume.has_parity(*start) && row.is_none(),
             superblock_stripes: stripes,
+            row,
         });
     }
     space.add_groups(inits)?;

@@ -50,9 +50,16 @@ pub(crate) struct DeviceSpace {
     next_logical: u64,
     /// Bytes that metadata was promised beyond its groups, until the next commit is durable.
     kept: u64,
+    /// Whether data is written with parity.
+    rows: bool,
 }
 
 impl DeviceSpace {
+    /// Without devices; whether data is written with parity.
+    pub(crate) fn new(rows: bool) -> Self {
+        Self { rows, ..Self::default() }
+    }
+
     /// A device, all free but its front.
     pub(crate) fn add_device(&mut self, item: DeviceItem, usable: bool) {
         let mut free = RangeSet::default();
@@ -144,10 +151,15 @@ impl DeviceSpace {
         };
     }
 
-    /// Whether a profile can be had with the devices that can be written.
-    pub(crate) fn can_have(&self, profile: Profile) -> bool {
+    /// Whether a kind can have a profile with the devices that can be written.
+    pub(crate) fn can_have(&self, kind: BlockGroupFlags, profile: Profile) -> bool {
         let usable = self.devices.values().filter(|device| device.usable).count();
-        profile.spread().least <= usable && profile.spread().parity == 0
+        profile.spread().least <= usable && (profile.spread().parity == 0 || self.has_rows(kind))
+    }
+
+    /// Whether a kind is written with parity.
+    fn has_rows(&self, kind: BlockGroupFlags) -> bool {
+        self.rows && kind.kind() == BlockGroupFlags::DATA
     }
 
     /// A block group came.
@@ -177,8 +189,10 @@ impl DeviceSpace {
             return *target;
         }
         let mine = self.groups.keys().filter(|flags| flags.kind() == kind);
-        // Nothing is written with parity: mirrors that stand as many losses take its place.
+        // Where nothing is written with parity, mirrors that stand as many losses take its place.
+        let has_rows = self.has_rows(kind);
         let mirrored = |profile| match profile {
+            _ if has_rows => profile,
             Profile::Raid5 => Profile::Raid1,
             Profile::Raid6 => Profile::Raid1c3,
             other => other,
@@ -295,6 +309,8 @@ impl Engine {
             chunk_tree_uuid: geometry.chunk_tree_uuid,
         };
         self.volume.add_chunk(chunk.clone())?;
+        let row = crate::rows::given_out(&self.volume, flags, chunk.logical);
+        self.note_row(row);
         self.space.add_group(GroupInit {
             range: Extent { start: chunk.logical, len: chunk.len },
             flags,
@@ -302,11 +318,14 @@ impl Engine {
             birth: transaction.generation,
             read_only: false,
             superblock_stripes: chunk.superblock_stripes(),
+            row,
         })?;
         devices.next_logical = logical + chunk.len;
         devices.count_group(flags);
-        if matches!(profile, Profile::Raid1c3 | Profile::Raid1c4) {
-            self.features.fetch_or(Incompat::RAID1C34.0, std::sync::atomic::Ordering::Relaxed);
+        match profile {
+            Profile::Raid1c3 | Profile::Raid1c4 => self.need_feature(Incompat::RAID1C34),
+            Profile::Raid5 | Profile::Raid6 => self.need_feature(Incompat::RAID56),
+            _ => {}
         }
         tracing::info!(%flags, start = logical, len = chunk.len, "new chunk");
         let stripes = places.stripes.into_iter().map(|(id, offset)| (id, offset, extent)).collect();

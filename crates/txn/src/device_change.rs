@@ -120,13 +120,6 @@ impl Engine {
             return Err(Error::NoSpace("a device that is smaller than the one it replaces"));
         }
         let here = self.volume.device(id).filter(|old| !old.is_lost());
-        let chunks = self.volume.chunks();
-        let mut with_parity = chunks.iter().filter(|chunk| self.volume.has_parity(chunk.logical));
-        if here.is_none() && with_parity.any(|chunk| chunk.stripes.iter().any(|s| s.device == id)) {
-            return Err(Error::Busy(
-                "parity is not made anew: convert the block groups with RAID5 and RAID6 first",
-            ));
-        }
         self.commit()?;
         Volume::wipe(&*new)?;
         let Some(pair) = here.and_then(|_| self.volume.pair_device(id, Arc::clone(&new))) else {

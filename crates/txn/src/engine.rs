@@ -42,6 +42,7 @@ use crate::{
     load::Loading,
     log,
     reserve::{Demand, Outstanding},
+    rows::{RoomForRows, SharedRows},
     stamps::Stamps,
     sums,
     transaction::Transaction,
@@ -112,6 +113,8 @@ pub struct Engine {
     pub(crate) turn_wanted: AtomicBool,
     /// Whoever moves block groups is to stop soon.
     pub(crate) stop_moving: AtomicBool,
+    /// Bytes of the longest row that data is given out in; zero where there is no parity.
+    pub(crate) row_bytes: AtomicU64,
     inos: Mutex<HashMap<TreeId, Arc<AtomicU64>>>,
 }
 
@@ -179,6 +182,7 @@ impl Engine {
             trees_turn: Mutex::default(),
             turn_wanted: AtomicBool::new(false),
             stop_moving: AtomicBool::new(false),
+            row_bytes: AtomicU64::new(0),
             inos: Mutex::default(),
         })
     }
@@ -287,6 +291,25 @@ impl Engine {
         goal: Option<Logical>,
         stream: u64,
     ) -> Result<Extent> {
+        self.allocate_in_rows(reservation, want, min, goal, stream, &mut self.begin_rows())
+    }
+
+    /// As [`allocate_data`](Self::allocate_data), for one of several extents that one call writes: where there is
+    /// parity they share rows.
+    ///
+    /// # Errors
+    ///
+    /// As [`allocate_data`](Self::allocate_data).
+    pub fn allocate_in_rows(
+        &self,
+        reservation: &mut DataReservation,
+        want: u64,
+        min: u64,
+        goal: Option<Logical>,
+        stream: u64,
+        rows: &mut SharedRows<'_>,
+    ) -> Result<Extent> {
+        let mut room = RoomForRows::default();
         let sector = u64::from(self.store.geometry().sectorsize);
         let mut request = AllocRequest {
             kind: SpaceKind::Data,
@@ -302,7 +325,7 @@ impl Engine {
             self.want_loaded([group]);
         }
         for loaded in 1.. {
-            match self.space.allocate_data(reservation, request) {
+            match self.space.allocate_in_rows(reservation, request, rows.get()) {
                 Outcome::Got(extent) => {
                     self.unborn.lock().insert(extent.start);
                     return Ok(extent);
@@ -312,6 +335,7 @@ impl Engine {
                 Outcome::Full { .. }
                     if self.counters.groups_left.load(Ordering::Relaxed) > 0
                         && self.add_chunk(SpaceKind::Data)? => {}
+                Outcome::Full { .. } if self.make_room_for_rows(&mut room)? => {}
                 Outcome::Full { .. } => return Err(Error::NoSpace("data")),
             }
             // On a fragmented volume no group may have it, and there may be very many.

@@ -96,7 +96,7 @@ impl Engine {
         let view = self.view();
         let trusted = self.trusts_free_space.load(Ordering::Relaxed);
         let free = free_space_tree::read_committed(&view, group.range(), trusted)?;
-        group.load(free.into_iter())?;
+        self.space.load(group, free.into_iter())?;
         self.counters.groups_loaded.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

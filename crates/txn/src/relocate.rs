@@ -46,7 +46,7 @@ pub(crate) const TURN_PERIOD: Duration = Duration::from_millis(10);
 const BATCH_BYTES: u64 = 64 << 20;
 const BATCH_NODES: usize = 2048;
 /// Data written in one go.
-const WRITE_BYTES: usize = 4 << 20;
+const WRITE_BYTES: u64 = 4 << 20;
 
 /// Those above the trees whose inodes use data that is moved; given to whoever moves it, for one call.
 pub trait Users {
@@ -310,7 +310,7 @@ impl Engine {
     fn copy_data(&self, old: Extent, above: &dyn Users) -> Result<Option<(Extent, crate::Csums)>> {
         let geometry = *self.store.geometry();
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
-        let mut promise = self.reserve_data(old.len)?;
+        let mut promise = self.reserve_data(old.len + self.row_slack())?;
         let new = match self.allocate_data(&mut promise, old.len, old.len, None, 0) {
             Ok(new) => new,
             // There is room, but in pieces: a new chunk is all of one.
@@ -326,8 +326,11 @@ impl Engine {
                 return Ok(None);
             }
             let sums = self.read_csums(&view, old)?;
-            for within in (0..old.len).step_by(WRITE_BYTES) {
-                let mut bytes = vec![0; (old.len - within).min(WRITE_BYTES as u64) as usize];
+            // Rows are written as a whole.
+            let row = self.volume.row_bytes(new.start).unwrap_or(1);
+            let step = WRITE_BYTES.next_multiple_of(row);
+            for within in (0..old.len).step_by(step as usize) {
+                let mut bytes = vec![0; (old.len - within).min(step) as usize];
                 let first = (within / sector as u64) as usize;
                 self.volume.read_verified_by(
                     old.start.end(within),

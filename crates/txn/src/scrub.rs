@@ -21,7 +21,7 @@ use buttress_format::{
 use buttress_tree::Cursor;
 use buttress_volume::{Compared, Trust, Volume};
 
-use crate::{Engine, Error, Result, View};
+use crate::{Engine, Error, Result, View, scrub_rows::Striped};
 
 /// Data that is read at a time.
 const RUN_BYTES: u64 = 1 << 20;
@@ -57,6 +57,8 @@ pub struct ScrubProgress {
     pub no_csum: u64,
     /// Superblocks that are damaged or old.
     pub super_errors: u64,
+    /// Sectors of parity that are not that of their data.
+    pub parity_errors: u64,
     pub uncorrectable_errors: u64,
     pub corrected_errors: u64,
     /// Where it is: everything before was looked at.
@@ -71,10 +73,11 @@ impl ScrubProgress {
     /// Whether anything was wrong.
     #[must_use]
     pub fn has_errors(&self) -> bool {
-        self.read_errors + self.csum_errors + self.verify_errors + self.super_errors > 0
+        let copies = self.read_errors + self.csum_errors + self.verify_errors;
+        copies + self.super_errors + self.parity_errors > 0
     }
 
-    fn add(&mut self, found: &Compared) {
+    pub(crate) fn add(&mut self, found: &Compared) {
         self.read_errors += found.read_errors;
         self.uncorrectable_errors += found.uncorrectable;
         self.corrected_errors += found.corrected;
@@ -137,7 +140,16 @@ impl Engine {
             let end = chunk.logical.end(chunk.len);
             while progress.position < end {
                 let from = progress.position.max(chunk.logical);
-                progress.position = self.scrub_step(from, end, mends, &mut progress)?;
+                let row = self.volume.row_bytes(chunk.logical);
+                let striped = row.map(|row| Striped {
+                    chunk: Extent::new(chunk.logical, chunk.len),
+                    flags: chunk.flags,
+                    row,
+                });
+                progress.position = match striped {
+                    Some(striped) => self.scrub_rows(striped, from, mends, &mut progress)?,
+                    None => self.scrub_step(from, end, mends, &mut progress)?,
+                };
                 if !watch(&progress) {
                     return Ok((progress, false));
                 }
@@ -297,13 +309,6 @@ impl Engine {
         let devices = self.volume.devices();
         let stale: Vec<_> =
             devices.iter().filter(|d| matches!(d.trust(), Trust::Behind | Trust::Stale)).collect();
-        // Parity was not compared: a device that has some stays what it is.
-        let chunks = self.volume.chunks();
-        let has_parity = |id| {
-            let mine = chunks.iter().filter(|chunk| self.volume.has_parity(chunk.logical));
-            mine.flat_map(|chunk| &chunk.stripes).any(|stripe| stripe.device == id)
-        };
-        let stale: Vec<_> = Vec::into_iter(stale).filter(|device| !has_parity(device.id)).collect();
         if stale.is_empty() {
             return Ok(());
         }

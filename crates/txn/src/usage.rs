@@ -128,6 +128,9 @@ impl Engine {
             add(group.flags(), group.len(), group.used());
         }
         let kinds: Vec<_> = kinds.into_values().collect();
+        // What is free in rows that are not, or beside parity that is not written.
+        let has_parity = groups.iter().any(|group| self.volume.has_parity(group.start()));
+        let closed = if has_parity { self.space.account(SpaceKind::Data).read_only } else { 0 };
         let devices = self.devices.lock();
         let unallocated = devices.unallocated();
         let free_of = |kind: BlockGroupFlags| -> u64 {
@@ -140,7 +143,7 @@ impl Engine {
             device_bytes: devices.total(),
             unallocated,
             data_copies: devices.profile_of(data).flags().copies(),
-            data_available: free_of(data) + devices.available(data),
+            data_available: free_of(data).saturating_sub(closed) + devices.available(data),
             metadata_available: free_of(metadata) + devices.available(metadata),
             kinds,
         }

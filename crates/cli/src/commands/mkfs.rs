@@ -285,10 +285,8 @@ fn codec(text: &str) -> Result<Packing, String> {
 }
 
 fn profile(text: &str) -> Result<Profile, String> {
-    let written = |profile: &Profile| profile.spread().parity == 0;
-    Profile::parse(text).filter(written).ok_or_else(|| {
-        let known: Vec<_> =
-            Profile::ALL.iter().filter(|p| written(p)).map(|profile| profile.name()).collect();
+    Profile::parse(text).ok_or_else(|| {
+        let known: Vec<_> = Profile::ALL.iter().map(|profile| profile.name()).collect();
         format!("one of {}", known.join(", "))
     })
 }

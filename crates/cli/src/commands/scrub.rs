@@ -67,6 +67,8 @@ struct Status {
     verify_errors: u64,
     no_csum: u64,
     super_errors: u64,
+    #[serde(default)]
+    parity_errors: u64,
     uncorrectable_errors: u64,
     corrected_errors: u64,
     last_logical: u64,
@@ -87,6 +89,7 @@ impl Status {
             verify_errors: self.verify_errors + progress.verify_errors,
             no_csum: self.no_csum + progress.no_csum,
             super_errors: self.super_errors + progress.super_errors,
+            parity_errors: self.parity_errors + progress.parity_errors,
             uncorrectable_errors: self.uncorrectable_errors + progress.uncorrectable_errors,
             corrected_errors: self.corrected_errors + progress.corrected_errors,
             last_logical: progress.position.0,
@@ -97,7 +100,8 @@ impl Status {
     }
 
     fn errors(&self) -> u64 {
-        self.read_errors + self.csum_errors + self.verify_errors + self.super_errors
+        let copies = self.read_errors + self.csum_errors + self.verify_errors;
+        copies + self.super_errors + self.parity_errors
     }
 }
 
@@ -198,6 +202,7 @@ fn show(status: &Status, ui: &Ui) -> Result<()> {
             ("super", status.super_errors),
             ("verify", status.verify_errors),
             ("csum", status.csum_errors),
+            ("parity", status.parity_errors),
         ];
         let counts = counts.iter().filter(|(_, count)| *count > 0);
         let list: Vec<_> = counts.map(|(what, count)| format!("{what}={count}")).collect();

@@ -42,9 +42,10 @@ pub enum MakeError {
         /// The least that works.
         least: u64,
     },
-    /// A profile that is only read.
+    /// A profile that is for data alone.
     #[error(
-        "{profile} is not written: choose one of single, dup, raid0, raid1, raid1c3, raid1c4, raid10"
+        "{profile} is for data alone: for metadata choose one of single, dup, raid0, raid1, raid1c3, raid1c4, \
+         raid10"
     )]
     Parity {
         /// The one asked for.

@@ -114,6 +114,9 @@ impl Features {
         if profiles.0 & raid1c34 != 0 {
             bits |= Incompat::RAID1C34.0;
         }
+        if profiles.0 & (BlockGroupFlags::RAID5.0 | BlockGroupFlags::RAID6.0) != 0 {
+            bits |= Incompat::RAID56.0;
+        }
         if self.extref {
             bits |= Incompat::EXTENDED_IREF.0;
         }

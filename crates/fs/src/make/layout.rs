@@ -53,9 +53,9 @@ impl Profiles {
         if options.mixed && metadata != data {
             return Err(MakeError::MixedProfiles);
         }
-        for profile in [metadata, data] {
+        for (profile, has_nodes) in [(metadata, true), (data, options.mixed)] {
             let spread = profile.spread();
-            if spread.parity > 0 {
+            if spread.parity > 0 && has_nodes {
                 return Err(MakeError::Parity { profile });
             }
             if spread.least > devices {

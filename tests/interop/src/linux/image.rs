@@ -108,7 +108,25 @@ impl Images {
     #[track_caller]
     #[must_use]
     pub fn mount(&self, options: &str) -> Mount {
-        let loops: Vec<Loop> = self.paths.iter().map(|path| Loop::attach(path)).collect();
+        self.mount_some(&self.paths, options)
+    }
+
+    /// As [`Images::mount`], without one of the devices, which only is read then.
+    ///
+    /// # Panics
+    ///
+    /// If Linux refuses.
+    #[track_caller]
+    #[must_use]
+    pub fn mount_without(&self, lost: usize) -> Mount {
+        let mut left = self.paths.clone();
+        left.remove(lost);
+        self.mount_some(&left, "ro,degraded")
+    }
+
+    #[track_caller]
+    fn mount_some(&self, paths: &[PathBuf], options: &str) -> Mount {
+        let loops: Vec<Loop> = paths.iter().map(|path| Loop::attach(path)).collect();
         // Linux drops subvolumes once a commit interval: not half a minute, then.
         let mut list = format!("noatime,commit=1,{options}");
         for device in &loops {

@@ -235,9 +235,12 @@ fn parity_is_left(data: &str, metadata: &str, devices: usize, to: Profile) {
     fill(&Folder::new(mount.path()), &Scale::default());
     mount.shell("touch plain; chattr +C plain; head -c 2000000 /dev/urandom > plain; sync");
     mount.unmount();
-    let filesystem = open(images.paths(), true);
+    let filesystem = open_with(images.paths(), "rw,raid56=ro");
     let why = filesystem.read_only_reason().expect("a reason");
-    assert!(why.contains("raid56=mirror"), "{why}");
+    assert!(why.contains("raid56="), "{why}");
+    close(filesystem);
+    let filesystem = open(images.paths(), true);
+    assert_eq!(filesystem.read_only_reason().is_some(), metadata.starts_with("raid6"));
     close(filesystem);
 
     let filesystem = open_with(images.paths(), "rw,noatime,raid56=mirror,discard");

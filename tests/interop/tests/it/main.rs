@@ -12,6 +12,7 @@ mod logs;
 mod mounted;
 mod moving;
 mod open;
+mod parity;
 mod quotas;
 mod reflinks;
 mod rounds;

@@ -1,0 +1,172 @@
+//! Scrubbing where there is parity: row by row.
+//!
+//! # Invariants
+//!
+//! - **U3** A row is looked at as a whole, under one view: as long as that is held nobody writes the row, since
+//!   something in it is in use (P1 of `rows`). So a step begins and ends with a row.
+
+use std::collections::BTreeMap;
+
+use buttress_format::{
+    BlockGroupFlags, Extent, ExtentFlags, ExtentItem, Header, Key, Kind, Logical, TreeId,
+};
+use buttress_tree::Cursor;
+use buttress_volume::Sector;
+
+use crate::{Csums, Engine, Error, Result, ScrubProgress, View, scrub};
+
+/// A chunk with parity, or what of it a step looks at.
+#[derive(Clone, Copy)]
+pub(crate) struct Striped {
+    pub(crate) chunk: Extent,
+    pub(crate) flags: BlockGroupFlags,
+    pub(crate) row: u64,
+}
+
+/// What is in use in a row.
+struct InRow {
+    range: Extent,
+    found: Vec<scrub::Found>,
+    sums: Option<Csums>,
+}
+
+impl Engine {
+    /// Looks at the rows of a chunk from an address on, some of them, and says where to go on.
+    pub(crate) fn scrub_rows(
+        &self,
+        striped: Striped,
+        from: Logical,
+        mends: bool,
+        progress: &mut ScrubProgress,
+    ) -> Result<Logical> {
+        let Striped { chunk, flags, row } = striped;
+        let floor = |at: Logical| chunk.start.end(at.distance(chunk.start) / row * row);
+        let from = floor(from);
+        let view = self.view();
+        let (mut found, next) = scrub::extents(&view, from, chunk.end())?;
+        let stop = if next < chunk.end() { floor(next) } else { next };
+        found.extend(before(&view, from)?.filter(|one| one.extent.end() > from));
+        let mut rows: BTreeMap<Logical, Vec<scrub::Found>> = BTreeMap::new();
+        for one in found {
+            if one.extent.start >= from && one.extent.start < stop {
+                match one.level {
+                    Some(_) => progress.tree_extents_scrubbed += 1,
+                    None => progress.data_extents_scrubbed += 1,
+                }
+            }
+            let mut at = floor(one.extent.start.max(from));
+            while at < one.extent.end().min(stop) {
+                rows.entry(at).or_default().push(one);
+                at = at.end(row);
+            }
+        }
+        let is_data = flags.has(BlockGroupFlags::DATA);
+        let geometry = *self.store.geometry();
+        let unit = if is_data { geometry.sectorsize } else { geometry.nodesize };
+        for (at, found) in rows {
+            let range = Extent::new(at, row.min(chunk.end().distance(at)));
+            let sums = if is_data { Some(self.read_csums(&view, range)?) } else { None };
+            let row = InRow { range, found, sums };
+            let judge = |within: usize, bytes: &[u8]| self.judge(&row, within as u64, bytes);
+            let (compared, parity) = self.volume.compare_row(at, unit as usize, mends, judge)?;
+            progress.add(&compared);
+            progress.parity_errors += parity;
+            if is_data {
+                progress.csum_errors += compared.bad;
+                progress.data_bytes_scrubbed += compared.bytes;
+                progress.no_csum += row.unknown(u64::from(unit));
+            } else {
+                progress.verify_errors += compared.bad;
+                progress.tree_bytes_scrubbed += compared.bytes;
+            }
+            progress.done += row.used();
+        }
+        Ok(stop)
+    }
+
+    fn judge(&self, row: &InRow, within: u64, bytes: &[u8]) -> Sector {
+        let geometry = *self.store.geometry();
+        let at = row.range.start.end(within);
+        let Some(one) = row.found.iter().find(|one| one.extent.contains(at)) else {
+            return Sector::Unused;
+        };
+        let size = geometry.csum.size();
+        let good = match one.level {
+            None => {
+                let index = (within / u64::from(geometry.sectorsize)) as usize;
+                let Some(sum) = row.sums.as_ref().and_then(|sums| sums.sector(index)) else {
+                    return Sector::Unknown;
+                };
+                geometry.csum.digest(bytes)[..size] == *sum
+            }
+            Some(level) => {
+                if one.extent.start != at || bytes.len() as u64 != one.extent.len {
+                    return Sector::Unknown;
+                }
+                geometry.csum.digest(&bytes[32..])[..size] == bytes[..size]
+                    && Header::parse(bytes).is_ok_and(|header| {
+                        header.bytenr == at
+                            && header.generation == one.generation
+                            && header.level == level
+                            && header.fsid == geometry.fsid
+                    })
+            }
+        };
+        if good { Sector::Good } else { Sector::Bad }
+    }
+}
+
+impl InRow {
+    /// Bytes in use.
+    fn used(&self) -> u64 {
+        let of = |one: &scrub::Found| {
+            let (start, end) = (self.range.start, self.range.end());
+            one.extent.end().min(end).distance(one.extent.start.max(start))
+        };
+        self.found.iter().map(of).sum()
+    }
+
+    /// Sectors of data without a checksum.
+    fn unknown(&self, sector: u64) -> u64 {
+        let known = self.sums.as_ref().map_or(0, |sums| {
+            (0..sums.sectors()).filter(|index| sums.sector(*index).is_some()).count() as u64
+        });
+        let data = self.found.iter().filter(|one| one.level.is_none()).count();
+        if data == 0 { 0 } else { (self.used() / sector).saturating_sub(known) }
+    }
+}
+
+/// The extent that begins last before an address.
+fn before(view: &View, at: Logical) -> Result<Option<scrub::Found>> {
+    let Some(root) = view.committed_root(TreeId::EXTENT)? else { return Ok(None) };
+    let store = &**view.store();
+    let geometry = store.geometry();
+    let Some(last) = at.0.checked_sub(1) else { return Ok(None) };
+    let mut key = Key::new(last, Kind(u8::MAX), u64::MAX);
+    loop {
+        let cursor = Cursor::seek_before(store, TreeId::EXTENT, root, &key)?;
+        let Some((found, item)) = cursor.key().zip(cursor.item()).filter(|(k, _)| *k <= key) else {
+            return Ok(None);
+        };
+        let len = match found.kind {
+            Kind::EXTENT_ITEM => found.offset,
+            Kind::METADATA_ITEM => u64::from(geometry.nodesize),
+            // What is said of an extent, or of a block group, comes behind it.
+            _ if found.kind > Kind::METADATA_ITEM => {
+                key = Key::new(found.objectid, Kind::METADATA_ITEM, u64::MAX);
+                continue;
+            }
+            _ => return Ok(None),
+        };
+        let malformed = |source| Error::Item { tree: TreeId::EXTENT, key: found, source };
+        let parsed = ExtentItem::parse(&found, item).map_err(malformed)?;
+        let is_node = parsed.flags & ExtentFlags::TREE_BLOCK != 0;
+        let level = match (is_node, found.kind, parsed.tree_block) {
+            (false, ..) => None,
+            (true, Kind::METADATA_ITEM, _) => Some(u8::try_from(found.offset).unwrap_or(u8::MAX)),
+            (true, _, known) => known.map(|(_, level)| level),
+        };
+        let extent = Extent::new(Logical(found.objectid), len);
+        return Ok(Some(scrub::Found { extent, generation: parsed.generation, level }));
+    }
+}

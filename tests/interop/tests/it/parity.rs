@@ -1,0 +1,177 @@
+//! Data written with parity: right for Linux with a device lost, right after a scrub, right after a conversion.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+
+use buttress_block::{Device, FileDevice};
+use buttress_format::Profile;
+use buttress_fs::make::make_on;
+use buttress_fs::{BalanceOptions, Filesystem, Filter, MakeOptions, ScrubOptions, ScrubProgress};
+use buttress_interop::linux::{Images, has_linux_btrfs};
+use buttress_interop::manifest::{Depth, Manifest};
+use buttress_interop::sample::{Folder, Library, Scale, change, fill, noise};
+
+use crate::open::{close, open, open_with};
+
+const LEN: u64 = 700 << 20;
+
+fn scrubbed(filesystem: &Filesystem) -> ScrubProgress {
+    let (found, complete) =
+        filesystem.scrub(ScrubOptions::default(), &mut |_| true).expect("a scrub");
+    assert!(complete && found.uncorrectable_errors == 0, "{found:?}");
+    assert_eq!(found.done, found.total, "{found:?}");
+    found
+}
+
+/// Linux finds the same with every device in turn missing, and with all of them.
+#[track_caller]
+fn expect_everywhere(images: &Images, written: &Manifest) {
+    images.check();
+    for lost in 0..images.paths().len() {
+        let mount = images.mount_without(lost);
+        let linux = Manifest::of_folder(mount.path());
+        mount.unmount();
+        written.assert_same("here", &linux, &format!("Linux without {lost}"), Depth::Volume);
+        let mut left = images.paths().to_vec();
+        left.remove(lost);
+        let filesystem = open_with(&left, "ro,degraded");
+        let found = Manifest::of_library(&filesystem);
+        close(filesystem);
+        written.assert_same("here", &found, &format!("here without {lost}"), Depth::Volume);
+    }
+    let mount = images.mount("");
+    let linux = Manifest::of_folder(mount.path());
+    written.assert_same("here", &linux, "Linux", Depth::Volume);
+    let scrub = mount.btrfs("scrub start -B -R");
+    for line in scrub.lines().filter(|line| line.contains("errors:")) {
+        assert!(line.trim_end().ends_with(" 0"), "scrub: {scrub}");
+    }
+    mount.unmount();
+}
+
+/// Linux's volume is changed here, also without a device, which then comes back; what is spoiled of it is mended,
+/// data and parity.
+fn linux_made_it(data: &str, metadata: &str, devices: usize) {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = Images::new(devices, LEN);
+    images.mkfs(&["-m", metadata, "-d", data]);
+    let mount = images.mount("");
+    fill(&Folder::new(mount.path()), &Scale::default());
+    mount.shell("touch plain; chattr +C plain; head -c 2000000 /dev/urandom > plain; sync");
+    mount.unmount();
+
+    let filesystem = open_with(images.paths(), "rw,noatime,discard");
+    assert_eq!(filesystem.read_only_reason(), None);
+    change(&Library::new(&filesystem), &Scale::default(), 1);
+    let plain = filesystem.resolve("plain").expect("a file");
+    plain.write_at(100_000, &noise(1, 200_000)).expect("not in place");
+    drop(plain);
+    filesystem.sync().expect("a sync");
+    assert!(!scrubbed(&filesystem).has_errors());
+    let written = Manifest::of_library(&filesystem);
+    close(filesystem);
+    expect_everywhere(&images, &written);
+
+    // Written without a device, which comes back and is healed.
+    let mut left = images.paths().to_vec();
+    left.remove(1);
+    let filesystem = open_with(&left, "rw,noatime,degraded");
+    assert_eq!(filesystem.read_only_reason(), None);
+    change(&Library::new(&filesystem), &Scale::default(), 2);
+    // Nobody can tell when data without checksums is spoiled, which comes next.
+    filesystem.root().unlink(b"plain").expect("a file");
+    filesystem.sync().expect("a sync");
+    let written = Manifest::of_library(&filesystem);
+    close(filesystem);
+    let filesystem = open(images.paths(), true);
+    let found = Manifest::of_library(&filesystem);
+    written.assert_same("degraded", &found, "with an old device", Depth::Volume);
+    assert!(scrubbed(&filesystem).corrected_errors > 0);
+    assert!(!scrubbed(&filesystem).has_errors());
+    close(filesystem);
+
+    // A unit of noise now and then: where parity is, too.
+    let file = OpenOptions::new().write(true).open(&images.paths()[0]).expect("an image");
+    for at in (6 << 20..LEN - (1 << 20)).step_by(192 << 10) {
+        file.write_all_at(&noise(at, 64 << 10), at).expect("damage");
+    }
+    drop(file);
+    let filesystem = open(images.paths(), true);
+    let found = scrubbed(&filesystem);
+    assert!(found.csum_errors > 0 && found.parity_errors > 0, "{found:?}");
+    assert!(!scrubbed(&filesystem).has_errors());
+    close(filesystem);
+    expect_everywhere(&images, &written);
+}
+
+#[test]
+fn raid5_of_linux() {
+    linux_made_it("raid5", "raid1", 3);
+}
+
+#[test]
+fn raid6_of_linux() {
+    linux_made_it("raid6", "raid1c3", 4);
+}
+
+/// A volume made here with parity, changed by Linux and here.
+#[test]
+fn made_here() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = Images::new(3, LEN);
+    let make = |path: &std::path::PathBuf| FileDevice::create(path, LEN).expect("the image opens");
+    let made: Vec<_> = images.paths().iter().map(make).collect();
+    let parts: Vec<_> = made.iter().map(|device| device as &dyn Device).collect();
+    let options = MakeOptions { data: Some(Profile::Raid5), ..MakeOptions::default() };
+    make_on(&parts, &options).expect("a new volume");
+    drop(parts);
+    drop(made);
+    images.check();
+    let filesystem = open(images.paths(), true);
+    fill(&Library::new(&filesystem), &Scale::default());
+    let written = Manifest::of_library(&filesystem);
+    close(filesystem);
+    expect_everywhere(&images, &written);
+    let mount = images.mount("");
+    change(&Folder::new(mount.path()), &Scale::default(), 1);
+    let written = Manifest::of_folder(mount.path());
+    mount.unmount();
+    let filesystem = open(images.paths(), true);
+    let found = Manifest::of_library(&filesystem);
+    written.assert_same("Linux", &found, "here", Depth::Volume);
+    change(&Library::new(&filesystem), &Scale::default(), 2);
+    let written = Manifest::of_library(&filesystem);
+    close(filesystem);
+    expect_everywhere(&images, &written);
+}
+
+/// Mirrors become parity, and the other way round.
+#[test]
+fn converted() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = Images::new(4, LEN);
+    images.mkfs(&["-m", "raid1c3", "-d", "raid1"]);
+    let filesystem = open(images.paths(), true);
+    fill(&Library::new(&filesystem), &Scale::default());
+    let written = Manifest::of_library(&filesystem);
+    for to in [Profile::Raid6, Profile::Raid5, Profile::Raid1] {
+        let target = Some(Filter { convert: Some(to), soft: true, ..Filter::default() });
+        let options = BalanceOptions { data: target, metadata: None, system: None };
+        filesystem.balance(&options, &mut |_| true).expect("a conversion");
+        assert!(!scrubbed(&filesystem).has_errors());
+    }
+    let options = BalanceOptions {
+        data: Some(Filter { convert: Some(Profile::Raid5), ..Filter::default() }),
+        metadata: None,
+        system: None,
+    };
+    filesystem.balance(&options, &mut |_| true).expect("a conversion");
+    close(filesystem);
+    expect_everywhere(&images, &written);
+}
