@@ -7,7 +7,7 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_format::{BlockGroupFlags, Extent, Logical};
 use buttress_volume::{Error, Kind, Volume};
 
-use crate::builders::{CHUNK_AT, FSID, WRITE, chunk, devices, open, pattern, superblock, volume};
+use crate::builders::{CHUNK_AT, FSID, WRITE, chunk, open, pattern, superblock, volume};
 
 const PROFILES: &[(BlockGroupFlags, &[u64])] = &[
     (BlockGroupFlags(0), &[1]),

@@ -107,18 +107,18 @@ fn linux_made_it(data: &str, metadata: &str, devices: usize) {
 }
 
 #[test]
-fn raid5_of_linux() {
+pub(crate) fn raid5_of_linux() {
     linux_made_it("raid5", "raid1", 3);
 }
 
 #[test]
-fn raid6_of_linux() {
+pub(crate) fn raid6_of_linux() {
     linux_made_it("raid6", "raid1c3", 4);
 }
 
 /// A volume made here with parity, changed by Linux and here.
 #[test]
-fn made_here() {
+pub(crate) fn made_here() {
     if !has_linux_btrfs() {
         return;
     }
@@ -133,6 +133,7 @@ fn made_here() {
     images.check();
     let filesystem = open(images.paths(), true);
     fill(&Library::new(&filesystem), &Scale::default());
+    filesystem.sync().expect("a sync");
     let written = Manifest::of_library(&filesystem);
     close(filesystem);
     expect_everywhere(&images, &written);
@@ -144,6 +145,7 @@ fn made_here() {
     let found = Manifest::of_library(&filesystem);
     written.assert_same("Linux", &found, "here", Depth::Volume);
     change(&Library::new(&filesystem), &Scale::default(), 2);
+    filesystem.sync().expect("a sync");
     let written = Manifest::of_library(&filesystem);
     close(filesystem);
     expect_everywhere(&images, &written);
@@ -151,7 +153,7 @@ fn made_here() {
 
 /// Mirrors become parity, and the other way round.
 #[test]
-fn converted() {
+pub(crate) fn converted() {
     if !has_linux_btrfs() {
         return;
     }
@@ -159,6 +161,7 @@ fn converted() {
     images.mkfs(&["-m", "raid1c3", "-d", "raid1"]);
     let filesystem = open(images.paths(), true);
     fill(&Library::new(&filesystem), &Scale::default());
+    filesystem.sync().expect("a sync");
     let written = Manifest::of_library(&filesystem);
     for to in [Profile::Raid6, Profile::Raid5, Profile::Raid1] {
         let target = Some(Filter { convert: Some(to), soft: true, ..Filter::default() });

@@ -387,8 +387,18 @@ const ELSEWHERE: &[Elsewhere] = &[
     },
     Elsewhere {
         name: "parity",
-        made_by_linux: &[crate::devices::raid5_with_losses, crate::devices::raid6_with_losses],
-        made_here: &[crate::devices::raid5_is_left, crate::devices::raid6_is_left],
+        made_by_linux: &[
+            crate::devices::raid5_with_losses,
+            crate::devices::raid6_with_losses,
+            crate::parity::raid5_of_linux,
+            crate::parity::raid6_of_linux,
+        ],
+        made_here: &[
+            crate::devices::raid5_is_left,
+            crate::devices::raid6_is_left,
+            crate::parity::made_here,
+            crate::parity::converted,
+        ],
     },
 ];
 
