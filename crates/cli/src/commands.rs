@@ -11,6 +11,7 @@ pub(crate) mod device;
 mod df;
 mod dump;
 pub(crate) mod filesystem;
+pub(crate) mod fstrim;
 mod info;
 mod ln;
 mod ls;
@@ -88,6 +89,8 @@ pub(crate) enum Command {
     /// Add and remove devices of a volume, and show how often they failed.
     #[command(subcommand)]
     Device(device::Verb),
+    /// Tell the devices of a volume of everything that is free on it.
+    Fstrim(fstrim::Args),
     /// Show what running mounts and servers hold and do.
     Stats(stats::Args),
     /// Make, look into, verify and drain write-back caches, those of Linux's dm-writecache too.
@@ -131,6 +134,7 @@ impl Command {
             Self::Scrub(verb) => scrub::run(verb, ui),
             Self::Balance(verb) => balance::run(verb, ui),
             Self::Device(verb) => device::run(verb, ui),
+            Self::Fstrim(args) => fstrim::run(&args, ui),
             Self::Stats(args) => stats::run(args, ui),
             Self::Cache(args) => cache::run(args, ui),
             Self::Bench(args) => bench::run(args, ui),

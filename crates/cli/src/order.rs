@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::commands::filesystem::resize;
-use crate::commands::{balance, device, scrub};
+use crate::commands::{balance, device, fstrim, scrub};
 use crate::exit::{Context, Result};
 use crate::image::{self, Access, Devices};
 use crate::live;
@@ -55,6 +55,11 @@ pub(crate) enum Order {
     },
     DeviceStats {
         reset: bool,
+    },
+    Fstrim {
+        offset: u64,
+        length: u64,
+        minimum: u64,
     },
     Resize {
         size: String,
@@ -131,6 +136,10 @@ impl Order {
                 Ok(json!({ "devid": id.0, "uncorrectable_errors": lost }))
             }
             Self::DeviceStats { reset } => device::stats_of(fs, *reset, name),
+            Self::Fstrim { offset, length, minimum } => {
+                let options = fstrim::options(*offset, *length, *minimum);
+                fstrim::carry_out(fs, options, name, watch)
+            }
             Self::Resize { size } => resize::carry_out(fs, size, name, &mut moving),
             Self::Scrub { resume, read_only, state } => {
                 scrub::carry_out(fs, (*resume, *read_only, state.as_deref()), name, watch)

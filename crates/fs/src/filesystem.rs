@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_format::{DeviceId, DeviceItem, TreeId, limits};
-use buttress_txn::{BalanceOptions, BalanceProgress, ScrubOptions, ScrubProgress, View};
+use buttress_txn::{
+    BalanceOptions, BalanceProgress, ScrubOptions, ScrubProgress, TrimOptions, TrimProgress, View,
+};
 use buttress_volume::{Volume, VolumeDevice};
 
 use crate::attr::InodeId;
@@ -206,6 +208,21 @@ impl Filesystem {
         watch: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<(ScrubProgress, bool)> {
         Ok(self.shared().engine.scrub(options, watch)?)
+    }
+
+    /// Tells the devices of everything that is free, beside whoever works on the volume. `watch` is told how far it
+    /// is, and ends it by saying `false`.
+    ///
+    /// # Errors
+    ///
+    /// `ReadOnly`; `Io` when a device refuses.
+    pub fn trim(
+        &self,
+        options: TrimOptions,
+        watch: &mut dyn FnMut(&TrimProgress) -> bool,
+    ) -> Result<TrimProgress> {
+        self.sync()?;
+        Ok(self.shared().engine.trim(options, watch)?)
     }
 
     /// The devices that are here, and what was counted of their failures.

@@ -87,7 +87,7 @@ pub use buttress_data::{Codec, Defragment, ReadBatch};
 pub use buttress_format::{Generation, Ino, InodeFlags, RootFlags, RootItem, Timespec, TreeId};
 pub use buttress_txn::{
     Account, Accounts, BalanceOptions, BalanceProgress, Filter, Preempt, ScrubOptions,
-    ScrubProgress, Stats, Waits,
+    ScrubProgress, Stats, TrimOptions, TrimProgress, Waits,
 };
 pub use buttress_volume::Parity;
 pub use error::{Error, ErrorKind, NameError, Result};

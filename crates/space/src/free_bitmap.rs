@@ -138,6 +138,14 @@ impl FreeBitmap {
         from < to && bits::any(&self.sectors, from, to)
     }
 
+    /// What is free from an address on: the rest of the run that it lies in, or the next one.
+    pub(crate) fn next(&self, from: u64) -> Option<(u64, u64)> {
+        let sector = from.saturating_sub(self.base).div_ceil(self.sector);
+        let first = bits::next_set(&self.sectors, usize::try_from(sector).ok()?)?;
+        let end = bits::next_clear(&self.sectors, first);
+        Some((self.address(first), self.address(end)))
+    }
+
     /// Makes `start..end` free.
     ///
     /// # Panics

@@ -102,6 +102,13 @@ impl FreeExtents {
         bytes.checked_next_multiple_of(self.unit).unwrap_or(u64::MAX)
     }
 
+    /// What is free from an address on: the rest of the extent that it lies in, or the next one.
+    pub(crate) fn next(&self, from: u64) -> Option<(u64, u64)> {
+        let around = self.by_start.range(..=from).next_back().filter(|&(_, &end)| end > from);
+        let around = around.map(|(_, &end)| (from, end));
+        around.or_else(|| self.by_start.range(from..).next().map(|(&start, &end)| (start, end)))
+    }
+
     /// Makes `start..end` free, merging it with its neighbours.
     ///
     /// # Panics

@@ -117,6 +117,10 @@ impl FreeSpace {
         either!(self, free => free.overlaps(start, end))
     }
 
+    pub(crate) fn next(&self, from: u64) -> Option<(u64, u64)> {
+        either!(self, free => free.next(from))
+    }
+
     pub(crate) fn insert(&mut self, start: u64, end: u64) {
         either!(mut self, free => free.insert(start, end));
     }

@@ -566,6 +566,38 @@ impl Group {
         Some(extent)
     }
 
+    /// Reserves what is free next, at or behind `from`: no more than `most`, of runs that have at least `least` from
+    /// where they are met on. Of the account's promises, `promised` says whether that keeps one.
+    pub(crate) fn borrow(
+        &self,
+        ledger: &Ledger,
+        promised: bool,
+        from: u64,
+        least: u64,
+        most: u64,
+    ) -> Option<Extent> {
+        let mut state = self.state.lock();
+        if state.read_only > 0 || state.removed {
+            return None;
+        }
+        let before = self.counts(&state);
+        let free = state.free.as_mut()?;
+        let mut at = from;
+        let (start, end) = loop {
+            let (start, end) = free.next(at)?;
+            if end - start >= least {
+                break (start, end.min(start + most));
+            }
+            at = end;
+        };
+        assert!(free.take_exact(start, end), "G1: what is found free is free");
+        state.reserved.insert(start, end);
+        self.summarise(&mut state);
+        let len = end - start;
+        ledger.shift(before, self.counts(&state), if promised { len } else { 0 });
+        Some(Extent { start: Logical(start), len })
+    }
+
     /// Reserves just this extent. The group is loaded; says whether all of the extent was free.
     pub(crate) fn claim(&self, state: &mut State, extent: Extent) -> bool {
         let (start, end) = (extent.start.0, extent.end().0);

@@ -43,7 +43,7 @@ use crate::group::{Group, GroupInit};
 use crate::guard::Writers;
 use crate::index::{Index, Plane, SLOTS_MAX};
 use crate::ticket::Queue;
-use crate::{AllocPolicy, Error, LookupPolicy, Outcome, SpaceKind};
+use crate::{AllocPolicy, DataReservation, Error, LookupPolicy, Outcome, SpaceKind};
 
 /// Who may have how much, and where, on one volume.
 #[derive(Debug)]
@@ -291,6 +291,28 @@ impl Space {
             from = slot + 1;
         }
         found
+    }
+
+    /// Takes what is free next in a group out of everybody's reach for a while, at or behind `from`: no more than
+    /// `most` and no more than `promise` has, which it is taken from. Runs shorter than `least` are passed over.
+    /// [`Space::free`] gives it back.
+    #[must_use = "an extent that nobody frees is lost until the next mount"]
+    pub fn borrow(
+        &self,
+        group: &Group,
+        promise: Option<&mut DataReservation>,
+        from: Logical,
+        least: u64,
+        most: u64,
+    ) -> Option<Extent> {
+        let ledger = self.ledger(group.kind());
+        let Some(promise) = promise else {
+            return group.borrow(ledger, false, from.0, least, most);
+        };
+        let most = most.min(promise.bytes());
+        let found = group.borrow(ledger, true, from.0, least, most)?;
+        promise.take(found.len);
+        Some(found)
     }
 
     /// Gives out nothing more in a group whose free space cannot be known.

@@ -203,6 +203,34 @@ impl DeviceSpace {
         Profile::best(mine, usable, metadata)
     }
 
+    /// What no chunk takes of a device at or behind `from`, superblocks left out: no more than `most`, of holes
+    /// of at least `least`.
+    pub(crate) fn unallocated_behind(
+        &self,
+        id: DeviceId,
+        from: u64,
+        least: u64,
+        most: u64,
+    ) -> Option<(u64, u64)> {
+        let free = &self.devices.get(&id)?.free;
+        for hole in free.iter().filter(|hole| hole.end > from && hole.end - hole.start >= least) {
+            let mut at = hole.start.max(from);
+            while at < hole.end {
+                let supers = limits::SUPER_OFFSETS.map(|start| start..start + limits::STRIPE_LEN);
+                match supers.iter().find(|range| range.contains(&at)) {
+                    Some(range) => at = range.end,
+                    None => {
+                        let next = supers.iter().map(|range| range.start).find(|start| *start > at);
+                        let end =
+                            hole.end.min(next.unwrap_or(u64::MAX)).min(at.saturating_add(most));
+                        return Some((at, end - at));
+                    }
+                }
+            }
+        }
+        None
+    }
+
     /// Keeps so many bytes of metadata, one copy counted, from data.
     pub(crate) fn keep_for_metadata(&mut self, bytes: u64) {
         self.kept = self.kept.max(bytes);

@@ -34,6 +34,7 @@ mod stamps;
 mod sums;
 mod sync;
 mod transaction;
+mod trim;
 mod usage;
 mod view;
 mod writable;
@@ -55,6 +56,7 @@ pub use scrub::{ScrubOptions, ScrubProgress};
 pub use snapshot::Snapshot;
 pub use stamps::Stamp;
 pub use sums::Csums;
+pub use trim::{TrimOptions, TrimProgress};
 pub use usage::{KindUsage, Stats, Usage};
 pub use view::View;
 

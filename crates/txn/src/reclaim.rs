@@ -123,7 +123,7 @@ impl Engine {
 
     /// Whether the metadata that is promised would fit twice without so many bytes: a group that is
     /// needed again at once is not worth removing.
-    fn fits_without(&self, bytes: u64) -> bool {
+    pub(crate) fn fits_without(&self, bytes: u64) -> bool {
         let account = self.space.account(SpaceKind::Metadata);
         let running = self.need_of(self.view.load().running());
         let kept = 2 * (running + account.global_reserve);

@@ -23,7 +23,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use buttress_block::Class;
-use buttress_format::{BlockGroupFlags, Extent, Logical};
+use buttress_format::{BlockGroupFlags, DeviceId, Extent, Logical};
 
 use crate::device::{Fault, VolumeDevice};
 use crate::error::Error;
@@ -151,6 +151,25 @@ impl Volume {
             })?;
         }
         Ok(())
+    }
+
+    /// Tells a device that it may forget a part of itself that no chunk takes; one that is not here is not told.
+    ///
+    /// The caller lets nobody make a chunk there meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// When the volume is read-only, or the device refuses.
+    pub fn discard_unallocated(&self, id: DeviceId, offset: u64, len: u64) -> Result<(), Error> {
+        self.check_writable()?;
+        let Some(device) = self.device(id).filter(|device| !device.is_lost()) else {
+            return Ok(());
+        };
+        self.counters.discard(len);
+        device.device.discard(offset, len).map_err(|source| {
+            self.counters.io_failure();
+            Error::Mirror { logical: Logical(0), mirror: 0, device: id, source }
+        })
     }
 
     /// Cuts a write into what goes where: to every mirror, or to one.

@@ -17,4 +17,5 @@ mod reads;
 mod room;
 mod snapshots;
 mod subvolumes;
+mod trim;
 mod volume;

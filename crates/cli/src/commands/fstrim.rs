@@ -1,0 +1,79 @@
+//! `buttress fstrim`: tells the devices of everything that is free.
+
+use std::path::PathBuf;
+
+use buttress_format::Logical;
+use buttress_fs::{Filesystem, TrimOptions, TrimProgress};
+use serde_json::{Value, json};
+
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::image::Devices;
+use crate::order::{self, Order, Step, Watch};
+use crate::size;
+use crate::ui::Ui;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The volume, or where this user has it mounted.
+    #[arg(value_name = "IMG")]
+    image: PathBuf,
+    #[command(flatten)]
+    devices: Devices,
+    /// Begin at this address of the volume.
+    #[arg(long, short = 'o', value_name = "SIZE", default_value = "0")]
+    offset: String,
+    /// Only so many addresses from there on; without this all, and what no block group takes.
+    #[arg(long, short = 'l', value_name = "SIZE")]
+    length: Option<String>,
+    /// Leave out what is free in parts shorter than this.
+    #[arg(long, short = 'm', value_name = "SIZE", default_value = "0")]
+    minimum: String,
+    /// As `fstrim` of util-linux has it; it is said in any case.
+    #[arg(long, short = 'v', hide = true)]
+    verbose: bool,
+}
+
+pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
+    let bytes = |text: &str| {
+        size::parse(text).map_err(|what| Failure::new(Exit::Usage, format!("{text}: {what}")))
+    };
+    let length = args.length.as_deref().map(bytes).transpose()?;
+    let order = Order::Fstrim {
+        offset: bytes(&args.offset)?,
+        length: length.unwrap_or(u64::MAX),
+        minimum: bytes(&args.minimum)?,
+    };
+    let done = order::run(&order, &args.image, &args.devices, "fstrim", ui)?;
+    if ui.json() {
+        ui.document(&done)?;
+        return Ok(Exit::Success);
+    }
+    let name = args.image.display();
+    let bytes = |name: &str| done[name].as_u64().unwrap_or(0);
+    let trimmed = bytes("trimmed_bytes");
+    ui.line(format!("{name}: {} ({trimmed} bytes) trimmed", size::human(trimmed)))?;
+    if bytes("left_bytes") > 0 {
+        let left = size::human(bytes("left_bytes"));
+        ui.line(format!("{name}: {left} left out: they may be needed at any moment"))?;
+    }
+    Ok(Exit::Success)
+}
+
+/// Does it on a volume that is open.
+pub(crate) fn carry_out(
+    fs: &Filesystem,
+    options: TrimOptions,
+    name: &str,
+    watch: Watch<'_>,
+) -> Result<Value> {
+    let mut told = |progress: &TrimProgress| {
+        watch(&Step { done: progress.done, total: progress.total, text: String::new() })
+    };
+    let found = fs.trim(options, &mut told).context(|| name)?;
+    Ok(json!({ "trimmed_bytes": found.trimmed, "left_bytes": found.left }))
+}
+
+/// What is asked for.
+pub(crate) fn options(offset: u64, length: u64, minimum: u64) -> TrimOptions {
+    TrimOptions { from: Logical(offset), len: length, least: minimum }
+}

@@ -1,0 +1,191 @@
+//! Telling a device of all that is free: nothing that is in use, that the last commit reaches, or that is a superblock.
+//!
+//! What the device is told of it fills with garbage at once, so that whatever was live shows.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use buttress_base::Rng;
+use buttress_block::{Device, Error, MemoryDevice};
+use buttress_format::Logical;
+use buttress_fs::{Filesystem, Inode, MakeOptions, MountOptions, TrimOptions};
+
+use crate::checker::{check, judge};
+use crate::volume::{content, file_with, mount, pattern};
+
+const MIB: u64 = 1 << 20;
+
+/// A device that forgets at once, and what it was told to.
+#[derive(Debug)]
+struct Oblivious {
+    below: Arc<MemoryDevice>,
+    told: Mutex<Vec<Range<u64>>>,
+    /// What a power cut behind each of the first discards would leave.
+    cuts: Mutex<Vec<MemoryDevice>>,
+    cuts_max: usize,
+}
+
+impl Device for Oblivious {
+    fn name(&self) -> String {
+        "oblivious".to_owned()
+    }
+
+    fn len(&self) -> u64 {
+        self.below.len()
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        self.below.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        self.below.write_at(offset, buf)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.below.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.told.lock().expect("no panic").push(offset..offset + len);
+        // A little at both ends and in the middle of everything will do.
+        for at in [offset, offset + len / 2 / 512 * 512, offset + len - 512] {
+            self.below.write_at(at, &[0xa5; 512])?;
+        }
+        let mut cuts = self.cuts.lock().expect("no panic");
+        if cuts.len() < self.cuts_max {
+            cuts.push(self.below.fork());
+        }
+        Ok(())
+    }
+}
+
+fn oblivious(mib: u64, cuts_max: usize) -> (Arc<Oblivious>, Filesystem) {
+    let below = Arc::new(MemoryDevice::new(mib << 20));
+    Filesystem::make(&*below, &MakeOptions::default()).expect("an empty volume");
+    let told =
+        Arc::new(Oblivious { below, told: Mutex::default(), cuts: Mutex::default(), cuts_max });
+    let device: Arc<dyn Device> = Arc::clone(&told) as _;
+    let fs = Filesystem::open(vec![device], MountOptions::default()).expect("a mount");
+    (told, fs)
+}
+
+fn bytes(told: &Oblivious) -> u64 {
+    told.told.lock().expect("no panic").iter().map(|range| range.end - range.start).sum()
+}
+
+/// Everything that is free and nothing else, in groups and beside them; a power cut at any point leaves the last
+/// commit whole.
+#[test]
+fn only_what_is_free() {
+    let (told, fs) = oblivious(400, 24);
+    let mut files: Vec<(String, Inode, Vec<u8>)> = Vec::new();
+    for i in 0..60_u64 {
+        let name = format!("file-{i}");
+        let bytes = pattern(i, (i as usize % 9 + 1) * 60_000);
+        files.push((name.clone(), file_with(&fs.root(), &name, &bytes), bytes));
+    }
+    fs.sync().expect("durable");
+    for (name, file, _) in files.extract_if(.., |(name, ..)| name.ends_with(['1', '4', '7'])) {
+        drop(file);
+        fs.root().unlink(name.as_bytes()).expect("removed");
+    }
+    let figures = fs.statfs().expect("figures");
+    let used = 2 * (figures.blocks - figures.blocks_free) * u64::from(figures.block_size);
+    let found = fs.trim(TrimOptions::default(), &mut |_| true).expect("trimmed");
+    assert_eq!(found.trimmed, bytes(&told), "what is said is what the device was told");
+    assert!(found.trimmed > 400 * MIB - used - 60 * MIB, "{found:?}, {used} in use");
+    for range in told.told.lock().expect("no panic").iter() {
+        for start in [64 << 10, 64 << 20_u64] {
+            assert!(range.end <= start || range.start >= start + 4096, "a superblock: {range:?}");
+        }
+        assert!(range.start >= MIB, "{range:?}");
+    }
+    for (name, file, bytes) in &files {
+        assert!(content(file) == *bytes, "{name}");
+    }
+    let cuts = std::mem::take(&mut *told.cuts.lock().expect("no panic"));
+    assert!(cuts.len() > 4, "only {} discards", cuts.len());
+    for cut in cuts {
+        let cut: Arc<dyn Device> = Arc::new(cut);
+        judge(&cut);
+        let fs = mount(&cut);
+        for (name, _, bytes) in &files {
+            assert!(content(&fs.resolve(name).expect("there")) == *bytes, "{name} after a cut");
+        }
+    }
+    drop(files);
+    fs.close().expect("closed");
+    let below: Arc<dyn Device> = Arc::clone(&told.below) as _;
+    check(&below);
+}
+
+/// A part of the addresses, and only long runs.
+#[test]
+fn as_much_as_is_asked_for() {
+    let (told, fs) = oblivious(300, 0);
+    file_with(&fs.root(), "file", &pattern(1, 3 << 20));
+    let all = fs.trim(TrimOptions::default(), &mut |_| true).expect("trimmed").trimmed;
+    assert!(all > 200 * MIB);
+    let some = |from: u64, len: u64, least: u64| {
+        let options = TrimOptions { from: Logical(from), len, least };
+        let before = bytes(&told);
+        let found = fs.trim(options, &mut |_| true).expect("trimmed");
+        assert_eq!(found.trimmed, bytes(&told) - before);
+        found.trimmed
+    };
+    assert_eq!(some(0, u64::MAX, u64::MAX), 0, "nothing is as long");
+    let part = some(20 * MIB, 16 * MIB, 0);
+    assert!(part > 0 && part <= 2 * 16 * MIB, "{part} of 16 MiB in two copies");
+    assert_eq!(some(1 << 50, MIB, 0), 0, "nothing is there");
+    let mut steps = 0;
+    let stopped = fs.trim(TrimOptions::default(), &mut |_| {
+        steps += 1;
+        steps < 2
+    });
+    assert!(steps == 2 && stopped.expect("ended").trimmed < all);
+    fs.close().expect("closed");
+    let below: Arc<dyn Device> = Arc::clone(&told.below) as _;
+    check(&below);
+}
+
+/// Beside writers who fill and delete: what they write stays, and they are refused nothing.
+#[test]
+fn beside_writers() {
+    let (told, fs) = oblivious(300, 0);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (fs, stop) = (&fs, &stop);
+        for seed in 0..3_u64 {
+            scope.spawn(move || {
+                let mut rng = Rng::new(seed);
+                let mut round = 0;
+                while !stop.load(Ordering::Relaxed) || round < 20 {
+                    round += 1;
+                    let name = format!("{seed}-{}", round % 7);
+                    let bytes = pattern(round, 1 + rng.below(400_000) as usize);
+                    let file = file_with(&fs.root(), &name, &bytes);
+                    if rng.chance(1, 2) {
+                        file.sync().expect("there is room");
+                    }
+                    assert!(content(&file) == bytes, "{name}");
+                    drop(file);
+                    fs.root().unlink(name.as_bytes()).expect("removed");
+                }
+            });
+        }
+        for _ in 0..6 {
+            fs.trim(TrimOptions::default(), &mut |_| true).expect("trimmed");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(fs.space_stats().engine.enospc, 0);
+    fs.close().expect("closed");
+    let below: Arc<dyn Device> = Arc::clone(&told.below) as _;
+    check(&below);
+}

@@ -1,0 +1,179 @@
+//! Telling the devices of everything that is free.
+//!
+//! # Invariants
+//!
+//! - **M1** What is told of is nobody's while it is: in a block group it is reserved, in small parts, and beside the
+//!   groups no chunk is made meanwhile. What is in use, pinned or under a superblock is never told of.
+//! - **M2** It takes nothing that was promised: of data it has a promise of its own, of metadata only what would not
+//!   be missed twice over. What it cannot have for that is left out, and counted.
+//!
+//! Works beside those who use the volume.
+
+use std::sync::Arc;
+
+use buttress_format::{Extent, Logical};
+use buttress_space::{Group, SpaceKind};
+
+use crate::{Engine, Result};
+
+/// Most that is told of at once: how long others do without it.
+const PIECE_BYTES: u64 = 64 << 20;
+
+/// What to tell of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrimOptions {
+    /// Where to begin, in addresses of the volume.
+    pub from: Logical,
+    /// How many of them; what no block group takes is told of only if these are all.
+    pub len: u64,
+    /// Free runs shorter than this are left out.
+    pub least: u64,
+}
+
+impl Default for TrimOptions {
+    fn default() -> Self {
+        Self { from: Logical(0), len: u64::MAX, least: 0 }
+    }
+}
+
+/// What has been told of so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrimProgress {
+    /// Bytes of the devices, copies counted.
+    pub trimmed: u64,
+    /// Free bytes of block groups that were left out, since somebody may need them at any moment.
+    pub left: u64,
+    /// Free bytes that were looked at, one copy counted, and how many there were when it began.
+    pub done: u64,
+    /// See `done`.
+    pub total: u64,
+}
+
+impl Engine {
+    /// Tells the devices of all that is free, after a commit. `watch` is told how far it is, often, and ends it by
+    /// saying `false`.
+    ///
+    /// # Errors
+    ///
+    /// When a device refuses; as [`commit`](Self::commit).
+    pub fn trim(
+        &self,
+        options: TrimOptions,
+        watch: &mut dyn FnMut(&TrimProgress) -> bool,
+    ) -> Result<TrimProgress> {
+        self.check_writable()?;
+        // What was removed before it was asked for is free then.
+        self.commit()?;
+        self.release_pinned();
+        let end = Logical(options.from.0.saturating_add(options.len));
+        let concerned = |group: &Arc<Group>| {
+            group.start() < end
+                && group.range().end() > options.from
+                && !self.volume.has_parity(group.start())
+        };
+        let groups: Vec<_> = self.space.groups().into_iter().filter(concerned).collect();
+        let whole = options.from == Logical(0) && end.0 == u64::MAX;
+        let mut progress = TrimProgress::default();
+        progress.total = groups.iter().map(|group| group.usage().free).sum();
+        if whole {
+            progress.total += self.devices.lock().unallocated();
+        }
+        for group in groups {
+            self.load_or_leave(&group);
+            let mut at = group.start().max(options.from);
+            loop {
+                let (piece, next) =
+                    self.trim_piece(&group, at, end, options.least, &mut progress)?;
+                if !watch(&progress) {
+                    return Ok(progress);
+                }
+                if !piece {
+                    break;
+                }
+                at = next;
+            }
+        }
+        if whole {
+            self.trim_unallocated(options.least, &mut progress, watch)?;
+        }
+        Ok(progress)
+    }
+
+    /// Tells of the next free run of a group, or a part of it; says whether there was one, and where to go on.
+    fn trim_piece(
+        &self,
+        group: &Group,
+        from: Logical,
+        end: Logical,
+        least: u64,
+        progress: &mut TrimProgress,
+    ) -> Result<(bool, Logical)> {
+        let kind = group.kind();
+        let sector = u64::from(self.store.geometry().sectorsize);
+        let account = self.space.account(kind);
+        let all = |bytes: u64| bytes.min(PIECE_BYTES) / sector * sector;
+        let (mut promise, most) = match kind {
+            SpaceKind::Data if !self.space.is_mixed() => {
+                let most = all(account.available());
+                (self.space.reserve_data(most).ok(), most)
+            }
+            // Somebody's commit may want it while it is being told of.
+            SpaceKind::System => (None, all(account.free() / 2)),
+            _ => {
+                let most = all(account.free() / 8);
+                (None, if self.fits_without(most) { most } else { 0 })
+            }
+        };
+        let promised = kind != SpaceKind::Data || self.space.is_mixed() || promise.is_some();
+        if most == 0 || !promised {
+            progress.left += group.usage().free;
+            return Ok((false, from));
+        }
+        let borrow = |promise| self.space.borrow(group, promise, from, least.max(1), most);
+        let Some(extent) = borrow(promise.as_mut()) else { return Ok((false, from)) };
+        drop(promise);
+        let inside = extent.start < end;
+        let cut = Extent {
+            start: extent.start,
+            len: extent.len.min(end.0.saturating_sub(extent.start.0)),
+        };
+        let told = if inside { self.volume.discard(cut) } else { Ok(()) };
+        self.space.free(extent);
+        self.serve_all();
+        told?;
+        if !inside {
+            return Ok((false, from));
+        }
+        progress.done += cut.len;
+        progress.trimmed += cut.len * u64::from(group.flags().copies());
+        Ok((true, extent.end()))
+    }
+
+    fn trim_unallocated(
+        &self,
+        least: u64,
+        progress: &mut TrimProgress,
+        watch: &mut dyn FnMut(&TrimProgress) -> bool,
+    ) -> Result<()> {
+        let ids = self.devices.lock().ids();
+        for id in ids {
+            let mut at = 0;
+            loop {
+                {
+                    // Whoever makes a chunk waits for one piece (M1).
+                    let devices = self.devices.lock();
+                    let found = devices.unallocated_behind(id, at, least, PIECE_BYTES);
+                    let Some((offset, len)) = found else { break };
+                    self.volume.discard_unallocated(id, offset, len)?;
+                    at = offset + len;
+                    progress.done += len;
+                    progress.trimmed += len;
+                }
+                if !watch(progress) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}
