@@ -13,6 +13,7 @@ use crate::attr::InodeId;
 use crate::error::{NameError, Result};
 use crate::names::{self, Target};
 use crate::options::MountOptions;
+use crate::orphan;
 use crate::replay;
 use crate::shared::Shared;
 use crate::subvolume::default_subvolume;
@@ -63,6 +64,11 @@ pub(crate) fn open(
     let _ = shared.root.set(root);
     if shared.read_only_reason().is_none() {
         shared.engine.count_subvolumes()?;
+        shared.engine.drop_leftovers()?;
+        for id in orphan::list(&shared.engine.view(), TreeId::DATA_RELOC)? {
+            // What a balance of Linux was copying data into.
+            orphan::remove(&shared, id)?;
+        }
         for tree in shared.engine.dead_subvolumes()? {
             shared.background.drop_later(tree);
         }

@@ -39,6 +39,11 @@ pub(crate) fn clean(shared: &Arc<Shared>, id: InodeId) -> Result<()> {
     if shared.tree_info(&shared.engine.view(), id.tree).is_err() {
         return Ok(());
     }
+    remove(shared, id)
+}
+
+/// As [`clean`], of an inode that nobody can become a user of.
+pub(crate) fn remove(shared: &Arc<Shared>, id: InodeId) -> Result<()> {
     // No view is held while space is asked for: it would keep back what earlier commits freed.
     let found = read_item(&shared.engine.view(), id)?;
     let item = match found {

@@ -5,13 +5,15 @@
 //! Each step is part of a commit. What a crash leaves is a smaller tree whose root item still says that
 //! it is dead: whoever opens the volume next goes on.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buttress_base::{clock, sync::MutexGuard};
 use buttress_format::{Key, Kind, TreeId, ids};
 
-use crate::{Cost, Engine, Error, Result, Urgency, relocate::TURN_PERIOD};
+use crate::{Cost, Engine, Error, MetaReservation, Result, Urgency, relocate::TURN_PERIOD};
 
 /// References that one step changes at most, where there is room for it, and at least.
 const STEP_MAX: u32 = 32 << 10;
@@ -62,7 +64,7 @@ impl Engine {
     /// # Errors
     ///
     /// [`Error::NoSpace`] when not even a small step can be promised; as [`commit`](Self::commit).
-    pub fn drop_step(self: &std::sync::Arc<Self>, tree: TreeId) -> Result<bool> {
+    pub fn drop_step(self: &Arc<Self>, tree: TreeId) -> Result<bool> {
         self.check_writable()?;
         let Some(_turn) = self.wait_for_turn() else { return Ok(true) };
         let is_dead = || -> Result<Option<bool>> {
@@ -77,19 +79,56 @@ impl Engine {
             Some(false) => return Err(Error::Malformed(format!("the subvolume {tree} is in use"))),
             None => return Ok(false),
         }
-        let mut budget = STEP_MAX;
-        let reservation = loop {
-            let cost = Cost { items: budget, bytes: budget.saturating_mul(16) };
-            match self.reserve_at_once(cost, Urgency::Frees)? {
-                Some(reservation) => break reservation,
-                None if budget > STEP_MIN => budget /= 2,
-                None => break self.reserve(cost, Urgency::Frees)?,
-            }
-        };
+        let (budget, reservation) = self.reserve_step()?;
         let handle = self.begin(reservation);
         handle.transaction().drops.lock().insert(tree, budget.into());
         drop(handle);
         self.commit()?;
         Ok(self.view().committed_root_item(tree)?.is_some())
+    }
+
+    /// Promises what a step may need, and says how large it may be.
+    fn reserve_step(self: &Arc<Self>) -> Result<(u32, MetaReservation)> {
+        let mut budget = STEP_MAX;
+        loop {
+            let cost = Cost { items: budget, bytes: budget.saturating_mul(16) };
+            match self.reserve_at_once(cost, Urgency::Frees)? {
+                Some(reservation) => return Ok((budget, reservation)),
+                None if budget > STEP_MIN => budget /= 2,
+                None => return Ok((budget, self.reserve(cost, Urgency::Frees)?)),
+            }
+        }
+    }
+
+    /// Drops the trees that a balance of Linux left when a crash ended it in the middle of a group: what they
+    /// have that no subvolume uses. Says how many there were. To be called before anything is moved.
+    ///
+    /// A crash leaves a smaller tree, or none: whoever opens the volume next goes on.
+    ///
+    /// # Errors
+    ///
+    /// As [`drop_step`](Self::drop_step).
+    pub fn drop_leftovers(self: &Arc<Self>) -> Result<usize> {
+        let mut dropped = BTreeSet::new();
+        while let Some(of) = self.next_leftover()? {
+            self.check_writable()?;
+            if dropped.insert(of) {
+                tracing::info!(subvolume = %of, "what an interrupted balance left is dropped");
+            }
+            let _turn = self.trees_turn.lock();
+            let (budget, reservation) = self.reserve_step()?;
+            let handle = self.begin(reservation);
+            handle.transaction().leftovers.lock().insert(of, budget.into());
+            drop(handle);
+            self.commit()?;
+        }
+        Ok(dropped.len())
+    }
+
+    /// The subvolume of the first tree that a balance left.
+    fn next_leftover(&self) -> Result<Option<TreeId>> {
+        let key = |of| Key::new(TreeId::TREE_RELOC.0, Kind::ROOT_ITEM, of);
+        let found = self.view().at_or_after(TreeId::ROOT, &key(0), &key(u64::MAX))?;
+        Ok(found.map(|(key, _)| TreeId(key.offset)))
     }
 }

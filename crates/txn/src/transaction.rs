@@ -48,6 +48,8 @@ pub(crate) struct Transaction {
     pub(crate) tracked: Tracked,
     /// Dead subvolumes to be dropped a step further, and how many references the step may change.
     pub(crate) drops: Mutex<BTreeMap<TreeId, u64>>,
+    /// The same of trees that a balance of Linux left, by the subvolume that each is of.
+    pub(crate) leftovers: Mutex<BTreeMap<TreeId, u64>>,
 }
 
 /// Items that cutting one snapshot may touch: the extents under a root node.
@@ -68,6 +70,7 @@ impl Transaction {
             snapshots: Mutex::default(),
             tracked: Tracked::default(),
             drops: Mutex::default(),
+            leftovers: Mutex::default(),
         })
     }
 
@@ -83,6 +86,7 @@ impl Transaction {
             && self.devices.lock().is_empty()
             && self.snapshots.lock().is_empty()
             && self.drops.lock().is_empty()
+            && self.leftovers.lock().is_empty()
     }
 
     /// Items that its commit will touch: those of the overlay, and for each data extent its item,
@@ -90,6 +94,7 @@ impl Transaction {
     pub(crate) fn items(&self) -> u64 {
         let snapshots = self.snapshots.lock().len() as u64 * SNAPSHOT_ITEMS;
         let dropped: u64 = self.drops.lock().values().sum();
+        let dropped = dropped + self.leftovers.lock().values().sum::<u64>();
         self.overlay.items()
             + 3 * self.refs.len()
             + self.touched.lock().len() as u64

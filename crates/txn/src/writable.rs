@@ -74,11 +74,7 @@ fn roots_obstacle(store: &Store, roots: &Roots) -> Result<Option<String>> {
     let root = roots.find(TreeId::ROOT).ok_or(buttress_tree::Error::NoTree(TreeId::ROOT))?;
     let mut cursor = Cursor::seek(store, TreeId::ROOT, root, &Key::MIN)?;
     while let Some(key) = cursor.key() {
-        let tree = TreeId(key.objectid);
         let found = match key.kind {
-            Kind::ROOT_ITEM if tree == TreeId::TREE_RELOC => {
-                Some("a balance that a crash interrupted: mount it with Linux once")
-            }
             Kind::TEMPORARY_ITEM if key.objectid == ids::BALANCE => {
                 let item = cursor.item().unwrap_or_default();
                 BalanceItem::parse(item).is_err().then_some("a balance that makes no sense")

@@ -9,12 +9,17 @@
 //! - **D1** A step ends soon after it changed as many references as it may, wherever it is.
 //! - **D2** What the dead tree wrote and others still use is handed over before the tree's reference to it
 //!   goes: every such node refers by its own address afterwards (B2 of sharing), down to the leaves.
+//! - **D4** What a balance of Linux left of a subvolume, when a crash ended it in the middle of a group, is a
+//!   tree like that of a snapshot: whatever of it the subvolume does not use goes, with the references that
+//!   each node says it holds. Nothing in it was written for the tree itself without saying so, and nothing
+//!   has to be handed over. It counts as dropped from the first step on, so that Linux does not try to merge
+//!   what is left.
 //! - **D3** A drop that Linux began names the key where it goes on; what lies before it is gone already.
 
 use std::sync::Arc;
 
 use buttress_format::{Generation, Key, Kind, RootItem, TreeId, ids};
-use buttress_tree::{Expect, Node, NodeAlloc, NodePtr, NodeSource, NodeStamp, PtrBuilder};
+use buttress_tree::{Cursor, Expect, Node, NodeAlloc, NodePtr, NodeSource, NodeStamp, PtrBuilder};
 
 use super::{
     settle::{Changes, Settle},
@@ -45,7 +50,56 @@ impl Settle<'_> {
         for (tree, budget) in wanted {
             self.drop_step(tree, budget)?;
         }
+        let wanted = self.transaction.leftovers.lock().clone();
+        for (of, budget) in wanted {
+            self.drop_leftover(of, budget)?;
+        }
         Ok(())
+    }
+
+    /// Drops what a balance left of a subvolume a step further (D4).
+    fn drop_leftover(&mut self, of: TreeId, budget: u64) -> Result<()> {
+        let tree = TreeId::TREE_RELOC;
+        let key = Key::new(tree.0, Kind::ROOT_ITEM, of.0);
+        let root = self.must_root(TreeId::ROOT)?;
+        let found = self.reading(|source| {
+            let found = Cursor::find(source, TreeId::ROOT, root, &key)?;
+            Ok(found.map(|(node, slot)| RootItem::parse(node.item(slot))))
+        })?;
+        let malformed = |source| Error::Item { tree: TreeId::ROOT, key, source };
+        let Some(item) = found.transpose().map_err(malformed)? else { return Ok(()) };
+        let begun = item.refs == 0 && item.drop_progress != Key::MIN;
+        let ptr = NodePtr { logical: item.bytenr, generation: item.generation, level: item.level };
+        let node = self.read_node(tree, &Expect::root(ptr))?;
+        if self.ledger.state(tree, &node)?.is_some_and(|state| state.full) {
+            // Where Linux makes such a root, it refers to itself.
+            self.ledger.sharing.refer(ptr.logical, ptr.level, Via::Node(ptr.logical), -1);
+            self.ledger.sharing.refer(ptr.logical, ptr.level, Via::Tree(tree), 1);
+        }
+        let mut step = Step {
+            tree,
+            budget: i64::try_from(budget).unwrap_or(i64::MAX),
+            birth: Generation(u64::MAX),
+            resume: begun.then_some((item.drop_level, item.drop_progress)),
+            handed: Key::MIN,
+        };
+        let rest = self.prune(&mut step, &Expect::root(ptr))?;
+        self.ledger.node_delta.remove(&tree);
+        let change = rest.map(|(_, ptr)| {
+            let NodePtr { logical, generation, level } = ptr;
+            let item = RootItem {
+                bytenr: logical,
+                generation,
+                generation_v2: generation,
+                level,
+                refs: 0,
+                drop_progress: Key::MIN,
+                drop_level: 0,
+                ..item
+            };
+            item.to_bytes().into()
+        });
+        self.merge(TreeId::ROOT, Changes::from([(key, change)]))
     }
 
     fn drop_step(&mut self, tree: TreeId, budget: u64) -> Result<()> {

@@ -104,7 +104,10 @@ impl<'e> Ledger<'e> {
     pub(super) fn state(&mut self, tree: TreeId, node: &Node) -> Result<Option<State>> {
         let generation = node.header().generation;
         let moved = node.header().flags & FLAG_RELOC != 0;
-        if !tree.is_fs_tree() || generation > self.last_snapshot(tree)? && !moved {
+        // Of what a balance left everything may be a subvolume's, too.
+        let is_leftover = tree == TreeId::TREE_RELOC;
+        if !is_leftover && (!tree.is_fs_tree() || generation > self.last_snapshot(tree)? && !moved)
+        {
             return Ok(None);
         }
         let (at, level) = (node.logical(), node.level());
