@@ -357,8 +357,11 @@ impl Engine {
     ///
     /// When the extent tree cannot be read or does not know the extent.
     pub fn extent_is_exclusive(&self, view: &View, extent: Extent, who: DataRef) -> Result<bool> {
+        let running = view.running().tracked.is_anothers(extent.start, who);
+        let frozen = view.frozen().is_some_and(|f| f.tracked.is_anothers(extent.start, who));
         // What cannot be written in place is no one's alone.
-        Ok(!self.volume.has_parity(extent.start) && extent_tree::is_exclusive(view, extent, who)?)
+        let may = !self.volume.has_parity(extent.start) && !running && !frozen;
+        Ok(may && extent_tree::is_exclusive(view, extent, who)?)
     }
 
     /// The right to write into an extent, or a part of it, in place; nothing where its block group is being

@@ -20,23 +20,18 @@ use crate::{
     delayed_ref::{Deltas, ExtentChange, User},
 };
 
-/// Whether every reference to an extent is `who`'s: committed, frozen and running together. A file
-/// that was split into parts of one extent holds several references under one name.
+/// Whether every reference to an extent is `who`'s: in the committed trees, in those that the frozen transaction
+/// leaves, and in those of the running one. A crash may lead to any of them, and who has lost the extent since has
+/// it there. A file that was split into parts of one extent holds several references under one name.
 ///
 /// What the extent tree says is one user may be several: a leaf that is shared counts once. Who asks
 /// has made sure that the leaf is younger than the last snapshot.
 pub(crate) fn is_exclusive(view: &View, extent: Extent, who: DataRef) -> Result<bool> {
     let running = view.running().refs.find(extent.start);
     let frozen = view.frozen().and_then(|f| f.refs.find(extent.start));
-    let mut others = Deltas::default();
-    let mut born = false;
-    for change in [&running, &frozen].into_iter().flatten() {
-        born |= change.born;
-        for (user, delta) in change.deltas.iter() {
-            others.add(user, delta);
-        }
-    }
-    if !born {
+    let mut users = Deltas::default();
+    let is_alone = |users: &Deltas| users.iter().all(|(user, _)| user == User::File(who));
+    if ![&running, &frozen].into_iter().flatten().any(|change| change.born) {
         let root = view
             .committed_root(TreeId::EXTENT)?
             .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
@@ -44,11 +39,19 @@ pub(crate) fn is_exclusive(view: &View, extent: Extent, who: DataRef) -> Result<
         let refs = Refs::read(&**view.store(), root, &key)?;
         for entry in refs.item.inline.iter().chain(refs.keyed.values()) {
             if let Some(user) = User::of(entry) {
-                others.add(user, i64::from(entry.count()));
+                users.add(user, i64::from(entry.count()));
             }
         }
     }
-    Ok(others.iter().all(|(user, _)| user == User::File(who)))
+    for change in [frozen, running].into_iter().flatten() {
+        if !is_alone(&users) {
+            return Ok(false);
+        }
+        for (user, delta) in change.deltas.iter() {
+            users.add(user, delta);
+        }
+    }
+    Ok(is_alone(&users))
 }
 
 fn parse(key: &Key, bytes: &[u8]) -> Result<ExtentItem> {

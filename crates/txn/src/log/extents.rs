@@ -11,13 +11,13 @@ use std::collections::BTreeSet;
 
 use buttress_base::RangeSet;
 use buttress_format::{
-    Body, Compression, Extent, FileExtent, InodeItem, Key, Kind, Logical, Region, TreeId, ids,
+    Body, Compression, Extent, FileExtent, Ino, InodeItem, Key, Kind, Logical, Region, TreeId, ids,
     limits,
 };
 
 use super::collect::{Collect, Outcome, Trouble};
 use super::tracked::LoggedId;
-use crate::Error;
+use crate::{DataRef, Error};
 
 fn key(ino: u64, offset: u64) -> Key {
     Key::new(ino, Kind::EXTENT_DATA, offset)
@@ -94,7 +94,9 @@ fn put(collect: &mut Collect<'_>, tree: TreeId, at: Key, item: &[u8]) -> Outcome
         if group.is_none_or(|group| group.birth() > known) {
             return Err(Trouble::Commit("data in a new chunk"));
         }
-        collect.view.running().tracked.log_extent(region.disk);
+        let offset = at.offset.wrapping_sub(region.offset);
+        let who = DataRef { root: tree, ino: Ino(at.objectid), offset };
+        collect.view.running().tracked.log_extent(region.disk, who);
         if matches!(extent.body, Body::Regular(_)) {
             let part = match extent.compression {
                 Compression::None => Extent::new(region.disk.end(region.offset), region.len),

@@ -6,12 +6,15 @@
 //!   log takes the notes. Nothing is noted of other inodes: who never syncs pays one load.
 //! - **K2** An extent that the log names keeps its space until the transaction is durable, also when its last
 //!   user goes: after a crash the log names it still (T8).
+//! - **K3** Nor is it overwritten in place by anybody but him who has it there, whoever has it now.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::sync::Mutex;
 use buttress_format::{Extent, Key, Kind, Logical, TreeId};
+
+use crate::DataRef;
 
 /// An inode as logs know it.
 pub(crate) type LoggedId = (TreeId, u64);
@@ -21,7 +24,8 @@ struct Inner {
     changed: HashMap<LoggedId, BTreeSet<Key>>,
     /// Those of them whose names changed, or that are gone.
     renamed: BTreeSet<LoggedId>,
-    extents: HashSet<Logical>,
+    /// The extents that the log names, and whose they are there; nothing where several have them.
+    extents: HashMap<Logical, Option<DataRef>>,
     /// Extents that would be free, were they not in the log.
     kept: Vec<Extent>,
 }
@@ -55,7 +59,7 @@ impl Tracked {
             return false;
         }
         let mut inner = self.inner.lock();
-        let logged = inner.extents.contains(&extent.start);
+        let logged = inner.extents.contains_key(&extent.start);
         if logged {
             inner.kept.push(extent);
         }
@@ -94,8 +98,20 @@ impl Tracked {
         std::mem::take(&mut self.inner.lock().renamed)
     }
 
-    /// Says that the log names an extent.
-    pub(crate) fn log_extent(&self, start: Logical) {
-        self.inner.lock().extents.insert(start);
+    /// Says that the log names an extent as somebody's.
+    pub(crate) fn log_extent(&self, start: Logical, who: DataRef) {
+        let mut inner = self.inner.lock();
+        let owner = inner.extents.entry(start).or_insert(Some(who));
+        if *owner != Some(who) {
+            *owner = None;
+        }
+    }
+
+    /// Whether the log names an extent as another's, or as that of several: it must stay what it is (K3).
+    pub(crate) fn is_anothers(&self, start: Logical, who: DataRef) -> bool {
+        if !self.used.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.inner.lock().extents.get(&start).is_some_and(|owner| *owner != Some(who))
     }
 }
