@@ -698,3 +698,42 @@ fn fork(device: &Arc<dyn Device>) -> MemoryDevice {
     copy.write_at(0, &bytes).expect("a write");
     copy
 }
+
+/// An extent that another file has after a crash is not overwritten in place, though it has lost it since: neither
+/// one that it has in the committed trees, nor one that it has in the log.
+#[test]
+fn what_others_have_after_a_crash_stays() {
+    for in_log in [false, true] {
+        let base = MemoryDevice::new(128 << 20);
+        Filesystem::make(&base, &MakeOptions::default()).expect("a volume");
+        let device: Arc<dyn Device> = Arc::new(base);
+        let fs = open(Arc::clone(&device));
+        let make = |name: &str| {
+            let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+            file.set_flags(InodeFlags::NODATACOW).expect("a flag");
+            file
+        };
+        let (mine, other) = (make("mine"), make("other"));
+        let old = pattern(1, 65_536);
+        mine.write_at(0, &old).expect("a write");
+        if in_log {
+            fs.sync().expect("sync");
+        }
+        mine.sync().expect("sync");
+        mine.clone_range(0, &other, 0, 65_536).expect("a clone");
+        other.sync().expect("sync");
+        if !in_log {
+            fs.sync().expect("sync");
+        }
+        let none = SetAttr { size: Some(0), ..SetAttr::default() };
+        other.set_attr(&none).expect("truncate");
+        mine.write_at(0, &pattern(2, 65_536)).expect("a write");
+        mine.flush_data().expect("a flush");
+        let again = open(Arc::new(fork(&device)));
+        let found = content(&again.resolve("/other").expect("it was synced"));
+        assert!(found == old || found.is_empty(), "in a log: {in_log}");
+        again.close().expect("a clean end");
+        drop((mine, other));
+        fs.close().expect("a clean end");
+    }
+}
