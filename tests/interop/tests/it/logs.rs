@@ -349,6 +349,51 @@ const SCRIPTS: &[Script] = &[
         kept: "f d/0 d/119",
         ..PLAIN
     },
+    Script {
+        name: "more names than one item holds",
+        mkfs: &["-n", "4096"],
+        before: "mkdir d; write d/f 0 5000; links d/f d/n 0 40",
+        after: "links d/f d/n 40 60; rm d/n3; rm d/n38; mv d/n39 d/moved; sync d/f; rm d/n45; \
+                links d/f d/m 0 3; sync d/f; rm d/n50; write d/n50 0 10; sync d/n50",
+        kept: "d/f d/n0 d/n37 d/n44 d/m2 d/moved d/n50",
+        gone: "d/n3 d/n38 d/n39 d/n45",
+        ..PLAIN
+    },
+    Script {
+        name: "written in place",
+        before: "write a 0 0; flag a C; write a 0 200000; keep a 0 400000; write k 0 5; flag b C",
+        after: "write a 8192 4096; sync a; write a 300000 8192; sync a; write a 100 50; sync a; \
+                cut a 310000; sync a; write b 0 70000; sync b; write b 4096 4096; sync b",
+        kept: "a b",
+        ..PLAIN
+    },
+    Script {
+        name: "compressed, shown twice",
+        before: "flag p c; text p 0 300000; write w 0 200000; write x 0 100000",
+        after: "text p 131072 50000; sync p; clone p 0 q 0 131072; sync q; clone w 65536 x 4096 65536; \
+                sync x; write w 65536 4096; sync w; clone x 0 w 0 8192; sync w; flag r c; text r 0 900; sync r",
+        kept: "p q w x r",
+        ..PLAIN
+    },
+    Script {
+        name: "made without a name",
+        before: "mkdir d; write d/old 0 100",
+        after: "unnamed d/f 60000; sync d/f; unnamed d/g 10; sync d; write d/g 0 20; mv d/g d/old; sync d/old",
+        kept: "d/f d/old",
+        gone: "d/g",
+        ..PLAIN
+    },
+    Script {
+        name: "packages unpacked over old ones",
+        before: "mkdir u; mkdir u/b; many u/b 20; mkdir v",
+        after: "write u/b/0.new 0 9000; sync u/b/0.new; link u/b/0 u/b/0.old; mv u/b/0.new u/b/0; rm u/b/0.old; \
+                write u/b/1.new 0 100; sync u/b/1.new; mv u/b/1.new u/b/1; mv u/b/2 v/2; write u/b/2 0 50; \
+                sync u/b; sync v; rm u/b/3; mkdir u/b/3; write u/b/3/f 0 7; sync u/b/3/f; swap u/b/4 u/b/5; \
+                sync u/b/4; sync u/b",
+        kept: "u/b/0 u/b/1 v/2 u/b/3/f u/b/19",
+        gone: "u/b/0.new u/b/1.new u/b/0.old",
+        ..PLAIN
+    },
 ];
 
 fn split(path: &str) -> (&str, &[u8]) {
@@ -410,6 +455,27 @@ fn one(fs: &buttress_fs::Filesystem, command: &str, seed: u64) {
             dir(1).rename(name(1), &dir(2), name(2), flags)
         }
         "sync" => at(1).sync(),
+        "flag" => file(1).set_flags(match words[2] {
+            "C" => buttress_fs::InodeFlags::NODATACOW,
+            _ => buttress_fs::InodeFlags::COMPRESS,
+        }),
+        "text" => {
+            let text: Vec<u8> = (0..number(3)).map(|i| (i / 50 % 26) as u8 + b'a').collect();
+            file(1).write_at(number(2), &text).map(drop)
+        }
+        "clone" => at(1).clone_range(number(2), &file(3), number(4), number(5)),
+        "unnamed" => dir(1).tmpfile(0o644, 0, 0).and_then(|unnamed| {
+            unnamed.write_at(0, &random(number(2), seed))?;
+            unnamed.sync()?;
+            dir(1).link(&unnamed, name(1))
+        }),
+        // Of names that are long, the short ones being their beginnings.
+        "links" => (number(3)..number(4)).try_for_each(|i| {
+            let short = format!("{}{i}", split(words[2]).1.escape_ascii());
+            let long = format!("{short:-<200}");
+            dir(2).link(&at(1), long.as_bytes())?;
+            dir(2).link(&at(1), short.as_bytes())
+        }),
         "many" => (0..number(2)).try_for_each(|i| {
             let file = at(1).create(i.to_string().as_bytes(), 0o644, 0, 0, 0)?;
             file.write_at(0, &random(i * 150 + 1, seed))?;
