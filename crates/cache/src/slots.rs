@@ -163,4 +163,36 @@ mod tests {
         assert_eq!(slots.take(9), [Slot(5), Slot(4_097), Slot(9_999)]);
         assert_eq!(slots.free(), 0);
     }
+
+    /// A1 with many threads: nobody gets what another holds, nothing is lost, and who waits is woken.
+    #[test]
+    fn nobody_gets_what_another_holds() {
+        const TOTAL: u32 = 700;
+        let slots = Slots::new(TOTAL);
+        slots.give(&(0..TOTAL).map(Slot).collect::<Vec<_>>());
+        let held: Vec<_> = (0..TOTAL).map(|_| AtomicU32::new(0)).collect();
+        std::thread::scope(|scope| {
+            for seed in 0..8 {
+                let (slots, held) = (&slots, &held);
+                scope.spawn(move || {
+                    let mut rng = buttress_base::Rng::new(seed);
+                    for _ in 0..3000 {
+                        let taken = slots.take(1 + rng.below(200) as usize);
+                        if taken.is_empty() {
+                            slots.wait(Duration::from_secs(100));
+                        }
+                        let add =
+                            |slot: &Slot| held[slot.0 as usize].fetch_add(1, Ordering::SeqCst);
+                        assert!(taken.iter().all(|slot| add(slot) == 0));
+                        taken
+                            .iter()
+                            .for_each(|slot| held[slot.0 as usize].store(0, Ordering::SeqCst));
+                        slots.give(&taken);
+                    }
+                });
+            }
+        });
+        assert_eq!(slots.free(), TOTAL);
+        assert_eq!(slots.take(TOTAL as usize).len(), TOTAL as usize);
+    }
 }
