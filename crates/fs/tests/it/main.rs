@@ -13,6 +13,7 @@ mod model;
 mod moving;
 mod names;
 mod packing;
+mod parity_cuts;
 mod reads;
 mod room;
 mod snapshots;
