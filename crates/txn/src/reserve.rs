@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use buttress_space::{Class, Preempt, Reach, SpaceKind, Ticket, Verdict};
+use buttress_space::{Class, Reach, SpaceKind, Ticket, Verdict};
 
 use crate::{Engine, Result, flush::Waits, transaction::Transaction};
 
@@ -301,10 +301,6 @@ impl Engine {
         let taken = self.frozen_left() + kept;
         // What mixed groups have promised to data.
         let free = account.free().saturating_sub(account.may_use);
-        // Half way there the commit begins in the background, so that nobody has to wait for it.
-        if self.options.preempt == Preempt::Pace && 2 * need + taken > free && items > 1000 {
-            self.commit_wanted.store(true, Ordering::Relaxed);
-        }
         need + taken <= free || self.overcommit(need + taken - free)
     }
 
