@@ -34,7 +34,6 @@ pub(crate) fn open(
     let engine_options = EngineOptions {
         read_only: options.read_only,
         discard: options.discard,
-        preempt: options.preempt,
         ignore_log: options.nologreplay,
         replay_log: !options.read_only,
         alloc: options.alloc,

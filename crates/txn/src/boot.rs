@@ -11,7 +11,7 @@ use buttress_format::{
     BlockGroupItem, CompatRo, DevExtent, DevStats, DeviceId, Extent, Incompat, Key, Kind, Logical,
     RootItem, Superblock, TreeId, ids,
 };
-use buttress_space::{AllocPolicy, GroupInit, LookupPolicy, Preempt, Space, SpaceKind};
+use buttress_space::{AllocPolicy, GroupInit, LookupPolicy, Space, SpaceKind};
 use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store, boot};
 use buttress_volume::{Parity, Volume};
 
@@ -36,8 +36,6 @@ pub struct EngineOptions {
     pub overlay_max: u64,
     /// Record all free space anew, in a free-space tree, also where there was none.
     pub rebuild_free_space: bool,
-    /// When room is made before anybody waits for it.
-    pub preempt: Preempt,
     /// Open read-only although there is a log of fsync that was not replayed.
     pub ignore_log: bool,
     /// fsync writes a log; without, it commits.
@@ -58,7 +56,6 @@ impl Default for EngineOptions {
             cache_bytes: 256 << 20,
             overlay_max: 192 << 20,
             rebuild_free_space: false,
-            preempt: Preempt::default(),
             ignore_log: false,
             tree_log: true,
             replay_log: false,
