@@ -36,6 +36,8 @@ pub(crate) struct Context<'c> {
     pub(crate) shared: AddressSet,
     /// What each subvolume made, where simple quotas count it.
     pub(crate) makers: std::sync::OnceLock<Makers>,
+    /// There are trees of a balance that did not end: they hold nodes that their owners have left already.
+    pub(crate) has_leftovers: AtomicBool,
 }
 
 impl Context<'_> {

@@ -253,7 +253,9 @@ impl<'e, 'c> Extents<'e, 'c> {
                 self.context.add(Issue::ExtentUnused { extent: item.extent });
             }
             // Once its owner lets go of it, a node refers to its children by its address.
-            let is_owned = state.has_owner || item.flags & ExtentFlags::FULL_BACKREF != 0;
+            let is_owned = state.has_owner
+                || item.flags & ExtentFlags::FULL_BACKREF != 0
+                || self.context.has_leftovers.load(std::sync::atomic::Ordering::Relaxed);
             if let Some((_, _, owner)) = state.node.filter(|_| item.is_node() && !is_owned) {
                 self.context.add(Issue::NodeOwnerRef { logical: state.at, owner });
             }

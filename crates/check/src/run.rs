@@ -109,6 +109,7 @@ fn context<'c>(
         full_backrefs: AddressSet::default(),
         shared: AddressSet::default(),
         makers: std::sync::OnceLock::new(),
+        has_leftovers: std::sync::atomic::AtomicBool::new(false),
     }
 }
 

@@ -193,10 +193,15 @@ impl Walk<'_> {
         let mut feeder = Feeder { context, hand: self.hand(), units, sequence: 0 };
         for (index, tree) in trees.iter().enumerate() {
             let mark = record::met(tree.root.logical, User::Tree(tree.id), context.nodesize());
-            // The root of a balance's tree is referenced by its own address.
+            // The root of a balance's tree is referenced by its own address, as long as it is Linux's.
             let own =
                 record::met(tree.root.logical, User::Node(tree.root.logical), context.nodesize());
-            feeder.hand.records.put(if tree.id == TreeId::TREE_RELOC { own } else { mark })?;
+            let is_left = tree.id == TreeId::TREE_RELOC;
+            if is_left {
+                context.has_leftovers.store(true, Ordering::Relaxed);
+            }
+            let is_own = is_left && context.full_backrefs.contains(tree.root.logical);
+            feeder.hand.records.put(if is_own { own } else { mark })?;
             let expect = Expect::root(tree.root);
             feeder.descend(index, tree, &expect, None, tree.drop.is_some())?;
         }
