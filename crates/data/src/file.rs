@@ -57,6 +57,8 @@ pub struct File {
 pub(crate) struct Meta {
     pub(crate) item: InodeItem,
     pub(crate) disk_size: u64,
+    /// It is being cut: what is on disk follows the length in steps, and is longer until the last.
+    pub(crate) shrinks: bool,
     /// How its property says that it shall be compressed.
     pub(crate) codec: Option<Codec>,
     /// The item as it was put last.
@@ -82,7 +84,10 @@ impl File {
         Self {
             tree,
             ino,
-            meta: Ranked::new(Rank::Inode, Meta { item, disk_size, codec: None, put: None }),
+            meta: Ranked::new(
+                Rank::Inode,
+                Meta { item, disk_size, shrinks: false, codec: None, put: None },
+            ),
             extents: RwLock::new(()),
             layout: AtomicU64::new(next_layout()),
             dirty: Ranked::new(Rank::PageIndex, Dirty::default()),
@@ -170,7 +175,7 @@ impl File {
             meta.put = Some(meta.item);
         }
         assert!(
-            meta.disk_size <= meta.item.size,
+            meta.disk_size <= meta.item.size || meta.shrinks,
             "F2: {} on disk of {}",
             meta.disk_size,
             meta.item.size

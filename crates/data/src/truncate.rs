@@ -92,11 +92,13 @@ impl Files {
                 dirty.patch(size, &vec![0; (keep - size) as usize]);
             }
             meta.item.size = size;
+            meta.shrinks = true;
         }
         let cut = self.cut_in_steps(file, size, stamp);
+        let mut meta = file.meta();
+        meta.shrinks = false;
         if cut.is_err() {
             // T1: as long as the part that is still there.
-            let mut meta = file.meta();
             meta.item.size = meta.item.size.max(meta.disk_size);
         }
         cut
@@ -135,6 +137,7 @@ impl Files {
                 bytes.count(meta);
                 meta.disk_size = meta.disk_size.min(if done { size } else { reached });
                 if done {
+                    meta.shrinks = false;
                     // What the length on disk waited for may just have been forgotten.
                     settle(meta, &file.dirty.lock());
                     if let Some(stamp) = stamp.take() {

@@ -1,33 +1,57 @@
-//! A device that fails the n-th request.
+//! A device on which one request goes wrong, in the way that a test asks for.
 //!
 //! # Place
 //!
 //! Tests of misfortune: run a workload with no fault and count, then once for every n. One [`Faults`] may
 //! be shared by several devices, so that n counts over all of them.
+//!
+//! # Faults a device commits here, and why a right engine survives them
+//!
+//! [`Misfortune`] lists them. A request that fails was not acknowledged. A write that never happens though it was
+//! acknowledged costs what it held, and nothing else: checksums show it.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
+use buttress_base::{Rank, Ranked, thread};
 use buttress_block::error::Operation;
 use buttress_block::{Device, Error};
 
-/// Which request fails, and how many there have been.
+/// What is wrong with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misfortune {
+    /// It fails; a write has written its first half.
+    Fails,
+    /// It fails, and so does every request after it: the device is gone.
+    Gone,
+    /// It fails, and so do so many after it: the device comes back.
+    Away(u64),
+    /// It is acknowledged and does not happen; a read does.
+    Lies,
+    /// It takes so long.
+    Slow(Duration),
+}
+
+#[derive(Debug)]
+struct Plan {
+    count: u64,
+    at: u64,
+    /// Which requests are counted; all if none is named.
+    only: Option<Operation>,
+    what: Misfortune,
+}
+
+/// Which request goes wrong, and how many there have been.
 #[derive(Debug)]
 pub struct Faults {
-    count: AtomicU64,
-    fail_at: AtomicU64,
-    /// Whether every request after the failed one fails, too: a device that is gone.
-    sticky: AtomicBool,
+    plan: Ranked<Plan>,
 }
 
 impl Default for Faults {
     fn default() -> Self {
-        Self {
-            count: AtomicU64::new(0),
-            fail_at: AtomicU64::new(u64::MAX),
-            sticky: AtomicBool::new(false),
-        }
+        let plan = Plan { count: 0, at: u64::MAX, only: None, what: Misfortune::Fails };
+        Self { plan: Ranked::new(Rank::Leaf, plan) }
     }
 }
 
@@ -41,29 +65,41 @@ impl Faults {
     /// Counts from zero again, and fails request `n` (the first is zero); with `sticky`, all that
     /// follow, too.
     pub fn fail(&self, n: u64, sticky: bool) {
-        self.sticky.store(sticky, Ordering::SeqCst);
-        self.count.store(0, Ordering::SeqCst);
-        self.fail_at.store(n, Ordering::SeqCst);
+        self.strike(n, None, if sticky { Misfortune::Gone } else { Misfortune::Fails });
     }
 
-    /// Fails nothing from now on.
+    /// Counts from zero again, requests of one kind if one is named; request `n` of these goes wrong.
+    pub fn strike(&self, n: u64, only: Option<Operation>, what: Misfortune) {
+        *self.plan.lock() = Plan { count: 0, at: n, only, what };
+    }
+
+    /// Nothing goes wrong from now on.
     pub fn heal(&self) {
-        self.fail_at.store(u64::MAX, Ordering::SeqCst);
+        self.plan.lock().at = u64::MAX;
     }
 
     /// Returns how many requests there were since counting began.
     pub fn count(&self) -> u64 {
-        self.count.load(Ordering::SeqCst)
+        self.plan.lock().count
     }
 
-    fn hits(&self) -> bool {
-        let n = self.count.fetch_add(1, Ordering::SeqCst);
-        let at = self.fail_at.load(Ordering::SeqCst);
-        n == at || (n > at && self.sticky.load(Ordering::SeqCst))
+    fn next(&self, operation: Operation) -> Option<Misfortune> {
+        let mut plan = self.plan.lock();
+        if plan.only.is_some_and(|only| only != operation) {
+            return None;
+        }
+        let n = plan.count;
+        plan.count += 1;
+        let hits = match plan.what {
+            Misfortune::Gone => n >= plan.at,
+            Misfortune::Away(more) => n >= plan.at && n - plan.at <= more,
+            _ => n == plan.at,
+        };
+        hits.then_some(plan.what)
     }
 }
 
-/// A device whose requests fail as its [`Faults`] say.
+/// A device whose requests go wrong as its [`Faults`] say.
 #[derive(Debug)]
 pub struct FaultDevice {
     inner: Arc<dyn Device>,
@@ -77,12 +113,20 @@ impl FaultDevice {
         Arc::new(Self { inner, faults: Arc::clone(faults) })
     }
 
-    fn strike(&self, operation: Operation, offset: u64, len: u64) -> Result<(), Error> {
-        if !self.faults.hits() {
-            return Ok(());
+    /// Says whether the request is to be carried out.
+    fn strike(&self, operation: Operation, offset: u64, len: u64) -> Result<bool, Error> {
+        match self.faults.next(operation) {
+            None => Ok(true),
+            Some(Misfortune::Slow(time)) => {
+                thread::sleep(time);
+                Ok(true)
+            }
+            Some(Misfortune::Lies) => Ok(operation == Operation::Read),
+            Some(Misfortune::Fails | Misfortune::Gone | Misfortune::Away(_)) => {
+                let source = io::Error::other("a fault was asked for");
+                Err(Error::Io { device: self.name(), operation, offset, len, source })
+            }
         }
-        let source = io::Error::other("a fault was asked for");
-        Err(Error::Io { device: self.name(), operation, offset, len, source })
     }
 }
 
@@ -106,21 +150,28 @@ impl Device for FaultDevice {
 
     /// A write that fails has written its first half.
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
-        if let Err(error) = self.strike(Operation::Write, offset, buf.len() as u64) {
-            let half = buf.len() / 2 / 512 * 512;
-            self.inner.write_at(offset, &buf[..half])?;
-            return Err(error);
+        match self.strike(Operation::Write, offset, buf.len() as u64) {
+            Ok(true) => self.inner.write_at(offset, buf),
+            Ok(false) => Ok(()),
+            Err(error) => {
+                let half = buf.len() / 2 / 512 * 512;
+                self.inner.write_at(offset, &buf[..half])?;
+                Err(error)
+            }
         }
-        self.inner.write_at(offset, buf)
     }
 
     fn flush(&self) -> Result<(), Error> {
-        self.strike(Operation::Flush, 0, self.len())?;
-        self.inner.flush()
+        match self.strike(Operation::Flush, 0, self.len())? {
+            true => self.inner.flush(),
+            false => Ok(()),
+        }
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.strike(Operation::Discard, offset, len)?;
-        self.inner.discard(offset, len)
+        match self.strike(Operation::Discard, offset, len)? {
+            true => self.inner.discard(offset, len),
+            false => Ok(()),
+        }
     }
 }

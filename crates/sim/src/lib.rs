@@ -4,12 +4,13 @@
 //!
 //! Beside `block`, so that every crate that stands on a device can be tested on one that is worse than
 //! any real one: [`record`] knows what a power cut could leave at every point of a run, [`fault`] fails
-//! the n-th request.
+//! the n-th request. [`campaign`] makes a test one round of a long search.
 
 #![forbid(unsafe_code)]
 
+pub mod campaign;
 pub mod fault;
 pub mod record;
 
-pub use fault::{FaultDevice, Faults};
+pub use fault::{FaultDevice, Faults, Misfortune};
 pub use record::{Crash, DeviceId, Log, Recorder};

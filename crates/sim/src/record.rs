@@ -125,6 +125,31 @@ impl Log {
         of_device.collect()
     }
 
+    /// Returns a number that two logs share when the same happened in the same order.
+    pub fn digest(&self) -> u64 {
+        let inner = self.inner.lock();
+        let mut digest = 0xcbf2_9ce4_8422_2325_u64;
+        let mut fold = |value: u64| {
+            digest = (digest.rotate_left(5) ^ value).wrapping_mul(0x0100_0000_01b3);
+        };
+        for event in &inner.events {
+            match event {
+                Event::Write { device, offset, bytes } => {
+                    fold(device.0 as u64);
+                    fold(*offset);
+                    for part in bytes.chunks(8) {
+                        let mut word = [0; 8];
+                        word[..part.len()].copy_from_slice(part);
+                        fold(u64::from_le_bytes(word));
+                    }
+                }
+                Event::Flush { device } => fold(!(device.0 as u64)),
+                Event::Mark(value) => fold(*value | 1 << 63),
+            }
+        }
+        digest
+    }
+
     /// Stops recording and shows `check` what a power cut could have left: after every event, nothing,
     /// all, and `draws` random subsets of what was not flushed. `stride` leaves out points.
     ///

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use buttress_base::Rng;
 use buttress_block::Device;
 use buttress_cache::CacheOptions;
-use buttress_sim::{Crash, Log, Recorder};
+use buttress_sim::{Crash, Log, Recorder, campaign};
 
 use crate::rig::{Model, blank, by_hand, open, place, read, write};
 
@@ -130,7 +130,7 @@ pub(crate) fn work(run: &mut Run, rng: &mut Rng, steps: usize, longest: usize) {
 fn every_crash_leaves_a_prefix() {
     let mut shown = 0;
     let lists = ["", "mode=pmem", "writeback=lru", "consistent_origin=on", "autocommit_blocks=4"];
-    for seed in 0..10 {
+    for seed in campaign::seeds(0..10) {
         let mut rng = Rng::new(seed);
         let block_size = [512, 1024, 4096][seed as usize % 3];
         let mut run = Run::new(block_size, 400, lists[seed as usize % lists.len()]);
@@ -146,6 +146,7 @@ fn every_crash_leaves_a_prefix() {
             std::mem::forget(recovered);
         });
     }
+    campaign::count("states", shown);
     assert!(shown > 2000, "only {shown} states");
 }
 
@@ -155,7 +156,7 @@ fn every_crash_leaves_a_prefix() {
 fn a_full_cache_loses_no_flush() {
     let mut shown = 0;
     let lists = ["", "mode=pmem", "writeback=fifo-unsorted", "consistent_origin=on", "cleaner"];
-    for seed in 20..30 {
+    for seed in campaign::seeds(20..30) {
         let mut rng = Rng::new(seed);
         let block_size = [512, 1024, 4096][seed as usize % 3];
         let mut run = Run::new(block_size, 6, lists[seed as usize % lists.len()]);
@@ -167,6 +168,7 @@ fn a_full_cache_loses_no_flush() {
             std::mem::forget(recovered);
         });
     }
+    campaign::count("states", shown);
     assert!(shown > 2000, "only {shown} states");
 }
 
@@ -174,7 +176,7 @@ fn a_full_cache_loses_no_flush() {
 /// is used before its mark is durable.
 #[test]
 fn crashes_after_crashes() {
-    let mut rng = Rng::new(77);
+    let mut rng = Rng::new(77 + campaign::round());
     let mut run = Run::new(1024, 40, "");
     work(&mut run, &mut rng, 30, 16);
     let mut lefts = Vec::new();
@@ -203,6 +205,7 @@ fn crashes_after_crashes() {
             std::mem::forget(recovered);
         });
     }
+    campaign::count("states", shown);
     assert!(shown > 500, "only {shown} states");
 }
 
@@ -210,7 +213,7 @@ fn crashes_after_crashes() {
 #[test]
 fn zeroes_lose_no_flush() {
     const MANY: usize = 4000;
-    for seed in 0..2 {
+    for seed in campaign::seeds(0..2) {
         let mut rng = Rng::new(seed);
         let mut run = Run::with_sectors(512, 60, "", MANY);
         let cached = run.open();
@@ -243,6 +246,7 @@ fn zeroes_lose_no_flush() {
             run.check_sectors(crash, &read(&recovered));
             std::mem::forget(recovered);
         });
+        campaign::count("states", shown);
         assert!(shown > 100);
     }
 }

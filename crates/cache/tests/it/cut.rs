@@ -7,6 +7,7 @@ use buttress_base::Rng;
 use buttress_block::Device;
 use buttress_cache::inspect;
 use buttress_cache::layout::Cut;
+use buttress_sim::campaign;
 
 use crate::crash::Run;
 use crate::rig::{place, read, write};
@@ -16,7 +17,7 @@ use crate::rig::{place, read, write};
 #[test]
 fn the_origin_is_a_commit_whenever_it_is_said_to_be() {
     let (mut whole, mut towards, mut stale) = (0, 0, 0);
-    for seed in 0..8 {
+    for seed in campaign::seeds(0..8) {
         let mut rng = Rng::new(seed);
         let blocks = if seed % 2 == 0 { 200 } else { 12 };
         let mut run =
@@ -79,6 +80,7 @@ fn the_origin_is_a_commit_whenever_it_is_said_to_be() {
             std::mem::forget(recovered);
         });
     }
+    campaign::count("states", whole + towards);
     assert!(whole > 500 && towards > 500 && stale > 50, "{whole} {towards} {stale}");
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_cache::CacheDevice;
-use buttress_sim::{FaultDevice, Faults};
+use buttress_sim::{FaultDevice, Faults, campaign};
 
 use crate::rig::{Model, blank, by_hand, open, place, read, write};
 
@@ -72,7 +72,7 @@ fn run(n: Option<u64>, sticky: bool, which: usize, blocks: u64, list: &str) -> u
     match CacheDevice::open(first, second, by_hand(list)) {
         Err(error) => assert!(n.is_some() && !error.to_string().is_empty(), "{about}"),
         Ok(cached) => {
-            let failures = work(&cached, &mut may_hold, &mut Rng::new(4));
+            let failures = work(&cached, &mut may_hold, &mut Rng::new(4 + campaign::round()));
             assert!(n.is_some() || failures == 0, "{about}");
             // What can still be read while it is broken is right, too.
             let mut buf = vec![0; SECTORS * 512];
@@ -134,16 +134,20 @@ fn a_full_cache_whose_origin_fails_answers() {
 /// Every request of each device, once alone and once for good, with much room and with little.
 #[test]
 fn the_nth_request_fails() {
+    let mut faults = 0;
     for (blocks, list) in [(200, ""), (10, ""), (200, "mode=pmem"), (20, "consistent_origin=on")] {
         for which in [0, 1] {
             let requests = run(None, false, which, blocks, list);
             assert!(requests > 20);
             for n in 0..requests {
                 run(Some(n), false, which, blocks, list);
+                faults += 1;
                 if n % 3 == 0 {
                     run(Some(n), true, which, blocks, list);
+                    faults += 1;
                 }
             }
         }
     }
+    campaign::count("faults", faults);
 }

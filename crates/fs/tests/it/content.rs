@@ -322,3 +322,33 @@ fn accepted_writes_arrive() {
         }
     }
 }
+
+/// A file of more extents than one step takes away, cut to nothing: in several steps, and nothing is left.
+#[test]
+fn a_file_of_many_extents_is_cut() {
+    let device = memory(512);
+    let fs = mount_with(&device, "rw,commit=300");
+    let file = fs.root().create(b"many", 0o644, 0, 0, 0).expect("a file");
+    let bytes = pattern(3, 4096);
+    for extent in 0..3000_u64 {
+        // Holes in between, so that no two become one.
+        file.write_at(extent * 8192, &bytes).expect("room");
+    }
+    file.sync().expect("a sync");
+    for size in [5000, 0] {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        file.set_attr(&set).expect("it is shorter");
+        assert_eq!(
+            content(&file),
+            bytes
+                .iter()
+                .copied()
+                .chain(std::iter::repeat(0))
+                .take(size as usize)
+                .collect::<Vec<_>>()
+        );
+    }
+    drop(file);
+    fs.close().expect("a close");
+    check(&device);
+}

@@ -9,7 +9,7 @@ use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_check::{Options, Severity};
 use buttress_fs::{Filesystem, Inode, MakeOptions};
-use buttress_sim::Log;
+use buttress_sim::{Log, campaign};
 
 use crate::volume::{content, file_with, list, mount, pattern};
 
@@ -92,6 +92,54 @@ fn judge(device: &Arc<dyn Device>, when: &str) {
     assert_eq!(wrong.count(), 0, "{when}: {}", report.to_text());
 }
 
+/// Everything is moved, data and metadata, and the power goes somewhere in between: each file is what it was, and
+/// the next balance, gone on with, moves the rest.
+#[test]
+fn power_is_cut_in_a_balance() {
+    let base = MemoryDevice::new(512 << 20);
+    let make = MakeOptions { nodesize: 4096, ..MakeOptions::default() };
+    Filesystem::make(&base, &make).expect("a volume");
+    let log = Log::new();
+    let recorder = log.device(&base, 512);
+    let device: Arc<dyn Device> = Arc::clone(&recorder) as Arc<dyn Device>;
+    let fs = mount(&device);
+    let live = fs.root().create_subvolume(b"live", 0o755, 0, 0).expect("a subvolume");
+    write(&live, 0);
+    drop(fs.root().snapshot(b"first", live.id().tree, true).expect("a snapshot"));
+    write(&live, 1);
+    fs.sync().expect("a sync");
+    log.start(&[&recorder]);
+    let all = Some(buttress_fs::Filter::default());
+    let options = buttress_fs::BalanceOptions { data: all.clone(), metadata: all, system: None };
+    let moved = fs.balance(&options, &mut |_| true).expect("a balance");
+    assert!(moved.completed > 1, "{moved:?}");
+    log.mark(1);
+    drop(live);
+    fs.close().expect("a close");
+
+    let more: usize = std::env::var("BUTTRESS_CUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let stride = (log.len() / (16 * more)).max(1);
+    let mut resumed = 0;
+    let shown = log.crashes(&mut Rng::new(5 + campaign::round()), 1, stride, |crash| {
+        let when = format!("event {} draw {}", crash.event, crash.draw);
+        let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());
+        judge(&device, &when);
+        let fs = mount(&device);
+        assert_eq!(fs.read_only_reason(), None, "{when}");
+        verify(&fs.root().lookup(b"live").expect("it"), 1, &when);
+        verify(&fs.root().lookup(b"first").expect("it"), 0, &when);
+        if fs.paused_balance().expect("readable").is_some() {
+            fs.resume_balance(&mut |_| true).expect("it goes on");
+            resumed += 1;
+            verify(&fs.root().lookup(b"live").expect("it"), 1, &when);
+        }
+        fs.close().expect("a close");
+        judge(&device, &when);
+    });
+    campaign::count("states", shown);
+    assert!(shown > 20 && resumed > 0, "{shown} states, {resumed} gone on with");
+}
+
 #[test]
 fn power_is_cut_while_subvolumes_come_and_go() {
     let base = begun();
@@ -124,7 +172,7 @@ fn power_is_cut_while_subvolumes_come_and_go() {
 
     let more: usize = std::env::var("BUTTRESS_CUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     let stride = (log.len() / (24 * more)).max(1);
-    let shown = log.crashes(&mut Rng::new(77), 1, stride, |crash| {
+    let shown = log.crashes(&mut Rng::new(77 + campaign::round()), 1, stride, |crash| {
         let mark = crash.mark.unwrap_or(0);
         let when = format!("event {} draw {} mark {mark}", crash.event, crash.draw);
         let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());
@@ -152,5 +200,6 @@ fn power_is_cut_while_subvolumes_come_and_go() {
         fs.close().expect("a close");
         judge(&device, &when);
     });
+    campaign::count("states", shown);
     assert!(shown > 20, "{shown} states");
 }

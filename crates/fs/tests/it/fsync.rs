@@ -14,7 +14,7 @@ use buttress_fs::{
     FallocateMode, FileKind, Filesystem, Ino, Inode, InodeFlags, InodeId, MakeOptions,
     MountOptions, RenameFlags, SetAttr, TreeId, XattrFlags,
 };
-use buttress_sim::{Crash, Log};
+use buttress_sim::{Crash, Log, campaign};
 use buttress_volume::Volume;
 
 use crate::checker::judge;
@@ -30,29 +30,29 @@ const KINDS: [&str; 3] = ["plain", "compressed", "in place"];
 const OPERATIONS: u64 = 70;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Object {
-    dir: bool,
+pub(crate) struct Object {
+    pub(crate) dir: bool,
     content: Arc<Vec<u8>>,
     attribute: Option<u8>,
     names: BTreeSet<(u64, String)>,
 }
 
 /// All inodes by number.
-type State = BTreeMap<u64, Object>;
+pub(crate) type State = BTreeMap<u64, Object>;
 
 #[derive(Clone, Copy, Debug)]
-enum Synced {
+pub(crate) enum Synced {
     One(u64),
     All,
     Nothing,
 }
 
-struct World {
-    fs: Filesystem,
+pub(crate) struct World {
+    fs: Arc<Filesystem>,
     rng: Rng,
-    state: State,
+    pub(crate) state: State,
     root: u64,
-    history: Vec<String>,
+    pub(crate) history: Vec<String>,
     kind: &'static str,
     in_place: BTreeSet<u64>,
     /// A file that is about to take this place, and how many steps that is away.
@@ -66,6 +66,23 @@ fn id(ino: u64) -> InodeId {
 }
 
 impl World {
+    /// A world below a directory, which is empty.
+    pub(crate) fn new(fs: Arc<Filesystem>, seed: u64, root: u64, kind: &'static str) -> Self {
+        let mut world = Self {
+            fs,
+            rng: Rng::new(seed),
+            state: State::new(),
+            root,
+            history: Vec::new(),
+            kind,
+            in_place: BTreeSet::new(),
+            replacing: None,
+        };
+        world.state.insert(root, Object { dir: true, ..Object::default() });
+        world.name(root, (0, ""));
+        world
+    }
+
     fn inode(&self, ino: u64) -> Inode {
         self.fs.inode(id(ino)).unwrap_or_else(|error| panic!("{ino}: {error}"))
     }
@@ -112,7 +129,7 @@ impl World {
         self.history.push(what);
     }
 
-    fn step(&mut self) -> Synced {
+    pub(crate) fn step(&mut self) -> Synced {
         if let Some((place, steps)) = self.replacing.take() {
             return self.go_on(place, steps);
         }
@@ -368,7 +385,7 @@ impl World {
 }
 
 /// What a mounted volume holds.
-fn survey(fs: &Filesystem) -> State {
+pub(crate) fn survey(fs: &Filesystem) -> State {
     let mut state = State::new();
     let mut queue = vec![fs.root()];
     while let Some(dir) = queue.pop() {
@@ -380,6 +397,10 @@ fn survey(fs: &Filesystem) -> State {
         })
         .expect("a listing");
         for (id, name, kind) in entries {
+            // Numbers of inodes are of their subvolume, and snapshots have nothing to say here.
+            if id.tree != TreeId::FS {
+                continue;
+            }
             let inode = fs.inode(id).expect("what has a name is there");
             assert_eq!(dir.lookup(name.as_bytes()).expect("found by name").id(), id);
             let object = state.entry(id.ino.0).or_insert_with(|| Object {
@@ -401,10 +422,10 @@ fn survey(fs: &Filesystem) -> State {
 }
 
 /// The states after so many operations, and what each operation synced.
-struct Story {
-    states: Vec<State>,
-    synced: Vec<Synced>,
-    root: u64,
+pub(crate) struct Story {
+    pub(crate) states: Vec<State>,
+    pub(crate) synced: Vec<Synced>,
+    pub(crate) root: u64,
 }
 
 impl Story {
@@ -418,7 +439,7 @@ impl Story {
         Some(last + 1..=(done + 1).min(self.states.len() - 1))
     }
 
-    fn check(&self, found: &State, done: usize) -> Result<(), String> {
+    pub(crate) fn check(&self, found: &State, done: usize) -> Result<(), String> {
         let inos: BTreeSet<u64> = self.states.iter().flat_map(|s| s.keys().copied()).collect();
         for ino in inos {
             let Some(range) = self.range(ino, done) else { continue };
@@ -552,20 +573,9 @@ fn run(seed: u64, options: &MakeOptions, draws: usize, stride: usize) -> (usize,
         "compressed" => "rw,noatime,commit=3000,compress=zstd",
         _ => "rw,noatime,commit=3000",
     };
-    let fs = open_with(Arc::clone(&device) as Arc<dyn Device>, how);
+    let fs = Arc::new(open_with(Arc::clone(&device) as Arc<dyn Device>, how));
     let root = fs.root().id().ino.0;
-    let mut world = World {
-        fs,
-        rng: Rng::new(seed),
-        state: State::new(),
-        root,
-        history: Vec::new(),
-        kind,
-        in_place: BTreeSet::new(),
-        replacing: None,
-    };
-    world.state.insert(root, Object { dir: true, ..Object::default() });
-    world.name(root, (0, ""));
+    let mut world = World::new(fs, seed, root, kind);
     for _ in 0..12 {
         world.step();
     }
@@ -610,7 +620,7 @@ fn what_was_synced_survives() {
     let seeds = number(SEEDS).unwrap_or(6);
     let first = number(FIRST_SEED).unwrap_or(1);
     let (mut states, mut logs) = (0, 0);
-    for seed in first..first + seeds {
+    for seed in campaign::seeds(first..first + seeds) {
         let small = MakeOptions { nodesize: 4096, seed: Some(seed), ..MakeOptions::default() };
         let plain = MakeOptions { seed: Some(seed), ..MakeOptions::default() };
         let options = if seed % 2 == 0 { plain } else { small };
@@ -618,9 +628,8 @@ fn what_was_synced_survives() {
         states += shown;
         logs += made;
     }
-    eprintln!(
-        "crash states: {states} of fsync, {logs} with a log, seeds {first} and {seeds} in all"
-    );
+    campaign::count("states", states);
+    campaign::count("logs", logs);
     assert!(states > 50 * seeds as usize, "only {states} states were seen");
     assert!(logs > states / 5, "only {logs} of {states} states had a log");
 }

@@ -4,6 +4,8 @@ mod checker;
 mod content;
 mod contention;
 mod cuts;
+#[cfg(debug_assertions)]
+mod faults;
 mod fsync;
 mod fsync_faults;
 mod in_place;
@@ -16,6 +18,8 @@ mod packing;
 mod parity_cuts;
 mod reads;
 mod room;
+#[cfg(debug_assertions)]
+mod seeded;
 mod snapshots;
 mod subvolumes;
 mod trim;

@@ -11,6 +11,7 @@ use buttress_base::Rng;
 use buttress_block::{Device, Error, MemoryDevice};
 use buttress_format::{Generation, Key, Kind, TreeId};
 use buttress_fs::make::{MakeOptions, make};
+use buttress_sim::campaign;
 use buttress_txn::{Cost, Engine, EngineOptions, Urgency};
 use buttress_volume::{OpenOptions, Volume};
 use parking_lot::Mutex;
@@ -184,8 +185,9 @@ fn newest(device: &MemoryDevice) -> Generation {
 #[test]
 fn every_crash_state_is_a_commit() {
     let mut states = 0;
-    for seed in 1..=6 {
+    for seed in campaign::seeds(1..7) {
         states += run(seed);
     }
+    campaign::count("states", states);
     assert!(states > 500, "only {states} states were seen");
 }

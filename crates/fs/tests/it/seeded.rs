@@ -1,0 +1,204 @@
+//! The whole file system from one seed: which thread runs when, what time it is, what each client does, where
+//! the power is cut.
+//!
+//! Three clients with models of their own, one that cuts and deletes snapshots, and the threads of the mount.
+//! `BUTTRESS_SEED=n` runs seed `n` alone; `BUTTRESS_SEEDS=first..last` several. `BUTTRESS_CUTS` multiplies the
+//! states that are looked at after each. A failing seed is printed, and fails again.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use buttress_base::{Rng, seeded, sync::Mutex, thread};
+use buttress_block::{Device, MemoryDevice};
+use buttress_fs::{Filesystem, MakeOptions, MountOptions, TreeId, XattrFlags};
+use buttress_sim::{Log, campaign};
+
+use crate::checker::judge;
+use crate::fsync::{Story, World, survey};
+
+const CLIENTS: usize = 3;
+
+/// What a run of one seed leaves.
+struct Outcome {
+    log: Arc<Log>,
+    stories: Vec<Story>,
+    /// What each client had done at each mark.
+    done: Vec<[usize; CLIENTS]>,
+    device: MemoryDevice,
+    digest: u64,
+    steps: u64,
+}
+
+fn options(rng: &mut Rng) -> String {
+    let preempt = rng.choose(&["pace", "clamp", "off"]).expect("one of them");
+    let commit = rng.choose(&[1, 5, 300]).expect("one of them");
+    format!("rw,noatime,commit={commit},preempt={preempt}")
+}
+
+fn snapshots(fs: &Filesystem, mut rng: Rng) {
+    for round in 0..3 {
+        thread::sleep(std::time::Duration::from_millis(rng.below(30)));
+        let name = format!("s{round}");
+        drop(fs.root().snapshot(name.as_bytes(), TreeId::FS, round == 1).expect("a snapshot"));
+        if rng.chance(1, 2) {
+            fs.sync().expect("a sync");
+        }
+        if rng.chance(1, 2) {
+            fs.root().delete_subvolume(name.as_bytes()).expect("a deletion");
+        }
+    }
+}
+
+/// Everything that one seed decides.
+fn whole(seed: u64, operations: usize) -> Outcome {
+    let work = move || {
+        let mut rng = Rng::new(seed ^ 0x5eed);
+        let base = MemoryDevice::new(256 << 20);
+        let nodesize = *rng.choose(&[4096, 16384]).expect("one of them");
+        let make = MakeOptions { nodesize, seed: Some(seed), ..MakeOptions::default() };
+        Filesystem::make(&base, &make).expect("a volume");
+        let log = Log::new();
+        let device = log.device(&base, 512);
+        let mount = MountOptions::parse(&options(&mut rng)).expect("options");
+        let fs = Filesystem::open(vec![Arc::clone(&device) as Arc<dyn Device>], mount);
+        let fs = Arc::new(fs.expect("a mount"));
+        let roots: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let name = format!("c{client}");
+                let dir = fs.root().mkdir(name.as_bytes(), 0o755, 0, 0).expect("a directory");
+                dir.id().ino.0
+            })
+            .collect();
+        fs.sync().expect("a sync");
+        log.start(&[&device]);
+        let done = Arc::new(Mutex::new(vec![[0; CLIENTS]]));
+        let clients: Vec<_> = roots
+            .into_iter()
+            .enumerate()
+            .map(|(client, root)| {
+                let (fs, log, done) = (Arc::clone(&fs), Arc::clone(&log), Arc::clone(&done));
+                let mut world = World::new(fs, rng.next_u64(), root, "plain");
+                let work = move || {
+                    let states = vec![world.state.clone()];
+                    let mut story = Story { states, synced: Vec::new(), root };
+                    for _ in 0..operations {
+                        let synced = world.step();
+                        story.synced.push(synced);
+                        story.states.push(world.state.clone());
+                        let mut done = done.lock();
+                        let mut now = *done.last().expect("the first");
+                        now[client] += 1;
+                        done.push(now);
+                        log.mark(done.len() as u64 - 1);
+                    }
+                    story
+                };
+                thread::Builder::new()
+                    .name(format!("client {client}"))
+                    .spawn(work)
+                    .expect("a thread")
+            })
+            .collect();
+        let cutter = {
+            let (fs, rng) = (Arc::clone(&fs), rng.clone());
+            let name = "snapshots".to_owned();
+            thread::Builder::new().name(name).spawn(move || snapshots(&fs, rng)).expect("a thread")
+        };
+        let stories = clients.into_iter().map(|client| client.join().expect("a client")).collect();
+        cutter.join().expect("the one that cuts snapshots");
+        let fs = Arc::into_inner(fs).expect("nobody else has it");
+        fs.close().expect("an unmount");
+        let done = std::mem::take(&mut *done.lock());
+        let digest = log.digest();
+        Outcome { log, stories, done, device: device.fork(), digest, steps: 0 }
+    };
+    let (mut outcome, report) = seeded::run(seed, seeded::Options::default(), work)
+        .unwrap_or_else(|stuck| panic!("{stuck}"));
+    outcome.steps = report.steps;
+    outcome
+}
+
+/// Mounts what a cut left, compares it with every client's model.
+fn examine(
+    outcome: &Outcome,
+    mark: u64,
+    device: &MemoryDevice,
+    rng: &mut Rng,
+) -> Result<(), String> {
+    let device: Arc<dyn Device> = Arc::new(device.fork());
+    let options = MountOptions::parse("rw,noatime,commit=300").expect("options");
+    let fs = Filesystem::open(vec![Arc::clone(&device)], options).map_err(|e| e.to_string())?;
+    let found = survey(&fs);
+    let done = outcome.done[mark as usize];
+    for (story, done) in outcome.stories.iter().zip(done) {
+        story.check(&found, done)?;
+    }
+    fs.root().set_xattr(b"user.seen", b"1", XattrFlags::default()).map_err(|e| e.to_string())?;
+    fs.close().map_err(|error| error.to_string())?;
+    if rng.chance(1, 6) {
+        judge(&device);
+    }
+    Ok(())
+}
+
+fn seeds(by_default: Range<u64>) -> Range<u64> {
+    let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("no seed: {text}"));
+    if let Ok(seed) = std::env::var("BUTTRESS_SEED") {
+        let seed = number(&seed);
+        return seed..seed + 1;
+    }
+    match std::env::var("BUTTRESS_SEEDS") {
+        Ok(text) => {
+            let (first, last) = text.split_once("..").expect("first..last");
+            number(first)..number(last)
+        }
+        Err(_) => campaign::seeds(by_default),
+    }
+}
+
+/// Whatever the order, no client is lied to, nobody waits for ever, and every cut leaves what was synced.
+#[test]
+fn every_order_keeps_its_word() {
+    let more: usize = std::env::var("BUTTRESS_CUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let (mut states, mut steps) = (0, 0);
+    let seeds = seeds(1..6);
+    for seed in seeds.clone() {
+        let told = std::panic::catch_unwind(|| {
+            let outcome = whole(seed, 30);
+            let device: Arc<dyn Device> = Arc::new(outcome.device.fork());
+            judge(&device);
+            let mut rng = Rng::new(seed);
+            let stride = (outcome.log.len() / (8 * more)).max(1);
+            let mut cuts = rng.clone();
+            let shown = outcome.log.crashes(&mut cuts, 1, stride, |crash| {
+                let mark = crash.mark.unwrap_or(0);
+                if let Err(what) = examine(&outcome, mark, &crash.devices[0], &mut rng) {
+                    panic!("event {}, draw {}, mark {mark}: {what}", crash.event, crash.draw);
+                }
+            });
+            (shown, outcome.steps)
+        });
+        let (shown, stepped) = told.unwrap_or_else(|panic| {
+            eprintln!(
+                "again: BUTTRESS_SEED={seed} cargo test -p buttress-fs --test it every_order"
+            );
+            std::panic::resume_unwind(panic)
+        });
+        states += shown;
+        steps += stepped;
+    }
+    campaign::count("states", states);
+    campaign::count("orders", (seeds.end - seeds.start) as usize);
+    campaign::count("steps", steps as usize);
+}
+
+/// The device sees the same requests in the same order when a seed is run again.
+#[test]
+fn a_seed_replays() {
+    for seed in seeds(900..903) {
+        let (first, second) = (whole(seed, 20), whole(seed, 20));
+        assert_eq!(first.steps, second.steps, "seed {seed}: steps");
+        assert_eq!(first.digest, second.digest, "seed {seed}: requests to the device");
+    }
+    assert_ne!(whole(900, 20).digest, whole(901, 20).digest);
+}

@@ -1,0 +1,40 @@
+//! A test as one round of a long search: which seeds it takes, and what it counts.
+//!
+//! # Place
+//!
+//! `cargo xtask crash` runs the same tests again and again with other rounds until its time is over, and adds up
+//! what they count. Without it a test runs round zero, the same every time.
+
+use std::ops::Range;
+
+/// Set to a number: the seeds of a test are others in each round.
+pub const ROUND: &str = "BUTTRESS_ROUND";
+
+/// Begins a line that says how much a test has seen: `BUTTRESS_COUNT states 312`.
+pub const COUNT: &str = "BUTTRESS_COUNT";
+
+/// Seeds of one round. No test takes so many.
+const STRIDE: u64 = 1000;
+
+/// Returns which round this is.
+///
+/// # Panics
+///
+/// If the variable is set to something that is no number.
+#[must_use]
+pub fn round() -> u64 {
+    let number = |text: String| text.parse().unwrap_or_else(|_| panic!("{ROUND}={text}"));
+    std::env::var(ROUND).map_or(0, number)
+}
+
+/// Returns the seeds of this round, as many as `first` has: those themselves in round zero.
+#[must_use]
+pub fn seeds(first: Range<u64>) -> Range<u64> {
+    let more = round().saturating_mul(STRIDE);
+    first.start + more..first.end + more
+}
+
+/// Says how many of something a test has seen.
+pub fn count(what: &str, number: usize) {
+    eprintln!("{COUNT} {what} {number}");
+}
