@@ -73,8 +73,8 @@ impl Engine {
         };
         let groups: Vec<_> = self.space.groups().into_iter().filter(concerned).collect();
         let whole = options.from == Logical(0) && end.0 == u64::MAX;
-        let mut progress = TrimProgress::default();
-        progress.total = groups.iter().map(|group| group.usage().free).sum();
+        let total = groups.iter().map(|group| group.usage().free).sum();
+        let mut progress = TrimProgress { total, ..TrimProgress::default() };
         if whole {
             progress.total += self.devices.lock().unallocated();
         }

@@ -87,7 +87,10 @@ impl World {
     }
 }
 
-fn together(world: &Arc<World>, works: Vec<Box<dyn Fn(&World) + Send>>) {
+/// What one thread does.
+type Work = Box<dyn Fn(&World) + Send>;
+
+fn together(world: &Arc<World>, works: Vec<Work>) {
     let threads = works.into_iter().map(|work| {
         let world = Arc::clone(world);
         thread::spawn(move || work(&world))
@@ -102,7 +105,7 @@ fn together(world: &Arc<World>, works: Vec<Box<dyn Fn(&World) + Send>>) {
 fn a_run_is_read_once() {
     model(|| {
         let world = World::new(1 << 20);
-        let reader = |want: u64| -> Box<dyn Fn(&World) + Send> {
+        let reader = |want: u64| -> Work {
             Box::new(move |world| (0..SECTORS).for_each(|number| world.read(number, want, false)))
         };
         let ahead = Box::new(|world: &World| {
@@ -129,7 +132,7 @@ fn a_run_is_read_once() {
 fn a_failed_read_falls_to_the_next() {
     model(|| {
         let world = World::new(1 << 20);
-        let reader = |fails: bool| -> Box<dyn Fn(&World) + Send> {
+        let reader = |fails: bool| -> Work {
             Box::new(move |world| (0..2).for_each(|number| world.read(number, 2, fails)))
         };
         together(&world, vec![reader(true), reader(false), reader(true)]);
@@ -141,9 +144,9 @@ fn a_failed_read_falls_to_the_next() {
 fn nothing_old_is_found() {
     model(|| {
         let world = World::new(2 * SECTOR);
-        let reader = || -> Box<dyn Fn(&World) + Send> {
+        let reader = || -> Work {
             Box::new(|world| {
-                [0, 1, 2, 1].into_iter().for_each(|number| world.read(number, 3, false))
+                [0, 1, 2, 1].into_iter().for_each(|number| world.read(number, 3, false));
             })
         };
         let writer = Box::new(|world: &World| {
