@@ -19,3 +19,4 @@ mod rounds;
 mod sharing;
 mod space;
 mod streams;
+mod upkeep;

@@ -1,9 +1,15 @@
 //! Volumes with quotas: simple ones are counted as Linux counts them, full ones are marked as what they
 //! are, with every group in its place.
 
-use buttress_interop::linux::{Images, Mount, has_linux_btrfs, try_run};
+use std::sync::Arc;
+
+use buttress_block::{Device, FileDevice};
+use buttress_format::{Logical, header::HEADER_LEN};
+use buttress_interop::linux::{Images, Mount, has_linux_btrfs, run, try_run};
 use buttress_interop::manifest::{Depth, Manifest};
 use buttress_interop::sample::{Folder, Library, Scale, change, fill};
+use buttress_tree::{Geometry, Store, boot};
+use buttress_volume::Volume;
 
 use crate::open::{close, drop_all, open_with};
 
@@ -134,6 +140,62 @@ pub(crate) fn simple_quotas_are_kept() {
         images.judge();
     }
     same_everywhere(&images);
+    // What is not what Linux counted is found.
+    for (field, offset) in [("referenced", 8), ("exclusive", 24)] {
+        let before = std::fs::read(images.path()).expect("the image");
+        miscount(&images, offset);
+        let report =
+            buttress_check::check_images(images.paths(), &buttress_check::Options::default());
+        let report = report.expect("a report");
+        assert!(report.has("quota-count"), "{}", report.to_text());
+        assert!(report.to_text().contains(field), "{}", report.to_text());
+        assert_eq!(report.issues.len(), 1, "{}", report.to_text());
+        std::fs::write(images.path(), before).expect("the image as it was");
+    }
+}
+
+/// Adds a block to a figure of the group of the first subvolume, at `offset` in its item.
+fn miscount(images: &Images, offset: usize) {
+    let image = images.path().to_str().expect("an ASCII path");
+    let text = run("btrfs", ["inspect-internal", "dump-tree", "-t", "quota", image]);
+    let mut leaf = None;
+    let mut place = None;
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["leaf", at, "items", ..] => leaf = at.parse().ok(),
+            ["item", _, "key", "(0", "QGROUP_INFO", "0/256)", "itemoff", at, ..] => {
+                place = leaf.zip(at.parse::<usize>().ok());
+            }
+            _ => {}
+        }
+    }
+    let (leaf, item) = place.unwrap_or_else(|| panic!("no group 0/256 in {text}"));
+    let how = buttress_block::OpenOptions::WRITE;
+    let device: Arc<dyn Device> = Arc::new(FileDevice::open(images.path(), how).expect("an image"));
+    let how = buttress_volume::OpenOptions { writable: true, ..Default::default() };
+    let (volume, superblock) = Volume::open(vec![device], how).expect("a volume");
+    let volume = Arc::new(volume);
+    let geometry = Geometry {
+        nodesize: superblock.nodesize,
+        sectorsize: superblock.sectorsize,
+        csum: superblock.csum_type,
+        fsid: superblock.tree_fsid(),
+        chunk_tree_uuid: [0; 16],
+    };
+    let store = Store::new(Arc::clone(&volume), geometry, 0);
+    boot::load_chunks(&store, &superblock).expect("chunks");
+    let mut node = vec![0; superblock.nodesize as usize];
+    let right = |_: usize, _: &[u8]| Ok::<(), &str>(());
+    volume
+        .read_verified_by(Logical(leaf), &mut node, superblock.nodesize as usize, right)
+        .expect("a node");
+    let at = HEADER_LEN + item + offset;
+    let figure = u64::from_le_bytes(node[at..at + 8].try_into().expect("eight bytes"));
+    node[at..at + 8].copy_from_slice(&(figure + 4096).to_le_bytes());
+    let sum = superblock.csum_type.digest(&node[32..]);
+    node[..sum.len()].copy_from_slice(&sum);
+    volume.write(Logical(leaf), &node).expect("damage");
 }
 
 /// The counts are marked as inconsistent, every subvolume has its group, and a new count is right.

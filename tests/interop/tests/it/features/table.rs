@@ -371,6 +371,16 @@ const ELSEWHERE: &[Elsewhere] = &[
         made_here: &[crate::moving::a_paused_balance_goes_on],
     },
     Elsewhere {
+        name: "interrupted balance",
+        made_by_linux: &[crate::upkeep::a_balance_that_a_crash_interrupted],
+        made_here: &[crate::moving::a_paused_balance_goes_on],
+    },
+    Elsewhere {
+        name: "devices under a mount",
+        made_by_linux: &[crate::moving::a_balance_that_linux_paused],
+        made_here: &[crate::upkeep::devices_change_under_a_mount],
+    },
+    Elsewhere {
         name: "moved subvolumes",
         made_by_linux: &[crate::sharing::subvolumes_are_moved],
         made_here: &[crate::sharing::subvolumes_are_moved],
