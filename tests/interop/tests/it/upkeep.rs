@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use buttress_fs::SetAttr;
 use buttress_interop::linux::{
     Images, Mount, can_mount_fuse, check, has_linux_btrfs, run, sparse_file, try_run,
 };
@@ -260,12 +261,15 @@ pub(crate) fn a_balance_that_a_crash_interrupted() {
         expected.assert_same("the volume", &seen, "what a crash left", Depth::Volume);
         let filesystem = open(&copies, true);
         assert_eq!(filesystem.read_only_reason(), None);
+        let mtime = Some(filesystem.root().attr().mtime);
         drop(filesystem.root().create(b"written", 0o644, 0, 0, 0).expect("a file"));
         assert!(filesystem.balance_status().expect("it").is_some(), "it can go on");
         if number % 2 == 0 {
             filesystem.resume_balance(&mut |_| true).expect("the rest");
         }
         filesystem.root().unlink(b"written").expect("removed");
+        let set = SetAttr { mtime, ..SetAttr::default() };
+        filesystem.root().set_attr(&set).expect("as it was");
         close(filesystem);
         check(copy);
         buttress(["check", text(copy), "--check-data-csum"]);
