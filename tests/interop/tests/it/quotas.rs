@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use buttress_block::{Device, FileDevice};
-use buttress_format::{Logical, header::HEADER_LEN};
-use buttress_interop::linux::{Images, Mount, has_linux_btrfs, run, try_run};
+use buttress_format::{Key, Kind, RootItem, TreeId};
+use buttress_interop::linux::{Images, Mount, has_linux_btrfs, try_run};
 use buttress_interop::manifest::{Depth, Manifest};
 use buttress_interop::sample::{Folder, Library, Scale, change, fill};
-use buttress_tree::{Geometry, Store, boot};
+use buttress_tree::{Cursor, Geometry, NodePtr, Store, boot};
 use buttress_volume::Volume;
 
 use crate::open::{close, drop_all, open_with};
@@ -149,28 +149,14 @@ pub(crate) fn simple_quotas_are_kept() {
         let report = report.expect("a report");
         assert!(report.has("quota-count"), "{}", report.to_text());
         assert!(report.to_text().contains(field), "{}", report.to_text());
-        assert_eq!(report.issues.len(), 1, "{}", report.to_text());
+        let counts = report.issues.iter().filter(|issue| issue.code() == "quota-count");
+        assert_eq!(counts.count(), 1, "{}", report.to_text());
         std::fs::write(images.path(), before).expect("the image as it was");
     }
 }
 
 /// Adds a block to a figure of the group of the first subvolume, at `offset` in its item.
 fn miscount(images: &Images, offset: usize) {
-    let image = images.path().to_str().expect("an ASCII path");
-    let text = run("btrfs", ["inspect-internal", "dump-tree", "-t", "quota", image]);
-    let mut leaf = None;
-    let mut place = None;
-    for line in text.lines() {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        match words[..] {
-            ["leaf", at, "items", ..] => leaf = at.parse().ok(),
-            ["item", _, "key", "(0", "QGROUP_INFO", "0/256)", "itemoff", at, ..] => {
-                place = leaf.zip(at.parse::<usize>().ok());
-            }
-            _ => {}
-        }
-    }
-    let (leaf, item) = place.unwrap_or_else(|| panic!("no group 0/256 in {text}"));
     let how = buttress_block::OpenOptions::WRITE;
     let device: Arc<dyn Device> = Arc::new(FileDevice::open(images.path(), how).expect("an image"));
     let how = buttress_volume::OpenOptions { writable: true, ..Default::default() };
@@ -185,17 +171,24 @@ fn miscount(images: &Images, offset: usize) {
     };
     let store = Store::new(Arc::clone(&volume), geometry, 0);
     boot::load_chunks(&store, &superblock).expect("chunks");
-    let mut node = vec![0; superblock.nodesize as usize];
-    let right = |_: usize, _: &[u8]| Ok::<(), &str>(());
-    volume
-        .read_verified_by(Logical(leaf), &mut node, superblock.nodesize as usize, right)
-        .expect("a node");
-    let at = HEADER_LEN + item + offset;
+    // Linux's tool of this age does not show the tree of a volume with simple quotas.
+    let find = |tree, root, key: Key| {
+        let found = Cursor::find(&store, tree, root, &key).expect("a tree");
+        found.unwrap_or_else(|| panic!("no {key} in {tree}"))
+    };
+    let key = Key::new(TreeId::QUOTA.0, Kind::ROOT_ITEM, 0);
+    let (leaf, slot) = find(TreeId::ROOT, boot::root_tree_root(&superblock), key);
+    let root = RootItem::parse(leaf.item(slot)).expect("a root item");
+    let root = NodePtr { logical: root.bytenr, generation: root.generation, level: root.level };
+    let (leaf, slot) = find(TreeId::QUOTA, root, Key::new(0, Kind::QGROUP_INFO, 256));
+    let item = leaf.item(slot).as_ptr() as usize - leaf.bytes().as_ptr() as usize;
+    let mut node = leaf.bytes().to_vec();
+    let at = item + offset;
     let figure = u64::from_le_bytes(node[at..at + 8].try_into().expect("eight bytes"));
     node[at..at + 8].copy_from_slice(&(figure + 4096).to_le_bytes());
     let sum = superblock.csum_type.digest(&node[32..]);
     node[..sum.len()].copy_from_slice(&sum);
-    volume.write(Logical(leaf), &node).expect("damage");
+    volume.write(leaf.logical(), &node).expect("damage");
 }
 
 /// The counts are marked as inconsistent, every subvolume has its group, and a new count is right.
