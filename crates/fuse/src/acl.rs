@@ -82,6 +82,25 @@ impl Acl {
             && (!named || count(Tag::Mask) == 1)
     }
 
+    /// Turns the ids of a list into others, sorted again; nothing if one of them has none, or two are one.
+    pub(crate) fn with_ids(
+        mut self,
+        user: impl Fn(u32) -> Option<u32>,
+        group: impl Fn(u32) -> Option<u32>,
+    ) -> Option<Self> {
+        for entry in &mut self.entries {
+            match entry.tag {
+                Tag::User => entry.id = user(entry.id)?,
+                Tag::Group => entry.id = group(entry.id)?,
+                _ => {}
+            }
+        }
+        self.entries.sort_by_key(|entry| (entry.tag, entry.id));
+        // Several that are nobody here: the first speaks for them.
+        self.entries.dedup_by_key(|entry| (entry.tag, entry.id));
+        self.is_valid().then_some(self)
+    }
+
     /// Returns the value of the attribute for this list.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_LEN + self.entries.len() * ENTRY_LEN);

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::IdMap;
 use buttress_fs::{Attr, FileKind, Timespec, mode};
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 
 const BLOCK_SIZE: u32 = 4096;
 
 /// Turns an inode's attributes into the protocol's; `ino` is what programs see as its number.
-pub(crate) fn to_wire(attr: &Attr, ino: u64) -> FileAttr {
+pub(crate) fn to_wire(attr: &Attr, ino: u64, users: &IdMap, groups: &IdMap) -> FileAttr {
     FileAttr {
         ino: INodeNo(ino),
         size: attr.size,
@@ -20,8 +21,8 @@ pub(crate) fn to_wire(attr: &Attr, ino: u64) -> FileAttr {
         kind: kind_to_wire(attr.kind),
         perm: (attr.mode & mode::PERMISSIONS) as u16,
         nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
+        uid: users.show(attr.uid),
+        gid: groups.show(attr.gid),
         rdev: device_to_wire(attr.rdev),
         blksize: BLOCK_SIZE,
         flags: 0,

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use buttress_fs::{Attr, Error, ErrorKind, Filesystem, Ino, Inode, InodeId, NameError, TreeId};
-use fuser::{Errno, FileAttr, Generation};
+use fuser::{Errno, FileAttr, Generation, Request};
 
 use crate::aside::Aside;
 use crate::crew::Crew;
@@ -127,11 +127,23 @@ impl Door {
         let attr = inode.attr();
         let id = self.nodes.id_of(place(attr.id));
         self.nodes.remember(id, || Arc::new(Node::new(inode)));
-        Entry { attr: attr::to_wire(&attr, id), generation: Generation(attr.generation) }
+        Entry { attr: self.shown(&attr, id), generation: Generation(attr.generation) }
     }
 
     fn wire_attr(&self, attr: &Attr) -> FileAttr {
-        attr::to_wire(attr, self.nodes.user_ino(place(attr.id)))
+        self.shown(attr, self.nodes.user_ino(place(attr.id)))
+    }
+
+    /// Attributes with the ids of this machine.
+    fn shown(&self, attr: &Attr, ino: u64) -> FileAttr {
+        attr::to_wire(attr, ino, &self.options.users, &self.options.groups)
+    }
+
+    /// The ids that the volume has for whoever asks.
+    fn owner(&self, req: &Request) -> Answer<(u32, u32)> {
+        let user = self.options.users.write(req.uid()).ok_or(Errno::EOVERFLOW)?;
+        let group = self.options.groups.write(req.gid()).ok_or(Errno::EOVERFLOW)?;
+        Ok((user, group))
     }
 
     /// Answers `getattr`. Only reads and writes of an open file ask with a handle (D3).

@@ -18,6 +18,7 @@ mod options;
 mod acl;
 mod attr;
 mod errno;
+mod idmap;
 mod node;
 
 mod mount;
@@ -29,6 +30,7 @@ mod door;
 mod session;
 
 pub use error::Error;
+pub use idmap::IdMap;
 pub use mount::Unmounted;
 pub use options::{KNOWN as KNOWN_OPTIONS, Options};
-pub use session::{Session, Unmounter, mount};
+pub use session::{Session, Unmounter, mount, serve_connection};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::Error;
+use crate::{Error, IdMap};
 
 /// Names of the options that [`Options::accept`] takes, for a message to whoever misspelt one.
 pub const KNOWN: &[&str] = &[
@@ -24,6 +24,9 @@ pub const KNOWN: &[&str] = &[
     "allow_other",
     "default_permissions",
     "fsname=NAME",
+    "uidmap=VOLUME:HERE:COUNT",
+    "gidmap=VOLUME:HERE:COUNT",
+    "idmap=user",
     "threads=N",
     "handoff",
     "nohandoff",
@@ -63,6 +66,10 @@ pub struct Options {
     pub writeback_cache: bool,
     /// How far the kernel reads ahead, in KiB.
     pub read_ahead_kib: u32,
+    /// What users of the volume are here.
+    pub users: IdMap,
+    /// What groups of the volume are here.
+    pub groups: IdMap,
 }
 
 impl Default for Options {
@@ -81,6 +88,8 @@ impl Default for Options {
             busy_poll: Duration::from_micros(100),
             writeback_cache: true,
             read_ahead_kib: 2048,
+            users: IdMap::default(),
+            groups: IdMap::default(),
         }
     }
 }
@@ -138,6 +147,22 @@ impl Options {
                 Ok(kib @ 4..=65536) => self.read_ahead_kib = kib,
                 _ => return refuse("a number of KiB from 4 to 65536"),
             },
+            Some(("uidmap", map)) if self.users.add(map) => {}
+            Some(("gidmap", map)) if self.groups.add(map) => {}
+            Some(("uidmap" | "gidmap", _)) => {
+                return refuse("VOLUME:HERE:COUNT, ranges that overlap no other");
+            }
+            Some(("idmap", "none")) => {
+                (self.users, self.groups) = (IdMap::default(), IdMap::default());
+            }
+            Some(("idmap", "user")) => {
+                let user = rustix::process::getuid().as_raw();
+                let group = rustix::process::getgid().as_raw();
+                if !self.users.add_root(user) || !self.groups.add_root(group) {
+                    return refuse("no uidmap= or gidmap= that says another thing");
+                }
+            }
+            Some(("idmap", _)) => return refuse("user or none"),
             _ => return Ok(false),
         }
         Ok(true)
@@ -161,6 +186,7 @@ mod tests {
         for known in KNOWN {
             let option = known
                 .replace("=NAME", "=disk")
+                .replace("=VOLUME:HERE:COUNT", "=0:1000:1")
                 .replace("=N", "=3")
                 .replace("=KIB", "=128")
                 .replace("=MICROSECONDS", "=50");

@@ -11,6 +11,7 @@
 //! written. Only a process that is killed leaves it to the next mount, at the last commit, and leaves
 //! a dead mount behind that answers `ENOTCONN` until somebody unmounts it.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -66,6 +67,26 @@ pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session
         tracing::debug!(%error, "the kernel keeps its own readahead");
     }
     Ok(Session { loops, unmounter })
+}
+
+/// Serves a connection that somebody else made: `device` is where requests come from and answers go to, one a
+/// read and one a write. Returns when it ends.
+///
+/// # Errors
+///
+/// [`Error::Session`] when the conversation broke.
+pub fn serve_connection(fs: Filesystem, device: OwnedFd, options: &Options) -> Result<(), Error> {
+    let mut config = Config::default();
+    config.n_threads = Some(1);
+    let link = Link::new(&device).map_err(Error::Session)?;
+    let crew = Crew::new(link, 1, options);
+    let kernel = Kernel::default();
+    let aside = Aside::new(kernel.clone()).map_err(Error::Session)?;
+    let door = Door::new(fs, crew, aside, options.clone());
+    let loops = fuser::Session::from_fd(door, device, SessionACL::All, config);
+    let loops = loops.map_err(Error::Session)?;
+    kernel.is_there(loops.notifier());
+    loops.run().map_err(Error::Session)
 }
 
 impl Session {

@@ -18,6 +18,7 @@ use fuser::{Errno, FileAttr, FopenFlags, Request, WriteFlags};
 use rustix::fs::OFlags;
 
 use super::{Answer, Door, Node, refuse};
+use crate::Options;
 use crate::acl::{self, Acl};
 
 /// The attribute that holds file capabilities.
@@ -102,8 +103,11 @@ impl Door {
     }
 
     /// Answers `setattr`.
-    pub(crate) fn setattr(&self, req: &Request, id: u64, set: SetAttr) -> Answer<FileAttr> {
+    pub(crate) fn setattr(&self, req: &Request, id: u64, mut set: SetAttr) -> Answer<FileAttr> {
         let node = self.node(id)?;
+        let Options { users, groups, .. } = &self.options;
+        set.uid = set.uid.map(|id| users.write(id).ok_or(Errno::EOVERFLOW)).transpose()?;
+        set.gid = set.gid.map(|id| groups.write(id).ok_or(Errno::EOVERFLOW)).transpose()?;
         let new_owner = set.uid.is_some() || set.gid.is_some();
         let truncated = set.size.is_some() && req.uid() != ROOT_UID;
         let attr = self.apply(&node, set, new_owner || truncated)?;

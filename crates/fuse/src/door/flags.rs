@@ -86,7 +86,9 @@ impl Door {
             _ => flags & !flag.disk,
         });
         let changed = flags ^ attr.flags;
-        if uid != ROOT_UID && (changed & PRIVILEGED != 0 || uid != attr.uid) {
+        if uid != ROOT_UID
+            && (changed & PRIVILEGED != 0 || uid != self.options.users.show(attr.uid))
+        {
             return Err(Errno::EPERM);
         }
         // Extents of a file that is overwritten in place have no checksums; both can be decided only

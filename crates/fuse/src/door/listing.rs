@@ -78,7 +78,7 @@ impl Door {
             );
         };
         let attr = inode.attr();
-        let wire = attr::to_wire(&attr, id);
+        let wire = self.shown(&attr, id);
         let full = reply.add(
             INodeNo(id),
             listed.position,

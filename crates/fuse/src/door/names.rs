@@ -76,7 +76,8 @@ impl Door {
         let node = self.node(parent)?;
         let bits = cut(&node, bits, umask)?;
         let rdev = attr::device_from_wire(rdev);
-        node.inode.create(name, bits, req.uid(), req.gid(), rdev).map_err(refuse)
+        let (uid, gid) = self.owner(req)?;
+        node.inode.create(name, bits, uid, gid, rdev).map_err(refuse)
     }
 
     /// Answers `mkdir`.
@@ -90,7 +91,8 @@ impl Door {
     ) -> Answer<Entry> {
         let node = self.node(parent)?;
         let bits = cut(&node, bits & mode::PERMISSIONS | mode::DIRECTORY, umask)?;
-        let inode = node.inode.mkdir(name, bits, req.uid(), req.gid()).map_err(refuse)?;
+        let (uid, gid) = self.owner(req)?;
+        let inode = node.inode.mkdir(name, bits, uid, gid).map_err(refuse)?;
         Ok(self.entry(inode))
     }
 
@@ -103,7 +105,8 @@ impl Door {
         target: &[u8],
     ) -> Answer<Entry> {
         let node = self.node(parent)?;
-        let inode = node.inode.symlink(name, target, req.uid(), req.gid()).map_err(refuse)?;
+        let (uid, gid) = self.owner(req)?;
+        let inode = node.inode.symlink(name, target, uid, gid).map_err(refuse)?;
         Ok(self.entry(inode))
     }
 

@@ -5,6 +5,7 @@ use fuser::{Errno, Request};
 
 use super::content::CAPABILITY;
 use super::{Answer, Door, Node, refuse};
+use crate::Options;
 use crate::acl::{self, Acl};
 
 /// Kinds of attributes that Linux keeps in a btrfs; others would not be readable there.
@@ -24,7 +25,7 @@ impl Door {
             return Err(Errno::ENODATA);
         }
         match node.inode.xattr(name) {
-            Ok(value) => Ok(value),
+            Ok(value) => Ok(self.shown_list(name, value)),
             Err(error) => {
                 let absent = error.kind() == ErrorKind::Name(NameError::NoAttribute);
                 if is_capability && absent {
@@ -41,16 +42,37 @@ impl Door {
             return Err(Errno::EOPNOTSUPP);
         }
         let node = self.node(id)?;
+        let is_list = name == acl::ACCESS || name == acl::DEFAULT;
+        let written = is_list.then(|| self.written_list(value)).transpose()?;
+        let value = written.as_deref().unwrap_or(value);
         if name == acl::ACCESS {
             return set_access_list(&node, value);
-        }
-        if name == acl::DEFAULT {
-            Acl::parse(value).ok_or(Errno::EINVAL)?;
         }
         let flags = XattrFlags { create: flags & CREATE != 0, replace: flags & REPLACE != 0 };
         node.inode.set_xattr(name, value, flags).map_err(refuse)?;
         unlearn(&node, name);
         Ok(())
+    }
+
+    /// An access list with the ids of this machine; anything else as it is.
+    fn shown_list(&self, name: &[u8], value: Vec<u8>) -> Vec<u8> {
+        let Options { users, groups, .. } = &self.options;
+        let is_mapped = !users.is_identity() || !groups.is_identity();
+        if !is_mapped || (name != acl::ACCESS && name != acl::DEFAULT) {
+            return value;
+        }
+        let list = Acl::parse(&value);
+        let shown = list
+            .and_then(|list| list.with_ids(|id| Some(users.show(id)), |id| Some(groups.show(id))));
+        shown.map_or(value, |list| list.to_bytes())
+    }
+
+    /// A list with the ids of the volume.
+    fn written_list(&self, value: &[u8]) -> Answer<Vec<u8>> {
+        let Options { users, groups, .. } = &self.options;
+        let list = Acl::parse(value).ok_or(Errno::EINVAL)?;
+        let list = list.with_ids(|id| users.write(id), |id| groups.write(id));
+        Ok(list.ok_or(Errno::EOVERFLOW)?.to_bytes())
     }
 
     /// Answers `removexattr`.

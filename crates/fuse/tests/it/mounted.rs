@@ -64,6 +64,11 @@ impl Mounted {
         Self { volume: Some(volume), path, server: Some(server) }
     }
 
+    /// Where the volume lies.
+    pub(crate) fn image(&self) -> PathBuf {
+        self.volume.as_ref().expect("it is there until the end").image()
+    }
+
     /// A path in the volume.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.path.join(name)

@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::process::Command;
 
-use crate::mounted::{Mounted, mounted};
+use crate::mounted::{Mounted, mounted, mounted_with};
 
 /// Runs a shell line as somebody, in the volume; says whether it succeeded, or nothing where that cannot be tried.
 fn as_user(mount: &Mounted, user: u32, group: u32, line: &str) -> Option<bool> {
@@ -93,4 +93,51 @@ fn directories_of_several_users() {
     let mount = mount.again();
     assert_eq!(as_user(&mount, 1234, 4321, "cat sticky/moved"), Some(true), "its owner, later");
     assert_eq!(as_user(&mount, 4321, 4321, "cat sticky/moved"), Some(false), "another user, later");
+}
+
+/// Ids of the volume and ids here: what one makes is the other's in the volume, lists of access too, and who has no
+/// id in the volume makes nothing.
+#[test]
+fn ids_are_mapped() {
+    let maps = "uidmap=0:1000:1,uidmap=1:100000:1000,gidmap=0:1000:1";
+    let Some(mut mount) = mounted_with(maps) else { return };
+    let owner = |path: &str| {
+        let meta = fs::symlink_metadata(mount.path(path)).expect("it is there");
+        (meta.uid(), meta.gid())
+    };
+    assert_eq!(owner(""), (1000, 1000));
+    let Some(done) =
+        as_user(&mount, 1000, 1000, "mkdir dir && echo mine > dir/file && ln -s file dir/link")
+    else {
+        return;
+    };
+    assert!(done, "root of the volume may");
+    assert_eq!([owner("dir"), owner("dir/file"), owner("dir/link")], [(1000, 1000); 3]);
+    let error = fs::write(mount.path("of-root"), "").expect_err("root has no id there");
+    assert_eq!(error.raw_os_error(), Some(75), "EOVERFLOW");
+    chown(mount.path("dir/file"), Some(100_004), None).expect("it has one");
+    assert_eq!(owner("dir/file"), (100_004, 1000));
+    let error = chown(mount.path("dir/file"), Some(7), None).expect_err("nobody's");
+    assert_eq!(error.raw_os_error(), Some(75), "EOVERFLOW");
+    let list =
+        Command::new("setfacl").args(["-m", "u:100009:rw"]).arg(mount.path("dir/file")).status();
+    assert!(list.is_ok_and(|status| status.success()), "setfacl");
+    assert_eq!(as_user(&mount, 100_009, 5, "cat dir/file"), Some(true), "the list names it");
+    assert_eq!(
+        as_user(&mount, 100_010, 5, "cat dir/file > /dev/null && : >> dir/file"),
+        Some(false)
+    );
+    let image = mount.image();
+    mount.unmount();
+    mount.finish();
+    let device = buttress_block::FileDevice::open(&image, buttress_block::OpenOptions::default())
+        .expect("an image");
+    let options = buttress_fs::MountOptions::parse("ro").expect("options");
+    let fs = buttress_fs::Filesystem::open(vec![std::sync::Arc::new(device)], options)
+        .expect("a volume");
+    let (dir, file) = (fs.resolve(b"dir").expect("it"), fs.resolve(b"dir/file").expect("it"));
+    assert_eq!((dir.attr().uid, dir.attr().gid), (0, 0));
+    assert_eq!((file.attr().uid, file.attr().gid), (5, 0));
+    let list = file.xattr(b"system.posix_acl_access").expect("a list");
+    assert!(list.chunks_exact(4).any(|word| word == 10_u32.to_le_bytes()), "{list:?}");
 }
