@@ -65,6 +65,27 @@ impl Image {
     /// If it is none.
     #[must_use]
     pub fn scan(device: MemoryDevice) -> Self {
+        let (found, superblock) = Self::find(&device);
+        let csum = superblock.csum_type;
+        let nodes = reachable(&found, &[superblock.root.0, superblock.chunk_root.0]);
+        assert!(nodes.len() > 5, "a volume has more trees than that");
+        Self { device, csum, nodes }
+    }
+
+    /// Finds the nodes of the log of a volume that has one, and those alone.
+    ///
+    /// # Panics
+    ///
+    /// If it has none.
+    #[must_use]
+    pub fn scan_log(device: MemoryDevice) -> Self {
+        let (found, superblock) = Self::find(&device);
+        let nodes = reachable(&found, &[superblock.log_root.0]);
+        assert!(nodes.len() > 1, "there is a log, and a tree of it");
+        Self { device, csum: superblock.csum_type, nodes }
+    }
+
+    fn find(device: &MemoryDevice) -> (BTreeMap<u64, Place>, Superblock) {
         let mut bytes = vec![0; SUPERBLOCK_LEN];
         device.read_at(SUPERBLOCKS[0], &mut bytes).expect("a volume has a superblock");
         let superblock = Superblock::parse(&bytes, SUPERBLOCKS[0]).expect("a good superblock");
@@ -87,14 +108,12 @@ impl Image {
                 None => drop(found.insert(bytenr, new)),
             }
         }
-        let nodes = reachable(&found, [superblock.root.0, superblock.chunk_root.0]);
-        assert!(nodes.len() > 5, "a volume has more trees than that");
-        Self { device, csum, nodes }
+        (found, superblock)
     }
 }
 
 /// The nodes that roots lead to, through pointers and root items.
-fn reachable(found: &BTreeMap<u64, Place>, roots: [u64; 2]) -> Vec<Place> {
+fn reachable(found: &BTreeMap<u64, Place>, roots: &[u64]) -> Vec<Place> {
     let mut wanted: Vec<u64> = roots.to_vec();
     let mut seen = BTreeSet::new();
     while let Some(bytenr) = wanted.pop() {

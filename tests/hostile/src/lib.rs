@@ -17,6 +17,8 @@ pub mod dice;
 pub mod exercise;
 pub mod image;
 pub mod mutate;
+pub mod requests;
 pub mod sample;
 pub mod steps;
+pub mod streams;
 pub mod targets;

@@ -20,7 +20,7 @@ const KINDS: [u8; 34] = [
 ];
 
 /// Numbers that programs trip over.
-const NUMBERS: [u64; 24] = [
+pub(crate) const NUMBERS: [u64; 24] = [
     0,
     1,
     2,

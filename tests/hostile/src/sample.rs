@@ -20,6 +20,41 @@ pub fn filled() -> MemoryDevice {
     device.fork()
 }
 
+/// The same, and then changes that are in a log alone.
+///
+/// # Panics
+///
+/// If it cannot be made.
+#[must_use]
+pub fn logged() -> MemoryDevice {
+    let device = Arc::new(filled());
+    let options = MountOptions::parse("rw,noatime,commit=3000").expect("known options");
+    let filesystem = Filesystem::open(vec![device.clone()], options).expect("a good volume");
+    let root = filesystem.root();
+    for number in 0..12_u64 {
+        let folder = root.lookup(format!("folder {}", number % 4).as_bytes()).expect("it is there");
+        let made = folder.create(format!("logged {number}").as_bytes(), 0o644, 0, 0, 0);
+        let made = made.expect("a new name");
+        made.write_at(number * 5000, &[number as u8; 9000]).expect("room");
+        made.set_xattr(b"user.log", b"yes", XattrFlags::default()).expect("room");
+        folder.link(&made, format!("again {number}").as_bytes()).expect("a new name");
+        let old = format!("file {number} with a name that is not the shortest");
+        if number % 3 == 0 {
+            folder.unlink(old.as_bytes()).expect("it is there");
+        } else if number % 3 == 1 {
+            let flags = buttress_fs::RenameFlags::default();
+            folder.rename(old.as_bytes(), &root, old.as_bytes(), flags).expect("it is there");
+        }
+        made.sync().expect("a good volume");
+        folder.sync().expect("a good volume");
+    }
+    // As a power cut leaves it.
+    let left = device.fork();
+    drop(root);
+    filesystem.close().expect("a good volume");
+    left
+}
+
 fn fill(device: Arc<dyn Device>) {
     let options = MountOptions::parse("compress=zlib").expect("known options");
     let filesystem = Filesystem::open(vec![device], options).expect("a good volume");

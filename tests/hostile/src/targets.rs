@@ -215,6 +215,15 @@ pub fn image(base: &Image, data: &[u8]) {
     let _ = exercise(mutate::damaged(base, data.get(1..).unwrap_or_default()), writes);
 }
 
+/// A volume with a log, the log damaged as the bytes say, and mounted, which replays it.
+///
+/// # Panics
+///
+/// If there is a bug.
+pub fn log(base: &Image, data: &[u8]) {
+    let _ = exercise(mutate::damaged(base, data), true);
+}
+
 /// A client of the network door, from its first byte on.
 ///
 /// # Panics

@@ -12,6 +12,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use buttress_base::Rng;
+use buttress_sim::campaign;
 use parking_lot::Mutex;
 
 /// Panics of all threads since the last look: also of those that nobody joins.
@@ -75,7 +76,7 @@ fn seeds(first: u64, rounds: u64) -> Vec<u64> {
         return vec![seed];
     }
     let rounds = number("BUTTRESS_HOSTILE_ROUNDS").unwrap_or(rounds);
-    (first..first + rounds).collect()
+    campaign::seeds(first..first + rounds).collect()
 }
 
 /// The bytes of a seed.
@@ -94,7 +95,9 @@ fn each(
 ) {
     let target = Arc::new(target);
     let mut found = Vec::new();
-    for seed in seeds(first, rounds) {
+    let seeds = seeds(first, rounds);
+    campaign::count("mutations", seeds.len());
+    for seed in seeds {
         let (bytes, target) = (input(seed), Arc::clone(&target));
         found.extend(case(&format!("{name}, seed {seed}"), move || target(&bytes)));
     }

@@ -1,10 +1,12 @@
 //! Bytes of one structure.
 
+use std::sync::Arc;
+
 use buttress_base::Rng;
 use buttress_block::Device;
 use buttress_format::header::{HEADER_LEN, ITEM_LEN};
 use buttress_hostile::image::{Image, SUPERBLOCKS};
-use buttress_hostile::{cache, targets};
+use buttress_hostile::{cache, requests, streams, targets};
 
 use crate::{choices, each};
 
@@ -143,4 +145,42 @@ fn nbd_clients() {
         }
     }
     each("nbd", (0, 3000), |seed| targets::edited(&good, &choices(seed, 12)), targets::nbd);
+}
+
+/// Logs of fsync: one to four things wrong in a log, and a mount that replays it.
+#[test]
+fn logs() {
+    let image = Arc::new(Image::scan_log(buttress_hostile::sample::logged()));
+    each(
+        "log",
+        (0, 250),
+        |seed| choices(seed, 96),
+        move |bytes| {
+            targets::log(&image, bytes);
+        },
+    );
+}
+
+/// Streams of subvolumes.
+#[test]
+fn streams_of_subvolumes() {
+    let base = buttress_hostile::sample::filled();
+    let good = streams::good(&base);
+    // One that is right is received.
+    streams::stream(targets::fresh(), &good, &[]);
+    each(
+        "stream",
+        (0, 60),
+        |seed| choices(seed, 200),
+        move |bytes| {
+            streams::stream(targets::fresh(), &good, bytes);
+        },
+    );
+}
+
+/// What no kernel would ask.
+#[test]
+fn requests_of_fuse() {
+    let base = buttress_hostile::sample::filled();
+    each("fuse", (0, 80), |seed| choices(seed, 1200), move |bytes| requests::fuse(&base, bytes));
 }
