@@ -118,6 +118,20 @@ impl Mounted {
         assert!(status.success(), "the mount ended with {status}");
     }
 
+    /// Ends the program as a fault of its own would, in the midst of whatever it does, and takes the dead mount away.
+    ///
+    /// # Panics
+    ///
+    /// If either cannot be done.
+    #[track_caller]
+    pub fn kill(mut self) {
+        self.server.kill().expect("it runs");
+        self.server.wait().expect("it ends");
+        self.mounted = false;
+        let lazily = ["--lazy".as_ref(), self.path().as_os_str()];
+        try_run("umount", lazily).unwrap_or_else(|text| panic!("{text}"));
+    }
+
     fn end(&mut self) -> Result<std::process::ExitStatus, String> {
         let mut last = String::new();
         for _ in 0..20 {

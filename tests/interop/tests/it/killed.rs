@@ -1,0 +1,282 @@
+//! The program is killed while fio, sqlite, tar and somebody who counts work on its mount: after the next mount
+//! everything that was acknowledged as durable is there, and both checkers find nothing.
+//!
+//! One volume lives through all kills. `BUTTRESS_KILLS` says how many there are.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use buttress_base::Rng;
+use buttress_interop::linux::{Images, can_mount_fuse, has_program, run};
+use buttress_interop::program::{Mounted, buttress};
+use buttress_interop::scratch::Scratch;
+use buttress_sim::campaign;
+
+const FILES: u64 = 12;
+
+/// What was acknowledged, over all kills.
+#[derive(Default)]
+struct Word {
+    /// For each file of the one who counts: its durable version, and the one that was begun.
+    files: BTreeMap<u64, (u64, u64)>,
+    /// The last row that sqlite said was committed.
+    row: u64,
+    /// Bytes that were appended.
+    appended: u64,
+    /// Trees and files that were complete and synced.
+    trees: Vec<String>,
+    verified: Vec<String>,
+}
+
+fn bytes(file: u64, version: u64) -> Vec<u8> {
+    let mut rng = Rng::new(file << 32 | version);
+    let mut bytes = vec![0; 500 + rng.below(40_000) as usize];
+    rng.fill(&mut bytes);
+    bytes
+}
+
+/// Writes versions of files anew, over or beside the old one, until the mount is gone.
+fn count(mount: &Path, rng: &mut Rng, word: &Mutex<Word>) {
+    let mut step = || -> std::io::Result<()> {
+        let file = rng.below(FILES);
+        let (durable, begun) =
+            word.lock().expect("no panic").files.get(&file).copied().unwrap_or((0, 0));
+        let next = begun + 1;
+        word.lock().expect("no panic").files.insert(file, (durable, next));
+        let (path, beside) =
+            (mount.join(format!("count-{file}")), mount.join(format!("beside-{file}")));
+        // As an editor does: a new file, synced, renamed over the old one, and the folder synced.
+        let mut out = File::create(&beside)?;
+        out.write_all(&bytes(file, next))?;
+        out.sync_all()?;
+        std::fs::rename(&beside, &path)?;
+        if rng.chance(1, 2) {
+            // The name that was renamed is durable with the file.
+            out.sync_all()?;
+        } else {
+            File::open(mount)?.sync_all()?;
+        }
+        word.lock().expect("no panic").files.insert(file, (next, next));
+        Ok(())
+    };
+    while step().is_ok() {}
+}
+
+/// Appends to one file in place, until the mount is gone.
+fn append(mount: &Path, word: &Mutex<Word>) {
+    let work = || -> std::io::Result<()> {
+        let path = mount.join("appended");
+        let file = File::options().create(true).write(true).truncate(false).open(path)?;
+        loop {
+            let at = word.lock().expect("no panic").appended;
+            let bytes: Vec<u8> = (at..at + 3000).map(|byte| (byte % 251) as u8).collect();
+            file.write_all_at(&bytes, at)?;
+            file.sync_data()?;
+            word.lock().expect("no panic").appended = at + 3000;
+        }
+    };
+    // It ends with the mount.
+    let _ = work();
+}
+
+fn sqlite(mount: &Path, wal: bool) -> Child {
+    let journal = if wal { "wal" } else { "delete" };
+    let mut child = Command::new("sqlite3")
+        .arg(mount.join("rows.db"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("sqlite3 starts");
+    let mut script = format!(
+        ".bail on\nPRAGMA synchronous=FULL; PRAGMA journal_mode={journal};\n\
+         CREATE TABLE IF NOT EXISTS rows (id INTEGER PRIMARY KEY, text TEXT);\n"
+    );
+    for _ in 0..4000 {
+        script += "INSERT INTO rows (text) VALUES (hex(randomblob(300))); \
+                   SELECT 'row ' || last_insert_rowid();\n";
+    }
+    let mut input = child.stdin.take().expect("piped");
+    std::thread::spawn(move || {
+        let _ = input.write_all(script.as_bytes());
+    });
+    child
+}
+
+fn fio_words(file: &str) -> String {
+    format!(
+        "fio --name={file} --filename={file} --rw=randwrite --bs=4k --size=3m --ioengine=psync \\
+         --verify=crc32c --verify_state_save=0 --randseed=7 --output=/dev/null"
+    )
+}
+
+fn shell(mount: &Path, script: &str) -> Child {
+    let script = format!("cd '{}' && {script}", mount.display());
+    let mut command = Command::new("bash");
+    command.args(["-c", &script]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().expect("bash starts")
+}
+
+/// One life of the mount, up to its sudden end.
+fn live(mounted: Mounted, source: &Path, rng: &mut Rng, number: u64, word: &Mutex<Word>) {
+    let mount = mounted.path().to_owned();
+    let (tree, verified) = (format!("tree-{number}"), format!("fio-{number}"));
+    let tar = format!("mkdir {tree} && tar xf '{}' -C {tree} && sync .", source.display());
+    let mut tar = shell(&mount, &tar);
+    let fio = format!("{} --fsync=32 --end_fsync=1 --do_verify=0", fio_words(&verified));
+    let mut fio = shell(&mount, &fio);
+    let mut sqlite = sqlite(&mount, number.is_multiple_of(2));
+    let rows = sqlite.stdout.take().expect("piped");
+    let mut own = Rng::new(rng.next_u64());
+    std::thread::scope(|scope| {
+        scope.spawn(|| count(&mount, &mut own, word));
+        scope.spawn(|| append(&mount, word));
+        scope.spawn(|| {
+            for line in BufReader::new(rows).lines().map_while(Result::ok) {
+                if let Some(row) = line.strip_prefix("row ").and_then(|row| row.parse().ok()) {
+                    word.lock().expect("no panic").row = row;
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(150 + rng.below(1500)));
+        mounted.kill();
+    });
+    let _ = sqlite.wait();
+    let mut word = word.lock().expect("no panic");
+    if tar.wait().expect("it ends").success() {
+        word.trees.push(tree);
+    }
+    if fio.wait().expect("it ends").success() {
+        word.verified.push(verified);
+    }
+}
+
+/// What is there after the next mount.
+fn verify(mount: &Path, source: &Path, word: &mut Word, about: &str) {
+    for (file, (durable, begun)) in &mut word.files {
+        let found = std::fs::read(mount.join(format!("count-{file}"))).unwrap_or_default();
+        let is =
+            (*durable..=*begun).find(|version| *version > 0 && bytes(*file, *version) == found);
+        let none = *durable == 0 && found.is_empty();
+        assert!(is.is_some() || none, "{about}: count-{file} is none of {durable} to {begun}");
+        *durable = is.unwrap_or(0);
+    }
+    let found = std::fs::read(mount.join("appended")).unwrap_or_default();
+    assert!(
+        found.len() as u64 >= word.appended,
+        "{about}: {} of {} bytes",
+        found.len(),
+        word.appended
+    );
+    let durable = &found[..word.appended as usize];
+    assert!(
+        durable.iter().enumerate().all(|(at, byte)| *byte == (at % 251) as u8),
+        "{about}: appended"
+    );
+    let database = mount.join("rows.db");
+    if word.row > 0 {
+        let text = database.to_str().expect("ASCII");
+        let said =
+            run("sqlite3", [text, "PRAGMA integrity_check; SELECT max(id), count(*) FROM rows;"]);
+        let rows = said.trim().strip_prefix("ok\n").unwrap_or_else(|| panic!("{about}: {said}"));
+        let (last, count) = rows.split_once('|').expect("two numbers");
+        assert_eq!(last, count, "{about}: rows are lacking");
+        let last: u64 = last.parse().expect("a number");
+        assert!(last >= word.row, "{about}: {last} rows, {} were committed", word.row);
+        word.row = last;
+    }
+    for tree in &word.trees {
+        let script = format!("tar df '{}' -C {tree}", source.display());
+        let ended = shell(mount, &script).wait().expect("it ends");
+        assert!(ended.success(), "{about}: {tree} differs from its archive");
+    }
+    for file in &word.verified {
+        let ended =
+            shell(mount, &format!("{} --verify_only", fio_words(file))).wait().expect("it ends");
+        assert!(ended.success(), "{about}: fio does not find what it wrote to {file}");
+    }
+}
+
+/// An archive of some hundred files.
+fn archive(scratch: &Scratch) -> std::path::PathBuf {
+    let folder = scratch.join("tree");
+    let mut rng = Rng::new(5);
+    for dir in 0..12 {
+        let dir = folder.join(format!("dir-{dir}"));
+        std::fs::create_dir_all(&dir).expect("a folder");
+        for file in 0..25 {
+            let mut bytes = vec![0; rng.below(20_000) as usize];
+            rng.fill(&mut bytes);
+            std::fs::write(dir.join(format!("file-{file}")), bytes).expect("a file");
+        }
+        std::os::unix::fs::symlink("file-1", dir.join("link")).expect("a link");
+    }
+    let path = scratch.join("tree.tar");
+    run("tar", ["cf", path.to_str().expect("ASCII"), "-C", folder.to_str().expect("ASCII"), "."]);
+    path
+}
+
+/// Before anybody replays the log. Copies of the superblock may be a commit behind: the next one writes them.
+fn judge(images: &[std::path::PathBuf], about: &str) {
+    let report = buttress_check::check_images(images, &buttress_check::Options::thorough());
+    let report = report.unwrap_or_else(|error| panic!("{about}: {error}"));
+    let wrong = report.issues.iter().filter(|issue| {
+        issue.severity() == buttress_check::Severity::Error
+            && !issue.code().starts_with("super-copy")
+    });
+    assert_eq!(wrong.count(), 0, "{about}: {}", report.to_text());
+}
+
+#[test]
+fn killed_in_the_midst_of_everything() {
+    let programs = ["fio", "sqlite3", "tar", "umount"];
+    if !can_mount_fuse()
+        || !rustix::process::geteuid().is_root()
+        || !programs.iter().all(|p| has_program(p))
+    {
+        return;
+    }
+    let by_default = if campaign::round() == 0 { 3 } else { 10 };
+    let kills =
+        std::env::var("BUTTRESS_KILLS").map_or(by_default, |n| n.parse().expect("a number"));
+    let images = Images::new(1, 0);
+    std::fs::remove_file(images.path()).expect("it was just made");
+    buttress(["mkfs", images.path().to_str().expect("ASCII"), "--size", "1G"]);
+    let scratch = Scratch::new();
+    let source = archive(&scratch);
+    let mut rng = Rng::new(campaign::round());
+    let word = Mutex::new(Word::default());
+    let options = ["", "commit=1", "notreelog", "preempt=off,commit=300"];
+    for number in 0..kills {
+        let about = format!("round {}, kill {number}", campaign::round());
+        let mounted = Mounted::new(images.path(), options[number as usize % options.len()]);
+        live(mounted, &source, &mut rng, number, &word);
+        judge(images.paths(), &about);
+        let mounted = Mounted::new(images.path(), "");
+        verify(mounted.path(), &source, &mut word.lock().expect("no panic"), &about);
+        // No more of these than there is room for.
+        {
+            let mut held = word.lock().expect("no panic");
+            held.trees.clear();
+            held.verified.clear();
+        }
+        mounted.shell("rm -rf tree-* fio-*; truncate -s 0 appended");
+        word.lock().expect("no panic").appended = 0;
+        mounted.unmount();
+        images.judge();
+        if number % 4 == 2 && has_program("btrfs") {
+            images.check();
+        }
+    }
+    let word = word.lock().expect("no panic");
+    let versions: u64 = word.files.values().map(|(durable, _)| *durable).sum();
+    campaign::count("kills", kills as usize);
+    campaign::count("acknowledged", (versions + word.row) as usize);
+    assert!(versions > 0 && word.row > 0, "nobody got anything done");
+}

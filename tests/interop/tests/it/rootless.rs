@@ -1,0 +1,53 @@
+//! Mounts of somebody who is not root, through `fusermount3`.
+
+use std::os::unix::fs::PermissionsExt;
+
+use buttress_interop::linux::{can_mount_fuse, has_program, run};
+use buttress_interop::program::program;
+
+/// What the user `daemon` does (it must have a name), in a namespace of mounts where he may open `/dev/fuse`, as on most machines.
+const SCRIPT: &str = r#"
+set -eu
+cd "$0"
+mknod -m 666 device c 10 229
+mount --bind device /dev/fuse
+as_user() { setpriv --reuid=1 --regid=1 --clear-groups "$@"; }
+as_user ./buttress mkfs image --size 300M >/dev/null
+as_user mkdir mnt
+as_user ./buttress mount image mnt --foreground -o suid,dev,idmap=user >/dev/null &
+for try in $(seq 600); do
+    grep -q " $0/mnt " /proc/self/mounts && break
+    kill -0 $! || exit 1
+    sleep 0.1
+done
+grep " $0/mnt " /proc/self/mounts | cut -d ' ' -f 4
+as_user sh -c 'echo x > mnt/file && stat -c %u:%g mnt mnt/file'
+as_user fusermount3 -u mnt
+wait $!
+"#;
+
+/// What such a mount shows can neither become root nor be a device, and with `idmap=user` what belongs to root in the
+/// volume belongs to who mounted it.
+#[test]
+fn nosuid_and_nodev_are_not_asked_for() {
+    let can = can_mount_fuse() && rustix::process::geteuid().is_root();
+    if !can || !["fusermount3", "setpriv", "unshare"].iter().all(|name| has_program(name)) {
+        return;
+    }
+    // Where anybody may go.
+    let place = tempfile::Builder::new().prefix("buttress-rootless-").tempdir().expect("a folder");
+    let anybody = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(place.path(), anybody).expect("a mode");
+    std::fs::copy(program(), place.path().join("buttress")).expect("a copy of the program");
+    let folder = place.path().to_str().expect("ASCII");
+    let said = run("unshare", ["--mount", "bash", "-c", SCRIPT, folder]);
+    let lines: Vec<_> = said.lines().collect();
+    let [options, top, file] = lines[..] else { panic!("{said}") };
+    let options: Vec<_> = options.split(',').collect();
+    assert!(options.contains(&"nosuid") && options.contains(&"nodev"), "{said}");
+    assert_eq!((top, file), ("1:1", "1:1"));
+    let volume = crate::open::open(&[place.path().join("image")], false);
+    let attr = volume.resolve(b"file").expect("it was made").attr();
+    assert_eq!((attr.uid, attr.gid), (0, 0));
+    crate::open::close(volume);
+}
