@@ -6,6 +6,7 @@ mod cache;
 mod check;
 mod demo;
 mod files;
+mod hostile_trees;
 mod judge;
 mod live;
 mod mkfs;
