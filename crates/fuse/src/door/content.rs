@@ -39,6 +39,9 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The kernel asks for no more in one request, and no number of its own makes us take more memory.
+const READ_MAX: usize = 16 << 20;
+
 /// Says how the kernel shall treat an open file. Its pages stay valid across opens, since nobody
 /// else writes them (D2). Who asked for direct I/O gets requests straight through, several writers
 /// at once.
@@ -137,6 +140,9 @@ impl Door {
         send: impl FnOnce(Answer<&[u8]>) + Send + 'static,
     ) {
         let len = size as usize;
+        if len > READ_MAX {
+            return send(Err(Errno::EINVAL));
+        }
         let node = match self.guarded("read", id, || self.node(id)) {
             Ok(node) => node,
             Err(errno) => return send(Err(errno)),
