@@ -292,14 +292,14 @@ impl Group {
     /// Whether its free extents are known.
     #[must_use]
     pub fn is_loaded(&self) -> bool {
-        self.summary.load(Ordering::Relaxed) & LOADED != 0
+        self.summary.load(Ordering::Acquire) & LOADED != 0
     }
 
     /// Returns the most that one allocation can get here; of a group that is not loaded, the most
     /// that it could turn out to be.
     #[must_use]
     pub fn largest_free(&self) -> u64 {
-        self.summary.load(Ordering::Relaxed) & !FLAGS
+        self.summary.load(Ordering::Acquire) & !FLAGS
     }
 
     /// In which plane of the index it is, if in any.
@@ -463,17 +463,21 @@ impl Group {
         let (loaded, class) = (state.free.is_some(), state.class);
         let flags = (u64::from(loaded) * LOADED) | ((class as u64) << CLASS_SHIFT);
         let summary = largest | flags;
-        if summary != self.summary.load(Ordering::Relaxed) {
-            self.summary.store(summary, Ordering::Relaxed);
-        }
+        let show = || {
+            if summary != self.summary.load(Ordering::Relaxed) {
+                self.summary.store(summary, Ordering::Release);
+            }
+        };
         if state.used != self.used.load(Ordering::Relaxed) {
             self.used.store(state.used, Ordering::Relaxed);
         }
         if let Some(place) = self.place.get() {
             let plane = if loaded { class.plane() } else { Plane::Unloaded };
             let entry = order_of(largest).map(|order| (plane, order));
-            place.index.shift(place.slot, state.entry, entry);
+            place.index.shift(place.slot, state.entry, entry, show);
             state.entry = entry;
+        } else {
+            show();
         }
     }
 

@@ -199,25 +199,26 @@ pub(crate) type Entry = Option<(Plane, usize)>;
 impl Index {
     /// Moves a group from one entry to another. The caller holds the group's lock.
     ///
-    /// In between it may be in two planes, never in none.
-    pub(crate) fn shift(&self, slot: usize, before: Entry, after: Entry) {
+    /// In between it may be in two planes, never in none; `between` runs then, and lets everybody see what the
+    /// group is now. Were it seen before or after, a group whose free space has just been read would for a moment
+    /// be neither among those to be read nor among those that have some, and a search would find nothing at all.
+    pub(crate) fn shift(&self, slot: usize, before: Entry, after: Entry, between: impl FnOnce()) {
         if before == after {
-            return;
+            return between();
         }
         let range = |entry: Entry, plane: Plane| match entry {
             Some((of, order)) if of == plane => order + 1,
             _ => 0,
         };
-        for set in [true, false] {
-            for (plane, _) in [after, before].into_iter().flatten() {
-                let (old, new) = (range(before, plane), range(after, plane));
-                let sheet = &self.sheets[plane as usize];
-                if set {
-                    (old..new).for_each(|order| sheet.set(order, slot));
-                } else {
-                    (new..old).for_each(|order| sheet.clear(order, slot));
-                }
-            }
+        let planes = || [after, before].into_iter().flatten().map(|(plane, _)| plane);
+        for plane in planes() {
+            let sheet = &self.sheets[plane as usize];
+            (range(before, plane)..range(after, plane)).for_each(|order| sheet.set(order, slot));
+        }
+        between();
+        for plane in planes() {
+            let sheet = &self.sheets[plane as usize];
+            (range(after, plane)..range(before, plane)).for_each(|order| sheet.clear(order, slot));
         }
     }
 
@@ -292,7 +293,7 @@ mod tests {
                 let before: Entry = model.get(&slot).copied();
                 let plane = *rng.choose(&planes).expect("five");
                 let after = rng.chance(2, 3).then(|| (plane, rng.below(ORDERS as u64) as usize));
-                index.shift(slot, before, after);
+                index.shift(slot, before, after, || ());
                 match after {
                     Some(entry) => model.insert(slot, entry),
                     None => model.remove(&slot),
@@ -321,16 +322,16 @@ mod tests {
                         let mut entry = None;
                         for i in 0..50 {
                             let next = ((i + slot + round) % 2 == 0).then_some((Plane::Unset, 3));
-                            index.shift(slot, entry, next);
+                            index.shift(slot, entry, next, || ());
                             entry = next;
                         }
-                        index.shift(slot, entry, Some((Plane::Unset, 5)));
+                        index.shift(slot, entry, Some((Plane::Unset, 5)), || ());
                     });
                 }
             });
             for slot in 0..4 {
                 index.verify(slot, Some((Plane::Unset, 5))).expect("set last");
-                index.shift(slot, Some((Plane::Unset, 5)), None);
+                index.shift(slot, Some((Plane::Unset, 5)), None, || ());
             }
             assert!(!index.any(Plane::Unset, 0));
         }
