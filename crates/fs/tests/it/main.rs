@@ -7,7 +7,6 @@ mod cuts;
 #[cfg(debug_assertions)]
 mod faults;
 mod fsync;
-mod fsync_faults;
 mod in_place;
 mod known;
 mod losses;

@@ -5,22 +5,17 @@ use std::sync::Arc;
 
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::{Filesystem, MakeOptions, MountOptions};
+use buttress_fs::{Filesystem, MakeOptions};
 use buttress_sim::{FaultDevice, Faults, Log};
 
+use super::{number, open};
 use crate::checker::judge;
-use crate::fsync::number;
 use crate::volume::{content, pattern};
 
 /// Set for every crash state of each fault.
 const ALL: &str = "BUTTRESS_FSYNC_FAULTS";
 
 const LEN: usize = 12_288;
-
-fn open(device: Arc<dyn Device>) -> Filesystem {
-    let options = MountOptions::parse("rw,noatime,commit=3000").expect("options");
-    Filesystem::open(vec![device], options).unwrap_or_else(|error| panic!("no mount: {error}"))
-}
 
 /// What one fault came to.
 #[derive(Default)]

@@ -1,0 +1,124 @@
+//! What one log holds, case by case.
+
+use std::sync::Arc;
+
+use buttress_block::{Device, MemoryDevice};
+use buttress_fs::{Filesystem, InodeFlags, MakeOptions, SetAttr};
+use buttress_volume::Volume;
+
+use super::{open, open_with};
+use crate::checker::judge;
+use crate::volume::{content, pattern};
+
+/// What fsync writes, by the options of the mount: a log, or a commit.
+#[test]
+fn options_say_what_is_written() {
+    let cases = [
+        ("commit=3000", true),
+        ("commit=3000,notreelog", false),
+        ("commit=3000,flushoncommit", true),
+    ];
+    for (options, logs) in cases {
+        let base = Arc::new(MemoryDevice::new(128 << 20));
+        Filesystem::make(&*base, &MakeOptions::default()).expect("a volume");
+        let fs = open_with(Arc::clone(&base) as Arc<dyn Device>, options);
+        let (file, other) = (
+            fs.root().create(b"a", 0o644, 0, 0, 0).expect("a file"),
+            fs.root().create(b"b", 0o644, 0, 0, 0).expect("a file"),
+        );
+        other.write_at(0, &pattern(2, 9000)).expect("a write");
+        fs.sync().expect("sync");
+        let before = Volume::read_superblock(&*base).expect("a superblock");
+        file.write_at(0, &pattern(1, 9000)).expect("a write");
+        file.sync().expect("sync");
+        let after = Volume::read_superblock(&*base).expect("a superblock");
+        assert_eq!(after.log_root.0 != 0, logs, "{options}");
+        assert_eq!(after.generation == before.generation, logs, "{options}");
+        assert_eq!(fs.sync_stats().logs > 0, logs, "{options}");
+        drop((file, other));
+        fs.close().expect("a clean end");
+    }
+}
+
+/// Names beyond what one item holds are logged as others are.
+#[test]
+fn many_names_are_logged() {
+    let base = MemoryDevice::new(128 << 20);
+    Filesystem::make(&base, &MakeOptions { nodesize: 4096, ..MakeOptions::default() })
+        .expect("a volume");
+    let device: Arc<dyn Device> = Arc::new(base);
+    let fs = open(Arc::clone(&device));
+    let root = fs.root();
+    let file = root.create(b"0", 0o644, 0, 0, 0).expect("a file");
+    let name = |index: u64| format!("{index}-{}", "n".repeat(200));
+    for index in 1..40 {
+        root.link(&file, name(index).as_bytes()).expect("a link");
+    }
+    fs.sync().expect("sync");
+    for index in 40..50 {
+        root.link(&file, name(index).as_bytes()).expect("a link");
+    }
+    root.unlink(name(3).as_bytes()).expect("unlink");
+    root.unlink(name(38).as_bytes()).expect("unlink");
+    file.sync().expect("sync");
+    assert_eq!(fs.sync_stats().logs, 1, "{:?}", fs.sync_stats());
+    // As a crash leaves it: nothing was written since.
+    let crashed: Arc<dyn Device> = Arc::new(fork(&device));
+    let again = open(Arc::clone(&crashed));
+    for index in 1..50 {
+        let there = again.root().lookup(name(index).as_bytes()).is_ok();
+        assert_eq!(there, index != 3 && index != 38, "{index}");
+    }
+    assert_eq!(again.resolve("/0").expect("the file").attr().nlink, 48);
+    again.close().expect("a clean end");
+    judge(&crashed);
+    drop((file, root));
+    fs.close().expect("a clean end");
+}
+
+fn fork(device: &Arc<dyn Device>) -> MemoryDevice {
+    let mut bytes = vec![0; device.len() as usize];
+    device.read_at(0, &mut bytes).expect("a read");
+    let copy = MemoryDevice::new(device.len());
+    copy.write_at(0, &bytes).expect("a write");
+    copy
+}
+
+/// An extent that another file has after a crash is not overwritten in place, though it has lost it since: neither
+/// one that it has in the committed trees, nor one that it has in the log.
+#[test]
+fn what_others_have_after_a_crash_stays() {
+    for in_log in [false, true] {
+        let base = MemoryDevice::new(128 << 20);
+        Filesystem::make(&base, &MakeOptions::default()).expect("a volume");
+        let device: Arc<dyn Device> = Arc::new(base);
+        let fs = open(Arc::clone(&device));
+        let make = |name: &str| {
+            let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+            file.set_flags(InodeFlags::NODATACOW).expect("a flag");
+            file
+        };
+        let (mine, other) = (make("mine"), make("other"));
+        let old = pattern(1, 65_536);
+        mine.write_at(0, &old).expect("a write");
+        if in_log {
+            fs.sync().expect("sync");
+        }
+        mine.sync().expect("sync");
+        mine.clone_range(0, &other, 0, 65_536).expect("a clone");
+        other.sync().expect("sync");
+        if !in_log {
+            fs.sync().expect("sync");
+        }
+        let none = SetAttr { size: Some(0), ..SetAttr::default() };
+        other.set_attr(&none).expect("truncate");
+        mine.write_at(0, &pattern(2, 65_536)).expect("a write");
+        mine.flush_data().expect("a flush");
+        let again = open(Arc::new(fork(&device)));
+        let found = content(&again.resolve("/other").expect("it was synced"));
+        assert!(found == old || found.is_empty(), "in a log: {in_log}");
+        again.close().expect("a clean end");
+        drop((mine, other));
+        fs.close().expect("a clean end");
+    }
+}

@@ -1,0 +1,150 @@
+//! What a volume may hold after a crash, and what it holds.
+
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, RangeInclusive};
+use std::sync::Arc;
+
+use buttress_fs::{FileKind, Filesystem, TreeId};
+
+use super::model::{Object, State, Synced};
+use crate::volume::content;
+
+/// What a mounted volume holds.
+pub(crate) fn survey(fs: &Filesystem) -> State {
+    let mut state = State::new();
+    let mut queue = vec![fs.root()];
+    while let Some(dir) = queue.pop() {
+        let mut entries = Vec::new();
+        dir.read_dir(0, |entry| {
+            let name = String::from_utf8_lossy(entry.name).into_owned();
+            entries.push((entry.id, name, entry.kind));
+            ControlFlow::Continue(())
+        })
+        .expect("a listing");
+        for (id, name, kind) in entries {
+            // Numbers of inodes are of their subvolume, and snapshots have nothing to say here.
+            if id.tree != TreeId::FS {
+                continue;
+            }
+            let inode = fs.inode(id).expect("what has a name is there");
+            assert_eq!(dir.lookup(name.as_bytes()).expect("found by name").id(), id);
+            let object = state.entry(id.ino.0).or_insert_with(|| Object {
+                dir: kind == FileKind::Directory,
+                content: Arc::new(match kind {
+                    FileKind::Directory => Vec::new(),
+                    _ => content(&inode),
+                }),
+                attribute: inode.xattr(b"user.x").ok().map(|value| value[0]),
+                names: BTreeSet::new(),
+            });
+            object.names.insert((dir.id().ino.0, name));
+            if kind == FileKind::Directory {
+                queue.push(inode);
+            }
+        }
+    }
+    state
+}
+
+/// The states after so many operations, and what each operation synced.
+pub(crate) struct Story {
+    pub(crate) states: Vec<State>,
+    pub(crate) synced: Vec<Synced>,
+    pub(crate) root: u64,
+}
+
+impl Story {
+    /// The states that an inode may be in after a crash when `done` operations were acknowledged.
+    fn range(&self, ino: u64, done: usize) -> Option<RangeInclusive<usize>> {
+        let last = (0..done).rev().find(|op| match self.synced[*op] {
+            Synced::One(synced) => synced == ino,
+            Synced::All => true,
+            Synced::Nothing => false,
+        })?;
+        Some(last + 1..=(done + 1).min(self.states.len() - 1))
+    }
+
+    pub(crate) fn check(&self, found: &State, done: usize) -> Result<(), String> {
+        let inos: BTreeSet<u64> = self.states.iter().flat_map(|s| s.keys().copied()).collect();
+        for ino in inos {
+            let Some(range) = self.range(ino, done) else { continue };
+            let states = || self.states[range.clone()].iter().map(|state| state.get(&ino));
+            if states().any(|object| object.is_none()) && ino != self.root {
+                continue;
+            }
+            if ino != self.root {
+                let Some(is) = found.get(&ino) else { return Err(format!("{ino} is lost")) };
+                let were: Vec<&Object> = states().flatten().collect();
+                check_object(is, &were).map_err(|what| format!("{ino}: {what}"))?;
+            }
+            if ino == self.root || self.states[*range.start()][&ino].dir {
+                self.check_entries(found, ino, range.clone())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A directory that was synced has the names that it had then, or since.
+    fn check_entries(
+        &self,
+        found: &State,
+        dir: u64,
+        range: RangeInclusive<usize>,
+    ) -> Result<(), String> {
+        let of = |state: &State| -> BTreeSet<(String, u64)> {
+            let all = state.iter().flat_map(|(ino, object)| {
+                object.names.iter().map(move |(dir, name)| (*dir, name.clone(), *ino))
+            });
+            all.filter(|(of, _, _)| *of == dir).map(|(_, name, ino)| (name, ino)).collect()
+        };
+        let were: Vec<_> = self.states[range].iter().map(of).collect();
+        let are = of(found);
+        for entry in &are {
+            if !were.iter().any(|entries| entries.contains(entry)) {
+                return Err(format!("directory {dir} has {entry:?}"));
+            }
+        }
+        for entry in &were[0] {
+            if were.iter().all(|entries| entries.contains(entry)) && !are.contains(entry) {
+                return Err(format!("directory {dir} lost {entry:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_object(is: &Object, were: &[&Object]) -> Result<(), String> {
+    for name in &is.names {
+        if !were.iter().any(|object| object.names.contains(name)) {
+            return Err(format!("has the name {name:?}"));
+        }
+    }
+    if !were.iter().any(|object| object.attribute == is.attribute) {
+        return Err(format!("has the attribute {:?}", is.attribute));
+    }
+    let sizes = || were.iter().map(|object| object.content.len());
+    let (low, high) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
+    let changed = were.windows(2).any(|pair| pair[0].content != pair[1].content);
+    if !changed {
+        return if *is.content == *were[0].content {
+            Ok(())
+        } else {
+            let at = is.content.iter().zip(were[0].content.iter()).position(|(a, b)| a != b);
+            Err(format!(
+                "{} bytes of {}, other from {at:?}",
+                is.content.len(),
+                were[0].content.len()
+            ))
+        };
+    }
+    if is.content.len() < low || is.content.len() > high {
+        return Err(format!("{} bytes, not {low} to {high}", is.content.len()));
+    }
+    for (at, byte) in is.content.iter().enumerate() {
+        let was = |object: &&Object| object.content.get(at).copied().unwrap_or(0) == *byte;
+        if !were.iter().any(was) {
+            return Err(format!("byte {at} was never {byte}"));
+        }
+    }
+    Ok(())
+}
