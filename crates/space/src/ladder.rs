@@ -9,10 +9,11 @@
 //! ```text
 //!            unpin ▶ dirty ▶ ordered ▶ commit ▶ readers ▶ chunk         little is held by the trees themselves
 //! again, or
-//! crowded:   unpin ▶ chunk ▶ clean ▶ all dirty ▶ ordered ▶ commit ▶ readers
-//! data:      unpin ▶ chunk ▶ clean ▶ all dirty ▶ ordered ▶ commit ▶ readers
+//! crowded:   unpin ▶ chunk ▶ clean ▶ all dirty ▶ ordered ▶ commit ▶ readers ▶ chunk
+//! data:      unpin ▶ chunk ▶ clean ▶ all dirty ▶ ordered ▶ commit ▶ readers ▶ chunk
 //! ```
 //!
+//! A chunk is looked for once more at the end: the commit may have given the devices one back.
 //! The overlay and the delayed references have no step of their own: a commit is what writes them.
 
 use crate::SpaceKind;
@@ -61,9 +62,9 @@ pub struct Ladder {
 
 use Step::{AllDirty, Chunk, Clean, Commit, Dirty, Ordered, Readers, Unpin};
 
-const ALL_LATER: &[Step] = &[Unpin, Chunk, Clean, AllDirty, Ordered, Commit, Readers];
+const ALL_LATER: &[Step] = &[Unpin, Chunk, Clean, AllDirty, Ordered, Commit, Readers, Chunk];
 const META_ALL: &[Step] = &[Unpin, Dirty, Ordered, Commit, Readers, Chunk];
-const COMMIT_LATER: &[Step] = &[Unpin, Chunk, Commit, Readers];
+const COMMIT_LATER: &[Step] = &[Unpin, Chunk, Commit, Readers, Chunk];
 const META_COMMIT: &[Step] = &[Unpin, Commit, Readers, Chunk];
 
 impl Ladder {

@@ -236,6 +236,11 @@ impl DeviceSpace {
         self.kept = self.kept.max(bytes);
     }
 
+    /// Whether data lacks something that metadata was promised.
+    pub(crate) fn keeps_for_metadata(&self) -> bool {
+        self.kept > 0
+    }
+
     /// Nothing is promised beyond the groups any more.
     pub(crate) fn release_kept(&mut self) {
         self.kept = 0;

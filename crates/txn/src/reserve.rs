@@ -404,11 +404,16 @@ impl Engine {
         !self.space.is_mixed() || self.may_reserve(Cost::default(), Urgency::Normal)
     }
 
+    /// Whether a commit would give data any space: extents, the device space of chunks that are about to go (G2), or
+    /// what metadata was promised beyond its groups.
     pub(crate) fn commit_would_free_data(&self) -> bool {
         let view = self.view.load();
+        let running = view.running();
         view.frozen().is_some()
-            || !view.running().refs.is_empty()
+            || !running.refs.is_empty()
+            || !running.removed.lock().is_empty()
             || self.space.account(SpaceKind::Data).pinned > 0
+            || (self.devices.lock().keeps_for_metadata() && !running.is_empty())
     }
 }
 

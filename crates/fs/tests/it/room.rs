@@ -71,6 +71,30 @@ fn e4_overwriting_waits_for_what_it_frees() {
     check(&device);
 }
 
+/// E4 for chunks: a group that came to be empty gives its chunk back with the next commit. Who needs that space makes
+/// the commit, even if nothing else waits for one.
+#[test]
+fn e4_a_chunk_that_is_about_to_go_is_waited_for() {
+    for commits in 1..4 {
+        let device = memory(160);
+        let fs = mount_with(&device, "commit=300");
+        let filler = file_with(&fs.root(), "filler", b"");
+        let mut at = 0;
+        while filler.fallocate(at, 1 << 20, FallocateMode::Allocate { keep_size: false }).is_ok() {
+            at += 1 << 20;
+        }
+        let cut = buttress_fs::SetAttr { size: Some(at - (40 << 20)), ..Default::default() };
+        filler.set_attr(&cut).expect("shrinking always works");
+        for _ in 0..commits {
+            fs.sync().expect("durable");
+        }
+        let file = file_with(&fs.root(), "f", b"");
+        file.write_at(0, &vec![1; 8 << 20]).expect("there is room");
+        fs.close().expect("it closes");
+        check(&device);
+    }
+}
+
 /// E5: data that waits was promised whole; compressed it takes a part of that, which only its writeback shows.
 #[test]
 fn e5_compressed_data_is_waited_for() {
