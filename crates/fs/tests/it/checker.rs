@@ -4,6 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use buttress_block::Device;
+use buttress_check::Severity;
 
 use crate::volume;
 
@@ -17,6 +18,24 @@ pub(crate) fn judge(device: &Arc<dyn Device>) {
     let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
     let report = report.unwrap_or_else(|error| panic!("buttress check: {error}"));
     assert!(report.is_clean(), "buttress check:\n{}", report.to_text());
+}
+
+/// What our judge finds wrong with what a power cut left. A copy of a superblock may be torn: the next commit
+/// writes it.
+pub(crate) fn judged_cut(device: &Arc<dyn Device>) -> Result<(), String> {
+    let (devices, options) = (vec![Arc::clone(device)], buttress_check::Options::thorough());
+    let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
+    let report = report.map_err(|error| error.to_string())?;
+    let wrong = report.issues.iter().filter(|issue| {
+        issue.severity() == Severity::Error && !issue.code().starts_with("super-copy")
+    });
+    if wrong.count() == 0 { Ok(()) } else { Err(report.to_text()) }
+}
+
+/// As [`judged_cut`], which must find nothing.
+#[track_caller]
+pub(crate) fn judge_cut(device: &Arc<dyn Device>, when: &str) {
+    judged_cut(device).unwrap_or_else(|what| panic!("{when}: {what}"));
 }
 
 /// Runs our judge, and `btrfs check --check-data-csum` on a copy of a device.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
-use buttress_check::{Options, Severity};
 use buttress_fs::{Filesystem, Inode, MakeOptions};
 use buttress_sim::{Log, campaign};
 
-use crate::volume::{content, file_with, list, mount, pattern};
+use crate::checker::judge_cut;
+use crate::volume::{content, copy, drop_all, file_with, list, mount, pattern, setting};
 
 const FILES: u64 = 60;
 /// So many that dropping their subvolume takes several steps.
@@ -45,16 +45,6 @@ fn verify(dir: &Inode, version: u64, when: &str) {
     }
 }
 
-fn drop_all(fs: &Filesystem) {
-    for _ in 0..2400 {
-        if fs.dying_subvolumes().expect("a list").is_empty() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    panic!("still there: {:?}", fs.dying_subvolumes());
-}
-
 fn begun() -> MemoryDevice {
     let device = MemoryDevice::new(256 << 20);
     let options = MakeOptions { nodesize: 4096, ..MakeOptions::default() };
@@ -70,26 +60,7 @@ fn begun() -> MemoryDevice {
     }
     drop((live, many));
     fs.close().expect("a close");
-    let copy = MemoryDevice::new(256 << 20);
-    let mut bytes = vec![0; 1 << 20];
-    for at in (0..copy.len()).step_by(bytes.len()) {
-        shared.read_at(at, &mut bytes).expect("memory");
-        if bytes.iter().any(|byte| *byte != 0) {
-            copy.write_at(at, &bytes).expect("memory");
-        }
-    }
-    copy
-}
-
-/// Nothing is wrong, but a copy of a superblock may be torn: the next commit writes it.
-fn judge(device: &Arc<dyn Device>, when: &str) {
-    let (devices, options) = (vec![Arc::clone(device)], Options::thorough());
-    let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
-    let report = report.unwrap_or_else(|error| panic!("{when}: {error}"));
-    let wrong = report.issues.iter().filter(|issue| {
-        issue.severity() == Severity::Error && !issue.code().starts_with("super-copy")
-    });
-    assert_eq!(wrong.count(), 0, "{when}: {}", report.to_text());
+    copy(&*shared)
 }
 
 /// Everything is moved, data and metadata, and the power goes somewhere in between: each file is what it was, and
@@ -117,13 +88,13 @@ fn power_is_cut_in_a_balance() {
     drop(live);
     fs.close().expect("a close");
 
-    let more: usize = std::env::var("BUTTRESS_CUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let more = setting("BUTTRESS_CUTS", 1) as usize;
     let stride = (log.len() / (16 * more)).max(1);
     let mut resumed = 0;
     let shown = log.crashes(&mut Rng::new(5 + campaign::round()), 1, stride, |crash| {
         let when = format!("event {} draw {}", crash.event, crash.draw);
         let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());
-        judge(&device, &when);
+        judge_cut(&device, &when);
         let fs = mount(&device);
         assert_eq!(fs.read_only_reason(), None, "{when}");
         verify(&fs.root().lookup(b"live").expect("it"), 1, &when);
@@ -134,7 +105,7 @@ fn power_is_cut_in_a_balance() {
             verify(&fs.root().lookup(b"live").expect("it"), 1, &when);
         }
         fs.close().expect("a close");
-        judge(&device, &when);
+        judge_cut(&device, &when);
     });
     campaign::count("states", shown);
     assert!(shown > 20 && resumed > 0, "{shown} states, {resumed} gone on with");
@@ -170,14 +141,14 @@ fn power_is_cut_while_subvolumes_come_and_go() {
     drop((root, live));
     fs.close().expect("a close");
 
-    let more: usize = std::env::var("BUTTRESS_CUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let more = setting("BUTTRESS_CUTS", 1) as usize;
     let stride = (log.len() / (24 * more)).max(1);
     let shown = log.crashes(&mut Rng::new(77 + campaign::round()), 1, stride, |crash| {
         let mark = crash.mark.unwrap_or(0);
         let when = format!("event {} draw {} mark {mark}", crash.event, crash.draw);
         let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());
         // Before anybody mends anything.
-        judge(&device, &when);
+        judge_cut(&device, &when);
         let fs = mount(&device);
         assert_eq!(fs.read_only_reason(), None, "{when}");
         let root = fs.root();
@@ -198,7 +169,7 @@ fn power_is_cut_while_subvolumes_come_and_go() {
         drop(root);
         drop_all(&fs);
         fs.close().expect("a close");
-        judge(&device, &when);
+        judge_cut(&device, &when);
     });
     campaign::count("states", shown);
     assert!(shown > 20, "{shown} states");

@@ -12,10 +12,10 @@ use std::time::Duration;
 use buttress_base::seeded;
 use buttress_block::error::Operation;
 use buttress_block::{Device, MemoryDevice};
-use buttress_check::{Options, Severity};
 use buttress_fs::{ErrorKind, Filesystem, MakeOptions, MountOptions, RenameFlags, Result, SetAttr};
 use buttress_sim::{FaultDevice, Faults, Misfortune, campaign};
 
+use crate::checker::judged_cut;
 use crate::volume::pattern;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -199,16 +199,6 @@ struct Fault {
     what: Misfortune,
 }
 
-fn judge(device: &Arc<dyn Device>) -> std::result::Result<(), String> {
-    let (devices, options) = (vec![Arc::clone(device)], Options::thorough());
-    let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
-    let report = report.map_err(|error| error.to_string())?;
-    let wrong = report.issues.iter().filter(|issue| {
-        issue.severity() == Severity::Error && !issue.code().starts_with("super-copy")
-    });
-    if wrong.count() == 0 { Ok(()) } else { Err(report.to_text()) }
-}
-
 fn mount(device: Arc<dyn Device>, options: &str) -> Result<Filesystem> {
     let mut options = MountOptions::parse(options).expect("options");
     if options.page_cache_bytes == 0 {
@@ -272,7 +262,7 @@ fn with_fault(base: &MemoryDevice, options: &'static str, fault: Option<Fault>) 
     let ((mut outcome, model), _) = seeded::run(7, seeded::Options::default(), work)
         .unwrap_or_else(|stuck| panic!("{fault:?} with {options}: {stuck}"));
     // The judge has threads of its own, which no seed knows.
-    if !lies && let Err(what) = judge(&left) {
+    if !lies && let Err(what) = judged_cut(&left) {
         outcome.problem.get_or_insert(what);
     }
     match mount(left, "rw,noatime") {

@@ -8,10 +8,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::Rng;
-use buttress_fs::{ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, SetAttr, TreeId};
+use buttress_fs::{ErrorKind, FallocateMode, Filesystem, Inode, TreeId};
 
 use crate::checker::check;
-use crate::volume::{content, memory, mount_with, pattern};
+use crate::volume::{content, memory, mount_with, nocow, pattern, setting};
 
 const SECTOR: u64 = 4096;
 const SECTORS: u64 = 96;
@@ -31,13 +31,6 @@ struct World {
     files: Vec<Known>,
     snapshots: Vec<String>,
     next: u64,
-}
-
-fn nocow(fs: &Filesystem, name: &str) -> Inode {
-    let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
-    let flags = Some(InodeFlags::NODATACOW);
-    file.set_attr(&SetAttr { flags, ..SetAttr::default() }).expect("flags");
-    file
 }
 
 impl World {
@@ -193,7 +186,7 @@ impl World {
 /// and without what is remembered.
 #[test]
 fn nobody_else_sees_what_is_written() {
-    let seeds = std::env::var("BUTTRESS_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
+    let seeds = setting("BUTTRESS_SEEDS", 4);
     let options =
         ["rw", "nocow_check=always", "bg_lookup=rwlock-double", "bg_lookup=rwlock-single"];
     for seed in 0..seeds {

@@ -8,23 +8,15 @@ use std::time::Duration;
 
 use buttress_block::{Device, Error};
 use buttress_format::{Body, FileExtent, Key, Kind};
-use buttress_fs::{
-    ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MountOptions, SetAttr, TreeId,
-};
+use buttress_fs::{ErrorKind, FallocateMode, Filesystem, Inode, MountOptions, SetAttr, TreeId};
 use buttress_sim::{FaultDevice, Faults};
 
 use crate::checker::check;
-use crate::volume::{content, file_with, memory, mount, mount_with, pattern};
+use crate::devices::{Hook, Hooked};
+use crate::volume::{content, file_with, memory, mount, mount_with, nocow, pattern};
 
 const SECTOR: u64 = 4096;
 const MIB: u64 = 1 << 20;
-
-fn nocow(fs: &Filesystem, name: &str) -> Inode {
-    let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
-    let flags = Some(InodeFlags::NODATACOW);
-    file.set_attr(&SetAttr { flags, ..SetAttr::default() }).expect("flags");
-    file
-}
 
 /// Leaves no data space; what is dirty has what it needs.
 fn fill(fs: &Filesystem) -> Inode {
@@ -284,44 +276,17 @@ fn n13_n14_a_failure_in_the_middle() {
     check(&below);
 }
 
-/// A device that takes its time to forget.
-#[derive(Debug)]
-struct Slow {
-    below: Arc<dyn Device>,
-    discards: AtomicBool,
-}
+/// A device that takes its time to forget, and whether it has begun to.
+#[derive(Debug, Default)]
+struct Slow(AtomicBool);
 
-impl Device for Slow {
-    fn name(&self) -> String {
-        "slow".to_owned()
-    }
-
-    fn len(&self) -> u64 {
-        self.below.len()
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        self.below.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
-        self.below.write_at(offset, buf)
-    }
-
-    fn flush(&self) -> Result<(), Error> {
-        self.below.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+impl Hook for Slow {
+    fn discard(&self, below: &dyn Device, offset: u64, len: u64) -> Result<(), Error> {
         if len > 512 << 10 {
-            self.discards.store(true, Ordering::SeqCst);
+            self.0.store(true, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(120));
         }
-        self.below.discard(offset, len)
+        below.discard(offset, len)
     }
 }
 
@@ -329,7 +294,7 @@ impl Device for Slow {
 #[test]
 fn x4_nobody_has_what_is_being_discarded() {
     let below = memory(128);
-    let slow = Arc::new(Slow { below: Arc::clone(&below), discards: AtomicBool::new(false) });
+    let slow = Hooked::new(&below, Slow::default());
     let device: Arc<dyn Device> = Arc::clone(&slow) as _;
     let options = MountOptions::parse("rw,discard").expect("options");
     let fs = Filesystem::open(vec![device], options).expect("a mount");
@@ -341,7 +306,7 @@ fn x4_nobody_has_what_is_being_discarded() {
     std::thread::scope(|scope| {
         let (fs, slow) = (&fs, &slow);
         scope.spawn(move || fs.sync().expect("durable"));
-        while !slow.discards.load(Ordering::SeqCst) {
+        while !slow.hook.0.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }
         let new = file_with(&fs.root(), "new", b"");

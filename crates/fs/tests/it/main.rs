@@ -4,6 +4,7 @@ mod checker;
 mod content;
 mod contention;
 mod cuts;
+mod devices;
 #[cfg(debug_assertions)]
 mod faults;
 mod fsync;

@@ -15,7 +15,7 @@ use buttress_fs::{
 
 use crate::checker::{check, judge};
 use crate::snapshots::Snapshots;
-use crate::volume::{content, list, memory, mount_with, pattern};
+use crate::volume::{content, list, memory, mount_with, pattern, setting};
 
 const THREADS: u64 = 3;
 
@@ -400,10 +400,6 @@ impl Worker {
     }
 }
 
-fn env(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
 /// One epoch: every thread works in directories of its own, on one mount.
 fn epoch(
     device: &Arc<dyn Device>,
@@ -460,8 +456,8 @@ fn epoch(
 /// Any sequence of operations gives the model's answers, and a volume that the checker likes.
 #[test]
 fn any_sequence_of_operations() {
-    let seed = env("BUTTRESS_SEED", 1);
-    let steps = env("BUTTRESS_STEPS", 300);
+    let seed = setting("BUTTRESS_SEED", 1);
+    let steps = setting("BUTTRESS_STEPS", 300);
     eprintln!("BUTTRESS_SEED={seed} BUTTRESS_STEPS={steps}");
     let device = memory(1024);
     let mut models: Vec<Model> = (0..THREADS).map(|_| Model::default()).collect();
@@ -476,8 +472,8 @@ fn any_sequence_of_operations() {
 /// it is flushed, the device behind it is the volume.
 #[test]
 fn any_sequence_of_operations_on_a_cached_device() {
-    let seed = env("BUTTRESS_SEED", 2);
-    let steps = env("BUTTRESS_STEPS", 120);
+    let seed = setting("BUTTRESS_SEED", 2);
+    let steps = setting("BUTTRESS_STEPS", 120);
     eprintln!("BUTTRESS_SEED={seed} BUTTRESS_STEPS={steps}");
     let origin = memory(512);
     let cache: Arc<dyn Device> = Arc::new(MemoryDevice::new(6 << 20));

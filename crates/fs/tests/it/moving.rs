@@ -8,21 +8,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
-use buttress_check::{NoProgress, Options, Severity};
 use buttress_format::{DeviceId, Profile};
 use buttress_fs::{
     BalanceOptions, FallocateMode, Filesystem, Filter, Inode, InodeFlags, MakeOptions, SetAttr,
 };
 use buttress_sim::Log;
 
-use crate::checker::check;
+use crate::checker::{check, judge_cut};
 use crate::snapshots::Snapshots;
-use crate::volume::{content, file_with, memory, mount, mount_with, pattern};
+use crate::volume::{content, copy, file_with, memory, mount, mount_with, pattern, setting};
 
 const SIZE_MAX: u64 = 768 << 10;
 
 fn rounds() -> u64 {
-    std::env::var("BUTTRESS_MOVING").ok().and_then(|n| n.parse().ok()).unwrap_or(1)
+    setting("BUTTRESS_MOVING", 1)
 }
 
 /// One who changes files of his own, and knows what they hold.
@@ -228,17 +227,6 @@ fn everything_moves_beside_those_who_write() {
     }
 }
 
-/// Nothing is wrong, but a copy of a superblock may be torn: the next commit writes it.
-fn judge(device: &Arc<dyn Device>, when: &str) {
-    let (devices, options) = (vec![Arc::clone(device)], Options::thorough());
-    let report = buttress_check::check_devices(devices, &options, &NoProgress);
-    let report = report.unwrap_or_else(|error| panic!("{when}: {error}"));
-    let wrong = report.issues.iter().filter(|issue| {
-        issue.severity() == Severity::Error && !issue.code().starts_with("super-copy")
-    });
-    assert_eq!(wrong.count(), 0, "{when}: {}", report.to_text());
-}
-
 #[test]
 fn power_is_cut_while_groups_move() {
     const FILES: u64 = 10;
@@ -253,20 +241,13 @@ fn power_is_cut_while_groups_move() {
     }
     file_with(&fs.root(), "busy", &version(0)).sync().expect("a sync");
     let source = fs.root().lookup(b"still-9").expect("it");
-    let copy = fs.root().create(b"copy", 0o644, 0, 0, 0).expect("a file");
-    source.clone_range(0, &copy, 0, 0).expect("shared");
-    drop((source, copy));
+    let shown = fs.root().create(b"copy", 0o644, 0, 0, 0).expect("a file");
+    source.clone_range(0, &shown, 0, 0).expect("shared");
+    drop((source, shown));
     drop(fs.root().snapshot(b"before", buttress_fs::TreeId::FS, true).expect("a snapshot"));
     fs.close().expect("a close");
 
-    let base = MemoryDevice::new(256 << 20);
-    let mut bytes = vec![0; 1 << 20];
-    for at in (0..base.len()).step_by(bytes.len()) {
-        shared.read_at(at, &mut bytes).expect("memory");
-        if bytes.iter().any(|byte| *byte != 0) {
-            base.write_at(at, &bytes).expect("memory");
-        }
-    }
+    let base = copy(&*shared);
     let log = Log::new();
     let recorder = log.device(&base, 512);
     let device: Arc<dyn Device> = Arc::clone(&recorder) as Arc<dyn Device>;
@@ -297,7 +278,7 @@ fn power_is_cut_while_groups_move() {
         let mark = crash.mark.unwrap_or(0);
         let when = format!("event {} draw {} mark {mark}", crash.event, crash.draw);
         let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());
-        judge(&device, &when);
+        judge_cut(&device, &when);
         let fs = mount(&device);
         assert_eq!(fs.read_only_reason(), None, "{when}");
         for top in ["", "before/"] {
@@ -315,7 +296,7 @@ fn power_is_cut_while_groups_move() {
             fs.cancel_balance().expect("forgotten");
         }
         fs.close().expect("a close");
-        judge(&device, &when);
+        judge_cut(&device, &when);
     });
     assert!(shown > 20, "{shown} states");
 }

@@ -11,7 +11,7 @@ use buttress_fs::make::make_on;
 use buttress_fs::{Filesystem, MakeOptions, MountOptions};
 use buttress_sim::Log;
 
-use crate::volume::{content, file_with, list, pattern};
+use crate::volume::{content, file_with, list, pattern, setting};
 
 const ROUNDS: u64 = 8;
 const FILES: u64 = 14;
@@ -66,7 +66,7 @@ fn power_is_cut(data: Profile, metadata: Profile, count: usize) {
     drop(root);
     fs.close().expect("a close");
 
-    let more: usize = std::env::var("BUTTRESS_CUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let more = setting("BUTTRESS_CUTS", 1) as usize;
     let stride = (log.len() / (10 * more)).max(1);
     let shown = log.crashes(&mut Rng::new(56), 1, stride, |crash| {
         let round = crash.mark.unwrap_or(0);

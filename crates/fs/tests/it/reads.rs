@@ -10,58 +10,32 @@ use buttress_format::Profile;
 use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, SetAttr};
 
 use crate::checker::check;
-use crate::volume::{content, file_with, memory, memory_with, mount, mount_with, pattern};
+use crate::devices::{Hook, Hooked};
+use crate::volume::{content, file_with, memory, memory_with, mount, mount_with, pattern, setting};
 
 const SECTOR: usize = 4096;
 const MIB: usize = 1 << 20;
 
-/// A device that remembers which ranges were read, those of metadata's size left out.
-#[derive(Debug)]
-struct Watched {
-    below: Arc<dyn Device>,
-    reads: Mutex<Vec<u64>>,
-}
+/// Which ranges were read, those of metadata's size left out.
+#[derive(Debug, Default)]
+struct Watched(Mutex<Vec<u64>>);
 
-impl Device for Watched {
-    fn name(&self) -> String {
-        self.below.name()
-    }
-
-    fn len(&self) -> u64 {
-        self.below.len()
-    }
-
-    fn writable(&self) -> bool {
-        self.below.writable()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+impl Hook for Watched {
+    fn read(&self, below: &dyn Device, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         if buf.len() != 16384 {
-            self.reads.lock().expect("a list").push(buf.len() as u64);
+            self.0.lock().expect("a list").push(buf.len() as u64);
         }
-        self.below.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
-        self.below.write_at(offset, buf)
-    }
-
-    fn flush(&self) -> Result<(), Error> {
-        self.below.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.below.discard(offset, len)
+        below.read_at(offset, buf)
     }
 }
 
 /// Reads a file from end to end in 32 KiB, with so many threads; answers the device's requests and bytes.
 fn read_cold(below: &Arc<dyn Device>, threads: usize, options: &str, len: usize) -> (usize, u64) {
-    let watched = Arc::new(Watched { below: Arc::clone(below), reads: Mutex::default() });
+    let watched = Hooked::new(below, Watched::default());
     let options = MountOptions::parse(options).expect("known options");
     let fs = Filesystem::open(vec![watched.clone()], options).expect("a mount");
     let file = fs.resolve("large").expect("a file");
-    watched.reads.lock().expect("a list").clear();
+    watched.hook.0.lock().expect("a list").clear();
     let expected = pattern(9, len);
     thread::scope(|scope| {
         for _ in 0..threads {
@@ -74,7 +48,7 @@ fn read_cold(below: &Arc<dyn Device>, threads: usize, options: &str, len: usize)
             });
         }
     });
-    let reads = watched.reads.lock().expect("a list").clone();
+    let reads = watched.hook.0.lock().expect("a list").clone();
     drop(file);
     fs.close().expect("a close");
     (reads.len(), reads.iter().sum())
@@ -106,7 +80,7 @@ fn many_readers_make_long_requests() {
 /// Sectors that are overwritten in place, and others that get new places, are never read old.
 #[test]
 fn overwritten_bytes_are_not_read_old() {
-    let seed = std::env::var("BUTTRESS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
+    let seed = setting("BUTTRESS_SEED", 3);
     for options in ["nodatacow,page_cache=2m", "page_cache=2m"] {
         let device = memory(256);
         let fs = mount_with(&device, options);

@@ -15,6 +15,7 @@ use buttress_sim::{Log, campaign};
 
 use crate::checker::judge;
 use crate::fsync::{Story, World, survey};
+use crate::volume::setting;
 
 const CLIENTS: usize = 3;
 
@@ -159,7 +160,7 @@ fn seeds(by_default: Range<u64>) -> Range<u64> {
 /// Whatever the order, no client is lied to, nobody waits for ever, and every cut leaves what was synced.
 #[test]
 fn every_order_keeps_its_word() {
-    let more: usize = std::env::var("BUTTRESS_CUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let more = setting("BUTTRESS_CUTS", 1) as usize;
     let (mut states, mut steps) = (0, 0);
     let seeds = seeds(1..6);
     for seed in seeds.clone() {

@@ -4,7 +4,9 @@ use buttress_format::{Key, Kind, ids};
 use buttress_fs::{ErrorKind, Filesystem, Inode, MakeOptions, NameError, TreeId};
 
 use crate::checker::check;
-use crate::volume::{content, file_with, list, memory, memory_with, mount, mount_with, pattern};
+use crate::volume::{
+    content, drop_all, file_with, list, memory, memory_with, mount, mount_with, pattern,
+};
 
 fn subvolume(fs: &Filesystem, name: &str) -> Inode {
     fs.root().create_subvolume(name.as_bytes(), 0o755, 0, 0).expect("a subvolume")
@@ -22,17 +24,6 @@ fn name_error<T>(result: buttress_fs::Result<T>) -> NameError {
         },
         Ok(_) => panic!("it must not work"),
     }
-}
-
-/// Waits until deleted subvolumes are gone from the trees.
-fn drop_all(fs: &Filesystem) {
-    for _ in 0..600 {
-        if fs.dying_subvolumes().expect("a list").is_empty() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    panic!("still there: {:?}", fs.dying_subvolumes());
 }
 
 #[test]

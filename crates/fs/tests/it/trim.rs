@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex};
 use buttress_base::Rng;
 use buttress_block::{Device, Error, MemoryDevice};
 use buttress_format::Logical;
-use buttress_fs::{Filesystem, Inode, MakeOptions, MountOptions, TrimOptions};
+use buttress_fs::{Filesystem, Inode, MakeOptions, TrimOptions};
 
 use crate::checker::{check, judge};
+use crate::devices::{Hook, Hooked};
 use crate::volume::{content, file_with, mount, pattern};
 
 const MIB: u64 = 1 << 20;
@@ -19,71 +20,49 @@ const MIB: u64 = 1 << 20;
 /// A device that forgets at once, and what it was told to.
 #[derive(Debug)]
 struct Oblivious {
-    below: Arc<MemoryDevice>,
+    memory: Arc<MemoryDevice>,
     told: Mutex<Vec<Range<u64>>>,
     /// What a power cut behind each of the first discards would leave.
     cuts: Mutex<Vec<MemoryDevice>>,
     cuts_max: usize,
 }
 
-impl Device for Oblivious {
-    fn name(&self) -> String {
-        "oblivious".to_owned()
-    }
-
-    fn len(&self) -> u64 {
-        self.below.len()
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        self.below.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
-        self.below.write_at(offset, buf)
-    }
-
-    fn flush(&self) -> Result<(), Error> {
-        self.below.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+impl Hook for Oblivious {
+    fn discard(&self, below: &dyn Device, offset: u64, len: u64) -> Result<(), Error> {
         self.told.lock().expect("no panic").push(offset..offset + len);
         // A little at both ends and in the middle of everything will do.
         for at in [offset, offset + len / 2 / 512 * 512, offset + len - 512] {
-            self.below.write_at(at, &[0xa5; 512])?;
+            below.write_at(at, &[0xa5; 512])?;
         }
         let mut cuts = self.cuts.lock().expect("no panic");
         if cuts.len() < self.cuts_max {
-            cuts.push(self.below.fork());
+            cuts.push(self.memory.fork());
         }
         Ok(())
     }
 }
 
-fn oblivious(mib: u64, cuts_max: usize) -> (Arc<Oblivious>, Filesystem) {
-    let below = Arc::new(MemoryDevice::new(mib << 20));
-    Filesystem::make(&*below, &MakeOptions::default()).expect("an empty volume");
-    let told =
-        Arc::new(Oblivious { below, told: Mutex::default(), cuts: Mutex::default(), cuts_max });
+/// What lies below, what is told to it, and a mount.
+fn oblivious(mib: u64, cuts_max: usize) -> (Arc<dyn Device>, Arc<Hooked<Oblivious>>, Filesystem) {
+    let memory = Arc::new(MemoryDevice::new(mib << 20));
+    Filesystem::make(&*memory, &MakeOptions::default()).expect("an empty volume");
+    let below: Arc<dyn Device> = Arc::clone(&memory) as _;
+    let hook = Oblivious { memory, told: Mutex::default(), cuts: Mutex::default(), cuts_max };
+    let told = Hooked::new(&below, hook);
     let device: Arc<dyn Device> = Arc::clone(&told) as _;
-    let fs = Filesystem::open(vec![device], MountOptions::default()).expect("a mount");
-    (told, fs)
+    let fs = mount(&device);
+    (below, told, fs)
 }
 
-fn bytes(told: &Oblivious) -> u64 {
-    told.told.lock().expect("no panic").iter().map(|range| range.end - range.start).sum()
+fn bytes(told: &Hooked<Oblivious>) -> u64 {
+    told.hook.told.lock().expect("no panic").iter().map(|range| range.end - range.start).sum()
 }
 
 /// Everything that is free and nothing else, in groups and beside them; a power cut at any point leaves the last
 /// commit whole.
 #[test]
 fn only_what_is_free() {
-    let (told, fs) = oblivious(400, 24);
+    let (below, told, fs) = oblivious(400, 24);
     let mut files: Vec<(String, Inode, Vec<u8>)> = Vec::new();
     for i in 0..60_u64 {
         let name = format!("file-{i}");
@@ -100,7 +79,7 @@ fn only_what_is_free() {
     let found = fs.trim(TrimOptions::default(), &mut |_| true).expect("trimmed");
     assert_eq!(found.trimmed, bytes(&told), "what is said is what the device was told");
     assert!(found.trimmed > 400 * MIB - used - 60 * MIB, "{found:?}, {used} in use");
-    for range in told.told.lock().expect("no panic").iter() {
+    for range in told.hook.told.lock().expect("no panic").iter() {
         for start in [64 << 10, 64 << 20_u64] {
             assert!(range.end <= start || range.start >= start + 4096, "a superblock: {range:?}");
         }
@@ -109,7 +88,7 @@ fn only_what_is_free() {
     for (name, file, bytes) in &files {
         assert!(content(file) == *bytes, "{name}");
     }
-    let cuts = std::mem::take(&mut *told.cuts.lock().expect("no panic"));
+    let cuts = std::mem::take(&mut *told.hook.cuts.lock().expect("no panic"));
     assert!(cuts.len() > 4, "only {} discards", cuts.len());
     for cut in cuts {
         let cut: Arc<dyn Device> = Arc::new(cut);
@@ -121,14 +100,13 @@ fn only_what_is_free() {
     }
     drop(files);
     fs.close().expect("closed");
-    let below: Arc<dyn Device> = Arc::clone(&told.below) as _;
     check(&below);
 }
 
 /// A part of the addresses, and only long runs.
 #[test]
 fn as_much_as_is_asked_for() {
-    let (told, fs) = oblivious(300, 0);
+    let (below, told, fs) = oblivious(300, 0);
     file_with(&fs.root(), "file", &pattern(1, 3 << 20));
     let all = fs.trim(TrimOptions::default(), &mut |_| true).expect("trimmed").trimmed;
     assert!(all > 200 * MIB);
@@ -150,14 +128,13 @@ fn as_much_as_is_asked_for() {
     });
     assert!(steps == 2 && stopped.expect("ended").trimmed < all);
     fs.close().expect("closed");
-    let below: Arc<dyn Device> = Arc::clone(&told.below) as _;
     check(&below);
 }
 
 /// Beside writers who fill and delete: what they write stays, and they are refused nothing.
 #[test]
 fn beside_writers() {
-    let (told, fs) = oblivious(300, 0);
+    let (below, _, fs) = oblivious(300, 0);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (fs, stop) = (&fs, &stop);
@@ -186,6 +163,5 @@ fn beside_writers() {
     });
     assert_eq!(fs.space_stats().engine.enospc, 0);
     fs.close().expect("closed");
-    let below: Arc<dyn Device> = Arc::clone(&told.below) as _;
     check(&below);
 }

@@ -1,9 +1,10 @@
 //! Volumes to test on, and helpers that read like what one would say.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use buttress_block::{Device, FileDevice, MemoryDevice, OpenOptions};
-use buttress_fs::{Filesystem, Inode, MakeOptions, MountOptions};
+use buttress_fs::{Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, SetAttr};
 
 /// A volume on a device in memory, with the defaults of making one.
 pub(crate) fn memory(mib: u64) -> Arc<dyn Device> {
@@ -28,17 +29,28 @@ pub(crate) fn mount_with(device: &Arc<dyn Device>, options: &str) -> Filesystem 
 /// Copies a device in memory into a file, for tools that want one.
 pub(crate) fn save(device: &Arc<dyn Device>, path: &std::path::Path) {
     let file = FileDevice::create(path, device.len()).expect("an image");
+    copy_to(&**device, &file);
+    file.flush().expect("an image");
+}
+
+/// What a device holds, in a device of its own.
+pub(crate) fn copy(device: &dyn Device) -> MemoryDevice {
+    let copy = MemoryDevice::new(device.len());
+    copy_to(device, &copy);
+    copy
+}
+
+fn copy_to(device: &dyn Device, to: &dyn Device) {
     let mut block = vec![0; 1 << 20];
     let mut offset = 0;
     while offset < device.len() {
         let len = block.len().min((device.len() - offset) as usize);
         device.read_at(offset, &mut block[..len]).expect("memory");
         if block[..len].iter().any(|byte| *byte != 0) {
-            file.write_at(offset, &block[..len]).expect("an image");
+            to.write_at(offset, &block[..len]).expect("a write");
         }
         offset += len as u64;
     }
-    file.flush().expect("an image");
 }
 
 /// Opens an image that a test has made.
@@ -52,6 +64,30 @@ pub(crate) fn file_with(dir: &Inode, name: &str, content: &[u8]) -> Inode {
     let inode = dir.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
     assert_eq!(inode.write_at(0, content).expect("a write"), content.len());
     inode
+}
+
+/// An empty file whose data is overwritten in place.
+pub(crate) fn nocow(fs: &Filesystem, name: &str) -> Inode {
+    let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+    let flags = Some(InodeFlags::NODATACOW);
+    file.set_attr(&SetAttr { flags, ..SetAttr::default() }).expect("flags");
+    file
+}
+
+/// Waits until deleted subvolumes are gone from the trees.
+pub(crate) fn drop_all(fs: &Filesystem) {
+    for _ in 0..6000 {
+        if fs.dying_subvolumes().expect("a list").is_empty() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("still there: {:?}", fs.dying_subvolumes());
+}
+
+/// A number that the environment may set.
+pub(crate) fn setting(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 pub(crate) fn content(inode: &Inode) -> Vec<u8> {

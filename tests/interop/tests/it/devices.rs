@@ -2,17 +2,16 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 
 use buttress_block::{Device, FileDevice};
-use buttress_format::{Logical, Profile};
+use buttress_format::Profile;
 use buttress_fs::make::make_on;
 use buttress_fs::{BalanceOptions, Filesystem, Filter, MakeOptions, ScrubOptions, ScrubProgress};
 use buttress_interop::linux::{Images, has_linux_btrfs};
 use buttress_interop::manifest::{Depth, Manifest};
 use buttress_interop::sample::{Folder, Library, Scale, change, fill, noise};
 
-use crate::open::{close, manifest, open, open_with, try_open};
+use crate::open::{close, expect_of_linux, manifest, open, open_with, scrubbed, try_open, without};
 
 const LEN: u64 = 400 << 20;
 
@@ -28,22 +27,6 @@ fn made(profile: Profile, devices: usize) -> Images {
         MakeOptions { metadata: Some(profile), data: Some(profile), ..MakeOptions::default() };
     make_on(&parts, &options).expect("a new volume");
     images
-}
-
-#[track_caller]
-fn scrubbed(filesystem: &Filesystem, read_only: bool) -> ScrubProgress {
-    let options = ScrubOptions { read_only, from: Logical(0) };
-    let (progress, complete) = filesystem.scrub(options, &mut |_| true).expect("a scrub");
-    assert!(complete);
-    assert_eq!(progress.uncorrectable_errors, 0, "{progress:?}");
-    assert_eq!(progress.done, progress.total, "{progress:?}");
-    progress
-}
-
-fn without(paths: &[PathBuf], lost: usize) -> Vec<PathBuf> {
-    let mut left = paths.to_vec();
-    left.remove(lost);
-    left
 }
 
 /// Each device in turn is unplugged, written without, plugged in again and healed; then each of the
@@ -79,14 +62,7 @@ fn every_device_in_turn(profile: Profile, devices: usize) {
         close(filesystem);
         images.check();
 
-        let mount = images.mount("");
-        let linux = Manifest::of_folder(mount.path());
-        written.assert_same("without a device", &linux, "Linux", Depth::Volume);
-        let scrub = mount.btrfs("scrub start -B -R");
-        for line in scrub.lines().filter(|line| line.contains("errors:")) {
-            assert!(line.trim_end().ends_with(" 0"), "scrub: {scrub}");
-        }
-        mount.unmount();
+        expect_of_linux(&images, &written);
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buttress_block::{Device, FileDevice, OpenOptions};
-use buttress_fs::{Filesystem, MountOptions, Result};
-use buttress_interop::manifest::Manifest;
+use buttress_fs::{Filesystem, MountOptions, Result, ScrubOptions, ScrubProgress};
+use buttress_interop::linux::Images;
+use buttress_interop::manifest::{Depth, Manifest};
 
 /// Opens the image files for reading alone, or for writing.
 pub(crate) fn try_open(paths: &[PathBuf], writable: bool) -> Result<Filesystem> {
@@ -65,6 +66,36 @@ pub(crate) fn close(filesystem: Filesystem) {
 /// Opens one image for writing, without looking at what is in it.
 pub(crate) fn try_device(path: &Path) -> std::result::Result<FileDevice, String> {
     FileDevice::open(path, OpenOptions::WRITE).map_err(|error| error.to_string())
+}
+
+/// Scrubs from the first address to the last; what is wrong could be mended.
+#[track_caller]
+pub(crate) fn scrubbed(filesystem: &Filesystem, read_only: bool) -> ScrubProgress {
+    let options = ScrubOptions { read_only, ..ScrubOptions::default() };
+    let (progress, complete) = filesystem.scrub(options, &mut |_| true).expect("a scrub");
+    assert!(complete && progress.uncorrectable_errors == 0, "{progress:?}");
+    assert_eq!(progress.done, progress.total, "{progress:?}");
+    progress
+}
+
+/// The images but one.
+pub(crate) fn without(paths: &[PathBuf], lost: usize) -> Vec<PathBuf> {
+    let mut left = paths.to_vec();
+    left.remove(lost);
+    left
+}
+
+/// Linux sees the same, and finds nothing to mend.
+#[track_caller]
+pub(crate) fn expect_of_linux(images: &Images, written: &Manifest) {
+    let mount = images.mount("");
+    let linux = Manifest::of_folder(mount.path());
+    written.assert_same("here", &linux, "Linux", Depth::Volume);
+    let scrub = mount.btrfs("scrub start -B -R");
+    for line in scrub.lines().filter(|line| line.contains("errors:")) {
+        assert!(line.trim_end().ends_with(" 0"), "scrub: {scrub}");
+    }
+    mount.unmount();
 }
 
 /// Waits until what deleted subvolumes held is given back.

@@ -6,22 +6,14 @@ use std::os::unix::fs::FileExt;
 use buttress_block::{Device, FileDevice};
 use buttress_format::Profile;
 use buttress_fs::make::make_on;
-use buttress_fs::{BalanceOptions, Filesystem, Filter, MakeOptions, ScrubOptions, ScrubProgress};
+use buttress_fs::{BalanceOptions, Filter, MakeOptions};
 use buttress_interop::linux::{Images, has_linux_btrfs};
 use buttress_interop::manifest::{Depth, Manifest};
 use buttress_interop::sample::{Folder, Library, Scale, change, fill, noise};
 
-use crate::open::{close, open, open_with};
+use crate::open::{close, expect_of_linux, open, open_with, scrubbed, without};
 
 const LEN: u64 = 700 << 20;
-
-fn scrubbed(filesystem: &Filesystem) -> ScrubProgress {
-    let (found, complete) =
-        filesystem.scrub(ScrubOptions::default(), &mut |_| true).expect("a scrub");
-    assert!(complete && found.uncorrectable_errors == 0, "{found:?}");
-    assert_eq!(found.done, found.total, "{found:?}");
-    found
-}
 
 /// Linux finds the same with every device in turn missing, and with all of them.
 #[track_caller]
@@ -32,21 +24,12 @@ fn expect_everywhere(images: &Images, written: &Manifest) {
         let linux = Manifest::of_folder(mount.path());
         mount.unmount();
         written.assert_same("here", &linux, &format!("Linux without {lost}"), Depth::Volume);
-        let mut left = images.paths().to_vec();
-        left.remove(lost);
-        let filesystem = open_with(&left, "ro,degraded");
+        let filesystem = open_with(&without(images.paths(), lost), "ro,degraded");
         let found = Manifest::of_library(&filesystem);
         close(filesystem);
         written.assert_same("here", &found, &format!("here without {lost}"), Depth::Volume);
     }
-    let mount = images.mount("");
-    let linux = Manifest::of_folder(mount.path());
-    written.assert_same("here", &linux, "Linux", Depth::Volume);
-    let scrub = mount.btrfs("scrub start -B -R");
-    for line in scrub.lines().filter(|line| line.contains("errors:")) {
-        assert!(line.trim_end().ends_with(" 0"), "scrub: {scrub}");
-    }
-    mount.unmount();
+    expect_of_linux(images, written);
 }
 
 /// Linux's volume is changed here, also without a device, which then comes back; what is spoiled of it is mended,
@@ -69,15 +52,13 @@ fn linux_made_it(data: &str, metadata: &str, devices: usize) {
     plain.write_at(100_000, &noise(1, 200_000)).expect("not in place");
     drop(plain);
     filesystem.sync().expect("a sync");
-    assert!(!scrubbed(&filesystem).has_errors());
+    assert!(!scrubbed(&filesystem, false).has_errors());
     let written = Manifest::of_library(&filesystem);
     close(filesystem);
     expect_everywhere(&images, &written);
 
     // Written without a device, which comes back and is healed.
-    let mut left = images.paths().to_vec();
-    left.remove(1);
-    let filesystem = open_with(&left, "rw,noatime,degraded");
+    let filesystem = open_with(&without(images.paths(), 1), "rw,noatime,degraded");
     assert_eq!(filesystem.read_only_reason(), None);
     change(&Library::new(&filesystem), &Scale::default(), 2);
     // Nobody can tell when data without checksums is spoiled, which comes next.
@@ -88,8 +69,8 @@ fn linux_made_it(data: &str, metadata: &str, devices: usize) {
     let filesystem = open(images.paths(), true);
     let found = Manifest::of_library(&filesystem);
     written.assert_same("degraded", &found, "with an old device", Depth::Volume);
-    assert!(scrubbed(&filesystem).corrected_errors > 0);
-    assert!(!scrubbed(&filesystem).has_errors());
+    assert!(scrubbed(&filesystem, false).corrected_errors > 0);
+    assert!(!scrubbed(&filesystem, false).has_errors());
     close(filesystem);
 
     // A unit of noise now and then: where parity is, too.
@@ -99,9 +80,9 @@ fn linux_made_it(data: &str, metadata: &str, devices: usize) {
     }
     drop(file);
     let filesystem = open(images.paths(), true);
-    let found = scrubbed(&filesystem);
+    let found = scrubbed(&filesystem, false);
     assert!(found.csum_errors > 0 && found.parity_errors > 0, "{found:?}");
-    assert!(!scrubbed(&filesystem).has_errors());
+    assert!(!scrubbed(&filesystem, false).has_errors());
     close(filesystem);
     expect_everywhere(&images, &written);
 }
@@ -167,7 +148,7 @@ pub(crate) fn converted() {
         let target = Some(Filter { convert: Some(to), soft: true, ..Filter::default() });
         let options = BalanceOptions { data: target, metadata: None, system: None };
         filesystem.balance(&options, &mut |_| true).expect("a conversion");
-        assert!(!scrubbed(&filesystem).has_errors());
+        assert!(!scrubbed(&filesystem, false).has_errors());
     }
     let options = BalanceOptions {
         data: Some(Filter { convert: Some(Profile::Raid5), ..Filter::default() }),

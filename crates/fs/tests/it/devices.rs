@@ -1,0 +1,60 @@
+//! A device that does something else with some of its requests: each test says what, and of which.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use buttress_block::{Device, Error};
+
+/// What becomes of requests; those that are not named go through.
+pub(crate) trait Hook: Debug + Send + Sync {
+    fn read(&self, below: &dyn Device, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        below.read_at(offset, buf)
+    }
+
+    fn discard(&self, below: &dyn Device, offset: u64, len: u64) -> Result<(), Error> {
+        below.discard(offset, len)
+    }
+}
+
+/// A device behind a [`Hook`].
+#[derive(Debug)]
+pub(crate) struct Hooked<H> {
+    below: Arc<dyn Device>,
+    pub(crate) hook: H,
+}
+
+impl<H: Hook> Hooked<H> {
+    pub(crate) fn new(below: &Arc<dyn Device>, hook: H) -> Arc<Self> {
+        Arc::new(Self { below: Arc::clone(below), hook })
+    }
+}
+
+impl<H: Hook> Device for Hooked<H> {
+    fn name(&self) -> String {
+        self.below.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.below.len()
+    }
+
+    fn writable(&self) -> bool {
+        self.below.writable()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        self.hook.read(&*self.below, offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        self.below.write_at(offset, buf)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.below.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.hook.discard(&*self.below, offset, len)
+    }
+}
