@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use crate::core::Core;
 use crate::error::Error;
-use crate::index::State;
+use crate::index::{Emptied, State};
 use crate::layout::{Cut, Superblock};
 use crate::table::PAGE;
 use crate::units::{Epoch, OriginBlock};
@@ -87,7 +87,7 @@ impl Core {
         let header = self.header.lock();
         self.check()?;
         // Before the pages are taken: their marks are in the pages.
-        let dead = std::mem::take(&mut *self.dying.lock());
+        let mut dead = std::mem::take(&mut *self.dying.lock());
         let bytes = header.to_bytes();
         let write = || {
             for run in self.table.take_dirty(RUN_MAX) {
@@ -99,6 +99,14 @@ impl Core {
         write().map_err(|error| self.stop(error))?;
         drop(header);
         self.release(&dead);
+        // The next need not ask for memory again, as long as they come in a sweep.
+        if self.index.emptied() == Emptied::Stay {
+            dead.clear();
+            let mut dying = self.dying.lock();
+            if dying.is_empty() {
+                *dying = dead;
+            }
+        }
         Ok(())
     }
 

@@ -16,10 +16,10 @@ use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::{Latch, Rank, Ranked};
 use buttress_block::Device;
 
-use crate::drain::Sweep;
+use crate::drain::{RUNS_MAX, Sweep};
 use crate::error::Error;
 use crate::gate::Gate;
-use crate::index::{Index, State};
+use crate::index::{Index, State, region_end};
 use crate::layout::{Geometry, Superblock};
 use crate::medium::Medium;
 use crate::options::CacheOptions;
@@ -172,27 +172,13 @@ impl Core {
 
     /// Takes versions out of the index whose free mark is durable.
     pub(crate) fn release(&self, dead: &[(OriginBlock, Slot)]) {
-        for chunk in dead.chunks(64) {
-            let mut rest = chunk;
-            while let Some(&(first, _)) = rest.first() {
-                let end = crate::index::region_end(first);
-                let len = rest
-                    .iter()
-                    .take_while(|(block, _)| {
-                        *block >= OriginBlock(end.0 - crate::index::REGION) && *block < end
-                    })
-                    .count();
-                let mut shard = self.index.shard(first);
-                // From the last on, so that what is left need not move.
-                for &(block, slot) in rest[..len].iter().rev() {
-                    let is_dying = shard.find(block).is_some_and(|versions| {
-                        let mut found = versions.as_slice().iter();
-                        found.any(|version| version.slot == slot && version.state == State::Dying)
-                    });
-                    assert!(is_dying, "I2: slot {slot} of block {block} leaves without dying");
-                    shard.remove(block, slot);
-                }
-                rest = &rest[len..];
+        let emptied = self.index.emptied();
+        for region in dead.chunk_by(|one, next| region_end(one.0) == region_end(next.0)) {
+            for chunk in region.chunks(RUNS_MAX) {
+                let mut shard = self.index.shard_after(chunk[0].0);
+                let are_dying =
+                    shard.remove_all(chunk, emptied, |version| version.state == State::Dying);
+                assert!(are_dying, "I2: of {chunk:?} one leaves without dying");
             }
         }
         self.limbo.lock().fresh.extend(dead.iter().map(|&(_, slot)| slot));

@@ -17,22 +17,24 @@
 //! A failure of the origin puts the batch back as it was. It is told once, to the caller or, for work in
 //! the background, to the next caller of a flush of everything or of close.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use buttress_base::AlignedBuf;
+use buttress_base::sync::MutexGuard;
 
 use crate::core::Core;
 use crate::error::Error;
-use crate::index::{State, region_end};
+use crate::index::{Index, State, region_end};
 use crate::layout::Cut;
 use crate::options::Writeback;
 use crate::units::{Epoch, OriginBlock, Slot};
 
 /// Runs picked under one lock.
-const RUNS_MAX: usize = 64;
+pub(crate) const RUNS_MAX: usize = 64;
 /// Blocks looked at under one lock.
-const LOOK_MAX: usize = 256;
+const LOOK_MAX: usize = 128;
 /// Bytes of a batch: read from the cache, then written to the origin.
 const BATCH_BYTES: u64 = 8 << 20;
 /// Bytes of one request to the origin.
@@ -67,6 +69,38 @@ impl Sweep {
     pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty()
     }
+
+    /// Gives its memory back.
+    fn rest(&mut self) {
+        self.buf = AlignedBuf::default();
+        self.pending.shrink_to_fit();
+    }
+}
+
+/// The right to sweep, of one at a time.
+struct Sweeping<'a> {
+    index: &'a Index,
+    sweep: MutexGuard<'a, Sweep>,
+}
+
+impl Deref for Sweeping<'_> {
+    type Target = Sweep;
+
+    fn deref(&self) -> &Sweep {
+        &self.sweep
+    }
+}
+
+impl DerefMut for Sweeping<'_> {
+    fn deref_mut(&mut self) -> &mut Sweep {
+        &mut self.sweep
+    }
+}
+
+impl Drop for Sweeping<'_> {
+    fn drop(&mut self) {
+        self.index.end_sweep();
+    }
 }
 
 /// One version on its way.
@@ -88,10 +122,17 @@ enum Order {
 }
 
 impl Core {
+    /// Waits until nobody else sweeps.
+    fn sweep(&self) -> Sweeping<'_> {
+        let sweep = self.drain.lock();
+        self.index.begin_sweep();
+        Sweeping { index: &self.index, sweep }
+    }
+
     /// Writes back everything that was acknowledged before the call. `progress` is told blocks.
     pub(crate) fn drain_all(&self, progress: &mut dyn FnMut(u64)) -> Result<u64, Error> {
         self.commit()?;
-        let mut sweep = self.drain.lock();
+        let mut sweep = self.sweep();
         let order = match self.options.writeback {
             Writeback::Sorted => Order::Sorted,
             Writeback::Lru => Order::SortedAdjacent,
@@ -106,7 +147,7 @@ impl Core {
         let limit = self.begin_cut()?;
         total += self.drain_below(&mut sweep, limit, order, progress)?;
         self.end_cut(limit)?;
-        sweep.buf = AlignedBuf::default();
+        sweep.rest();
         Ok(total)
     }
 
@@ -148,7 +189,7 @@ impl Core {
     /// so.
     pub(crate) fn drain_to_low(&self, stop: &dyn Fn() -> bool) -> Result<u64, Error> {
         self.commit()?;
-        let mut sweep = self.drain.lock();
+        let mut sweep = self.sweep();
         if self.options.consistent_origin {
             let limit = self.begin_cut()?;
             let total = self.drain_below(&mut sweep, limit, Order::Sorted, &mut |_| {})?;
@@ -170,14 +211,14 @@ impl Core {
             }
         }
         self.finish(&mut sweep)?;
-        sweep.buf = AlignedBuf::default();
+        sweep.rest();
         Ok(total)
     }
 
     /// Writes back one batch, whatever the watermarks say, and frees it.
     pub(crate) fn drain_step(&self) -> Result<u64, Error> {
         self.commit()?;
-        let mut sweep = self.drain.lock();
+        let mut sweep = self.sweep();
         let limit = self.begin_cut()?;
         let mut written = self.drain_batch(&mut sweep, limit, self.usual_order())?;
         if written == 0 {
@@ -194,7 +235,7 @@ impl Core {
         if self.options.consistent_origin {
             return self.drain_to_low(&|| false);
         }
-        let mut sweep = self.drain.lock();
+        let mut sweep = self.sweep();
         self.begin_cut()?;
         self.drain_below(&mut sweep, limit, Order::Sorted, &mut |_| {})
     }
@@ -202,7 +243,7 @@ impl Core {
     /// Writes back until there is a free slot.
     pub(crate) fn drain_for_room(&self) -> Result<(), Error> {
         self.commit()?;
-        let mut sweep = self.drain.lock();
+        let mut sweep = self.sweep();
         let limit = match self.cut_target() {
             Some(target) => target,
             None => self.begin_cut()?,
@@ -309,7 +350,7 @@ impl Core {
             sweep.cursor = next;
             while sweep.cursor < end && picks.len() < max {
                 let (mut runs, mut looked) = (0, 0);
-                let mut shard = self.index.shard(next);
+                let mut shard = self.index.shard_after(next);
                 let mut cursor = end;
                 for (block, versions) in shard.range_mut(sweep.cursor, end) {
                     let follows = picks.last().is_some_and(|pick| pick.block.0 + 1 == block.0);
@@ -453,26 +494,24 @@ impl Core {
             return Ok(());
         }
         self.flush_origin().map_err(|error| self.put_back(sweep, error))?;
-        let pending = std::mem::take(&mut sweep.pending);
+        let mut pending = std::mem::take(&mut sweep.pending);
         for region in pending.chunk_by(|one, next| region_end(one.0) == region_end(next.0)) {
             for chunk in region.chunks(RUNS_MAX) {
-                let mut shard = self.index.shard(chunk[0].0);
-                for &(block, slot) in chunk {
-                    let versions = shard.find_mut(block).expect("I2: it is not marked free");
-                    let version = versions
-                        .as_mut_slice()
-                        .iter_mut()
-                        .find(|version| version.slot == slot)
-                        .expect("I2: it is not marked free");
+                let mut shard = self.index.shard_after(chunk[0].0);
+                let are_found = shard.each_mut(chunk, |version| {
                     assert_eq!(version.state, State::Draining, "B2");
                     version.state = State::Dying;
-                    self.table.free(slot);
-                }
+                    self.table.free(version.slot);
+                });
+                assert!(are_found, "I2: of {chunk:?} one is not marked free");
             }
         }
         // All at once, and outside of the shards' locks: nobody else frees what is Dying.
         self.dying.lock().extend_from_slice(&pending);
-        self.in_flight.fetch_sub(pending.len() as u64, Ordering::Relaxed);
+        let count = pending.len() as u64;
+        pending.clear();
+        sweep.pending = pending;
+        self.in_flight.fetch_sub(count, Ordering::Relaxed);
         self.is_stalled.store(false, Ordering::SeqCst);
         self.drain_error.lock().take();
         self.flush_table()

@@ -11,10 +11,13 @@
 //! # Locks
 //!
 //! One a shard, of [`Rank::CacheShard`]; never two, never across I/O. A shard has whole regions of the
-//! origin, so a write of neighbours meets one lock.
+//! origin, so a write of neighbours meets one lock. All hold it for a microsecond or two, so who finds it taken looks
+//! again for a while before it sleeps; and a sweep, which comes back at once, lets those in front go first
+//! ([`Index::shard_after`]): it would have the lock again before who sleeps is awake.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use buttress_base::sync::Condvar;
 use buttress_base::{Held, Rank, Ranked};
@@ -25,8 +28,16 @@ use crate::units::{Epoch, OriginBlock, Slot};
 const SHARDS: u64 = 64;
 /// Blocks of a leaf: as many as there are bits.
 const LEAF: u64 = 64;
-/// Pieces of memory of each kind that a shard keeps.
+/// Pieces of memory of each kind that a shard keeps when no sweep is under way.
 const SPARE_MAX: usize = 64;
+/// How often a request in front looks whether a shard is free before it sleeps, and pauses of the processor in between:
+/// together a few microseconds, more than anybody holds a shard.
+const LOOKS: u32 = 24;
+const PAUSES: u32 = 12;
+/// How often a sweep looks whether those in front have a shard, at most: one may have been put off its processor.
+const COURTESY: u32 = 256;
+/// Leaves that are taken out under one lock at the end of a sweep.
+const PURGE: usize = 32;
 /// Blocks of a region: neighbours that share a lock.
 pub(crate) const REGION: u64 = 4096;
 
@@ -131,20 +142,31 @@ impl Iterator for Bits {
     }
 }
 
+/// What becomes of leaves that are emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Emptied {
+    Leave,
+    /// They stay until the end of the sweep that is under way.
+    Stay,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
     leaves: BTreeMap<u64, Leaf>,
     /// Blocks in them.
     len: u64,
+    /// Leaves that a sweep emptied, and has left in the map.
+    emptied: Vec<u64>,
     /// Memory that is handed from those who take versions out to those who put some in: a request in front must
-    /// not wait for a sweep in the allocator.
+    /// not wait for a sweep in the allocator, nor sort what a sweep freed. While one is under way nothing is freed, so
+    /// there is never more than when it began.
     spare_leaves: Vec<Vec<Versions>>,
     spare_lists: Vec<Vec<Version>>,
 }
 
 /// Keeps emptied memory for the next, up to a bound.
-fn keep<T>(spare: &mut Vec<Vec<T>>, mut list: Vec<T>) {
-    if spare.len() < SPARE_MAX {
+fn keep<T>(spare: &mut Vec<Vec<T>>, max: usize, mut list: Vec<T>) {
+    if spare.len() < max {
         list.clear();
         spare.push(list);
     }
@@ -191,14 +213,14 @@ impl Shard {
     /// Adds the newest version of a block.
     pub(crate) fn push(&mut self, block: OriginBlock, version: Version) {
         let (number, bit) = leaf_of(block);
-        let leaf = self.leaves.entry(number).or_insert_with(|| {
-            // Where blocks lie alone, there is no room to waste.
-            let versions = self.spare_leaves.pop().unwrap_or_else(|| Vec::with_capacity(1));
-            Leaf { mask: 0, versions }
-        });
+        let leaf = self.leaves.entry(number).or_default();
         let place = leaf.place(bit);
         if !leaf.has(bit) {
             leaf.mask |= 1 << bit;
+            if leaf.versions.capacity() == 0 {
+                // Where blocks lie alone, there is no room to waste.
+                leaf.versions = self.spare_leaves.pop().unwrap_or_else(|| Vec::with_capacity(1));
+            }
             leaf.versions.insert(place, Versions::One(version));
             self.len += 1;
             return;
@@ -215,38 +237,113 @@ impl Shard {
         }
     }
 
-    /// Takes the version in `slot` out (I2); returns whether it was there.
-    pub(crate) fn remove(&mut self, block: OriginBlock, slot: Slot) -> bool {
-        let (number, bit) = leaf_of(block);
-        let Some(leaf) = self.leaves.get_mut(&number).filter(|leaf| leaf.has(bit)) else {
-            return false;
-        };
-        let place = leaf.place(bit);
-        match &mut leaf.versions[place] {
-            Versions::One(only) if only.slot == slot => {
-                leaf.versions.remove(place);
-                leaf.mask &= !(1 << bit);
-                self.len -= 1;
-                if leaf.mask == 0
-                    && let Some(leaf) = self.leaves.remove(&number)
-                {
-                    keep(&mut self.spare_leaves, leaf.versions);
-                }
-                true
-            }
-            Versions::One(_) => false,
-            Versions::Many(list) => {
-                let before = list.len();
-                list.retain(|version| version.slot != slot);
-                let is_found = list.len() < before;
-                if let [only] = list[..] {
-                    keep(&mut self.spare_lists, std::mem::take(list));
-                    leaf.versions[place] = Versions::One(only);
-                }
-                is_found
+    /// Shows versions, given by block and slot; a leaf is looked for once for neighbours. Returns whether all were there.
+    pub(crate) fn each_mut(
+        &mut self,
+        which: &[(OriginBlock, Slot)],
+        mut look: impl FnMut(&mut Version),
+    ) -> bool {
+        let mut are_found = true;
+        for part in which.chunk_by(are_in_one_leaf) {
+            let Some(leaf) = self.leaves.get_mut(&leaf_of(part[0].0).0) else { return false };
+            for &(block, slot) in part {
+                let (_, bit) = leaf_of(block);
+                let place = leaf.place(bit);
+                let versions = leaf.versions.get_mut(place).filter(|_| leaf.mask >> bit & 1 == 1);
+                let found = versions.and_then(|versions| {
+                    versions.as_mut_slice().iter_mut().find(|version| version.slot == slot)
+                });
+                are_found &= found.map(&mut look).is_some();
             }
         }
+        are_found
     }
+
+    /// Takes the version in `slot` out (I2); returns whether it was there.
+    pub(crate) fn remove(&mut self, block: OriginBlock, slot: Slot) -> bool {
+        self.remove_all(&[(block, slot)], Emptied::Leave, |_| true)
+    }
+
+    /// Takes versions out (I2), given by block and slot, of which `may` must be true; a leaf is looked for once for
+    /// neighbours. Returns whether all were there.
+    pub(crate) fn remove_all(
+        &mut self,
+        which: &[(OriginBlock, Slot)],
+        emptied: Emptied,
+        may: impl Fn(&Version) -> bool,
+    ) -> bool {
+        let mut are_found = true;
+        for part in which.chunk_by(are_in_one_leaf) {
+            let (number, _) = leaf_of(part[0].0);
+            let Some(leaf) = self.leaves.get_mut(&number) else { return false };
+            // From the last on, so that what is left need not move.
+            for &(block, slot) in part.iter().rev() {
+                let (_, bit) = leaf_of(block);
+                if !leaf.has(bit) {
+                    are_found = false;
+                    continue;
+                }
+                let place = leaf.place(bit);
+                are_found &= match &mut leaf.versions[place] {
+                    Versions::One(only) if only.slot == slot && may(only) => {
+                        leaf.versions.remove(place);
+                        leaf.mask &= !(1 << bit);
+                        self.len -= 1;
+                        true
+                    }
+                    Versions::One(_) => false,
+                    Versions::Many(list) => {
+                        let found = list.iter().position(|version| version.slot == slot);
+                        let found = found.filter(|&found| may(&list[found]));
+                        found.map(|found| list.remove(found));
+                        if let [only] = list[..] {
+                            keep(&mut self.spare_lists, SPARE_MAX, std::mem::take(list));
+                            leaf.versions[place] = Versions::One(only);
+                        }
+                        found.is_some()
+                    }
+                };
+            }
+            if leaf.mask != 0 {
+                continue;
+            }
+            let versions = std::mem::take(&mut leaf.versions);
+            match emptied {
+                Emptied::Leave => {
+                    self.leaves.remove(&number);
+                    keep(&mut self.spare_leaves, SPARE_MAX, versions);
+                }
+                Emptied::Stay => {
+                    self.emptied.push(number);
+                    keep(&mut self.spare_leaves, usize::MAX, versions);
+                }
+            }
+        }
+        are_found
+    }
+
+    /// Takes a few leaves out that stayed when they were emptied; returns memory to free and whether there is more.
+    fn purge(&mut self) -> (Vec<Vec<Versions>>, bool) {
+        for _ in 0..PURGE {
+            let Some(number) = self.emptied.pop() else { break };
+            if self.leaves.get(&number).is_some_and(|leaf| leaf.mask == 0) {
+                self.leaves.remove(&number);
+            }
+        }
+        let from = self.spare_leaves.len().saturating_sub(PURGE).max(SPARE_MAX);
+        let rest = self.spare_leaves.len().min(from);
+        let spare = self.spare_leaves.split_off(rest);
+        let is_more = !self.emptied.is_empty() || self.spare_leaves.len() > SPARE_MAX;
+        if !is_more {
+            self.emptied = Vec::new();
+            self.spare_leaves.shrink_to(SPARE_MAX);
+        }
+        (spare, is_more)
+    }
+}
+
+fn are_in_one_leaf(one: &(OriginBlock, Slot), next: &(OriginBlock, Slot)) -> bool {
+    leaf_of(one.0).0 == leaf_of(next.0).0
 }
 
 /// The leaf of a block, and its bit there.
@@ -259,19 +356,32 @@ fn leaves_of(from: OriginBlock, end: OriginBlock) -> Range<u64> {
     from.0 / LEAF..end.0.max(from.0).div_ceil(LEAF)
 }
 
+/// A shard, and those in front who wait for it.
+#[derive(Debug)]
+struct Place {
+    shard: Ranked<Shard>,
+    waiting: AtomicU32,
+}
+
 #[derive(Debug)]
 pub(crate) struct Index {
-    shards: Box<[Apart<Ranked<Shard>>]>,
+    shards: Box<[Apart<Place>]>,
     /// One a shard: a version was filled.
     filled: Box<[Condvar]>,
+    /// Whether a sweep is under way.
+    is_swept: AtomicBool,
 }
 
 impl Index {
     pub(crate) fn new() -> Self {
-        let shard = |_| Apart(Ranked::new(Rank::CacheShard, Shard::default()));
+        let shard = |_| {
+            let shard = Ranked::new(Rank::CacheShard, Shard::default());
+            Apart(Place { shard, waiting: AtomicU32::new(0) })
+        };
         Self {
             shards: (0..SHARDS).map(shard).collect(),
             filled: (0..SHARDS).map(|_| Condvar::new()).collect(),
+            is_swept: AtomicBool::new(false),
         }
     }
 
@@ -281,12 +391,65 @@ impl Index {
 
     /// Locks the shard of a block.
     pub(crate) fn shard(&self, block: OriginBlock) -> Held<'_, Shard> {
-        self.shards[Self::number(block)].0.lock()
+        let place = &self.shards[Self::number(block)].0;
+        let soon = || {
+            // What only tries is exempt from the order of locks, which debug builds are to check.
+            if cfg!(debug_assertions) { None } else { place.shard.try_lock() }
+        };
+        if let Some(held) = soon() {
+            return held;
+        }
+        place.waiting.fetch_add(1, Ordering::Relaxed);
+        let look = |_| {
+            (0..PAUSES).for_each(|_| std::hint::spin_loop());
+            soon()
+        };
+        let held = (0..LOOKS).find_map(look).unwrap_or_else(|| place.shard.lock());
+        place.waiting.fetch_sub(1, Ordering::Relaxed);
+        held
+    }
+
+    /// Locks the shard of a block for work behind, after those in front who wait for it now.
+    pub(crate) fn shard_after(&self, block: OriginBlock) -> Held<'_, Shard> {
+        let place = &self.shards[Self::number(block)].0;
+        for look in 0..COURTESY {
+            if place.waiting.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            // They may need this processor.
+            if look < COURTESY / 2 { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        place.shard.lock()
+    }
+
+    /// Says that a sweep begins: what it empties stays until [`Index::end_sweep`].
+    pub(crate) fn begin_sweep(&self) {
+        self.is_swept.store(true, Ordering::Relaxed);
+    }
+
+    /// Gives back the memory of what was emptied since the sweep began, a little at a time.
+    pub(crate) fn end_sweep(&self) {
+        self.is_swept.store(false, Ordering::Relaxed);
+        for shard in 0..SHARDS {
+            loop {
+                let (spare, is_more) = self.shard_after(OriginBlock(shard * REGION)).purge();
+                // Not under the lock.
+                drop(spare);
+                if !is_more {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// What is to become of leaves that are emptied now.
+    pub(crate) fn emptied(&self) -> Emptied {
+        if self.is_swept.load(Ordering::Relaxed) { Emptied::Stay } else { Emptied::Leave }
     }
 
     /// All shards, to be locked one by one.
     pub(crate) fn shards(&self) -> impl Iterator<Item = &Ranked<Shard>> {
-        self.shards.iter().map(|shard| &shard.0)
+        self.shards.iter().map(|place| &place.0.shard)
     }
 
     /// Signals those who wait for a version in the shard of `block`.
@@ -338,6 +501,7 @@ mod tests {
         let mut rng = buttress_base::Rng::new(1);
         let mut shard = Shard::default();
         let mut model: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+        let mut is_swept = false;
         for number in 0..20_000 {
             // Close together, and far apart.
             let block = rng.below(200) * if rng.chance(1, 4) { 1001 } else { 1 };
@@ -351,7 +515,12 @@ mod tests {
             } else {
                 let slot = slots.remove(rng.below(slots.len() as u64) as usize);
                 assert!(!shard.remove(OriginBlock(block), Slot(number)));
-                assert!(shard.remove(OriginBlock(block), Slot(slot)));
+                let emptied = if is_swept { Emptied::Stay } else { Emptied::Leave };
+                assert!(shard.remove_all(&[(OriginBlock(block), Slot(slot))], emptied, |_| true));
+            }
+            is_swept ^= rng.chance(1, 500);
+            if !is_swept && rng.chance(1, 50) {
+                shard.purge();
             }
             if slots.is_empty() {
                 model.remove(&block);
@@ -374,5 +543,7 @@ mod tests {
             assert_eq!((&found, &found_mut), (&expected, &expected));
             assert_eq!(shard.len, model.len() as u64);
         }
+        while shard.purge().1 {}
+        assert!(shard.leaves.values().all(|leaf| leaf.mask != 0), "an empty leaf was left");
     }
 }
