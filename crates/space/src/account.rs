@@ -166,6 +166,20 @@ impl Ledger {
         Ok(())
     }
 
+    /// As [`Ledger::shift`] of a group that gives out nothing more, unless promises need what is free in it; then says
+    /// how many bytes would be missing.
+    pub(crate) fn stop(&self, before: Counts, after: Counts) -> Result<(), Short> {
+        let account = &mut self.books.lock().account;
+        let leaving = after.read_only - before.read_only;
+        let available = account.free().saturating_sub(account.may_use);
+        if available < leaving {
+            return Err(Short { missing: leaving - available });
+        }
+        self.shifts.fetch_add(1, Ordering::Relaxed);
+        change(account, before, after);
+        Ok(())
+    }
+
     /// Follows a group from one state to the next; `kept` bytes of promises became allocations.
     pub(crate) fn shift(&self, before: Counts, after: Counts, kept: u64) {
         if before == after {

@@ -8,7 +8,11 @@
 //! # Invariants
 //!
 //! - **L3** What is handed out begins and ends at whole units.
-//! - L1, L2 and L4 are the search's.
+//! - **L6** One unit of data that is promised is always found. Free space is entered in the index, the arrival
+//!   is counted, and only then can it be promised. So a search that saw no arrival looked, all the time, at
+//!   everything that any promise used by then was made of: what is left of that is at least what the caller was promised,
+//!   and it only became less meanwhile. A search that saw one begins again.
+//! - L1, L2, L4 and L5 are the search's.
 //!
 //! A group is read once in a session, and fragments stay for good: all that is wanted from a group that must be
 //! loaded first goes before less of it at once, unless the caller is in a hurry.
@@ -24,6 +28,10 @@ use buttress_format::{Extent, Generation, Logical};
 
 use crate::search::{Next, Search, Take};
 use crate::{DataReservation, Group, Space, SpaceKind};
+
+/// How often a search begins again that was overtaken, when nothing is promised: somebody may come and go for ever
+/// with less than it needs.
+const AGAIN_MAX: u32 = 64;
 
 /// What an allocation asks for.
 #[derive(Clone, Copy, Debug)]
@@ -151,9 +159,12 @@ impl Space {
         assert!(align > 0 && unit.is_multiple_of(align), "L3: {align} for {kind}");
         let policy = self.policy();
         let goal = request.goal.or_else(|| self.goals().last(kind, request.stream, policy));
-        let directory = self.directory();
         let home = self.home(kind);
-        let mut search = Search::new(&directory, self.index(home), home, request, policy, goal);
+        let index = self.index(home);
+        // Before the directory: a group that comes in between is one that the search does not see.
+        let arrivals = index.arrivals();
+        let directory = self.directory();
+        let mut search = Search::new(&directory, index, arrivals, home, request, policy, goal);
         act(&mut search)
     }
 
@@ -201,28 +212,32 @@ impl Space {
                 counter.fetch_add(by, Ordering::Relaxed);
             }
         };
-        self.with_search(request, |search| {
-            let mut busy = 0;
-            let outcome = loop {
-                match search.step() {
-                    Next::Group { group, wait, take } => {
-                        let state = if wait { Some(group.lock()) } else { group.try_lock() };
-                        let Some(mut state) = state else {
-                            busy += 1;
-                            search.was_busy();
-                            continue;
-                        };
-                        let got = self.take_held(search, group, &mut state, take, promised);
-                        if let Some(extent) = got {
-                            break Outcome::Got(extent);
+        let kept = promised && request.min == self.unit(request.kind);
+        for again in 0.. {
+            let (outcome, overtaken) = self.with_search(request, |search| {
+                let mut busy = 0;
+                let outcome = loop {
+                    match search.step() {
+                        Next::Group { group, wait, take } => {
+                            let state = if wait { Some(group.lock()) } else { group.try_lock() };
+                            let Some(mut state) = state else {
+                                busy += 1;
+                                search.was_busy();
+                                continue;
+                            };
+                            let got = self.take_held(search, group, &mut state, take, promised);
+                            if let Some(extent) = got {
+                                break Outcome::Got(extent);
+                            }
                         }
+                        Next::Load(group) => break Outcome::NeedsLoading(Arc::clone(group)),
+                        Next::Full { largest } => break Outcome::Full { largest },
                     }
-                    Next::Load(group) => break Outcome::NeedsLoading(Arc::clone(group)),
-                    Next::Full { largest } => break Outcome::Full { largest },
-                }
-            };
-            count(&counters.probes, search.probes().into());
-            count(&counters.busy, busy);
+                };
+                count(&counters.probes, search.probes().into());
+                count(&counters.busy, busy);
+                (outcome, search.was_overtaken())
+            });
             match &outcome {
                 Outcome::Got(extent) => {
                     let unit = self.unit(request.kind);
@@ -234,9 +249,11 @@ impl Space {
                     count(&counters.shortened, u64::from(extent.len < request.want));
                 }
                 Outcome::NeedsLoading(_) => {}
+                Outcome::Full { .. } if overtaken && (kept || again < AGAIN_MAX) => continue,
                 Outcome::Full { .. } => count(&counters.failed, 1),
             }
-            outcome
-        })
+            return outcome;
+        }
+        unreachable!("the loop is left by an answer")
     }
 }

@@ -175,6 +175,8 @@ pub(crate) struct State {
     class: Class,
     /// What the index has.
     entry: Entry,
+    /// In the account: before that it gives out nothing, and its account hears nothing of it.
+    counted: bool,
     /// Out of the directory; somebody may still hold the `Arc`.
     removed: bool,
 }
@@ -206,6 +208,7 @@ impl Group {
             read_only: u32::from(read_only),
             class: Class::Unset,
             entry: None,
+            counted: false,
             removed: false,
         };
         let group = Self {
@@ -311,12 +314,19 @@ impl Group {
         Class::ALL[((summary & FLAGS) >> CLASS_SHIFT) as usize].plane()
     }
 
-    /// Enters it in the index of its kind, before it is in the directory.
+    /// Gives it a slot among the groups of its kind, before it is in the directory.
     pub(crate) fn settle(&self, index: &Arc<Index>, slot: usize) {
-        let mut state = self.state.lock();
         let place = Place { index: Arc::clone(index), slot };
         assert!(self.place.set(place).is_ok(), "D2: a group is added once");
+    }
+
+    /// Enters it in the index and in the account, once it is in the directory: what it has can be found before it
+    /// can be promised.
+    pub(crate) fn open(&self, ledger: &Ledger) {
+        let mut state = self.state.lock();
+        state.counted = true;
         self.summarise(&mut state);
+        ledger.grow(self.len(), self.super_bytes(), self.counts(&state));
     }
 
     /// Its slot among the groups of its kind.
@@ -402,7 +412,7 @@ impl Group {
         state.freed_unloaded = ExtentSet::default();
         state.free = Some(extents);
         self.summarise(&mut state);
-        if let Some(ledger) = ledger.filter(|_| !state.removed) {
+        if let Some(ledger) = ledger.filter(|_| state.is_counted()) {
             ledger.shift(before, self.counts(&state), 0);
         }
         Ok(())
@@ -456,7 +466,7 @@ impl Group {
             state.class = Class::Unset;
         }
         let largest = match &state.free {
-            _ if state.read_only > 0 || state.removed => 0,
+            _ if !state.gives_out() => 0,
             Some(free) => free.largest(),
             None => self.free_bytes(state) & !(self.unit - 1),
         };
@@ -497,13 +507,28 @@ impl Group {
         self.summarise(&mut state);
         let after = self.counts(&state);
         // A group that is gone is in no account any more; who held it may still let it go.
-        if !state.removed {
+        if state.is_counted() {
             ledger.shift(before, after, 0);
         }
         if state.read_only > 0 && after.reserved == 0 && before.reserved > 0 {
             self.settled.notify_all();
         }
         result
+    }
+
+    /// Lets the group give out nothing more (Q1), if the account can do without.
+    pub(crate) fn stop(&self, ledger: &Ledger) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        let before = self.counts(&state);
+        state.stop_writes();
+        if state.is_counted()
+            && let Err(short) = ledger.stop(before, self.counts(&state))
+        {
+            state.allow_writes();
+            return Err(Error::Promised { start: self.start(), missing: short.missing });
+        }
+        self.summarise(&mut state);
+        Ok(())
     }
 
     /// Tells writers in place whether they may; to be called after what decides it changed.
@@ -581,7 +606,7 @@ impl Group {
         most: u64,
     ) -> Option<Extent> {
         let mut state = self.state.lock();
-        if state.read_only > 0 || state.removed {
+        if !state.gives_out() {
             return None;
         }
         let before = self.counts(&state);
@@ -688,7 +713,12 @@ impl State {
 
     /// Whether anything may be allocated.
     pub(crate) fn gives_out(&self) -> bool {
-        self.read_only == 0 && !self.removed
+        self.read_only == 0 && self.is_counted()
+    }
+
+    /// Whether its account follows it.
+    fn is_counted(&self) -> bool {
+        self.counted && !self.removed
     }
 
     /// Lets the group give out nothing more (Q1).

@@ -13,6 +13,8 @@
 //!   to its own, clear everywhere else.
 //! - **I2** A set bit has its summary bits set, above it at every level, once whoever set it has returned.
 //!   Summary bits without anything below them are possible, and cost a look.
+//! - **I3** Whoever saw a group nowhere although it was somewhere all the time sees afterwards that `arrivals` has
+//!   changed: it is counted after a group was entered anywhere and before it is taken out anywhere.
 //!
 //! # Locks
 //!
@@ -191,6 +193,7 @@ impl Sheet {
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     sheets: [Sheet; PLANES],
+    arrivals: AtomicU64,
 }
 
 /// Where a group is entered: in a plane, under an order and all below.
@@ -211,15 +214,26 @@ impl Index {
             _ => 0,
         };
         let planes = || [after, before].into_iter().flatten().map(|(plane, _)| plane);
+        let mut arrives = false;
         for plane in planes() {
             let sheet = &self.sheets[plane as usize];
-            (range(before, plane)..range(after, plane)).for_each(|order| sheet.set(order, slot));
+            let fresh = range(before, plane)..range(after, plane);
+            arrives |= !fresh.is_empty();
+            fresh.for_each(|order| sheet.set(order, slot));
+        }
+        if arrives {
+            self.arrivals.fetch_add(1, SeqCst);
         }
         between();
         for plane in planes() {
             let sheet = &self.sheets[plane as usize];
             (range(after, plane)..range(before, plane)).for_each(|order| sheet.clear(order, slot));
         }
+    }
+
+    /// How often a group was entered where it was not before (I3).
+    pub(crate) fn arrivals(&self) -> u64 {
+        self.arrivals.load(SeqCst)
     }
 
     /// The first slot at or after `from` that has a run of `order` in `plane`.

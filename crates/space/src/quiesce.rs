@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use buttress_format::{Extent, Logical};
 
 use crate::guard::Counted;
-use crate::{Error, Group, LookupPolicy, Space};
+use crate::{Error, Group, LookupPolicy, Space, SpaceKind};
 
 /// Keeps a group from being given out and written to in place.
 #[must_use = "the group can be written to again when this is dropped"]
@@ -112,11 +112,18 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// When there is no such group.
+    /// When there is no such group; [`Error::Promised`] when data that was promised needs what is free in it: make
+    /// room elsewhere and ask again.
     pub fn hold_read_only(self: &Arc<Self>, start: Logical) -> Result<ReadOnlyHold, Error> {
         let group = self.group_at(start).filter(|group| group.start() == start);
         let group = group.ok_or(Error::NoGroup { at: start })?;
-        group.change(self.ledger(group.kind()), |state| state.stop_writes());
+        let ledger = self.ledger(group.kind());
+        // Who frees space may have been promised the global reserve, which a commit knows how to do without.
+        if group.kind() == SpaceKind::Data {
+            group.stop(ledger)?;
+        } else {
+            group.change(ledger, |state| state.stop_writes());
+        }
         group.mark_stopped();
         Ok(ReadOnlyHold { space: Arc::clone(self), group })
     }

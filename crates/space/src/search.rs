@@ -11,6 +11,7 @@
 //!   only the next one records.
 //! - **L2** Before it says that nothing is there, every group that may have it was named with leave to wait, or
 //!   none was busy.
+//! - **L5** What was there all the time was found, unless the search was overtaken.
 //! - **L4** It ends: each pass goes over the slots once, from the goal's to the end and from the first to the
 //!   goal's, so groups that change places meanwhile are met at most once more.
 //!
@@ -29,9 +30,6 @@ use crate::{AllocPolicy, AllocRequest, Group, SpaceKind};
 
 /// Of groups with the same order, how many are compared for the largest run.
 const COMPARED_MAX: usize = 64;
-
-/// How often a search that found nothing begins again because somebody freed something meanwhile.
-const AGAIN_MAX: u32 = 8;
 
 /// How a named group is to be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,8 +102,8 @@ pub struct Search<'a> {
     phase: Phase,
     round: Round,
     busy: bool,
-    /// How often something turned up when all hope was gone.
-    again: u32,
+    /// The index's count of arrivals before the first look.
+    arrivals: u64,
     /// How many groups were looked at, for figures.
     probes: u32,
 }
@@ -114,6 +112,7 @@ impl<'a> Search<'a> {
     pub(crate) fn new(
         directory: &'a Directory,
         index: &'a Index,
+        arrivals: u64,
         home: SpaceKind,
         request: AllocRequest,
         policy: AllocPolicy,
@@ -136,7 +135,7 @@ impl<'a> Search<'a> {
             phase,
             round: Round { next: origin, wrapped: false },
             busy: false,
-            again: 0,
+            arrivals,
             probes: 0,
         }
     }
@@ -154,6 +153,13 @@ impl<'a> Search<'a> {
     /// Says that the group named last was left because somebody holds it.
     pub fn was_busy(&mut self) {
         self.busy = true;
+    }
+
+    /// Whether something may have come, since the search began, to where it had looked already: that nothing was
+    /// found says nothing then (L5).
+    #[must_use]
+    pub fn was_overtaken(&self) -> bool {
+        self.arrivals != self.index.arrivals()
     }
 
     /// How many groups were named or looked at so far.
@@ -254,12 +260,6 @@ impl<'a> Search<'a> {
                 }
                 Phase::Full => {
                     let loaded = self.largest().map_or(0, |group| group.largest_free());
-                    if loaded >= self.request.min && self.again < AGAIN_MAX {
-                        // Somebody has just freed it.
-                        self.again += 1;
-                        self.enter(Phase::Settle);
-                        continue;
-                    }
                     let most = |order: &usize| self.index.any(Plane::Unloaded, *order);
                     let unloaded = (0..ORDERS).rev().find(most).and_then(|order| {
                         let group = self.unloaded_of(order, 0)?;

@@ -179,7 +179,6 @@ impl Space {
         let directory = self.directory.load();
         directory.overlap(&added)?;
         let mut fresh = SpaceKind::ALL.map(|kind| directory.of(kind).len());
-        // Counted before it can be found, so that no account ever holds less than its groups.
         for group in &added {
             let kind = group.kind().index();
             let slot = writing[kind].pop_first().unwrap_or_else(|| {
@@ -187,11 +186,12 @@ impl Space {
                 fresh[kind] - 1
             });
             assert!(slot < SLOTS_MAX, "more block groups than an address space of chunks has");
-            let counts = group.counts(&group.lock());
-            self.ledger(group.kind()).grow(group.len(), group.super_bytes(), counts);
             group.settle(&self.indexes[kind], slot);
         }
         self.publish(directory.with(&added));
+        for group in &added {
+            group.open(self.ledger(group.kind()));
+        }
         drop(writing);
         self.serve_freed();
         Ok(())

@@ -192,7 +192,7 @@ impl Engine {
         let mut held = Vec::new();
         for (start, converts) in chosen {
             if *converts {
-                held.push(self.space.hold_read_only(*start)?);
+                held.push(self.hold_read_only(*start)?);
             }
         }
         for (start, _) in chosen {

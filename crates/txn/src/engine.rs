@@ -49,10 +49,6 @@ use crate::{
     usage::Counters,
 };
 
-/// How often what was promised is looked for again when a search found nothing, and after how long each.
-const PATIENCE: u32 = 500;
-const PATIENCE_PERIOD: std::time::Duration = std::time::Duration::from_millis(2);
-
 /// Groups whose free space one allocation waits to be read, before it takes less from those that are known.
 const LOADED_IN_VAIN_MAX: u32 = 4;
 
@@ -328,7 +324,6 @@ impl Engine {
         if let Some(group) = goal.and_then(|goal| self.space.unloaded_at(goal, want)) {
             self.want_loaded([group]);
         }
-        let mut patience = if min <= sector { PATIENCE } else { 0 };
         for loaded in 1.. {
             match self.space.allocate_in_rows(reservation, request, rows.get()) {
                 Outcome::Got(extent) => {
@@ -341,11 +336,6 @@ impl Engine {
                     if self.counters.groups_left.load(Ordering::Relaxed) > 0
                         && self.add_chunk(SpaceKind::Data)? => {}
                 Outcome::Full { .. } if self.make_room_for_rows(&mut room)? => {}
-                // It is promised, so it is there: where it was when the search came by, somebody was changing.
-                Outcome::Full { .. } if patience > 0 => {
-                    patience -= 1;
-                    buttress_base::thread::sleep(PATIENCE_PERIOD);
-                }
                 Outcome::Full { .. } => return Err(Error::NoSpace("data")),
             }
             // On a fragmented volume no group may have it, and there may be very many.
@@ -386,9 +376,18 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When no group starts there.
+    /// When no group starts there; [`Error::NoSpace`] when data was promised what is free in it, and there is no room
+    /// for another chunk.
     pub fn hold_read_only(&self, group: Logical) -> Result<ReadOnlyHold> {
-        Ok(self.space.hold_read_only(group)?)
+        loop {
+            match self.space.hold_read_only(group) {
+                Err(buttress_space::Error::Promised { .. }) => {}
+                held => return Ok(held?),
+            }
+            if !self.add_chunk(SpaceKind::Data)? {
+                return Err(Error::NoSpace("what data was promised, in another block group"));
+            }
+        }
     }
 
     /// The checksums of a range of data, sector by sector.

@@ -111,7 +111,7 @@ impl Engine {
             .space
             .group_at(start)
             .ok_or_else(|| Error::Malformed(format!("there is no block group at {start}")))?;
-        let held = self.space.hold_read_only(start)?;
+        let held = self.hold_read_only(start)?;
         self.room_without(group.kind(), group.used())?;
         held.drain();
         // Should that fail, the group can be used again as it is.

@@ -1,6 +1,7 @@
 //! The gate of the crate: what it promises, whatever the order of calls.
 
 mod gate;
+mod kept;
 mod known;
 mod model;
 mod quiet;
