@@ -189,7 +189,7 @@ impl Space {
         &self,
         search: &Search<'_>,
         group: &Group,
-        state: &mut crate::group::State,
+        state: &mut crate::group_state::State,
         take: Take,
         promised: bool,
     ) -> Option<Extent> {

@@ -15,9 +15,6 @@
 //!   used or pinned. What of a row is free beside others counts as read-only; so does all that is free before
 //!   loading.
 //!
-//! What was unpinned before loading is remembered apart, because the free-space tree that is read
-//! for loading may be older than that.
-//!
 //! # Locks
 //!
 //! Takes [`Rank::BlockGroup`], and the account inside it. It does not cover the summary, which may
@@ -31,65 +28,17 @@ use buttress_base::{Held, Rank, Ranked};
 use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
 
 use crate::account::{Counts, Ledger};
+use crate::class::Class;
 use crate::extent_set::ExtentSet;
 use crate::free_space::FreeSpace;
-use crate::index::{Entry, Index, Plane, order_of};
+use crate::group_state::State;
+use crate::index::{Index, Plane, order_of};
 use crate::{Error, SpaceKind};
 
 /// In the summary, below the largest free run, which is made of whole sectors.
 const LOADED: u64 = 1;
 const CLASS_SHIFT: u32 = 1;
 const FLAGS: u64 = 0xfff;
-
-/// Up to here an allocation is small, and up to there medium.
-const SMALL_MAX: u64 = 128 << 10;
-const MEDIUM_MAX: u64 = 8 << 20;
-
-/// For which sizes a group of data is meant; decided by the first allocation in it, until it is empty again.
-///
-/// Not on disk: after a mount a group is of no class until it is allocated from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Class {
-    #[default]
-    Unset,
-    Small,
-    Medium,
-    Large,
-}
-
-impl Class {
-    const ALL: [Self; 4] = [Self::Unset, Self::Small, Self::Medium, Self::Large];
-
-    /// The class of an allocation; nodes are all alike.
-    pub(crate) fn of(kind: SpaceKind, want: u64) -> Self {
-        match want {
-            _ if kind != SpaceKind::Data => Self::Unset,
-            _ if want <= SMALL_MAX => Self::Small,
-            _ if want <= MEDIUM_MAX => Self::Medium,
-            _ => Self::Large,
-        }
-    }
-
-    fn plane(self) -> Plane {
-        match self {
-            Self::Unset => Plane::Unset,
-            Self::Small => Plane::Small,
-            Self::Medium => Plane::Medium,
-            Self::Large => Plane::Large,
-        }
-    }
-
-    /// The planes of loaded groups: its own, those of no class, then the nearer size.
-    pub(crate) fn order(self) -> [Plane; 4] {
-        use Plane::{Large, Medium, Small, Unset};
-        match self {
-            Self::Unset => [Unset, Small, Medium, Large],
-            Self::Small => [Small, Unset, Medium, Large],
-            Self::Medium => [Medium, Unset, Large, Small],
-            Self::Large => [Large, Unset, Medium, Small],
-        }
-    }
-}
 
 /// What is known of a block group when it is added.
 #[derive(Clone, Debug)]
@@ -132,15 +81,15 @@ pub struct GroupUsage {
 /// A chunk seen as space that can be allocated.
 #[derive(Debug)]
 pub struct Group {
-    range: Extent,
+    pub(crate) range: Extent,
     flags: BlockGroupFlags,
-    kind: SpaceKind,
+    pub(crate) kind: SpaceKind,
     birth: Generation,
-    sectorsize: u64,
+    pub(crate) sectorsize: u64,
     /// What it hands out multiples of.
-    unit: u64,
-    row: Option<u64>,
-    superblocks: ExtentSet,
+    pub(crate) unit: u64,
+    pub(crate) row: Option<u64>,
+    pub(crate) superblocks: ExtentSet,
     /// The largest free run, whether it is loaded, and the class: one word for those who choose.
     summary: AtomicU64,
     used: AtomicU64,
@@ -151,7 +100,7 @@ pub struct Group {
     writers: AtomicUsize,
     /// Signalled when a read-only group has nothing reserved any more, or no writers.
     settled: Condvar,
-    state: Ranked<State>,
+    pub(crate) state: Ranked<State>,
 }
 
 /// Where a group of the directory is found by what is free in it.
@@ -159,26 +108,6 @@ pub struct Group {
 struct Place {
     index: Arc<Index>,
     slot: usize,
-}
-
-#[derive(Debug)]
-pub(crate) struct State {
-    /// `None` before loading.
-    free: Option<FreeSpace>,
-    reserved: ExtentSet,
-    pinned: ExtentSet,
-    /// Became free before loading.
-    freed_unloaded: ExtentSet,
-    used: u64,
-    /// How many want nothing to be allocated in it.
-    read_only: u32,
-    class: Class,
-    /// What the index has.
-    entry: Entry,
-    /// In the account: before that it gives out nothing, and its account hears nothing of it.
-    counted: bool,
-    /// Out of the directory; somebody may still hold the `Arc`.
-    removed: bool,
 }
 
 impl Group {
@@ -359,88 +288,8 @@ impl Group {
         self.superblocks.bytes()
     }
 
-    /// Takes note of what is free, in ascending order, as a *committed* free-space tree of this
-    /// session says (or, without one, the gaps in the extent tree of that commit). Ranges under
-    /// superblocks may be among it, as they are on disk; they stay out of reach.
-    ///
-    /// Loading twice changes nothing: two threads may both have been asked to.
-    ///
-    /// # Errors
-    ///
-    /// When the extents do not lie in the group, are out of order, or do not add up to what the
-    /// group's use leaves: the volume is inconsistent, and the group stays unloaded.
-    ///
-    /// # Panics
-    ///
-    /// When the group has rows: loading changes its account, so that is for [`Space::load`](crate::Space::load).
-    pub fn load(&self, free: impl Iterator<Item = Extent>) -> Result<(), Error> {
-        assert!(self.row.is_none(), "G4: a group with rows is loaded by its space");
-        self.load_into(None, free)
-    }
-
-    /// As [`Group::load`], and tells the account, if the group is in one.
-    pub(crate) fn load_into(
-        &self,
-        ledger: Option<&Ledger>,
-        free: impl Iterator<Item = Extent>,
-    ) -> Result<(), Error> {
-        let mut set = self.collect_free(free)?;
-        let mut state = self.state.lock();
-        let before = self.counts(&state);
-        if state.free.is_some() {
-            return Ok(());
-        }
-        assert_eq!(state.reserved.bytes(), 0, "G2: nothing is allocated before loading");
-        for (start, end) in state.freed_unloaded.iter() {
-            set.insert_missing(start, end);
-        }
-        for (start, end) in self.superblocks.iter().chain(state.pinned.iter()) {
-            set.remove_overlap(start, end);
-        }
-        let expected = self.free_bytes(&state);
-        if set.bytes() != expected {
-            let found = set.bytes();
-            return Err(Error::FreeBytes { group: self.start(), expected, found });
-        }
-        let mut extents = match self.row {
-            Some(row) => FreeSpace::of_rows(self.range, self.sectorsize, row),
-            None => FreeSpace::new(self.range, self.sectorsize, self.unit),
-        };
-        for (start, end) in set.iter() {
-            extents.insert(start, end);
-        }
-        state.freed_unloaded = ExtentSet::default();
-        state.free = Some(extents);
-        self.summarise(&mut state);
-        if let Some(ledger) = ledger.filter(|_| state.is_counted()) {
-            ledger.shift(before, self.counts(&state), 0);
-        }
-        Ok(())
-    }
-
-    fn collect_free(&self, free: impl Iterator<Item = Extent>) -> Result<ExtentSet, Error> {
-        let mut set = ExtentSet::default();
-        let mut last_end = self.start().0;
-        for extent in free {
-            let end = extent.start.checked_add(extent.len).filter(|&end| end <= self.range.end());
-            let Some(end) = end.filter(|_| extent.start >= self.start()) else {
-                return Err(Error::Outside { group: self.start(), extent });
-            };
-            let whole = |bytes: u64| bytes.is_multiple_of(self.sectorsize);
-            if extent.len == 0 || !whole(extent.start.0) || !whole(extent.len) {
-                return Err(Error::Unaligned { extent });
-            }
-            if extent.start.0 < last_end {
-                return Err(Error::Disorder { extent });
-            }
-            last_end = end.0;
-            set.insert(extent.start.0, end.0);
-        }
-        Ok(set)
-    }
-
     /// Bytes that are free, known where or not (G1).
-    fn free_bytes(&self, state: &State) -> u64 {
+    pub(crate) fn free_bytes(&self, state: &State) -> u64 {
         let taken = state.used + state.reserved.bytes() + state.pinned.bytes() + self.super_bytes();
         self.len().checked_sub(taken).expect("G1: states are disjoint parts of the group")
     }
@@ -461,7 +310,7 @@ impl Group {
     }
 
     /// Brings the summary and the index up to the state (G3).
-    fn summarise(&self, state: &mut State) {
+    pub(crate) fn summarise(&self, state: &mut State) {
         if state.used == 0 && state.reserved.bytes() == 0 && state.pinned.bytes() == 0 {
             state.class = Class::Unset;
         }
@@ -571,106 +420,6 @@ impl Group {
         }
     }
 
-    /// Reserves what `search` finds; of the account's promises, `promised` says whether that keeps
-    /// one.
-    pub(crate) fn allocate(
-        &self,
-        state: &mut State,
-        ledger: &Ledger,
-        promised: bool,
-        want: u64,
-        search: impl FnOnce(&mut FreeSpace) -> Option<Extent>,
-    ) -> Option<Extent> {
-        if !state.gives_out() {
-            return None;
-        }
-        let before = self.counts(state);
-        let extent = search(state.free.as_mut()?)?;
-        state.reserved.insert(extent.start.0, extent.end().0);
-        if state.class == Class::Unset {
-            state.class = Class::of(self.kind, want);
-        }
-        self.summarise(state);
-        ledger.shift(before, self.counts(state), if promised { extent.len } else { 0 });
-        Some(extent)
-    }
-
-    /// Reserves what is free next, at or behind `from`: no more than `most`, of runs that have at least `least` from
-    /// where they are met on. Of the account's promises, `promised` says whether that keeps one.
-    pub(crate) fn borrow(
-        &self,
-        ledger: &Ledger,
-        promised: bool,
-        from: u64,
-        least: u64,
-        most: u64,
-    ) -> Option<Extent> {
-        let mut state = self.state.lock();
-        if !state.gives_out() {
-            return None;
-        }
-        let before = self.counts(&state);
-        let free = state.free.as_mut()?;
-        let mut at = from;
-        let (start, end) = loop {
-            let (start, end) = free.next(at)?;
-            if end - start >= least {
-                break (start, end.min(start + most));
-            }
-            at = end;
-        };
-        assert!(free.take_exact(start, end), "G1: what is found free is free");
-        state.reserved.insert(start, end);
-        self.summarise(&mut state);
-        let len = end - start;
-        ledger.shift(before, self.counts(&state), if promised { len } else { 0 });
-        Some(Extent { start: Logical(start), len })
-    }
-
-    /// Reserves just this extent. The group is loaded; says whether all of the extent was free.
-    pub(crate) fn claim(&self, state: &mut State, extent: Extent) -> bool {
-        let (start, end) = (extent.start.0, extent.end().0);
-        let free = state.free.as_mut().is_some_and(|free| free.take_exact(start, end));
-        if free && !state.removed {
-            state.reserved.insert(start, end);
-        }
-        free && !state.removed
-    }
-
-    /// Marks the group as gone, if nothing is in it and the account can do without.
-    pub(crate) fn retire(&self, ledger: &Ledger) -> Result<(), Error> {
-        let mut state = self.state.lock();
-        let counts @ Counts { used, reserved, pinned, .. } = self.counts(&state);
-        if used + reserved + pinned > 0 {
-            return Err(Error::NotEmpty { start: self.start(), used, reserved, pinned });
-        }
-        let (len, super_bytes) = (self.len(), self.super_bytes());
-        ledger
-            .shrink(len, super_bytes, counts)
-            .map_err(|short| Error::Promised { start: self.start(), missing: short.missing })?;
-        state.removed = true;
-        self.stopped.store(true, Ordering::SeqCst);
-        self.summarise(&mut state);
-        Ok(())
-    }
-
-    /// Moves a used extent to pinned.
-    pub(crate) fn pin(&self, state: &mut State, extent: Extent) -> Result<(), Error> {
-        let (start, end) = (extent.start.0, extent.end().0);
-        let elsewhere = state.pinned.overlaps(start, end)
-            || state.reserved.overlaps(start, end)
-            || self.superblocks.overlaps(start, end)
-            || state.free.as_ref().is_some_and(|free| free.overlaps(start, end));
-        let whole = |bytes: u64| bytes.is_multiple_of(self.sectorsize);
-        let odd = extent.len == 0 || !whole(start) || !whole(extent.len);
-        if odd || extent.len > state.used || elsewhere {
-            return Err(Error::NotUsed { extent });
-        }
-        state.used -= extent.len;
-        state.pinned.insert(start, end);
-        Ok(())
-    }
-
     /// Compares states, indexes and summary.
     pub(crate) fn verify(&self) -> Result<Counts, String> {
         let mut state = self.state.lock();
@@ -699,58 +448,6 @@ impl Group {
             return Err(fault(format!("G3: the summary said {seen:?}")));
         }
         Ok(self.counts(&state))
-    }
-}
-
-impl State {
-    /// Makes a range free that is in no other state any more.
-    fn set_free(&mut self, start: u64, end: u64) {
-        match &mut self.free {
-            Some(free) => free.insert(start, end),
-            None => self.freed_unloaded.insert(start, end),
-        }
-    }
-
-    /// Whether anything may be allocated.
-    pub(crate) fn gives_out(&self) -> bool {
-        self.read_only == 0 && self.is_counted()
-    }
-
-    /// Whether its account follows it.
-    fn is_counted(&self) -> bool {
-        self.counted && !self.removed
-    }
-
-    /// Lets the group give out nothing more (Q1).
-    pub(crate) fn stop_writes(&mut self) {
-        self.read_only += 1;
-    }
-
-    /// Lets it give out again when everybody who stopped it is content.
-    pub(crate) fn allow_writes(&mut self) {
-        self.read_only = self.read_only.checked_sub(1).expect("Q1: it was stopped before");
-    }
-
-    /// Moves a reserved extent to used.
-    pub(crate) fn commit_used(&mut self, extent: Extent) {
-        self.reserved.remove(extent.start.0, extent.end().0);
-        self.used += extent.len;
-    }
-
-    /// Moves an extent, reserved or used, to free.
-    pub(crate) fn release(&mut self, extent: Extent) {
-        let (start, end) = (extent.start.0, extent.end().0);
-        assert!(!self.pinned.overlaps(start, end), "G1: {start}..{end} is pinned and freed");
-        let was_used = extent.len - self.reserved.remove_overlap(start, end);
-        self.used = self.used.checked_sub(was_used).expect("G1: what is freed was in use");
-        self.set_free(start, end);
-    }
-
-    /// Moves a pinned extent to free.
-    pub(crate) fn unpin(&mut self, extent: Extent) {
-        let (start, end) = (extent.start.0, extent.end().0);
-        self.pinned.remove(start, end);
-        self.set_free(start, end);
     }
 }
 

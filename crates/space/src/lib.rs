@@ -49,9 +49,13 @@ mod free_extents;
 mod free_space;
 
 mod account;
+mod class;
 mod directory;
 mod goals;
 mod group;
+mod group_load;
+mod group_moves;
+mod group_state;
 mod guard;
 mod index;
 mod ladder;

@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 use buttress_format::Logical;
 
+use crate::class::Class;
 use crate::directory::{Directory, Slots};
-use crate::group::Class;
 use crate::index::{Index, ORDERS, Plane, order_holding, order_of};
 use crate::{AllocPolicy, AllocRequest, Group, SpaceKind};
 

@@ -385,7 +385,7 @@ impl Space {
     }
 
     /// Changes the state of an extent that this crate handed out or accepted before.
-    fn change_own(&self, extent: Extent, act: impl FnOnce(&Group, &mut crate::group::State)) {
+    fn change_own(&self, extent: Extent, act: impl FnOnce(&Group, &mut crate::group_state::State)) {
         assert!(extent.len > 0, "S2: an extent of no bytes at {}", extent.start);
         let directory = self.directory.load();
         let group = directory.find_whole(extent).expect("S2: the extent came from a group");

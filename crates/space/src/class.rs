@@ -1,0 +1,54 @@
+//! For which sizes a group of data is meant, so that small and large extents do not cut up each other's room.
+
+use crate::SpaceKind;
+use crate::index::Plane;
+
+/// Up to here an allocation is small, and up to there medium.
+const SMALL_MAX: u64 = 128 << 10;
+const MEDIUM_MAX: u64 = 8 << 20;
+
+/// For which sizes a group of data is meant; decided by the first allocation in it, until it is empty again.
+///
+/// Not on disk: after a mount a group is of no class until it is allocated from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Class {
+    #[default]
+    Unset,
+    Small,
+    Medium,
+    Large,
+}
+
+impl Class {
+    pub(crate) const ALL: [Self; 4] = [Self::Unset, Self::Small, Self::Medium, Self::Large];
+
+    /// The class of an allocation; nodes are all alike.
+    pub(crate) fn of(kind: SpaceKind, want: u64) -> Self {
+        match want {
+            _ if kind != SpaceKind::Data => Self::Unset,
+            _ if want <= SMALL_MAX => Self::Small,
+            _ if want <= MEDIUM_MAX => Self::Medium,
+            _ => Self::Large,
+        }
+    }
+
+    pub(crate) fn plane(self) -> Plane {
+        match self {
+            Self::Unset => Plane::Unset,
+            Self::Small => Plane::Small,
+            Self::Medium => Plane::Medium,
+            Self::Large => Plane::Large,
+        }
+    }
+
+    /// The planes of loaded groups: its own, those of no class, then the nearer size.
+    pub(crate) fn order(self) -> [Plane; 4] {
+        use Plane::{Large, Medium, Small, Unset};
+        match self {
+            Self::Unset => [Unset, Small, Medium, Large],
+            Self::Small => [Small, Unset, Medium, Large],
+            Self::Medium => [Medium, Unset, Large, Small],
+            Self::Large => [Large, Unset, Medium, Small],
+        }
+    }
+}

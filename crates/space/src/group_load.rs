@@ -1,0 +1,97 @@
+//! Learning what is free in a group.
+//!
+//! # Invariants
+//!
+//! - **G2** Once loaded, a group knows all its free extents; before, it hands out nothing.
+//!
+//! What was unpinned before loading is remembered apart, because the free-space tree that is read for loading may be
+//! older than that.
+
+use buttress_format::Extent;
+
+use crate::account::Ledger;
+use crate::extent_set::ExtentSet;
+use crate::free_space::FreeSpace;
+use crate::{Error, Group};
+
+impl Group {
+    /// Takes note of what is free, in ascending order, as a *committed* free-space tree of this
+    /// session says (or, without one, the gaps in the extent tree of that commit). Ranges under
+    /// superblocks may be among it, as they are on disk; they stay out of reach.
+    ///
+    /// Loading twice changes nothing: two threads may both have been asked to.
+    ///
+    /// # Errors
+    ///
+    /// When the extents do not lie in the group, are out of order, or do not add up to what the
+    /// group's use leaves: the volume is inconsistent, and the group stays unloaded.
+    ///
+    /// # Panics
+    ///
+    /// When the group has rows: loading changes its account, so that is for [`Space::load`](crate::Space::load).
+    pub fn load(&self, free: impl Iterator<Item = Extent>) -> Result<(), Error> {
+        assert!(self.row.is_none(), "G4: a group with rows is loaded by its space");
+        self.load_into(None, free)
+    }
+
+    /// As [`Group::load`], and tells the account, if the group is in one.
+    pub(crate) fn load_into(
+        &self,
+        ledger: Option<&Ledger>,
+        free: impl Iterator<Item = Extent>,
+    ) -> Result<(), Error> {
+        let mut set = self.collect_free(free)?;
+        let mut state = self.state.lock();
+        let before = self.counts(&state);
+        if state.free.is_some() {
+            return Ok(());
+        }
+        assert_eq!(state.reserved.bytes(), 0, "G2: nothing is allocated before loading");
+        for (start, end) in state.freed_unloaded.iter() {
+            set.insert_missing(start, end);
+        }
+        for (start, end) in self.superblocks.iter().chain(state.pinned.iter()) {
+            set.remove_overlap(start, end);
+        }
+        let expected = self.free_bytes(&state);
+        if set.bytes() != expected {
+            let found = set.bytes();
+            return Err(Error::FreeBytes { group: self.start(), expected, found });
+        }
+        let mut extents = match self.row {
+            Some(row) => FreeSpace::of_rows(self.range, self.sectorsize, row),
+            None => FreeSpace::new(self.range, self.sectorsize, self.unit),
+        };
+        for (start, end) in set.iter() {
+            extents.insert(start, end);
+        }
+        state.freed_unloaded = ExtentSet::default();
+        state.free = Some(extents);
+        self.summarise(&mut state);
+        if let Some(ledger) = ledger.filter(|_| state.is_counted()) {
+            ledger.shift(before, self.counts(&state), 0);
+        }
+        Ok(())
+    }
+
+    fn collect_free(&self, free: impl Iterator<Item = Extent>) -> Result<ExtentSet, Error> {
+        let mut set = ExtentSet::default();
+        let mut last_end = self.start().0;
+        for extent in free {
+            let end = extent.start.checked_add(extent.len).filter(|&end| end <= self.range.end());
+            let Some(end) = end.filter(|_| extent.start >= self.start()) else {
+                return Err(Error::Outside { group: self.start(), extent });
+            };
+            let whole = |bytes: u64| bytes.is_multiple_of(self.sectorsize);
+            if extent.len == 0 || !whole(extent.start.0) || !whole(extent.len) {
+                return Err(Error::Unaligned { extent });
+            }
+            if extent.start.0 < last_end {
+                return Err(Error::Disorder { extent });
+            }
+            last_end = end.0;
+            set.insert(extent.start.0, end.0);
+        }
+        Ok(set)
+    }
+}

@@ -1,0 +1,84 @@
+//! What is in which state in one group; behind its lock.
+//!
+//! # Invariants
+//!
+//! - **G1** Every byte is in one state: free, reserved, used, pinned, or under a superblock.
+
+use buttress_format::Extent;
+
+use crate::class::Class;
+use crate::extent_set::ExtentSet;
+use crate::free_space::FreeSpace;
+use crate::index::Entry;
+
+#[derive(Debug)]
+pub(crate) struct State {
+    /// `None` before loading.
+    pub(crate) free: Option<FreeSpace>,
+    pub(crate) reserved: ExtentSet,
+    pub(crate) pinned: ExtentSet,
+    /// Became free before loading.
+    pub(crate) freed_unloaded: ExtentSet,
+    pub(crate) used: u64,
+    /// How many want nothing to be allocated in it.
+    pub(crate) read_only: u32,
+    pub(crate) class: Class,
+    /// What the index has.
+    pub(crate) entry: Entry,
+    /// In the account: before that it gives out nothing, and its account hears nothing of it.
+    pub(crate) counted: bool,
+    /// Out of the directory; somebody may still hold the `Arc`.
+    pub(crate) removed: bool,
+}
+
+impl State {
+    /// Makes a range free that is in no other state any more.
+    fn set_free(&mut self, start: u64, end: u64) {
+        match &mut self.free {
+            Some(free) => free.insert(start, end),
+            None => self.freed_unloaded.insert(start, end),
+        }
+    }
+
+    /// Whether anything may be allocated.
+    pub(crate) fn gives_out(&self) -> bool {
+        self.read_only == 0 && self.is_counted()
+    }
+
+    /// Whether its account follows it.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.counted && !self.removed
+    }
+
+    /// Lets the group give out nothing more (Q1).
+    pub(crate) fn stop_writes(&mut self) {
+        self.read_only += 1;
+    }
+
+    /// Lets it give out again when everybody who stopped it is content.
+    pub(crate) fn allow_writes(&mut self) {
+        self.read_only = self.read_only.checked_sub(1).expect("Q1: it was stopped before");
+    }
+
+    /// Moves a reserved extent to used.
+    pub(crate) fn commit_used(&mut self, extent: Extent) {
+        self.reserved.remove(extent.start.0, extent.end().0);
+        self.used += extent.len;
+    }
+
+    /// Moves an extent, reserved or used, to free.
+    pub(crate) fn release(&mut self, extent: Extent) {
+        let (start, end) = (extent.start.0, extent.end().0);
+        assert!(!self.pinned.overlaps(start, end), "G1: {start}..{end} is pinned and freed");
+        let was_used = extent.len - self.reserved.remove_overlap(start, end);
+        self.used = self.used.checked_sub(was_used).expect("G1: what is freed was in use");
+        self.set_free(start, end);
+    }
+
+    /// Moves a pinned extent to free.
+    pub(crate) fn unpin(&mut self, extent: Extent) {
+        let (start, end) = (extent.start.0, extent.end().0);
+        self.pinned.remove(start, end);
+        self.set_free(start, end);
+    }
+}
