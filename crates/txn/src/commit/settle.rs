@@ -409,13 +409,7 @@ impl Settle<'_> {
             let Some(root) = self.root_of(tree)? else { continue };
             let mut changes = Changes::new();
             for key in keys {
-                let found = self.reading(|source| {
-                    let cursor = Cursor::seek(source, tree, root, &key)?;
-                    Ok(cursor.key().zip(cursor.item()).map(|(key, item)| (key, item.into())))
-                })?;
-                if let Some((key, item)) = found {
-                    changes.insert(key, Some(item));
-                }
+                changes.extend(self.first_item(tree, root, &key)?);
             }
             if changes.is_empty() {
                 // A tree without items: one that comes and goes moves its only leaf.
@@ -425,6 +419,19 @@ impl Settle<'_> {
             self.merge(tree, changes)?;
         }
         Ok(())
+    }
+
+    /// The first item from a key on, as a change that puts it once more.
+    fn first_item(
+        &mut self,
+        tree: TreeId,
+        root: NodePtr,
+        key: &Key,
+    ) -> Result<Option<(Key, Change)>> {
+        self.reading(|source| {
+            let cursor = Cursor::seek(source, tree, root, key)?;
+            Ok(cursor.key().zip(cursor.item()).map(|(key, item)| (key, Some(item.into()))))
+        })
     }
 
     /// Failures of devices that were counted since the last commit.
@@ -522,6 +529,12 @@ impl Settle<'_> {
             }
             changes.insert(key, Some(item.to_bytes().into()));
             self.recorded.insert(tree, root);
+        }
+        let root = self.must_root(TreeId::ROOT)?;
+        if changes.is_empty() && root.generation != self.transaction.generation {
+            // A commit that changes nothing, but ends a log. Whoever opens the volume expects the root tree's
+            // root to be of the superblock's generation.
+            changes.extend(self.first_item(TreeId::ROOT, root, &Key::MIN)?);
         }
         self.merge(TreeId::ROOT, changes)
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{Filesystem, MakeOptions};
-use buttress_sim::{FaultDevice, Faults, Log};
+use buttress_sim::{FaultDevice, Faults, Log, campaign};
 
 use super::{number, open};
 use crate::checker::judge;
@@ -77,7 +77,7 @@ fn fail(n: u64, sticky: bool, stride: usize) -> Tried {
     let committed = !fs.sync_stats().commits.is_empty();
     drop((file, root));
     let mut states = 0;
-    let mut rng = Rng::new(n);
+    let mut rng = Rng::new(n + (campaign::round() << 32));
     let draws = &mut rng.clone();
     let shown = log.crashes(draws, 1, stride, |crash| {
         let mark = crash.mark.unwrap_or(0);
@@ -126,6 +126,8 @@ fn faults_in_logs_lose_nothing() {
     eprintln!(
         "crash states: {states} of {faults} faults in fsync, {latched} read-only, {committed} by commits"
     );
+    campaign::count("states", states);
+    campaign::count("faults", faults);
     assert!(faults > 20, "only {faults} requests were failed");
     assert!(latched > 0 && committed > 0, "{latched} latched, {committed} committed");
 }

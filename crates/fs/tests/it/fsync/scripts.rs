@@ -7,8 +7,8 @@ use buttress_fs::{Filesystem, InodeFlags, MakeOptions, SetAttr};
 use buttress_volume::Volume;
 
 use super::{open, open_with};
-use crate::checker::judge;
-use crate::volume::{content, pattern};
+use crate::checker::{check, judge};
+use crate::volume::{content, file_with, pattern};
 
 /// What fsync writes, by the options of the mount: a log, or a commit.
 #[test]
@@ -74,6 +74,35 @@ fn many_names_are_logged() {
     judge(&crashed);
     drop((file, root));
     fs.close().expect("a clean end");
+}
+
+/// A log of which nothing is left, since its only file has lost its name: replaying it changes no tree, and the
+/// commit that ends the log is one that can be opened.
+#[test]
+fn a_log_that_changes_nothing_ends() {
+    let base = MemoryDevice::new(128 << 20);
+    Filesystem::make(&base, &MakeOptions::default()).expect("a volume");
+    let device: Arc<dyn Device> = Arc::new(base);
+    let fs = open(Arc::clone(&device));
+    let kept = file_with(&fs.root(), "kept", &pattern(1, 9000));
+    fs.sync().expect("sync");
+    let file = file_with(&fs.root(), "file", &pattern(2, 9000));
+    file.sync().expect("sync");
+    fs.root().unlink(b"file").expect("unlink");
+    file.sync().expect("sync");
+    let crashed: Arc<dyn Device> = Arc::new(fork(&device));
+    let superblock = Volume::read_superblock(&*crashed).expect("a superblock");
+    assert!(superblock.log_root.0 != 0, "{:?}", fs.sync_stats());
+    drop((kept, file));
+    fs.close().expect("a clean end");
+    for _ in 0..2 {
+        open(Arc::clone(&crashed)).close().expect("a clean end");
+        check(&crashed);
+    }
+    let again = open(crashed);
+    assert!(content(&again.resolve("/kept").expect("the file")) == pattern(1, 9000));
+    again.resolve("/file").expect_err("it is gone");
+    again.close().expect("a clean end");
 }
 
 fn fork(device: &Arc<dyn Device>) -> MemoryDevice {

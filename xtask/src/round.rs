@@ -1,0 +1,194 @@
+//! One round of one job: a process, what it counted, and what it said if it failed.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::programs::FUZZ;
+use crate::suite::{Job, What};
+
+/// How long a fuzzer runs at a time.
+const FUZZ_SECONDS: u64 = 30;
+
+/// No round takes this long, however many run side by side: it does not end.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+/// What a round has seen: how many of what.
+pub(crate) type Counts = BTreeMap<String, u64>;
+
+/// What went wrong, and how it goes wrong again.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Failure {
+    pub(crate) round: u64,
+    pub(crate) again: String,
+    pub(crate) said: String,
+}
+
+/// Runs round `round` of a job; answers what it counted, also before it failed.
+pub(crate) fn run(
+    job: &Job,
+    round: u64,
+    program: Option<&Path>,
+    optimized: bool,
+) -> (Counts, Option<Failure>) {
+    let mut again = again(job, round, optimized);
+    let Some(program) = program else {
+        let said = "no program was built for it".to_owned();
+        return (Counts::new(), Some(Failure { round, again, said }));
+    };
+    let mut command = Command::new(program);
+    match job.what {
+        What::Tests { filters, .. } => {
+            command.args(["--nocapture", "--test-threads", "1"]).args(filters);
+            command.env("BUTTRESS_ROUND", round.to_string());
+        }
+        What::Fuzz => fuzz(&mut command, job.name, round),
+    }
+    let (status, said) = match outcome(&mut command) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            let said = error.to_string();
+            return (Counts::new(), Some(Failure { round, again, said }));
+        }
+    };
+    let counts = counts(&said);
+    let why = match status {
+        None => Some(format!("it did not end in {} minutes\n", PATIENCE.as_secs() / 60)),
+        Some(status) if !status.success() => Some(format!("{status}\n")),
+        Some(_) if said.contains("running 0 tests") => Some("no test has such a name\n".to_owned()),
+        Some(_) => None,
+    };
+    if let Some((_, input)) = said.split_once("Test unit written to ") {
+        let input = input.lines().next().unwrap_or_default();
+        let input = input.strip_prefix(&format!("{FUZZ}/")).unwrap_or(input);
+        again = format!("cd {FUZZ} && cargo +nightly fuzz run {} {input}", job.name);
+    }
+    let failure = why.map(|why| Failure { round, again, said: why + &last_lines(&said, 60) });
+    (counts, failure)
+}
+
+fn again(job: &Job, round: u64, optimized: bool) -> String {
+    match job.what {
+        What::Tests { package, filters } => {
+            // What else was set for all rounds, such as how many there are of something.
+            let set = std::env::vars().filter(|(name, _)| name.starts_with("BUTTRESS_"));
+            let set: String = set.map(|(name, value)| format!("{name}={value} ")).collect();
+            let profile = if optimized { " --profile crash" } else { "" };
+            let filters = filters.join(" ");
+            format!(
+                "{set}BUTTRESS_ROUND={round} cargo test{profile} --package {package} --test it -- {filters}"
+            )
+        }
+        What::Fuzz => {
+            format!("cd {FUZZ} && cargo +nightly fuzz run {} -- -seed={round}", job.name)
+        }
+    }
+}
+
+fn fuzz(command: &mut Command, target: &str, round: u64) {
+    for kind in ["corpus", "artifacts"] {
+        // If it cannot be made, the fuzzer says so.
+        drop(std::fs::create_dir_all(format!("{FUZZ}/{kind}/{target}")));
+    }
+    command
+        .arg(format!("{FUZZ}/corpus/{target}"))
+        .arg(format!("-artifact_prefix={FUZZ}/artifacts/{target}/"))
+        .arg(format!("-max_total_time={FUZZ_SECONDS}"))
+        .arg(format!("-seed={round}"))
+        .args(["-timeout=120", "-rss_limit_mb=4096", "-print_final_stats=1"]);
+}
+
+/// Runs to the end, or kills it when it takes too long.
+fn outcome(command: &mut Command) -> std::io::Result<(Option<ExitStatus>, String)> {
+    // A file, since a pipe has to be read meanwhile.
+    let mut output = tempfile()?;
+    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
+    let mut child = command.spawn()?;
+    let status = wait(&mut child)?;
+    let mut said = Vec::new();
+    output.rewind()?;
+    output.read_to_end(&mut said)?;
+    Ok((status, String::from_utf8_lossy(&said).into_owned()))
+}
+
+fn wait(child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if began.elapsed() > PATIENCE {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A file without a name.
+fn tempfile() -> std::io::Result<File> {
+    let name = format!("xtask-{}-{:?}", std::process::id(), std::thread::current().id());
+    let path = std::env::temp_dir().join(name);
+    let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
+    std::fs::remove_file(path)?;
+    Ok(file)
+}
+
+fn counts(said: &str) -> Counts {
+    let mut counts = Counts::new();
+    for line in said.lines() {
+        // The line may follow "test name ... " of the runner.
+        if let Some((_, counted)) = line.split_once("BUTTRESS_COUNT ") {
+            let mut words = counted.split(' ');
+            while let (Some(what), Some(number)) = (words.next(), words.next()) {
+                *counts.entry(what.to_owned()).or_default() += number.parse::<u64>().unwrap_or(0);
+            }
+        }
+        if let Some(number) = line.strip_prefix("stat::number_of_executed_units:") {
+            *counts.entry("executions".to_owned()).or_default() +=
+                number.trim().parse::<u64>().unwrap_or(0);
+        }
+    }
+    counts
+}
+
+fn last_lines(said: &str, count: usize) -> String {
+    let lines: Vec<_> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_found_in_what_was_said() {
+        let said = "test a ... BUTTRESS_COUNT states 12\nnoise\nBUTTRESS_COUNT faults 3\n\
+                    BUTTRESS_COUNT states 30 logs 4\nstat::number_of_executed_units: 77\n";
+        let found = counts(said);
+        assert_eq!((found["states"], found["faults"], found["logs"]), (42, 3, 4));
+        assert_eq!(found["executions"], 77);
+    }
+
+    /// A round that fails says what it had counted, and how to run it again.
+    #[test]
+    fn a_failure_is_told() {
+        let what = What::Tests { package: "buttress-fs", filters: &["some::"] };
+        let job = Job { name: "some", what, share: 1, mounts: false };
+        let (counts, failure) = run(&job, 7, Some(Path::new("/bin/false")), true);
+        assert!(counts.is_empty());
+        let failure = failure.expect("it fails");
+        assert!(failure.again.ends_with(
+            "BUTTRESS_ROUND=7 cargo test --profile crash --package buttress-fs --test it -- some::"
+        ));
+        assert!(failure.said.contains("exit status: 1"), "{}", failure.said);
+        assert!(run(&job, 7, Some(Path::new("/bin/true")), false).1.is_none());
+        assert!(run(&job, 7, None, false).1.is_some());
+    }
+}
