@@ -18,6 +18,7 @@
 //! or lost like writes, and leave zeroes.
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 use buttress_base::{Rank, Ranked, Rng};
@@ -29,7 +30,7 @@ pub struct DeviceId(pub usize);
 
 #[derive(Debug)]
 enum Event {
-    Write { device: DeviceId, offset: u64, bytes: Vec<u8> },
+    Write { device: DeviceId, offset: u64, bytes: Arc<[u8]> },
     Flush { device: DeviceId },
     Mark(u64),
 }
@@ -151,7 +152,8 @@ impl Log {
     }
 
     /// Stops recording and shows `check` what a power cut could have left: after every event, nothing,
-    /// all, and `draws` random subsets of what was not flushed. `stride` leaves out points.
+    /// all, and `draws` other subsets of what was not flushed: random ones, and those in which one write or one
+    /// piece alone is there, or alone is lost. `stride` leaves out points.
     ///
     /// Returns how many states were shown.
     pub fn crashes(
@@ -173,7 +175,7 @@ impl Log {
         for (index, event) in events.iter().enumerate() {
             match event {
                 Event::Write { device, offset, bytes } => {
-                    cut(&mut pending[device.0], *offset, bytes, atoms[device.0]);
+                    cut(&mut pending[device.0], *offset, bytes, atoms[device.0], index);
                 }
                 Event::Flush { device } => {
                     for piece in pending[device.0].drain(..) {
@@ -185,7 +187,13 @@ impl Log {
             if index % stride.max(1) != 0 {
                 continue;
             }
-            for draw in 0..draws + 2 {
+            // Of few pieces there are few subsets.
+            let different = match pending.iter().map(Vec::len).sum() {
+                0 => 1,
+                1 => 2,
+                _ => draws + 2,
+            };
+            for draw in 0..different {
                 let devices = bases.iter().zip(&pending);
                 let devices =
                     devices.map(|(base, pieces)| survive(base, pieces, draw, rng)).collect();
@@ -210,34 +218,48 @@ pub struct Crash {
     pub draw: usize,
 }
 
+/// What survives or is lost as a whole.
 #[derive(Debug)]
 struct Piece {
     offset: u64,
-    bytes: Vec<u8>,
+    /// The bytes of the write, and which of them are this piece.
+    bytes: Arc<[u8]>,
+    part: Range<usize>,
+    /// Of which event.
+    write: usize,
 }
 
 impl Piece {
     fn apply(&self, device: &MemoryDevice) {
-        device.write_at(self.offset, &self.bytes).expect("it was written before");
+        let bytes = &self.bytes[self.part.clone()];
+        device.write_at(self.offset, bytes).expect("it was written before");
     }
 }
 
 /// Cuts a write at the boundaries of `atom`.
-fn cut(pieces: &mut Vec<Piece>, offset: u64, bytes: &[u8], atom: usize) {
+fn cut(pieces: &mut Vec<Piece>, offset: u64, bytes: &Arc<[u8]>, atom: usize, write: usize) {
     let mut at = 0;
     while at < bytes.len() {
         let into = (offset + at as u64) % atom as u64;
         let len = (atom - into as usize).min(bytes.len() - at);
-        pieces.push(Piece { offset: offset + at as u64, bytes: bytes[at..at + len].to_vec() });
+        let (bytes, part) = (Arc::clone(bytes), at..at + len);
+        pieces.push(Piece { offset: offset + at as u64, bytes, part, write });
         at += len;
     }
 }
 
 fn survive(base: &MemoryDevice, pieces: &[Piece], draw: usize, rng: &mut Rng) -> MemoryDevice {
     let device = base.fork();
-    match draw {
-        0 => {}
-        1 => pieces.iter().for_each(|piece| piece.apply(&device)),
+    let keep = |keeps: &mut dyn FnMut(&Piece) -> bool| {
+        pieces.iter().filter(|piece| keeps(piece)).for_each(|piece| piece.apply(&device));
+    };
+    let Some(one) = rng.choose(pieces).filter(|_| draw > 0) else { return device };
+    match (draw, rng.below(10)) {
+        (1, _) => keep(&mut |_| true),
+        (_, 0) => keep(&mut |piece| piece.write != one.write),
+        (_, 1) => keep(&mut |piece| piece.write == one.write),
+        (_, 2) => keep(&mut |piece| !std::ptr::eq(piece, one)),
+        (_, 3) => keep(&mut |piece| std::ptr::eq(piece, one)),
         _ => {
             let tenths = *rng.choose(&[1, 3, 5, 7, 9]).expect("not empty");
             let mut kept: Vec<_> = pieces.iter().filter(|_| rng.chance(tenths, 10)).collect();
@@ -300,7 +322,7 @@ impl Device for Recorder {
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
         self.seen.write_at(offset, buf)?;
-        self.record(|| Event::Write { device: self.id, offset, bytes: buf.to_vec() });
+        self.record(|| Event::Write { device: self.id, offset, bytes: buf.into() });
         Ok(())
     }
 
@@ -316,7 +338,11 @@ impl Device for Recorder {
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.seen.discard(offset, len)?;
-        self.record(|| Event::Write { device: self.id, offset, bytes: vec![0; len as usize] });
+        self.record(|| Event::Write {
+            device: self.id,
+            offset,
+            bytes: vec![0; len as usize].into(),
+        });
         Ok(())
     }
 }

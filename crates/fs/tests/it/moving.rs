@@ -12,7 +12,7 @@ use buttress_format::{DeviceId, Profile};
 use buttress_fs::{
     BalanceOptions, FallocateMode, Filesystem, Filter, Inode, InodeFlags, MakeOptions, SetAttr,
 };
-use buttress_sim::Log;
+use buttress_sim::{Log, campaign};
 
 use crate::checker::{check, judge_cut};
 use crate::snapshots::Snapshots;
@@ -274,7 +274,7 @@ fn power_is_cut_while_groups_move() {
     fs.close().expect("a close");
 
     let stride = (log.len() / (16 * rounds() as usize)).max(1);
-    let shown = log.crashes(&mut Rng::new(99), 1, stride, |crash| {
+    let shown = log.crashes(&mut Rng::new(99 + campaign::round()), 1, stride, |crash| {
         let mark = crash.mark.unwrap_or(0);
         let when = format!("event {} draw {} mark {mark}", crash.event, crash.draw);
         let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());
@@ -298,5 +298,6 @@ fn power_is_cut_while_groups_move() {
         fs.close().expect("a close");
         judge_cut(&device, &when);
     });
+    campaign::count("states", shown);
     assert!(shown > 20, "{shown} states");
 }

@@ -9,7 +9,7 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_format::Profile;
 use buttress_fs::make::make_on;
 use buttress_fs::{Filesystem, MakeOptions, MountOptions};
-use buttress_sim::Log;
+use buttress_sim::{Log, campaign};
 
 use crate::volume::{content, file_with, list, pattern, setting};
 
@@ -68,7 +68,7 @@ fn power_is_cut(data: Profile, metadata: Profile, count: usize) {
 
     let more = setting("BUTTRESS_CUTS", 1) as usize;
     let stride = (log.len() / (10 * more)).max(1);
-    let shown = log.crashes(&mut Rng::new(56), 1, stride, |crash| {
+    let shown = log.crashes(&mut Rng::new(56 + campaign::round()), 1, stride, |crash| {
         let round = crash.mark.unwrap_or(0);
         let lost = (crash.event / stride + crash.draw) % count;
         let when = format!("event {} draw {} round {round} lost {lost}", crash.event, crash.draw);
@@ -94,6 +94,7 @@ fn power_is_cut(data: Profile, metadata: Profile, count: usize) {
         drop(root);
         fs.close().expect("a close");
     });
+    campaign::count("states", shown);
     assert!(shown > 20, "{shown} states");
 }
 
