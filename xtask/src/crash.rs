@@ -9,15 +9,16 @@
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
-use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::suite::{Job, SUITE};
+use crate::programs::Programs;
+use crate::round::{self, Counts, Failure};
+use crate::suite::{Job, SUITE, What};
 
 /// How long, and where to begin.
 #[derive(Debug, clap::Args)]
@@ -31,6 +32,9 @@ pub(crate) struct Options {
     /// Only jobs whose name has this in it.
     #[arg(long)]
     only: Option<String>,
+    /// The targets of the fuzzer too; needs nightly and cargo-fuzz.
+    #[arg(long)]
+    fuzz: bool,
     /// Leave out what mounts.
     #[arg(long)]
     no_mounts: bool,
@@ -53,29 +57,31 @@ pub(crate) struct Options {
 struct Tally {
     rounds: u64,
     seconds: f64,
-    counts: BTreeMap<String, u64>,
+    counts: Counts,
     failures: Vec<Failure>,
     #[serde(skip)]
     running: u32,
 }
 
-#[derive(Clone, Debug, Serialize)]
-struct Failure {
-    round: u64,
-    again: String,
-    said: String,
-}
-
 #[derive(Serialize)]
 struct Report<'a> {
     seconds: f64,
+    found: usize,
     totals: BTreeMap<&'a str, u64>,
-    jobs: BTreeMap<&'a str, &'a Tally>,
+    jobs: Vec<Line<'a>>,
+}
+
+/// A job in the report.
+#[derive(Serialize)]
+struct Line<'a> {
+    name: &'a str,
+    #[serde(flatten)]
+    tally: &'a Tally,
 }
 
 struct Search<'a> {
     jobs: Vec<&'a Job>,
-    programs: BTreeMap<String, PathBuf>,
+    programs: Programs,
     tallies: Mutex<Vec<Tally>>,
     first_round: u64,
     until: Instant,
@@ -86,17 +92,24 @@ struct Search<'a> {
 pub(crate) fn run(options: &Options) -> ExitCode {
     let wanted = |job: &&Job| {
         options.only.as_ref().is_none_or(|only| job.name.contains(only.as_str()))
+            && (options.fuzz || !matches!(job.what, What::Fuzz))
             && !(options.no_mounts && job.mounts)
     };
     let jobs: Vec<_> = SUITE.iter().filter(wanted).collect();
-    if options.list || jobs.is_empty() {
-        for job in SUITE {
-            println!("{:<30} {} {}", job.name, job.package, job.filters.join(" "));
-        }
-        return if options.list { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    if options.list {
+        list(&jobs, options.json);
+        return ExitCode::SUCCESS;
+    }
+    if jobs.is_empty() {
+        eprintln!("no job has such a name; --list shows them");
+        return ExitCode::FAILURE;
+    }
+    if !(options.minutes.is_finite() && options.minutes > 0.0) {
+        eprintln!("--minutes wants a number above zero");
+        return ExitCode::FAILURE;
     }
     eprintln!("building the tests");
-    let programs = match build(&jobs, options.optimized) {
+    let programs = match Programs::build(&jobs, options.optimized) {
         Ok(programs) => programs,
         Err(what) => {
             eprintln!("{what}");
@@ -104,7 +117,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         }
     };
     let began = Instant::now();
-    let time = Duration::from_secs_f64((options.minutes * 60.0).max(1.0));
+    let time = Duration::from_secs_f64((options.minutes * 60.0).clamp(1.0, 1e9));
     let tallies = Mutex::new(vec![Tally::default(); jobs.len()]);
     let (first_round, until) = (options.first_round, began + time);
     let search =
@@ -125,48 +138,30 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     search.report(began.elapsed(), options.json)
 }
 
-/// Builds the tests and says where they are, by package.
-fn build(jobs: &[&Job], optimized: bool) -> Result<BTreeMap<String, PathBuf>, String> {
-    let mut command = cargo();
-    command.args(["test", "--no-run", "--test", "it", "--message-format=json-render-diagnostics"]);
-    if optimized {
-        command.args(["--profile", "crash"]);
+fn list(jobs: &[&Job], json: bool) {
+    let tests = |job: &Job| match job.what {
+        What::Tests { package, filters } => (package, filters.join(" ")),
+        What::Fuzz => ("fuzz", job.name.to_owned()),
+    };
+    if json {
+        let lines: Vec<_> = jobs
+            .iter()
+            .map(|job| {
+                let (package, tests) = tests(job);
+                let (name, share, mounts) = (job.name, job.share, job.mounts);
+                serde_json::json!({
+                    "name": name, "package": package, "tests": tests, "share": share, "mounts": mounts,
+                })
+            })
+            .collect();
+        println!("{}", serde_json::to_string_pretty(&lines).expect("plain data"));
+        return;
     }
-    let mut packages: Vec<_> = jobs.iter().map(|job| job.package).collect();
-    packages.sort_unstable();
-    packages.dedup();
-    for package in &packages {
-        command.args(["--package", package]);
+    println!("{:<30} {:>5}  tests", "job", "share");
+    for job in jobs {
+        let (package, tests) = tests(job);
+        println!("{:<30} {:>5}  {package} {tests}", job.name, job.share);
     }
-    let output = command.stderr(Stdio::inherit()).output().map_err(|e| format!("cargo: {e}"))?;
-    if !output.status.success() {
-        return Err("the tests do not build".to_owned());
-    }
-    let mut programs = BTreeMap::new();
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
-        let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
-        let (Some(program), Some(id)) =
-            (message["executable"].as_str(), message["package_id"].as_str())
-        else {
-            continue;
-        };
-        if message["profile"]["test"].as_bool() != Some(true) {
-            continue;
-        }
-        // "path+file:///.../crates/fs#buttress-fs@0.1.0", or with the folder's name alone.
-        let manifest = message["manifest_path"].as_str().unwrap_or_default();
-        for package in &packages {
-            let folder = package.trim_start_matches("buttress-");
-            if id.contains(package) || manifest.ends_with(&format!("/{folder}/Cargo.toml")) {
-                programs.insert((*package).to_owned(), PathBuf::from(program));
-            }
-        }
-    }
-    Ok(programs)
-}
-
-fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
 impl Search<'_> {
@@ -197,60 +192,21 @@ impl Search<'_> {
         while let Some((index, round)) = self.next() {
             let job = self.jobs[index];
             let began = Instant::now();
-            let outcome = self.round(job, round);
+            let program = self.programs.of(job);
+            let (counts, failure) = round::run(job, round, program.as_deref(), self.optimized);
             let mut tallies = self.tallies();
             let tally = &mut tallies[index];
             tally.running -= 1;
             tally.seconds += began.elapsed().as_secs_f64();
-            match outcome {
-                Ok(counts) => {
-                    for (what, number) in counts {
-                        *tally.counts.entry(what).or_default() += number;
-                    }
-                }
-                Err(failure) => {
-                    eprintln!("\nFOUND in round {round} of {}:\n{}", job.name, failure.said);
-                    eprintln!("again: {}", failure.again);
-                    tally.failures.push(failure);
-                }
+            for (what, number) in counts {
+                *tally.counts.entry(what).or_default() += number;
+            }
+            if let Some(failure) = failure {
+                eprintln!("\nFOUND in round {round} of {}:\n{}", job.name, failure.said);
+                eprintln!("again: {}", failure.again);
+                tally.failures.push(failure);
             }
         }
-    }
-
-    fn round(&self, job: &Job, round: u64) -> Result<BTreeMap<String, u64>, Failure> {
-        let profile = if self.optimized { " --profile crash" } else { "" };
-        let again = format!(
-            "BUTTRESS_ROUND={round} cargo test{profile} --package {} --test it -- {}",
-            job.package,
-            job.filters.join(" ")
-        );
-        let failure = |said: String| Failure { round, again: again.clone(), said };
-        let Some(program) = self.programs.get(job.package) else {
-            return Err(failure("no program was built for it".to_owned()));
-        };
-        let mut command = Command::new(program);
-        command.args(["--nocapture", "--test-threads", "1"]).args(job.filters);
-        command.env("BUTTRESS_ROUND", round.to_string()).stdin(Stdio::null());
-        let output = command.output().map_err(|e| failure(e.to_string()))?;
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        if !output.status.success() {
-            let lines: Vec<_> = said.lines().filter(|line| !line.trim().is_empty()).collect();
-            return Err(failure(lines[lines.len().saturating_sub(60)..].join("\n")));
-        }
-        if said.contains("running 0 tests") {
-            return Err(failure("no test has such a name".to_owned()));
-        }
-        let mut counts = BTreeMap::new();
-        for line in said.lines() {
-            // The line may follow "test name ... " of the runner.
-            let Some((_, counted)) = line.split_once("BUTTRESS_COUNT ") else { continue };
-            let mut words = counted.split(' ');
-            while let (Some(what), Some(number)) = (words.next(), words.next()) {
-                *counts.entry(what.to_owned()).or_default() += number.parse::<u64>().unwrap_or(0);
-            }
-        }
-        Ok(counts)
     }
 
     fn totals(tallies: &[Tally]) -> BTreeMap<&str, u64> {
@@ -271,12 +227,8 @@ impl Search<'_> {
             let rounds: u64 = tallies.iter().map(|tally| tally.rounds).sum();
             let found: usize = tallies.iter().map(|tally| tally.failures.len()).sum();
             let (spent, whole) = (began.elapsed().as_secs(), time.as_secs());
-            let counts: Vec<_> = Self::totals(&tallies)
-                .iter()
-                .map(|(what, number)| format!("{number} {what}"))
-                .collect();
-            let line =
-                format!("{spent}/{whole} s, {rounds} rounds, {}, {found} found", counts.join(", "));
+            let counts = shown(Self::totals(&tallies));
+            let line = format!("{spent}/{whole} s, {rounds} rounds, {counts}, {found} found");
             match is_terminal {
                 true => eprint!("\r\x1b[K{line}"),
                 false => eprintln!("{line}"),
@@ -290,40 +242,35 @@ impl Search<'_> {
     fn report(&self, took: Duration, json: bool) -> ExitCode {
         let tallies = self.tallies();
         let found: usize = tallies.iter().map(|tally| tally.failures.len()).sum();
+        let lines = self.jobs.iter().zip(tallies.iter());
         if json {
-            let jobs = self.jobs.iter().map(|job| job.name).zip(tallies.iter()).collect();
-            let report =
-                Report { seconds: took.as_secs_f64(), totals: Self::totals(&tallies), jobs };
+            let jobs = lines.map(|(job, tally)| Line { name: job.name, tally }).collect();
+            let (seconds, totals) = (took.as_secs_f64(), Self::totals(&tallies));
+            let report = Report { seconds, found, totals, jobs };
             println!("{}", serde_json::to_string_pretty(&report).expect("plain data"));
         } else {
             println!("{:<30} {:>6} {:>8} {:>6}  seen", "job", "rounds", "seconds", "found");
-            for (job, tally) in self.jobs.iter().zip(tallies.iter()) {
-                let seen: Vec<_> =
-                    tally.counts.iter().map(|(what, number)| format!("{number} {what}")).collect();
-                println!(
-                    "{:<30} {:>6} {:>8.1} {:>6}  {}",
-                    job.name,
-                    tally.rounds,
-                    tally.seconds,
-                    tally.failures.len(),
-                    seen.join(", ")
-                );
+            let row = |name: &str, rounds: u64, seconds: f64, found: usize, seen: String| {
+                println!("{name:<30} {rounds:>6} {seconds:>8.1} {found:>6}  {seen}");
+            };
+            let mut rounds = 0;
+            for (job, tally) in lines {
+                let seen = shown(tally.counts.iter().map(|(what, n)| (what.as_str(), *n)));
+                row(job.name, tally.rounds, tally.seconds, tally.failures.len(), seen);
+                rounds += tally.rounds;
             }
-            let seen: Vec<_> = Self::totals(&tallies)
-                .iter()
-                .map(|(what, number)| format!("{number} {what}"))
-                .collect();
-            println!(
-                "{:<30} {:>6} {:>8.1} {found:>6}  {}",
-                "all",
-                "",
-                took.as_secs_f64(),
-                seen.join(", ")
-            );
+            let seen = shown(Self::totals(&tallies));
+            row("all", rounds, took.as_secs_f64(), found, seen);
             for failure in tallies.iter().flat_map(|tally| &tally.failures) {
                 println!("again: {}", failure.again);
             }
         }
         if found == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
+}
+
+/// "12 faults, 300 states".
+fn shown<'a>(counts: impl IntoIterator<Item = (&'a str, u64)>) -> String {
+    let parts = counts.into_iter().map(|(what, number)| format!("{number} {what}"));
+    parts.collect::<Vec<_>>().join(", ")
 }

@@ -1,6 +1,8 @@
 //! Chores of the project: `cargo xtask crash --minutes N`.
 
 mod crash;
+mod programs;
+mod round;
 mod suite;
 
 use std::process::ExitCode;

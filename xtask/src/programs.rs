@@ -9,7 +9,7 @@ use crate::suite::{Job, What};
 /// Where the folder of the fuzzer is, and what it has found before.
 pub(crate) const FUZZ: &str = "fuzz";
 
-/// What was built.
+/// What was built: copies, since a build beside a long search would replace it under way.
 #[derive(Debug, Default)]
 pub(crate) struct Programs {
     tests: BTreeMap<String, PathBuf>,
@@ -38,12 +38,25 @@ impl Programs {
         packages.dedup();
         let mut programs = Self::default();
         if !packages.is_empty() {
-            programs.tests = tests(&packages, optimized)?;
+            for (package, program) in tests(&packages, optimized)? {
+                // Beside the original: some find what else was built from where they are.
+                let copy = program.with_extension(format!("search-{}", std::process::id()));
+                programs.tests.insert(package, copy.clone());
+                std::fs::copy(&program, &copy).map_err(|e| format!("{}: {e}", copy.display()))?;
+            }
         }
         if jobs.iter().any(|job| matches!(job.what, What::Fuzz)) {
             programs.fuzz = Some(targets()?);
         }
         Ok(programs)
+    }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        for program in self.tests.values() {
+            drop(std::fs::remove_file(program));
+        }
     }
 }
 
