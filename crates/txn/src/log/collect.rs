@@ -84,6 +84,8 @@ pub(crate) struct Collect<'c> {
     pub(crate) no_holes: bool,
     queue: Vec<(LoggedId, Level)>,
     done: BTreeMap<LoggedId, Level>,
+    /// The last subvolume that was found among the committed ones: mostly all inodes are of one.
+    committed: Option<TreeId>,
     changed: bool,
 }
 
@@ -126,6 +128,7 @@ pub(crate) fn collect(
         no_holes,
         queue: Vec::new(),
         done: BTreeMap::new(),
+        committed: None,
         changed: false,
     };
     for id in wanted {
@@ -169,14 +172,14 @@ impl Collect<'_> {
         self.queue.push((id, level));
     }
 
-    pub(crate) fn set(&mut self, tree: TreeId, key: Key, payload: Option<Payload>) {
+    pub(crate) fn set(&mut self, tree: TreeId, key: Key, payload: Option<&[u8]>) {
         self.changed = true;
         let geometry = self.view.store().geometry();
-        self.logs.trees.entry(tree).or_default().set(geometry, key, payload.as_deref());
+        self.logs.trees.entry(tree).or_default().set(geometry, key, payload);
     }
 
-    pub(crate) fn logged(&self, tree: TreeId, key: &Key) -> Option<Payload> {
-        self.logs.trees.get(&tree).and_then(|log| log.get(key)).map(Payload::from)
+    pub(crate) fn logged(&self, tree: TreeId, key: &Key) -> Option<&[u8]> {
+        self.logs.trees.get(&tree).and_then(|log| log.get(key))
     }
 
     /// The last item in `low..=high`.
@@ -236,32 +239,38 @@ impl Collect<'_> {
 
     fn inode(&mut self, id: LoggedId, level: Level) -> Outcome<()> {
         let (tree, ino) = id;
-        if self.base.committed_root(tree)?.is_none() || !tree.is_fs_tree() {
-            return Err(Trouble::Commit("a new subvolume"));
+        if self.committed != Some(tree) {
+            if self.base.committed_root(tree)?.is_none() || !tree.is_fs_tree() {
+                return Err(Trouble::Commit("a new subvolume"));
+            }
+            self.committed = Some(tree);
         }
-        let Some(item) = self.now(id)? else {
+        let Some(bytes) = self.view.get(tree, &item_key(ino))? else {
             return self.forget(id);
         };
+        let item = InodeItem::parse(&bytes).map_err(malformed(tree, item_key(ino)))?;
+        if item.nlink == 0 {
+            return self.forget(id);
+        }
         let known = self.logs.levels.get(&id).copied();
         let level = if item.mode & 0o170_000 == 0o120_000 { Level::Full } else { level };
         let noted = self.view.running().tracked.track(id).filter(|_| known.is_some());
         self.logs.levels.insert(id, known.map_or(level, |known| known.max(level)));
-        let there_before = self.before(id)?.is_some();
         let has = |low: Kind, high: Kind| {
             let of_kind = |key: &Key| low <= key.kind && key.kind <= high;
             noted.as_ref().is_none_or(|noted| noted.iter().any(of_kind))
         };
         if has(Kind::INODE_REF, Kind::INODE_EXTREF) {
+            let there_before = self.before(id)?.is_some();
             self.log_names(id, &item, there_before)?;
         }
         if level == Level::Full {
-            let payload = self.view.get(tree, &item_key(ino))?;
             let logged = self.logs.trees.get(&tree).and_then(|log| log.get(&item_key(ino)));
             let same_size = match logged.map(InodeItem::parse) {
                 Some(logged) => logged.is_ok_and(|logged| logged.size == item.size),
                 None => false,
             };
-            self.set(tree, item_key(ino), payload.map(|item| item.to_vec().into()));
+            self.set(tree, item_key(ino), Some(&bytes));
             if has(Kind::XATTR_ITEM, Kind::XATTR_ITEM) {
                 self.log_attributes(id)?;
             }
@@ -272,7 +281,7 @@ impl Collect<'_> {
                 self.log_entries(id, noted.as_ref())?;
             }
         } else {
-            self.log_existence(id, item, there_before)?;
+            self.log_existence(id, item)?;
             // The rest of what changed is for who syncs it.
             if let Some(mut noted) = noted {
                 noted.retain(|key| !matches!(key.kind, Kind::INODE_REF | Kind::INODE_EXTREF));
@@ -300,21 +309,16 @@ impl Collect<'_> {
     }
 
     /// The least that makes replay find an inode: of one that the trees have it changes nothing.
-    fn log_existence(
-        &mut self,
-        id: LoggedId,
-        mut item: InodeItem,
-        there_before: bool,
-    ) -> Outcome<()> {
+    fn log_existence(&mut self, id: LoggedId, mut item: InodeItem) -> Outcome<()> {
         if self.logged(id.0, &item_key(id.1)).is_some() {
             return Ok(());
         }
         item.generation = Generation(0);
-        if !is_dir(&item) || there_before {
+        if !is_dir(&item) || self.before(id)?.is_some() {
             item.size = 0;
         }
         item.nbytes = 0;
-        self.set(id.0, item_key(id.1), Some(item.to_bytes().into()));
+        self.set(id.0, item_key(id.1), Some(&item.to_bytes()));
         self.log_attributes(id)
     }
 
@@ -332,7 +336,7 @@ impl Collect<'_> {
             }
         }
         for (key, item) in items {
-            self.set(tree, key, Some(item));
+            self.set(tree, key, Some(&item));
         }
         Ok(())
     }
@@ -355,7 +359,7 @@ impl Collect<'_> {
             }
         }
         for (key, item) in now.items {
-            self.set(tree, key, Some(item));
+            self.set(tree, key, Some(&item));
         }
         for (dir, _, index) in before.all.difference(&now.all) {
             self.log_loss((tree, dir.0), *index)?;
@@ -398,8 +402,8 @@ impl Collect<'_> {
             return Ok(());
         }
         let range = key(dir.1, Kind::DIR_LOG_INDEX, index);
-        self.set(dir.0, range, Some(index.to_le_bytes().to_vec().into()));
-        self.log_existence(dir, item, true)
+        self.set(dir.0, range, Some(&index.to_le_bytes()));
+        self.log_existence(dir, item)
     }
 
     /// Whoever loses a committed name to the log keeps another, or comes into the log (C2).

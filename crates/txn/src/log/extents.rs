@@ -8,6 +8,7 @@
 //! - **E3** Every new extent comes with the checksums that its transaction has for it.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use buttress_base::RangeSet;
 use buttress_format::{
@@ -58,24 +59,31 @@ pub(super) fn log(
     };
     let mut changed = RangeSet::default();
     for at in keys.into_iter().filter(|key| key.kind == Kind::EXTENT_DATA) {
-        let mut add = |item: &[u8]| -> Outcome<()> {
-            let extent = parse(tree, at, item)?;
-            changed.insert(at.offset..end(at.offset, &extent, sector));
-            Ok(())
+        let range = |item: &[u8]| -> Outcome<Range<u64>> {
+            Ok(at.offset..end(at.offset, &parse(tree, at, item)?, sector))
         };
-        if let Some(old) = collect.base.get(tree, &at)? {
-            add(&old)?;
-        }
-        if let Some(old) = collect.logged(tree, &at) {
-            add(&old)?;
-        }
-        match collect.view.get(tree, &at)? {
-            Some(new) => {
-                add(&new)?;
-                put(collect, tree, at, &new)?;
+        let logged = collect.logged(tree, &at).map(range).transpose()?;
+        let new = collect.view.get(tree, &at)?;
+        if let Some(new) = &new {
+            let covers = range(new)?;
+            put(collect, tree, at, new)?;
+            // In the place of an item that tiles the same: what the trees have there was tiled with that one (E1).
+            if logged.as_ref() == Some(&covers) {
+                continue;
             }
-            None => collect.set(tree, at, None),
+            changed.insert(covers);
+        } else {
+            collect.set(tree, at, None);
         }
+        if let Some(old) = collect.base.get(tree, &at)? {
+            changed.insert(range(&old)?);
+        }
+        if let Some(old) = logged {
+            changed.insert(old);
+        }
+    }
+    if changed.is_empty() && noted.is_some_and(|(_, same_size)| same_size) {
+        return Ok(());
     }
     // Behind a length that did not change lies what the last log said, and what was noted.
     if !noted.is_some_and(|(_, same_size)| same_size) {
@@ -105,7 +113,7 @@ fn put(collect: &mut Collect<'_>, tree: TreeId, at: Key, item: &[u8]) -> Outcome
             sums(collect, tree, part);
         }
     }
-    collect.set(tree, at, Some(item.into()));
+    collect.set(tree, at, Some(item));
     Ok(())
 }
 
@@ -120,7 +128,7 @@ fn sums(collect: &mut Collect<'_>, tree: TreeId, part: Extent) {
         let mut at = run.start;
         for piece in sums.chunks(max) {
             let key = Key::new(ids::EXTENT_CSUM, Kind::EXTENT_CSUM, at.0);
-            collect.set(tree, key, Some(piece.into()));
+            collect.set(tree, key, Some(piece));
             at = Logical(at.0 + (piece.len() / size) as u64 * sector);
         }
     }
@@ -202,7 +210,7 @@ fn tile(
             compression: Compression::None,
             body: Body::Regular(region),
         };
-        collect.set(tree, key(ino, hole.start), Some(extent.to_bytes().into()));
+        collect.set(tree, key(ino, hole.start), Some(&extent.to_bytes()));
     }
     Ok(())
 }

@@ -122,12 +122,13 @@ impl LogTree {
             self.leaves.insert(Key::MIN, Leaf { items: LeafEdit::new(geometry), at: None });
             self.changed = true;
         }
-        if self.get(&key) == payload {
+        let (bound, leaf) = self.leaves.range_mut(..=key).next_back().expect("L2: the least bound");
+        let slot = leaf.items.search(&key).ok();
+        if slot.map(|slot| leaf.items.item(slot)) == payload {
             return;
         }
         let len = payload.map_or(0, <[u8]>::len);
         assert!(len <= geometry.item_max(), "an item of {len} bytes fits no leaf");
-        let (bound, leaf) = self.leaves.range_mut(..=key).next_back().expect("L2: the least bound");
         let bound = *bound;
         self.changed = true;
         self.replaced.extend(leaf.at.take());
