@@ -187,7 +187,11 @@ impl Inode {
             return Err(buttress_data::Error::Lost(error.into()).into());
         }
         flushed?;
-        shared.engine.sync_inode(self.cell.tree(), self.cell.ino())?;
+        shared.engine.sync_inode(self.cell.tree(), self.cell.ino(), || {
+            if shared.options.flushoncommit {
+                shared.write_all();
+            }
+        })?;
         Ok(())
     }
 

@@ -76,25 +76,27 @@ impl Engine {
     }
 
     /// Makes an inode durable as it is now: by a log, or by a commit where a log cannot say it. What it has
-    /// in memory alone must have been put before. Callers that arrive together share a log.
+    /// in memory alone must have been put before. Callers that arrive together share a log. Should it be a
+    /// commit, `before_commit` is called first.
     ///
     /// # Errors
     ///
     /// As [`Engine::commit`].
-    pub fn sync_inode(&self, tree: TreeId, ino: Ino) -> Result<()> {
+    pub fn sync_inode(&self, tree: TreeId, ino: Ino, before_commit: impl FnOnce()) -> Result<()> {
         self.check_writable()?;
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
         if !self.options.tree_log {
+            before_commit();
             return self.commit().map(drop);
         }
         match self.syncs.join((tree, ino.0)) {
-            Joined::Lead => self.lead(),
+            Joined::Lead => self.lead(before_commit),
             Joined::Done(outcome) => outcome,
         }
     }
 
     /// Logs for all who wait.
-    fn lead(&self) -> Result<()> {
+    fn lead(&self, before_commit: impl FnOnce()) -> Result<()> {
         if self.syncs.expects_company() {
             std::thread::yield_now();
         }
@@ -116,6 +118,7 @@ impl Engine {
             tracing::debug!(why, "a commit instead of a log");
             *self.fallbacks.lock().entry(why).or_default() += 1;
             self.counters.log_commits.fetch_add(1, Ordering::Relaxed);
+            before_commit();
             self.commit().map(drop)
         });
         self.syncs.pass_on(batch, &outcome);

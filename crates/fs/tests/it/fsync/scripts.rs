@@ -1,9 +1,13 @@
 //! What one log holds, case by case.
 
 use std::sync::Arc;
+#[cfg(debug_assertions)]
+use std::time::Duration;
 
+#[cfg(debug_assertions)]
+use buttress_base::{clock, seeded, thread};
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::{Filesystem, InodeFlags, MakeOptions, SetAttr};
+use buttress_fs::{Filesystem, InodeFlags, MakeOptions, RenameFlags, SetAttr};
 use buttress_volume::Volume;
 
 use super::{open, open_with};
@@ -38,6 +42,64 @@ fn options_say_what_is_written() {
         drop((file, other));
         fs.close().expect("a clean end");
     }
+}
+
+/// With `flushoncommit` every commit that an fsync makes takes the data of all files along.
+#[test]
+fn a_commit_flushes_everything_if_asked() {
+    for (options, all) in [
+        ("commit=3000,notreelog,flushoncommit", true),
+        ("commit=3000,notreelog", false),
+        ("commit=3000,flushoncommit", true),
+    ] {
+        let base = Arc::new(MemoryDevice::new(128 << 20));
+        Filesystem::make(&*base, &MakeOptions::default()).expect("a volume");
+        let fs = open_with(Arc::clone(&base) as Arc<dyn Device>, options);
+        let root = fs.root();
+        let dir = root.mkdir(b"d", 0o755, 0, 0).expect("a directory");
+        let other = root.create(b"other", 0o644, 0, 0, 0).expect("a file");
+        fs.sync().expect("sync");
+        other.write_at(0, &pattern(2, 9000)).expect("a write");
+        // A directory that moved is more than a log can say.
+        root.rename(b"d", &root, b"e", RenameFlags::default()).expect("rename");
+        dir.sync().expect("sync");
+        let again = open(Arc::new(base.fork()));
+        let found = content(&again.resolve("/other").expect("it was synced"));
+        // Without being asked it may be on its way all the same: what is there is whole.
+        assert!(found == pattern(2, 9000) || !all && found.is_empty(), "{options}");
+        again.close().expect("a clean end");
+        drop((dir, other, root));
+        fs.close().expect("a clean end");
+    }
+}
+
+/// What nobody syncs is durable when the time between commits has passed, and not at once.
+#[cfg(debug_assertions)]
+#[test]
+fn commits_come_after_their_time() {
+    let work = || {
+        let base = Arc::new(MemoryDevice::new(128 << 20));
+        Filesystem::make(&*base, &MakeOptions { seed: Some(1), ..MakeOptions::default() })
+            .expect("a volume");
+        let fs = open_with(Arc::clone(&base) as Arc<dyn Device>, "rw,noatime,commit=60");
+        let begun = clock::now();
+        let file = fs.root().create(b"a", 0o644, 0, 0, 0).expect("a file");
+        file.write_at(0, &pattern(1, 9000)).expect("a write");
+        let generation = || Volume::read_superblock(&*base).expect("a superblock").generation;
+        let before = generation();
+        while generation() == before {
+            thread::sleep(Duration::from_secs(1));
+            assert!(clock::since(begun) < Duration::from_secs(120), "no commit");
+        }
+        assert!(clock::since(begun) > Duration::from_secs(50), "a commit at once");
+        let again = open(Arc::new(base.fork()));
+        let found = content(&again.resolve("/a").expect("it is there"));
+        assert_eq!(found, pattern(1, 9000));
+        again.close().expect("a clean end");
+        drop(file);
+        fs.close().expect("a clean end");
+    };
+    seeded::run(1, seeded::Options::default(), work).unwrap_or_else(|stuck| panic!("{stuck}"));
 }
 
 /// Names beyond what one item holds are logged as others are.
