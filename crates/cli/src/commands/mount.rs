@@ -61,6 +61,10 @@ pub(crate) struct Args {
     /// on; with --cache those of the cache, too; a wrong one lists them all.
     #[arg(long, short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
+    /// Go past the kernel's page cache to the devices: for block devices that many fsyncs go to, and for
+    /// machines where other programs keep the disks busy.
+    #[arg(long)]
+    direct: bool,
     /// Stay until the volume is unmounted, and log to standard error.
     #[arg(long, short)]
     foreground: bool,
@@ -248,6 +252,7 @@ fn open(
     ui: &Ui,
 ) -> Result<(Filesystem, Option<Arc<CacheDevice>>)> {
     let how = if options.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
+    let how = OpenOptions { direct: args.direct, ..how };
     let paths = args.more.iter().chain(&args.devices.devices).map(PathBuf::as_path);
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     for path in std::iter::once(image).chain(paths) {
