@@ -27,7 +27,7 @@ pub(crate) mod scrub;
 mod send;
 mod stat;
 mod stats;
-mod subvolume;
+pub(crate) mod subvolume;
 mod tree;
 
 use clap::Subcommand;

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use buttress_cache::CacheDevice;
 use buttress_fs::Filesystem;
+use buttress_fuse::Beside;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -82,7 +83,7 @@ pub(crate) struct Live {
     subject: Subject,
     sections: Vec<(&'static str, Source)>,
     cache: Option<Arc<CacheDevice>>,
-    volume: Option<Filesystem>,
+    volume: Option<(Filesystem, Option<Beside>)>,
 }
 
 /// A socket that listens; gone with this.
@@ -120,9 +121,9 @@ impl Live {
         self.section("cache", move || cached::figures(&device));
     }
 
-    /// Adds a volume: the orders that it takes.
-    pub(crate) fn volume(&mut self, fs: &Filesystem) {
-        self.volume = Some(fs.clone());
+    /// Adds a volume: the orders that it takes; and what keeps its mount of one mind with it.
+    pub(crate) fn volume(&mut self, fs: &Filesystem, beside: Option<Beside>) {
+        self.volume = Some((fs.clone(), beside));
     }
 
     /// Answers from now on, until the process ends (L2).
@@ -190,7 +191,7 @@ impl Live {
 
     /// Carries an order out, telling whoever gave it how far it is. He ends it by saying no more.
     fn obey(&self, order: &str, stream: &UnixStream) -> std::io::Result<Value> {
-        let Some(fs) = &self.volume else {
+        let Some((fs, beside)) = &self.volume else {
             return Ok(
                 json!({ "error": "it has no volume that is mounted", "exit": Exit::Failure as u8 }),
             );
@@ -215,7 +216,7 @@ impl Live {
             goes_on
         };
         let name = self.subject.image.display().to_string();
-        Ok(match order.carry_out(fs, &name, &mut watch) {
+        Ok(match order.carry_out(fs, &name, beside.as_ref(), &mut watch) {
             Ok(done) => json!({ "done": done }),
             Err(failure) => json!({ "error": failure.to_string(), "exit": failure.exit as u8 }),
         })

@@ -16,12 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_fs::{BalanceProgress, Filesystem};
+use buttress_fuse::Beside;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::commands::filesystem::resize;
-use crate::commands::{balance, device, fstrim, scrub};
+use crate::commands::{balance, device, fstrim, scrub, subvolume};
 use crate::exit::{Context, Result};
 use crate::image::{self, Access, Devices};
 use crate::live;
@@ -69,6 +70,7 @@ pub(crate) enum Order {
         read_only: bool,
         state: Option<PathBuf>,
     },
+    Subvolume(subvolume::Act),
 }
 
 /// How far an order is, for a bar.
@@ -95,8 +97,14 @@ impl Step {
 pub(crate) type Watch<'w> = &'w mut dyn FnMut(&Step) -> bool;
 
 impl Order {
-    /// Does it. `name` is what the volume is called in errors.
-    pub(crate) fn carry_out(&self, fs: &Filesystem, name: &str, watch: Watch<'_>) -> Result<Value> {
+    /// Does it. `name` is what the volume is called in errors, `beside` its mount if it has one.
+    pub(crate) fn carry_out(
+        &self,
+        fs: &Filesystem,
+        name: &str,
+        beside: Option<&Beside>,
+        watch: Watch<'_>,
+    ) -> Result<Value> {
         let mut moving = |progress: &BalanceProgress| watch(&Step::of_moving(progress));
         match self {
             Self::BalanceStart { data, metadata, system, force } => {
@@ -144,6 +152,7 @@ impl Order {
             Self::Scrub { resume, read_only, state } => {
                 scrub::carry_out(fs, (*resume, *read_only, state.as_deref()), name, watch)
             }
+            Self::Subvolume(act) => act.carry_out(fs, beside, watch),
         }
     }
 
@@ -154,6 +163,7 @@ impl Order {
             Self::DeviceStats { reset: false } | Self::Scrub { read_only: true, .. } => {
                 Access::Read
             }
+            Self::Subvolume(act) => act.access(),
             _ => Access::Write,
         }
     }
@@ -184,7 +194,7 @@ pub(crate) fn run(
         return live::give(&socket, order, &stop, &mut watch);
     }
     let fs = image::open(image, devices, order.access())?;
-    let done = order.carry_out(&fs, &image.display().to_string(), &mut watch)?;
+    let done = order.carry_out(&fs, &image.display().to_string(), None, &mut watch)?;
     image::close(fs, image)?;
     Ok(done)
 }

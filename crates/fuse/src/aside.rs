@@ -11,6 +11,7 @@
 //!
 //! - **K1** No thread that reads requests ever waits for one.
 
+use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -71,6 +72,21 @@ impl Kernel {
     /// Introduces the kernel.
     pub(crate) fn is_there(&self, notifier: Notifier) {
         let _ = self.0.set(notifier);
+    }
+
+    /// Has the kernel forget a name, and ask for the attributes of its directory again.
+    pub(crate) fn forget_name(&self, dir: u64, name: &OsStr) {
+        let Some(notifier) = self.0.get() else { return };
+        // A directory that the kernel does not know has no names to be forgotten.
+        if let Err(error) = notifier.inval_entry(INodeNo(dir), name) {
+            tracing::debug!(%error, dir, "the kernel was not told to forget a name");
+        }
+        self.tell(dir, 0);
+    }
+
+    /// Has the kernel write what it holds of a file, and forget it; waits until that is done.
+    pub(crate) fn give_up(&self, node: u64) {
+        self.tell(node, 0);
     }
 
     fn tell(&self, node: u64, offset: i64) {

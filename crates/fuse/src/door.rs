@@ -47,7 +47,7 @@ pub(crate) type Answer<T> = Result<T, Errno>;
 #[derive(Debug)]
 pub(crate) struct Door {
     fs: Filesystem,
-    nodes: Nodes<Arc<Node>>,
+    nodes: Arc<Nodes<Arc<Node>>>,
     pub(crate) crew: Arc<Crew>,
     aside: Aside,
     pub(crate) options: Options,
@@ -79,12 +79,24 @@ pub(crate) struct Entry {
     pub(crate) generation: Generation,
 }
 
+impl Node {
+    /// Whether the kernel may hold content that we have not seen.
+    pub(crate) fn is_written(&self) -> bool {
+        self.writers.load(Ordering::Relaxed) > 0
+    }
+}
+
 impl Door {
     /// Opens a door to `fs`.
     pub(crate) fn new(fs: Filesystem, crew: Arc<Crew>, aside: Aside, options: Options) -> Self {
         let root = fs.root();
         let nodes = Nodes::new(place(root.id()), Arc::new(Node::new(root)));
-        Self { fs, nodes, crew, aside, options }
+        Self { fs, nodes: Arc::new(nodes), crew, aside, options }
+    }
+
+    /// The numbers by which the kernel knows inodes.
+    pub(crate) fn nodes(&self) -> Arc<Nodes<Arc<Node>>> {
+        Arc::clone(&self.nodes)
     }
 
     /// Runs a handler; a panic becomes `EIO` (D1).
@@ -214,7 +226,7 @@ impl Node {
     }
 }
 
-fn place(id: InodeId) -> Place {
+pub(crate) fn place(id: InodeId) -> Place {
     Place { tree: id.tree.0, ino: id.ino.0 }
 }
 

@@ -33,4 +33,4 @@ pub use error::Error;
 pub use idmap::IdMap;
 pub use mount::Unmounted;
 pub use options::{KNOWN as KNOWN_OPTIONS, Options};
-pub use session::{Session, Unmounter, mount, serve_connection};
+pub use session::{Beside, Session, Unmounter, mount, serve_connection};

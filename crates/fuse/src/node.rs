@@ -179,6 +179,17 @@ impl<H: Clone> Nodes<H> {
         }
     }
 
+    /// The nodes that the kernel holds of which `wanted` is true, the root aside.
+    pub(crate) fn ids(&self, wanted: impl Fn(&H) -> bool) -> Vec<u64> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.read();
+            found
+                .extend(shard.iter().filter(|(_, known)| wanted(&known.handle)).map(|(id, _)| *id));
+        }
+        found
+    }
+
     /// Returns how many nodes the kernel holds, the root aside.
     pub(crate) fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.read().len()).sum()

@@ -11,17 +11,21 @@
 //! written. Only a process that is killed leaves it to the next mount, at the last commit, and leaves
 //! a dead mount behind that answers `ENOTCONN` until somebody unmounts it.
 
+use std::ffi::OsStr;
+use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use buttress_fs::Filesystem;
+use buttress_fs::{Filesystem, InodeId};
 use fuser::{Config, SessionACL};
 
 use crate::aside::{Aside, Kernel};
 use crate::crew::Crew;
-use crate::door::Door;
+use crate::door::{Door, Node, place};
 use crate::mount::{Link, Mount, Unmounted};
+use crate::node::Nodes;
 use crate::{Error, Options};
 
 /// A volume that is mounted; programs that look into it wait until it is served.
@@ -29,6 +33,16 @@ use crate::{Error, Options};
 pub struct Session {
     loops: fuser::Session<Door>,
     unmounter: Unmounter,
+    beside: Beside,
+}
+
+/// For whoever changes a mounted volume beside the kernel: keeps both of one mind. Not to be used by a thread that
+/// serves requests.
+#[derive(Clone, Debug)]
+pub struct Beside {
+    mount: Arc<Mount>,
+    kernel: Kernel,
+    nodes: Arc<Nodes<Arc<Node>>>,
 }
 
 /// Ends a session from any thread.
@@ -56,6 +70,8 @@ pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session
     let kernel = Kernel::default();
     let aside = Aside::new(kernel.clone()).map_err(Error::Session)?;
     let door = Door::new(fs, crew, aside, options.clone());
+    let beside =
+        Beside { mount: Arc::clone(&unmounter.mount), kernel: kernel.clone(), nodes: door.nodes() };
 
     let loops =
         fuser::Session::from_fd(door, device, SessionACL::All, config).map_err(|error| {
@@ -66,7 +82,7 @@ pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session
     if let Err(error) = unmounter.mount.set_read_ahead(options.read_ahead_kib) {
         tracing::debug!(%error, "the kernel keeps its own readahead");
     }
-    Ok(Session { loops, unmounter })
+    Ok(Session { loops, unmounter, beside })
 }
 
 /// Serves a connection that somebody else made: `device` is where requests come from and answers go to, one a
@@ -96,17 +112,47 @@ impl Session {
         self.unmounter.clone()
     }
 
+    /// Returns what keeps the kernel and the volume of one mind.
+    #[must_use]
+    pub fn beside(&self) -> Beside {
+        self.beside.clone()
+    }
+
     /// Serves until the mount is gone. All handles on the volume are dropped then.
     ///
     /// # Errors
     ///
     /// [`Error::Session`] when the conversation with the kernel broke.
     pub fn serve(self) -> Result<(), Error> {
-        let Self { loops, unmounter } = self;
+        let Self { loops, unmounter, .. } = self;
         loops.run().map_err(|error| {
             drop(unmounter.unmount());
             Error::Session(error)
         })
+    }
+}
+
+impl Beside {
+    /// Has the kernel hand over what programs have written and it still holds: what was acknowledged by then is in
+    /// the volume, though not durable.
+    ///
+    /// # Errors
+    ///
+    /// When the mount cannot be opened, or a write fails.
+    pub fn gather(&self) -> std::io::Result<()> {
+        let top = File::open(self.mount.target())?;
+        rustix::fs::syncfs(&top)?;
+        // That begins all the writes, and does not wait for those of FUSE. Giving up a file's pages does; a file
+        // that nobody has open for writing was waited for when it was closed.
+        for id in self.nodes.ids(|node| node.is_written()) {
+            self.kernel.give_up(id);
+        }
+        Ok(())
+    }
+
+    /// Has the kernel look again at a name that came or went.
+    pub fn changed(&self, dir: InodeId, name: &[u8]) {
+        self.kernel.forget_name(self.nodes.id_of(place(dir)), OsStr::from_bytes(name));
     }
 }
 

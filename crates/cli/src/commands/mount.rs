@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use buttress_block::{Device, FileDevice, OpenOptions};
 use buttress_cache::{CacheDevice, CacheOptions};
 use buttress_fs::{Filesystem, MountOptions};
-use buttress_fuse::{Options, Unmounted, Unmounter};
+use buttress_fuse::{Options, Session, Unmounted, Unmounter};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -188,7 +188,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     watch(signals, session.unmounter(), Arc::clone(&stage))?;
     tracing::info!(image = %image.display(), target = %session.unmounter().target().display(), "mounted");
     // Before the mount is announced, and before the directory is left: names may be relative.
-    let _live = live(args, &image, &session.unmounter(), cache.as_ref(), &fs).listen();
+    let _live = live(args, &image, &session, cache.as_ref(), &fs).listen();
     if args.announce {
         announce(args.log.as_deref())?;
     }
@@ -209,20 +209,20 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
 fn live(
     args: &Args,
     image: &Path,
-    unmounter: &Unmounter,
+    session: &Session,
     cache: Option<&Arc<CacheDevice>>,
     fs: &Filesystem,
 ) -> Live {
     let mut live = Live::new(Subject {
         image: image.to_owned(),
-        target: Some(unmounter.target().to_owned()),
+        target: Some(session.unmounter().target().to_owned()),
         cache: args.cached.full_path(),
         uris: Vec::new(),
     });
     if let Some(cache) = cache {
         live.cache(cache);
     }
-    live.volume(fs);
+    live.volume(fs, Some(session.beside()));
     let (space, syncs) = (fs.clone(), fs.clone());
     live.section("space", move || crate::space::figures(&space.space_stats()));
     live.section("fsync", move || crate::space::sync_figures(&syncs.sync_stats()));

@@ -1,11 +1,12 @@
 //! Mounts and servers that run: cached, asked for figures, told things, used by clients that others wrote.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
+use crate::judge::check;
 use crate::{Bench, text};
 
 /// Whether everything is here; in CI it is.
@@ -245,4 +246,58 @@ fn clients_use_a_cached_device() {
     bench.ok(&["cache", "check", "cache", "--origin", "image"]);
     bench.ok(&["cache", "flush", "cache", "--origin", "image"]);
     run("cmp", &[text(&bench.path("image")), text(&back)]);
+}
+
+/// Subvolumes of a mounted volume: by the paths that programs see, with everything that was written, and the kernel
+/// learns of names that come and go.
+#[test]
+fn subvolumes_of_a_mount() {
+    if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = Bench::new();
+    bench.volume("image", "300M");
+    let mounted = Mounted::new(&bench, &[]);
+    let at = |name: &str| bench.path(name);
+    // Asked for before it is there: the kernel remembers that it is not.
+    assert!(!at("mnt/live").exists());
+    bench.ok(&["subvolume", "create", "mnt/live"]);
+    assert!(at("mnt/live").is_dir());
+
+    // Open, and in part only in the kernel's cache.
+    let mut file = std::fs::File::create(at("mnt/live/file")).expect("a file");
+    let mut wanted = Vec::new();
+    for round in 0..3_u8 {
+        let bytes = vec![round + 1; 700_001];
+        file.write_all(&bytes).expect("written");
+        wanted.extend(bytes);
+        let name = format!("mnt/snap{round}");
+        assert!(!at(&name).exists());
+        let said = bench.ok(&["subvolume", "snapshot", "-r", "mnt/live", &name]);
+        assert_eq!(said, format!("Create readonly snapshot of 'mnt/live' in '{name}'\n"));
+        assert!(std::fs::read(at(&format!("{name}/file"))).expect("it is there") == wanted);
+    }
+    let refused = std::fs::write(at("mnt/snap1/more"), "x").expect_err("it is read-only");
+    assert_eq!(refused.raw_os_error(), Some(30), "{refused}");
+    // The image's name does as well, from the top of the volume.
+    bench.ok(&["subvolume", "snapshot", "image:/snap0", "image:/live"]);
+    assert_eq!(std::fs::metadata(at("mnt/live/snap0/file")).expect("there").len(), 700_001);
+    let list = bench.ok(&["subvolume", "list", "mnt"]);
+    let paths: Vec<_> = list.lines().filter_map(|line| line.rsplit(' ').next()).collect();
+    assert_eq!(paths, ["live", "snap0", "snap1", "snap2", "live/snap0"]);
+    assert!(bench.ok(&["subvolume", "show", "mnt/snap2"]).contains("readonly"));
+    bench.fails(&["subvolume", "create", "mnt/live"], 1, &["mnt/live", "exists"]);
+    std::fs::create_dir(at("mnt/live/folder")).expect("a folder");
+    bench.fails(&["subvolume", "delete", "mnt/live/folder"], 1, &["not a subvolume"]);
+    bench.fails(&["subvolume", "snapshot", "mnt/live", "elsewhere"], 2, &["volume of its source"]);
+
+    bench.ok(&["subvolume", "delete", "mnt/snap1", "mnt/live/snap0"]);
+    assert!(!at("mnt/snap1").exists() && !at("mnt/live/snap0").exists());
+    let names = std::fs::read_dir(at("mnt")).expect("listed");
+    let mut names: Vec<_> = names.map(|entry| entry.expect("an entry").file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["live", "snap0", "snap2"]);
+    drop(file);
+    mounted.end();
+    check(&bench.path("image"));
 }
