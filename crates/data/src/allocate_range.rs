@@ -16,6 +16,7 @@ use crate::drop_extents::Edits;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::files::Files;
+use crate::land::settle;
 use crate::write::SIZE_MAX;
 use crate::writeback::Supply;
 
@@ -57,29 +58,57 @@ impl Files {
         if file.is_dirty() {
             self.writeback(file, range.clone())?;
         }
+        let mut plan = Plan { offset, end: range.end, grown, stamp: Some(stamp) };
         {
             let _claim = file.claim();
-            self.fill_gaps(file, range, offset, grown)?;
+            self.fill_gaps(file, range, &mut plan)?;
         }
-        self.lengthen(file, grown, stamp)
+        // What there was reached the end of the range, so that nothing that was put could complete it.
+        match plan.stamp {
+            Some(stamp) => self.lengthen(file, grown, stamp),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn has_inline(&self, file: &File) -> Result<bool> {
         let _extents = file.extents.read();
+        if file.known_end() == Some(0) {
+            return Ok(false);
+        }
         let view = self.engine.view();
         Ok(self.mappings(&view, file, 0..self.sector, 1)?.iter().any(|m| m.is_inline()))
     }
 
-    fn fill_gaps(&self, file: &File, range: Range<u64>, offset: u64, grown: u64) -> Result<()> {
+    fn fill_gaps<S: FnOnce(&mut InodeItem)>(
+        &self,
+        file: &File,
+        range: Range<u64>,
+        plan: &mut Plan<S>,
+    ) -> Result<()> {
+        if self.end(file)? <= range.start {
+            return self.fill_gap(file, range, plan);
+        }
         let mut at = range.start;
         while at < range.end {
             let (gaps, looked) = self.gaps(&self.engine.view(), file, at..range.end)?;
             for gap in gaps {
-                self.fill_gap(file, gap, offset, grown)?;
+                self.fill_gap(file, gap, plan)?;
             }
             at = looked;
         }
         Ok(())
+    }
+
+    /// Where no extent of the file reaches. Nobody else adds any meanwhile.
+    fn end(&self, file: &File) -> Result<u64> {
+        if let Some(end) = file.known_end() {
+            return Ok(end);
+        }
+        let _extents = file.extents.read();
+        let last = self.last_mapping(&self.engine.view(), file, u64::MAX)?;
+        let end = last.map_or(0, |mapping| mapping.end);
+        file.note_end(end);
+        Ok(end)
     }
 
     /// The parts of `range` without data or space, and how far they are listed.
@@ -110,7 +139,12 @@ impl Files {
         Ok((gaps, range.end))
     }
 
-    fn fill_gap(&self, file: &File, gap: Range<u64>, offset: u64, grown: u64) -> Result<()> {
+    fn fill_gap<S: FnOnce(&mut InodeItem)>(
+        &self,
+        file: &File,
+        gap: Range<u64>,
+        plan: &mut Plan<S>,
+    ) -> Result<()> {
         let mut at = gap.start;
         let mut goal = file.goal();
         while at < gap.end {
@@ -121,7 +155,7 @@ impl Files {
             let extent = self.allocate_one(&mut supply, want, self.sector)?;
             goal = supply.goal;
             let part = at..at + extent.len;
-            let put = self.put_prealloc(file, &part, extent, offset, grown);
+            let put = self.put_prealloc(file, &part, extent, plan);
             if put.is_err() {
                 self.engine.free_unused_data(extent);
             }
@@ -132,19 +166,26 @@ impl Files {
         Ok(())
     }
 
-    fn put_prealloc(
+    fn put_prealloc<S: FnOnce(&mut InodeItem)>(
         &self,
         file: &File,
         part: &Range<u64>,
         extent: Extent,
-        offset: u64,
-        grown: u64,
+        plan: &mut Plan<S>,
     ) -> Result<()> {
-        let _extents = file.change_extents();
-        let view = self.engine.view();
+        let (_extents, end) = file.append_extents();
+        let appends = end.is_some_and(|end| end <= part.start);
         let mut edits = Edits::default();
-        for mapping in self.mappings(&view, file, part.clone(), usize::MAX)? {
-            edits.cut(&mapping, part);
+        if !appends || !self.options.no_holes {
+            let view = self.engine.view();
+            if !appends {
+                for mapping in self.mappings(&view, file, part.clone(), usize::MAX)? {
+                    edits.cut(&mapping, part);
+                }
+            }
+            if !self.options.no_holes {
+                self.fill_growth(&view, file, part, &mut edits)?;
+            }
         }
         edits.insert(
             part.start,
@@ -160,22 +201,38 @@ impl Files {
                 }),
             },
         );
-        if !self.options.no_holes {
-            self.fill_growth(&view, file, part, &mut edits)?;
-        }
-        drop(view);
         let reservation = self.engine.reserve(edits.cost(), Urgency::Normal)?;
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, file);
         file.update_meta(&handle, |meta| {
             bytes.count(meta);
-            // Where the range starts inside the file, its length may follow piece by piece.
-            if offset <= meta.item.size && meta.item.size == meta.disk_size {
-                let size = meta.item.size.max(part.end.min(grown));
+            if part.end >= plan.end {
+                if let Some(stamp) = plan.stamp.take() {
+                    meta.item.size = meta.item.size.max(plan.grown);
+                    settle(meta, &file.dirty.lock());
+                    stamp(&mut meta.item);
+                }
+            } else if plan.offset <= meta.item.size && meta.item.size == meta.disk_size {
+                // Where the range starts inside the file, its length may follow piece by piece.
+                let size = meta.item.size.max(part.end.min(plan.grown));
                 meta.item.size = size;
                 meta.disk_size = size;
             }
         });
+        if let Some(end) = end {
+            file.note_end(end.max(part.end));
+        }
         Ok(())
     }
+}
+
+/// What is to become of a file whose gaps are filled.
+struct Plan<S> {
+    /// Where the range begins that was asked for, and where the sectors end that it touches.
+    offset: u64,
+    end: u64,
+    /// How long the file is in the end.
+    grown: u64,
+    /// Sets the times in the step that completes it; gone with that.
+    stamp: Option<S>,
 }

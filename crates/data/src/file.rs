@@ -45,6 +45,9 @@ pub struct File {
     pub(crate) extents: RwLock<()>,
     /// Which layout its extents make up; no other file ever has the same.
     layout: AtomicU64,
+    /// Where the last of its extents ends, or anything behind that; `u64::MAX` while nobody has looked. Changes
+    /// with `extents` held.
+    end: AtomicU64,
     pub(crate) dirty: Ranked<Dirty>,
     pub(crate) streams: Ranked<Streams>,
     /// Signalled when the writeback claim is given back.
@@ -90,6 +93,7 @@ impl File {
             ),
             extents: RwLock::new(()),
             layout: AtomicU64::new(next_layout()),
+            end: AtomicU64::new(u64::MAX),
             dirty: Ranked::new(Rank::PageIndex, Dirty::default()),
             streams: Ranked::new(Rank::Leaf, Streams::default()),
             idle: Condvar::new(),
@@ -190,9 +194,36 @@ impl File {
 
     /// Waits for who reads extents, and keeps others from it while it is changed which ones there are.
     pub(crate) fn change_extents(&self) -> RwLockWriteGuard<'_, ()> {
+        self.append_extents().0
+    }
+
+    /// As [`Self::change_extents`], and behind what offset there were none until now, if that is known. It is
+    /// not any more, unless [`Self::note_end`] says so before the guard goes.
+    pub(crate) fn append_extents(&self) -> (RwLockWriteGuard<'_, ()>, Option<u64>) {
         let guard = self.extents.write();
         self.layout.store(next_layout(), Ordering::Relaxed);
-        guard
+        let end = self.end.swap(u64::MAX, Ordering::Relaxed);
+        (guard, Some(end).filter(|end| *end != u64::MAX))
+    }
+
+    /// Where no extent reaches, if that is known; to be asked with `extents` held, or where nobody else adds any.
+    pub(crate) fn known_end(&self) -> Option<u64> {
+        Some(self.end.load(Ordering::Relaxed)).filter(|end| *end != u64::MAX)
+    }
+
+    /// Says that there is no extent at or behind an offset; to be said with `extents` held.
+    pub(crate) fn note_end(&self, end: u64) {
+        self.end.store(end, Ordering::Relaxed);
+    }
+
+    /// Nobody knows any more where the last extent ends.
+    pub(crate) fn forget_end(&self) {
+        self.note_end(u64::MAX);
+    }
+
+    /// It was just made, and has none.
+    pub fn is_new(&self) {
+        self.note_end(0);
     }
 
     /// Keeps everybody from reading and changing which extents there are, for who points them elsewhere.

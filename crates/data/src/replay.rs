@@ -52,6 +52,7 @@ impl Files {
             edits.share(new.offset, new.extent);
         }
         drop(view);
+        file.forget_end();
         let bytes = edits.apply(handle, file);
         file.update_meta(handle, |meta| bytes.count(meta));
         Ok(summed)

@@ -137,6 +137,7 @@ impl Files {
                 bytes.count(meta);
                 meta.disk_size = meta.disk_size.min(if done { size } else { reached });
                 if done {
+                    file.note_end(keep);
                     meta.shrinks = false;
                     // What the length on disk waited for may just have been forgotten.
                     settle(meta, &file.dirty.lock());
@@ -206,8 +207,11 @@ impl Files {
             let meta = file.meta();
             (meta.disk_size, meta.item.size)
         };
-        let end = self.ceil(size.max(taken.end));
-        self.fill_holes(view, file, self.ceil(disk_size)..end, taken, edits)
+        let range = self.ceil(disk_size)..self.ceil(size.max(taken.end));
+        if taken.start <= range.start && range.end <= taken.end {
+            return Ok(());
+        }
+        self.fill_holes(view, file, range, taken, edits)
     }
 
     /// Collects hole items for what of `range` has no item and is not in `taken`.

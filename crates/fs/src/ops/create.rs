@@ -221,8 +221,10 @@ impl Made {
         let cell =
             InodeCell::new(Arc::clone(shared), self.id, self.item, Arc::clone(&dir.cell.home))?;
         cell.file.set_codec(self.codec);
-        if self.kind == FileKind::Directory {
-            cell.is_new(self.default_acl);
+        match self.kind {
+            FileKind::Directory => cell.is_new(self.default_acl),
+            FileKind::Regular => cell.file.is_new(),
+            _ => {}
         }
         Ok(shared.cache.enter_new(cell))
     }
