@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 /// A set of addresses, kept as maximal ranges.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExtentSet {
-    /// Start to end.
+    /// End to start: what is taken is mostly the front of a range, which keeps its end.
     ranges: BTreeMap<u64, u64>,
     bytes: u64,
 }
@@ -28,23 +28,25 @@ impl ExtentSet {
 
     /// The ranges as (start, end), ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.ranges.iter().map(|(&start, &end)| (start, end))
+        self.ranges.iter().map(|(&end, &start)| (start, end))
     }
 
-    /// The range with the greatest start below `before`.
-    fn last_before(&self, before: u64) -> Option<(u64, u64)> {
-        self.ranges.range(..before).next_back().map(|(&start, &end)| (start, end))
+    /// The start and end of the first range that ends behind `at`. The start can be changed.
+    fn first_behind(&mut self, at: u64) -> Option<(&mut u64, u64)> {
+        let (&end, start) = self.ranges.range_mut(at + 1..).next()?;
+        Some((start, end))
     }
 
     /// Whether any byte of `start..end` is held.
     pub(crate) fn overlaps(&self, start: u64, end: u64) -> bool {
-        self.last_before(end).is_some_and(|(_, held_end)| held_end > start)
+        self.ranges.range(start + 1..).next().is_some_and(|(_, &held)| held < end)
     }
 
     /// Whether all of `start..end` is held.
+    #[cfg(test)]
     pub(crate) fn covers(&self, start: u64, end: u64) -> bool {
         // By E1 a covered range lies in a single one of ours.
-        self.last_before(end).is_some_and(|(s, e)| s <= start && end <= e)
+        self.ranges.range(start + 1..).next().is_some_and(|(&e, &s)| s <= start && end <= e)
     }
 
     /// Adds `start..end`, none of which may be held.
@@ -54,18 +56,18 @@ impl ExtentSet {
     /// When some of it is: the caller was told wrongly that it is new.
     pub(crate) fn insert(&mut self, start: u64, end: u64) {
         assert!(start < end, "E1: empty range at {start}");
-        assert!(!self.overlaps(start, end), "E1: {start}..{end} is held already");
-        let mut merged = (start, end);
-        if let Some((s, e)) = self.last_before(start)
-            && e == start
-        {
-            merged.0 = s;
-        }
-        if let Some(e) = self.ranges.remove(&end) {
-            merged.1 = e;
-        }
-        self.ranges.insert(merged.0, merged.1);
+        let next = self.first_behind(start).map(|(start, end)| (*start, end));
+        assert!(next.is_none_or(|(held, _)| end <= held), "E1: {start}..{end} is held already");
+        let start_of_all = self.ranges.remove(&start).unwrap_or(start);
         self.bytes += end - start;
+        match next {
+            Some((held, held_end)) if held == end => {
+                self.ranges.insert(held_end, start_of_all);
+            }
+            _ => {
+                self.ranges.insert(end, start_of_all);
+            }
+        }
     }
 
     /// Adds `start..end`, whatever of it is held already.
@@ -80,25 +82,27 @@ impl ExtentSet {
     ///
     /// When some of it is not.
     pub(crate) fn remove(&mut self, start: u64, end: u64) {
-        assert!(self.covers(start, end), "E1: {start}..{end} is not held");
+        // By E1 it lies in a single one of ours.
         let removed = self.remove_overlap(start, end);
-        assert_eq!(removed, end - start, "E2");
+        assert_eq!(removed, end - start, "E1: {start}..{end} is not held");
     }
 
     /// Removes whatever of `start..end` is held, and says how many bytes that was.
     pub(crate) fn remove_overlap(&mut self, start: u64, end: u64) -> u64 {
         let mut removed = 0;
-        while let Some((s, e)) = self.last_before(end)
-            && e > start
+        while let Some((first, e)) = self.first_behind(start)
+            && *first < end
         {
-            self.ranges.remove(&s);
-            if s < start {
-                self.ranges.insert(s, start);
-            }
-            if e > end {
-                self.ranges.insert(end, e);
-            }
+            let s = *first;
             removed += e.min(end) - s.max(start);
+            if e > end {
+                *first = end;
+            } else {
+                self.ranges.remove(&e);
+            }
+            if s < start {
+                self.ranges.insert(start, s);
+            }
         }
         self.bytes -= removed;
         removed
@@ -125,6 +129,46 @@ mod tests {
         set.insert_missing(20, 35);
         assert_eq!(set.iter().collect::<Vec<_>>(), [(20, 40)]);
         assert_eq!(set.bytes(), 20);
+    }
+
+    /// E1, E2: the same as a map of units, whatever goes in and out.
+    #[test]
+    fn agrees_with_a_map() {
+        let mut rng = buttress_base::Rng::new(1);
+        let (mut set, mut model) = (ExtentSet::default(), [false; 64]);
+        for step in 0..5000 {
+            let start = rng.below(64) as usize;
+            let end = start + 1 + rng.below(64 - start as u64) as usize;
+            let (low, high) = (start as u64, end as u64);
+            let held = model[start..end].iter().filter(|held| **held).count();
+            assert_eq!(set.overlaps(low, high), held > 0, "step {step}");
+            assert_eq!(set.covers(low, high), held == end - start, "step {step}");
+            let keeps = match rng.below(4) {
+                0 if held == 0 => {
+                    set.insert(low, high);
+                    true
+                }
+                1 => {
+                    set.insert_missing(low, high);
+                    true
+                }
+                2 if held == end - start => {
+                    set.remove(low, high);
+                    false
+                }
+                3 => {
+                    assert_eq!(set.remove_overlap(low, high), held as u64, "step {step}");
+                    false
+                }
+                _ => continue,
+            };
+            model[start..end].fill(keeps);
+            let runs = model.chunk_by(|a, b| a == b).filter(|run| run[0]).count();
+            assert_eq!(set.iter().count(), runs, "step {step}");
+            let bytes = model.iter().filter(|held| **held).count();
+            assert_eq!(set.bytes(), bytes as u64, "step {step}");
+            assert!(set.iter().is_sorted(), "step {step}");
+        }
     }
 
     /// E1: a byte goes in once.
