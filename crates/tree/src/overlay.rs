@@ -62,8 +62,11 @@ fn shard_index(tree: TreeId, objectid: u64) -> usize {
 impl Overlay {
     /// Sets or deletes an item.
     pub fn set(&self, tree: TreeId, key: Key, payload: Option<Payload>) {
+        self.insert(&mut self.shards[shard_index(tree, key.objectid)].write(), tree, key, payload);
+    }
+
+    fn insert(&self, shard: &mut Shard, tree: TreeId, key: Key, payload: Option<Payload>) {
         let added = payload.as_ref().map_or(0, |p| p.len() as u64);
-        let mut shard = self.shards[shard_index(tree, key.objectid)].write();
         match shard.insert((tree, key), payload) {
             None => {
                 self.items.fetch_add(1, Ordering::Relaxed);
@@ -75,6 +78,19 @@ impl Overlay {
                 self.bytes.fetch_sub(removed, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Sets an item. What nobody else has in hand is overwritten where it is.
+    pub fn put(&self, tree: TreeId, key: Key, payload: &[u8]) {
+        let mut shard = self.shards[shard_index(tree, key.objectid)].write();
+        if let Some(Some(old)) = shard.get_mut(&(tree, key))
+            && old.len() == payload.len()
+            && let Some(old) = Arc::get_mut(old)
+        {
+            old.copy_from_slice(payload);
+            return;
+        }
+        self.insert(&mut shard, tree, key, Some(payload.into()));
     }
 
     /// What this transaction says about a key: nothing, or deleted (`Some(None)`), or its payload.
