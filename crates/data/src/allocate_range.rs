@@ -14,14 +14,23 @@ use buttress_txn::{Urgency, View};
 
 use crate::drop_extents::Edits;
 use crate::error::{Error, Result};
-use crate::file::File;
+use crate::file::{End, File};
 use crate::files::Files;
 use crate::land::settle;
 use crate::write::SIZE_MAX;
-use crate::writeback::Supply;
+use crate::writeback::{Goal, Supply};
 
 /// Largest extent that is set aside in one piece.
 const PREALLOC_BYTES_MAX: u64 = 128 << 20;
+
+/// Longest extent that steps are joined to. An extent is freed as a whole: what is cut off a longer one would stay.
+const GROWN_BYTES_MAX: u64 = 1 << 20;
+
+/// A file that grows by steps gets room for so many more at once, and as much as it has, if that is more.
+const AHEAD_STEPS: u64 = 16;
+
+/// Most room that is kept behind a file for its next steps; a step as large needs none.
+const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
 /// How many gaps are listed at once.
 const GAPS_MAX: usize = 64;
@@ -107,7 +116,7 @@ impl Files {
         let _extents = file.extents.read();
         let last = self.last_mapping(&self.engine.view(), file, u64::MAX)?;
         let end = last.map_or(0, |mapping| mapping.end);
-        file.note_end(end);
+        file.note_end(End { at: end, last: None });
         Ok(end)
     }
 
@@ -149,11 +158,16 @@ impl Files {
         let mut goal = file.goal();
         while at < gap.end {
             let want = (gap.end - at).min(PREALLOC_BYTES_MAX);
-            let promised = self.engine.reserve_data(want + self.engine.row_slack())?;
-            let rows = &mut self.engine.begin_rows();
-            let mut supply = Supply { promised, goal, rows };
-            let extent = self.allocate_one(&mut supply, want, self.sector)?;
-            goal = supply.goal;
+            let extent = match self.allocate_ahead(file, at, want, goal) {
+                Some(extent) => extent,
+                None => {
+                    let promised = self.engine.reserve_data(want + self.engine.row_slack())?;
+                    let rows = &mut self.engine.begin_rows();
+                    let mut supply = Supply { promised, goal, rows };
+                    self.allocate_one(&mut supply, want, self.sector)?
+                }
+            };
+            goal.at = Some(extent.end());
             let part = at..at + extent.len;
             let put = self.put_prealloc(file, &part, extent, plan);
             if put.is_err() {
@@ -166,6 +180,16 @@ impl Files {
         Ok(())
     }
 
+    /// Allocates for the next step of a file that grows by steps, with room for those to come.
+    fn allocate_ahead(&self, file: &File, at: u64, want: u64, goal: Goal) -> Option<Extent> {
+        if want >= AHEAD_BYTES_MAX || !file.steps_to(at) {
+            return None;
+        }
+        let ahead = at.max((AHEAD_STEPS - 1) * want).min(AHEAD_BYTES_MAX);
+        let window = file.window.get_or_init(|| self.engine.new_window());
+        self.engine.allocate_ahead(window, want, self.floor(ahead), goal.at, goal.stream)
+    }
+
     fn put_prealloc<S: FnOnce(&mut InodeItem)>(
         &self,
         file: &File,
@@ -174,7 +198,7 @@ impl Files {
         plan: &mut Plan<S>,
     ) -> Result<()> {
         let (_extents, end) = file.append_extents();
-        let appends = end.is_some_and(|end| end <= part.start);
+        let appends = end.is_some_and(|end| end.at <= part.start);
         let mut edits = Edits::default();
         if !appends || !self.options.no_holes {
             let view = self.engine.view();
@@ -187,23 +211,28 @@ impl Files {
                 self.fill_growth(&view, file, part, &mut edits)?;
             }
         }
-        edits.insert(
-            part.start,
-            FileExtent {
-                generation: Generation(0),
-                ram_bytes: extent.len,
-                compression: Compression::None,
-                body: Body::Prealloc(Region {
-                    disk: extent.start,
-                    disk_len: extent.len,
-                    offset: 0,
-                    len: extent.len,
-                }),
-            },
-        );
-        let reservation = self.engine.reserve(edits.cost(), Urgency::Normal)?;
+        let alone = edits.len() == 0;
+        let cost = edits.cost().and(Edits::COST_OF_ONE);
+        let reservation = self.engine.reserve(cost, Urgency::Normal)?;
         let handle = self.engine.begin(reservation);
-        let bytes = edits.apply(&handle, file);
+        let last = end.filter(|end| alone && end.at == part.start).and_then(|end| end.last);
+        let grown = last.filter(|(offset, last)| {
+            last.len + extent.len <= GROWN_BYTES_MAX
+                && handle.extend_data(*last, extent, file.data_ref(*offset))
+        });
+        let (last, bytes) = match grown {
+            Some((offset, last)) => {
+                let whole = Extent::new(last.start, last.len + extent.len);
+                (
+                    (offset, whole),
+                    Edits::replace(&handle, file, offset, set_aside(whole), extent.len),
+                )
+            }
+            None => {
+                edits.insert(part.start, set_aside(extent));
+                ((part.start, extent), edits.apply(&handle, file))
+            }
+        };
         file.update_meta(&handle, |meta| {
             bytes.count(meta);
             if part.end >= plan.end {
@@ -220,9 +249,25 @@ impl Files {
             }
         });
         if let Some(end) = end {
-            file.note_end(end.max(part.end));
+            file.note_end(match appends {
+                true => End { at: part.end, last: Some(last) },
+                false => {
+                    End { at: end.at.max(part.end), last: end.last.filter(|_| part.end <= end.at) }
+                }
+            });
         }
         Ok(())
+    }
+}
+
+/// The item of an extent that reads as zeros until it is written.
+fn set_aside(extent: Extent) -> FileExtent {
+    let Extent { start, len } = extent;
+    FileExtent {
+        generation: Generation(0),
+        ram_bytes: len,
+        compression: Compression::None,
+        body: Body::Prealloc(Region { disk: start, disk_len: len, offset: 0, len }),
     }
 }
 

@@ -42,6 +42,10 @@ const REF_ITEMS: u32 = 3;
 const REF_BYTES: u32 = 64;
 
 impl Edits {
+    /// What one more extent asks for.
+    pub(crate) const COST_OF_ONE: Cost =
+        Cost { items: 1 + REF_ITEMS, bytes: FileExtent::REGULAR_LEN as u32 + REF_BYTES };
+
     /// How many items and references it touches.
     pub(crate) fn len(&self) -> usize {
         self.deletes.len() + self.puts.len() + self.added.len() + self.dropped.len()
@@ -135,6 +139,19 @@ impl Edits {
     pub(crate) fn insert_hole(&mut self, range: &Range<u64>) {
         let len = range.end - range.start;
         self.puts.push((range.start, hole(len), Birth::Now));
+    }
+
+    /// Puts an item in place of one that shows `gained` bytes less of the same extent, which has grown.
+    pub(crate) fn replace(
+        handle: &Handle<'_>,
+        file: &File,
+        offset: u64,
+        extent: FileExtent,
+        gained: u64,
+    ) -> Bytes {
+        let extent = FileExtent { generation: handle.generation(), ..extent };
+        handle.put(file.tree, file.extent_key(offset), extent.to_bytes());
+        Bytes { gained, lost: 0 }
     }
 
     /// Does it. The items of `puts` win over `deletes` of the same key.

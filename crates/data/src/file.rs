@@ -16,11 +16,12 @@
 //! ones are taken inside a handle, so nobody begins a handle, reserves or does I/O under them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use buttress_base::sync::{Condvar, RwLock, RwLockWriteGuard};
 use buttress_base::{Held, Rank, Ranked};
-use buttress_format::{Ino, InodeItem, Key, Kind, TreeId};
-use buttress_txn::{DataRef, Handle};
+use buttress_format::{Extent, Ino, InodeItem, Key, Kind, TreeId};
+use buttress_txn::{DataRef, Handle, Window};
 
 use crate::codec::Codec;
 use crate::dirty::Dirty;
@@ -45,15 +46,25 @@ pub struct File {
     pub(crate) extents: RwLock<()>,
     /// Which layout its extents make up; no other file ever has the same.
     layout: AtomicU64,
-    /// Where the last of its extents ends, or anything behind that; `u64::MAX` while nobody has looked. Changes
-    /// with `extents` held.
-    end: AtomicU64,
+    /// Where its extents end, once somebody looked. Changes with `extents` held.
+    end: Ranked<Option<End>>,
     pub(crate) dirty: Ranked<Dirty>,
     pub(crate) streams: Ranked<Streams>,
+    /// Room behind its last extent, for the next.
+    pub(crate) window: OnceLock<Arc<Window>>,
     /// Signalled when the writeback claim is given back.
     pub(crate) idle: Condvar,
     /// Parts that may be overwritten in place, as far as anybody looked.
     pub(crate) exclusive: Ranked<Exclusive>,
+}
+
+/// Where the extents of a file end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    /// There are none at or behind this offset.
+    pub(crate) at: u64,
+    /// The one that reaches it, if it was set aside as a whole for what begins at that offset.
+    pub(crate) last: Option<(u64, Extent)>,
 }
 
 #[derive(Debug)]
@@ -71,11 +82,11 @@ pub(crate) struct Meta {
 impl Meta {
     fn encode(&self) -> Vec<u8> {
         if self.item.mode & TYPE_MASK != REGULAR || self.item.size == self.disk_size {
-            return self.item.to_bytes().to_vec();
+            return self.item.to_bytes();
         }
         let mut item = self.item;
         item.size = self.disk_size;
-        item.to_bytes().to_vec()
+        item.to_bytes()
     }
 }
 
@@ -93,9 +104,10 @@ impl File {
             ),
             extents: RwLock::new(()),
             layout: AtomicU64::new(next_layout()),
-            end: AtomicU64::new(u64::MAX),
+            end: Ranked::new(Rank::Leaf, None),
             dirty: Ranked::new(Rank::PageIndex, Dirty::default()),
             streams: Ranked::new(Rank::Leaf, Streams::default()),
+            window: OnceLock::new(),
             idle: Condvar::new(),
             exclusive: Ranked::new(Rank::Leaf, Exclusive::default()),
         }
@@ -197,33 +209,38 @@ impl File {
         self.append_extents().0
     }
 
-    /// As [`Self::change_extents`], and behind what offset there were none until now, if that is known. It is
-    /// not any more, unless [`Self::note_end`] says so before the guard goes.
-    pub(crate) fn append_extents(&self) -> (RwLockWriteGuard<'_, ()>, Option<u64>) {
+    /// As [`Self::change_extents`], and where they ended until now, if that is known. It is not any more, unless
+    /// [`Self::note_end`] says so before the guard goes.
+    pub(crate) fn append_extents(&self) -> (RwLockWriteGuard<'_, ()>, Option<End>) {
         let guard = self.extents.write();
         self.layout.store(next_layout(), Ordering::Relaxed);
-        let end = self.end.swap(u64::MAX, Ordering::Relaxed);
-        (guard, Some(end).filter(|end| *end != u64::MAX))
+        let end = self.end.lock().take();
+        (guard, end)
     }
 
-    /// Where no extent reaches, if that is known; to be asked with `extents` held, or where nobody else adds any.
+    /// Where its extents end, if that is known; to be asked with `extents` held, or where nobody else adds any.
     pub(crate) fn known_end(&self) -> Option<u64> {
-        Some(self.end.load(Ordering::Relaxed)).filter(|end| *end != u64::MAX)
+        self.end.lock().map(|end| end.at)
     }
 
-    /// Says that there is no extent at or behind an offset; to be said with `extents` held.
-    pub(crate) fn note_end(&self, end: u64) {
-        self.end.store(end, Ordering::Relaxed);
+    /// Whether its extents end at `at` with one that was set aside.
+    pub(crate) fn steps_to(&self, at: u64) -> bool {
+        self.end.lock().is_some_and(|end| end.at == at && end.last.is_some())
     }
 
-    /// Nobody knows any more where the last extent ends.
+    /// Says where its extents end; to be said with `extents` held.
+    pub(crate) fn note_end(&self, end: End) {
+        *self.end.lock() = Some(end);
+    }
+
+    /// Nobody knows any more where its extents end.
     pub(crate) fn forget_end(&self) {
-        self.note_end(u64::MAX);
+        *self.end.lock() = None;
     }
 
     /// It was just made, and has none.
     pub fn is_new(&self) {
-        self.note_end(0);
+        self.note_end(End { at: 0, last: None });
     }
 
     /// Keeps everybody from reading and changing which extents there are, for who points them elsewhere.

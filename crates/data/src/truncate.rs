@@ -14,7 +14,7 @@ use buttress_txn::{Urgency, View};
 use crate::drop_extents::Edits;
 use crate::error::{Error, Result};
 use crate::extent_map::Mapping;
-use crate::file::File;
+use crate::file::{End, File};
 use crate::files::Files;
 use crate::land::{STEP_ITEMS, settle};
 use crate::write::SIZE_MAX;
@@ -137,7 +137,7 @@ impl Files {
                 bytes.count(meta);
                 meta.disk_size = meta.disk_size.min(if done { size } else { reached });
                 if done {
-                    file.note_end(keep);
+                    file.note_end(End { at: keep, last: None });
                     meta.shrinks = false;
                     // What the length on disk waited for may just have been forgotten.
                     settle(meta, &file.dirty.lock());

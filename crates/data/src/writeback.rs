@@ -76,7 +76,7 @@ pub(crate) struct Goal {
     /// Behind its last one, if that is known.
     pub(crate) at: Option<Logical>,
     /// What keeps its extents together otherwise, apart from those of other files.
-    stream: u64,
+    pub(crate) stream: u64,
 }
 
 impl File {

@@ -128,6 +128,12 @@ impl Space {
         Ok(ReadOnlyHold { space: Arc::clone(self), group })
     }
 
+    /// Whether the group that holds an address is held read-only, or there is none.
+    #[must_use]
+    pub fn is_stopped(&self, at: Logical) -> bool {
+        self.group_at(at).is_none_or(|group| group.is_stopped())
+    }
+
     /// The right to write `extent` in place; nothing where its group is read-only, or there is none.
     ///
     /// To be had before looking at what is overwritten: what is found afterwards stays until it is given back.

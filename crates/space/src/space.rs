@@ -246,6 +246,12 @@ impl Space {
         self.directory.load().find(at).cloned()
     }
 
+    /// Whether two addresses lie in one group. Takes no lock.
+    #[must_use]
+    pub fn are_together(&self, one: Logical, other: Logical) -> bool {
+        self.directory.load().find(one).is_some_and(|group| group.range().contains(other))
+    }
+
     /// Returns all groups, in ascending order. Takes no lock.
     #[must_use]
     pub fn groups(&self) -> Vec<Arc<Group>> {

@@ -65,6 +65,11 @@ impl Deltas {
         self.0.is_empty()
     }
 
+    /// Whether it is one reference of one user.
+    fn is_just(&self, user: User) -> bool {
+        self.0 == [(user, 1)]
+    }
+
     /// The change of the count as a whole.
     pub(crate) fn sum(&self) -> i64 {
         self.0.iter().map(|(_, delta)| delta).sum()
@@ -123,6 +128,17 @@ impl DelayedRefs {
             self.len.fetch_sub(1, Ordering::Relaxed);
         }
         vanished
+    }
+
+    /// Makes an extent longer that was born here, if nobody but `who` uses it, and he once. Says whether it did.
+    pub(crate) fn extend(&self, extent: Extent, more: u64, who: DataRef) -> bool {
+        let mut shard = self.shard(extent.start).lock();
+        let Some(change) = shard.get_mut(&extent.start) else { return false };
+        let may = change.born && change.extent == extent && change.deltas.is_just(User::File(who));
+        if may {
+            change.extent.len += more;
+        }
+        may
     }
 
     /// Says who made an extent that was born here, where that is not its first user.

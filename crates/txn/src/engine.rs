@@ -14,7 +14,7 @@
 //! Outermost first: `trees_turn`, commit, gate, then short ones (reservations, pinned list, device space).
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
@@ -46,7 +46,9 @@ use crate::{
     stamps::Stamps,
     sums,
     transaction::Transaction,
+    unborn::Unborn,
     usage::Counters,
+    window::Windows,
 };
 
 /// Groups whose free space one allocation waits to be read, before it takes less from those that are known.
@@ -69,7 +71,8 @@ pub struct Engine {
     /// The transaction that was found when the volume was opened.
     opened: Generation,
     /// Extents allocated and not yet referenced: their first reference makes their item.
-    pub(crate) unborn: Mutex<HashSet<Logical>>,
+    pub(crate) unborn: Unborn,
+    pub(crate) windows: Windows,
     /// Which answers about users of extents are still right.
     pub(crate) stamps: Stamps,
     pub(crate) outstanding: Mutex<Outstanding>,
@@ -157,7 +160,8 @@ impl Engine {
             commit: Mutex::new(parts.commit),
             published: AtomicU64::new(generation.0),
             opened: generation,
-            unborn: Mutex::default(),
+            unborn: Unborn::default(),
+            windows: Windows::default(),
             stamps: Stamps::default(),
             outstanding: Mutex::default(),
             metadata_line: Queue::new(),
@@ -327,7 +331,7 @@ impl Engine {
         for loaded in 1.. {
             match self.space.allocate_in_rows(reservation, request, rows.get()) {
                 Outcome::Got(extent) => {
-                    self.unborn.lock().insert(extent.start);
+                    self.unborn.insert(extent.start);
                     return Ok(extent);
                 }
                 Outcome::NeedsLoading(group) => self.have_loaded(&group),
@@ -346,7 +350,7 @@ impl Engine {
 
     /// Gives back an extent that never got a reference: its write failed.
     pub fn free_unused_data(&self, extent: Extent) {
-        let unborn = self.unborn.lock().remove(&extent.start);
+        let unborn = self.unborn.remove(extent.start);
         assert!(unborn, "an extent with references is dropped, not given back: {extent}");
         self.space.free(extent);
     }
@@ -427,11 +431,11 @@ impl Engine {
         Ok(Arc::clone(self.inos.lock().entry(tree).or_insert(fresh)))
     }
 
-    /// Hands out what earlier commits freed and nobody can reach any more (E3). Oldest first: a
+    /// Hands out what earlier commits freed and nobody can reach any more (E3), and what windows hold. Oldest first: a
     /// view that holds back one commit's space holds back that of every later one. Says whether there was
     /// any.
     pub(crate) fn release_pinned(&self) -> bool {
-        let mut any = false;
+        let mut any = self.close_windows();
         let mut pinned = self.pinned.lock();
         while let Some((roots, _)) = pinned.front() {
             if roots.strong_count() > 0 {

@@ -63,8 +63,8 @@ impl<'e> Handle<'e> {
     }
 
     /// Sets an item.
-    pub fn put(&self, tree: TreeId, key: Key, payload: Vec<u8>) {
-        self.transaction.overlay.set(tree, key, Some(payload.into()));
+    pub fn put(&self, tree: TreeId, key: Key, payload: impl AsRef<[u8]>) {
+        self.transaction.overlay.put(tree, key, payload.as_ref());
         self.transaction.tracked.note(tree, &key, false);
     }
 
@@ -81,11 +81,29 @@ impl<'e> Handle<'e> {
 
     /// One more use of a data extent. The first one of a newly allocated extent makes its item.
     pub fn add_data_ref(&self, extent: Extent, who: DataRef) {
-        let born = self.engine.unborn.lock().remove(&extent.start);
+        let born = self.engine.unborn.remove(extent.start);
         if born {
             self.engine.space.commit_used(extent);
         }
         self.change(extent, who, 1, born);
+    }
+
+    /// Lets an extent that was born in this transaction and is `who`'s alone go on with what was allocated right
+    /// behind it. Says whether it does; if not, nothing has changed.
+    pub fn extend_data(&self, extent: Extent, more: Extent, who: DataRef) -> bool {
+        // What a log names keeps its length; and no extent lies in two groups, or in rows with others.
+        let fits = extent.end() == more.start
+            && self.engine.row_slack() == 0
+            && !self.transaction.tracked.names(extent.start)
+            && self.engine.space.are_together(extent.start, more.start);
+        if !fits || !self.transaction.refs.extend(extent, more.len, who) {
+            return false;
+        }
+        self.engine.stamps.touch(extent.start);
+        let born = self.engine.unborn.remove(more.start);
+        assert!(born, "an extent with references goes on with none: {more}");
+        self.engine.space.commit_used(more);
+        true
     }
 
     /// One use of a data extent less. The last one frees it: at once if it was born in this

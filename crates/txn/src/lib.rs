@@ -35,8 +35,10 @@ mod sums;
 mod sync;
 mod transaction;
 mod trim;
+mod unborn;
 mod usage;
 mod view;
+mod window;
 mod writable;
 
 pub use accounts::{Accounts, Waits};
@@ -59,6 +61,7 @@ pub use sums::Csums;
 pub use trim::{TrimOptions, TrimProgress};
 pub use usage::{KindUsage, Stats, Usage};
 pub use view::View;
+pub use window::Window;
 
 pub use buttress_space::{
     Account, AllocPolicy, Clamp, DataReservation, LookupPolicy, NocowWriter, Pace, Pools, Preempt,

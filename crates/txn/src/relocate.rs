@@ -113,6 +113,7 @@ impl Engine {
             .ok_or_else(|| Error::Malformed(format!("there is no block group at {start}")))?;
         let held = self.hold_read_only(start)?;
         self.room_without(group.kind(), group.used())?;
+        self.close_windows();
         held.drain();
         // Should that fail, the group can be used again as it is.
         self.empty_group(group.range(), users, watch).and_then(|()| self.drop_group(start))

@@ -29,6 +29,14 @@ pub struct Cost {
     pub bytes: u32,
 }
 
+impl Cost {
+    /// Both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self { items: self.items + other.items, bytes: self.bytes + other.bytes }
+    }
+}
+
 /// Who is asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {

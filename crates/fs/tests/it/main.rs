@@ -21,6 +21,7 @@ mod room;
 #[cfg(debug_assertions)]
 mod seeded;
 mod snapshots;
+mod steps;
 mod subvolumes;
 mod trim;
 mod volume;

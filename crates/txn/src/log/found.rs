@@ -123,7 +123,7 @@ impl Engine {
             return Ok(());
         }
         self.claim(SpaceKind::Data, extent)?;
-        self.unborn.lock().insert(extent.start);
+        self.unborn.insert(extent.start);
         Ok(())
     }
 

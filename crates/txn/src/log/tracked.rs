@@ -66,6 +66,11 @@ impl Tracked {
         logged
     }
 
+    /// Whether the log names an extent. To be asked with the transaction's gate held.
+    pub(crate) fn names(&self, start: Logical) -> bool {
+        self.used.load(Ordering::Relaxed) && self.inner.lock().extents.contains_key(&start)
+    }
+
     /// The extents that were kept.
     pub(crate) fn take_kept(&self) -> Vec<Extent> {
         std::mem::take(&mut self.inner.lock().kept)

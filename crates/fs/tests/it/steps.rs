@@ -1,0 +1,151 @@
+//! Files that grow by `fallocate` in small steps: their extents grow with them, whatever else happens meanwhile.
+
+use std::sync::Arc;
+
+use buttress_base::Rng;
+use buttress_block::{Device, MemoryDevice};
+use buttress_format::BlockGroupFlags;
+use buttress_fs::{FallocateMode, Filesystem, Inode, MakeOptions, MountOptions, SetAttr};
+
+use crate::checker::{check, judge};
+use crate::volume::{content, memory_with, mount, pattern};
+
+const SECTOR: u64 = 4096;
+const GROWS: FallocateMode = FallocateMode::Allocate { keep_size: false };
+
+fn open(device: &Arc<MemoryDevice>) -> Filesystem {
+    let device: Arc<dyn Device> = Arc::clone(device) as _;
+    Filesystem::open(vec![device], MountOptions::default()).expect("a mount")
+}
+
+fn find(fs: &Filesystem, name: &str) -> Inode {
+    fs.root().lookup(name.as_bytes()).expect("it was synced")
+}
+
+/// What it is after a crash now, and that nothing is wrong with the volume that is left.
+fn survives(device: &Arc<MemoryDevice>, name: &str, expected: &[u8]) {
+    let left = Arc::new(device.fork());
+    let fs = open(&left);
+    assert!(content(&find(&fs, name)) == expected, "{name} after a crash");
+    fs.close().expect("an unmount");
+    let left: Arc<dyn Device> = left;
+    judge(&left);
+}
+
+/// Growth beside everything that makes an extent somebody else's too, cuts it, or writes it down: never a byte
+/// that is not the file's, and never a volume that the judge does not like.
+#[test]
+fn growth_beside_everything_else() {
+    for seed in 0..3 {
+        let mut rng = Rng::new(seed);
+        let device = Arc::new(MemoryDevice::new(256 << 20));
+        Filesystem::make(&*device, &MakeOptions::default()).expect("an empty volume");
+        let fs = open(&device);
+        let names = ["a", "b", "c"];
+        let create = |name: &&str| fs.root().create(name.as_bytes(), 0o644, 0, 0, 0);
+        let files: Vec<Inode> = names.iter().map(|name| create(name).expect("a file")).collect();
+        let mut bytes = vec![Vec::new(); files.len()];
+        fs.sync().expect("a commit");
+        let mut snapshots: Vec<(String, Vec<Vec<u8>>)> = Vec::new();
+        for step in 0..400 {
+            let at = rng.below(files.len() as u64) as usize;
+            let (file, mine) = (&files[at], &mut bytes[at]);
+            let len = mine.len() as u64;
+            match rng.below(100) {
+                0..70 => {
+                    let more = SECTOR * *rng.choose(&[1, 2, 2, 2, 3, 16]).expect("some");
+                    let start = len.next_multiple_of(SECTOR);
+                    file.fallocate(start, more, GROWS).expect("room");
+                    mine.resize((start + more) as usize, 0);
+                }
+                70..78 => {
+                    let offset = rng.below(len + 1);
+                    let data = pattern(seed * 1000 + step, 1 + rng.below(20_000) as usize);
+                    file.write_at(offset, &data).expect("room");
+                    let end = offset as usize + data.len();
+                    mine.resize(mine.len().max(end), 0);
+                    mine[offset as usize..end].copy_from_slice(&data);
+                }
+                78..82 => {
+                    let size = if rng.chance(1, 2) { 0 } else { rng.below(len + 1) };
+                    let cut = SetAttr { size: Some(size), ..SetAttr::default() };
+                    file.set_attr(&cut).expect("a cut");
+                    mine.resize(size as usize, 0);
+                }
+                82..86 if len > 0 => {
+                    let offset = rng.below(len);
+                    let hole = 1 + rng.below(len - offset);
+                    file.fallocate(offset, hole, FallocateMode::PunchHole).expect("a hole");
+                    mine[offset as usize..(offset + hole) as usize].fill(0);
+                }
+                86..92 => {
+                    file.sync().expect("a log");
+                    survives(&device, names[at], mine);
+                }
+                92..95 => fs.sync().expect("a commit"),
+                95..98 if len >= SECTOR => {
+                    let to = (at + 1) % files.len();
+                    let whole = len / SECTOR * SECTOR;
+                    file.clone_range(0, &files[to], 0, whole).expect("a clone");
+                    let part = mine[..whole as usize].to_vec();
+                    let other = &mut bytes[to];
+                    other.resize(other.len().max(part.len()), 0);
+                    other[..part.len()].copy_from_slice(&part);
+                }
+                _ => {
+                    let name = format!("s{step}");
+                    let tree = fs.root().id().tree;
+                    drop(fs.root().snapshot(name.as_bytes(), tree, true).expect("a snapshot"));
+                    snapshots.push((name, bytes.clone()));
+                }
+            }
+        }
+        fs.close().expect("an unmount");
+        let same: Arc<dyn Device> = Arc::clone(&device) as _;
+        if seed == 0 {
+            check(&same);
+        } else {
+            judge(&same);
+        }
+        let fs = open(&device);
+        for (name, expected) in names.iter().zip(&bytes) {
+            assert!(content(&find(&fs, name)) == *expected, "seed {seed}: {name}");
+        }
+        for (name, all) in snapshots {
+            let top = find(&fs, &name);
+            for (name, expected) in names.iter().zip(&all) {
+                let file = top.lookup(name.as_bytes()).expect("a file of the snapshot");
+                assert!(content(&file) == *expected, "seed {seed}: {name} of a snapshot");
+            }
+        }
+    }
+}
+
+/// What is kept behind files that may grow is nobody's loss: a volume can be filled to the end beside them.
+#[test]
+fn windows_are_given_back() {
+    let device = memory_with(128, &MakeOptions::default());
+    let fs = mount(&device);
+    let create = |name: &str| fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+    let growing: Vec<Inode> = (0..8).map(|i| create(&format!("g{i}"))).collect();
+    for step in 0..4 {
+        for file in &growing {
+            file.fallocate(step * SECTOR, SECTOR, GROWS).expect("room");
+        }
+    }
+    let full = |file: &Inode, piece: u64| {
+        let mut at = 0;
+        while file.fallocate(at, piece, GROWS).is_ok() {
+            at += piece;
+        }
+        at
+    };
+    full(&create("large"), 1 << 20);
+    full(&create("small"), SECTOR);
+    let usage = fs.info().expect("figures").usage;
+    let data = usage.kinds.iter().filter(|kind| kind.flags.kind() == BlockGroupFlags::DATA);
+    let left: u64 = data.map(|kind| kind.total - kind.used).sum();
+    assert_eq!(left, 0, "bytes that nobody got");
+    fs.close().expect("an unmount");
+    judge(&device);
+}
