@@ -54,12 +54,13 @@ impl Files {
         size: u64,
         stamp: impl FnOnce(&mut InodeItem),
     ) -> Result<()> {
-        let _extents = file.change_extents();
+        let (_extents, end) = file.append_extents();
         let mut edits = Edits::default();
         if !self.options.no_holes {
             let end = self.ceil(size);
             self.fill_growth(&self.engine.view(), file, &(end..end), &mut edits)?;
         }
+        let same = edits.len() == 0;
         let reservation = self.engine.reserve(edits.cost(), Urgency::Normal)?;
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, file);
@@ -69,6 +70,9 @@ impl Files {
             settle(meta, &file.dirty.lock());
             stamp(&mut meta.item);
         });
+        if let Some(end) = end.filter(|_| same) {
+            file.note_end(end);
+        }
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use std::sync::{Arc, Weak};
 
 use buttress_base::sync::Mutex;
 use buttress_format::{Extent, Generation, Logical};
-use buttress_space::{AllocRequest, Class, Outcome, Space, SpaceKind};
+use buttress_space::{AllocPolicy, AllocRequest, Class, Outcome, Space, SpaceKind};
 
 use crate::Engine;
 
@@ -126,6 +126,10 @@ impl Engine {
             return Some(extent);
         }
         let all = want + ahead;
+        // The published baselines go without.
+        if self.options.alloc != AllocPolicy::default() {
+            return None;
+        }
         let plenty = self.space.account(SpaceKind::Data).available() / SHARE >= all;
         if !plenty
             || self.space.is_mixed()
