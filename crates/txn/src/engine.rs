@@ -388,7 +388,7 @@ impl Engine {
                 Err(buttress_space::Error::Promised { .. }) => {}
                 held => return Ok(held?),
             }
-            if !self.add_chunk(SpaceKind::Data)? {
+            if !self.close_windows() && !self.add_chunk(SpaceKind::Data)? {
                 return Err(Error::NoSpace("what data was promised, in another block group"));
             }
         }

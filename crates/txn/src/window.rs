@@ -125,13 +125,14 @@ impl Engine {
             self.unborn.insert(extent.start);
             return Some(extent);
         }
-        let all = want + ahead;
         // The published baselines go without.
         if self.options.alloc != AllocPolicy::default() {
             return None;
         }
-        let plenty = self.space.account(SpaceKind::Data).available() / SHARE >= all;
-        if !plenty
+        let sector = u64::from(self.store.geometry().sectorsize);
+        let most = self.space.account(SpaceKind::Data).available() / SHARE / sector * sector;
+        let all = (want + ahead).min(most);
+        if all < 2 * want
             || self.space.is_mixed()
             || self.row_slack() > 0
             || self.check_writable().is_err()
@@ -143,7 +144,7 @@ impl Engine {
             kind: SpaceKind::Data,
             want: all,
             min: want,
-            align: u64::from(self.store.geometry().sectorsize),
+            align: sector,
             goal,
             limit: Generation(u64::MAX),
             stream,
