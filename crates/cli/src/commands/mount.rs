@@ -61,8 +61,7 @@ pub(crate) struct Args {
     /// on; with --cache those of the cache, too; a wrong one lists them all.
     #[arg(long, short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Go past the kernel's page cache to the devices: for block devices that many fsyncs go to, and for
-    /// machines where other programs keep the disks busy.
+    /// Go past the kernel's page cache to the devices.
     #[arg(long)]
     direct: bool,
     /// Stay until the volume is unmounted, and log to standard error.
