@@ -87,9 +87,14 @@ impl Node {
 }
 
 impl Door {
-    /// Opens a door to `fs`.
-    pub(crate) fn new(fs: Filesystem, crew: Arc<Crew>, aside: Aside, options: Options) -> Self {
-        let root = fs.root();
+    /// Opens a door to what lies below `root`.
+    pub(crate) fn new(
+        fs: Filesystem,
+        root: Inode,
+        crew: Arc<Crew>,
+        aside: Aside,
+        options: Options,
+    ) -> Self {
         let nodes = Nodes::new(place(root.id()), Arc::new(Node::new(root)));
         Self { fs, nodes: Arc::new(nodes), crew, aside, options }
     }

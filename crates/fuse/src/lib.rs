@@ -9,8 +9,8 @@
 //!   shall be durable. fsync(2) of a file or directory does reach the volume and makes that one durable, of
 //!   the top directory everything; and the volume commits by itself (`commit=`).
 //! - Unnamed temporary files (`O_TMPFILE`) and collapsing or inserting ranges are refused.
-//! - Several subvolumes show as one device; inodes of others than the mounted one have large numbers,
-//!   so that no two are equal.
+//! - Several subvolumes show as one device, unless each is mounted by itself (`submounts`); inodes of others than
+//!   the mounted one have large numbers, so that no two are equal.
 
 mod error;
 mod options;
@@ -28,9 +28,11 @@ mod crew;
 mod dispatch;
 mod door;
 mod session;
+mod submounts;
+mod voice;
 
 pub use error::Error;
 pub use idmap::IdMap;
 pub use mount::Unmounted;
 pub use options::{KNOWN as KNOWN_OPTIONS, Options};
-pub use session::{Beside, Session, Unmounter, mount, serve_connection};
+pub use session::{Beside, Serving, Session, Unmounter, mount, serve_connection};

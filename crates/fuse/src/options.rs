@@ -27,6 +27,8 @@ pub const KNOWN: &[&str] = &[
     "uidmap=VOLUME:HERE:COUNT",
     "gidmap=VOLUME:HERE:COUNT",
     "idmap=user",
+    "submounts",
+    "nosubmounts",
     "threads=N",
     "handoff",
     "nohandoff",
@@ -56,6 +58,8 @@ pub struct Options {
     pub sync: bool,
     /// Whether every change of a directory waits for the disk.
     pub dirsync: bool,
+    /// Whether each subvolume is mounted by itself, with a device number of its own.
+    pub submounts: bool,
     /// Event loops; `None` chooses by the number of processors.
     pub threads: Option<usize>,
     /// Whether one loop listens and calls others as it needs them, or all listen at once.
@@ -83,6 +87,7 @@ impl Default for Options {
             exec: true,
             sync: false,
             dirsync: false,
+            submounts: false,
             threads: None,
             handoff: true,
             busy_poll: Duration::from_micros(100),
@@ -115,6 +120,8 @@ impl Options {
             "async" => self.sync = false,
             "dirsync" => self.dirsync = true,
             "allow_other" => self.allow_other = Some(true),
+            "submounts" => self.submounts = true,
+            "nosubmounts" => self.submounts = false,
             "handoff" => self.handoff = true,
             "nohandoff" => self.handoff = false,
             "writeback_cache" => self.writeback_cache = true,

@@ -5,27 +5,28 @@
 //! `cli` opens a volume and hands a clone of it to [`mount`]; [`Session::serve`] returns when the
 //! mount is gone, and `cli` closes the volume. An [`Unmounter`] ends a session from another thread.
 //!
+//! With `submounts` each subvolume has a session of its own ([`crate::submounts`]), on the directory that is its top.
+//!
 //! # Failure
 //!
 //! However serving ends, nothing here holds the volume afterwards: closing it commits what was
 //! written. Only a process that is killed leaves it to the next mount, at the last commit, and leaves
 //! a dead mount behind that answers `ENOTCONN` until somebody unmounts it.
 
-use std::ffi::OsStr;
-use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
-use buttress_fs::{Filesystem, InodeId};
+use buttress_fs::{Filesystem, Inode, InodeId, TreeId};
 use fuser::{Config, SessionACL};
 
 use crate::aside::{Aside, Kernel};
 use crate::crew::Crew;
-use crate::door::{Door, Node, place};
+use crate::door::Door;
 use crate::mount::{Link, Mount, Unmounted};
-use crate::node::Nodes;
+use crate::submounts::Submounts;
+use crate::voice::Voice;
 use crate::{Error, Options};
 
 /// A volume that is mounted; programs that look into it wait until it is served.
@@ -33,16 +34,15 @@ use crate::{Error, Options};
 pub struct Session {
     loops: fuser::Session<Door>,
     unmounter: Unmounter,
-    beside: Beside,
+    submounts: Arc<Submounts>,
 }
 
-/// For whoever changes a mounted volume beside the kernel: keeps both of one mind. Not to be used by a thread that
-/// serves requests.
-#[derive(Clone, Debug)]
-pub struct Beside {
-    mount: Arc<Mount>,
-    kernel: Kernel,
-    nodes: Arc<Nodes<Arc<Node>>>,
+/// A volume that is mounted and served.
+#[derive(Debug)]
+pub struct Serving {
+    loops: JoinHandle<std::io::Result<()>>,
+    unmounter: Unmounter,
+    submounts: Arc<Submounts>,
 }
 
 /// Ends a session from any thread.
@@ -52,12 +52,34 @@ pub struct Unmounter {
     link: Link,
 }
 
+/// One session before it is served, and what is needed to speak with its kernel beside it.
+pub(crate) struct Opened {
+    pub(crate) loops: fuser::Session<Door>,
+    pub(crate) unmounter: Unmounter,
+    pub(crate) voice: Voice,
+}
+
 /// Mounts a volume on the directory `target`.
 ///
 /// # Errors
 ///
 /// All of [`Error`] but `Unmount`.
 pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session, Error> {
+    let root = fs.root();
+    let tree = root.id().tree;
+    let Opened { loops, unmounter, voice } = open(fs.clone(), root, target, options)?;
+    let top = unmounter.target().to_owned();
+    let submounts = Arc::new(Submounts::new(fs, tree, top, voice, options));
+    Ok(Session { loops, unmounter, submounts })
+}
+
+/// Mounts what lies below `root` on `target`.
+pub(crate) fn open(
+    fs: Filesystem,
+    root: Inode,
+    target: &Path,
+    options: &Options,
+) -> Result<Opened, Error> {
     let (mount, device) = Mount::new(target, options)?;
     let link = Link::new(&device).map_err(Error::Session)?;
     let unmounter = Unmounter { mount: Arc::new(mount), link: link.clone() };
@@ -69,9 +91,8 @@ pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session
     let crew = Crew::new(link, threads, options);
     let kernel = Kernel::default();
     let aside = Aside::new(kernel.clone()).map_err(Error::Session)?;
-    let door = Door::new(fs, crew, aside, options.clone());
-    let beside =
-        Beside { mount: Arc::clone(&unmounter.mount), kernel: kernel.clone(), nodes: door.nodes() };
+    let door = Door::new(fs, root, crew, aside, options.clone());
+    let voice = Voice::new(&unmounter.mount, kernel.clone(), door.nodes());
 
     let loops =
         fuser::Session::from_fd(door, device, SessionACL::All, config).map_err(|error| {
@@ -82,7 +103,7 @@ pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session
     if let Err(error) = unmounter.mount.set_read_ahead(options.read_ahead_kib) {
         tracing::debug!(%error, "the kernel keeps its own readahead");
     }
-    Ok(Session { loops, unmounter, beside })
+    Ok(Opened { loops, unmounter, voice })
 }
 
 /// Serves a connection that somebody else made: `device` is where requests come from and answers go to, one a
@@ -98,7 +119,8 @@ pub fn serve_connection(fs: Filesystem, device: OwnedFd, options: &Options) -> R
     let crew = Crew::new(link, 1, options);
     let kernel = Kernel::default();
     let aside = Aside::new(kernel.clone()).map_err(Error::Session)?;
-    let door = Door::new(fs, crew, aside, options.clone());
+    let root = fs.root();
+    let door = Door::new(fs, root, crew, aside, options.clone());
     let loops = fuser::Session::from_fd(door, device, SessionACL::All, config);
     let loops = loops.map_err(Error::Session)?;
     kernel.is_there(loops.notifier());
@@ -115,7 +137,23 @@ impl Session {
     /// Returns what keeps the kernel and the volume of one mind.
     #[must_use]
     pub fn beside(&self) -> Beside {
-        self.beside.clone()
+        Beside(Arc::clone(&self.submounts))
+    }
+
+    /// Serves from now on, and mounts the subvolumes, if each is to have a mount. One that cannot be mounted is a
+    /// directory of the mount above it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Session`] when there is no thread for it.
+    pub fn start(self) -> Result<Serving, Error> {
+        let Self { loops, unmounter, submounts } = self;
+        let loops = std::thread::Builder::new()
+            .name("fuse-session".to_owned())
+            .spawn(move || loops.run())
+            .map_err(Error::Session)?;
+        submounts.mount_all();
+        Ok(Serving { loops, unmounter, submounts })
     }
 
     /// Serves until the mount is gone. All handles on the volume are dropped then.
@@ -124,13 +162,31 @@ impl Session {
     ///
     /// [`Error::Session`] when the conversation with the kernel broke.
     pub fn serve(self) -> Result<(), Error> {
-        let Self { loops, unmounter, .. } = self;
-        loops.run().map_err(|error| {
-            drop(unmounter.unmount());
+        self.start()?.wait()
+    }
+}
+
+impl Serving {
+    /// Waits until the mount is gone. All handles on the volume are dropped then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Session`] when the conversation with the kernel broke.
+    pub fn wait(self) -> Result<(), Error> {
+        let broken = || std::io::Error::other("a thread of the session ended in a panic");
+        let served = self.loops.join().unwrap_or_else(|_| Err(broken()));
+        self.submounts.unmount_all();
+        served.map_err(|error| {
+            drop(self.unmounter.unmount());
             Error::Session(error)
         })
     }
 }
+
+/// For whoever changes a mounted volume beside the kernel: keeps both of one mind. Not to be used by a thread that
+/// serves requests.
+#[derive(Clone, Debug)]
+pub struct Beside(Arc<Submounts>);
 
 impl Beside {
     /// Has the kernel hand over what programs have written and it still holds: what was acknowledged by then is in
@@ -138,21 +194,30 @@ impl Beside {
     ///
     /// # Errors
     ///
-    /// When the mount cannot be opened, or a write fails.
+    /// When a mount cannot be opened, or a write fails.
     pub fn gather(&self) -> std::io::Result<()> {
-        let top = File::open(self.mount.target())?;
-        rustix::fs::syncfs(&top)?;
-        // That begins all the writes, and does not wait for those of FUSE. Giving up a file's pages does; a file
-        // that nobody has open for writing was waited for when it was closed.
-        for id in self.nodes.ids(|node| node.is_written()) {
-            self.kernel.give_up(id);
-        }
-        Ok(())
+        self.0.voices().iter().try_for_each(Voice::gather)
+    }
+
+    /// A subvolume came, by this name.
+    pub fn came(&self, dir: InodeId, name: &[u8]) {
+        self.changed(dir, name);
+        self.0.mount_all();
+    }
+
+    /// A subvolume is about to go. It can no longer be looked into, but by who is in it.
+    pub fn goes(&self, tree: TreeId) {
+        self.0.unmount(tree);
+    }
+
+    /// A subvolume that was about to go stays.
+    pub fn stays(&self) {
+        self.0.mount_all();
     }
 
     /// Has the kernel look again at a name that came or went.
     pub fn changed(&self, dir: InodeId, name: &[u8]) {
-        self.kernel.forget_name(self.nodes.id_of(place(dir)), OsStr::from_bytes(name));
+        self.0.voice_of(dir.tree).changed(dir, name);
     }
 }
 

@@ -188,10 +188,11 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     tracing::info!(image = %image.display(), target = %session.unmounter().target().display(), "mounted");
     // Before the mount is announced, and before the directory is left: names may be relative.
     let _live = live(args, &image, &session, cache.as_ref(), &fs).listen();
+    let session = session.start().map_err(std::io::Error::other).context(String::new)?;
     if args.announce {
         announce(args.log.as_deref())?;
     }
-    let served = session.serve();
+    let served = session.wait();
     stage.store(Stage::Committing as u8, Ordering::SeqCst);
     let closed = fs.close().context(|| format!("{}: closing", image.display()));
     served.map_err(std::io::Error::other).context(String::new)?;

@@ -1,6 +1,7 @@
 //! Mounts and servers that run: cached, asked for figures, told things, used by clients that others wrote.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -55,9 +56,14 @@ impl<'a> Mounted<'a> {
     }
 
     /// Unmounts, waits, and demands that all went well.
-    fn end(mut self) {
-        let mut child = self.child.take().expect("it is ended once");
+    fn end(self) {
         run("umount", &[text(&self.bench.path("mnt"))]);
+        self.ends();
+    }
+
+    /// Waits for what is unmounted.
+    fn ends(mut self) {
+        let mut child = self.child.take().expect("it is ended once");
         assert!(child.wait().expect("it ends").success());
     }
 }
@@ -300,4 +306,49 @@ fn subvolumes_of_a_mount() {
     drop(file);
     mounted.end();
     check(&bench.path("image"));
+}
+
+/// Each subvolume has a device number of its own where that is asked for, those that come later too; what stops at
+/// the edge of a file system stops there.
+#[test]
+fn subvolumes_are_devices_of_their_own() {
+    if !has(&["umount", "btrfs", "find"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = Bench::new();
+    bench.volume("image", "300M");
+    for place in ["image:/a", "image:/a/within", "image:/b"] {
+        bench.ok(&["subvolume", "create", place]);
+    }
+    let mounted = Mounted::new(&bench, &["-o", "submounts"]);
+    let at = |name: &str| bench.path(name);
+    let device = |name: &str| std::fs::metadata(at(name)).expect("it is there").dev();
+    let distinct = |names: &[&str]| {
+        let mut numbers: Vec<_> = names.iter().map(|name| device(name)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), names.len(), "{names:?}");
+    };
+    distinct(&["mnt", "mnt/a", "mnt/a/within", "mnt/b"]);
+    assert_eq!(std::fs::metadata(at("mnt/a")).expect("there").ino(), 256);
+    let mut file = std::fs::File::create(at("mnt/a/within/file")).expect("a file");
+    file.write_all(&[7; 500_001]).expect("written");
+    bench.ok(&["subvolume", "snapshot", "mnt/a/within", "mnt/a/snap"]);
+    bench.ok(&["subvolume", "create", "mnt/b/new"]);
+    distinct(&["mnt", "mnt/a", "mnt/a/within", "mnt/a/snap", "mnt/b", "mnt/b/new"]);
+    assert!(std::fs::read(at("mnt/a/snap/file")).expect("it is there") == [7; 500_001]);
+    let found = run("find", &[text(&at("mnt/a")), "-xdev", "-name", "file"]);
+    assert_eq!(found, "");
+
+    // In it lies another: it stays, and stays what it was.
+    bench.fails(&["subvolume", "delete", "mnt/a"], 1, &["mnt/a"]);
+    distinct(&["mnt", "mnt/a", "mnt/a/within", "mnt/a/snap", "mnt/b"]);
+    bench.ok(&["subvolume", "delete", "mnt/a/snap", "mnt/b/new", "mnt/b"]);
+    assert!(!at("mnt/a/snap").exists() && !at("mnt/b").exists());
+    std::fs::write(at("mnt/a/last"), [1; 70_000]).expect("written");
+    drop(file);
+    run("umount", &["-R", text(&at("mnt"))]);
+    mounted.ends();
+    check(&at("image"));
+    assert_eq!(bench.ok(&["ls", "image:/a"]).lines().count(), 2);
 }

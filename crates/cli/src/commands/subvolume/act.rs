@@ -82,9 +82,9 @@ impl Act {
         beside: Option<&Beside>,
         watch: Watch<'_>,
     ) -> Result<Value> {
-        let changed = |dir: &Inode, name: &[u8]| {
+        let came = |dir: &Inode, name: &[u8]| {
             if let Some(beside) = beside {
-                beside.changed(dir.id(), name);
+                beside.came(dir.id(), name);
             }
         };
         match self {
@@ -92,7 +92,7 @@ impl Act {
                 let (dir, name) = at.parent(fs)?;
                 let made = dir.create_subvolume(name, 0o755, *uid, *gid);
                 let made = made.context(|| at.show())?;
-                changed(&dir, name);
+                came(&dir, name);
                 Ok(json!({ "id": made.id().tree.0 }))
             }
             Self::Snapshot { source, target, read_only } => {
@@ -106,14 +106,22 @@ impl Act {
                     beside.gather().context(|| source.show())?;
                 }
                 let made = dir.snapshot(name, tree, *read_only).context(|| target.show())?;
-                changed(&dir, name);
+                came(&dir, name);
                 Ok(json!({ "id": made.id().tree.0 }))
             }
             Self::Delete { at, wait } => {
                 let tree = at.subvolume(fs)?;
                 let (dir, name) = at.parent(fs)?;
-                dir.delete_subvolume(name).context(|| at.show())?;
-                changed(&dir, name);
+                if let Some(beside) = beside {
+                    beside.goes(tree);
+                }
+                let gone = dir.delete_subvolume(name);
+                match beside {
+                    Some(beside) if gone.is_ok() => beside.changed(dir.id(), name),
+                    Some(beside) => beside.stays(),
+                    None => {}
+                }
+                gone.context(|| at.show())?;
                 fs.sync().context(|| at.show())?;
                 if *wait {
                     wait_dropped(fs, tree, watch).context(|| at.show())?;

@@ -1,0 +1,173 @@
+//! Each subvolume as a mount of its own, so that it has a device number of its own, as in Linux.
+//!
+//! # Place
+//!
+//! Below one mount, with the option `submounts`: a session for every subvolume, on the directory that is its top.
+//! Without it there is none, and this knows the one mount there is.
+//!
+//! # Invariants
+//!
+//! - **M1** A subvolume is mounted after the one it lies in, and unmounted before it.
+//! - **M2** A subvolume that cannot be mounted is a directory of the mount above: it is never out of reach.
+//!
+//! # Locks
+//!
+//! One, held while mounts come and go. Mounting asks the mounts above for names, so no thread that serves requests
+//! may wait for it.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+
+use buttress_fs::{Filesystem, Ino, InodeId, SubvolumeInfo, TreeId};
+use parking_lot::Mutex;
+
+use crate::session::{Opened, Unmounter, open};
+use crate::voice::Voice;
+use crate::{Error, Options};
+
+/// Threads of a subvolume's session: one that waits for the disk must not keep the other from answering.
+const THREADS: usize = 2;
+
+/// The mounts of one volume.
+#[derive(Debug)]
+pub(crate) struct Submounts {
+    fs: Filesystem,
+    /// The subvolume at the top.
+    tree: TreeId,
+    target: PathBuf,
+    voice: Voice,
+    /// None where subvolumes are not mounted by themselves.
+    options: Option<Options>,
+    mounts: Mutex<BTreeMap<TreeId, Submount>>,
+}
+
+#[derive(Debug)]
+struct Submount {
+    unmounter: Unmounter,
+    voice: Voice,
+    loops: JoinHandle<std::io::Result<()>>,
+}
+
+impl Submounts {
+    /// Knows the mount at the top.
+    pub(crate) fn new(
+        fs: Filesystem,
+        tree: TreeId,
+        target: PathBuf,
+        voice: Voice,
+        options: &Options,
+    ) -> Self {
+        let options = options
+            .submounts
+            .then(|| Options { threads: options.threads.or(Some(THREADS)), ..options.clone() });
+        Self { fs, tree, target, voice, options, mounts: Mutex::default() }
+    }
+
+    /// Mounts every subvolume that has a name below the top and is not mounted (M1, M2).
+    pub(crate) fn mount_all(&self) {
+        let Some(options) = &self.options else { return };
+        let mut mounts = self.mounts.lock();
+        let all = match self.below() {
+            Ok(all) => all,
+            Err(error) => {
+                tracing::warn!(%error, "subvolumes are not mounted by themselves");
+                return;
+            }
+        };
+        for (tree, target) in all {
+            // Its place may have been taken away by hand: then it is mounted again.
+            if mounts.get(&tree).is_some_and(|mount| !mount.loops.is_finished()) {
+                continue;
+            }
+            match self.mount(tree, &target, options) {
+                Ok(mount) => drop(mounts.insert(tree, mount)),
+                Err(error) => {
+                    tracing::warn!(target = %target.display(), %error, "a subvolume is not mounted by itself");
+                }
+            }
+        }
+    }
+
+    /// The subvolumes below the top and where they are seen, those that lie in others behind them.
+    fn below(&self) -> buttress_fs::Result<Vec<(TreeId, PathBuf)>> {
+        let all = self.fs.subvolumes()?;
+        let top = all.iter().find(|info| info.tree == self.tree).map(|info| info.path.clone());
+        let top = top.unwrap_or_default();
+        let within = |info: &SubvolumeInfo| -> Option<PathBuf> {
+            let path = info.path.strip_prefix(top.as_slice())?;
+            let path = if top.is_empty() { path } else { path.strip_prefix(b"/")? };
+            (!path.is_empty()).then(|| self.target.join(OsStr::from_bytes(path)))
+        };
+        let mut found: Vec<_> =
+            all.iter().filter_map(|info| Some((info.tree, within(info)?))).collect();
+        found.sort_by_key(|(_, target)| target.components().count());
+        Ok(found)
+    }
+
+    fn mount(&self, tree: TreeId, target: &PathBuf, options: &Options) -> Result<Submount, Error> {
+        let root = self.fs.inode(InodeId { tree, ino: Ino::ROOT_DIR });
+        let root = root.map_err(|error| Error::Session(std::io::Error::other(error)))?;
+        let Opened { loops, unmounter, voice } = open(self.fs.clone(), root, target, options)?;
+        let loops = std::thread::Builder::new()
+            .name(format!("fuse-{}", tree.0))
+            .spawn(move || loops.run())
+            .map_err(Error::Session)?;
+        Ok(Submount { unmounter, voice, loops })
+    }
+
+    /// Unmounts one, lazily if it is in use; not one that others lie in, which would go with it.
+    pub(crate) fn unmount(&self, tree: TreeId) {
+        let mut mounts = self.mounts.lock();
+        let Some(target) = mounts.get(&tree).map(Submount::target) else { return };
+        if mounts
+            .values()
+            .all(|other| other.target() == target || !other.target().starts_with(&target))
+            && let Some(mount) = mounts.remove(&tree)
+        {
+            mount.end();
+        }
+    }
+
+    /// Unmounts all (M1), and waits until nobody is in them any more.
+    pub(crate) fn unmount_all(&self) {
+        let mounts = std::mem::take(&mut *self.mounts.lock());
+        let mut mounts: Vec<_> = mounts.into_values().collect();
+        mounts.sort_by_key(|mount| mount.target().components().count());
+        let mut loops = Vec::new();
+        while let Some(mount) = mounts.pop() {
+            if let Err(error) = mount.unmounter.unmount() {
+                tracing::debug!(%error, "a subvolume's mount stays for a while");
+            }
+            loops.push(mount.loops);
+        }
+        // What its kernel says in the end is in the volume before that is closed.
+        loops.into_iter().for_each(|one| drop(one.join()));
+    }
+
+    /// All mounts, the top last.
+    pub(crate) fn voices(&self) -> Vec<Voice> {
+        let mounts = self.mounts.lock();
+        mounts.values().map(|mount| &mount.voice).chain([&self.voice]).cloned().collect()
+    }
+
+    /// The mount that shows inodes of a subvolume.
+    pub(crate) fn voice_of(&self, tree: TreeId) -> Voice {
+        let mounts = self.mounts.lock();
+        mounts.get(&tree).map_or(&self.voice, |mount| &mount.voice).clone()
+    }
+}
+
+impl Submount {
+    fn target(&self) -> PathBuf {
+        self.unmounter.target().to_owned()
+    }
+
+    fn end(self) {
+        if let Err(error) = self.unmounter.unmount() {
+            tracing::warn!(%error, "a subvolume's mount stays");
+        }
+    }
+}

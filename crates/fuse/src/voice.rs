@@ -1,0 +1,44 @@
+//! Speaking with the kernel about one mount, beside the requests that it sends.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use buttress_fs::InodeId;
+
+use crate::aside::Kernel;
+use crate::door::{Node, place};
+use crate::mount::Mount;
+use crate::node::Nodes;
+
+/// One mount, and the numbers by which its kernel knows inodes.
+#[derive(Clone, Debug)]
+pub(crate) struct Voice {
+    mount: Arc<Mount>,
+    kernel: Kernel,
+    nodes: Arc<Nodes<Arc<Node>>>,
+}
+
+impl Voice {
+    pub(crate) fn new(mount: &Arc<Mount>, kernel: Kernel, nodes: Arc<Nodes<Arc<Node>>>) -> Self {
+        Self { mount: Arc::clone(mount), kernel, nodes }
+    }
+
+    /// Has the kernel hand over what programs have written.
+    pub(crate) fn gather(&self) -> std::io::Result<()> {
+        let top = File::open(self.mount.target())?;
+        rustix::fs::syncfs(&top)?;
+        // That begins all the writes, and does not wait for those of FUSE. Giving up a file's pages does; a file
+        // that nobody has open for writing was waited for when it was closed.
+        for id in self.nodes.ids(|node| node.is_written()) {
+            self.kernel.give_up(id);
+        }
+        Ok(())
+    }
+
+    /// Has the kernel look again at a name.
+    pub(crate) fn changed(&self, dir: InodeId, name: &[u8]) {
+        self.kernel.forget_name(self.nodes.id_of(place(dir)), OsStr::from_bytes(name));
+    }
+}
