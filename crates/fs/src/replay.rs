@@ -110,7 +110,7 @@ impl<'a> Replay<'a> {
         let log = self.log;
         for (key, item) in log.iter().filter(|(key, _)| !nameless.contains(&Ino(key.objectid))) {
             match key.kind {
-                Kind::XATTR_ITEM => self.handle.put(self.tree, *key, item.to_vec()),
+                Kind::XATTR_ITEM => self.handle.put(self.tree, *key, item),
                 Kind::INODE_REF | Kind::INODE_EXTREF => self.refs(*key, item)?,
                 Kind::EXTENT_DATA => self.extent(*key, item)?,
                 _ => {}
@@ -351,7 +351,7 @@ impl<'a> Replay<'a> {
                 self.name(*dir, new.index, &entry_of(&file, &new.name))?;
             }
         }
-        self.handle.put(self.tree, key, item.to_vec());
+        self.handle.put(self.tree, key, item);
         self.recount.insert(ino);
         Ok(())
     }

@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use buttress_fs::{Filesystem, Ino, InodeId, SubvolumeInfo, TreeId};
@@ -107,7 +107,7 @@ impl Submounts {
         Ok(found)
     }
 
-    fn mount(&self, tree: TreeId, target: &PathBuf, options: &Options) -> Result<Submount, Error> {
+    fn mount(&self, tree: TreeId, target: &Path, options: &Options) -> Result<Submount, Error> {
         let root = self.fs.inode(InodeId { tree, ino: Ino::ROOT_DIR });
         let root = root.map_err(|error| Error::Session(std::io::Error::other(error)))?;
         let Opened { loops, unmounter, voice } = open(self.fs.clone(), root, target, options)?;

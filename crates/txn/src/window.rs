@@ -99,7 +99,9 @@ impl Windows {
         self.any.store(false, Ordering::Relaxed);
         let all = std::mem::take(&mut *open);
         // Under the lock: who comes next finds closed what was open before.
-        all.iter().filter_map(Weak::upgrade).fold(false, |any, window| window.close() || any)
+        // Each of them, not up to the first that had something.
+        let closed = all.iter().filter_map(Weak::upgrade).filter(|window| window.close()).count();
+        closed > 0
     }
 }
 
