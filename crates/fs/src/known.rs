@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
-use buttress_format::{Key, Kind, Logical, TreeId};
-use buttress_txn::{Cost, ReadOnlyHold, SpaceKind, Urgency};
+use buttress_format::{BlockGroupFlags, Key, Kind, Logical, TreeId};
+use buttress_txn::{Cost, ReadOnlyHold, Urgency};
 
 use crate::upkeep::Holders;
 use crate::{ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MountOptions, SetAttr};
@@ -67,16 +67,24 @@ fn content(file: &Inode) -> Vec<u8> {
     bytes
 }
 
-/// Holds the data groups with these numbers read-only, in ascending order of their addresses.
+/// Holds the data groups with these numbers read-only, in ascending order of their addresses; but for those that
+/// promises need.
 fn hold(fs: &Filesystem, mut wanted: impl FnMut(usize) -> bool) -> Vec<ReadOnlyHold> {
     let view = fs.view();
     let key = |start| Key::new(start, Kind(0), 0);
     let items = view.range(TreeId::BLOCK_GROUP, key(0), key(u64::MAX));
-    let starts: Vec<_> = items.map(|found| Logical(found.expect("it reads").0.objectid)).collect();
-    let holds = starts.into_iter().map(|start| fs.shared().engine.hold_read_only(start));
-    let holds = holds.map(|hold| hold.expect("a group"));
-    let data = holds.filter(|hold| hold.group().kind() == SpaceKind::Data);
-    data.enumerate().filter(|(index, _)| wanted(*index)).map(|(_, hold)| hold).collect()
+    let items = items.map(|found| found.expect("it reads"));
+    let of_data = items.filter(|(_, item)| item[16] == BlockGroupFlags::DATA.0 as u8);
+    let starts: Vec<_> = of_data.map(|(key, _)| Logical(key.objectid)).collect();
+    drop(view);
+    let wanted = starts.into_iter().enumerate().filter(|(index, _)| wanted(*index));
+    let holds = wanted.map(|(_, start)| fs.shared().engine.hold_read_only(start));
+    holds
+        .filter_map(|hold| match hold {
+            Err(buttress_txn::Error::NoSpace(_)) => None,
+            hold => Some(hold.expect("a group")),
+        })
+        .collect()
 }
 
 /// Promised and allocated bytes of data that nothing names yet.
@@ -179,9 +187,10 @@ fn n2_groups_flip_beside_writers() {
             })
         });
         let writers: Vec<_> = writers.collect();
-        let arrived: u32 = writers.into_iter().map(|writer| writer.join().expect("no panic")).sum();
+        let arrived: Vec<_> =
+            writers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         stop.store(true, Ordering::Relaxed);
-        arrived
+        arrived.into_iter().map(|arrived| arrived.expect("no panic")).sum::<u32>()
     });
     assert!(written > 0, "nothing arrived");
     let _ = fs.sync();

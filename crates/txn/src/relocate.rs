@@ -111,8 +111,10 @@ impl Engine {
             .space
             .group_at(start)
             .ok_or_else(|| Error::Malformed(format!("there is no block group at {start}")))?;
+        // Before it is held: a commit that runs meanwhile must find room for its nodes.
+        self.room_without(group.kind(), group.used(), group.usage().free)?;
         let held = self.hold_read_only(start)?;
-        self.room_without(group.kind(), group.used())?;
+        self.room_without(group.kind(), group.used(), 0)?;
         self.close_windows();
         held.drain();
         // Should that fail, the group can be used again as it is.
@@ -130,11 +132,12 @@ impl Engine {
     }
 
     /// Makes chunks until what is promised, and `bytes` more, fit into groups that give something out: a
-    /// commit must not be the one to find out that there is no room for its nodes, nor writeback.
-    fn room_without(&self, kind: SpaceKind, bytes: u64) -> Result<()> {
+    /// commit must not be the one to find out that there is no room for its nodes, nor writeback. `leaving` bytes of
+    /// what is free are about to be given out no more.
+    fn room_without(&self, kind: SpaceKind, bytes: u64, leaving: u64) -> Result<()> {
         let is_tight = || {
             let account = self.space.account(kind);
-            let free = account.free().saturating_sub(account.may_use);
+            let free = account.free().saturating_sub(account.may_use).saturating_sub(leaving);
             match kind {
                 SpaceKind::Data => free < bytes,
                 _ => free < 2 * bytes + (1 << 20),
@@ -144,7 +147,7 @@ impl Engine {
             if !self.add_chunk(kind)? {
                 let account = self.space.account(kind);
                 // Half the chunk may do for nodes, should the rest be promised to nobody.
-                let least = account.free().saturating_sub(account.may_use);
+                let least = account.free().saturating_sub(account.may_use).saturating_sub(leaving);
                 if kind != SpaceKind::Data && least >= bytes {
                     break;
                 }

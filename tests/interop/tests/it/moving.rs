@@ -276,10 +276,17 @@ pub(crate) fn a_device_is_replaced() {
     if !has_linux_btrfs() {
         return;
     }
-    for (profile, how) in
-        [("raid1", "here"), ("raid1", "noise"), ("raid1", "missing"), ("raid0", "here")]
-    {
-        let images = filled(&["-m", "raid1", "-d", profile], 2, |mount| {
+    let cases = [
+        ("raid1", "here"),
+        ("raid1", "noise"),
+        ("raid1", "missing"),
+        ("raid0", "here"),
+        ("raid5", "here"),
+        ("raid5", "missing"),
+    ];
+    for (profile, how) in cases {
+        let count = if profile == "raid5" { 3 } else { 2 };
+        let images = filled(&["-m", "raid1", "-d", profile], count, |mount| {
             mount.shell("head -c 3000000 /dev/urandom > summed; sync");
             // Nobody could tell noise from data without checksums: it is copied as it is, by Linux too.
             if how != "noise" {
@@ -297,7 +304,11 @@ pub(crate) fn a_device_is_replaced() {
             }
         }
         let filesystem = match how {
-            "missing" => open_with(&paths[..1], "rw,noatime,degraded"),
+            "missing" => {
+                let mut there = paths.clone();
+                there.remove(1);
+                open_with(&there, "rw,noatime,degraded")
+            }
             _ => open(&paths, true),
         };
         let small = images.scratch().join("small");
