@@ -276,6 +276,13 @@ impl Group {
         }
     }
 
+    /// Returns the bytes that it could still give out: none while it is read-only.
+    #[must_use]
+    pub fn available(&self) -> u64 {
+        let state = self.state.lock();
+        self.free_bytes(&state) - self.counts(&state).read_only
+    }
+
     /// Returns the bytes of memory that knowing its free space takes, about.
     #[must_use]
     pub fn memory(&self) -> usize {

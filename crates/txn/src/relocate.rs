@@ -112,7 +112,7 @@ impl Engine {
             .group_at(start)
             .ok_or_else(|| Error::Malformed(format!("there is no block group at {start}")))?;
         // Before it is held: a commit that runs meanwhile must find room for its nodes.
-        self.room_without(group.kind(), group.used(), group.usage().free)?;
+        self.room_without(group.kind(), group.used(), group.available())?;
         let held = self.hold_read_only(start)?;
         self.room_without(group.kind(), group.used(), 0)?;
         self.close_windows();
