@@ -15,7 +15,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use buttress_fs::{Filesystem, Inode, InodeId, TreeId};
@@ -50,6 +50,8 @@ pub struct Serving {
 pub struct Unmounter {
     mount: Arc<Mount>,
     link: Link,
+    /// What lies on it and has to go first.
+    below: Weak<Submounts>,
 }
 
 /// One session before it is served, and what is needed to speak with its kernel beside it.
@@ -67,9 +69,10 @@ pub(crate) struct Opened {
 pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session, Error> {
     let root = fs.root();
     let tree = root.id().tree;
-    let Opened { loops, unmounter, voice } = open(fs.clone(), root, target, options)?;
+    let Opened { loops, mut unmounter, voice } = open(fs.clone(), root, target, options)?;
     let top = unmounter.target().to_owned();
     let submounts = Arc::new(Submounts::new(fs, tree, top, voice, options));
+    unmounter.below = Arc::downgrade(&submounts);
     Ok(Session { loops, unmounter, submounts })
 }
 
@@ -82,7 +85,7 @@ pub(crate) fn open(
 ) -> Result<Opened, Error> {
     let (mount, device) = Mount::new(target, options)?;
     let link = Link::new(&device).map_err(Error::Session)?;
-    let unmounter = Unmounter { mount: Arc::new(mount), link: link.clone() };
+    let unmounter = Unmounter { mount: Arc::new(mount), link: link.clone(), below: Weak::new() };
     let mut config = Config::default();
     let threads = options.thread_count();
     config.n_threads = Some(threads);
@@ -235,6 +238,12 @@ impl Unmounter {
     ///
     /// [`Error::Unmount`].
     pub fn unmount(&self) -> Result<Unmounted, Error> {
-        if self.link.is_gone() { Ok(Unmounted::Clean) } else { self.mount.unmount() }
+        if self.link.is_gone() {
+            return Ok(Unmounted::Clean);
+        }
+        if let Some(below) = self.below.upgrade() {
+            below.hide_all();
+        }
+        self.mount.unmount()
     }
 }

@@ -131,20 +131,24 @@ impl Submounts {
         }
     }
 
-    /// Unmounts all (M1), and waits until nobody is in them any more.
-    pub(crate) fn unmount_all(&self) {
-        let mounts = std::mem::take(&mut *self.mounts.lock());
-        let mut mounts: Vec<_> = mounts.into_values().collect();
-        mounts.sort_by_key(|mount| mount.target().components().count());
-        let mut loops = Vec::new();
-        while let Some(mount) = mounts.pop() {
+    /// Unmounts all (M1), and waits for nobody who is in one.
+    pub(crate) fn hide_all(&self) {
+        let mounts = self.mounts.lock();
+        let mut all: Vec<_> = mounts.values().collect();
+        all.sort_by_key(|mount| std::cmp::Reverse(mount.target().components().count()));
+        for mount in all {
             if let Err(error) = mount.unmounter.unmount() {
                 tracing::debug!(%error, "a subvolume's mount stays for a while");
             }
-            loops.push(mount.loops);
         }
-        // What its kernel says in the end is in the volume before that is closed.
-        loops.into_iter().for_each(|one| drop(one.join()));
+    }
+
+    /// Unmounts all, and waits until nobody is in them any more.
+    pub(crate) fn unmount_all(&self) {
+        self.hide_all();
+        let mounts = std::mem::take(&mut *self.mounts.lock());
+        // What their kernel says in the end is in the volume before that is closed.
+        mounts.into_values().for_each(|mount| drop(mount.loops.join()));
     }
 
     /// All mounts, the top last.

@@ -351,4 +351,13 @@ fn subvolumes_are_devices_of_their_own() {
     mounted.ends();
     check(&at("image"));
     assert_eq!(bench.ok(&["ls", "image:/a"]).lines().count(), 2);
+
+    // A signal takes all of them away.
+    let mounted = Mounted::new(&bench, &["-o", "submounts"]);
+    distinct(&["mnt", "mnt/a", "mnt/a/within"]);
+    let pid = mounted.child.as_ref().expect("it runs").id().to_string();
+    run("kill", &["-TERM", &pid]);
+    mounted.ends();
+    let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
+    assert!(!mounts.contains(text(&at("mnt"))), "{mounts}");
 }
