@@ -7,6 +7,15 @@ use super::command::{run, try_run};
 use super::mount::Mount;
 use crate::scratch::Scratch;
 
+/// Copies an image without its holes, which are most of it; what was at `to` is gone.
+///
+/// # Panics
+///
+/// When it cannot be copied.
+pub fn sparse_copy(from: &Path, to: &Path) {
+    run("cp", ["--sparse=always".as_ref(), from.as_os_str(), to.as_os_str()]);
+}
+
 /// Makes a file of `len` bytes that takes no space.
 ///
 /// # Panics

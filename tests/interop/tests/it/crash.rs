@@ -1,6 +1,6 @@
 //! Volumes that Linux did not unmount: with a log of what was synced since the last commit.
 
-use buttress_interop::linux::{Images, has_linux_btrfs};
+use buttress_interop::linux::{Images, has_linux_btrfs, sparse_copy};
 use buttress_interop::manifest::{Depth, Manifest};
 use buttress_interop::sample::{Folder, Scale, fill};
 
@@ -21,7 +21,7 @@ fn a_log_of_linux() {
     let committed = Manifest::of_folder(mount.path());
     mount.shell("echo logged > logged; sync logged");
     let crashed = images.scratch().join("crashed");
-    std::fs::copy(images.path(), &crashed).expect("the image as a crash leaves it");
+    sparse_copy(images.path(), &crashed);
     mount.unmount();
 
     let before = std::fs::read(&crashed).expect("an image");

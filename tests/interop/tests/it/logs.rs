@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use buttress_interop::linux::{Images, check, has_linux_btrfs};
+use buttress_interop::linux::{Images, check, has_linux_btrfs, sparse_copy};
 use buttress_interop::manifest::{Depth, Manifest};
 
 use crate::open::{close, open};
@@ -125,7 +125,7 @@ fn crash(case: &Case) -> (Images, PathBuf) {
     mount.shell(&format!("{}; sync -f .", case.before));
     mount.shell(case.after);
     let crashed = images.scratch().join("crashed.img");
-    std::fs::copy(images.path(), &crashed).expect("the image as a crash leaves it");
+    sparse_copy(images.path(), &crashed);
     mount.unmount();
     (images, crashed)
 }
@@ -142,7 +142,7 @@ fn without_times(mut manifest: Manifest) -> Manifest {
 }
 
 fn through_linux(images: &Images, image: &Path) -> Manifest {
-    std::fs::copy(image, images.path()).expect("a copy for Linux");
+    sparse_copy(image, images.path());
     let mount = images.mount("");
     let manifest = without_times(Manifest::of_folder(mount.path()));
     mount.unmount();
@@ -153,7 +153,7 @@ fn through_linux(images: &Images, image: &Path) -> Manifest {
 fn replay(what: &str, images: &Images, crashed: &Path) -> Manifest {
     let ours = [crashed.to_path_buf()];
     let theirs = images.scratch().join("theirs.img");
-    std::fs::copy(crashed, &theirs).expect("a copy");
+    sparse_copy(crashed, &theirs);
     let theirs = through_linux(images, &theirs);
     let filesystem = open(&ours, true);
     let found = without_times(Manifest::of_library(&filesystem));
@@ -506,7 +506,7 @@ pub(crate) fn logs_of_ours() {
         filesystem.sync().expect("a commit");
         perform(&filesystem, script.after);
         let crashed = images.scratch().join("crashed.img");
-        std::fs::copy(images.path(), &crashed).expect("the image as a crash leaves it");
+        sparse_copy(images.path(), &crashed);
         let live = without_times(Manifest::of_library(&filesystem));
         close(filesystem);
         let device = buttress_block::FileDevice::open(&crashed, buttress_block::OpenOptions::READ)
