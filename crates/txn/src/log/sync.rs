@@ -19,8 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use buttress_format::{
-    Generation, Incompat, Ino, InodeItem, Key, Kind, Logical, RootItem, Superblock, TreeId,
-    header::ITEM_LEN,
+    Generation, Incompat, Ino, InodeItem, Key, Kind, Logical, RootItem, TreeId, header::ITEM_LEN,
 };
 use buttress_space::{AllocRequest, Outcome as Space, SpaceKind};
 use buttress_tree::LeafBuilder;
@@ -256,7 +255,9 @@ impl Engine {
         superblock.log_root_level = top.level;
         #[cfg(debug_assertions)]
         {
-            let rest = |superblock: &Superblock| superblock.to_bytes(0)[SECTOR..].to_vec();
+            let rest = |superblock: &buttress_format::Superblock| {
+                superblock.to_bytes(0)[SECTOR..].to_vec()
+            };
             assert_eq!(rest(&superblock), rest(&state.superblock), "S3");
         }
         self.volume.flush().map_err(lost)?;
