@@ -285,6 +285,14 @@ pub(crate) fn all() -> Result<Vec<(PathBuf, Answer)>> {
     Ok(answers)
 }
 
+/// As [`all`], for whoever can do without: where the folder cannot be had, nobody listens in it.
+pub(crate) fn whoever() -> Vec<(PathBuf, Answer)> {
+    all().unwrap_or_else(|error| {
+        tracing::debug!(%error, "running mounts cannot be asked");
+        Vec::new()
+    })
+}
+
 /// The one who serves `path`: an image, a cache, or the place of a mount.
 pub(crate) fn find(path: &Path) -> Result<Option<(PathBuf, Answer)>> {
     let full = path.canonicalize().context(|| path.display().to_string())?;
@@ -293,7 +301,7 @@ pub(crate) fn find(path: &Path) -> Result<Option<(PathBuf, Answer)>> {
             || subject.target.as_ref() == Some(&full)
             || subject.cache.as_ref() == Some(&full)
     };
-    Ok(all()?.into_iter().find(|(_, answer)| is_it(&answer.subject)))
+    Ok(whoever().into_iter().find(|(_, answer)| is_it(&answer.subject)))
 }
 
 /// [`find`], where there must be one.
