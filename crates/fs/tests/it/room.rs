@@ -4,12 +4,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use buttress_base::Rng;
-use buttress_fs::{ErrorKind, FallocateMode};
+use buttress_fs::{ErrorKind, FallocateMode, Filesystem, Inode, SetAttr};
 
 use crate::checker::check;
 use crate::volume::{file_with, memory, mount, mount_with, pattern};
 
 const BLOCK: u64 = 4096;
+
+/// Fills a volume, and gives so many bytes back: a commit frees them.
+fn fill(fs: &Filesystem, spare: u64) -> Inode {
+    let filler = file_with(&fs.root(), "filler", b"");
+    let mut at = 0;
+    while filler.fallocate(at, 1 << 20, FallocateMode::Allocate { keep_size: false }).is_ok() {
+        at += 1 << 20;
+    }
+    let cut = SetAttr { size: Some(at - spare), ..SetAttr::default() };
+    filler.set_attr(&cut).expect("shrinking always works");
+    filler
+}
 
 /// E4: much dirty data holds promises for the worst; small demands wait for it to be written, and do not fail.
 #[test]
@@ -45,13 +57,7 @@ fn e4_dirty_data_is_no_reason_to_refuse() {
 fn e4_overwriting_waits_for_what_it_frees() {
     let device = memory(160);
     let fs = mount_with(&device, "dirty=8M");
-    let filler = file_with(&fs.root(), "filler", b"");
-    let mut at = 0;
-    while filler.fallocate(at, 1 << 20, FallocateMode::Allocate { keep_size: false }).is_ok() {
-        at += 1 << 20;
-    }
-    let cut = buttress_fs::SetAttr { size: Some(at - (40 << 20)), ..Default::default() };
-    filler.set_attr(&cut).expect("shrinking always works");
+    let _filler = fill(&fs, 40 << 20);
     fs.sync().expect("durable");
     let before = fs.space_stats().engine.enospc;
     let files: Vec<_> = (0..4).map(|i| file_with(&fs.root(), &format!("f{i}"), b"")).collect();
@@ -78,13 +84,7 @@ fn e4_a_chunk_that_is_about_to_go_is_waited_for() {
     for commits in 1..4 {
         let device = memory(160);
         let fs = mount_with(&device, "commit=300");
-        let filler = file_with(&fs.root(), "filler", b"");
-        let mut at = 0;
-        while filler.fallocate(at, 1 << 20, FallocateMode::Allocate { keep_size: false }).is_ok() {
-            at += 1 << 20;
-        }
-        let cut = buttress_fs::SetAttr { size: Some(at - (40 << 20)), ..Default::default() };
-        filler.set_attr(&cut).expect("shrinking always works");
+        let _filler = fill(&fs, 40 << 20);
         for _ in 0..commits {
             fs.sync().expect("durable");
         }
@@ -100,13 +100,7 @@ fn e4_a_chunk_that_is_about_to_go_is_waited_for() {
 fn e5_compressed_data_is_waited_for() {
     let device = memory(160);
     let fs = mount_with(&device, "compress-force=zstd,dirty=64M");
-    let filler = file_with(&fs.root(), "filler", b"");
-    let mut at = 0;
-    while filler.fallocate(at, 1 << 20, FallocateMode::Allocate { keep_size: false }).is_ok() {
-        at += 1 << 20;
-    }
-    let half = buttress_fs::SetAttr { size: Some(at - (8 << 20)), ..Default::default() };
-    filler.set_attr(&half).expect("shrinking always works");
+    let _filler = fill(&fs, 8 << 20);
     fs.sync().expect("durable");
     // Four times what is free, of what packs to a thirtieth.
     for i in 0..32_u64 {
