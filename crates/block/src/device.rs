@@ -79,6 +79,31 @@ pub trait Device: Send + Sync + fmt::Debug {
         self.write_vectored_at(offset, bufs)
     }
 
+    /// Serves several writes that do not overlap, in any order or at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::write_at`], for one of those that failed; which others were served is not said.
+    fn write_many(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
+        for (index, write) in writes.iter().enumerate() {
+            self.write_classed_at(write.offset, &write.bufs, write.class)
+                .map_err(|error| Refused { index, error })?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything written so far durable, then writes `buf`, then makes that durable: whatever happens,
+    /// nobody finds `buf` without what was written before it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::flush`] and [`Device::write_at`].
+    fn write_behind_flush(&self, offset: u64, buf: &[u8], class: Class) -> Result<(), Error> {
+        self.flush()?;
+        self.write_classed_at(offset, &[IoSlice::new(buf)], class)?;
+        self.flush()
+    }
+
     /// Makes everything written so far durable.
     ///
     /// # Errors
@@ -115,6 +140,26 @@ pub trait Device: Send + Sync + fmt::Debug {
         check(self, Operation::Read, offset, len)?;
         Ok(Extent { len, content: Content::Data })
     }
+}
+
+/// One of several writes.
+#[derive(Debug)]
+pub struct Write<'a> {
+    /// Where it begins.
+    pub offset: u64,
+    /// What is written there, one after the other.
+    pub bufs: Vec<IoSlice<'a>>,
+    /// What the bytes are.
+    pub class: Class,
+}
+
+/// One of several writes that failed.
+#[derive(Debug)]
+pub struct Refused {
+    /// Which one.
+    pub index: usize,
+    /// Why.
+    pub error: Error,
 }
 
 /// What bytes are to the one who writes them.

@@ -26,9 +26,12 @@ use buttress_base::AlignedBuf;
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
-use crate::device::{Content, Device, Extent, Space, check, total_len, write_each_zero};
+use crate::device::{
+    Class, Content, Device, Extent, Refused, Space, Write, check, total_len, write_each_zero,
+};
 use crate::error::{Error, NotADevice, Operation};
 use crate::lock;
+use crate::ring::Rings;
 
 /// How to open a file or block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,11 +68,13 @@ pub struct FileDevice {
     /// Holds the lock.
     file: File,
     /// The same file past the page cache, in direct mode.
-    direct: Option<File>,
+    pub(crate) direct: Option<File>,
+    /// For requests in direct mode that wait together.
+    pub(crate) rings: Rings,
 }
 
 /// How many buffers the kernel takes in one call.
-const IOVEC_MAX: usize = 1024;
+pub(crate) const IOVEC_MAX: usize = 1024;
 
 impl FileDevice {
     /// Opens what is there.
@@ -158,10 +163,17 @@ impl FileDevice {
         }
         let direct = if options.direct { Some(open_direct(path, &file, options)?) } else { None };
         let writable = options.write;
-        Ok(Self { path: path.to_owned(), len, writable, is_block_device, file, direct })
+        let (path, rings) = (path.to_owned(), Rings::default());
+        Ok(Self { path, len, writable, is_block_device, file, direct, rings })
     }
 
-    fn io_error(&self, operation: Operation, offset: u64, len: u64, source: io::Error) -> Error {
+    pub(crate) fn io_error(
+        &self,
+        operation: Operation,
+        offset: u64,
+        len: u64,
+        source: io::Error,
+    ) -> Error {
         // Shorter than when it was opened: somebody cut the file underneath us.
         if source.kind() == io::ErrorKind::UnexpectedEof {
             let device_len = self.file.metadata().map_or(self.len, |metadata| metadata.len());
@@ -171,7 +183,7 @@ impl FileDevice {
     }
 
     /// The direct descriptor, if there is one and this request may use it (F2, but for memory).
-    fn direct_for(&self, offset: u64, len: u64) -> Option<&File> {
+    pub(crate) fn direct_for(&self, offset: u64, len: u64) -> Option<&File> {
         let align = AlignedBuf::ALIGN as u64;
         self.direct.as_ref().filter(|_| offset.is_multiple_of(align) && len.is_multiple_of(align))
     }
@@ -221,16 +233,27 @@ impl Device for FileDevice {
         if let [buf] = bufs {
             return self.write_at(offset, buf);
         }
-        let may_go_direct =
-            |buf: &IoSlice<'_>| is_aligned(buf) && buf.len().is_multiple_of(AlignedBuf::ALIGN);
         let result = match self.direct_for(offset, len) {
-            Some(direct) if bufs.iter().all(may_go_direct) => {
+            Some(direct) if bufs.iter().all(|buf| may_go_direct(buf)) => {
                 write_all_vectored(direct, offset, bufs)
             }
             Some(direct) => direct.write_all_at(&gather(bufs, len), offset),
             None => write_all_vectored(&self.file, offset, bufs),
         };
         result.map_err(|source| self.io_error(Operation::Write, offset, len, source))
+    }
+
+    fn write_many(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
+        self.write_at_once(writes)
+    }
+
+    fn write_behind_flush(&self, offset: u64, buf: &[u8], class: Class) -> Result<(), Error> {
+        if self.flush_and_write(offset, buf)? {
+            return Ok(());
+        }
+        self.flush()?;
+        self.write_classed_at(offset, &[IoSlice::new(buf)], class)?;
+        self.flush()
     }
 
     fn flush(&self) -> Result<(), Error> {
@@ -358,8 +381,12 @@ fn open_direct(path: &Path, file: &File, options: OpenOptions) -> Result<File, E
     Ok(direct)
 }
 
-fn is_aligned(buf: &[u8]) -> bool {
+pub(crate) fn is_aligned(buf: &[u8]) -> bool {
     buf.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN)
+}
+
+pub(crate) fn may_go_direct(buf: &[u8]) -> bool {
+    is_aligned(buf) && buf.len().is_multiple_of(AlignedBuf::ALIGN)
 }
 
 /// Copies `bufs` into one buffer that may go direct (F2).

@@ -8,14 +8,16 @@
 
 #![deny(unsafe_code)]
 
+mod at_once;
 pub mod device;
 pub mod error;
 pub mod file;
 mod lock;
 pub mod memory;
 pub mod probe;
+mod ring;
 
-pub use device::{Class, Content, Device, Extent, Space};
+pub use device::{Class, Content, Device, Extent, Refused, Space, Write};
 pub use error::{Error, NotADevice, Operation};
 pub use file::{FileDevice, OpenOptions};
 pub use memory::MemoryDevice;

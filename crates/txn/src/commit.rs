@@ -171,8 +171,7 @@ impl Engine {
         raise(&self.counters.settle_rounds_max, settled.rounds);
         let nodes = self.write_nodes(&settled.nodes)?;
         self.volume.write_other_superblocks(&state.superblock)?;
-        self.volume.flush()?;
-        self.volume.write_first_superblock(&settled.state.superblock)?;
+        self.volume.flush_and_commit(&settled.state.superblock)?;
         self.publish(state, settled, nodes);
         Ok(())
     }

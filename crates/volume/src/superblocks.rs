@@ -16,7 +16,7 @@
 
 use std::io::IoSlice;
 
-use buttress_block::{Class, Device, probe};
+use buttress_block::{Class, Device, Error as BlockError, Operation, probe};
 use buttress_format::limits::{DEVICE_RESERVED, SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{DeviceItem, Error as FormatError, Superblock};
 
@@ -131,19 +131,54 @@ impl Volume {
         self.flush()
     }
 
-    /// Writes a superblock to the first copy on every device and makes it durable: the moment at
-    /// which a commit is one. What it points to must be durable before.
+    /// Makes everything written so far durable on every device, then writes a superblock to the first copy on
+    /// each, and makes that durable: the moment at which a commit is one.
     ///
     /// # Errors
     ///
-    /// As [`Volume::write_superblocks`].
+    /// As [`Volume::flush`], and then no superblock was written; as [`Volume::write_superblocks`].
     ///
     /// # Panics
     ///
     /// As [`Volume::write_superblocks`].
-    pub fn write_first_superblock(&self, superblock: &Superblock) -> Result<(), Error> {
+    pub fn flush_and_commit(&self, superblock: &Superblock) -> Result<(), Error> {
+        let devices = self.devices();
+        if let [device] = &devices[..]
+            && device.trust() < Trust::Stale
+            && !device.is_lost()
+        {
+            return self.flush_and_commit_on(device, superblock);
+        }
+        self.flush()?;
         self.write_copies(superblock, &SUPER_OFFSETS[..1])?;
         self.flush()
+    }
+
+    /// On the one device that there is, which can be told the order of things.
+    fn flush_and_commit_on(
+        &self,
+        device: &VolumeDevice,
+        superblock: &Superblock,
+    ) -> Result<(), Error> {
+        self.check_commit(superblock)?;
+        let mut own = superblock.clone();
+        own.dev_item = item_of(device, superblock);
+        let [first, ..] = SUPER_OFFSETS;
+        let bytes = own.to_bytes(first);
+        self.counters.flush();
+        self.counters.write(bytes.len() as u64);
+        self.counters.flush();
+        device.device.write_behind_flush(first, &bytes, Class::Metadata).or_else(|source| {
+            self.counters.io_failure();
+            let flushing = matches!(source, BlockError::Io { operation: Operation::Flush, .. });
+            device.count(if flushing { Fault::Flush } else { Fault::Write });
+            self.lose_device(device, Error::Device { device: device.id, source })
+        })
+    }
+
+    fn check_commit(&self, superblock: &Superblock) -> Result<(), Error> {
+        assert_eq!(superblock.fsid, self.fsid(), "a superblock of another filesystem");
+        self.check_writable()
     }
 
     /// Writes a superblock that is durable in its first copy to the others. Does not flush.
@@ -160,8 +195,7 @@ impl Volume {
     }
 
     fn write_copies(&self, superblock: &Superblock, offsets: &[u64]) -> Result<(), Error> {
-        self.check_writable()?;
-        assert_eq!(superblock.fsid, self.fsid(), "a superblock of another filesystem");
+        self.check_commit(superblock)?;
         let mut outcome = Ok(());
         for device in self.devices().iter().filter(|device| device.trust() < Trust::Stale) {
             let mut own = superblock.clone();

@@ -22,7 +22,7 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use buttress_block::Class;
+use buttress_block::{Class, Refused, Write};
 use buttress_format::{BlockGroupFlags, DeviceId, Extent, Logical};
 
 use crate::device::{Fault, VolumeDevice};
@@ -247,34 +247,42 @@ impl Volume {
         Ok(())
     }
 
-    /// Sends sorted transfers to their devices, those that touch in one request.
+    /// Sends sorted transfers to their devices: those that touch in one request, and all requests of one device
+    /// at once.
     pub(crate) fn submit(&self, transfers: &[Transfer<'_>]) -> Result<(), Error> {
         let mut rest = transfers;
         while let Some(first) = rest.first() {
-            let (run, after) = rest.split_at(run_len(rest));
-            if let Some(next) = after.first() {
-                let apart = next.device.id != first.device.id
-                    || run.last().is_some_and(|last| last.end() <= next.offset);
-                assert!(apart, "W2: writes at {} and {} overlap", first.logical, next.logical);
-            }
-            self.submit_run(first, run)?;
+            let of_device = |transfer: &&Transfer<'_>| transfer.device.id == first.device.id;
+            let (own, after) = rest.split_at(rest.iter().take_while(of_device).count());
+            self.submit_to(&first.device, own)?;
             rest = after;
         }
         Ok(())
     }
 
-    fn submit_run(&self, first: &Transfer<'_>, run: &[Transfer<'_>]) -> Result<(), Error> {
-        let device = &first.device;
+    fn submit_to(&self, device: &VolumeDevice, transfers: &[Transfer<'_>]) -> Result<(), Error> {
         if device.is_lost() {
             return Ok(());
         }
-        let bufs: Vec<_> = run.iter().map(|transfer| IoSlice::new(transfer.bytes)).collect();
-        self.counters.write(bufs.iter().map(|buf| buf.len() as u64).sum());
-        let outcome = device.device.write_classed_at(first.offset, &bufs, first.class);
-        outcome.or_else(|source| {
+        let mut requests = Vec::new();
+        let mut firsts = Vec::new();
+        let mut rest = transfers;
+        while let Some(first) = rest.first() {
+            let (run, after) = rest.split_at(run_len(rest));
+            if let (Some(last), Some(next)) = (run.last(), after.first()) {
+                let apart = last.end() <= next.offset;
+                assert!(apart, "W2: writes at {} and {} overlap", first.logical, next.logical);
+            }
+            let bufs: Vec<_> = run.iter().map(|transfer| IoSlice::new(transfer.bytes)).collect();
+            self.counters.write(bufs.iter().map(|buf| buf.len() as u64).sum());
+            requests.push(Write { offset: first.offset, bufs, class: first.class });
+            firsts.push(first);
+            rest = after;
+        }
+        device.device.write_many(&requests).or_else(|Refused { index, error: source }| {
             self.counters.io_failure();
             device.count(Fault::Write);
-            let (logical, mirror) = (first.logical, first.mirror);
+            let &Transfer { logical, mirror, .. } = firsts[index];
             self.lose_device(device, Error::Mirror { logical, mirror, device: device.id, source })
         })
     }

@@ -41,8 +41,10 @@ const SECTOR: usize = 512;
 /// The stream of allocations that log nodes are: they come and go apart from the trees' nodes.
 const STREAM: u64 = 1;
 
-/// Free places for nodes that are kept to go round in, where there is room: neighbours go out in one request.
+/// Free places for nodes that are kept to go round in, where there is room.
 const SPARE: usize = 64;
+/// Free places beyond which a log does without neighbours rather than take more.
+const SPARE_MAX: usize = 256;
 
 /// The log of the running transaction.
 #[derive(Debug, Default)]
@@ -198,9 +200,14 @@ impl Engine {
         }
         // Chunks of this transaction are not known after a crash.
         let limit = state.roots.generation;
+        // Leaves, and above them mostly one node in each tree, and the root of all.
+        let wanted = logs.trees.values().map(|log| log.changed_leaves() + 1).sum::<usize>() + 1;
+        let neighbours = neighbours(spare, *next, wanted, len);
+        *next = neighbours.unwrap_or(*next);
+        let reuse = spare.len() > SPARE && (neighbours.is_some() || spare.len() > SPARE_MAX);
         let mut allocate = || {
             let behind = spare.range(*next..).next().or_else(|| spare.first()).copied();
-            let reused = if spare.len() > SPARE { behind } else { None };
+            let reused = if reuse { behind } else { None };
             let at = match reused {
                 Some(at) => at,
                 None => {
@@ -260,12 +267,38 @@ impl Engine {
             };
             assert_eq!(rest(&superblock), rest(&state.superblock), "S3");
         }
-        self.volume.flush().map_err(lost)?;
-        self.volume.write_first_superblock(&superblock).map_err(lost)?;
+        self.volume.flush_and_commit(&superblock).map_err(lost)?;
         state.superblock = superblock;
         spare.extend(dropped);
         Ok(())
     }
+}
+
+/// Where as many free places lie side by side as are wanted, from `next` on if there, so that each copy of a log
+/// goes out in one request.
+fn neighbours(
+    spare: &BTreeSet<Logical>,
+    next: Logical,
+    wanted: usize,
+    len: u64,
+) -> Option<Logical> {
+    let search = |places: &mut dyn Iterator<Item = &Logical>| {
+        let mut first = None;
+        let mut count = 0;
+        let mut end = None;
+        for place in places {
+            if end != Some(*place) {
+                (first, count) = (Some(*place), 0);
+            }
+            count += 1;
+            end = Some(place.end(len));
+            if count >= wanted {
+                return first;
+            }
+        }
+        None
+    };
+    search(&mut spare.range(next..)).or_else(|| search(&mut spare.iter()))
 }
 
 fn lost(error: impl Into<Error>) -> Trouble {

@@ -116,6 +116,11 @@ impl LogTree {
         self.leaves.len()
     }
 
+    /// Number of leaves that the next build gives addresses.
+    pub(crate) fn changed_leaves(&self) -> usize {
+        self.leaves.values().filter(|leaf| leaf.at.is_none()).count()
+    }
+
     /// Sets or deletes an item.
     pub(crate) fn set(&mut self, geometry: &Geometry, key: Key, payload: Option<&[u8]>) {
         if self.leaves.is_empty() {

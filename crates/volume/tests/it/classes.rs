@@ -90,7 +90,7 @@ fn devices_are_told_what_is_metadata() {
         (at(8), &bytes[..4096]),
     ];
     volume.write_batch(&writes).expect("memory");
-    volume.write_first_superblock(&superblock).expect("memory");
+    volume.flush_and_commit(&superblock).expect("memory");
     let heard = std::mem::take(&mut *device.heard.lock().expect("not poisoned"));
     let first = 2 << 20;
     assert_eq!(
