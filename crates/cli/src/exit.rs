@@ -6,7 +6,7 @@ use std::fmt;
 /// Exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Exit {
+pub enum Exit {
     /// 0: everything asked for was done.
     Success = 0,
     /// 1: something failed: a device, a name, a permission.
@@ -25,7 +25,7 @@ pub(crate) enum Exit {
 
 impl Exit {
     /// The one with a number that another process of this program said.
-    pub(crate) fn of(number: &serde_json::Value) -> Self {
+    pub fn of(number: &serde_json::Value) -> Self {
         let all = [Self::Usage, Self::Corrupt, Self::Unsupported, Self::NoSpace, Self::Refused];
         let is_it = |exit: &Self| number.as_u64() == Some(*exit as u64);
         all.into_iter().find(is_it).unwrap_or(Self::Failure)
@@ -33,7 +33,7 @@ impl Exit {
 }
 
 /// The exit codes, for `--help`.
-pub(crate) const HELP: &str = "\
+pub const HELP: &str = "\
 A place inside a volume is written IMG:/path; a host file that exists under the name as written is \
 that file.
 
@@ -42,7 +42,7 @@ Exit codes: 0 done, 1 failed, 2 wrong command line, 3 damaged or no btrfs volume
 
 /// Why the program ends early. Printed as one line: what was tried, then the causes.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub struct Failure {
     /// The number for scripts.
     pub exit: Exit,
     what: String,
@@ -50,16 +50,16 @@ pub(crate) struct Failure {
 }
 
 /// The result of everything that can end the program.
-pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
     /// A failure that has no cause below it.
-    pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
+    pub fn new(exit: Exit, what: impl Into<String>) -> Self {
         Self { exit, what: what.into(), source: None }
     }
 
     /// A failure with a cause below it.
-    pub(crate) fn with_source(
+    pub fn with_source(
         exit: Exit,
         what: impl Into<String>,
         source: impl Error + Send + Sync + 'static,
@@ -68,24 +68,24 @@ impl Failure {
     }
 
     /// A failure of an operation on a volume; the kind of its cause chooses the exit code.
-    pub(crate) fn of_volume(what: impl Into<String>, source: buttress_fs::Error) -> Self {
+    pub fn of_volume(what: impl Into<String>, source: buttress_fs::Error) -> Self {
         let exit = exit_of(source.kind());
         Self { exit, what: what.into(), source: Some(Box::new(source)) }
     }
 
     /// A failure to open a device, whose own words name it already.
-    pub(crate) fn of_device(source: buttress_block::Error) -> Self {
+    pub fn of_device(source: buttress_block::Error) -> Self {
         Self { exit: Exit::Failure, what: String::new(), source: Some(Box::new(source)) }
     }
 
     /// Somebody else has the device open.
-    pub(crate) fn is_locked(&self) -> bool {
+    pub fn is_locked(&self) -> bool {
         let cause = self.source.as_ref().and_then(|cause| cause.downcast_ref());
         matches!(cause, Some(buttress_block::Error::Locked { .. }))
     }
 
     /// The reader of our output went away: not an error, but a reason to stop.
-    pub(crate) fn is_closed_pipe(&self) -> bool {
+    pub fn is_closed_pipe(&self) -> bool {
         let cause = self.source.as_ref().and_then(|source| source.downcast_ref::<std::io::Error>());
         cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
     }
@@ -123,7 +123,7 @@ impl fmt::Display for Failure {
 }
 
 /// Says what was being done when an error came up.
-pub(crate) trait Context<T> {
+pub trait Context<T> {
     /// Wraps the error; `what` is only called for one.
     fn context<W: Into<String>>(self, what: impl FnOnce() -> W) -> Result<T>;
 }

@@ -8,14 +8,17 @@ use serde::Serialize;
 use crate::location::show;
 
 /// One name of a directory.
-pub(crate) struct Entry {
+pub struct Entry {
+    /// The name.
     pub name: Vec<u8>,
+    /// What it names.
     pub inode: Inode,
+    /// The attributes of that.
     pub attr: Attr,
 }
 
 /// The names of a directory, sorted by their bytes.
-pub(crate) fn entries(dir: &Inode) -> buttress_fs::Result<Vec<Entry>> {
+pub fn entries(dir: &Inode) -> buttress_fs::Result<Vec<Entry>> {
     let mut names = Vec::new();
     dir.read_dir(0, |entry| {
         names.push(entry.name.to_vec());
@@ -32,7 +35,7 @@ pub(crate) fn entries(dir: &Inode) -> buttress_fs::Result<Vec<Entry>> {
 
 /// An entry for scripts.
 #[derive(Serialize)]
-pub(crate) struct EntryDocument {
+pub struct EntryDocument {
     name: String,
     ino: u64,
     subvolume: u64,
@@ -50,7 +53,7 @@ pub(crate) struct EntryDocument {
 
 impl EntryDocument {
     /// Describes one inode by one of its names.
-    pub(crate) fn new(name: &[u8], attr: &Attr, target: Option<&[u8]>) -> Self {
+    pub fn new(name: &[u8], attr: &Attr, target: Option<&[u8]>) -> Self {
         Self {
             name: show(name),
             ino: attr.id.ino.0,
@@ -73,7 +76,7 @@ fn seconds(time: Timespec) -> f64 {
 }
 
 /// The kind in words.
-pub(crate) fn kind_name(kind: FileKind) -> &'static str {
+pub fn kind_name(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Regular => "regular file",
         FileKind::Directory => "directory",
@@ -86,7 +89,7 @@ pub(crate) fn kind_name(kind: FileKind) -> &'static str {
 }
 
 /// The mode in letters, as `ls` shows it: `drwxr-xr-x`.
-pub(crate) fn letters(attr: &Attr) -> String {
+pub fn letters(attr: &Attr) -> String {
     let kind = match attr.kind {
         FileKind::Regular => '-',
         FileKind::Directory => 'd',

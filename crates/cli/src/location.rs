@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// A place in a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct VolumePath {
+pub struct VolumePath {
     /// The image file or block device.
     pub image: PathBuf,
     /// The path inside, beginning with a slash.
@@ -21,7 +21,7 @@ pub(crate) struct VolumePath {
 
 /// A place on either side.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Location {
+pub enum Location {
     /// A path of the host.
     Host(PathBuf),
     /// A place in a volume.
@@ -30,7 +30,7 @@ pub(crate) enum Location {
 
 impl Location {
     /// Reads an argument that may name either side.
-    pub(crate) fn parse(argument: &OsStr) -> Self {
+    pub fn parse(argument: &OsStr) -> Self {
         if Path::new(argument).symlink_metadata().is_ok() {
             return Self::Host(PathBuf::from(argument));
         }
@@ -43,7 +43,7 @@ impl Location {
 
 impl VolumePath {
     /// Reads an argument that must name a place in a volume; a bare image names its root.
-    pub(crate) fn parse(argument: &OsStr) -> Self {
+    pub fn parse(argument: &OsStr) -> Self {
         let whole = Self { image: PathBuf::from(argument), path: b"/".to_vec() };
         if Path::new(argument).symlink_metadata().is_ok() {
             return whole;
@@ -52,13 +52,13 @@ impl VolumePath {
     }
 
     /// The parts of the path, without empty ones and `.`.
-    pub(crate) fn components(&self) -> Vec<&[u8]> {
+    pub fn components(&self) -> Vec<&[u8]> {
         let parts = self.path.split(|&byte| byte == b'/');
         parts.filter(|part| !part.is_empty() && *part != b".").collect()
     }
 
     /// As a person would write it.
-    pub(crate) fn show(&self) -> String {
+    pub fn show(&self) -> String {
         format!("{}:{}", self.image.display(), show(&self.path))
     }
 }
@@ -85,7 +85,7 @@ fn divide(argument: &[u8]) -> Option<VolumePath> {
 }
 
 /// A name from a volume, safe to print: what would move the cursor is escaped.
-pub(crate) fn show(name: &[u8]) -> String {
+pub fn show(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
         for c in chunk.valid().chars() {

@@ -2,22 +2,18 @@
 
 mod cached;
 mod commands;
-mod exit;
 mod image;
 mod inspect;
-mod listing;
 mod live;
-mod location;
 mod order;
 mod size;
 mod space;
-mod transfer;
-mod ui;
 mod when;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use buttress_cli::{exit, listing, location, transfer, ui};
 use clap::Parser;
 
 use crate::commands::Command;

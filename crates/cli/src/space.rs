@@ -41,6 +41,7 @@ pub(crate) fn figures(stats: &SpaceStats) -> Figures {
     let rest = [
         ("global_reserve_bytes", json!(accounts.metadata.global_reserve)),
         ("unallocated_bytes", json!(accounts.unallocated)),
+        ("unreserved_bytes", json!(accounts.unreserved)),
         ("dirty_bytes", json!(stats.dirty)),
         ("ordered_bytes", json!(stats.ordered)),
         ("overlay_bytes", json!(engine.overlay_bytes)),

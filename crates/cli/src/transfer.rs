@@ -19,16 +19,16 @@ use buttress_fs::{ErrorKind, FileKind, Inode, NameError, SetAttr};
 use crate::exit::Result;
 use crate::ui::Progress;
 
-pub(crate) use self::export::Export;
-pub(crate) use self::import::{Census, Import, open_dir, survey};
-pub(crate) use self::within::copy_within;
+pub use self::export::Export;
+pub use self::import::{Census, Import, open_dir, survey};
+pub use self::within::copy_within;
 
 /// Bytes read and written at a time.
 const CHUNK: usize = 1 << 20;
 
 /// What is kept besides content.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Keep {
+pub struct Keep {
     /// Modes and times.
     pub attributes: bool,
     /// Owners, extended attributes, and which names are links to one file.
@@ -37,7 +37,7 @@ pub(crate) struct Keep {
 
 /// Whether files within a volume come to share their content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Reflink {
+pub enum Reflink {
     /// They must.
     Always,
     /// Where they can.
@@ -49,29 +49,38 @@ pub(crate) enum Reflink {
 
 /// What a copy went through.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tally {
+pub struct Tally {
+    /// Regular files.
     pub files: u64,
+    /// Directories.
     pub directories: u64,
+    /// Links, devices, fifos, sockets.
     pub others: u64,
+    /// Bytes of content.
     pub bytes: u64,
 }
 
 /// A copy under way.
-pub(crate) struct Job<'a> {
+pub struct Job<'a> {
+    /// What is kept besides content.
     pub keep: Keep,
+    /// Whether directories are copied.
     pub recursive: bool,
+    /// Whether files within a volume share their content.
     pub reflink: Reflink,
+    /// What shows how far it is.
     pub bar: &'a Progress,
     /// Names that are left out, wherever they are.
     pub skip: &'a dyn Fn(&[u8]) -> bool,
     /// Device and inode of the images in use: a volume is not copied into itself.
     images: Vec<(u64, u64)>,
+    /// What was copied so far.
     pub tally: Tally,
 }
 
 impl<'a> Job<'a> {
     /// A job that has copied nothing yet, and leaves nothing out.
-    pub(crate) fn new(keep: Keep, recursive: bool, bar: &'a Progress) -> Self {
+    pub fn new(keep: Keep, recursive: bool, bar: &'a Progress) -> Self {
         Self {
             keep,
             recursive,
@@ -86,7 +95,7 @@ impl<'a> Job<'a> {
 
 impl Job<'_> {
     /// Leaves an image out, should it lie in what is copied.
-    pub(crate) fn leave_out(&mut self, image: &Path) {
+    pub fn leave_out(&mut self, image: &Path) {
         if let Ok(metadata) = image.metadata() {
             self.images.push((metadata.dev(), metadata.ino()));
         }
@@ -94,7 +103,7 @@ impl Job<'_> {
 }
 
 /// The user and group that this program runs as: the owner of what it makes.
-pub(crate) fn caller() -> (u32, u32) {
+pub fn caller() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 

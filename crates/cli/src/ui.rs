@@ -15,14 +15,14 @@ use serde::Serialize;
 use crate::exit::{Context, Result};
 
 /// Where the program speaks, and how.
-pub(crate) struct Ui {
+pub struct Ui {
     json: bool,
     colour: bool,
 }
 
 /// The colours in use, by what they mean.
 #[derive(Clone, Copy)]
-pub(crate) enum Tone {
+pub enum Tone {
     /// A heading.
     Heading,
     /// Names of directories.
@@ -37,40 +37,40 @@ pub(crate) enum Tone {
 
 impl Ui {
     /// Looks at the terminal and the environment once.
-    pub(crate) fn new(json: bool) -> Self {
+    pub fn new(json: bool) -> Self {
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         Self { json, colour }
     }
 
     /// Whether a script reads.
-    pub(crate) fn json(&self) -> bool {
+    pub fn json(&self) -> bool {
         self.json
     }
 
     /// Prints one line of the answer.
-    pub(crate) fn line(&self, text: impl AsRef<str>) -> Result<()> {
+    pub fn line(&self, text: impl AsRef<str>) -> Result<()> {
         let mut out = std::io::stdout().lock();
         writeln!(out, "{}", text.as_ref()).context(|| "standard output")
     }
 
     /// A writer for long answers; flushed by the caller.
-    pub(crate) fn writer(&self) -> std::io::BufWriter<std::io::StdoutLock<'static>> {
+    pub fn writer(&self) -> std::io::BufWriter<std::io::StdoutLock<'static>> {
         std::io::BufWriter::with_capacity(1 << 16, std::io::stdout().lock())
     }
 
     /// Prints one JSON document.
-    pub(crate) fn document(&self, value: &impl Serialize) -> Result<()> {
+    pub fn document(&self, value: &impl Serialize) -> Result<()> {
         let text = serde_json::to_string_pretty(value).context(|| "output")?;
         self.line(text)
     }
 
     /// [`note`], for those who hold this anyway.
-    pub(crate) fn note(&self, text: impl AsRef<str>) {
+    pub fn note(&self, text: impl AsRef<str>) {
         note(text);
     }
 
     /// Colours a text (U2).
-    pub(crate) fn tint(&self, tone: Tone, text: &str) -> String {
+    pub fn tint(&self, tone: Tone, text: &str) -> String {
         if !self.colour {
             return text.to_owned();
         }
@@ -85,7 +85,7 @@ impl Ui {
     }
 
     /// A bar over `total` bytes.
-    pub(crate) fn bytes_bar(&self, what: &str, total: u64) -> Progress {
+    pub fn bytes_bar(&self, what: &str, total: u64) -> Progress {
         let bar = self.bar(total);
         bar.set_style(style(
             "{prefix:<10} {bar:28} {bytes:>10}/{total_bytes} {binary_bytes_per_sec:>12} {msg}",
@@ -95,7 +95,7 @@ impl Ui {
     }
 
     /// A count of bytes of which nobody knows how many there will be.
-    pub(crate) fn stream_bar(&self, what: &str) -> Progress {
+    pub fn stream_bar(&self, what: &str) -> Progress {
         let bar = self.bar(0);
         bar.set_style(style("{prefix:<10} {bytes:>10} {binary_bytes_per_sec:>12} {msg}"));
         bar.set_prefix(what.to_owned());
@@ -103,7 +103,7 @@ impl Ui {
     }
 
     /// A bar over `total` things.
-    pub(crate) fn count_bar(&self, what: &str, total: u64) -> Progress {
+    pub fn count_bar(&self, what: &str, total: u64) -> Progress {
         let bar = self.bar(total);
         bar.set_style(style("{prefix:<10} {bar:28} {pos:>10}/{len} {rate:>12} {msg}"));
         bar.set_prefix(what.to_owned());
@@ -120,7 +120,7 @@ impl Ui {
 }
 
 /// Says something to the person at the keyboard that is not part of the answer.
-pub(crate) fn note(text: impl AsRef<str>) {
+pub fn note(text: impl AsRef<str>) {
     // Nobody to tell when standard error is closed.
     let _ = writeln!(std::io::stderr().lock(), "buttress: {}", text.as_ref());
 }
@@ -136,29 +136,35 @@ fn style(template: &str) -> ProgressStyle {
 }
 
 /// A bar that goes away when it is done.
-pub(crate) struct Progress {
+pub struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
+    /// One that shows nothing, for copies that no person waits for.
+    #[must_use]
+    pub fn hidden() -> Self {
+        Self { bar: ProgressBar::hidden() }
+    }
+
     /// Moves on.
-    pub(crate) fn add(&self, amount: u64) {
+    pub fn add(&self, amount: u64) {
         self.bar.inc(amount);
     }
 
     /// Says something above the bar, on standard error.
-    pub(crate) fn say(&self, text: &str) {
+    pub fn say(&self, text: &str) {
         // Nobody to tell when standard error is closed.
         self.bar.suspend(|| _ = writeln!(std::io::stderr().lock(), "{text}"));
     }
 
     /// Names what is being worked on.
-    pub(crate) fn message(&self, text: &str) {
+    pub fn message(&self, text: &str) {
         self.bar.set_message(text.to_owned());
     }
 
     /// Keeps the rate honest while nothing moves.
-    pub(crate) fn tick(&self) {
+    pub fn tick(&self) {
         self.bar.enable_steady_tick(Duration::from_millis(250));
     }
 }

@@ -43,6 +43,9 @@ enum Verb {
         /// How many at a time.
         #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
         workers: Vec<usize>,
+        /// On a volume that is full but for a tenth, free in pieces of 64 KiB.
+        #[arg(long)]
+        fragmented: bool,
     },
     /// Random direct writes in place, beside many filled block groups: how lookups scale.
     Nocow {
@@ -133,7 +136,9 @@ impl Verb {
     /// What runs in the common frame; nothing for what has no file systems to be compared.
     fn experiment(&self) -> Option<Box<dyn Experiment>> {
         match self {
-            Self::Allocate { workers } => Some(Box::new(Allocate { workers: workers.clone() })),
+            &Self::Allocate { ref workers, fragmented } => {
+                Some(Box::new(Allocate { workers: workers.clone(), fragmented }))
+            }
             Self::Enospc { jobs, mib, names, seconds } => {
                 Some(Box::new(Enospc { jobs: *jobs, mib: *mib, names: *names, seconds: *seconds }))
             }

@@ -15,6 +15,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -61,9 +62,17 @@ pub(crate) struct Args {
     /// on; with --cache those of the cache, too; a wrong one lists them all.
     #[arg(long, short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Go past the kernel's page cache to the devices.
-    #[arg(long)]
-    direct: bool,
+    /// When to go past the kernel's page cache to the devices; auto does so to block devices.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        default_value_t,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "always"
+    )]
+    direct: Direct,
     /// Stay until the volume is unmounted, and log to standard error.
     #[arg(long, short)]
     foreground: bool,
@@ -73,6 +82,26 @@ pub(crate) struct Args {
     /// Say on standard output when the mount is there, then detach.
     #[arg(long, hide = true, requires = "foreground")]
     announce: bool,
+}
+
+/// When devices are opened past the page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Direct {
+    /// Block devices are: nobody else reads them meanwhile, and an fsync waits for less. Image files are not.
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+impl Direct {
+    fn applies_to(self, path: &Path) -> bool {
+        let is_block = |path: &Path| {
+            std::fs::metadata(path)
+                .is_ok_and(|metadata| FileTypeExt::is_block_device(&metadata.file_type()))
+        };
+        self == Self::Always || self == Self::Auto && is_block(path)
+    }
 }
 
 /// What scripts read.
@@ -252,17 +281,17 @@ fn open(
     ui: &Ui,
 ) -> Result<(Filesystem, Option<Arc<CacheDevice>>)> {
     let how = if options.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
-    let how = OpenOptions { direct: args.direct, ..how };
+    let how = |path: &Path| OpenOptions { direct: args.direct.applies_to(path), ..how };
     let paths = args.more.iter().chain(&args.devices.devices).map(PathBuf::as_path);
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     for path in std::iter::once(image).chain(paths) {
-        devices.push(Arc::new(open_device(path, how, ui)?));
+        devices.push(Arc::new(open_device(path, how(path), ui)?));
     }
     let mut cached = None;
     if let Some(path) = &args.cached.cache {
         // The first device, the one that was named.
         let origin = Arc::clone(&devices[0]);
-        let device = Arc::new(cached::open(origin, path, cache, how)?);
+        let device = Arc::new(cached::open(origin, path, cache, how(path))?);
         devices[0] = Arc::clone(&device) as Arc<dyn Device>;
         cached = Some(device);
     }

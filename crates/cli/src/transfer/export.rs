@@ -22,7 +22,7 @@ const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 /// Copies from one volume to the host.
-pub(crate) struct Export<'a, 'b> {
+pub struct Export<'a, 'b> {
     job: &'a mut Job<'b>,
     /// The first copy of every file with several names: the directory it lies in, and its name.
     links: HashMap<InodeId, std::path::PathBuf>,
@@ -41,12 +41,12 @@ struct Level {
 
 impl<'a, 'b> Export<'a, 'b> {
     /// Prepares a copy.
-    pub(crate) fn new(job: &'a mut Job<'b>) -> Self {
+    pub fn new(job: &'a mut Job<'b>) -> Self {
         Self { job, links: HashMap::new(), buffer: vec![0; CHUNK], stack: Vec::new() }
     }
 
     /// Copies `inode` to the name `target` in a host directory.
-    pub(crate) fn entry(&mut self, inode: &Inode, top: &OwnedFd, target: &OsStr) -> Result<()> {
+    pub fn entry(&mut self, inode: &Inode, top: &OwnedFd, target: &OsStr) -> Result<()> {
         let attr = inode.attr();
         self.copy(inode, &attr, top, top, target, Path::new(""))?;
         while let Some(mut level) = self.stack.pop() {

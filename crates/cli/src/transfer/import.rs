@@ -21,7 +21,7 @@ const FILE_FLAGS: OFlags =
 
 /// What lies in a tree, counted before it is copied.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Census {
+pub struct Census {
     /// Everything with a name.
     pub entries: u64,
     /// Bytes of the names.
@@ -33,13 +33,13 @@ pub(crate) struct Census {
 }
 
 /// Opens a directory that the user named; a link there is the user's own wish.
-pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd> {
+pub fn open_dir(path: &Path) -> Result<OwnedFd> {
     let flags = DIR_FLAGS.difference(OFlags::NOFOLLOW);
     rustix::fs::open(path, flags, Mode::empty()).context(|| path.display().to_string())
 }
 
 /// Counts what [`Import`] would copy.
-pub(crate) fn survey(dir: OwnedFd, skip: &dyn Fn(&[u8]) -> bool) -> Result<Census> {
+pub fn survey(dir: OwnedFd, skip: &dyn Fn(&[u8]) -> bool) -> Result<Census> {
     let mut census = Census::default();
     let first = names(&dir, skip)?.into_iter();
     let mut stack = vec![(dir, first)];
@@ -70,7 +70,7 @@ pub(crate) fn survey(dir: OwnedFd, skip: &dyn Fn(&[u8]) -> bool) -> Result<Censu
 }
 
 /// Copies from the host into one volume.
-pub(crate) struct Import<'a, 'b> {
+pub struct Import<'a, 'b> {
     job: &'a mut Job<'b>,
     fs: &'a Filesystem,
     /// The first copy of every file that has several names, by its device and inode on the host.
@@ -90,12 +90,12 @@ struct Level {
 
 impl<'a, 'b> Import<'a, 'b> {
     /// Prepares a copy into `fs`.
-    pub(crate) fn new(job: &'a mut Job<'b>, fs: &'a Filesystem) -> Self {
+    pub fn new(job: &'a mut Job<'b>, fs: &'a Filesystem) -> Self {
         Self { job, fs, links: HashMap::new(), buffer: vec![0; CHUNK], stack: Vec::new() }
     }
 
     /// Copies the entry `name` of a host directory to the name `target` in `dir`.
-    pub(crate) fn entry(
+    pub fn entry(
         &mut self,
         source: &OwnedFd,
         name: &OsStr,
@@ -107,7 +107,7 @@ impl<'a, 'b> Import<'a, 'b> {
     }
 
     /// Copies everything in a host directory, and what is kept of itself, onto `dir`.
-    pub(crate) fn contents(&mut self, source: OwnedFd, dir: &Inode) -> Result<()> {
+    pub fn contents(&mut self, source: OwnedFd, dir: &Inode) -> Result<()> {
         let attributes = rustix::fs::fstat(&source).context(|| "the folder")?;
         self.xattrs(Path::new(&format!("/proc/self/fd/{}/.", raw(&source))), dir)?;
         self.enter(source, dir.clone(), attributes)?;

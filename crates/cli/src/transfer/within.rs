@@ -15,12 +15,7 @@ struct Level {
 }
 
 /// Copies `inode` to the name `target` in `dir`.
-pub(crate) fn copy_within(
-    job: &mut Job<'_>,
-    inode: &Inode,
-    dir: &Inode,
-    target: &[u8],
-) -> Result<()> {
+pub fn copy_within(job: &mut Job<'_>, inode: &Inode, dir: &Inode, target: &[u8]) -> Result<()> {
     let mut stack = Vec::new();
     let mut buffer = vec![0_u8; CHUNK];
     copy(job, inode, dir, target, &mut stack, &mut buffer)?;
