@@ -24,6 +24,7 @@
 //! ladder             in which order room is made for them
 //! preempt            when room is made before anybody waits
 //! reserve            promises that give themselves back
+//! no_reserve         what is written where it lies, and needs none
 //! roll               the tokens that live, to compare accounts with
 //! goals              where each stream allocated last
 //! space              the gate: groups, states of bytes, figures
@@ -59,6 +60,7 @@ mod group_state;
 mod guard;
 mod index;
 mod ladder;
+mod no_reserve;
 mod policy;
 mod preempt;
 mod quiesce;
@@ -81,6 +83,7 @@ pub use error::Error;
 pub use group::{Group, GroupInit, GroupUsage};
 pub use kind::SpaceKind;
 pub use ladder::{Ladder, Reach, Step};
+pub use no_reserve::NoReserve;
 pub use policy::{AllocPolicy, LookupPolicy};
 pub use preempt::{Clamp, Pace, Pools, Preempt, Round};
 pub use quiesce::{NocowWriter, ReadOnlyHold};

@@ -214,48 +214,61 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 const LATENCY_MIN: f64 = 0.005;
 /// What is thought of a commit before the first.
 const COMMIT_UNKNOWN: f64 = 0.1;
-/// The longest that one operation is slowed down.
-const DELAY_MAX: Duration = Duration::from_millis(4);
-const DELAY_STEP: Duration = Duration::from_micros(40);
+/// What is left is shared out over this many times what is left of a round: what was forecast may be short.
+const MARGIN: f64 = 1.25;
+/// The part of a round that is always thought to be left of it.
+const LEFT_MIN: f64 = 0.125;
+/// Operations a second that are let in however little is left.
+const RATE_MIN: f64 = 100.0;
 
 /// Our rule.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
-    /// Bytes of metadata that are taken, a second.
+    /// Bytes of metadata that are taken, a second, and by an operation.
     arrival: Mean,
+    each: Mean,
     /// Seconds that a commit takes, and a round of writing back.
     commit: Mean,
     write: Mean,
-    last: Option<(Instant, u64)>,
+    last: Option<(Instant, u64, u64)>,
     active: bool,
     pause: Duration,
     paused_until: Option<Instant>,
-    delay: Duration,
+    rate: Option<f64>,
 }
 
 impl Pace {
-    /// Looks at the pools; to be called every few milliseconds.
-    pub fn look(&mut self, now: Instant, pools: &Pools) {
+    /// Looks at the pools; to be called every few milliseconds. `operations` counts those that took metadata, ever;
+    /// `under_way` says for how long a round has been.
+    pub fn look(
+        &mut self,
+        now: Instant,
+        pools: &Pools,
+        operations: u64,
+        under_way: Option<Duration>,
+    ) {
         let held = pools.overlay + pools.promised + pools.pinned;
-        if let Some((then, before)) = self.last {
+        if let Some((then, before, count)) = self.last {
             let seconds = now.duration_since(then).as_secs_f64();
+            // What was given back meanwhile hides some of what came; a round's end is no negative arrival.
+            let came = held.saturating_sub(before) as f64;
             if seconds > 0.0 {
-                // What was given back meanwhile hides some of what came; a round's end is no negative arrival.
-                self.arrival.note(held.saturating_sub(before) as f64 / seconds);
+                self.arrival.note(came / seconds);
+            }
+            if came > 0.0 && operations > count {
+                self.each.note(came / (operations - count) as f64);
             }
         }
-        self.last = Some((now, held));
+        self.last = Some((now, held, operations));
         let lasts = self.lasts(pools);
         let takes = self.takes();
         self.active = lasts < takes * if self.active { STOP } else { START };
-        // Those who take are slowed while a round will not be done in time, and by little at first.
-        self.delay = if lasts < takes && held > 0 {
-            (self.delay * 2).clamp(DELAY_STEP, DELAY_MAX)
-        } else if self.delay > DELAY_STEP {
-            self.delay / 4 * 3
-        } else {
-            Duration::ZERO
-        };
+        let left = takes - under_way.map_or(0.0, |time| time.as_secs_f64());
+        let left = left.max(takes * LEFT_MIN) * MARGIN;
+        let each = self.each.get();
+        // Let in at a rate that leaves something until the round is done, so that nobody stands still.
+        self.rate = (self.active && lasts < left * MARGIN && each >= 1.0)
+            .then(|| (pools.headroom() as f64 / left / each).max(RATE_MIN));
     }
 
     /// Seconds for which what is left lasts.
@@ -275,10 +288,10 @@ impl Pace {
         (self.arrival.get() * time.as_secs_f64()) as u64
     }
 
-    /// How long each operation that takes metadata is to be held up before it begins.
+    /// How many operations that take metadata may begin, a second; any number where there is none.
     #[must_use]
-    pub fn delay(&self) -> Duration {
-        self.delay
+    pub fn rate(&self) -> Option<f64> {
+        self.rate
     }
 
     /// The round that is due, if one is.
@@ -344,10 +357,10 @@ mod tests {
             let (mut clamp, mut pace) = (Clamp { clamp: CLAMP_MAX }, Pace::default());
             for _ in 0..100 {
                 now += Duration::from_millis(10);
-                pace.look(now, &pools);
+                pace.look(now, &pools, 0, None);
                 assert!(!clamp.is_due(&pools), "{percent}%");
                 assert_eq!(pace.round(now, &pools), None, "{percent}%");
-                assert_eq!(pace.delay(), Duration::ZERO);
+                assert_eq!(pace.rate(), None);
             }
             clamp.note_end(0, &pools);
         }
@@ -394,9 +407,9 @@ mod tests {
                     let _ = (clamp.is_due(&pools), clamp.round(&pools));
                 }
                 let mut pace = Pace::default();
-                for _ in 0..3 {
+                for operations in 0..3 {
                     now += Duration::from_millis(1);
-                    pace.look(now, &pools);
+                    pace.look(now, &pools, operations, None);
                     let _ = pace.round(now, &pools);
                 }
                 assert!(pools.headroom() <= total);
@@ -438,7 +451,7 @@ mod tests {
         for tick in 0..3000_u32 {
             now += Duration::from_millis(2);
             pools.promised += 10 * MIB;
-            pace.look(now, &pools);
+            pace.look(now, &pools, u64::from(tick) * 100, None);
             if let Some(round) = pace.round(now, &pools) {
                 rounds.push(tick);
                 pace.note(now, &round, Duration::from_millis(1), 0);
@@ -452,6 +465,7 @@ mod tests {
     /// A load that steps up is met before it is out of room, and the rounds end with it.
     #[test]
     fn pace_starts_in_time_and_stops() {
+        const TICK: Duration = Duration::from_millis(5);
         for rate in [1, 5, 20, 50_u64] {
             let mut pace = Pace::default();
             let mut now = Instant::now();
@@ -459,13 +473,18 @@ mod tests {
                 Pools { total: 2 * GIB, used: 300 * MIB, global: 64 * MIB, ..Pools::default() };
             let mut commits = 0;
             let mut busy: Option<(u32, Round)> = None;
+            let mut operations = 0;
             for tick in 0..4000_u32 {
                 now += Duration::from_millis(5);
                 if tick < 3000 {
-                    pools.overlay +=
-                        rate * MIB * u64::from(pace.delay() < Duration::from_millis(1));
+                    // Each takes 64 KiB.
+                    let came = (rate * 16).min((pace.rate().unwrap_or(1e9) * 0.005) as u64);
+                    operations += came;
+                    pools.overlay += came * (64 << 10);
                 }
-                pace.look(now, &pools);
+                let under_way =
+                    busy.as_ref().map(|(end, _)| TICK * (10 - end.saturating_sub(tick)));
+                pace.look(now, &pools, operations, under_way);
                 // A commit takes 50 ms.
                 match busy {
                     Some((end, round)) if tick >= end => {

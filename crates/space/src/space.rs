@@ -42,6 +42,7 @@ use crate::goals::Goals;
 use crate::group::{Group, GroupInit};
 use crate::guard::Writers;
 use crate::index::{Index, Plane, SLOTS_MAX};
+use crate::no_reserve::Unreserved;
 use crate::ticket::Queue;
 use crate::{AllocPolicy, DataReservation, Error, LookupPolicy, Outcome, SpaceKind};
 
@@ -63,6 +64,8 @@ pub struct Space {
     map: Option<RwLock<BTreeMap<Logical, Arc<Group>>>>,
     /// Who writes in place.
     in_place: Arc<Writers>,
+    /// What is dirty and will be written in place.
+    pub(crate) unreserved: Unreserved,
     alloc_counters: AllocCounters,
     /// Who waits for data space, and for how many bytes.
     pub(crate) data_line: Queue<u64>,
@@ -93,6 +96,7 @@ impl Space {
             lookup: LookupPolicy::default(),
             map: None,
             in_place: Arc::default(),
+            unreserved: Unreserved::new(),
             alloc_counters: AllocCounters::default(),
             data_line: Queue::new(),
             writers: Ranked::new(Rank::BlockGroups, Default::default()),
@@ -428,6 +432,7 @@ impl Space {
         let _writing = self.writers.lock();
         let directory = self.directory.load();
         let mut all = true;
+        self.unreserved.audit()?;
         for kind in SpaceKind::ALL {
             let ledger = &self.ledgers[kind.index()];
             ledger.audit()?;
