@@ -10,11 +10,11 @@ use std::ops::Range;
 use buttress_format::{
     Body, Compression, Extent, FileExtent, Generation, InodeFlags, InodeItem, Region,
 };
-use buttress_txn::{Urgency, View};
+use buttress_txn::{Cost, Urgency, View};
 
 use crate::drop_extents::Edits;
 use crate::error::{Error, Result};
-use crate::file::{End, File};
+use crate::file::{End, File, Meta};
 use crate::files::Files;
 use crate::land::settle;
 use crate::write::SIZE_MAX;
@@ -31,6 +31,10 @@ const AHEAD_STEPS: u64 = 16;
 
 /// Most room that is kept behind a file for its next steps; a step as large needs none.
 const AHEAD_BYTES_MAX: u64 = 1 << 20;
+
+/// What a step costs: the inode item, and an extent.
+const STEP_COST: Cost =
+    Cost { items: 1 + Edits::COST_OF_ONE.items, bytes: 160 + Edits::COST_OF_ONE.bytes };
 
 /// How many gaps are listed at once.
 const GAPS_MAX: usize = 64;
@@ -158,6 +162,11 @@ impl Files {
         let mut goal = file.goal();
         while at < gap.end {
             let want = (gap.end - at).min(PREALLOC_BYTES_MAX);
+            if let Some(extent) = self.step(file, &(at..at + want), plan)? {
+                goal.at = Some(extent.end());
+                at += want;
+                continue;
+            }
             let extent = match self.allocate_ahead(file, at, want, goal) {
                 Some(extent) => extent,
                 None => {
@@ -182,12 +191,55 @@ impl Files {
 
     /// Allocates for the next step of a file that grows by steps, with room for those to come.
     fn allocate_ahead(&self, file: &File, at: u64, want: u64, goal: Goal) -> Option<Extent> {
-        if want >= AHEAD_BYTES_MAX || !file.steps_to(at) {
+        if want >= AHEAD_BYTES_MAX || !self.steps(file, &(at..at + want)) {
             return None;
         }
         let ahead = at.max((AHEAD_STEPS - 1) * want).min(AHEAD_BYTES_MAX);
         let window = file.window.get_or_init(|| self.engine.new_window());
         self.engine.allocate_ahead(window, want, self.floor(ahead), goal.at, goal.stream)
+    }
+
+    /// Whether nothing but an extent behind the last is needed to set a range aside.
+    fn steps(&self, file: &File, part: &Range<u64>) -> bool {
+        let covers = |growth: Range<u64>| part.start <= growth.start && growth.end <= part.end;
+        file.steps_to(part.start) && (self.options.no_holes || covers(self.growth(file, part)))
+    }
+
+    /// Sets the next step of a file aside out of its window: answers the extent that has it, if the window had it.
+    fn step<S: FnOnce(&mut InodeItem)>(
+        &self,
+        file: &File,
+        part: &Range<u64>,
+        plan: &mut Plan<S>,
+    ) -> Result<Option<Extent>> {
+        let len = part.end - part.start;
+        let Some(window) = file.window.get().filter(|window| window.has(len)) else {
+            return Ok(None);
+        };
+        if !self.steps(file, part) {
+            return Ok(None);
+        }
+        let (_extents, end) = file.append_extents();
+        let Some(end) = end else { return Ok(None) };
+        let reservation = self.engine.reserve(STEP_COST, Urgency::Normal)?;
+        let handle = self.engine.begin(reservation);
+        let whose = |offset| file.data_ref(offset);
+        let last = end.last.filter(|(_, last)| last.len + len <= GROWN_BYTES_MAX);
+        let grows = last.map(|(offset, last)| (last, whose(offset)));
+        let Some(extent) = handle.take_ahead(window, len, grows, whose(part.start)) else {
+            // It was closed meanwhile.
+            file.note_end(end);
+            return Ok(None);
+        };
+        let grown = last.filter(|(_, last)| last.start == extent.start);
+        let offset = grown.map_or(part.start, |(offset, _)| offset);
+        let bytes = Edits::replace(&handle, file, offset, set_aside(extent), len);
+        file.update_meta(&handle, |meta| {
+            bytes.count(meta);
+            plan.follow(file, part, meta);
+        });
+        file.note_end(End { at: part.end, last: Some((offset, extent)) });
+        Ok(Some(extent))
     }
 
     fn put_prealloc<S: FnOnce(&mut InodeItem)>(
@@ -235,18 +287,7 @@ impl Files {
         };
         file.update_meta(&handle, |meta| {
             bytes.count(meta);
-            if part.end >= plan.end {
-                if let Some(stamp) = plan.stamp.take() {
-                    meta.item.size = meta.item.size.max(plan.grown);
-                    settle(meta, &file.dirty.lock());
-                    stamp(&mut meta.item);
-                }
-            } else if plan.offset <= meta.item.size && meta.item.size == meta.disk_size {
-                // Where the range starts inside the file, its length may follow piece by piece.
-                let size = meta.item.size.max(part.end.min(plan.grown));
-                meta.item.size = size;
-                meta.disk_size = size;
-            }
+            plan.follow(file, part, meta);
         });
         if let Some(end) = end {
             file.note_end(match appends {
@@ -280,4 +321,22 @@ struct Plan<S> {
     grown: u64,
     /// Sets the times in the step that completes it; gone with that.
     stamp: Option<S>,
+}
+
+impl<S: FnOnce(&mut InodeItem)> Plan<S> {
+    /// Brings the item of a file up to a part that was set aside.
+    fn follow(&mut self, file: &File, part: &Range<u64>, meta: &mut Meta) {
+        if part.end >= self.end {
+            if let Some(stamp) = self.stamp.take() {
+                meta.item.size = meta.item.size.max(self.grown);
+                settle(meta, &file.dirty.lock());
+                stamp(&mut meta.item);
+            }
+        } else if self.offset <= meta.item.size && meta.item.size == meta.disk_size {
+            // Where the range starts inside the file, its length may follow piece by piece.
+            let size = meta.item.size.max(part.end.min(self.grown));
+            meta.item.size = size;
+            meta.disk_size = size;
+        }
+    }
 }

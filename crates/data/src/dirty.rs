@@ -5,7 +5,7 @@
 //! - **P1** Pieces are disjoint, start on a sector and are whole sectors long; none is longer than
 //!   [`PIECE_BYTES`] unless it came as one.
 //! - **P2** Every sector in `pieces` has its data space promised in `promised`, or is in `placed`: it will
-//!   be written where the file already shows it.
+//!   be written where the file already shows it. `unreserved` is the token of just these.
 //! - **P3** A sector that is on its way stays readable here until its extent item is visible.
 //! - **P4** Bytes at or behind the file's length are zero.
 //! - **P5** For every piece there is metadata in `metadata` to make an extent of it visible.
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use buttress_base::{RangeSet, Rank, Ranked};
 use buttress_format::Logical;
-use buttress_txn::{DataReservation, MetaReservation};
+use buttress_txn::{DataReservation, MetaReservation, NoReserve};
 
 use crate::error::Error;
 
@@ -80,6 +80,7 @@ pub(crate) struct Dirty {
     pub(crate) promised: Option<DataReservation>,
     /// Sectors of `pieces` that have their place on disk, and no space promised (P2).
     placed: RangeSet,
+    unreserved: Option<NoReserve>,
     /// Metadata for what is in `pieces` (P5).
     pub(crate) metadata: Option<MetaReservation>,
     /// Space for the last write could not be promised: the next one looks for its place first.
@@ -98,6 +99,8 @@ pub(crate) struct Run {
     pub(crate) offset: u64,
     pub(crate) pieces: Vec<Arc<Vec<u8>>>,
     pub(crate) len: u64,
+    /// For what of it is to be written where the file shows it; the rest has its space promised.
+    pub(crate) unreserved: Option<NoReserve>,
 }
 
 impl Run {
@@ -201,16 +204,29 @@ impl Dirty {
         self.pieces.len()
     }
 
-    /// Notes sectors that have their place on disk (P2).
-    pub(crate) fn place(&mut self, range: Range<u64>) {
+    /// Notes sectors that have their place on disk (P2), and takes their token.
+    pub(crate) fn place(&mut self, range: Range<u64>, token: NoReserve) {
+        let all = self.placed.total() + token.bytes();
         self.placed.insert(range);
+        assert_eq!(self.placed.total(), all, "P2: each sector has one token");
+        match &mut self.unreserved {
+            Some(unreserved) => unreserved.merge(token),
+            none => *none = Some(token),
+        }
     }
 
-    /// Forgets which sectors have their place on disk. Answers how many bytes had.
-    pub(crate) fn displace(&mut self, range: Range<u64>) -> u64 {
+    /// Forgets which sectors have their place on disk. Answers their token, if any had.
+    pub(crate) fn displace(&mut self, range: Range<u64>) -> Option<NoReserve> {
         let before = self.placed.total();
         self.placed.remove(range);
-        before - self.placed.total()
+        let left = self.placed.total();
+        if left == before {
+            return None;
+        }
+        if left == 0 {
+            return self.unreserved.take();
+        }
+        self.unreserved.as_mut().map(|unreserved| unreserved.split(before - left))
     }
 
     /// Puts whole sectors, over what waits already or beside it. Answers how many bytes are new.
@@ -302,8 +318,11 @@ impl Dirty {
                     run.pieces.push(piece);
                     run.len += len;
                 }
-                _ => runs.push(Run { offset: start, pieces: vec![piece], len }),
+                _ => runs.push(Run { offset: start, pieces: vec![piece], len, unreserved: None }),
             }
+        }
+        for run in &mut runs {
+            run.unreserved = self.displace(run.offset..run.end());
         }
         self.bytes -= taken;
         self.writing_bytes += taken;

@@ -150,7 +150,7 @@ impl Edits {
         gained: u64,
     ) -> Bytes {
         let extent = FileExtent { generation: handle.generation(), ..extent };
-        handle.put(file.tree, file.extent_key(offset), extent.to_bytes());
+        put(handle, file, offset, &extent);
         Bytes { gained, lost: 0 }
     }
 
@@ -163,7 +163,7 @@ impl Edits {
             if birth == Birth::Now {
                 extent.generation = handle.generation();
             }
-            handle.put(file.tree, file.extent_key(offset), extent.to_bytes());
+            put(handle, file, offset, &extent);
         }
         // Added before dropped: a count that touches zero in between would free the extent.
         for (extent, key) in self.added {
@@ -173,6 +173,14 @@ impl Edits {
             handle.drop_data_ref(extent, file.data_ref(key));
         }
         Bytes { gained: self.gained, lost: self.lost }
+    }
+}
+
+fn put(handle: &Handle<'_>, file: &File, offset: u64, extent: &FileExtent) {
+    let key = file.extent_key(offset);
+    match extent.to_array() {
+        Some(bytes) => handle.put(file.tree, key, bytes),
+        None => handle.put(file.tree, key, extent.to_bytes()),
     }
 }
 

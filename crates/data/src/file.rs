@@ -32,9 +32,13 @@ use crate::streams::Streams;
 const TYPE_MASK: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
 
-fn next_layout() -> u64 {
+/// Layouts are numbered by so many at once, so that files that change do not meet at one counter.
+const LAYOUTS: u64 = 1 << 16;
+
+/// The first of numbers that no other file has.
+fn fresh_layouts() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
+    NEXT.fetch_add(LAYOUTS, Ordering::Relaxed)
 }
 
 /// One inode in memory. Not only regular files: every inode has an item to keep.
@@ -80,13 +84,13 @@ pub(crate) struct Meta {
 }
 
 impl Meta {
-    fn encode(&self) -> Vec<u8> {
+    fn encode(&self) -> [u8; InodeItem::LEN] {
         if self.item.mode & TYPE_MASK != REGULAR || self.item.size == self.disk_size {
-            return self.item.to_bytes();
+            return self.item.to_array();
         }
         let mut item = self.item;
         item.size = self.disk_size;
-        item.to_bytes()
+        item.to_array()
     }
 }
 
@@ -103,7 +107,7 @@ impl File {
                 Meta { item, disk_size, shrinks: false, codec: None, put: None },
             ),
             extents: RwLock::new(()),
-            layout: AtomicU64::new(next_layout()),
+            layout: AtomicU64::new(fresh_layouts()),
             end: Ranked::new(Rank::Leaf, None),
             dirty: Ranked::new(Rank::PageIndex, Dirty::default()),
             streams: Ranked::new(Rank::Leaf, Streams::default()),
@@ -213,7 +217,9 @@ impl File {
     /// [`Self::note_end`] says so before the guard goes.
     pub(crate) fn append_extents(&self) -> (RwLockWriteGuard<'_, ()>, Option<End>) {
         let guard = self.extents.write();
-        self.layout.store(next_layout(), Ordering::Relaxed);
+        let next = self.layout() + 1;
+        let next = if next.is_multiple_of(LAYOUTS) { fresh_layouts() } else { next };
+        self.layout.store(next, Ordering::Relaxed);
         let end = self.end.lock().take();
         (guard, end)
     }

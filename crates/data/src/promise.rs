@@ -6,14 +6,15 @@
 //! - **V1** What is promised covers the write whatever writeback does with it: every piece an extent of
 //!   its own, every item under it cut. Only a volume whose free space lies in parts smaller than a
 //!   piece may need more, which the global reserve then gives.
-//! - **V2** Sectors that will be written where they lie need no data space. That they may be is asked with
-//!   the writeback claim held until they are put, so that no writeback takes their place before.
+//! - **V2** Sectors that will be written where they lie need no data space, and have a token that says so. That
+//!   they may be is asked with the writeback claim held until they are put, so that no writeback takes their
+//!   place before.
 
 use std::ops::Range;
 
 use buttress_base::RangeSet;
 use buttress_format::InodeFlags;
-use buttress_txn::{Cost, DataReservation, MetaReservation, Urgency};
+use buttress_txn::{Cost, DataReservation, MetaReservation, NoReserve, Urgency};
 
 use crate::dirty::Dirty;
 use crate::error::{Error, Result};
@@ -55,7 +56,15 @@ pub(crate) struct Promise<'f> {
     /// Extent items under the write, once they are counted.
     covered: Option<u32>,
     /// Sectors that will be written where they lie (V2), once somebody looked.
-    placed: Option<(RangeSet, Claim<'f>)>,
+    placed: Option<Lies<'f>>,
+}
+
+/// Sectors that will be written where they lie.
+#[derive(Debug)]
+struct Lies<'f> {
+    sectors: RangeSet,
+    token: NoReserve,
+    claim: Claim<'f>,
 }
 
 /// What a promise lacks.
@@ -214,9 +223,10 @@ impl Files {
         }
         let claim = file.claim();
         let spots = self.in_place(file, range.clone(), flags)?;
-        let placed: RangeSet = spots.into_iter().map(|spot| spot.range).collect();
-        file.dirty.lock().crowded = !placed.is_empty();
-        promise.placed = Some((placed, claim));
+        let sectors: RangeSet = spots.into_iter().map(|spot| spot.range).collect();
+        file.dirty.lock().crowded = !sectors.is_empty();
+        let token = self.engine.no_reserve(sectors.total());
+        promise.placed = Some(Lies { sectors, token, claim });
         Ok(())
     }
 
@@ -237,16 +247,18 @@ impl Files {
             lies.push(gap);
         });
         let Promise { data, metadata, placed, .. } = promise;
-        if let Some((placed, _)) = &placed {
+        let claim = placed.map(|Lies { sectors, mut token, claim }| {
             for gap in lies {
-                for spot in placed.iter() {
+                for spot in sectors.iter() {
                     let part = spot.start.max(gap.start)..spot.end.min(gap.end);
                     if !part.is_empty() {
-                        dirty.place(part);
+                        let token = token.split(part.end - part.start);
+                        dirty.place(part, token);
                     }
                 }
             }
-        }
+            claim
+        });
         if let Some(mut data) = data {
             assert!(need <= data.bytes(), "P2: {need} bytes on a promise of {}", data.bytes());
             // The first row may have come since it was promised.
@@ -259,7 +271,7 @@ impl Files {
         if let Some(metadata) = metadata {
             join(&mut dirty.metadata, metadata);
         }
-        placed.map(|(_, claim)| claim)
+        claim
     }
 }
 
@@ -267,7 +279,7 @@ impl Promise<'_> {
     /// Bytes of a range that will need new space.
     fn unplaced(&self, range: &Range<u64>) -> u64 {
         let mut need = range.end - range.start;
-        let Some((placed, _)) = &self.placed else { return need };
+        let Some(Lies { sectors: placed, .. }) = &self.placed else { return need };
         let mut at = range.start;
         while let Some(spot) = placed.next_from(at).filter(|spot| spot.start < range.end) {
             let end = spot.end.min(range.end);

@@ -207,15 +207,17 @@ impl Files {
         taken: &Range<u64>,
         edits: &mut Edits,
     ) -> Result<()> {
-        let (disk_size, size) = {
-            let meta = file.meta();
-            (meta.disk_size, meta.item.size)
-        };
-        let range = self.ceil(disk_size)..self.ceil(size.max(taken.end));
+        let range = self.growth(file, taken);
         if taken.start <= range.start && range.end <= taken.end {
             return Ok(());
         }
         self.fill_holes(view, file, range, taken, edits)
+    }
+
+    /// What the length on disk may come to cover, with `taken`.
+    pub(crate) fn growth(&self, file: &File, taken: &Range<u64>) -> Range<u64> {
+        let meta = file.meta();
+        self.ceil(meta.disk_size)..self.ceil(meta.item.size.max(taken.end))
     }
 
     /// Collects hole items for what of `range` has no item and is not in `taken`.

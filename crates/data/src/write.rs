@@ -277,7 +277,7 @@ impl Files {
             return;
         }
         self.count_clean(gone);
-        let placed = dirty.displace(range);
+        let placed = dirty.displace(range).map_or(0, |token| token.bytes());
         if dirty.bytes() == 0 {
             dirty.promised = None;
             dirty.metadata = None;

@@ -20,7 +20,7 @@
 use std::ops::Range;
 
 use buttress_format::{Extent, InodeFlags, Logical};
-use buttress_txn::{DataReservation, MetaReservation, NocowWriter, SharedRows};
+use buttress_txn::{DataReservation, MetaReservation, NoReserve, NocowWriter, SharedRows};
 
 use crate::dirty::Run;
 use crate::error::{Error, Result};
@@ -232,9 +232,8 @@ impl Files {
         }
         let mut taken: u64 = runs.iter().map(|run| run.len).sum();
         self.count_ordered(taken);
-        for run in &runs {
-            taken -= dirty.displace(run.offset..run.end());
-        }
+        let lies = |run: &Run| run.unreserved.as_ref().map_or(0, NoReserve::bytes);
+        taken -= runs.iter().map(lies).sum::<u64>();
         let (promised, metadata) = if dirty.bytes() == 0 {
             dirty.crowded = false;
             (dirty.promised.take(), dirty.metadata.take())
@@ -283,11 +282,13 @@ impl Files {
             }
         };
         let mut supply = Supply { promised, goal: file.goal(), rows };
-        for (run, mut packed) in taken {
+        for (mut run, mut packed) in taken {
+            let unreserved = run.unreserved.take();
             let plan = if self.fits_inline(&run, &packed, job.size, job.flags) {
                 Ok(Plan::Inline(packed.pop()))
             } else {
-                self.place(file, &run, packed, job.flags, &mut supply).map(Plan::Extents)
+                self.place(file, &run, unreserved, packed, job.flags, &mut supply)
+                    .map(Plan::Extents)
             };
             match plan {
                 Ok(plan) => job.runs.push((run, plan)),
@@ -321,23 +322,21 @@ impl Files {
         &self,
         file: &File,
         run: &Run,
+        unreserved: Option<NoReserve>,
         packed: Vec<Packed>,
         flags: u64,
         supply: &mut Supply<'_, '_>,
     ) -> Result<Vec<Placed>> {
         if !packed.is_empty() {
+            self.cover(unreserved, 0, supply)?;
             return self.place_packed(run, packed, supply);
         }
         let mut placed = Vec::new();
         let in_place = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
         let spots =
             if in_place { self.in_place(file, run.offset..run.end(), flags)? } else { Vec::new() };
-        // What lay there alone when it was written to may have come to be shared since.
-        let lies: u64 = spots.iter().map(|spot| spot.range.end - spot.range.start).sum();
-        let lack = (run.len - lies).saturating_sub(supply.promised.bytes());
-        if lack > 0 {
-            supply.promised.merge(self.engine.reserve_data(lack)?);
-        }
+        let lies = spots.iter().map(|spot| spot.range.end - spot.range.start).sum();
+        self.cover(unreserved, lies, supply)?;
         let mut at = run.offset;
         let mut fresh = |range: Range<u64>, placed: &mut Vec<Placed>| -> Result<()> {
             let placed_before = placed.len();
@@ -360,6 +359,28 @@ impl Files {
             }
         }
         Ok(placed)
+    }
+
+    /// Settles what a run was promised with what it needs, where `lies` of its bytes are written in place: what lay
+    /// there alone when it was written to may have come to be shared since, or the other way round.
+    fn cover(
+        &self,
+        unreserved: Option<NoReserve>,
+        lies: u64,
+        supply: &mut Supply<'_, '_>,
+    ) -> Result<()> {
+        let held = unreserved.as_ref().map_or(0, NoReserve::bytes);
+        let promised = supply.promised.bytes();
+        // Given back first: runs that have to ask may need it.
+        supply.promised.shrink_to(promised.saturating_sub(lies.saturating_sub(held)));
+        if let Some(mut unreserved) = unreserved
+            && held > lies
+        {
+            let slack = self.engine.row_slack();
+            let ask = |bytes| self.engine.reserve_data(bytes + slack);
+            supply.promised.merge(unreserved.split(held - lies).exchange(ask)?);
+        }
+        Ok(())
     }
 
     /// Allocates at most `want` bytes, at least `min`, as near to the goal as there are, which moves behind them.

@@ -74,6 +74,54 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Fills an array with little-endian fields, in order.
+pub(crate) struct Fixed<const N: usize> {
+    bytes: [u8; N],
+    at: usize,
+}
+
+impl<const N: usize> Fixed<N> {
+    pub(crate) fn new() -> Self {
+        Self { bytes: [0; N], at: 0 }
+    }
+
+    #[inline]
+    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        let end = self.at + bytes.len();
+        self.bytes[self.at..end].copy_from_slice(bytes);
+        self.at = end;
+        self
+    }
+
+    #[inline]
+    pub(crate) fn zeros(&mut self, len: usize) -> &mut Self {
+        self.at += len;
+        self
+    }
+
+    #[inline]
+    pub(crate) fn u8(&mut self, x: u8) -> &mut Self {
+        self.bytes(&[x])
+    }
+
+    #[inline]
+    pub(crate) fn u32(&mut self, x: u32) -> &mut Self {
+        self.bytes(&x.to_le_bytes())
+    }
+
+    #[inline]
+    pub(crate) fn u64(&mut self, x: u64) -> &mut Self {
+        self.bytes(&x.to_le_bytes())
+    }
+
+    /// What was filled.
+    #[inline]
+    pub(crate) fn done(&self) -> [u8; N] {
+        assert!(self.at == N, "all fields were put");
+        self.bytes
+    }
+}
+
 /// Appends little-endian fields.
 #[derive(Default)]
 pub(crate) struct Writer(pub(crate) Vec<u8>);

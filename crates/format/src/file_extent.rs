@@ -2,7 +2,7 @@
 
 use crate::{
     Error, Extent, Generation, Logical, Result,
-    bytes::{Reader, Writer},
+    bytes::{Fixed, Reader, Writer},
 };
 
 /// How an extent's bytes are packed.
@@ -150,17 +150,26 @@ impl FileExtent {
     /// The item's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
+        let Body::Inline(data) = &self.body else {
+            return self.to_array().map_or_else(Vec::new, |bytes| bytes.to_vec());
+        };
         let mut w = Writer::with_capacity(Self::REGULAR_LEN);
-        w.u64(self.generation.0).u64(self.ram_bytes).u8(self.compression as u8).u8(0).u16(0);
+        w.u64(self.generation.0).u64(self.ram_bytes).u8(self.compression as u8).zeros(4);
+        w.bytes(data);
+        w.0
+    }
+
+    /// The same, without memory of their own, unless the item holds the content itself.
+    #[must_use]
+    pub fn to_array(&self) -> Option<[u8; Self::REGULAR_LEN]> {
         let (kind, region) = match &self.body {
-            Body::Inline(data) => {
-                w.u8(0).bytes(data);
-                return w.0;
-            }
+            Body::Inline(_) => return None,
             Body::Regular(region) => (1, region),
             Body::Prealloc(region) => (2, region),
         };
+        let mut w = Fixed::new();
+        w.u64(self.generation.0).u64(self.ram_bytes).u8(self.compression as u8).zeros(3);
         w.u8(kind).u64(region.disk.0).u64(region.disk_len).u64(region.offset).u64(region.len);
-        w.0
+        Some(w.done())
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     Generation, Ino, Result,
-    bytes::{Reader, Writer},
+    bytes::{Fixed, Reader, Writer},
     limits::NAME_MAX,
 };
 
@@ -125,18 +125,24 @@ impl InodeItem {
     /// The item's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut w = Writer::with_capacity(Self::LEN);
-        self.write(&mut w);
-        w.0
+        self.to_array().to_vec()
     }
 
-    pub(crate) fn write(&self, w: &mut Writer) {
+    /// The same, without memory of their own: inodes are put at every change.
+    #[must_use]
+    pub fn to_array(&self) -> [u8; Self::LEN] {
+        let mut w = Fixed::new();
         w.u64(self.generation.0).u64(self.transid.0).u64(self.size).u64(self.nbytes);
         w.u64(self.block_group).u32(self.nlink).u32(self.uid).u32(self.gid).u32(self.mode);
         w.u64(self.rdev).u64(self.flags).u64(self.sequence).zeros(32);
         for time in [self.atime, self.ctime, self.mtime, self.otime] {
-            time.write(w);
+            w.u64(time.sec as u64).u32(time.nsec);
         }
+        w.done()
+    }
+
+    pub(crate) fn write(&self, w: &mut Writer) {
+        w.bytes(&self.to_array());
     }
 }
 

@@ -20,10 +20,14 @@ pub struct Accounts {
     pub metadata: Account,
     /// Of the chunk tree.
     pub system: Account,
+    /// Bytes that are dirty and will be written in place, with no data space promised.
+    pub unreserved: u64,
     /// Items and bytes that operations were promised and have not put.
     pub promised: (u64, u64),
     /// Items and bytes of the running transaction.
     pub running: (u64, u64),
+    /// The highest level of the trees that promises count with; a leaf is 0.
+    pub height: u8,
     /// Metadata that the frozen transaction may still take, in bytes.
     pub frozen: u64,
     /// Bytes of the devices that no chunk takes.
@@ -36,15 +40,18 @@ impl fmt::Display for Accounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}; {}; {}; promised {} items and {} bytes, running {} items and {} bytes, frozen {}, \
+            "{}; {}; {}; written in place {}, promised {} items and {} bytes, running {} items and {} bytes, \
+             {} levels above leaves, frozen {}, \
              unallocated {}, waiting for data {}, for metadata {}",
             self.data,
             self.metadata,
             self.system,
+            self.unreserved,
             self.promised.0,
             self.promised.1,
             self.running.0,
             self.running.1,
+            self.height,
             self.frozen,
             self.unallocated,
             self.waiting.0,
@@ -70,8 +77,10 @@ impl Engine {
             data: self.space.account(SpaceKind::Data),
             metadata,
             system: self.space.account(SpaceKind::System),
+            unreserved: self.space.unreserved(),
             promised,
             running,
+            height: self.height.load(Ordering::Relaxed),
             frozen,
             unallocated: self.devices.lock().unallocated(),
             waiting: (self.space.data_line().len(), self.metadata_line.len()),

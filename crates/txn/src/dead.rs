@@ -81,7 +81,7 @@ impl Engine {
         }
         let (budget, reservation) = self.reserve_step()?;
         let handle = self.begin(reservation);
-        handle.transaction().drops.lock().insert(tree, budget.into());
+        handle.transaction().drops.change(|trees| trees.insert(tree, budget.into()));
         drop(handle);
         self.commit()?;
         Ok(self.view().committed_root_item(tree)?.is_some())
@@ -118,7 +118,7 @@ impl Engine {
             let _turn = self.trees_turn.lock();
             let (budget, reservation) = self.reserve_step()?;
             let handle = self.begin(reservation);
-            handle.transaction().leftovers.lock().insert(of, budget.into());
+            handle.transaction().leftovers.change(|trees| trees.insert(of, budget.into()));
             drop(handle);
             self.commit()?;
         }

@@ -272,8 +272,8 @@ impl Engine {
     /// Opens a handle on the running transaction. Never waits for I/O; every tree read that the
     /// operation needs comes before.
     pub fn begin(&self, reservation: MetaReservation) -> Handle<'_> {
-        let (inside, transaction) = self.enter();
-        Handle::open(self, reservation, inside, transaction)
+        let (inside, view) = self.gate.enter(|| self.view.load());
+        Handle::open(self, reservation, inside, view)
     }
 
     /// The running transaction, which does not close meanwhile.

@@ -8,9 +8,10 @@
 
 use std::sync::Arc;
 
+use arc_swap::Guard;
 use buttress_format::{Extent, Generation, Key, TreeId};
 
-use crate::{DataRef, Engine, MetaReservation, gate::Inside, transaction::Transaction};
+use crate::{DataRef, Engine, MetaReservation, View, gate::Inside, transaction::Transaction};
 
 #[cfg(debug_assertions)]
 thread_local! {
@@ -31,8 +32,9 @@ pub(crate) fn expect_none(what: &str) {
 #[must_use = "a handle that is dropped at once changes nothing"]
 pub struct Handle<'e> {
     engine: &'e Engine,
-    transaction: Arc<Transaction>,
-    _reservation: MetaReservation,
+    /// With the transaction that runs: it does not close meanwhile.
+    view: Guard<Arc<View>>,
+    reservation: MetaReservation,
     _inside: Inside<'e>,
 }
 
@@ -41,11 +43,11 @@ impl<'e> Handle<'e> {
         engine: &'e Engine,
         reservation: MetaReservation,
         inside: Inside<'e>,
-        transaction: Arc<Transaction>,
+        view: Guard<Arc<View>>,
     ) -> Self {
         #[cfg(debug_assertions)]
         HELD.set(HELD.get() + 1);
-        Self { engine, transaction, _reservation: reservation, _inside: inside }
+        Self { engine, view, reservation, _inside: inside }
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -53,30 +55,30 @@ impl<'e> Handle<'e> {
     }
 
     pub(crate) fn transaction(&self) -> &Transaction {
-        &self.transaction
+        self.view.running()
     }
 
     /// The transaction that this operation becomes part of.
     #[must_use]
     pub fn generation(&self) -> Generation {
-        self.transaction.generation
+        self.transaction().generation
     }
 
     /// Sets an item.
     pub fn put(&self, tree: TreeId, key: Key, payload: impl AsRef<[u8]>) {
-        self.transaction.overlay.put(tree, key, payload.as_ref());
-        self.transaction.tracked.note(tree, &key, false);
+        self.transaction().overlay.put(tree, key, payload.as_ref());
+        self.transaction().tracked.note(tree, &key, false);
     }
 
     /// Deletes an item.
     pub fn delete(&self, tree: TreeId, key: Key) {
-        self.transaction.overlay.set(tree, key, None);
-        self.transaction.tracked.note(tree, &key, true);
+        self.transaction().overlay.set(tree, key, None);
+        self.transaction().tracked.note(tree, &key, true);
     }
 
     /// Records the checksums of an extent's data, or of a part of it: one per sector, in order.
     pub fn insert_csums(&self, range: Extent, sums: Vec<u8>) {
-        self.transaction.sums.insert(range, sums);
+        self.transaction().sums.insert(range, sums);
     }
 
     /// One more use of a data extent. The first one of a newly allocated extent makes its item.
@@ -91,19 +93,32 @@ impl<'e> Handle<'e> {
     /// Lets an extent that was born in this transaction and is `who`'s alone go on with what was allocated right
     /// behind it. Says whether it does; if not, nothing has changed.
     pub fn extend_data(&self, extent: Extent, more: Extent, who: DataRef) -> bool {
-        // What a log names keeps its length; and no extent lies in two groups, or in rows with others.
-        let fits = extent.end() == more.start
-            && self.engine.row_slack() == 0
-            && !self.transaction.tracked.names(extent.start)
-            && self.engine.space.are_together(extent.start, more.start);
-        if !fits || !self.transaction.refs.extend(extent, more.len, who) {
+        let together = self.engine.space.are_together(extent.start, more.start);
+        if !together || !self.join(extent, more, who) {
             return false;
         }
-        self.engine.stamps.touch(extent.start);
         let born = self.engine.unborn.remove(more.start);
         assert!(born, "an extent with references goes on with none: {more}");
         self.engine.space.commit_used(more);
         true
+    }
+
+    /// Makes one extent of two in one block group, of which the second has no reference.
+    pub(crate) fn join(&self, extent: Extent, more: Extent, who: DataRef) -> bool {
+        // What a log names keeps its length; and no extent lies in rows with others.
+        let fits = extent.end() == more.start
+            && self.engine.row_slack() == 0
+            && !self.transaction().tracked.names(extent.start);
+        if !fits || !self.transaction().refs.extend(extent, more.len, who) {
+            return false;
+        }
+        self.engine.stamps.touch(extent.start);
+        true
+    }
+
+    /// The first use of an extent that is counted as in use already.
+    pub(crate) fn bear(&self, extent: Extent, who: DataRef) {
+        self.change(extent, who, 1, true);
     }
 
     /// One use of a data extent less. The last one frees it: at once if it was born in this
@@ -114,9 +129,9 @@ impl<'e> Handle<'e> {
 
     fn change(&self, extent: Extent, who: DataRef, delta: i64, born: bool) {
         self.engine.stamps.touch(extent.start);
-        if self.transaction.refs.change(extent, who, delta, born) {
-            self.transaction.sums.remove(extent);
-            if self.transaction.tracked.keep(extent) {
+        if self.transaction().refs.change(extent, who, delta, born) {
+            self.transaction().sums.remove(extent);
+            if self.transaction().tracked.keep(extent) {
                 self.engine.space.pin(extent).expect("S1: it was in use until now");
             } else {
                 self.engine.space.free(extent);
@@ -125,9 +140,10 @@ impl<'e> Handle<'e> {
     }
 }
 
-#[cfg(debug_assertions)]
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
+        #[cfg(debug_assertions)]
         HELD.set(HELD.get() - 1);
+        self.reservation.give_back(self.engine);
     }
 }

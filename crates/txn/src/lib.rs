@@ -29,6 +29,7 @@ mod reserve;
 mod rows;
 mod scrub;
 mod scrub_rows;
+mod seldom;
 mod snapshot;
 mod stamps;
 mod sums;
@@ -64,6 +65,6 @@ pub use view::View;
 pub use window::Window;
 
 pub use buttress_space::{
-    Account, AllocPolicy, Clamp, DataReservation, LookupPolicy, NocowWriter, Pace, Pools, Preempt,
-    Reach, ReadOnlyHold, Round, SpaceKind, Step,
+    Account, AllocPolicy, Clamp, DataReservation, LookupPolicy, NoReserve, NocowWriter, Pace,
+    Pools, Preempt, Reach, ReadOnlyHold, Round, SpaceKind, Step,
 };

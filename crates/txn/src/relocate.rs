@@ -366,7 +366,7 @@ impl Engine {
         // None: its trees left it meanwhile, or have not come to be yet.
         if items > 0 {
             let handle = self.begin(self.reserve(Cost { items, bytes: 0 }, Urgency::Normal)?);
-            handle.transaction().touched.lock().extend(touched);
+            handle.transaction().touched.change(|places| places.extend(touched));
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Promises of metadata space, made before an operation starts.
 //!
 //! What a commit needs is bounded from two sides, and the smaller bound counts: every changed item
-//! dirties at most one path and one split; and all of them together dirty at most every node there
-//! is, plus what the new bytes fill. So a long transaction of small operations does not promise
-//! more than the volume has.
+//! dirties at most one path and one split, as high as the tallest tree that is worked in; and all of them
+//! together dirty at most every node there is, plus what the new bytes fill. So a long transaction of small
+//! operations does not promise more than the volume has.
 //!
 //! # Invariants
 //!
@@ -16,9 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use buttress_format::TreeId;
 use buttress_space::{Class, Reach, SpaceKind, Ticket, Verdict};
 
-use crate::{Engine, Result, flush::Waits, transaction::Transaction};
+use crate::{Engine, Result, View, flush::Waits, transaction::Transaction};
 
 /// What an operation may put, at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,6 +133,24 @@ impl MetaReservation {
         (self.cut(items, bytes), short)
     }
 
+    /// Gives back what it holds, to the engine whose it is: who has that at hand need not look for it.
+    pub(crate) fn give_back(&mut self, engine: &Engine) {
+        let (items, bytes) = (std::mem::take(&mut self.items), std::mem::take(&mut self.bytes));
+        if items == 0 && bytes == 0 {
+            return;
+        }
+        {
+            let mut outstanding = engine.outstanding.lock();
+            outstanding.items -= items;
+            outstanding.bytes -= bytes;
+            #[cfg(debug_assertions)]
+            outstanding.roll.give(self.token, [items, bytes]);
+        }
+        if items > 0 {
+            engine.serve_metadata();
+        }
+    }
+
     fn cut(&mut self, items: u64, bytes: u64) -> Self {
         self.items -= items;
         self.bytes -= bytes;
@@ -153,16 +172,9 @@ impl Drop for MetaReservation {
             return;
         }
         let Some(engine) = self.engine.upgrade() else { return };
-        {
-            let mut outstanding = engine.outstanding.lock();
-            outstanding.items -= self.items;
-            outstanding.bytes -= self.bytes;
-            #[cfg(debug_assertions)]
-            outstanding.roll.leave(self.token, [self.items, self.bytes]);
-        }
-        if self.items > 0 {
-            engine.serve_metadata();
-        }
+        self.give_back(&engine);
+        #[cfg(debug_assertions)]
+        engine.outstanding.lock().roll.leave(self.token, [0, 0]);
     }
 }
 
@@ -247,7 +259,7 @@ impl Engine {
     /// As much as so many bytes of free metadata, at most: for people and for forecasts.
     pub(crate) fn bytes_of(&self, cost: Cost) -> u64 {
         let nodesize = u64::from(self.store.geometry().nodesize);
-        let levels = u64::from(self.height.load(Ordering::Relaxed)) + 2;
+        let levels = self.levels();
         u64::from(cost.items).saturating_mul(levels * nodesize)
     }
 
@@ -312,6 +324,24 @@ impl Engine {
         need + taken <= free || self.overcommit(need + taken - free)
     }
 
+    /// Has promises count with a subvolume's height from now on, too: one that nobody worked in since the mount may be
+    /// taller than the trees that are always known.
+    ///
+    /// # Errors
+    ///
+    /// When the root tree is damaged.
+    pub fn know_height(&self, view: &View, tree: TreeId) -> Result<()> {
+        let item = view.committed_root_item(tree)?;
+        let level = item.map_or(0, |item| item.level);
+        self.height.fetch_max(level, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Nodes that changing one item may dirty: a path, and a split.
+    fn levels(&self) -> u64 {
+        u64::from(self.height.load(Ordering::Relaxed)) + 2
+    }
+
     /// What the frozen transaction may still allocate.
     pub(crate) fn frozen_left(&self) -> u64 {
         let need = self.frozen_need.load(Ordering::Relaxed);
@@ -333,10 +363,7 @@ impl Engine {
     /// Bytes of metadata that a commit of so much may allocate before it frees any.
     pub(crate) fn need(&self, items: u64, bytes: u64, used: u64) -> u64 {
         let nodesize = u64::from(self.store.geometry().nodesize);
-        let levels = u64::from(self.height.load(Ordering::Relaxed)) + 2;
-        let by_paths = items.saturating_mul(levels * nodesize);
-        let by_volume = used + bytes.saturating_mul(2) + 16 * nodesize;
-        by_paths.min(by_volume) + 24 * nodesize
+        bound(items, bytes, used + 16 * nodesize, self.levels() * nodesize) + 24 * nodesize
     }
 
     pub(crate) fn need_of(&self, transaction: &Transaction) -> u64 {
@@ -389,6 +416,11 @@ impl Engine {
         self.wait_for_data(bytes, Class::Normal, Reach::All)
     }
 
+    /// A token for bytes of data that the caller has seen may be written where they lie.
+    pub fn no_reserve(&self, bytes: u64) -> buttress_space::NoReserve {
+        self.space.no_reserve(bytes)
+    }
+
     fn wait_for_data(
         &self,
         bytes: u64,
@@ -423,6 +455,14 @@ impl Engine {
             || self.space.account(SpaceKind::Data).pinned > 0
             || (self.devices.lock().keeps_for_metadata() && !running.is_empty())
     }
+}
+
+/// Bytes of nodes that so many items of so many bytes may dirty, where each may dirty a path of so many, and all
+/// cannot dirty more than there is. What they fill comes on top of either: checksums of one large extent are few
+/// items, and many leaves, and a leaf may be left half full.
+fn bound(items: u64, bytes: u64, used: u64, path: u64) -> u64 {
+    let fills = bytes.saturating_mul(2);
+    items.saturating_mul(path).min(used).saturating_add(fills)
 }
 
 /// Those on whom others wait go before them.
@@ -464,5 +504,30 @@ impl Drop for MetaTicket<'_> {
         }
         // He may have stood before somebody who fits.
         self.engine.serve_metadata();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: u64 = 16 << 10;
+    const PATH: u64 = 4 * NODE;
+
+    /// Many small changes cost a path each, until that is more than there is.
+    #[test]
+    fn the_smaller_of_paths_and_volume_counts() {
+        let small = |items| bound(items, items * 100, 64 << 20, PATH);
+        assert_eq!(small(10), 10 * PATH + 2000);
+        assert_eq!(small(100_000), (64 << 20) + 20_000_000);
+    }
+
+    /// Whatever items they are counted as: checksums of 32 bytes for 128 MiB fill 64 leaves, or twice as many that
+    /// are half full.
+    #[test]
+    fn what_is_filled_is_promised() {
+        let sums = (128 << 20) / 4096 * 32;
+        assert!(bound(8, sums, 64 << 20, PATH) >= 2 * sums);
+        assert!(bound(8, sums, 0, PATH) >= 2 * sums);
     }
 }

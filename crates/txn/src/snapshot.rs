@@ -33,7 +33,7 @@ impl Handle<'_> {
     /// Has the commit of this transaction make a snapshot. [`Engine::commit_cut`] waits for it.
     pub fn snapshot(&self, snapshot: Snapshot) {
         self.engine().stamps.snapshot();
-        self.transaction().snapshots.lock().push(snapshot);
+        self.transaction().snapshots.change(|snapshots| snapshots.push(snapshot));
     }
 }
 

@@ -14,8 +14,8 @@ use buttress_format::{BlockGroupFlags, Chunk, DevExtent, DeviceId, Generation, K
 use buttress_tree::Overlay;
 
 use crate::{
-    delayed_ref::DelayedRefs, device_change::DeviceChange, log::Tracked, snapshot::Snapshot,
-    sums::PendingSums,
+    delayed_ref::DelayedRefs, device_change::DeviceChange, log::Tracked, seldom::Seldom,
+    snapshot::Snapshot, sums::PendingSums,
 };
 
 /// A chunk that a transaction adds: recorded in the trees by its commit.
@@ -37,19 +37,19 @@ pub(crate) struct Transaction {
     pub(crate) chunks: Mutex<Vec<NewChunk>>,
     pub(crate) removed: Mutex<Vec<Chunk>>,
     /// Places in trees that are to be built anew, as they are.
-    pub(crate) touched: Mutex<Vec<(TreeId, Key)>>,
+    pub(crate) touched: Seldom<Vec<(TreeId, Key)>>,
     /// The free-space tree is to be made anew.
     pub(crate) rebuild: AtomicBool,
     /// Devices that came, went or have another size.
     pub(crate) devices: Mutex<Vec<DeviceChange>>,
     /// Snapshots to be cut from the trees as this transaction leaves them.
-    pub(crate) snapshots: Mutex<Vec<Snapshot>>,
+    pub(crate) snapshots: Seldom<Vec<Snapshot>>,
     /// What of it is in a log.
     pub(crate) tracked: Tracked,
     /// Dead subvolumes to be dropped a step further, and how many references the step may change.
-    pub(crate) drops: Mutex<BTreeMap<TreeId, u64>>,
+    pub(crate) drops: Seldom<BTreeMap<TreeId, u64>>,
     /// The same of trees that a balance of Linux left, by the subvolume that each is of.
-    pub(crate) leftovers: Mutex<BTreeMap<TreeId, u64>>,
+    pub(crate) leftovers: Seldom<BTreeMap<TreeId, u64>>,
 }
 
 /// Items that cutting one snapshot may touch: the extents under a root node.
@@ -64,13 +64,13 @@ impl Transaction {
             sums: PendingSums::default(),
             chunks: Mutex::default(),
             removed: Mutex::default(),
-            touched: Mutex::default(),
+            touched: Seldom::default(),
             rebuild: AtomicBool::new(false),
             devices: Mutex::default(),
-            snapshots: Mutex::default(),
+            snapshots: Seldom::default(),
             tracked: Tracked::default(),
-            drops: Mutex::default(),
-            leftovers: Mutex::default(),
+            drops: Seldom::default(),
+            leftovers: Seldom::default(),
         })
     }
 
@@ -92,19 +92,18 @@ impl Transaction {
     /// Items that its commit will touch: those of the overlay, and for each data extent its item,
     /// its checksums and its free space.
     pub(crate) fn items(&self) -> u64 {
-        let snapshots = self.snapshots.lock().len() as u64 * SNAPSHOT_ITEMS;
-        let dropped: u64 = self.drops.lock().values().sum();
-        let dropped = dropped + self.leftovers.lock().values().sum::<u64>();
+        let dropped = |trees: &BTreeMap<TreeId, u64>| trees.values().sum();
         self.overlay.items()
             + 3 * self.refs.len()
-            + self.touched.lock().len() as u64
-            + snapshots
-            + dropped
+            + self.touched.count(|places| places.len() as u64)
+            + self.snapshots.count(|snapshots| snapshots.len() as u64 * SNAPSHOT_ITEMS)
+            + self.drops.count(dropped)
+            + self.leftovers.count(dropped)
     }
 
     /// Bytes that it holds, and that its commit will write into trees at most.
     pub(crate) fn bytes(&self) -> u64 {
-        let snapshots = self.snapshots.lock().len() as u64 * SNAPSHOT_ITEMS * 32;
+        let snapshots = self.snapshots.count(|all| all.len() as u64 * SNAPSHOT_ITEMS * 32);
         self.overlay.bytes() + 128 * self.refs.len() + self.sums.bytes() + snapshots
     }
 }

@@ -2,15 +2,18 @@
 //!
 //! # Invariants
 //!
-//! - **W1** What a window holds is reserved: nobody else finds it, and no promise counts on it. So one is opened
-//!   only where much is free and nobody waits, and all are closed before anybody who wants data is refused or
-//!   waits for more than that, and by every commit.
+//! - **W1** What a window holds is in use for its group and its account: nobody else finds it, no promise counts on
+//!   it, and a step changes neither. So one is opened only where much is free and nobody waits, and all are closed
+//!   before anybody who wants data is refused or waits for more than that, and by every commit.
 //! - **W2** Whoever drains a group closes the windows after he has marked it. Who opens one puts it on the list
-//!   first and looks for the mark then; so one of the two closes it.
+//!   first and looks for the mark then; so one of the two closes it. Until then it holds what is only reserved,
+//!   for which the drain waits.
+//! - **W3** A step is taken inside the handle that names it: the commit that finds it gone from the window finds
+//!   its reference, too.
 //!
 //! # Locks
 //!
-//! The list, then one window; nothing inside.
+//! The list, then one window, then references or one block group.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -19,7 +22,7 @@ use buttress_base::sync::Mutex;
 use buttress_format::{Extent, Generation, Logical};
 use buttress_space::{AllocPolicy, AllocRequest, Class, Outcome, Space, SpaceKind};
 
-use crate::Engine;
+use crate::{DataRef, Engine, Handle};
 
 /// One in so many bytes that are available is kept in a window at most.
 const SHARE: u64 = 16;
@@ -32,25 +35,37 @@ pub struct Window {
 
 #[derive(Debug, Default)]
 struct Rest {
-    extent: Option<Extent>,
+    held: Option<Ahead>,
     listed: bool,
+}
+
+/// What a window holds, and the block group that it lies in.
+#[derive(Clone, Copy, Debug)]
+struct Ahead {
+    extent: Extent,
+    group: Extent,
 }
 
 impl Window {
     fn close(&self) -> bool {
         let rest = std::mem::take(&mut *self.rest.lock());
-        let Some(extent) = rest.extent else { return false };
-        self.space.free(extent);
+        let Some(held) = rest.held else { return false };
+        self.space.free(held.extent);
         true
     }
 
-    /// Takes the first `want` bytes, if it has them.
-    fn take(&self, want: u64) -> Option<Extent> {
-        let mut rest = self.rest.lock();
-        let extent = rest.extent.filter(|extent| extent.len >= want)?;
-        let left = extent.len - want;
-        rest.extent = (left > 0).then(|| Extent::new(extent.start.end(want), left));
-        Some(Extent::new(extent.start, want))
+    /// Whether it has so many bytes now.
+    #[must_use]
+    pub fn has(&self, bytes: u64) -> bool {
+        self.rest.lock().held.is_some_and(|held| held.extent.len >= bytes)
+    }
+
+    /// Counts what it holds as in use, unless it was closed (W2).
+    fn settle(&self) {
+        let rest = self.rest.lock();
+        if let Some(held) = rest.held {
+            self.space.commit_used(held.extent);
+        }
     }
 }
 
@@ -75,10 +90,10 @@ pub(crate) struct Windows {
 
 impl Windows {
     /// Lets a window hold an extent; what it held before is given back.
-    fn fill(&self, window: &Arc<Window>, extent: Extent) {
+    fn fill(&self, window: &Arc<Window>, ahead: Ahead) {
         let mut open = self.open.lock();
         let mut rest = window.rest.lock();
-        let old = rest.extent.replace(extent);
+        let old = rest.held.replace(ahead);
         if !std::mem::replace(&mut rest.listed, true) {
             open.push(Arc::downgrade(window));
             self.any.store(true, Ordering::Release);
@@ -86,7 +101,7 @@ impl Windows {
         drop(rest);
         drop(open);
         if let Some(old) = old {
-            window.space.free(old);
+            window.space.free(old.extent);
         }
     }
 
@@ -112,9 +127,9 @@ impl Engine {
         Arc::new(Window { space: Arc::clone(&self.space), rest: Mutex::default() })
     }
 
-    /// Allocates `want` bytes out of a window, which is filled with at most `ahead` more when it has not as much;
-    /// promised or not, as with [`allocate_data`](Self::allocate_data). Nothing when there is not enough free to
-    /// keep any of it back, or somebody waits for data: ask for a promise then.
+    /// Allocates `want` bytes, and at most `ahead` more that a window holds from then on; promised or not, as with
+    /// [`allocate_data`](Self::allocate_data). Nothing when there is not enough free to keep any of it back, or
+    /// somebody waits for data: ask for a promise then. [`Handle::take_ahead`] takes what the window holds.
     pub fn allocate_ahead(
         &self,
         window: &Arc<Window>,
@@ -123,10 +138,6 @@ impl Engine {
         goal: Option<Logical>,
         stream: u64,
     ) -> Option<Extent> {
-        if let Some(extent) = window.take(want) {
-            self.unborn.insert(extent.start);
-            return Some(extent);
-        }
         // The published baselines go without.
         if self.options.alloc != AllocPolicy::default() {
             return None;
@@ -158,10 +169,12 @@ impl Engine {
         self.unborn.insert(extent.start);
         if extent.len > want {
             let rest = Extent::new(extent.start.end(want), extent.len - want);
-            self.windows.fill(window, rest);
+            let group = self.space.group_at(extent.start).expect("it was allocated there").range();
+            self.windows.fill(window, Ahead { extent: rest, group });
             if self.space.is_stopped(extent.start) {
                 window.close();
             }
+            window.settle();
         }
         Some(Extent::new(extent.start, want))
     }
@@ -169,5 +182,32 @@ impl Engine {
     /// Gives back what windows hold; says whether they held anything.
     pub(crate) fn close_windows(&self) -> bool {
         self.windows.close()
+    }
+}
+
+impl Handle<'_> {
+    /// Takes the first `want` bytes that a window holds, and names them (W3): as more of `last`, if they lie behind it
+    /// and it may grow, else as an extent of `who`. Answers the extent that they are part of; nothing when the
+    /// window has not as much.
+    pub fn take_ahead(
+        &self,
+        window: &Window,
+        want: u64,
+        last: Option<(Extent, DataRef)>,
+        who: DataRef,
+    ) -> Option<Extent> {
+        let mut rest = window.rest.lock();
+        let Ahead { extent, group } = rest.held.filter(|held| held.extent.len >= want)?;
+        let taken = Extent::new(extent.start, want);
+        let left = Extent::new(taken.end(), extent.len - want);
+        rest.held = (left.len > 0).then_some(Ahead { extent: left, group });
+        if let Some((last, whose)) = last
+            && group.contains(last.start)
+            && self.join(last, taken, whose)
+        {
+            return Some(Extent::new(last.start, last.len + want));
+        }
+        self.bear(taken, who);
+        Some(taken)
     }
 }

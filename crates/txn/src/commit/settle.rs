@@ -402,7 +402,7 @@ impl Settle<'_> {
     /// Places that are to be built anew: what is there is put once more.
     fn touch(&mut self) -> Result<()> {
         let mut places: BTreeMap<TreeId, Vec<Key>> = BTreeMap::new();
-        for (tree, key) in std::mem::take(&mut *self.transaction.touched.lock()) {
+        for (tree, key) in self.transaction.touched.change(std::mem::take) {
             places.entry(tree).or_default().push(key);
         }
         for (tree, keys) in places {
