@@ -20,7 +20,7 @@
 use buttress_base::clock;
 use buttress_base::thread::JoinHandle;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ use crate::cell::InodeCell;
 use crate::error::Result;
 use crate::orphan;
 use crate::shared::Shared;
-use crate::throttle::Throttle;
+use crate::throttle::{Throttle, Turnstile};
 
 /// Most inodes and bytes that one batch of writeback takes.
 const BATCH_INODES: usize = 128;
@@ -102,7 +102,7 @@ pub(crate) struct Background {
     /// Rounds made ahead, how low the clamp is, and how long operations are held up meanwhile.
     pub(crate) rounds: AtomicU64,
     pub(crate) clamp_bits: AtomicU32,
-    delay_nanos: AtomicU64,
+    pub(crate) turnstile: Turnstile,
     pub(crate) throttle: Throttle,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -183,15 +183,6 @@ impl Background {
     /// Lets the committer look at once whether a commit is wanted.
     pub(crate) fn wake_committer(&self) {
         self.commit_wake.notify_all();
-    }
-
-    /// Holds up each operation that takes metadata for so long.
-    pub(crate) fn set_delay(&self, delay: Duration) {
-        self.delay_nanos.store(delay.as_nanos() as u64, Ordering::Relaxed);
-    }
-
-    pub(crate) fn delay(&self) -> Duration {
-        Duration::from_nanos(self.delay_nanos.load(Ordering::Relaxed))
     }
 
     fn kick(&self) {
@@ -389,7 +380,7 @@ impl Shared {
         if dirty <= limit {
             if bytes > 0 {
                 let hold = self.background.throttle.hold(bytes, dirty, limit);
-                let hold = hold.max(self.background.delay());
+                let hold = hold.max(self.background.turnstile.hold());
                 if !hold.is_zero() {
                     buttress_base::thread::sleep(hold);
                 }

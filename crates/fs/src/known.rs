@@ -93,6 +93,11 @@ fn pending(fs: &Filesystem) -> (u64, u64) {
     (data.may_use, data.reserved)
 }
 
+/// Bytes that are dirty without a promise.
+fn unreserved(fs: &Filesystem) -> u64 {
+    fs.space_stats().accounts.unreserved
+}
+
 /// N1: written in place with nothing free, and by the time it is written back the group is read-only: the bytes go
 /// elsewhere if there is room by then, and are refused otherwise; no promise is given back that was not made.
 #[test]
@@ -117,6 +122,7 @@ fn n1_the_group_turns_read_only_under_a_write() {
         target.write_at(at, &new).expect("in place");
         let promised = pending(&fs).0;
         assert!(round >= 3 || promised == 0, "{promised} bytes promised on a full volume");
+        assert_eq!(unreserved(&fs), if round < 3 { 8 * SECTOR } else { 0 }, "round {round}");
         // Its own is the first.
         let holds = hold(&fs, |index| round < 3 || index == 0);
         let outcome = target.flush_data().map_err(|error| error.kind());
@@ -127,7 +133,7 @@ fn n1_the_group_turns_read_only_under_a_write() {
             outcome.expect("there is room");
             expected[at as usize..at as usize + new.len()].copy_from_slice(&new);
         }
-        assert_eq!(pending(&fs), (0, 0), "round {round}");
+        assert_eq!((pending(&fs), unreserved(&fs)), ((0, 0), 0), "round {round}");
         assert!(content(&target) == expected, "round {round}");
     }
     drop((target, filler));

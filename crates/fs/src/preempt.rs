@@ -42,7 +42,7 @@ impl Shared {
             Preempt::Clamp => self.clamp(),
             Preempt::Pace => self.pacer(),
         }
-        self.background.set_delay(Duration::ZERO);
+        self.background.turnstile.set_rate(None);
     }
 
     fn pools(&self) -> Pools {
@@ -101,13 +101,14 @@ impl Shared {
             let idle = pools == last && asked.is_none();
             last = pools;
             if idle {
-                self.background.set_delay(Duration::ZERO);
+                self.background.turnstile.set_rate(None);
                 buttress_base::thread::sleep(IDLE_TICK);
                 continue;
             }
             let now = clock::now();
-            pace.look(now, &pools);
-            self.background.set_delay(pace.delay());
+            let under_way = asked.as_ref().map(|asked| now.duration_since(asked.since));
+            pace.look(now, &pools, self.background.turnstile.came(), under_way);
+            self.background.turnstile.set_rate(pace.rate());
             if let Some(commit) = asked.take_if(|asked| self.engine.published() >= asked.until) {
                 let took = now.duration_since(commit.since);
                 let gained = pools.headroom().saturating_sub(commit.before.headroom());

@@ -102,6 +102,7 @@ impl Shared {
     pub(crate) fn tree_info(&self, view: &View, tree: TreeId) -> Result<Arc<Tree>> {
         let (info, first) = self.trees.info(view, tree)?;
         if first && self.expect_writable().is_ok() {
+            self.engine.know_height(view, tree)?;
             for id in orphan::list(view, tree)? {
                 self.background.clean_later(id);
             }
@@ -139,9 +140,9 @@ impl Shared {
     /// for the worst that its writeback may need: before that is a reason to refuse, it is written back,
     /// which shows what it does need.
     pub(crate) fn reserve(&self, cost: Cost, urgency: Urgency) -> Result<MetaReservation> {
-        let delay = self.background.delay();
-        if !delay.is_zero() && urgency == Urgency::Normal {
-            buttress_base::thread::sleep(delay);
+        let hold = self.background.turnstile.hold();
+        if !hold.is_zero() && urgency == Urgency::Normal {
+            buttress_base::thread::sleep(hold);
         }
         if let Some(reservation) = self.engine.reserve_at_once(cost, urgency)? {
             return Ok(reservation);

@@ -50,7 +50,7 @@ impl Filesystem {
             rounds: background.rounds.load(Ordering::Relaxed),
             flushed: background.flushed.load(Ordering::Relaxed),
             clamp: background.clamp_bits.load(Ordering::Relaxed),
-            delay: background.delay(),
+            delay: background.turnstile.step(),
             drain_rate: background.throttle.rate(),
         }
     }

@@ -112,9 +112,80 @@ impl Throttle {
     }
 }
 
+/// Lets operations in at a rate: one clock for all of them.
+#[derive(Debug)]
+pub(crate) struct Turnstile {
+    start: Instant,
+    /// Nanoseconds from one operation to the next; none is held up at zero.
+    step: AtomicU64,
+    /// Until when those that were let in fill the time, in nanoseconds from the start.
+    taken_until: AtomicU64,
+    /// How many came, ever.
+    came: AtomicU64,
+}
+
+impl Default for Turnstile {
+    fn default() -> Self {
+        Self {
+            start: clock::now(),
+            step: AtomicU64::new(0),
+            taken_until: AtomicU64::new(0),
+            came: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Turnstile {
+    /// Sets how many are let in, a second; any number where there is none.
+    pub(crate) fn set_rate(&self, rate: Option<f64>) {
+        let step = rate.map_or(0, |rate| (1e9 / rate.max(1.0)) as u64);
+        self.step.store(step, Ordering::Relaxed);
+    }
+
+    /// The time from one operation to the next.
+    pub(crate) fn step(&self) -> Duration {
+        Duration::from_nanos(self.step.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn came(&self) -> u64 {
+        self.came.load(Ordering::Relaxed)
+    }
+
+    /// Counts an operation, and says how long it is to be held up.
+    pub(crate) fn hold(&self) -> Duration {
+        self.came.fetch_add(1, Ordering::Relaxed);
+        let step = self.step.load(Ordering::Relaxed);
+        if step == 0 {
+            return Duration::ZERO;
+        }
+        let now = clock::since(self.start).as_nanos() as u64;
+        let max = HOLD_MAX.as_nanos() as u64;
+        let next = |until: u64| until.clamp(now, now + max).saturating_add(step);
+        let before = self
+            .taken_until
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |until| Some(next(until)));
+        let hold = Duration::from_nanos((next(before.unwrap_or(now)) - now).min(max));
+        if hold < HOLD_MIN { Duration::ZERO } else { hold }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Together they are let in at the rate, one as well as many, and at none without.
+    #[test]
+    fn a_turnstile_counts_and_keeps_its_rate() {
+        let turnstile = Turnstile::default();
+        assert_eq!(turnstile.hold(), Duration::ZERO);
+        turnstile.set_rate(Some(1000.0));
+        let holds: Vec<_> = (0..50).map(|_| turnstile.hold()).collect();
+        assert!(holds.is_sorted() || holds[49] > holds[0], "{holds:?}");
+        assert!(holds[49] > Duration::from_millis(20) && holds[49] <= HOLD_MAX, "{holds:?}");
+        assert_eq!(turnstile.came(), 51);
+        turnstile.set_rate(None);
+        assert_eq!(turnstile.hold(), Duration::ZERO);
+    }
 
     const MIB: u64 = 1 << 20;
 

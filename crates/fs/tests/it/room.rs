@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use buttress_base::Rng;
-use buttress_fs::{ErrorKind, FallocateMode, Filesystem, Inode, SetAttr};
+use buttress_fs::{ErrorKind, FallocateMode, Filesystem, Inode, MakeOptions, SetAttr};
 
 use crate::checker::check;
-use crate::volume::{file_with, memory, mount, mount_with, pattern};
+use crate::volume::{file_with, memory, memory_with, mount, mount_with, pattern};
 
 const BLOCK: u64 = 4096;
 
@@ -173,4 +173,27 @@ fn e14_the_end_while_others_wait() {
         });
         check(&device);
     }
+}
+
+/// Promises of metadata count with the height of a subvolume from when it is first looked at, not from when it was
+/// first changed: after a mount its tree may be the tallest.
+#[test]
+fn promises_know_how_tall_a_subvolume_is() {
+    let device = memory_with(256, &MakeOptions { nodesize: 4096, ..MakeOptions::default() });
+    let fs = mount(&device);
+    let tall = fs.root().create_subvolume(b"tall", 0o755, 0, 0).expect("a subvolume");
+    for i in 0..4000 {
+        drop(tall.create(format!("file-{i}").as_bytes(), 0o644, 0, 0, 0).expect("a file"));
+    }
+    drop(tall);
+    fs.sync().expect("a commit");
+    let height = fs.space_stats().accounts.height;
+    fs.close().expect("closed");
+    let fs = mount(&device);
+    let before = fs.space_stats().accounts.height;
+    assert!(before < height, "{height} levels, of which {before} are not the subvolume's");
+    drop(fs.root().lookup(b"tall").expect("there"));
+    assert_eq!(fs.space_stats().accounts.height, height);
+    fs.close().expect("closed");
+    check(&device);
 }
