@@ -161,7 +161,64 @@ impl Log {
         rng: &mut Rng,
         draws: usize,
         stride: usize,
+        check: impl FnMut(&Crash),
+    ) -> usize {
+        let stride = stride.max(1);
+        self.play(check, |at| {
+            if !at.index.is_multiple_of(stride) {
+                return Vec::new();
+            }
+            // Of few pieces there are few subsets.
+            let drawn = if at.pieces > 1 { draws } else { 0 };
+            let mut subsets = vec![Subset::Nothing];
+            subsets.extend((at.pieces > 0).then_some(Subset::All));
+            subsets.extend((0..drawn).map(|_| Subset::Drawn(rng.next_u64())));
+            subsets
+        })
+    }
+
+    /// Stops recording and goes through it from flush to flush, with the worst that each interval could leave:
+    /// nothing, all, each write of it alone, all but each one of its writes, and `draws` random subsets, torn. Of more
+    /// than `singles` writes so many are taken by chance, the last one always: that is the superblock of a commit.
+    ///
+    /// A cut amid an interval leaves no more than the cut at its end can leave, and less was promised then; so what
+    /// these states show holds for all points. Returns how many states were shown.
+    pub fn intervals(
+        &self,
+        rng: &mut Rng,
+        singles: usize,
+        draws: usize,
+        check: impl FnMut(&Crash),
+    ) -> usize {
+        self.play(check, |at| {
+            if !at.ends {
+                return Vec::new();
+            }
+            let mut subsets = vec![Subset::Nothing];
+            let Some((last, others)) = at.writes.split_last() else { return subsets };
+            subsets.push(Subset::All);
+            let mut others = others.to_vec();
+            if others.len() >= singles {
+                rng.shuffle(&mut others);
+                others.truncate(singles.saturating_sub(1));
+            }
+            // Of one write alone all is said by now, but for how it tears.
+            if at.writes.len() > 1 {
+                for write in others.into_iter().chain([*last]) {
+                    subsets.extend([Subset::Only(write), Subset::AllBut(write)]);
+                }
+            }
+            let drawn = if at.pieces > 1 { draws } else { 0 };
+            subsets.extend((0..drawn).map(|_| Subset::Drawn(rng.next_u64())));
+            subsets
+        })
+    }
+
+    /// Stops recording, goes through all events, and shows the subsets that `choose` wants at each.
+    fn play(
+        &self,
         mut check: impl FnMut(&Crash),
+        mut choose: impl FnMut(&Point<'_>) -> Vec<Subset>,
     ) -> usize {
         let (bases, atoms, events) = {
             let mut inner = self.inner.lock();
@@ -170,38 +227,71 @@ impl Log {
             (bases, inner.atoms.clone(), std::mem::take(&mut inner.events))
         };
         let mut pending: Vec<Vec<Piece>> = bases.iter().map(|_| Vec::new()).collect();
-        let mut mark = None;
-        let mut shown = 0;
+        let mut writes = Vec::new();
+        let (mut mark, mut shown) = (None, 0);
         for (index, event) in events.iter().enumerate() {
             match event {
                 Event::Write { device, offset, bytes } => {
                     cut(&mut pending[device.0], *offset, bytes, atoms[device.0], index);
+                    writes.push(index);
                 }
                 Event::Flush { device } => {
                     for piece in pending[device.0].drain(..) {
                         piece.apply(&bases[device.0]);
                     }
+                    writes.retain(|write| {
+                        !matches!(&events[*write], Event::Write { device: of, .. } if of == device)
+                    });
                 }
                 Event::Mark(value) => mark = Some(*value),
             }
-            if index % stride.max(1) != 0 {
-                continue;
-            }
-            // Of few pieces there are few subsets.
-            let different = match pending.iter().map(Vec::len).sum() {
-                0 => 1,
-                1 => 2,
-                _ => draws + 2,
-            };
-            for draw in 0..different {
-                let devices = bases.iter().zip(&pending);
-                let devices =
-                    devices.map(|(base, pieces)| survive(base, pieces, draw, rng)).collect();
+            let next_flushes = matches!(events.get(index + 1), None | Some(Event::Flush { .. }));
+            let pieces = pending.iter().map(Vec::len).sum();
+            let at = Point { index, ends: next_flushes, writes: &writes, pieces };
+            for (draw, subset) in choose(&at).into_iter().enumerate() {
+                let devices = bases.iter().zip(&pending).enumerate();
+                let devices = devices
+                    .map(|(number, (base, pieces))| {
+                        survive(base, pieces, subset.of_device(number as u64))
+                    })
+                    .collect();
                 check(&Crash { devices, mark, event: index, draw });
                 shown += 1;
             }
         }
         shown
+    }
+}
+
+/// Where in a log the power goes.
+struct Point<'a> {
+    index: usize,
+    /// A flush comes next, or nothing.
+    ends: bool,
+    /// The events that wrote what is not flushed, in order.
+    writes: &'a [usize],
+    pieces: usize,
+}
+
+/// What survives of what was not flushed.
+#[derive(Clone, Copy, Debug)]
+enum Subset {
+    Nothing,
+    All,
+    /// What one event wrote.
+    Only(usize),
+    AllBut(usize),
+    /// By chance.
+    Drawn(u64),
+}
+
+impl Subset {
+    /// Each device has a chance of its own.
+    fn of_device(self, number: u64) -> Self {
+        match self {
+            Self::Drawn(seed) => Self::Drawn(seed.wrapping_add(number)),
+            other => other,
+        }
     }
 }
 
@@ -248,26 +338,35 @@ fn cut(pieces: &mut Vec<Piece>, offset: u64, bytes: &Arc<[u8]>, atom: usize, wri
     }
 }
 
-fn survive(base: &MemoryDevice, pieces: &[Piece], draw: usize, rng: &mut Rng) -> MemoryDevice {
+fn survive(base: &MemoryDevice, pieces: &[Piece], subset: Subset) -> MemoryDevice {
     let device = base.fork();
     let keep = |keeps: &mut dyn FnMut(&Piece) -> bool| {
         pieces.iter().filter(|piece| keeps(piece)).for_each(|piece| piece.apply(&device));
     };
-    let Some(one) = rng.choose(pieces).filter(|_| draw > 0) else { return device };
-    match (draw, rng.below(10)) {
-        (1, _) => keep(&mut |_| true),
-        (_, 0) => keep(&mut |piece| piece.write != one.write),
-        (_, 1) => keep(&mut |piece| piece.write == one.write),
-        (_, 2) => keep(&mut |piece| !std::ptr::eq(piece, one)),
-        (_, 3) => keep(&mut |piece| std::ptr::eq(piece, one)),
-        _ => {
-            let tenths = *rng.choose(&[1, 3, 5, 7, 9]).expect("not empty");
-            let mut kept: Vec<_> = pieces.iter().filter(|_| rng.chance(tenths, 10)).collect();
-            // Writes of one place may reach the medium in another order than they were given.
-            if rng.chance(1, 2) {
-                rng.shuffle(&mut kept);
+    match subset {
+        Subset::Nothing => {}
+        Subset::All => keep(&mut |_| true),
+        Subset::Only(write) => keep(&mut |piece| piece.write == write),
+        Subset::AllBut(write) => keep(&mut |piece| piece.write != write),
+        Subset::Drawn(seed) => {
+            let rng = &mut Rng::new(seed);
+            let Some(one) = rng.choose(pieces) else { return device };
+            match rng.below(10) {
+                0 => keep(&mut |piece| piece.write != one.write),
+                1 => keep(&mut |piece| piece.write == one.write),
+                2 => keep(&mut |piece| !std::ptr::eq(piece, one)),
+                3 => keep(&mut |piece| std::ptr::eq(piece, one)),
+                _ => {
+                    let tenths = *rng.choose(&[1, 3, 5, 7, 9]).expect("not empty");
+                    let mut kept: Vec<_> =
+                        pieces.iter().filter(|_| rng.chance(tenths, 10)).collect();
+                    // Writes of one place may reach the medium in another order than they were given.
+                    if rng.chance(1, 2) {
+                        rng.shuffle(&mut kept);
+                    }
+                    kept.iter().for_each(|piece| piece.apply(&device));
+                }
             }
-            kept.iter().for_each(|piece| piece.apply(&device));
         }
     }
     device
@@ -374,5 +473,28 @@ mod tests {
             }
         });
         assert!(some && mixed);
+    }
+    /// Of three writes before a flush: none, all, each alone and each lost; after it nothing is left to choose.
+    #[test]
+    fn intervals_have_each_write_alone_and_lost() {
+        let log = Log::new();
+        let device = log.device(&MemoryDevice::new(4096), 512);
+        log.start(&[&device]);
+        for at in 0..3 {
+            device.write_at(at * 512, &[at as u8 + 1; 512]).expect("memory");
+        }
+        device.flush().expect("memory");
+        log.mark(1);
+        let mut seen = Vec::new();
+        let shown = log.intervals(&mut Rng::new(1), 8, 0, |crash| {
+            let mut bytes = [0; 1536];
+            crash.devices[0].read_at(0, &mut bytes).expect("memory");
+            seen.push((crash.mark, [bytes[0], bytes[512], bytes[1024]]));
+        });
+        let (none, all) = ([0, 0, 0], [1, 2, 3]);
+        let before = [none, all, [1, 0, 0], [0, 2, 3], [0, 2, 0], [1, 0, 3], [0, 0, 3], [1, 2, 0]];
+        let mut expected: Vec<_> = before.map(|found| (None, found)).to_vec();
+        expected.push((Some(1), all));
+        assert_eq!((seen, shown), (expected, 9));
     }
 }

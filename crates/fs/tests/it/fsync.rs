@@ -5,6 +5,7 @@
 //! some time since; the rest must be sound.
 
 mod faults;
+mod full;
 mod model;
 mod scripts;
 mod story;
@@ -19,6 +20,8 @@ use buttress_volume::Volume;
 
 use crate::checker::judge;
 
+#[cfg(debug_assertions)]
+pub(crate) use full::{fill, full};
 pub(crate) use model::World;
 pub(crate) use story::{Story, survey};
 
@@ -27,7 +30,7 @@ const SEEDS: &str = "BUTTRESS_FSYNC_SEEDS";
 const FIRST_SEED: &str = "BUTTRESS_FSYNC_SEED";
 
 /// Kinds of volumes and mounts that seeds take turns at.
-const KINDS: [&str; 3] = ["plain", "compressed", "in place"];
+const KINDS: [&str; 4] = ["plain", "compressed", "in place", "renames"];
 
 const OPERATIONS: u64 = 70;
 
@@ -80,7 +83,7 @@ fn run(seed: u64, options: &MakeOptions, draws: usize, stride: usize) -> (usize,
     Filesystem::make(&base, options).expect("a volume");
     let log = Log::new();
     let device = log.device(&base, 512);
-    let kind = KINDS[(seed / 2 % 3) as usize];
+    let kind = KINDS[(seed / 2 % 4) as usize];
     let how = match kind {
         "compressed" => "rw,noatime,commit=3000,compress=zstd",
         _ => "rw,noatime,commit=3000",
@@ -105,7 +108,7 @@ fn run(seed: u64, options: &MakeOptions, draws: usize, stride: usize) -> (usize,
     let mut logs = 0;
     let mut rng = Rng::new(seed);
     let mut events = rng.clone();
-    let shown = log.crashes(&mut events, draws, stride, |crash| {
+    let look = |crash: &Crash| {
         let superblock = Volume::read_superblock(&crash.devices[0]);
         logs += usize::from(superblock.is_ok_and(|superblock| superblock.log_root.0 != 0));
         if let Err(what) = examine(crash, &story, &mut rng, 0) {
@@ -118,7 +121,13 @@ fn run(seed: u64, options: &MakeOptions, draws: usize, stride: usize) -> (usize,
                 "{kind}, seed {seed}, event {event}, draw {draw}, {done} operations done: {what}"
             );
         }
-    });
+    };
+    // At every write and flush by chance, or the worst of each interval.
+    let shown = match (seed % 3, stride) {
+        (0, 1) => log.intervals(&mut events, 6, draws, look),
+        (0, _) => log.intervals(&mut events, 1, 0, look),
+        _ => log.crashes(&mut events, draws, stride, look),
+    };
     (shown, logs)
 }
 

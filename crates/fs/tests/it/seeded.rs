@@ -5,6 +5,8 @@
 //! `BUTTRESS_SEED=n` runs seed `n` alone; `BUTTRESS_SEEDS=first..last` several. `BUTTRESS_CUTS` multiplies the
 //! states that are looked at after each. A failing seed is printed, and fails again.
 
+mod full;
+
 use std::ops::Range;
 use std::sync::Arc;
 

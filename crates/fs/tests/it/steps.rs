@@ -1,11 +1,14 @@
 //! Files that grow by `fallocate` in small steps: their extents grow with them, whatever else happens meanwhile.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::BlockGroupFlags;
-use buttress_fs::{FallocateMode, Filesystem, Inode, MakeOptions, MountOptions, SetAttr};
+use buttress_fs::{
+    BalanceOptions, FallocateMode, Filesystem, Filter, Inode, MakeOptions, MountOptions, SetAttr,
+};
 
 use crate::checker::{check, judge};
 use crate::volume::{content, memory_with, mount, pattern};
@@ -148,4 +151,42 @@ fn windows_are_given_back() {
     assert_eq!(left, 0, "bytes that nobody got");
     fs.close().expect("an unmount");
     judge(&device);
+}
+
+/// W2, W3 of windows: files grow step by step while their block groups are emptied again and again. No group goes with a
+/// step in it, and no account keeps what a window held.
+#[test]
+fn steps_beside_a_balance() {
+    const STEP: u64 = 2 * SECTOR;
+    let device = memory_with(512, &MakeOptions::default());
+    let fs = mount(&device);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for number in 0..3 {
+            let (fs, stop) = (&fs, &stop);
+            scope.spawn(move || {
+                let name = format!("g{number}");
+                let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+                let most = (number + 1) * (384 << 10);
+                while !stop.load(Ordering::Relaxed) {
+                    for at in (0..most).step_by(STEP as usize) {
+                        file.fallocate(at, STEP, GROWS).expect("room");
+                    }
+                    let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+                    file.set_attr(&empty).expect("a cut");
+                }
+                file.fallocate(0, STEP, GROWS).expect("room");
+            });
+        }
+        for _ in 0..6 {
+            let all = BalanceOptions { data: Some(Filter::default()), ..BalanceOptions::default() };
+            fs.balance(&all, &mut |_| true).expect("a balance");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    fs.sync().expect("a commit");
+    let data = fs.space_stats().accounts.data;
+    assert_eq!((data.used, data.reserved, data.may_use), (3 * STEP, 0, 0), "three files of a step");
+    fs.close().expect("an unmount");
+    check(&device);
 }

@@ -20,5 +20,6 @@ mod rootless;
 mod rounds;
 mod sharing;
 mod space;
+mod sqlite;
 mod streams;
 mod upkeep;

@@ -136,7 +136,9 @@ fn a_balance_is_paused() {
     let image = text(images.path());
     buttress(["mkfs", image, "--force"]);
     let mount = Mounted::new(images.path(), "");
-    mount.shell("for i in $(seq 30); do head -c 9M /dev/urandom > $i; done; sync .");
+    mount.shell("for i in $(seq 30); do head -c 9M /dev/urandom > $i; done");
+    // Many extents: moving them takes longer than asking.
+    mount.shell("head -c 48M /dev/urandom | split -a 4 -b 8k - s; sync .");
     let sums = mount.shell("md5sum *");
     let nothing = try_run(text(program()), ["balance", "pause", image]);
     assert!(nothing.is_err(), "none is running");

@@ -118,7 +118,12 @@ impl World {
         let place = self.place();
         let there = self.find(place.0, place.1);
         let file = self.file_at(place);
-        match (self.rng.below(30), file) {
+        let mut what = self.rng.below(30);
+        // As editors and package managers work: little else than names.
+        if self.kind == "renames" && self.rng.chance(1, 2) {
+            what = *self.rng.choose(&[9, 10, 11, 12, 13, 15, 16, 18, 21, 21, 21]).expect("one");
+        }
+        match (what, file) {
             (0..=4, _) if there.is_none() || file.is_some() => self.write(place, file),
             (5, Some(ino)) => self.cut(ino),
             (6, Some(ino)) => self.punch(ino),

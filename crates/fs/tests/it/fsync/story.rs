@@ -4,15 +4,24 @@ use std::collections::BTreeSet;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
-use buttress_fs::{FileKind, Filesystem, TreeId};
+use buttress_fs::{FileKind, Filesystem, Ino, Inode};
 
 use super::model::{Object, State, Synced};
 use crate::volume::content;
 
+/// The number of all folders that stand for a subvolume which a snapshot does not have.
+const STUB: Ino = Ino(2);
+
 /// What a mounted volume holds.
 pub(crate) fn survey(fs: &Filesystem) -> State {
+    survey_below(fs, fs.root())
+}
+
+/// What a subvolume holds, of which `top` is the top.
+pub(super) fn survey_below(fs: &Filesystem, top: Inode) -> State {
     let mut state = State::new();
-    let mut queue = vec![fs.root()];
+    let tree = top.id().tree;
+    let mut queue = vec![top];
     while let Some(dir) = queue.pop() {
         let mut entries = Vec::new();
         dir.read_dir(0, |entry| {
@@ -22,8 +31,9 @@ pub(crate) fn survey(fs: &Filesystem) -> State {
         })
         .expect("a listing");
         for (id, name, kind) in entries {
-            // Numbers of inodes are of their subvolume, and snapshots have nothing to say here.
-            if id.tree != TreeId::FS {
+            // Numbers of inodes are of their subvolume. Others have nothing to say here, nor has the empty folder that
+            // stands for each of them in a snapshot.
+            if id.tree != tree || id.ino == STUB {
                 continue;
             }
             let inode = fs.inode(id).expect("what has a name is there");

@@ -1,0 +1,161 @@
+//! A full volume under one seed: whoever fills, deletes, cuts, copies and syncs there meets `ENOSPC` and no other
+//! failure, whatever the order of the threads, and nobody waits for ever. Debug builds compare the accounts with groups
+//! and tokens at every commit.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use buttress_base::{Rng, seeded, thread};
+use buttress_block::{Device, MemoryDevice};
+use buttress_fs::{Filesystem, Inode, MakeOptions, MountOptions, SetAttr, TreeId};
+use buttress_sim::campaign;
+
+use super::seeds;
+use crate::checker::{check, judge};
+use crate::fsync::{fill, full};
+use crate::volume::{content, mount, pattern};
+
+const CLIENTS: u64 = 4;
+
+/// Files that were written without an error, by name: seed and length of their content.
+type Kept = BTreeMap<String, (u64, usize)>;
+
+fn options(rng: &mut Rng) -> MountOptions {
+    let preempt = rng.choose(&["pace", "clamp", "off"]).expect("one of them");
+    let commit = rng.choose(&[1, 5, 300]).expect("one of them");
+    let dirty = rng.choose(&["512K", "4M"]).expect("one of them");
+    let text = format!("rw,noatime,commit={commit},preempt={preempt},dirty={dirty}");
+    MountOptions::parse(&text).expect("options")
+}
+
+fn remove(dir: &Inode, name: &str) {
+    dir.unlink(name.as_bytes()).expect("removing always works");
+}
+
+/// Keeps a file if all of it was taken.
+fn put(dir: &Inode, name: &str, rng: &mut Rng, kept: &mut Kept) {
+    let (seed, len) = (rng.next_u64(), rng.below(150_000) as usize);
+    let file = dir.lookup(name.as_bytes()).expect("it is there");
+    let none = SetAttr { size: Some(0), ..SetAttr::default() };
+    file.set_attr(&none).expect("shrinking always works");
+    kept.remove(name);
+    match full(file.write_at(0, &pattern(seed, len))) {
+        Some(_) => drop(kept.insert(name.to_owned(), (seed, len))),
+        None => remove(dir, name),
+    }
+}
+
+/// What one client does; answers what it left.
+fn stay_full(fs: &Filesystem, dir: &Inode, mut rng: Rng) -> Kept {
+    let mut kept = Kept::new();
+    let mut snapshot = None;
+    for count in 0..50 {
+        let victim = kept.keys().nth(rng.below(kept.len().max(1) as u64) as usize).cloned();
+        match (rng.below(14), victim) {
+            (0..=5, _) | (_, None) => {
+                let name = format!("f{count}");
+                if full(dir.create(name.as_bytes(), 0o644, 0, 0, 0)).is_some() {
+                    put(dir, &name, &mut rng, &mut kept);
+                }
+            }
+            (6, Some(name)) => put(dir, &name, &mut rng, &mut kept),
+            (7 | 8, Some(name)) => {
+                let file = dir.lookup(name.as_bytes()).expect("it is there");
+                file.sync().expect("what was taken can be synced");
+            }
+            (9 | 10, Some(name)) => {
+                remove(dir, &name);
+                kept.remove(&name);
+            }
+            (11, _) => fs.sync().expect("what was taken can be committed"),
+            _ => match snapshot.take() {
+                None => {
+                    let name = format!("s{}-{count}", dir.id().ino.0);
+                    let made = full(fs.root().snapshot(name.as_bytes(), TreeId::FS, true));
+                    snapshot = made.map(|_| name);
+                }
+                Some(name) => {
+                    let root = fs.root();
+                    root.delete_subvolume(name.as_bytes()).expect("removing always works");
+                }
+            },
+        }
+    }
+    kept
+}
+
+/// Everything that one seed decides: the volume, and what each client left in it.
+fn storm(seed: u64) -> (Arc<dyn Device>, Vec<Kept>, u64) {
+    let work = move || {
+        let mut rng = Rng::new(seed ^ 0xf011);
+        let base = MemoryDevice::new(112 << 20);
+        let nodesize = *rng.choose(&[4096, 16384]).expect("one of them");
+        let make = MakeOptions { nodesize, seed: Some(seed), ..MakeOptions::default() };
+        Filesystem::make(&base, &make).expect("a volume");
+        let device: Arc<dyn Device> = Arc::new(base);
+        let fs = Filesystem::open(vec![Arc::clone(&device)], options(&mut rng)).expect("a mount");
+        let dirs: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let name = format!("c{client}");
+                fs.root().mkdir(name.as_bytes(), 0o755, 0, 0).expect("a directory")
+            })
+            .collect();
+        fill(&fs, 1_500_000);
+        fs.sync().expect("a sync");
+        let clients: Vec<_> = dirs
+            .into_iter()
+            .map(|dir| {
+                let (fs, rng) = (fs.clone(), Rng::new(rng.next_u64()));
+                let work = move || stay_full(&fs, &dir, rng);
+                thread::Builder::new().name("client".to_owned()).spawn(work).expect("a thread")
+            })
+            .collect();
+        let kept: Vec<_> = clients.into_iter().map(|client| client.join().expect("one")).collect();
+        let stats = fs.space_stats();
+        assert_eq!(fs.read_only_reason(), None, "{}", stats.accounts);
+        assert_eq!(stats.accounts.waiting, (0, 0), "nobody is left in a line");
+        fs.close().expect("a full volume unmounts");
+        (device, kept, stats.engine.enospc)
+    };
+    let (outcome, _) = seeded::run(seed, seeded::Options::default(), work)
+        .unwrap_or_else(|stuck| panic!("{stuck}"));
+    outcome
+}
+
+#[test]
+fn a_full_volume_in_every_order() {
+    let mut refusals = 0;
+    let seeds = seeds(1..4);
+    for seed in seeds.clone() {
+        let told = std::panic::catch_unwind(|| {
+            let (device, kept, refused) = storm(seed);
+            if seed.is_multiple_of(3) {
+                check(&device);
+            } else {
+                judge(&device);
+            }
+            let fs = mount(&device);
+            for (client, kept) in kept.iter().enumerate() {
+                let dir = fs.resolve(format!("c{client}")).expect("the folder");
+                for (name, (seed, len)) in kept {
+                    let found = content(&dir.lookup(name.as_bytes()).expect("it was taken"));
+                    assert!(found == pattern(*seed, *len), "client {client}: {name}");
+                    remove(&dir, name);
+                }
+            }
+            fs.root().delete_subvolume(b"aside").expect("removing always works");
+            fs.close().expect("it unmounts");
+            judge(&device);
+            refused
+        });
+        refusals += told.unwrap_or_else(|panic| {
+            eprintln!(
+                "again: BUTTRESS_SEED={seed} cargo test -p buttress-fs --test it a_full_volume_in"
+            );
+            std::panic::resume_unwind(panic)
+        });
+    }
+    campaign::count("orders", (seeds.end - seeds.start) as usize);
+    campaign::count("refusals", refusals as usize);
+    assert!(refusals > 0, "it was never full");
+}
