@@ -313,6 +313,36 @@ fn damage_leaf(place: &mut Place, nodes: &[Place], dice: &mut Dice<'_>) {
     write_items(&mut place.bytes, &items);
 }
 
+/// A node of another size with as much of a good one as has room.
+///
+/// # Panics
+///
+/// If the size has no room for a header.
+#[must_use]
+pub fn small(node: &[u8], size: usize) -> Vec<u8> {
+    let mut bytes = vec![0; size];
+    bytes[..HEADER_LEN].copy_from_slice(&node[..HEADER_LEN]);
+    if node[LEVEL] == 0 {
+        write_items(&mut bytes, &items(node));
+    } else {
+        let count = crate::image::word(node, NRITEMS) as u32 as usize;
+        let count = count.min((size - HEADER_LEN) / PTR_LEN);
+        let end = HEADER_LEN + count * PTR_LEN;
+        bytes[HEADER_LEN..end].copy_from_slice(&node[HEADER_LEN..end]);
+        put(&mut bytes, NRITEMS, 4, count as u64);
+    }
+    bytes
+}
+
+/// Keys and payloads of a good leaf, one after the other; nothing of another node.
+#[must_use]
+pub fn leaf_items(node: &[u8]) -> Vec<Vec<u8>> {
+    if node[LEVEL] > 0 {
+        return Vec::new();
+    }
+    items(node).into_iter().map(|item| [&item.key[..], &item.payload].concat()).collect()
+}
+
 fn items(bytes: &[u8]) -> Vec<Item> {
     let count = crate::image::word(bytes, NRITEMS) as u32 as usize;
     let room = (bytes.len() - HEADER_LEN) / ITEM_LEN;

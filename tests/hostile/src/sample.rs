@@ -1,12 +1,25 @@
-//! A volume with every kind of item that files make.
+//! Volumes with every kind of item that files make: ours and Linux's.
 
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use buttress_base::Rng;
-use buttress_block::{Device, MemoryDevice};
+use buttress_block::{Device, FileDevice, MemoryDevice, OpenOptions};
 use buttress_fs::{Filesystem, MountOptions, XattrFlags};
 
+use crate::image::Image;
 use crate::targets;
+
+/// Volumes to damage: ours, and Linux's with small nodes and large ones, if `mkfs.btrfs` is here.
+///
+/// # Panics
+///
+/// If one cannot be made.
+#[must_use]
+pub fn bases() -> Vec<Image> {
+    let linux = [4096, 16384].into_iter().filter_map(|nodesize| linux(nodesize, "crc32c"));
+    std::iter::once(filled()).chain(linux).map(Image::scan).collect()
+}
 
 /// A volume that this program made and filled.
 ///
@@ -81,4 +94,48 @@ fn fill(device: Arc<dyn Device>) {
         filesystem.sync().expect("a good volume");
     }
     filesystem.close().expect("a good volume");
+}
+
+/// A volume that `mkfs.btrfs` made and filled, if it is here.
+///
+/// # Panics
+///
+/// If it is here and cannot.
+#[must_use]
+pub fn linux(nodesize: u32, csum: &str) -> Option<MemoryDevice> {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let (tree, path) = (folder.path().join("tree"), folder.path().join("image"));
+    let mut rng = Rng::new(3);
+    for dir in 0..3 {
+        let dir = tree.join(format!("folder {dir}"));
+        std::fs::create_dir_all(&dir).expect("a new folder");
+        for number in 0..40_u64 {
+            let mut bytes =
+                vec![0; rng.below(if number % 4 == 0 { 90_000 } else { 1500 }) as usize];
+            rng.fill(&mut bytes);
+            std::fs::write(dir.join(format!("file {number}")), bytes).expect("a new file");
+        }
+        std::os::unix::fs::symlink("file 1", dir.join("link")).expect("a new link");
+    }
+    drop(FileDevice::create(&path, targets::IMAGE_LEN).expect("a new file"));
+    let nodesize = nodesize.to_string();
+    let made = Command::new("mkfs.btrfs")
+        .args(["-q", "-n", &nodesize, "--csum", csum, "--rootdir"])
+        .args([&tree, &path])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    if !made.is_ok_and(|status| status.success()) {
+        return None;
+    }
+    let file = FileDevice::open(&path, OpenOptions::READ).expect("it was just made");
+    let device = MemoryDevice::new(file.len());
+    let mut block = vec![0; 16 << 10];
+    for at in (0..file.len()).step_by(block.len()) {
+        file.read_at(at, &mut block).expect("within the device");
+        if block.iter().any(|&byte| byte != 0) {
+            device.write_at(at, &block).expect("within the device");
+        }
+    }
+    Some(device)
 }

@@ -1,5 +1,5 @@
 //! Every target, many times, from seeds. A failure names its seed; `BUTTRESS_HOSTILE_SEED` runs that one
-//! alone, `BUTTRESS_HOSTILE_ROUNDS` many more.
+//! alone, `BUTTRESS_HOSTILE_ROUNDS` many more, `BUTTRESS_HOSTILE_SECONDS` as many as there is time for.
 
 mod parsers;
 mod regressions;
@@ -9,7 +9,7 @@ mod volumes;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Once};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use buttress_base::Rng;
 use buttress_sim::campaign;
@@ -23,6 +23,9 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// No case takes this long. What ends by itself is told by counting steps; this is for what does not.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long a target runs, whatever its rounds are.
+const SECONDS: &str = "BUTTRESS_HOSTILE_SECONDS";
 
 fn watch_panics() {
     static HOOK: Once = Once::new();
@@ -69,14 +72,23 @@ fn case(what: &str, target: impl FnOnce() + Send + 'static) -> Option<String> {
     (!is_good).then(|| format!("{what}: {panics:#?}"))
 }
 
-/// Seeds of a target, as many as it has rounds.
-fn seeds(first: u64, rounds: u64) -> Vec<u64> {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+/// No target takes so many seeds in one round.
+const STRIDE: u64 = 10_000_000;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok())
+}
+
+/// Seeds of a target, as many as it has rounds; without an end if it is told how long to run.
+fn seeds(first: u64, rounds: u64) -> std::ops::Range<u64> {
     if let Some(seed) = number("BUTTRESS_HOSTILE_SEED") {
-        return vec![seed];
+        return seed..seed + 1;
     }
-    let rounds = number("BUTTRESS_HOSTILE_ROUNDS").unwrap_or(rounds);
-    campaign::seeds(first..first + rounds).collect()
+    let first = first + campaign::round() * STRIDE;
+    if number(SECONDS).is_some() {
+        return first..first + STRIDE;
+    }
+    first..first + number("BUTTRESS_HOSTILE_ROUNDS").unwrap_or(rounds)
 }
 
 /// The bytes of a seed.
@@ -95,12 +107,18 @@ fn each(
 ) {
     let target = Arc::new(target);
     let mut found = Vec::new();
-    let seeds = seeds(first, rounds);
-    campaign::count("mutations", seeds.len());
-    for seed in seeds {
+    let began = Instant::now();
+    let is_over = || number(SECONDS).is_some_and(|time| began.elapsed().as_secs() >= time);
+    let mut count = 0;
+    for seed in seeds(first, rounds) {
+        if is_over() {
+            break;
+        }
+        count += 1;
         let (bytes, target) = (input(seed), Arc::clone(&target));
         found.extend(case(&format!("{name}, seed {seed}"), move || target(&bytes)));
     }
+    campaign::count("mutations", count);
     if !found.is_empty() {
         // Past the hook, which would keep it to itself.
         eprintln!("{} found:\n{}", found.len(), found.join("\n"));

@@ -1,12 +1,11 @@
 //! Bytes of one structure.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use buttress_base::Rng;
 use buttress_block::Device;
-use buttress_format::header::{HEADER_LEN, ITEM_LEN};
 use buttress_hostile::image::{Image, SUPERBLOCKS};
-use buttress_hostile::{cache, requests, streams, targets};
+use buttress_hostile::{cache, requests, seeds, streams, targets, trees};
 
 use crate::{choices, each};
 
@@ -48,44 +47,34 @@ fn chunk_maps() {
     );
 }
 
-/// Nodes of a good volume, and their items, edited.
+/// One of the seeds of a target.
+fn one(target: &str, seed: u64) -> &'static [u8] {
+    static SEEDS: OnceLock<seeds::Seeds> = OnceLock::new();
+    let seeds = &SEEDS.get_or_init(seeds::all)[target];
+    &seeds[(seed % seeds.len() as u64) as usize]
+}
+
+/// Nodes of good volumes, edited.
 #[test]
-fn nodes_and_items() {
-    let image = Image::scan(targets::fresh().fork());
-    let nodes: Vec<Vec<u8>> = image.nodes.iter().map(|place| place.bytes.clone()).collect();
-    let node = |seed: u64| &nodes[(seed % nodes.len() as u64) as usize];
+fn nodes() {
     each(
         "node",
         (0, 3000),
-        |seed| {
-            // The front of a large node with its items pulled in: a small node.
-            let large = node(seed);
-            let mut small = vec![0; 4096];
-            let table = 1500;
-            small[..table].copy_from_slice(&large[..table]);
-            small[table..].copy_from_slice(&large[large.len() - 4096 + table..]);
-            let shift = (large.len() - 4096) as u32;
-            for at in (HEADER_LEN + 17..table - ITEM_LEN).step_by(ITEM_LEN) {
-                let offset = u32::from_le_bytes(small[at..at + 4].try_into().expect("four"));
-                small[at..at + 4].copy_from_slice(&offset.wrapping_sub(shift).to_le_bytes());
-            }
-            if seed % 5 == 0 { small } else { targets::edited(&small, &choices(seed, 12)) }
+        |seed| match seed % 5 {
+            0 => one("node", seed).to_vec(),
+            _ => targets::edited(one("node", seed), &choices(seed, 12)),
         },
         targets::node,
     );
+}
+
+/// Items of good volumes, edited.
+#[test]
+fn items() {
     each(
         "item",
         (0, 6000),
-        |seed| {
-            let node = node(seed);
-            let at = HEADER_LEN + (seed as usize % 7) * ITEM_LEN;
-            let word =
-                |at: usize| u32::from_le_bytes(node[at..at + 4].try_into().expect("four")) as usize;
-            let (start, len) = (HEADER_LEN + word(at + 17), word(at + 21));
-            let mut data = node[at..at + 17].to_vec();
-            data.extend_from_slice(node.get(start..start + len).unwrap_or(&[1; 60]));
-            targets::edited(&data, &choices(seed, 16))
-        },
+        |seed| targets::edited(one("item", seed), &choices(seed, 16)),
         targets::item,
     );
 }
@@ -123,27 +112,7 @@ fn caches() {
 /// A client's whole conversation, edited.
 #[test]
 fn nbd_clients() {
-    let mut good = 3_u32.to_be_bytes().to_vec();
-    let mut option = |option: u32, data: &[u8]| {
-        good.extend_from_slice(b"IHAVEOPT");
-        good.extend_from_slice(&option.to_be_bytes());
-        good.extend_from_slice(&(data.len() as u32).to_be_bytes());
-        good.extend_from_slice(data);
-    };
-    option(8, b"");
-    option(10, b"\0\0\0\0\0\0\0\x01\0\0\0\x0fbase:allocation");
-    option(7, b"\0\0\0\0\0\0");
-    for (cookie, command) in [0_u16, 1, 3, 4, 6, 7, 0, 2].into_iter().enumerate() {
-        good.extend_from_slice(&0x2560_9513_u32.to_be_bytes());
-        good.extend_from_slice(&0_u16.to_be_bytes());
-        good.extend_from_slice(&command.to_be_bytes());
-        good.extend_from_slice(&(cookie as u64).to_be_bytes());
-        good.extend_from_slice(&4096_u64.to_be_bytes());
-        good.extend_from_slice(&64_u32.to_be_bytes());
-        if command == 1 {
-            good.extend_from_slice(&[5; 64]);
-        }
-    }
+    let good = seeds::conversation();
     each("nbd", (0, 3000), |seed| targets::edited(&good, &choices(seed, 12)), targets::nbd);
 }
 
@@ -183,4 +152,10 @@ fn streams_of_subvolumes() {
 fn requests_of_fuse() {
     let base = buttress_hostile::sample::filled();
     each("fuse", (0, 80), |seed| choices(seed, 1200), move |bytes| requests::fuse(&base, bytes));
+}
+
+/// Folders for `mkfs --rootdir`.
+#[test]
+fn trees_of_files() {
+    each("rootdir", (0, 40), |seed| choices(seed, 100 + seed as usize % 500), trees::rootdir);
 }

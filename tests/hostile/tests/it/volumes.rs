@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use buttress_hostile::image::Image;
-use buttress_hostile::{exercise, targets};
+use buttress_hostile::{exercise, judge, targets};
 
 use crate::{choices, each, sample};
 
@@ -30,18 +30,20 @@ fn our_volumes() {
     damage("ours", sample::ours(), (0, 800));
 }
 
-/// Linux's, with small nodes, which make more storeys.
+/// Linux's, with large nodes, and with small ones, which make more storeys.
 #[test]
-fn linux_volumes_of_small_nodes() {
-    if let Some(image) = sample::linux(4096) {
-        damage("linux 4096", image, (0, 500));
+fn linux_volumes() {
+    for nodesize in [16384, 4096] {
+        if let Some(image) = sample::linux(nodesize) {
+            damage(&format!("linux {nodesize}"), image, (0, 500));
+        }
     }
 }
 
-/// Linux's.
+/// The judge reads them, and mends what can be mended.
 #[test]
-fn linux_volumes() {
-    if let Some(image) = sample::linux(16384) {
-        damage("linux 16384", image, (0, 500));
+fn the_judge_answers() {
+    for image in [Some(sample::ours()), sample::linux(4096)].into_iter().flatten() {
+        each("judge", (0, 250), |seed| choices(seed, 96), move |bytes| judge::judge(&image, bytes));
     }
 }

@@ -1,0 +1,40 @@
+//! The judge, before a volume made to do harm: it answers, whatever it sees.
+
+use std::sync::Arc;
+
+use buttress_block::{Device, MemoryDevice};
+use buttress_check::{NoProgress, Options, check_devices, repair};
+
+use crate::image::Image;
+use crate::mutate;
+use crate::steps::Steps;
+
+/// Requests to the device that are more than any of these volumes takes.
+const REQUESTS_MAX: u64 = 400_000;
+
+/// A volume, damaged as the bytes say, judged, and mended where that is possible: what says that everything was
+/// mended leaves a volume that is clean.
+///
+/// # Panics
+///
+/// If there is a bug.
+pub fn judge(base: &Image, data: &[u8]) {
+    let choice = data.first().copied().unwrap_or_default();
+    let device = mutate::damaged(base, data.get(1..).unwrap_or_default());
+    // Little memory makes it sort on disk.
+    let memory_bytes = if choice & 1 == 0 { 64 << 20 } else { 1 << 10 };
+    let options = Options { check_data_csum: choice & 2 == 0, memory_bytes, threads: Some(2) };
+    let devices: Vec<Arc<dyn Device>> = vec![limited(device)];
+    let Ok(report) = check_devices(devices.clone(), &options, &NoProgress) else { return };
+    assert_eq!(report.is_clean(), report.errors() == 0);
+    assert!(report.is_clean() || !report.to_text().is_empty(), "what is wrong has a name");
+    let Ok(repairs) = repair(&devices, &report) else { return };
+    if repairs.left.is_empty() && !report.is_clean() {
+        let again = check_devices(devices, &options, &NoProgress).expect("it could be read before");
+        assert!(again.is_clean(), "{repairs:?}\n{}\n{}", report.to_text(), again.to_text());
+    }
+}
+
+fn limited(device: MemoryDevice) -> Arc<dyn Device> {
+    Arc::new(Steps::new(Arc::new(device), REQUESTS_MAX))
+}
