@@ -3,7 +3,8 @@
 //!
 //! # What must hold
 //!
-//! - Every job has its share of the time, and one round at least, however short the time is.
+//! - Every job has its share of the time, and one round at least, however short the time is; with `--on-time` none
+//!   begins a round when the time is over, and another round begins with other jobs.
 //! - A round that fails is printed with the command that runs it again. The search goes on; the exit code says
 //!   that something was found.
 
@@ -29,10 +30,13 @@ pub(crate) struct Options {
     /// The first round. Round zero is what the tests do by themselves; the same rounds try the same seeds.
     #[arg(long, default_value_t = 1)]
     first_round: u64,
-    /// Only jobs whose name has this in it.
+    /// Only jobs whose name has this in it; may be given several times.
     #[arg(long)]
-    only: Option<String>,
-    /// The targets of the fuzzer too; needs nightly and cargo-fuzz.
+    only: Vec<String>,
+    /// Leave out jobs that have no turn within the time, instead of running each once.
+    #[arg(long)]
+    on_time: bool,
+    /// The targets of the fuzzer too; needs nightly.
     #[arg(long)]
     fuzz: bool,
     /// Leave out what mounts.
@@ -51,6 +55,10 @@ pub(crate) struct Options {
     #[arg(long)]
     list: bool,
 }
+
+/// A round of a job that can be told how long it takes.
+const SLICE_MIN: Duration = Duration::from_secs(2);
+const SLICE_MAX: Duration = Duration::from_secs(60);
 
 /// What a job came to.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -86,12 +94,16 @@ struct Search<'a> {
     first_round: u64,
     until: Instant,
     optimized: bool,
+    on_time: bool,
+    /// How long a round of a job takes that can be told.
+    slice: Duration,
 }
 
 /// Runs the search.
 pub(crate) fn run(options: &Options) -> ExitCode {
     let wanted = |job: &&Job| {
-        options.only.as_ref().is_none_or(|only| job.name.contains(only.as_str()))
+        (options.only.is_empty()
+            || options.only.iter().any(|only| job.name.contains(only.as_str())))
             && (options.fuzz || !matches!(job.what, What::Fuzz))
             && !(options.no_mounts && job.mounts)
     };
@@ -120,14 +132,15 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     let time = Duration::from_secs_f64((options.minutes * 60.0).clamp(1.0, 1e9));
     let tallies = Mutex::new(vec![Tally::default(); jobs.len()]);
     let (first_round, until) = (options.first_round, began + time);
-    let search =
-        Search { jobs, programs, tallies, first_round, until, optimized: options.optimized };
-    let over = AtomicBool::new(false);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = options.jobs.unwrap_or(cores).max(1);
+    let shares: u32 = jobs.iter().map(|job| job.share).sum();
+    let slice = time.mul_f64(workers as f64 / f64::from(shares)).clamp(SLICE_MIN, SLICE_MAX);
+    let (optimized, on_time) = (options.optimized, options.on_time);
+    let search = Search { jobs, programs, tallies, first_round, until, optimized, on_time, slice };
+    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..options.jobs.unwrap_or(cores).max(1))
-            .map(|_| scope.spawn(|| search.work()))
-            .collect();
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(|| search.work())).collect();
         let shows = scope.spawn(|| search.show(began, time, &over));
         for worker in workers {
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -179,8 +192,12 @@ impl Search<'_> {
             let seconds = tally.seconds + 5.0 * f64::from(tally.running);
             (seconds * 1000.0) as u64 / u64::from(job.share)
         };
-        let free = (0..self.jobs.len()).filter(|index| !is_over || tallies[*index].rounds == 0);
-        let next = free.min_by_key(behind)?;
+        let must = |index: &usize| tallies[*index].rounds == 0 && !self.on_time;
+        let count = self.jobs.len();
+        // Of those that are as far behind, another first in each round.
+        let begin = (self.first_round % count as u64) as usize;
+        let all = (0..count).map(|index| (begin + index) % count);
+        let next = all.filter(|index| !is_over || must(index)).min_by_key(behind)?;
         let tally = &mut tallies[next];
         let round = self.first_round + tally.rounds;
         tally.rounds += 1;
@@ -193,7 +210,8 @@ impl Search<'_> {
             let job = self.jobs[index];
             let began = Instant::now();
             let program = self.programs.of(job);
-            let (counts, failure) = round::run(job, round, program.as_deref(), self.optimized);
+            let (counts, failure) =
+                round::run(job, round, program.as_deref(), self.optimized, self.slice);
             let mut tallies = self.tallies();
             let tally = &mut tallies[index];
             tally.running -= 1;

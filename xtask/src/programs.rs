@@ -1,7 +1,7 @@
 //! Builds what a search runs, and says where it is.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::suite::{Job, What};
@@ -47,6 +47,7 @@ impl Programs {
         }
         if jobs.iter().any(|job| matches!(job.what, What::Fuzz)) {
             programs.fuzz = Some(targets()?);
+            seed_corpora()?;
         }
         Ok(programs)
     }
@@ -67,12 +68,12 @@ pub(crate) fn cargo() -> Command {
 
 fn tests(packages: &[&str], optimized: bool) -> Result<BTreeMap<String, PathBuf>, String> {
     let mut command = cargo();
-    command.args(["test", "--no-run", "--test", "it", "--message-format=json-render-diagnostics"]);
+    // All packages, as `cargo test --workspace` has them: chosen alone they would have other features of what they
+    // depend on, and all of that would be built twice.
+    command.args(["test", "--workspace", "--no-run", "--test", "it"]);
+    command.arg("--message-format=json-render-diagnostics");
     if optimized {
         command.args(["--profile", "crash"]);
-    }
-    for package in packages {
-        command.args(["--package", package]);
     }
     let output = command.stderr(Stdio::inherit()).output().map_err(|e| format!("cargo: {e}"))?;
     if !output.status.success() {
@@ -89,40 +90,64 @@ fn tests(packages: &[&str], optimized: bool) -> Result<BTreeMap<String, PathBuf>
         if message["profile"]["test"].as_bool() != Some(true) {
             continue;
         }
-        // "path+file:///.../crates/fs#buttress-fs@0.1.0", or with the folder's name alone.
-        let manifest = message["manifest_path"].as_str().unwrap_or_default();
-        for package in packages {
-            let folder = package.trim_start_matches("buttress-");
-            if id.contains(package) || manifest.ends_with(&format!("/{folder}/Cargo.toml")) {
-                programs.insert((*package).to_owned(), PathBuf::from(program));
-            }
+        if let Some(package) = packages.iter().find(|package| **package == name_of(id)) {
+            programs.insert((*package).to_owned(), PathBuf::from(program));
         }
     }
     Ok(programs)
 }
 
-/// Builds the targets of the fuzzer, which needs nightly and cargo-fuzz; answers their folder.
+/// The name of a package in its identifier: "path+file:///.../crates/fs#buttress-fs@0.1.0".
+fn name_of(id: &str) -> &str {
+    let name = id.rsplit_once('#').map_or(id, |(_, name)| name);
+    name.split_once('@').map_or(name, |(name, _)| name)
+}
+
+/// What the compiler is told for a fuzzer: which way a program went is counted, and what it compares is seen.
+const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Cllvm-args=-simplifycfg-branch-fold-threshold=0";
+
+/// Builds the targets of the fuzzer, which needs nightly; answers their folder.
 fn targets() -> Result<PathBuf, String> {
-    // Whoever runs this was given the variables of stable's cargo.
-    let folder = std::path::absolute(FUZZ).map_err(|e| e.to_string())?.join("target");
+    let host = host()?;
     let status = Command::new("cargo")
-        .args(["+nightly", "fuzz", "build", "--target-dir"])
-        .arg(&folder)
+        .args(["+nightly", "build", "--release", "--bins", "--target", &host])
+        .current_dir(FUZZ)
+        .env("RUSTFLAGS", COVERAGE)
+        .env("CARGO_TARGET_DIR", "target")
+        // Whoever runs this was given the variables of stable's cargo.
         .env_remove("CARGO")
         .env_remove("RUSTUP_TOOLCHAIN")
-        .env_remove("CARGO_TARGET_DIR")
         .stdout(Stdio::inherit())
         .status()
         .map_err(|e| format!("cargo: {e}"))?;
     if !status.success() {
-        return Err(
-            "the fuzzer's targets do not build; they need `rustup toolchain install nightly` and \
-                    `cargo install cargo-fuzz`, or leave out --fuzz"
-                .to_owned(),
-        );
+        return Err("the fuzzer's targets do not build; they need `rustup toolchain install \
+                    nightly`, or leave out --fuzz"
+            .to_owned());
     }
-    let host = host()?;
-    Ok(folder.join(host).join("release"))
+    std::path::absolute(Path::new(FUZZ).join(fuzzers())).map_err(|e| e.to_string())
+}
+
+/// Where the fuzzer's programs are, seen from its folder.
+pub(crate) fn fuzzers() -> PathBuf {
+    Path::new("target").join(host().unwrap_or_default()).join("release")
+}
+
+/// Makes what the fuzzer begins with, if there is nothing yet.
+fn seed_corpora() -> Result<(), String> {
+    let folder = Path::new(FUZZ).join("corpus");
+    if folder.exists() {
+        return Ok(());
+    }
+    let status = cargo()
+        .args(["run", "--quiet", "--package", "buttress-hostile", "--bin", "seeds", "--"])
+        .arg(&folder)
+        .stdout(Stdio::null())
+        .status()
+        .map_err(|e| format!("cargo: {e}"))?;
+    if status.success() { Ok(()) } else { Err("the corpora cannot be made".to_owned()) }
 }
 
 /// The triple that this machine's programs are built for.
@@ -132,4 +157,15 @@ fn host() -> Result<String, String> {
     let text = String::from_utf8_lossy(&output).into_owned();
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).ok_or_else(|| "rustc does not say what it builds for".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_have_names() {
+        assert_eq!(name_of("path+file:///a/crates/fs#buttress-fs@0.1.0"), "buttress-fs");
+        assert_eq!(name_of("path+file:///a/buttress-fs#buttress-txn@0.1.0"), "buttress-txn");
+    }
 }

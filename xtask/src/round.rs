@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::programs::FUZZ;
+use crate::programs::{FUZZ, fuzzers};
 use crate::suite::{Job, What};
 
-/// How long a fuzzer runs at a time.
-const FUZZ_SECONDS: u64 = 30;
+/// How long tests run that can be told.
+const SECONDS: &str = "BUTTRESS_HOSTILE_SECONDS";
 
 /// No round takes this long, however many run side by side: it does not end.
 const PATIENCE: Duration = Duration::from_secs(1800);
@@ -35,6 +35,7 @@ pub(crate) fn run(
     round: u64,
     program: Option<&Path>,
     optimized: bool,
+    slice: Duration,
 ) -> (Counts, Option<Failure>) {
     let mut again = again(job, round, optimized);
     let Some(program) = program else {
@@ -46,8 +47,9 @@ pub(crate) fn run(
         What::Tests { filters, .. } => {
             command.args(["--nocapture", "--test-threads", "1"]).args(filters);
             command.env("BUTTRESS_ROUND", round.to_string());
+            command.env(SECONDS, slice.as_secs().to_string());
         }
-        What::Fuzz => fuzz(&mut command, job.name, round),
+        What::Fuzz => fuzz(&mut command, job.name, round, slice),
     }
     let (status, said) = match outcome(&mut command) {
         Ok(outcome) => outcome,
@@ -66,7 +68,7 @@ pub(crate) fn run(
     if let Some((_, input)) = said.split_once("Test unit written to ") {
         let input = input.lines().next().unwrap_or_default();
         let input = input.strip_prefix(&format!("{FUZZ}/")).unwrap_or(input);
-        again = format!("cd {FUZZ} && cargo +nightly fuzz run {} {input}", job.name);
+        again = format!("cd {FUZZ} && {} {input}", fuzzers().join(job.name).display());
     }
     let failure = why.map(|why| Failure { round, again, said: why + &last_lines(&said, 60) });
     (counts, failure)
@@ -85,12 +87,12 @@ fn again(job: &Job, round: u64, optimized: bool) -> String {
             )
         }
         What::Fuzz => {
-            format!("cd {FUZZ} && cargo +nightly fuzz run {} -- -seed={round}", job.name)
+            format!("cd {FUZZ} && {} -seed={round}", fuzzers().join(job.name).display())
         }
     }
 }
 
-fn fuzz(command: &mut Command, target: &str, round: u64) {
+fn fuzz(command: &mut Command, target: &str, round: u64, slice: Duration) {
     for kind in ["corpus", "artifacts"] {
         // If it cannot be made, the fuzzer says so.
         drop(std::fs::create_dir_all(format!("{FUZZ}/{kind}/{target}")));
@@ -98,9 +100,9 @@ fn fuzz(command: &mut Command, target: &str, round: u64) {
     command
         .arg(format!("{FUZZ}/corpus/{target}"))
         .arg(format!("-artifact_prefix={FUZZ}/artifacts/{target}/"))
-        .arg(format!("-max_total_time={FUZZ_SECONDS}"))
+        .arg(format!("-max_total_time={}", slice.as_secs()))
         .arg(format!("-seed={round}"))
-        .args(["-timeout=120", "-rss_limit_mb=4096", "-print_final_stats=1"]);
+        .args(["-timeout=120", "-rss_limit_mb=4096", "-len_control=0", "-print_final_stats=1"]);
 }
 
 /// Runs to the end, or kills it when it takes too long.
@@ -181,14 +183,14 @@ mod tests {
     fn a_failure_is_told() {
         let what = What::Tests { package: "buttress-fs", filters: &["some::"] };
         let job = Job { name: "some", what, share: 1, mounts: false };
-        let (counts, failure) = run(&job, 7, Some(Path::new("/bin/false")), true);
+        let (counts, failure) = run(&job, 7, Some(Path::new("/bin/false")), true, Duration::ZERO);
         assert!(counts.is_empty());
         let failure = failure.expect("it fails");
         assert!(failure.again.ends_with(
             "BUTTRESS_ROUND=7 cargo test --profile crash --package buttress-fs --test it -- some::"
         ));
         assert!(failure.said.contains("exit status: 1"), "{}", failure.said);
-        assert!(run(&job, 7, Some(Path::new("/bin/true")), false).1.is_none());
-        assert!(run(&job, 7, None, false).1.is_some());
+        assert!(run(&job, 7, Some(Path::new("/bin/true")), false, Duration::ZERO).1.is_none());
+        assert!(run(&job, 7, None, false, Duration::ZERO).1.is_some());
     }
 }

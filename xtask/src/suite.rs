@@ -31,6 +31,11 @@ const fn job(
     Job { name, what: What::Tests { package, filters }, share, mounts: false }
 }
 
+/// A target of the fuzzer from seeds, for as long as it is told to.
+const fn hostile(name: &'static str, filters: &'static [&'static str]) -> Job {
+    job(name, "buttress-hostile", filters, 1)
+}
+
 const fn fuzz(name: &'static str) -> Job {
     Job { name, what: What::Fuzz, share: 2, mounts: false }
 }
@@ -42,23 +47,38 @@ pub(crate) const SUITE: &[Job] = &[
     job("power cuts among snapshots", "buttress-fs", &["power_is_cut_while_subvolumes"], 2),
     job("power cuts in a balance", "buttress-fs", &["power_is_cut_in_a_balance"], 2),
     job("power cuts beside moves", "buttress-fs", &["power_is_cut_while_groups_move"], 1),
+    job("power cuts where it is full", "buttress-fs", &["a_full_volume_keeps"], 4),
     job("power cuts beside parity", "buttress-fs", &["power_is_cut_beside_raid"], 2),
     job("orders of threads", "buttress-fs", &["seeded::"], 4),
+    Job { mounts: true, ..job("power cuts under sqlite", "buttress-interop", &["sqlite::"], 4) },
     job("power cuts of a cache", "buttress-cache", &["crash::", "cut::"], 3),
     job("failing devices", "buttress-fs", &["faults::the_nth"], 4),
     job("failing devices in logs", "buttress-fs", &["faults_in_logs_lose_nothing"], 1),
     job("failing devices of a cache", "buttress-cache", &["faults::"], 1),
     Job { mounts: true, ..job("killed mounts", "buttress-interop", &["killed::"], 4) },
-    job("volumes made to do harm", "buttress-hostile", &["volumes::"], 3),
-    job("messages made to do harm", "buttress-hostile", &["parsers::"], 3),
+    hostile("hostile superblocks", &["parsers::superblocks"]),
+    hostile("hostile chunk maps", &["parsers::chunk_maps"]),
+    hostile("hostile nodes", &["parsers::nodes"]),
+    hostile("hostile items", &["parsers::items"]),
+    hostile("hostile volumes of ours", &["volumes::our_volumes"]),
+    hostile("hostile volumes of Linux", &["volumes::linux_volumes"]),
+    hostile("hostile volumes for the judge", &["volumes::the_judge_answers"]),
+    hostile("hostile logs", &["parsers::logs"]),
+    hostile("hostile streams", &["parsers::streams_of_subvolumes"]),
+    hostile("hostile requests of FUSE", &["parsers::requests_of_fuse"]),
+    hostile("hostile clients of NBD", &["parsers::nbd_clients"]),
+    hostile("hostile caches", &["parsers::caches"]),
+    hostile("hostile trees of files", &["parsers::trees_of_files"]),
     fuzz("superblock"),
     fuzz("chunk_map"),
     fuzz("node"),
     fuzz("item"),
     fuzz("image"),
+    fuzz("judge"),
     fuzz("log"),
     fuzz("stream"),
     fuzz("fuse"),
     fuzz("cache"),
     fuzz("nbd"),
+    fuzz("rootdir"),
 ];
