@@ -9,11 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use buttress_fs::{FallocateMode, SetAttr};
+use buttress_fs::{FallocateMode, Filesystem, Inode, SetAttr};
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 
 use crate::{
     Target, cpu,
+    enospc::fill,
     published::{Better, Experiment, Plan, Subject, Table},
     target::Setup,
     work::text,
@@ -22,17 +23,21 @@ use crate::{
 const PIECE: u64 = 8 << 10;
 const WHOLE: u64 = 1 << 20;
 const SIZE: u64 = 8 << 30;
+/// What is free in one place of a fragmented volume.
+const FRAGMENT: u64 = 64 << 10;
 
 /// The experiment.
 #[derive(Clone, Debug)]
 pub struct Allocate {
     /// How many work at a time; each count is a row of its own.
     pub workers: Vec<usize>,
+    /// On a volume that is full but for a tenth, which is free in pieces of 64 KiB.
+    pub fragmented: bool,
 }
 
 impl Experiment for Allocate {
     fn name(&self) -> &'static str {
-        "allocate"
+        if self.fragmented { "allocate, fragmented" } else { "allocate" }
     }
 
     fn subjects(&self, plan: &Plan) -> Vec<Subject> {
@@ -54,6 +59,9 @@ impl Experiment for Allocate {
         let setup = Setup::with(subject.target, &plan.dir, SIZE, &subject.options)?;
         let time = Duration::from_secs_f64(2.0 * plan.scale);
         let fs = if subject.target.is_library() { Some(setup.open()?) } else { None };
+        if self.fragmented {
+            fragment(&setup, fs.as_ref())?;
+        }
         for &workers in &self.workers {
             let busy = cpu::busy();
             let rate = match &fs {
@@ -91,6 +99,72 @@ impl Experiment for Allocate {
         }
         Ok(())
     }
+}
+
+/// A file that is filled by `fallocate`.
+enum Filled {
+    Library(Inode),
+    Folder(File),
+}
+
+impl Filled {
+    fn create(setup: &Setup, fs: Option<&Filesystem>, name: &str) -> Result<Self, String> {
+        let Some(fs) = fs else { return create(setup.folder(), name).map(Self::Folder) };
+        let made = fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0);
+        made.map(Self::Library).map_err(text)
+    }
+
+    fn take(&self, at: u64, len: u64) -> bool {
+        match self {
+            Self::Library(inode) => {
+                inode.fallocate(at, len, FallocateMode::Allocate { keep_size: false }).is_ok()
+            }
+            Self::Folder(file) => fallocate(file, FallocateFlags::empty(), at, len).is_ok(),
+        }
+    }
+
+    fn cut(&self, len: u64) -> Result<(), String> {
+        match self {
+            Self::Library(inode) => {
+                let set = SetAttr { size: Some(len), ..SetAttr::default() };
+                inode.set_attr(&set).map(drop).map_err(text)
+            }
+            Self::Folder(file) => ftruncate(file, len).map_err(text),
+        }
+    }
+}
+
+/// Fills a volume but for a tenth, which is free between pieces of as many bytes that are not.
+fn fragment(setup: &Setup, fs: Option<&Filesystem>) -> Result<(), String> {
+    let sync = || match fs {
+        Some(fs) => fs.sync().map_err(text),
+        None => crate::work::sync(setup.folder()),
+    };
+    let filler = Filled::create(setup, fs, "filler")?;
+    let mut len = 0;
+    fill(|at, piece| {
+        let taken = filler.take(at, piece);
+        len = len.max(if taken { at + piece } else { 0 });
+        taken
+    });
+    filler.cut(len.saturating_sub(SIZE / 5))?;
+    sync()?;
+    // Each a file of its own: one that grows by steps would be given room for more.
+    let mut count = 0;
+    let take =
+        |name: &str| Filled::create(setup, fs, name).is_ok_and(|file| file.take(0, FRAGMENT));
+    while take(&format!("kept{count}")) && take(&format!("gone{count}")) {
+        count += 1;
+    }
+    sync()?;
+    for index in 0..count {
+        let name = format!("gone{index}");
+        match fs {
+            Some(fs) => fs.root().unlink(name.as_bytes()).map_err(text)?,
+            None => std::fs::remove_file(setup.folder().join(name)).map_err(text)?,
+        }
+    }
+    sync()
 }
 
 fn create(dir: &Path, name: &str) -> Result<File, String> {

@@ -30,6 +30,8 @@ const LEFT: u64 = 768 * MIB;
 const NAME_BYTES: usize = 500;
 /// How often the rate is looked at.
 const SAMPLE: Duration = Duration::from_millis(100);
+/// Samples of a second.
+const SAMPLES: usize = 10;
 
 /// Writes a block of a job at an offset.
 type Write<'w> = dyn Fn(usize, u64, &[u8]) -> Result<(), String> + Sync + 'w;
@@ -182,7 +184,9 @@ impl Enospc {
         let mib = bytes / MIB as f64;
         add("written", "MiB/s", Better::More, mib / time.as_secs_f64());
         add("written and synced", "MiB/s", Better::More, mib / synced.as_secs_f64());
-        add("variation of the rate", "", Better::Less, variation(&seen.rates));
+        let seconds: Vec<_> = seen.rates.chunks_exact(SAMPLES).map(mean).collect();
+        add("variation of the rate, second by second", "", Better::Less, variation(&seconds));
+        add("variation of the rate, tenths", "", Better::Less, variation(&seen.rates));
         add("p99.9 of a write", "ms", Better::Less, seen.quantile(0.999) * 1e3);
         add("longest write", "ms", Better::Less, seen.quantile(1.0) * 1e3);
         add("processor time", "s/GiB", Better::Less, busy / (bytes / (1u64 << 30) as f64));
@@ -204,7 +208,7 @@ impl Enospc {
 }
 
 /// Takes all data space there is.
-fn fill(mut take: impl FnMut(u64, u64) -> bool) {
+pub(crate) fn fill(mut take: impl FnMut(u64, u64) -> bool) {
     let mut at = 0;
     // In pieces that a cut can give back: an extent stays whole while any of it is in use.
     for piece in [16 * MIB, MIB] {
@@ -280,9 +284,13 @@ impl Enospc {
     }
 }
 
+fn mean(rates: &[f64]) -> f64 {
+    rates.iter().sum::<f64>() / rates.len().max(1) as f64
+}
+
 /// Deviation over mean.
 fn variation(rates: &[f64]) -> f64 {
-    let mean = rates.iter().sum::<f64>() / rates.len().max(1) as f64;
+    let mean = mean(rates);
     let squares = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>();
     if mean > 0.0 { (squares / rates.len() as f64).sqrt() / mean } else { 0.0 }
 }

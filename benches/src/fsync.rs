@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use buttress_fs::Inode;
+use buttress_fs::{Inode, SetAttr};
 
 use crate::{
     Args,
@@ -20,8 +20,10 @@ use crate::{
 };
 
 const BLOCK: usize = 4096;
-/// Blocks of the file that a thread writes to at random.
+/// Blocks of the file that a thread writes over at random.
 const BLOCKS: u64 = 4096;
+/// Blocks of the file, a hole at first, that a thread writes to at random, as `fio` does with `--fallocate=none`.
+const HOLES: u64 = 65_536;
 /// How long each of the measurements takes.
 const TIME: Duration = Duration::from_millis(1500);
 /// Transactions of one measurement of sqlite.
@@ -38,6 +40,17 @@ impl Door {
         match self {
             Self::Library(inode) => inode.write_at(offset, data).map(drop).map_err(text),
             Self::Folder(file) => file.write_all_at(data, offset).map_err(text),
+        }
+    }
+
+    /// Makes it `size` bytes long, all a hole.
+    fn stretch(&self, size: u64) -> Result<(), String> {
+        match self {
+            Self::Library(inode) => {
+                let set = SetAttr { size: Some(size), ..SetAttr::default() };
+                inode.set_attr(&set).map(drop).map_err(text)
+            }
+            Self::Folder(file) => file.set_len(size).map_err(text),
         }
     }
 
@@ -64,6 +77,7 @@ pub(crate) fn run(target: Target, args: &Args, report: &mut Report) -> Result<()
         };
         let mut random = Vec::new();
         let mut append = Vec::new();
+        let mut holes = Vec::new();
         for thread in 0..threads {
             let door = open(&format!("random-{thread}"))?;
             for block in 0..BLOCKS / 64 {
@@ -72,18 +86,24 @@ pub(crate) fn run(target: Target, args: &Args, report: &mut Report) -> Result<()
             door.sync()?;
             random.push(door);
             append.push(open(&format!("append-{thread}"))?);
+            let door = open(&format!("holes-{thread}"))?;
+            door.stretch(HOLES * BLOCK as u64)?;
+            holes.push(door);
         }
         match &library {
             Some(library) => library.sync().map_err(text)?,
             None => crate::work::sync(setup.folder())?,
         }
-        let rate = measure(&random, |seed, _| (seed >> 33) % BLOCKS)?;
+        let rate = measure(&holes, |seed, _| (seed >> 33) % HOLES)?;
         let what = format!("fsync of 4 KiB random writes, threads: {threads}");
+        report.add(&what, "fsyncs/s", Better::More, target, rate);
+        let rate = measure(&random, |seed, _| (seed >> 33) % BLOCKS)?;
+        let what = format!("fsync of 4 KiB random overwrites, threads: {threads}");
         report.add(&what, "fsyncs/s", Better::More, target, rate);
         let rate = measure(&append, |_, count| count)?;
         let what = format!("fsync of 4 KiB appends, threads: {threads}");
         report.add(&what, "fsyncs/s", Better::More, target, rate);
-        drop((random, append));
+        drop((random, append, holes));
         if let Some(library) = library {
             library.close().map_err(text)?;
         }

@@ -71,7 +71,7 @@ pub struct Args {
     /// A memory-backed folder for the images.
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
-    /// Targets: library, loop (the library on a loop device), mount, btrfs, ext4, fuse2fs.
+    /// Targets: library, loop (the library on a loop device), mount, mount-loop, btrfs, ext4, fuse2fs.
     #[arg(long, value_delimiter = ',', default_value = "library,mount,btrfs,ext4")]
     targets: Vec<String>,
     /// Most block groups of the scale experiment; a million takes a minute and some memory.

@@ -24,6 +24,8 @@ pub enum Target {
     Loop,
     /// Buttress mounted through FUSE.
     Mount,
+    /// Buttress mounted through FUSE, on a loop device.
+    MountLoop,
     /// The kernel's btrfs on a loop device.
     Btrfs,
     /// The kernel's ext4 on a loop device.
@@ -40,6 +42,7 @@ impl fmt::Display for Target {
             Self::Library => "buttress library",
             Self::Loop => "buttress on loop",
             Self::Mount => "buttress mount",
+            Self::MountLoop => "mount on loop",
             Self::Btrfs => "kernel btrfs",
             Self::Ext4 => "kernel ext4",
             Self::Fuse2fs => "fuse2fs",
@@ -61,6 +64,7 @@ impl Target {
             "library" => Self::Library,
             "loop" => Self::Loop,
             "mount" => Self::Mount,
+            "mount-loop" => Self::MountLoop,
             "btrfs" => Self::Btrfs,
             "ext4" => Self::Ext4,
             "fuse2fs" => Self::Fuse2fs,
@@ -123,7 +127,7 @@ impl Setup {
             }
         }
         let loop_device = match target {
-            Target::Loop | Target::Btrfs | Target::Ext4 | Target::Raw => {
+            Target::Loop | Target::MountLoop | Target::Btrfs | Target::Ext4 | Target::Raw => {
                 Some(sh("losetup", &["--find", "--show", &path])?)
             }
             _ => None,
@@ -140,7 +144,8 @@ impl Setup {
         let device = self.loop_device.clone().unwrap_or_default();
         match self.target {
             Target::Library | Target::Loop | Target::Raw => return Ok(()),
-            Target::Mount => {
+            Target::Mount | Target::MountLoop => {
+                let image = self.device().to_string_lossy().into_owned();
                 let own = std::env::current_exe().map_err(|e| e.to_string())?;
                 let program = own.with_file_name("buttress");
                 let mut args = vec!["mount", &image, &dir];
@@ -169,9 +174,11 @@ impl Setup {
         }
         sh("umount", &[&self.mountpoint.to_string_lossy()])?;
         // A FUSE server may still be writing when umount returns.
-        let image = self.image.to_string_lossy().into_owned();
+        let image = self.device().to_string_lossy().into_owned();
         let deadline = Instant::now() + Duration::from_secs(60);
-        while matches!(self.target, Target::Mount | Target::Fuse2fs) && Instant::now() < deadline {
+        while matches!(self.target, Target::Mount | Target::MountLoop | Target::Fuse2fs)
+            && Instant::now() < deadline
+        {
             if Command::new("fuser").args(["-s", &image]).status().is_ok_and(|s| !s.success()) {
                 break;
             }
