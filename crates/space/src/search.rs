@@ -246,7 +246,7 @@ impl<'a> Search<'a> {
                     }
                 }
                 Phase::Settle => {
-                    match self.largest().filter(|g| g.largest_free() >= self.request.min) {
+                    match self.largest(self.request.min) {
                         // Without success somebody else had it, and the summary says so now.
                         Some(group) => return try_it(group, true, Take::Largest),
                         None => self.enter(Phase::LoadLeast),
@@ -259,7 +259,7 @@ impl<'a> Search<'a> {
                     }
                 }
                 Phase::Full => {
-                    let loaded = self.largest().map_or(0, |group| group.largest_free());
+                    let loaded = self.largest(1).map_or(0, |group| group.largest_free());
                     let most = |order: &usize| self.index.any(Plane::Unloaded, *order);
                     let unloaded = (0..ORDERS).rev().find(most).and_then(|order| {
                         let group = self.unloaded_of(order, 0)?;
@@ -350,32 +350,38 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// A loaded group with a run of the highest order that any has; of the first few, the one with the
-    /// longest. At the order of the least that is asked for, all are looked at; below it nobody has enough.
-    fn largest(&mut self) -> Option<&'a Arc<Group>> {
-        let least = order_of(self.request.min).unwrap_or(0);
-        for order in (0..ORDERS).rev() {
-            let mut best: Option<&'a Arc<Group>> = None;
+    /// A loaded group with a run of the highest order that any has, and of at least `least`; of the first few, the
+    /// one with the longest. At the order of the least that will do for the request, all are looked at; below it
+    /// nobody has enough.
+    ///
+    /// A group's entries go after its summary says that it has nothing, and any group may be emptied or removed
+    /// once it was looked at: it stands in nobody's way, for what the others have was promised, too (L5).
+    fn largest(&mut self, least: u64) -> Option<&'a Arc<Group>> {
+        let last = order_of(least).unwrap_or(0);
+        let all = order_of(self.request.min);
+        for order in (last..ORDERS).rev() {
+            let mut best: Option<(u64, &'a Arc<Group>)> = None;
             for plane in self.planes {
                 self.round = Round { next: self.origin, wrapped: false };
                 let mut compared = 0;
                 while let Some(slot) = self.slot_ahead(plane, order) {
                     self.probes += 1;
                     let Some(group) = self.slots.get(slot) else { continue };
-                    if !group.is_loaded() || !self.may(group) {
+                    let free = group.largest_free();
+                    if free < least || !group.is_loaded() || !self.may(group) {
                         continue;
                     }
-                    if best.is_none_or(|best| best.largest_free() < group.largest_free()) {
-                        best = Some(group);
+                    if best.is_none_or(|(most, _)| most < free) {
+                        best = Some((free, group));
                     }
                     compared += 1;
-                    if compared >= COMPARED_MAX && order != least {
+                    if compared >= COMPARED_MAX && all != Some(order) {
                         break;
                     }
                 }
             }
-            if best.is_some() {
-                return best;
+            if let Some((_, group)) = best {
+                return Some(group);
             }
         }
         None

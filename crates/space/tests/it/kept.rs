@@ -59,7 +59,8 @@ fn come_and_go(space: &Space, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         space.add_group(new_group(Data, start, GROUP_LEN, 11)).expect("nothing is there");
         std::thread::yield_now();
-        while space.remove_group(Logical(start)).is_err() {
+        // What a failed worker took stays in it.
+        while space.remove_group(Logical(start)).is_err() && !stop.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
     }
