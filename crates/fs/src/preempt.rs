@@ -93,6 +93,7 @@ impl Shared {
     }
 
     fn pacer(&self) {
+        self.background.turnstile.watch();
         let mut pace = Pace::default();
         let mut asked: Option<Asked> = None;
         let mut last = Pools::default();

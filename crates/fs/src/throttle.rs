@@ -1,13 +1,14 @@
-//! How fast writers may make memory dirty: a little more slowly the more of it there is, and never quite at
-//! a stop.
+//! How fast writers may make memory dirty, and operations take metadata: a little more slowly the less there is left,
+//! and never quite at a stop.
 //!
 //! # Invariants
 //!
 //! - **H1** Below half of the limit nobody is held up.
-//! - **H2** All writers share one clock: together they are let in at a rate that follows from how much is
-//!   dirty, however many they are.
+//! - **H2** All share one clock: together they are let in at a rate that follows from how much is dirty, or that
+//!   was set, however many they are.
+//! - **H3** Where nobody sets a rate, operations share no count either.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use buttress_base::clock;
@@ -21,12 +22,41 @@ const HOLD_MIN: Duration = Duration::from_micros(200);
 /// How often the rate is looked at.
 const SAMPLE: Duration = Duration::from_millis(50);
 
-/// One clock for all writers of a mount.
+/// One clock for all who are let in one behind the other (H2).
 #[derive(Debug)]
-pub(crate) struct Throttle {
+struct Queue {
     start: Instant,
-    /// Until when what was let in takes to be written, in nanoseconds from the start.
+    /// Until when what was let in fills the time, in nanoseconds from the start.
     taken_until: AtomicU64,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self { start: clock::now(), taken_until: AtomicU64::new(0) }
+    }
+}
+
+impl Queue {
+    fn now(&self) -> u64 {
+        clock::since(self.start).as_nanos() as u64
+    }
+
+    /// Lets somebody in who fills so many nanoseconds, and says how long that one is to be held up.
+    fn enter(&self, now: u64, fills: u64) -> Duration {
+        let max = HOLD_MAX.as_nanos() as u64;
+        let next = |until: u64| until.clamp(now, now + max).saturating_add(fills);
+        let before = self
+            .taken_until
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |until| Some(next(until)));
+        let hold = Duration::from_nanos((next(before.unwrap_or(now)) - now).min(max));
+        if hold < HOLD_MIN { Duration::ZERO } else { hold }
+    }
+}
+
+/// Holds up writers of a mount by what is dirty.
+#[derive(Debug, Default)]
+pub(crate) struct Throttle {
+    queue: Queue,
     /// Bytes that were written back, ever.
     drained: AtomicU64,
     /// What they were at the last sample, when that was, and what rate it showed.
@@ -35,23 +65,10 @@ pub(crate) struct Throttle {
     rate: AtomicU64,
 }
 
-impl Default for Throttle {
-    fn default() -> Self {
-        Self {
-            start: clock::now(),
-            taken_until: AtomicU64::new(0),
-            drained: AtomicU64::new(0),
-            sampled: AtomicU64::new(0),
-            sampled_at: AtomicU64::new(0),
-            rate: AtomicU64::new(0),
-        }
-    }
-}
-
 impl Throttle {
     /// Counts what was written back. Only time that was spent writing counts: `busy` says whether more waits.
     pub(crate) fn note_drained(&self, bytes: u64, busy: bool) {
-        let now = self.now();
+        let now = self.queue.now();
         let drained = self.drained.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let since = self.sampled_at.load(Ordering::Relaxed);
         if now.saturating_sub(since) < SAMPLE.as_nanos() as u64 {
@@ -80,14 +97,9 @@ impl Throttle {
         self.rate.load(Ordering::Relaxed)
     }
 
-    fn now(&self) -> u64 {
-        clock::since(self.start).as_nanos() as u64
-    }
-
     /// How long a writer who has just made `bytes` dirty is to be held up.
     pub(crate) fn hold(&self, bytes: u64, dirty: u64, limit: u64) -> Duration {
-        let now = self.now();
-        self.hold_at(now, bytes, dirty, limit)
+        self.hold_at(self.queue.now(), bytes, dirty, limit)
     }
 
     fn hold_at(&self, now: u64, bytes: u64, dirty: u64, limit: u64) -> Duration {
@@ -99,43 +111,28 @@ impl Throttle {
         // Four times the rate of writeback at half of the limit, a quarter of it at the limit.
         let full = ((dirty - soft) as f64 / (limit - soft).max(1) as f64).min(1.0);
         let allowed = rate as f64 * 4.0_f64.powf(1.0 - 2.0 * full);
-        let takes = (bytes as f64 / allowed * 1e9) as u64;
-        let max = HOLD_MAX.as_nanos() as u64;
-        let until = self
-            .taken_until
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |until| {
-                Some(until.clamp(now, now + max).saturating_add(takes))
-            })
-            .map_or(now, |until| until.clamp(now, now + max).saturating_add(takes));
-        let hold = Duration::from_nanos((until - now).min(max));
-        if hold < HOLD_MIN { Duration::ZERO } else { hold }
+        self.queue.enter(now, (bytes as f64 / allowed * 1e9) as u64)
     }
 }
 
-/// Lets operations in at a rate: one clock for all of them.
-#[derive(Debug)]
+/// Lets operations in at a rate that is set from outside.
+#[derive(Debug, Default)]
 pub(crate) struct Turnstile {
-    start: Instant,
+    queue: Queue,
     /// Nanoseconds from one operation to the next; none is held up at zero.
     step: AtomicU64,
-    /// Until when those that were let in fill the time, in nanoseconds from the start.
-    taken_until: AtomicU64,
-    /// How many came, ever.
+    /// Whether anybody wants to know how many come (H3).
+    watched: AtomicBool,
+    /// How many came since.
     came: AtomicU64,
 }
 
-impl Default for Turnstile {
-    fn default() -> Self {
-        Self {
-            start: clock::now(),
-            step: AtomicU64::new(0),
-            taken_until: AtomicU64::new(0),
-            came: AtomicU64::new(0),
-        }
-    }
-}
-
 impl Turnstile {
+    /// From now on it counts who comes.
+    pub(crate) fn watch(&self) {
+        self.watched.store(true, Ordering::Relaxed);
+    }
+
     /// Sets how many are let in, a second; any number where there is none.
     pub(crate) fn set_rate(&self, rate: Option<f64>) {
         let step = rate.map_or(0, |rate| (1e9 / rate.max(1.0)) as u64);
@@ -151,21 +148,16 @@ impl Turnstile {
         self.came.load(Ordering::Relaxed)
     }
 
-    /// Counts an operation, and says how long it is to be held up.
+    /// How long an operation is to be held up.
     pub(crate) fn hold(&self) -> Duration {
-        self.came.fetch_add(1, Ordering::Relaxed);
+        if self.watched.load(Ordering::Relaxed) {
+            self.came.fetch_add(1, Ordering::Relaxed);
+        }
         let step = self.step.load(Ordering::Relaxed);
         if step == 0 {
             return Duration::ZERO;
         }
-        let now = clock::since(self.start).as_nanos() as u64;
-        let max = HOLD_MAX.as_nanos() as u64;
-        let next = |until: u64| until.clamp(now, now + max).saturating_add(step);
-        let before = self
-            .taken_until
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |until| Some(next(until)));
-        let hold = Duration::from_nanos((next(before.unwrap_or(now)) - now).min(max));
-        if hold < HOLD_MIN { Duration::ZERO } else { hold }
+        self.queue.enter(self.queue.now(), step)
     }
 }
 
@@ -177,12 +169,13 @@ mod tests {
     #[test]
     fn a_turnstile_counts_and_keeps_its_rate() {
         let turnstile = Turnstile::default();
-        assert_eq!(turnstile.hold(), Duration::ZERO);
+        assert_eq!((turnstile.hold(), turnstile.came()), (Duration::ZERO, 0));
+        turnstile.watch();
         turnstile.set_rate(Some(1000.0));
         let holds: Vec<_> = (0..50).map(|_| turnstile.hold()).collect();
         assert!(holds.is_sorted() || holds[49] > holds[0], "{holds:?}");
         assert!(holds[49] > Duration::from_millis(20) && holds[49] <= HOLD_MAX, "{holds:?}");
-        assert_eq!(turnstile.came(), 51);
+        assert_eq!(turnstile.came(), 50);
         turnstile.set_rate(None);
         assert_eq!(turnstile.hold(), Duration::ZERO);
     }

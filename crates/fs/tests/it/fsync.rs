@@ -46,16 +46,22 @@ fn open_with(device: Arc<dyn Device>, options: &str) -> Filesystem {
     Filesystem::open(vec![device], options).unwrap_or_else(|error| panic!("no mount: {error}"))
 }
 
+/// What the device sees while what a crash left is mounted.
+fn replay(crash: &Crash) -> Arc<Log> {
+    let log = Log::new();
+    let again = log.device(&crash.devices[0], 512);
+    log.start(&[&again]);
+    log.mark(crash.mark.unwrap_or(0));
+    drop(open(again));
+    log
+}
+
 /// Mounts what a crash left and compares; now and then the mount, too, is cut short.
 fn examine(crash: &Crash, story: &Story, rng: &mut Rng, depth: u32) -> Result<(), String> {
     let done = crash.mark.unwrap_or(0) as usize;
     let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());
     if depth == 0 && rng.chance(1, 25) {
-        let log = Log::new();
-        let again = log.device(&crash.devices[0], 512);
-        log.start(&[&again]);
-        log.mark(done as u64);
-        drop(open(again));
+        let log = replay(crash);
         let mut outcome = Ok(());
         log.crashes(&mut Rng::new(rng.next_u64()), 1, 3, |crash| {
             if outcome.is_ok() {

@@ -17,7 +17,7 @@ use buttress_sim::{Crash, Log, campaign};
 
 use super::model::{Object, State, Synced};
 use super::story::{Story, survey, survey_below};
-use super::{number, open, open_with};
+use super::{number, open_with, replay};
 use crate::checker::{check, judge, judge_cut};
 use crate::volume::{content, drop_all, list, pattern};
 
@@ -260,11 +260,7 @@ fn examine(crash: &Crash, tale: &Tale, rng: &mut Rng, depth: u32) -> Result<(), 
     let done = crash.mark.unwrap_or(0) as usize;
     let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());
     if depth == 0 && rng.chance(1, 30) {
-        let log = Log::new();
-        let again = log.device(&crash.devices[0], 512);
-        log.start(&[&again]);
-        log.mark(done as u64);
-        drop(open(again));
+        let log = replay(crash);
         let mut outcome = Ok(());
         log.intervals(&mut Rng::new(rng.next_u64()), 3, 1, |crash| {
             if outcome.is_ok() {
