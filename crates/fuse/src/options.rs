@@ -179,7 +179,7 @@ impl Options {
     /// device is a loop that serves nobody else, so there are more of them than processors.
     pub(crate) fn thread_count(&self) -> usize {
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
-        self.threads.unwrap_or_else(|| (processors * 2).clamp(4, 16))
+        self.threads.unwrap_or_else(|| (processors * 4).clamp(8, 16))
     }
 }
 
