@@ -200,8 +200,8 @@ impl Engine {
         }
         // Chunks of this transaction are not known after a crash.
         let limit = state.roots.generation;
-        // Leaves, and above them mostly one node in each tree, and the root of all.
-        let wanted = logs.trees.values().map(|log| log.changed_leaves() + 1).sum::<usize>() + 1;
+        // What changed in each tree, and the root of all.
+        let wanted = logs.trees.values().map(LogTree::changed_nodes).sum::<usize>() + 1;
         let neighbours = neighbours(spare, *next, wanted, len);
         *next = neighbours.unwrap_or(*next);
         let reuse = spare.len() > SPARE && (neighbours.is_some() || spare.len() > SPARE_MAX);

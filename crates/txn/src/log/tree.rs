@@ -1,12 +1,15 @@
 //! One subvolume's log tree: its leaves in memory, changed where they are, and what of them is on disk.
 //!
+//! A log grows to thousands of leaves, of which one fsync changes two: what building it costs goes with what changed.
+//!
 //! # Invariants
 //!
 //! - **L1** A node that was written is never written again before a log without it is durable: a leaf that
-//!   changed, and everything above the leaves, gets a new address with each log. The superblock on disk names
+//!   changed, and everything above it, gets a new address with each log. The superblock on disk names
 //!   the nodes of the log before.
 //! - **L2** Every item lies in the leaf whose bound is the last at or before its key; the first leaf's bound is
 //!   the least key. No leaf is empty, but for one that is all there is.
+//! - **L3** Leaves belong to branches as items to leaves. A branch above a leaf that has no address has none.
 
 use std::collections::BTreeMap;
 
@@ -18,18 +21,31 @@ use crate::{Error, Result};
 #[derive(Debug)]
 struct Leaf {
     items: LeafEdit,
-    /// Nothing while it has changes that are not on disk.
-    at: Option<Logical>,
+    /// Its first key, and where it is on disk; nothing while it has changes that are not.
+    at: Option<(Key, Logical)>,
+}
+
+/// Leaves that one node names.
+#[derive(Debug)]
+struct Branch {
+    leaves: usize,
+    /// The first key below it, and the node; nothing while something below has changed.
+    node: Option<(Key, NodePtr)>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct LogTree {
     /// By bound (L2).
     leaves: BTreeMap<Key, Leaf>,
-    /// Addresses of what is above the leaves, and of leaves that changed or went since they were written.
+    /// By bound (L3).
+    branches: BTreeMap<Key, Branch>,
+    /// Addresses on disk of what changed or went since it was written, and of what is above the branches.
     replaced: Vec<Logical>,
     root: Option<NodePtr>,
-    changed: bool,
+    /// How many leaves have no address.
+    changed: usize,
+    /// A leaf went, which may be all that happened.
+    shrank: bool,
     /// Bounds of the leaves that the last build gave addresses.
     fresh: Vec<Key>,
 }
@@ -116,16 +132,17 @@ impl LogTree {
         self.leaves.len()
     }
 
-    /// Number of leaves that the next build gives addresses.
-    pub(crate) fn changed_leaves(&self) -> usize {
-        self.leaves.values().filter(|leaf| leaf.at.is_none()).count()
+    /// Number of nodes that the next build makes.
+    pub(crate) fn changed_nodes(&self) -> usize {
+        let branches = self.branches.values().filter(|branch| branch.node.is_none()).count();
+        self.changed + branches + usize::from(self.branches.len() > 1)
     }
 
     /// Sets or deletes an item.
     pub(crate) fn set(&mut self, geometry: &Geometry, key: Key, payload: Option<&[u8]>) {
         if self.leaves.is_empty() {
-            self.leaves.insert(Key::MIN, Leaf { items: LeafEdit::new(geometry), at: None });
-            self.changed = true;
+            self.branches.insert(Key::MIN, Branch { leaves: 0, node: None });
+            self.add_leaf(geometry, Key::MIN, LeafEdit::new(geometry));
         }
         let (bound, leaf) = self.leaves.range_mut(..=key).next_back().expect("L2: the least bound");
         let slot = leaf.items.search(&key).ok();
@@ -135,22 +152,56 @@ impl LogTree {
         let len = payload.map_or(0, <[u8]>::len);
         assert!(len <= geometry.item_max(), "an item of {len} bytes fits no leaf");
         let bound = *bound;
-        self.changed = true;
-        self.replaced.extend(leaf.at.take());
+        let done = match payload {
+            Some(payload) => leaf.items.set(&key, payload),
+            None => leaf.items.remove(&key),
+        };
+        let emptied = leaf.items.is_empty();
+        if let Some((_, at)) = leaf.at.take() {
+            self.replaced.push(at);
+            self.changed += 1;
+            self.touch(&bound);
+        }
         match payload {
             Some(payload) => {
-                if !leaf.items.set(&key, payload) {
+                if !done {
                     self.split(geometry, bound, &key);
                     self.set(geometry, key, Some(payload));
                 }
             }
             None => {
-                leaf.items.remove(&key);
-                if leaf.items.is_empty() && self.leaves.len() > 1 {
+                if emptied && self.leaves.len() > 1 {
                     self.remove_leaf(bound);
                 }
             }
         }
+    }
+
+    /// The branch that a leaf belongs to loses its address (L3).
+    fn touch(&mut self, bound: &Key) -> (Key, &mut Branch) {
+        let found = self.branches.range_mut(..=*bound).next_back();
+        let (start, branch) = found.expect("L3: the least bound");
+        // With one leaf in all, that is the node.
+        self.replaced
+            .extend(branch.node.take().filter(|(_, n)| n.level > 0).map(|(_, n)| n.logical));
+        (*start, branch)
+    }
+
+    fn add_leaf(&mut self, geometry: &Geometry, bound: Key, items: LeafEdit) {
+        self.leaves.insert(bound, Leaf { items, at: None });
+        self.changed += 1;
+        let (start, branch) = self.touch(&bound);
+        branch.leaves += 1;
+        if branch.leaves <= geometry.ptrs_max() {
+            return;
+        }
+        let all = branch.leaves;
+        let inside: Vec<Key> = self.leaves.range(start..).take(all).map(|(at, _)| *at).collect();
+        // Keys that ascend fill their branches.
+        let kept = if inside.last() == Some(&bound) { all - 1 } else { all / 2 };
+        let middle = inside[kept];
+        self.touch(&start).1.leaves = kept;
+        self.branches.insert(middle, Branch { leaves: all - kept, node: None });
     }
 
     /// Makes room for a key in a leaf that has none.
@@ -174,15 +225,34 @@ impl LogTree {
             let alone = std::mem::replace(&mut leaf.items, LeafEdit::new(geometry));
             (alone.key(0), alone)
         };
-        self.leaves.insert(fresh.0, Leaf { items: fresh.1, at: None });
+        self.add_leaf(geometry, fresh.0, fresh.1);
     }
 
+    /// Removes a leaf, which has no address any more and is not the only one.
     fn remove_leaf(&mut self, bound: Key) {
         self.leaves.remove(&bound);
+        self.changed -= 1;
+        self.shrank = true;
+        self.leave(&bound);
         if bound == Key::MIN
-            && let Some((_, leaf)) = self.leaves.pop_first()
+            && let Some((second, leaf)) = self.leaves.pop_first()
         {
+            self.leave(&second);
+            self.touch(&Key::MIN).1.leaves += 1;
             self.leaves.insert(Key::MIN, leaf);
+        }
+        if self.branches.len() == 1 {
+            // It may be the one leaf's now.
+            self.touch(&Key::MIN);
+        }
+    }
+
+    /// A leaf belongs to its branch no longer.
+    fn leave(&mut self, bound: &Key) {
+        let (start, branch) = self.touch(bound);
+        branch.leaves -= 1;
+        if branch.leaves == 0 && start != Key::MIN {
+            self.branches.remove(&start);
         }
     }
 
@@ -194,57 +264,83 @@ impl LogTree {
     /// The leaves that the last build made, to be written.
     pub(crate) fn fresh(&self) -> impl Iterator<Item = (Logical, &[u8])> {
         let leaves = self.fresh.iter().filter_map(|bound| self.leaves.get(bound));
-        leaves.filter_map(|leaf| Some((leaf.at?, leaf.items.bytes())))
+        leaves.filter_map(|leaf| Some((leaf.at?.1, leaf.items.bytes())))
     }
 
     /// Gives addresses to what changed (L1), and seals it.
     pub(crate) fn build(&mut self, build: &mut Build<'_>) -> Result<()> {
         self.fresh.clear();
-        if !std::mem::take(&mut self.changed) {
+        if std::mem::take(&mut self.changed) == 0 && !std::mem::take(&mut self.shrank) {
             return Ok(());
         }
+        self.shrank = false;
         build.dropped.append(&mut self.replaced);
-        let generation = build.generation;
-        let mut level: Vec<(Key, NodePtr)> = Vec::with_capacity(self.leaves.len());
-        for (bound, leaf) in &mut self.leaves {
-            let logical = match leaf.at {
-                Some(at) => at,
+        let alone = self.leaves.len() == 1;
+        let mut level: Vec<(Key, NodePtr)> = Vec::with_capacity(self.branches.len());
+        for (bound, branch) in &mut self.branches {
+            let node = match branch.node {
+                Some(node) => node,
                 None => {
-                    let stamp = build.stamp()?;
-                    let sealed = leaf.items.seal(&build.geometry, &stamp);
-                    sealed.map_err(damaged(stamp.logical))?;
-                    self.fresh.push(*bound);
-                    leaf.at = Some(stamp.logical);
-                    stamp.logical
+                    let leaves = self.leaves.range_mut(bound..).take(branch.leaves);
+                    let children = place(leaves, build, &mut self.fresh)?;
+                    if alone { children[0] } else { join(&children, build)? }
                 }
             };
-            let first = if leaf.items.is_empty() { *bound } else { leaf.items.key(0) };
-            level.push((first, NodePtr { logical, generation, level: 0 }));
+            branch.node = Some(node);
+            level.push(node);
         }
         let max = build.geometry.ptrs_max();
         while level.len() > 1 {
-            let mut above = Vec::with_capacity(level.len().div_ceil(max));
-            for children in level.chunks(max) {
-                let mut builder = PtrBuilder::new(&build.geometry);
-                for (key, child) in children {
-                    builder.push(key, child);
-                }
-                let stamp = build.stamp()?;
-                self.replaced.push(stamp.logical);
-                let node = builder.finish(&build.geometry, &stamp, children[0].1.level + 1);
-                above.push((children[0].0, build.add(node)?));
-            }
-            level = above;
+            let joined: Result<Vec<_>> = level.chunks(max).map(|part| join(part, build)).collect();
+            level = joined?;
+            self.replaced.extend(level.iter().map(|(_, node)| node.logical));
         }
         self.root = level.first().map(|(_, root)| *root);
         Ok(())
     }
 }
 
+/// Gives addresses to the leaves that have none.
+fn place<'l>(
+    leaves: impl Iterator<Item = (&'l Key, &'l mut Leaf)>,
+    build: &mut Build<'_>,
+    fresh: &mut Vec<Key>,
+) -> Result<Vec<(Key, NodePtr)>> {
+    let mut children = Vec::new();
+    for (bound, leaf) in leaves {
+        let (first, logical) = match leaf.at {
+            Some(at) => at,
+            None => {
+                let stamp = build.stamp()?;
+                let sealed = leaf.items.seal(&build.geometry, &stamp);
+                sealed.map_err(damaged(stamp.logical))?;
+                fresh.push(*bound);
+                let first = if leaf.items.is_empty() { *bound } else { leaf.items.key(0) };
+                *leaf.at.insert((first, stamp.logical))
+            }
+        };
+        children.push((first, NodePtr { logical, generation: build.generation, level: 0 }));
+    }
+    Ok(children)
+}
+
+/// A node above others.
+fn join(children: &[(Key, NodePtr)], build: &mut Build<'_>) -> Result<(Key, NodePtr)> {
+    let mut builder = PtrBuilder::new(&build.geometry);
+    for (key, child) in children {
+        builder.push(key, child);
+    }
+    let (first, below) = children[0];
+    let stamp = build.stamp()?;
+    let node = builder.finish(&build.geometry, &stamp, below.level + 1);
+    Ok((first, build.add(node)?))
+}
+
 #[cfg(test)]
 mod tests {
     use buttress_base::Rng;
     use buttress_format::{CsumType, Kind};
+    use buttress_tree::Expect;
 
     use super::*;
 
@@ -256,18 +352,68 @@ mod tests {
         chunk_tree_uuid: [2; 16],
     };
 
-    /// Answers as a map does, splits and goes as one tree, and writes no node twice while it is in use.
+    type Model = BTreeMap<Key, Vec<u8>>;
+    type Disk = BTreeMap<Logical, Vec<u8>>;
+
+    fn look(disk: &Disk, at: Logical) -> Node {
+        let bytes = disk.get(&at).unwrap_or_else(|| panic!("nothing is at {at}"));
+        let mut buf = buttress_base::AlignedBuf::zeroed(bytes.len());
+        buf.copy_from_slice(bytes);
+        Node::verify(
+            buf,
+            &GEOMETRY,
+            &Expect::root(NodePtr { logical: at, generation: Generation(5), level: bytes[100] }),
+            true,
+        )
+        .unwrap_or_else(|why| panic!("{at}: {why}"))
+    }
+
+    /// Follows pointers from a node on; says what is below it and where.
+    fn walk(
+        disk: &Disk,
+        ptr: NodePtr,
+        first: Option<Key>,
+        found: &mut Model,
+        seen: &mut Vec<Logical>,
+    ) {
+        let node = look(disk, ptr.logical);
+        assert_eq!((node.level(), node.header().generation), (ptr.level, ptr.generation));
+        assert!(
+            first.is_none_or(|first| first == node.key(0)),
+            "a pointer has its child's first key"
+        );
+        seen.push(ptr.logical);
+        for slot in 0..node.len() {
+            if node.level() == 0 {
+                found.insert(node.key(slot), node.item(slot).to_vec());
+            } else {
+                walk(disk, node.child(slot), Some(node.key(slot)), found, seen);
+            }
+        }
+    }
+
+    /// Answers as a map does, splits and goes as one tree, writes no node twice while it is in use, and is on disk what
+    /// it is in memory: at up to three levels, growing and shrinking.
     #[test]
     fn is_a_map_whose_nodes_move() {
         for seed in 0..8 {
             let mut rng = Rng::new(seed);
-            let mut model: BTreeMap<Key, Vec<u8>> = BTreeMap::new();
+            let (most, steps) = if seed % 2 == 0 { (200, 60) } else { (3000, 1500) };
+            let mut model = Model::new();
             let mut tree = LogTree::default();
-            let mut disk: BTreeMap<Logical, ()> = BTreeMap::new();
-            let mut next = 0;
+            let mut disk = Disk::new();
+            let (mut next, mut deepest, mut most_seen) = (0, 0, 0);
             for round in 0..60 {
-                for _ in 0..rng.below(60) {
-                    let key = Key::new(rng.below(9), Kind::EXTENT_DATA, rng.below(200));
+                // Once in a while all but one goes.
+                let clears = round % 20 == 19;
+                for key in model.keys().skip(1).copied().collect::<Vec<_>>() {
+                    if clears {
+                        model.remove(&key);
+                        tree.set(&GEOMETRY, key, None);
+                    }
+                }
+                for _ in 0..rng.below(if clears { 2 } else { steps }) {
+                    let key = Key::new(rng.below(9), Kind::EXTENT_DATA, rng.below(most));
                     let long = if rng.below(30) == 0 { 3800 } else { 90 };
                     let payload = vec![rng.below(256) as u8; rng.below(long) as usize];
                     let gone = rng.below(if round % 20 < 10 { 4 } else { 2 }) == 0;
@@ -279,13 +425,15 @@ mod tests {
                     };
                     assert_eq!(tree.get(&key), model.get(&key).map(Vec::as_slice));
                 }
-                let low = Key::new(rng.below(9), Kind::EXTENT_DATA, rng.below(200));
-                let high = Key::new(low.objectid + rng.below(2), Kind::EXTENT_DATA, rng.below(200));
+                let low = Key::new(rng.below(9), Kind::EXTENT_DATA, rng.below(most));
+                let high =
+                    Key::new(low.objectid + rng.below(2), Kind::EXTENT_DATA, rng.below(most));
                 let high = high.max(low);
                 let expected: Vec<(Key, Payload)> =
                     model.range(low..=high).map(|(k, v)| (*k, v.as_slice().into())).collect();
                 assert_eq!(tree.range(low, high), expected, "seed {seed}");
                 assert_eq!(tree.last_in(low, high), expected.last().cloned(), "seed {seed}");
+                let expected = tree.changed_nodes();
                 let mut allocate = || {
                     next += 4096;
                     Ok(Logical(next))
@@ -301,13 +449,30 @@ mod tests {
                 for at in &build.dropped {
                     assert!(disk.remove(at).is_some(), "seed {seed}: {at} was not there");
                 }
-                let inner = build.nodes.iter().map(Node::logical);
-                for at in inner.chain(tree.fresh().map(|(at, _)| at)) {
-                    assert!(disk.insert(at, ()).is_none(), "seed {seed}: {at} is in use");
+                let inner = build.nodes.iter().map(|node| (node.logical(), node.bytes()));
+                let made: Vec<_> = inner.chain(tree.fresh()).collect();
+                assert!(made.len() <= expected, "seed {seed}: {} of {expected} nodes", made.len());
+                for (at, bytes) in made {
+                    assert!(
+                        disk.insert(at, bytes.to_vec()).is_none(),
+                        "seed {seed}: {at} is in use"
+                    );
                 }
-                let above: usize = disk.len() - tree.leaves();
-                assert!(above <= 2, "seed {seed}: {above} nodes above the leaves");
+                let Some(root) = tree.root() else { continue };
+                let (mut found, mut seen) = (Model::new(), Vec::new());
+                walk(&disk, root, None, &mut found, &mut seen);
+                assert_eq!(found, model, "seed {seed}, round {round}");
+                seen.sort_unstable();
+                assert_eq!(
+                    seen,
+                    disk.keys().copied().collect::<Vec<_>>(),
+                    "seed {seed}: left behind"
+                );
+                deepest = deepest.max(root.level);
+                most_seen = most_seen.max(tree.leaves());
             }
+            let expected = if seed % 2 == 0 { 1 } else { 2 };
+            assert_eq!(deepest, expected, "seed {seed}: {most_seen} leaves");
         }
     }
 }
