@@ -18,6 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
+use buttress_base::clock;
 use buttress_format::{
     Generation, Incompat, Ino, InodeItem, Key, Kind, Logical, RootItem, TreeId, header::ITEM_LEN,
 };
@@ -104,6 +105,7 @@ impl Engine {
         // Whoever comes while a commit or the log before is under way joins.
         let mut state = self.commit.lock();
         let batch = self.syncs.take();
+        let start = clock::now();
         let outcome = self.log_inodes(&mut state, &batch.wanted);
         drop(state);
         let outcome = outcome.or_else(|trouble| {
@@ -122,7 +124,7 @@ impl Engine {
             before_commit();
             self.commit().map(drop)
         });
-        self.syncs.pass_on(batch, &outcome);
+        self.syncs.pass_on(batch, clock::since(start), &outcome);
         outcome
     }
 
