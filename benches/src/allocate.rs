@@ -15,6 +15,7 @@ use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use crate::{
     Target, cpu,
     enospc::fill,
+    latency::Latencies,
     published::{Better, Experiment, Plan, Subject, Table},
     target::Setup,
     work::text,
@@ -23,6 +24,8 @@ use crate::{
 const PIECE: u64 = 8 << 10;
 const WHOLE: u64 = 1 << 20;
 const SIZE: u64 = 8 << 30;
+/// Of so many allocations one is timed: a look at the clock takes a tenth of the shortest.
+const TIMED: u64 = 32;
 /// What is free in one place of a fragmented volume.
 const FRAGMENT: u64 = 64 << 10;
 
@@ -64,7 +67,7 @@ impl Experiment for Allocate {
         }
         for &workers in &self.workers {
             let busy = cpu::busy();
-            let rate = match &fs {
+            let (rate, times) = match &fs {
                 Some(fs) => together(workers, time, |i| {
                     let name = format!("w{workers}-{i}");
                     let file = fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0);
@@ -93,6 +96,8 @@ impl Experiment for Allocate {
             let spent = (cpu::busy() - busy) / (rate * time.as_secs_f64());
             let what = format!("processor time of each, {workers}");
             out.add(&what, "us", Better::Less, subject, spent * 1e6);
+            let what = format!("p99 of an allocation, {workers}");
+            out.add(&what, "us", Better::Less, subject, times.p99());
         }
         if let Some(fs) = fs {
             fs.close().map_err(text)?;
@@ -171,12 +176,12 @@ fn create(dir: &Path, name: &str) -> Result<File, String> {
     File::create(dir.join(name)).map_err(text)
 }
 
-/// Lets `workers` threads work for `time`; how much they did in a second, together.
+/// Lets `workers` threads work for `time`; how much they did in a second, together, and how long it took each.
 fn together<W: FnMut(Option<u64>) -> Result<(), String>>(
     workers: usize,
     time: Duration,
     make: impl Fn(usize) -> Result<W, String> + Sync,
-) -> Result<f64, String> {
+) -> Result<(f64, Latencies), String> {
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let ready = std::sync::Barrier::new(workers + 1);
     thread::scope(|scope| {
@@ -187,9 +192,15 @@ fn together<W: FnMut(Option<u64>) -> Result<(), String>>(
                     let work = make(i);
                     ready.wait();
                     let mut work = work?;
+                    let (mut times, mut count) = (Latencies::default(), 0_u64);
                     while !stop.load(Ordering::Relaxed) {
                         for at in (0..WHOLE).step_by(PIECE as usize) {
-                            work(Some(at))?;
+                            count += 1;
+                            if count.is_multiple_of(TIMED) {
+                                times.time(|| work(Some(at)))?;
+                            } else {
+                                work(Some(at))?;
+                            }
                             done.fetch_add(1, Ordering::Relaxed);
                             if stop.load(Ordering::Relaxed) {
                                 break;
@@ -197,7 +208,7 @@ fn together<W: FnMut(Option<u64>) -> Result<(), String>>(
                         }
                         work(None)?;
                     }
-                    Ok::<(), String>(())
+                    Ok::<_, String>(times)
                 })
             })
             .collect();
@@ -206,9 +217,10 @@ fn together<W: FnMut(Option<u64>) -> Result<(), String>>(
         thread::sleep(time);
         let rate = done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64();
         stop.store(true, Ordering::Relaxed);
+        let mut times = Latencies::default();
         for thread in threads {
-            thread.join().map_err(|_| "a worker panicked".to_string())??;
+            times.join(&thread.join().map_err(|_| "a worker panicked".to_string())??);
         }
-        Ok(rate)
+        Ok((rate, times))
     })
 }

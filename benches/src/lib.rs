@@ -14,6 +14,7 @@ mod disk;
 mod enospc;
 pub mod foreground;
 mod fsync;
+mod latency;
 mod nocow;
 pub mod published;
 mod read;

@@ -21,6 +21,7 @@ use buttress_fs::{FallocateMode, Filesystem, Inode};
 
 use crate::{
     Target, cpu,
+    latency::Latencies,
     published::{Better, Experiment, Plan, Subject, Table},
     target::Setup,
     work::{pattern, text},
@@ -129,17 +130,17 @@ impl Experiment for Nocow {
 }
 
 impl Nocow {
-    /// Runs one size of writes, which answers bytes in a second, and reports.
+    /// Runs one size of writes, and reports.
     fn measure(
         &self,
         subject: &Subject,
         block: usize,
         time: Duration,
         out: &mut Table,
-        job: impl FnOnce() -> Result<f64, String>,
+        job: impl FnOnce() -> Result<Seen, String>,
     ) -> Result<(), String> {
         let busy = cpu::busy();
-        let rate = job()?;
+        let Seen { rate, p99 } = job()?;
         let spent = (cpu::busy() - busy) / (rate * time.as_secs_f64() / GIB as f64);
         let kib = block >> 10;
         if block >= 32 << 10 {
@@ -151,6 +152,7 @@ impl Nocow {
         }
         let what = format!("processor time of a GiB, {kib} KiB");
         out.add(&what, "s", Better::Less, subject, spent);
+        out.add(&format!("p99 of {kib} KiB"), "us", Better::Less, subject, p99);
         Ok(())
     }
 
@@ -194,14 +196,22 @@ fn fill(path: &Path, bytes: u64, at_once: bool) -> Result<(), String> {
     file.sync_all().map_err(text)
 }
 
-/// Threads that write at random places until the time is over; bytes in a second, of all.
+/// What all jobs did.
+struct Seen {
+    /// Bytes a second.
+    rate: f64,
+    /// Of a write, in microseconds; where a job has many under way, with what it waited for those before it.
+    p99: f64,
+}
+
+/// Threads that write at random places until the time is over.
 fn drive(
     jobs: usize,
     time: Duration,
     bytes: u64,
     block: usize,
     write: impl Fn(usize, u64, &[u8]) -> Result<(), String> + Sync,
-) -> Result<f64, String> {
+) -> Result<Seen, String> {
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let start = Instant::now();
     thread::scope(|scope| {
@@ -212,25 +222,28 @@ fn drive(
                     let mut rng = Rng::new(job as u64);
                     let mut data = AlignedBuf::zeroed(block);
                     data.copy_from_slice(&pattern(job, block));
+                    let mut times = Latencies::default();
                     while !stop.load(Ordering::Relaxed) {
                         let at = rng.below(bytes / block as u64) * block as u64;
-                        write(job, at, &data)?;
+                        times.time(|| write(job, at, &data))?;
                         done.fetch_add(block as u64, Ordering::Relaxed);
                     }
-                    Ok::<(), String>(())
+                    Ok::<_, String>(times)
                 })
             })
             .collect();
         thread::sleep(time);
         stop.store(true, Ordering::Relaxed);
+        let mut times = Latencies::default();
         for thread in threads {
-            thread.join().map_err(|_| "a job panicked".to_string())??;
+            times.join(&thread.join().map_err(|_| "a job panicked".to_string())??);
         }
-        Ok(done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64())
+        let rate = done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64();
+        Ok(Seen { rate, p99: times.p99() })
     })
 }
 
-/// The published job: `fio` with `libaio`; bytes in a second, of all.
+/// The published job: `fio` with `libaio`.
 fn fio(
     paths: &[std::path::PathBuf],
     depth: usize,
@@ -238,7 +251,7 @@ fn fio(
     bytes: u64,
     time: Duration,
     target: Target,
-) -> Result<f64, String> {
+) -> Result<Seen, String> {
     let mut command = Command::new("fio");
     command.args(["--output-format=json", "--ioengine=libaio", "--rw=randwrite", "--direct=1"]);
     command.args(["--norandommap", "--randrepeat=0", "--group_reporting", "--time_based"]);
@@ -259,7 +272,9 @@ fn fio(
         return Err(format!("fio: {}", String::from_utf8_lossy(&answer.stderr).trim()));
     }
     let found: serde_json::Value = serde_json::from_slice(&answer.stdout).map_err(text)?;
-    let rates = found["jobs"].as_array().into_iter().flatten();
-    let sum: f64 = rates.filter_map(|job| job["write"]["bw_bytes"].as_f64()).sum();
-    if sum > 0.0 { Ok(sum) } else { Err("fio wrote nothing".into()) }
+    let jobs = || found["jobs"].as_array().into_iter().flatten().map(|job| &job["write"]);
+    let rate: f64 = jobs().filter_map(|job| job["bw_bytes"].as_f64()).sum();
+    let slow = jobs().filter_map(|job| job["clat_ns"]["percentile"]["99.000000"].as_f64());
+    let p99 = slow.fold(0.0, f64::max) / 1e3;
+    if rate > 0.0 { Ok(Seen { rate, p99 }) } else { Err("fio wrote nothing".into()) }
 }

@@ -11,6 +11,7 @@ use std::{
 
 use crate::{
     Target, cpu,
+    latency::Latencies,
     published::{Better, Experiment, Plan, Subject, Table},
     target::Setup,
     work::{pattern, text},
@@ -67,56 +68,76 @@ impl Experiment for Read {
         }
         for &threads in &self.threads {
             let busy = cpu::busy();
-            let time = if subject.target.is_library() {
+            let (time, times, requests) = if subject.target.is_library() {
                 let fs = setup.open()?;
                 let file = fs.resolve("large").map_err(text)?;
-                let time = together(threads, mib, |at, buf| file.read_at(at, buf).map_err(text))?;
+                let before = fs.io_stats();
+                let (time, times) =
+                    together(threads, mib, |at, buf| file.read_at(at, buf).map_err(text))?;
+                let after = fs.io_stats();
                 drop(file);
                 fs.close().map_err(text)?;
-                time
+                let bytes = after.read_bytes - before.read_bytes;
+                (time, times, Some((after.reads - before.reads, bytes)))
             } else {
                 setup.unmount()?;
                 setup.mount()?;
                 let file = File::open(setup.folder().join("large")).map_err(text)?;
-                together(threads, mib, |at, buf| file.read_at(buf, at).map_err(text))?
+                let before = setup.device_reads();
+                let (time, times) =
+                    together(threads, mib, |at, buf| file.read_at(buf, at).map_err(text))?;
+                let after = setup.device_reads();
+                let requests = before.zip(after).map(|(b, a)| (a.0 - b.0, a.1 - b.1));
+                (time, times, requests)
             };
             let gib = mib as f64 / 1024.0 * threads as f64;
             let what = format!("read by {threads}, cold");
             out.add(&what, "MiB/s", Better::More, subject, gib * 1024.0 / time.as_secs_f64());
             let what = format!("processor time of a GiB, {threads}");
             out.add(&what, "s", Better::Less, subject, (cpu::busy() - busy) / gib);
+            let what = format!("p99 of 32 KiB, {threads}");
+            out.add(&what, "us", Better::Less, subject, times.p99());
+            if let Some((count, bytes)) = requests.filter(|(count, _)| *count > 0) {
+                let what = format!("requests to the device, {threads}");
+                out.add(&what, "", Better::Less, subject, count as f64);
+                let what = format!("mean size of a request, {threads}");
+                let kib = bytes as f64 / count as f64 / 1024.0;
+                out.add(&what, "KiB", Better::More, subject, kib);
+            }
         }
         Ok(())
     }
 }
 
-/// Lets threads read `mib` MiB each; how long the last took.
+/// Lets threads read `mib` MiB each; how long the last took, and how long each read.
 fn together(
     threads: usize,
     mib: u64,
     read: impl Fn(u64, &mut [u8]) -> Result<usize, String> + Sync,
-) -> Result<Duration, String> {
+) -> Result<(Duration, Latencies), String> {
     let ready = Barrier::new(threads + 1);
     thread::scope(|scope| {
         let running: Vec<_> = (0..threads)
             .map(|_| {
                 scope.spawn(|| {
                     let mut buf = vec![0; PIECE];
+                    let mut times = Latencies::default();
                     ready.wait();
                     for at in (0..mib << 20).step_by(PIECE) {
-                        if read(at, &mut buf)? != PIECE {
+                        if times.time(|| read(at, &mut buf))? != PIECE {
                             return Err(format!("the file ends at {at}"));
                         }
                     }
-                    Ok(())
+                    Ok(times)
                 })
             })
             .collect();
         ready.wait();
         let start = Instant::now();
+        let mut times = Latencies::default();
         for thread in running {
-            thread.join().map_err(|_| "a reader panicked".to_string())??;
+            times.join(&thread.join().map_err(|_| "a reader panicked".to_string())??);
         }
-        Ok(start.elapsed())
+        Ok((start.elapsed(), times))
     })
 }

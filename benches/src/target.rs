@@ -192,6 +192,15 @@ impl Setup {
         self.loop_device.as_ref().map_or(&self.image, |device| Path::new(device))
     }
 
+    /// Requests for bytes that the loop device has seen, and the bytes; none where there is no such device.
+    pub(crate) fn device_reads(&self) -> Option<(u64, u64)> {
+        const SECTOR: u64 = 512;
+        let name = Path::new(self.loop_device.as_ref()?).file_name()?.to_str()?;
+        let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).ok()?;
+        let field = |at| text.split_whitespace().nth(at)?.parse::<u64>().ok();
+        Some((field(0)?, field(2)? * SECTOR))
+    }
+
     pub(crate) fn folder(&self) -> &Path {
         &self.mountpoint
     }

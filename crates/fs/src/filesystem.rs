@@ -7,7 +7,7 @@ use buttress_format::{DeviceId, DeviceItem, TreeId, limits};
 use buttress_txn::{
     BalanceOptions, BalanceProgress, ScrubOptions, ScrubProgress, TrimOptions, TrimProgress, View,
 };
-use buttress_volume::{Volume, VolumeDevice};
+use buttress_volume::{Stats as IoStats, Volume, VolumeDevice};
 
 use crate::attr::InodeId;
 use crate::clock::new_uuid;
@@ -426,6 +426,12 @@ impl Filesystem {
             engine.vacate(id, total_bytes, &Holders(shared), &mut shared.watched(watch))?;
         }
         Ok(engine.resize_device(id, total_bytes)?)
+    }
+
+    /// What the devices were asked for since the volume was mounted.
+    #[must_use]
+    pub fn io_stats(&self) -> IoStats {
+        self.shared().engine.volume().stats()
     }
 
     /// Forgets the failures that were counted, and makes that durable.

@@ -89,7 +89,7 @@ pub use buttress_txn::{
     Account, Accounts, BalanceOptions, BalanceProgress, Filter, Preempt, ScrubOptions,
     ScrubProgress, Stats, TrimOptions, TrimProgress, Waits,
 };
-pub use buttress_volume::Parity;
+pub use buttress_volume::{Parity, Stats as IoStats};
 pub use error::{Error, ErrorKind, NameError, Result};
 pub use filesystem::Filesystem;
 pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};

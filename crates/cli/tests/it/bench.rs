@@ -45,3 +45,75 @@ fn the_foreground_is_measured() {
     assert!(figures["p99_times_idle"].as_f64().is_some_and(|times| times > 0.0), "{figures}");
     bench.fails(&["bench", "foreground", "--threads", "0"], 1, &["--threads"]);
 }
+
+/// The published experiments, on the library and through each switch, a moment each: the rows that a comparison needs
+/// are there for everybody.
+#[test]
+fn published_experiments_are_measured() {
+    let bench = Bench::new();
+    let who = "buttress,lookup,no lock,by,linear,one goal,off,clamp,pace";
+    let short = ["--runs", "1", "--scale", "0.02", "--dir", ".", "--only", who];
+    let verbs: [(&[&str], usize, &[&str]); 5] = [
+        (
+            &["nocow", "--groups", "2", "--jobs", "2", "--file-mib", "4"],
+            4,
+            &[
+                "64 KiB random direct",
+                "4 KiB random direct",
+                "processor time of a GiB",
+                "p99 of 4 KiB",
+            ],
+        ),
+        (
+            &["cow", "--jobs", "2", "--file-mib", "4"],
+            1,
+            &[
+                "64 KiB random direct",
+                "4 KiB random direct",
+                "processor time of a GiB",
+                "p99 of 64 KiB",
+            ],
+        ),
+        (
+            &["enospc", "--names", "500", "--mib", "4"],
+            3,
+            &[
+                "written, through memory",
+                "written, direct",
+                "p99.9 of a write",
+                "commits",
+                "variation",
+            ],
+        ),
+        (
+            &["read", "--threads", "1,2"],
+            3,
+            &[
+                "read by 2, cold",
+                "p99 of 32 KiB, 1",
+                "requests to the device, 2",
+                "mean size of a request",
+            ],
+        ),
+        (
+            &["allocate", "--workers", "1,3"],
+            4,
+            &["allocations by 3", "processor time of each, 1", "p99 of an allocation, 3"],
+        ),
+    ];
+    for (verb, subjects, rows) in verbs {
+        let json = bench.ok(&[&["--json", "bench"], verb, &short[..]].concat());
+        let found: Value = serde_json::from_str(&json).expect("JSON");
+        let figures = found["figures"].as_array().expect("rows");
+        for row in rows {
+            let seen =
+                figures.iter().filter(|f| f["what"].as_str().is_some_and(|w| w.contains(row)));
+            let (mut who, mut sound) = (std::collections::BTreeSet::new(), true);
+            for figure in seen {
+                who.insert(figure["subject"].as_str().expect("a name"));
+                sound &= figure["median"].as_f64().is_some_and(f64::is_finite);
+            }
+            assert!(who.len() == subjects && sound, "{}: {row}: {who:?}", verb[0]);
+        }
+    }
+}
