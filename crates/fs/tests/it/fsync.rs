@@ -19,6 +19,7 @@ use buttress_sim::{Crash, Log, campaign};
 use buttress_volume::Volume;
 
 use crate::checker::judge;
+use crate::volume::file_with;
 
 #[cfg(debug_assertions)]
 pub(crate) use full::{fill, full};
@@ -84,9 +85,21 @@ fn examine(crash: &Crash, story: &Story, rng: &mut Rng, depth: u32) -> Result<()
     Ok(())
 }
 
+/// A volume on which somebody had a large file: no other may ever show what was in it.
+fn used(options: &MakeOptions) -> MemoryDevice {
+    let base = Arc::new(MemoryDevice::new(256 << 20));
+    Filesystem::make(&*base, options).expect("a volume");
+    let fs = open(Arc::clone(&base) as Arc<dyn Device>);
+    let secret = file_with(&fs.root(), "secret", &vec![0xee; 48 << 20]);
+    fs.sync().expect("sync");
+    drop(secret);
+    fs.root().unlink(b"secret").expect("unlink");
+    fs.close().expect("a clean end");
+    base.fork()
+}
+
 fn run(seed: u64, options: &MakeOptions, draws: usize, stride: usize) -> (usize, usize) {
-    let base = MemoryDevice::new(256 << 20);
-    Filesystem::make(&base, options).expect("a volume");
+    let base = used(options);
     let log = Log::new();
     let device = log.device(&base, 512);
     let kind = KINDS[(seed / 2 % 4) as usize];

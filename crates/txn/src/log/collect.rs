@@ -7,10 +7,12 @@
 //!
 //! # Invariants
 //!
-//! - **C1** After replay every inode in the log has the names that it has now, and no other; an inode that is
-//!   not has its committed names, less those that are now another's.
+//! - **C1** After replay every inode in the log has the names that it has now, and no other, and one that was in the log
+//!   and is gone has none; an inode that never was has its committed names, less those that are now another's.
 //! - **C2** No inode that exists now is without a name after replay, if it had one in the committed trees or is
 //!   in the log: who would lose its last one comes into the log with those it has now.
+//! - **C4** A name that the trees or the log gave to an inode in the log, and that another has now, is that other's after
+//!   replay: a file that takes the place of another leaves the old one or the new one, whoever was synced.
 //! - **C3** What cannot be said surely in the log is committed instead ([`Trouble::Commit`]): directories that
 //!   moved, or lose what they had; subvolumes; too much at once.
 //!
@@ -216,15 +218,7 @@ impl Collect<'_> {
         let (low, high) = (key(ino, Kind::INODE_REF, 0), key(ino, Kind::INODE_EXTREF, u64::MAX));
         for found in view.range(tree, low, high) {
             let (key, item) = found?;
-            if key.kind == Kind::INODE_REF {
-                for found in InodeRefs::parse(&item).map_err(malformed(tree, key))? {
-                    names.all.insert((Ino(key.offset), found.name, found.index));
-                }
-            } else if key.kind == Kind::INODE_EXTREF {
-                for found in InodeExtrefs::parse(&item).map_err(malformed(tree, key))? {
-                    names.all.insert((found.parent, found.name, found.index));
-                }
-            }
+            names.add(tree, key, &item)?;
             names.items.push((key, item.to_vec().into()));
         }
         Ok(names)
@@ -291,20 +285,54 @@ impl Collect<'_> {
         Ok(())
     }
 
-    /// An inode is gone, or has no name: nothing in the log is about it any more.
+    /// An inode is gone, or has no name: nothing in the log is about it any more, but that it lost its names (C1).
     fn forget(&mut self, id: LoggedId) -> Outcome<()> {
         if self.logs.levels.remove(&id).is_none() {
             return Ok(());
         }
         let (low, high) = (key(id.1, Kind(0), 0), key(id.1, Kind(u8::MAX), u64::MAX));
-        for (key, _) in self.logged_range(id.0, low, high) {
+        let mut names = Names::default();
+        for (key, item) in self.logged_range(id.0, low, high) {
             // After replay it would be there, and so would what was moved out of it.
             if key.kind == Kind::DIR_LOG_INDEX {
                 return Err(Trouble::Commit("a directory in the log is gone"));
             }
+            names.add(id.0, key, &item)?;
             self.set(id.0, key, None);
         }
         self.view.running().tracked.untrack(id);
+        if let Some(before) = self.before(id)? {
+            let committed = Self::names(&self.base, id)?;
+            // With an older content than was synced it would come back. A directory would take away what it had.
+            if !is_dir(&before) {
+                for (dir, _, index) in &committed.all {
+                    self.log_loss((id.0, dir.0), *index)?;
+                }
+            }
+            names.all.extend(committed.all);
+        }
+        for (dir, name, _) in names.all {
+            self.want_successor(id, dir, &name)?;
+        }
+        Ok(())
+    }
+
+    /// Whoever has a name now that an inode in the log lost: without him it would be nobody's after replay (C4). All that
+    /// he has, for what he took the place of may have been synced.
+    fn want_successor(&mut self, id: LoggedId, dir: Ino, name: &[u8]) -> Outcome<()> {
+        let tree = id.0;
+        let by_name = key(dir.0, Kind::DIR_ITEM, name_hash(name));
+        for entry in Self::entries(&self.view, tree, by_name)? {
+            if entry.name != name || entry.location.objectid == id.1 {
+                continue;
+            }
+            if entry.location.kind != Kind::INODE_ITEM {
+                return Err(Trouble::Commit("a subvolume's name"));
+            }
+            let other = (tree, entry.location.objectid);
+            let holds_names = self.now(other)?.is_none_or(|item| is_dir(&item));
+            self.want(other, if holds_names { Level::Exists } else { Level::Full });
+        }
         Ok(())
     }
 
@@ -353,7 +381,9 @@ impl Collect<'_> {
         if is_dir(item) && there_before && now.all != before.all {
             return Err(Trouble::Commit("a directory moved"));
         }
-        for (key, _) in logged {
+        let mut known = before.clone();
+        for (key, item) in logged {
+            known.add(tree, key, &item)?;
             if !now.items.iter().any(|(there, _)| *there == key) {
                 self.set(tree, key, None);
             }
@@ -363,6 +393,9 @@ impl Collect<'_> {
         }
         for (dir, _, index) in before.all.difference(&now.all) {
             self.log_loss((tree, dir.0), *index)?;
+        }
+        for (dir, name, _) in known.all.difference(&now.all) {
+            self.want_successor(id, *dir, name)?;
         }
         for (dir, name, index) in now.all.difference(&before.all) {
             self.log_gain(id, *dir, name, *index)?;
@@ -455,6 +488,8 @@ impl Collect<'_> {
                 self.log_loss(id, key.offset)?;
                 for entry in &before {
                     self.log_loser(tree, entry)?;
+                    let was = (tree, entry.location.objectid);
+                    self.want_successor(was, Ino(ino), &entry.name)?;
                 }
             }
         }
@@ -463,9 +498,25 @@ impl Collect<'_> {
 }
 
 /// The names of an inode.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Names {
     all: BTreeSet<Name>,
     /// The items that they come from.
     items: Vec<(Key, Payload)>,
+}
+
+impl Names {
+    /// Adds those that an item holds; items of other kinds hold none.
+    fn add(&mut self, tree: TreeId, key: Key, item: &[u8]) -> Outcome<()> {
+        if key.kind == Kind::INODE_REF {
+            for found in InodeRefs::parse(item).map_err(malformed(tree, key))? {
+                self.all.insert((Ino(key.offset), found.name, found.index));
+            }
+        } else if key.kind == Kind::INODE_EXTREF {
+            for found in InodeExtrefs::parse(item).map_err(malformed(tree, key))? {
+                self.all.insert((found.parent, found.name, found.index));
+            }
+        }
+        Ok(())
+    }
 }

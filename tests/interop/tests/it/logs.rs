@@ -384,6 +384,16 @@ const SCRIPTS: &[Script] = &[
         ..PLAIN
     },
     Script {
+        name: "synced, then gone or replaced by what nobody syncs",
+        before: "mkdir d; write d/k 0 100; write d/c 0 5000; write d/e 0 5000; link d/e d/ee",
+        after: "write d/a 0 5000; sync d/a; write d/new 0 6000; mv d/new d/a; write d/c 0 9; sync d/c; rm d/c; \
+                write d/e 0 70; sync d/e; write d/new 0 80; mv d/new d/e; write d/x 0 8; sync d/x; rm d/x; \
+                write d/k 0 50; sync d/k",
+        kept: "d/k d/ee",
+        gone: "d/c d/x d/new",
+        ..PLAIN
+    },
+    Script {
         name: "packages unpacked over old ones",
         before: "mkdir u; mkdir u/b; many u/b 20; mkdir v",
         after: "write u/b/0.new 0 9000; sync u/b/0.new; link u/b/0 u/b/0.old; mv u/b/0.new u/b/0; rm u/b/0.old; \

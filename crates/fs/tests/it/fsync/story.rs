@@ -64,28 +64,34 @@ pub(crate) struct Story {
 }
 
 impl Story {
-    /// The states that an inode may be in after a crash when `done` operations were acknowledged.
-    fn range(&self, ino: u64, done: usize) -> Option<RangeInclusive<usize>> {
+    /// The states that an inode may be in after a crash when `done` operations were acknowledged. Before the first of
+    /// them everything was made durable.
+    fn range(&self, ino: u64, done: usize) -> RangeInclusive<usize> {
         let last = (0..done).rev().find(|op| match self.synced[*op] {
             Synced::One(synced) => synced == ino,
             Synced::All => true,
             Synced::Nothing => false,
-        })?;
-        Some(last + 1..=(done + 1).min(self.states.len() - 1))
+        });
+        last.map_or(0, |last| last + 1)..=(done + 1).min(self.states.len() - 1)
     }
 
     pub(crate) fn check(&self, found: &State, done: usize) -> Result<(), String> {
         let inos: BTreeSet<u64> = self.states.iter().flat_map(|s| s.keys().copied()).collect();
         for ino in inos {
-            let Some(range) = self.range(ino, done) else { continue };
+            let range = self.range(ino, done);
             let states = || self.states[range.clone()].iter().map(|state| state.get(&ino));
-            if states().any(|object| object.is_none()) && ino != self.root {
-                continue;
-            }
             if ino != self.root {
-                let Some(is) = found.get(&ino) else { return Err(format!("{ino} is lost")) };
                 let were: Vec<&Object> = states().flatten().collect();
-                check_object(is, &were).map_err(|what| format!("{ino}: {what}"))?;
+                let always = states().all(|object| object.is_some());
+                match found.get(&ino) {
+                    Some(is) => check_object(is, &were, always),
+                    None if always => Err("is lost".to_owned()),
+                    None => Ok(()),
+                }
+                .map_err(|what| format!("{ino}: {what}"))?;
+                if !always {
+                    continue;
+                }
             }
             if ino == self.root || self.states[*range.start()][&ino].dir {
                 self.check_entries(found, ino, range.clone())?;
@@ -114,6 +120,13 @@ impl Story {
                 return Err(format!("directory {dir} has {entry:?}"));
             }
         }
+        // Whatever a name stood for, and where another file took its place: it stands for something.
+        for (name, ino) in &were[0] {
+            let has = |entries: &BTreeSet<(String, u64)>| entries.iter().any(|(of, _)| of == name);
+            if were.iter().all(has) && !has(&are) {
+                return Err(format!("directory {dir} lost {name}, which was {ino}"));
+            }
+        }
         for entry in &were[0] {
             if were.iter().all(|entries| entries.contains(entry)) && !are.contains(entry) {
                 return Err(format!("directory {dir} lost {entry:?}"));
@@ -123,19 +136,28 @@ impl Story {
     }
 }
 
-fn check_object(is: &Object, were: &[&Object]) -> Result<(), String> {
+/// What is found was there at some time; `always` says that it was there all the time.
+fn check_object(is: &Object, were: &[&Object], always: bool) -> Result<(), String> {
     for name in &is.names {
         if !were.iter().any(|object| object.names.contains(name)) {
             return Err(format!("has the name {name:?}"));
         }
     }
-    if !were.iter().any(|object| object.attribute == is.attribute) {
+    let kept = |name: &&(u64, String)| were.iter().all(|object| object.names.contains(name));
+    let names = were.first().into_iter().flat_map(|first| &first.names);
+    if let Some(name) = names.filter(kept).find(|name| always && !is.names.contains(name)) {
+        return Err(format!("lost the name {name:?}"));
+    }
+    let is_new = !always && is.attribute.is_none();
+    if !is_new && !were.iter().any(|object| object.attribute == is.attribute) {
         return Err(format!("has the attribute {:?}", is.attribute));
     }
     let sizes = || were.iter().map(|object| object.content.len());
     let (low, high) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
+    // What is new may be there without what was written to it.
+    let low = if always { low } else { 0 };
     let changed = were.windows(2).any(|pair| pair[0].content != pair[1].content);
-    if !changed {
+    if !changed && always {
         return if *is.content == *were[0].content {
             Ok(())
         } else {
