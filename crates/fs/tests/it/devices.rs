@@ -14,6 +14,10 @@ pub(crate) trait Hook: Debug + Send + Sync {
     fn discard(&self, below: &dyn Device, offset: u64, len: u64) -> Result<(), Error> {
         below.discard(offset, len)
     }
+
+    fn flush(&self, below: &dyn Device) -> Result<(), Error> {
+        below.flush()
+    }
 }
 
 /// A device behind a [`Hook`].
@@ -51,7 +55,7 @@ impl<H: Hook> Device for Hooked<H> {
     }
 
     fn flush(&self) -> Result<(), Error> {
-        self.below.flush()
+        self.hook.flush(&*self.below)
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {

@@ -7,6 +7,7 @@
 mod faults;
 mod full;
 mod model;
+mod queue;
 mod scripts;
 mod story;
 

@@ -11,10 +11,10 @@
 //!   and is gone has none; an inode that never was has its committed names, less those that are now another's.
 //! - **C2** No inode that exists now is without a name after replay, if it had one in the committed trees or is
 //!   in the log: who would lose its last one comes into the log with those it has now.
-//! - **C4** A name that the trees or the log gave to an inode in the log, and that another has now, is that other's after
-//!   replay: a file that takes the place of another leaves the old one or the new one, whoever was synced.
 //! - **C3** What cannot be said surely in the log is committed instead ([`Trouble::Commit`]): directories that
 //!   moved, or lose what they had; subvolumes; too much at once.
+//! - **C4** A name that the trees or the log gave to an inode in the log, and that another has now, is that other's after
+//!   replay: a file that takes the place of another leaves the old one or the new one, whoever was synced.
 //!
 //! # How names are said
 //!

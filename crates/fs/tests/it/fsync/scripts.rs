@@ -222,7 +222,7 @@ fn who_takes_a_synced_name_has_it() {
     }
 }
 
-fn fork(device: &Arc<dyn Device>) -> MemoryDevice {
+pub(crate) fn fork(device: &Arc<dyn Device>) -> MemoryDevice {
     let mut bytes = vec![0; device.len() as usize];
     device.read_at(0, &mut bytes).expect("a read");
     let copy = MemoryDevice::new(device.len());

@@ -1,0 +1,215 @@
+//! Who waits for a log, and who gets a commit instead.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use buttress_block::{Device, Error, MemoryDevice};
+use buttress_fs::{FallocateMode, Filesystem, InodeFlags, MakeOptions, RenameFlags, XattrFlags};
+
+use super::scripts::fork;
+use super::{open, open_with};
+use crate::checker::judge;
+use crate::devices::{Hook, Hooked};
+use crate::volume::{content, pattern};
+
+/// Flushes stop at it while it is shut.
+#[derive(Debug, Default)]
+struct Barrier {
+    shut: AtomicBool,
+    somebody: AtomicBool,
+}
+
+impl Hook for Barrier {
+    fn flush(&self, below: &dyn Device) -> Result<(), Error> {
+        while self.shut.load(Ordering::SeqCst) {
+            self.somebody.store(true, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        below.flush()
+    }
+}
+
+fn until(what: impl Fn() -> bool) {
+    while !what() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Everybody who asks while a log is under way is served by the next one, all by the same.
+#[test]
+fn those_who_ask_meanwhile_share_a_log() {
+    const MANY: u64 = 12;
+    let below: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20));
+    Filesystem::make(&*below, &MakeOptions::default()).expect("a volume");
+    let device = Hooked::new(&below, Barrier::default());
+    let fs = open(Arc::clone(&device) as Arc<dyn Device>);
+    let files: Vec<_> = (0..=MANY)
+        .map(|n| fs.root().create(n.to_string().as_bytes(), 0o644, 0, 0, 0).expect("a file"))
+        .collect();
+    fs.sync().expect("sync");
+    for file in &files {
+        file.write_at(0, &pattern(1, 5000)).expect("a write");
+    }
+    let before = fs.sync_stats();
+    std::thread::scope(|scope| {
+        device.hook.shut.store(true, Ordering::SeqCst);
+        scope.spawn(|| files[0].sync().expect("durable"));
+        until(|| device.hook.somebody.load(Ordering::SeqCst));
+        for file in &files[1..] {
+            scope.spawn(|| file.sync().expect("durable"));
+        }
+        until(|| fs.sync_stats().syncs - before.syncs == MANY + 1);
+        // From being counted to standing in line it is not far.
+        std::thread::sleep(Duration::from_millis(100));
+        device.hook.shut.store(false, Ordering::SeqCst);
+    });
+    assert_eq!(fs.sync_stats().logs - before.logs, 2, "{:?}", fs.sync_stats());
+    let again = open(Arc::new(fork(&below)));
+    for n in 0..=MANY {
+        let file = again.resolve(n.to_string()).expect("the file");
+        assert!(content(&file) == pattern(1, 5000), "{n}");
+    }
+    again.close().expect("a clean end");
+    drop(files);
+    fs.close().expect("a clean end");
+}
+
+/// What is done before an fsync, and which reason for a commit it makes.
+struct Case {
+    why: &'static str,
+    /// Bytes of the volume, in MiB.
+    mib: u64,
+    options: &'static str,
+    /// Prepares, is made durable by a commit, then changes what is to be synced.
+    work: fn(&Filesystem, bool),
+    /// What is synced.
+    path: &'static str,
+}
+
+const CASES: [Case; 7] = [
+    Case { why: "a directory moved", mib: 128, options: "", work: moved, path: "/to" },
+    Case { why: "a new subvolume", mib: 128, options: "", work: subvolume, path: "/sub/file" },
+    Case { why: "a subvolume's name", mib: 128, options: "", work: subvolume_gone, path: "/" },
+    Case { why: "many inodes at once", mib: 128, options: "", work: many, path: "/dir" },
+    Case {
+        why: "a new feature",
+        mib: 128,
+        options: ",compress=zstd",
+        work: feature,
+        path: "/file",
+    },
+    Case { why: "data in a new chunk", mib: 1024, options: "", work: new_chunk, path: "/file" },
+    Case { why: "a long log", mib: 512, options: "", work: long, path: "/last" },
+];
+
+fn create(fs: &Filesystem, name: &str) -> buttress_fs::Inode {
+    fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file")
+}
+
+fn moved(fs: &Filesystem, committed: bool) {
+    if committed {
+        let flags = RenameFlags::default();
+        fs.root().rename(b"from", &fs.root(), b"to", flags).expect("a rename");
+    } else {
+        fs.root().mkdir(b"from", 0o755, 0, 0).expect("a directory");
+    }
+}
+
+fn subvolume(fs: &Filesystem, committed: bool) {
+    if committed {
+        let top = fs.root().create_subvolume(b"sub", 0o755, 0, 0).expect("a subvolume");
+        let file = top.create(b"file", 0o644, 0, 0, 0).expect("a file");
+        file.write_at(0, &pattern(5, 9000)).expect("a write");
+    }
+}
+
+fn subvolume_gone(fs: &Filesystem, committed: bool) {
+    if committed {
+        fs.root().delete_subvolume(b"sub").expect("deleted");
+    } else {
+        fs.root().create_subvolume(b"sub", 0o755, 0, 0).expect("a subvolume");
+    }
+}
+
+fn many(fs: &Filesystem, committed: bool) {
+    if committed {
+        let dir = fs.resolve("/dir").expect("a directory");
+        for n in 0..1100 {
+            dir.create(n.to_string().as_bytes(), 0o644, 0, 0, 0).expect("a file");
+        }
+    } else {
+        fs.root().mkdir(b"dir", 0o755, 0, 0).expect("a directory");
+    }
+}
+
+fn feature(fs: &Filesystem, committed: bool) {
+    if committed {
+        let file = fs.resolve("/file").expect("the file");
+        file.write_at(0, &vec![7; 200_000]).expect("a write");
+    } else {
+        create(fs, "file");
+    }
+}
+
+fn new_chunk(fs: &Filesystem, committed: bool) {
+    if committed {
+        let filler = create(fs, "filler");
+        let how = FallocateMode::Allocate { keep_size: false };
+        filler.fallocate(0, 200 << 20, how).expect("room");
+        let data = pattern(5, 1 << 20);
+        let file = fs.resolve("/file").expect("the file");
+        for at in 0..100 {
+            file.write_at(at << 20, &data).expect("a write");
+        }
+    } else {
+        create(fs, "file");
+    }
+}
+
+fn long(fs: &Filesystem, committed: bool) {
+    if committed {
+        // Three to a leaf.
+        for n in 0..4700 {
+            let file = create(fs, &n.to_string());
+            file.set_flags(InodeFlags::NOATIME).expect("flags");
+            file.set_xattr(b"user.long", &vec![n as u8; 5000], XattrFlags::default()).expect("set");
+            file.sync().expect("durable");
+        }
+        create(fs, "last");
+    }
+}
+
+/// What a log cannot say is durable all the same, by a commit that names the reason; and what comes next is logged
+/// again. Snapshots, balances and changes of devices commit by themselves.
+#[test]
+fn what_a_log_cannot_say_is_committed() {
+    for Case { why, mib, options, work, path } in CASES {
+        let below: Arc<dyn Device> = Arc::new(MemoryDevice::new(mib << 20));
+        Filesystem::make(&*below, &MakeOptions::default()).expect("a volume");
+        let fs = open_with(Arc::clone(&below), &format!("rw,noatime,commit=3000{options}"));
+        work(&fs, false);
+        fs.sync().expect("sync");
+        work(&fs, true);
+        let before = fs.sync_stats();
+        fs.resolve(path).expect("it is there").sync().expect("durable");
+        let after = fs.sync_stats();
+        assert!(after.commits.contains_key(why), "{why}: {after:?}, before {before:?}");
+        let crashed: Arc<dyn Device> = Arc::new(fork(&below));
+        let again = open(Arc::clone(&crashed));
+        let (found, now) = (again.resolve(path).expect(why), fs.resolve(path).expect(why));
+        assert_eq!(found.attr().size, now.attr().size, "{why}");
+        if !matches!(path, "/" | "/to" | "/dir") {
+            assert!(content(&found) == content(&now), "{why}");
+        }
+        drop((found, now));
+        again.close().expect("a clean end");
+        judge(&crashed);
+        let file = create(&fs, "next");
+        file.write_at(0, &pattern(1, 5000)).expect("a write");
+        file.sync().expect("durable");
+        assert!(fs.sync_stats().logs > after.logs, "{why}: {:?}", fs.sync_stats());
+        drop(file);
+        fs.close().expect("a clean end");
+    }
+}
