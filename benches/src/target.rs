@@ -3,7 +3,7 @@
 use std::{
     fmt,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -179,7 +179,12 @@ impl Setup {
         while matches!(self.target, Target::Mount | Target::MountLoop | Target::Fuse2fs)
             && Instant::now() < deadline
         {
-            if Command::new("fuser").args(["-s", &image]).status().is_ok_and(|s| !s.success()) {
+            if Command::new("fuser")
+                .args(["-s", &image])
+                .stderr(Stdio::null())
+                .status()
+                .is_ok_and(|s| !s.success())
+            {
                 break;
             }
             thread::sleep(Duration::from_millis(20));
