@@ -204,12 +204,12 @@ struct Script {
     /// Paths that must be after the crash what they were, `gone` those that must not be there.
     kept: &'static str,
     gone: &'static str,
-    /// Whether a log is enough, or a commit must come.
-    logged: bool,
+    /// What a log cannot say, so that a commit comes in between. In the end there is a log.
+    commits: &'static str,
 }
 
 const PLAIN: Script =
-    Script { name: "", mkfs: &[], before: "", after: "", kept: "", gone: "", logged: true };
+    Script { name: "", mkfs: &[], before: "", after: "", kept: "", gone: "", commits: "" };
 
 const SCRIPTS: &[Script] = &[
     Script {
@@ -339,7 +339,7 @@ const SCRIPTS: &[Script] = &[
         after: "mv d e/d; write e/d/g 0 5; sync e/d; write e/d/h 0 6; sync e/d/h",
         kept: "e/d/f e/d/h",
         gone: "d",
-        logged: true,
+        commits: "a directory moved",
         ..PLAIN
     },
     Script {
@@ -391,6 +391,16 @@ const SCRIPTS: &[Script] = &[
                 write d/k 0 50; sync d/k",
         kept: "d/k d/ee",
         gone: "d/c d/x d/new",
+        ..PLAIN
+    },
+    Script {
+        name: "a log of three levels that grows and shrinks",
+        mkfs: &["-n", "4096"],
+        before: "write f 0 100000; mkdir a b c",
+        after: "many a 600 1500; many b 600 1500; scatter f 300; sync f; prune a 100 500; sync a; many c 600 1500; sync c; \
+                prune b 0 590; sync b; write a/100 0 1000; sync a/100",
+        kept: "f a/0 a/99 a/100 a/500 a/599 b/590 b/599 c/0 c/300 c/599",
+        gone: "a/101 a/499 b/0 b/589",
         ..PLAIN
     },
     Script {
@@ -488,9 +498,11 @@ fn one(fs: &buttress_fs::Filesystem, command: &str, seed: u64) {
         }),
         "many" => (0..number(2)).try_for_each(|i| {
             let file = at(1).create(i.to_string().as_bytes(), 0o644, 0, 0, 0)?;
-            file.write_at(0, &random(i * 150 + 1, seed))?;
+            let len = words.get(3).map_or(i * 150 + 1, |_| number(3));
+            file.write_at(0, &random(len, seed))?;
             file.sync()
         }),
+        "prune" => (number(2)..number(3)).try_for_each(|i| at(1).unlink(i.to_string().as_bytes())),
         "scatter" => (0..number(2)).try_for_each(|i| {
             let sector = (i * 7919 + seed) % 2000;
             let file = at(1);
@@ -518,13 +530,16 @@ pub(crate) fn logs_of_ours() {
         let crashed = images.scratch().join("crashed.img");
         sparse_copy(images.path(), &crashed);
         let live = without_times(Manifest::of_library(&filesystem));
+        let commits = filesystem.sync_stats().commits;
+        let commits: Vec<_> = commits.into_keys().collect();
+        assert_eq!(commits.join(", "), script.commits, "{}", script.name);
         close(filesystem);
         let device = buttress_block::FileDevice::open(&crashed, buttress_block::OpenOptions::READ)
             .expect("an image");
         let superblock = buttress_volume::Volume::read_superblock(&device).expect("a superblock");
         drop(device);
         let name = script.name;
-        assert_eq!(superblock.log_root.0 != 0, script.logged, "{name}: a log");
+        assert_ne!(superblock.log_root.0, 0, "{name}: a log");
         let found = replay(name, &images, &crashed);
         for path in script.kept.split_whitespace().map(str::as_bytes) {
             let (was, is) = (live.entries.get(path), found.entries.get(path));
