@@ -176,7 +176,9 @@ impl Engine {
                 self.wait_for_unpin(|| self.serve(kind) > 0);
                 true
             }
-            Step::Chunk => self.add_chunk(kind)?,
+            Step::Chunk => {
+                self.add_chunk(kind)? || (self.get_chunks_back()? && self.add_chunk(kind)?)
+            }
             Step::Commit => {
                 let helps = match kind {
                     SpaceKind::Data => self.commit_would_free_data(),
@@ -191,6 +193,16 @@ impl Engine {
         };
         self.serve(kind);
         Ok(Gain { gained, served: self.served(kind) != before })
+    }
+
+    /// Makes the removal of chunks durable, if some were removed since the last commit: only then the devices have
+    /// them back. Says whether there were any.
+    fn get_chunks_back(&self) -> Result<bool> {
+        let some = !self.view.load().running().removed.lock().is_empty();
+        if some {
+            self.commit()?;
+        }
+        Ok(some)
     }
 
     /// Refuses those who wait, the first first, until somebody behind fits (F2). Those with priority make

@@ -4,9 +4,10 @@
 //!
 //! - **G1** Only a group that the last commit knows, that holds nothing, that nobody reads any more
 //!   and that no promise needs is removed; at least one of each kind stays.
-//! - **G2** Its device space is used again only after the removal is durable (A2).
+//! - **G2** Its device space is used again only after the removal is durable (A2). So a commit is asked for, and
+//!   whoever looks for a chunk in vain makes one.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use buttress_format::{Chunk, Logical};
 use buttress_space::{Group, SpaceKind};
@@ -44,6 +45,8 @@ impl Engine {
                 Ok(chunk) => {
                     tracing::info!(flags = %group.flags(), %start, "empty chunk removed");
                     running.removed.lock().push(Chunk::clone(&chunk));
+                    // Until it is durable the devices lack them, and nothing else may come to be committed.
+                    self.commit_wanted.store(true, Ordering::Relaxed);
                     self.devices.lock().uncount_group(group.flags());
                 }
                 Err(error) => tracing::error!(%start, %error, "a group without a chunk"),

@@ -111,6 +111,32 @@ fn e5_compressed_data_is_waited_for() {
     check(&device);
 }
 
+/// Chunks that were removed are the devices' again although nobody commits anything else, and whoever needs one before
+/// that has it without any dirty data being written back for him.
+#[test]
+fn removed_chunks_come_back_by_themselves() {
+    let device = memory(512);
+    let fs = mount_with(&device, "dirty=64M,preempt=off,commit=300");
+    let filler = fill(&fs, 0);
+    fs.sync().expect("durable");
+    let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+    filler.set_attr(&empty).expect("shrinking always works");
+    fs.sync().expect("durable");
+    let left = fs.space_stats().accounts.data;
+    assert!(left.total < 12 << 20, "all but one group went: {left}");
+    for i in 0..6 {
+        file_with(&fs.root(), &format!("f{i}"), &pattern(i, 2 << 20));
+    }
+    assert_eq!(fs.space_stats().dirty, 12 << 20, "nothing had to be written");
+    fs.root().unlink(b"filler").expect("removing always works");
+    fs.sync().expect("durable");
+    while fs.space_stats().accounts.unallocated < 300 << 20 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    fs.close().expect("it closes");
+    check(&device);
+}
+
 /// E11: metadata that comes and goes takes no more chunks than what there was at most.
 #[test]
 fn e11_churn_takes_no_chunks() {
