@@ -40,7 +40,8 @@ use crate::throttle::{Throttle, Turnstile};
 const BATCH_INODES: usize = 128;
 pub(crate) const BATCH_BYTES: u64 = 16 << 20;
 
-/// Most threads that write back. Each takes a batch of files of its own.
+/// Most threads that write back. Each takes a batch of files of its own. Half of the processors have one: writers need
+/// the others, and stand behind a thread that computes for a whole slice of the scheduler's.
 const FLUSHERS_MAX: usize = 4;
 
 /// How often the flusher looks when nobody calls it, and how old dirty data grows at least.
@@ -232,7 +233,8 @@ impl Shared {
             works.push(("reclaim", Self::reclaimer));
         }
         let cores = buttress_base::thread::parallelism();
-        works.extend((0..cores.clamp(1, FLUSHERS_MAX)).map(|_| ("flush", Self::flusher as Work)));
+        let flushers = (cores / 2).clamp(1, FLUSHERS_MAX);
+        works.extend((0..flushers).map(|_| ("flush", Self::flusher as Work)));
         let mut threads = self.background.threads.lock();
         for (name, work) in works {
             let shared = Arc::clone(self);
