@@ -18,7 +18,7 @@ pub(crate) struct Job {
     pub(crate) what: What,
     /// Parts of the time.
     pub(crate) share: u32,
-    /// Whether it must have `/dev/fuse` and the right to mount.
+    /// Whether it must have `/dev/fuse` or loop devices, and the right to mount.
     pub(crate) mounts: bool,
 }
 
@@ -51,6 +51,7 @@ pub(crate) const SUITE: &[Job] = &[
     job("power cuts beside parity", "buttress-fs", &["power_is_cut_beside_raid"], 2),
     job("orders of threads", "buttress-fs", &["seeded::"], 4),
     Job { mounts: true, ..job("power cuts under sqlite", "buttress-interop", &["sqlite::"], 4) },
+    Job { mounts: true, ..job("power cuts before Linux", "buttress-interop", &["states::"], 2) },
     job("power cuts of a cache", "buttress-cache", &["crash::", "cut::"], 3),
     job("failing devices", "buttress-fs", &["faults::the_nth"], 4),
     job("failing devices in logs", "buttress-fs", &["faults_in_logs_lose_nothing"], 1),

@@ -20,7 +20,7 @@ use buttress_sim::{Crash, Log, campaign};
 use buttress_volume::Volume;
 
 use crate::checker::judge;
-use crate::volume::file_with;
+use crate::volume::{content, file_with, pattern};
 
 #[cfg(debug_assertions)]
 pub(crate) use full::{fill, full};

@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use buttress_block::{Device, FileDevice};
+
 use super::command::{run, try_run};
 use super::mount::Mount;
 use crate::scratch::Scratch;
@@ -14,6 +16,25 @@ use crate::scratch::Scratch;
 /// When it cannot be copied.
 pub fn sparse_copy(from: &Path, to: &Path) {
     run("cp", ["--sparse=always".as_ref(), from.as_os_str(), to.as_os_str()]);
+}
+
+/// Writes what a device holds into a new image, without the zeroes.
+///
+/// # Panics
+///
+/// When one of them fails.
+pub fn save(device: &dyn Device, path: &Path) {
+    drop(std::fs::remove_file(path));
+    let file = FileDevice::create(path, device.len()).expect("an image");
+    let zeroes = vec![0; 64 << 10];
+    let mut block = zeroes.clone();
+    for at in (0..device.len()).step_by(zeroes.len()) {
+        let len = zeroes.len().min((device.len() - at) as usize);
+        device.read_at(at, &mut block[..len]).expect("a device of a test");
+        if block[..len] != zeroes[..len] {
+            file.write_at(at, &block[..len]).expect("an image");
+        }
+    }
 }
 
 /// Makes a file of `len` bytes that takes no space.

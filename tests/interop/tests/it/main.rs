@@ -21,5 +21,6 @@ mod rounds;
 mod sharing;
 mod space;
 mod sqlite;
+mod states;
 mod streams;
 mod upkeep;

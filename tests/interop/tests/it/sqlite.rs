@@ -11,9 +11,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
 use buttress_base::Rng;
-use buttress_block::{Device, FileDevice, MemoryDevice};
+use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{Filesystem, MakeOptions, MountOptions};
-use buttress_interop::linux::{can_mount_fuse, check, has_program, try_run};
+use buttress_interop::linux::{can_mount_fuse, check, has_program, save, try_run};
 use buttress_interop::scratch::Scratch;
 use buttress_sim::{Crash, Log, campaign};
 
@@ -212,15 +212,7 @@ fn judge(device: &Arc<dyn Device>, folder: &Path, with_linux: bool) {
     assert!(report.is_clean(), "{}", report.to_text());
     if with_linux && has_program("btrfs") {
         let path = folder.join("image");
-        let file = FileDevice::create(&path, device.len()).expect("an image");
-        let mut block = vec![0; 1 << 20];
-        for at in (0..device.len()).step_by(block.len()) {
-            device.read_at(at, &mut block).expect("memory");
-            if block.iter().any(|byte| *byte != 0) {
-                file.write_at(at, &block).expect("an image");
-            }
-        }
-        drop(file);
+        save(&**device, &path);
         check(&path);
         std::fs::remove_file(path).expect("it was just made");
     }

@@ -1,4 +1,5 @@
 //! What fsync is judged by: operations from a seed on files, directories and names, and what must come of them.
+//! The tests beside Linux judge by it, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use buttress_fs::{
     XattrFlags,
 };
 
-use crate::volume::pattern;
+use super::pattern;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Object {

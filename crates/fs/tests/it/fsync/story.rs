@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use buttress_fs::{FileKind, Filesystem, Ino, Inode};
 
+use super::content;
 use super::model::{Object, State, Synced};
-use crate::volume::content;
 
 /// The number of all folders that stand for a subvolume which a snapshot does not have.
 const STUB: Ino = Ino(2);

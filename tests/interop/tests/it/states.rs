@@ -1,0 +1,223 @@
+//! States that a power cut may leave are shown to Linux, which replays our logs its own way.
+//!
+//! The workload and its judge are those of the library's own tests of fsync: what was synced is as it was then, or
+//! as it was at some time since. Linux mounts some of the states and must show what the story allows, and exactly
+//! what our own replay shows; `btrfs check` looks at what either left. `BUTTRESS_STATES` says how many states of each
+//! kind of workload are looked at.
+
+#[path = "../../../../crates/fs/tests/it/fsync/model.rs"]
+mod model;
+#[path = "../../../../crates/fs/tests/it/fsync/story.rs"]
+mod story;
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use buttress_base::Rng;
+use buttress_block::{Device, MemoryDevice};
+use buttress_fs::{Filesystem, Inode, MakeOptions, MountOptions, XattrFlags};
+use buttress_interop::linux::{Images, check, has_linux_btrfs, save};
+use buttress_sim::{Crash, Log, campaign};
+use buttress_volume::Volume;
+
+use model::{Object, State, World};
+use story::{Story, survey};
+
+/// Set for more than a look: how many states of each kind Linux is shown.
+const STATES: &str = "BUTTRESS_STATES";
+
+const LEN: u64 = 256 << 20;
+
+const OPERATIONS: u64 = 70;
+
+/// Kinds of workloads; nothing is written but for what the test does.
+const KINDS: [(&str, &str); 4] = [
+    ("plain", "rw,noatime,commit=3000"),
+    ("compressed", "rw,noatime,commit=3000,compress=zstd"),
+    ("in place", "rw,noatime,commit=3000"),
+    ("renames", "rw,noatime,commit=3000"),
+];
+
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    Rng::new(seed).fill(&mut bytes);
+    bytes
+}
+
+fn content(inode: &Inode) -> Vec<u8> {
+    let mut bytes = vec![0; inode.attr().size as usize];
+    assert_eq!(inode.read_at(0, &mut bytes).expect("a read"), bytes.len());
+    bytes
+}
+
+fn open(device: Arc<dyn Device>, options: &str) -> Filesystem {
+    let options = MountOptions::parse(options).expect("options");
+    Filesystem::open(vec![device], options).unwrap_or_else(|error| panic!("no mount: {error}"))
+}
+
+/// What Linux shows of a mounted volume.
+fn survey_of_linux(top: &Path) -> State {
+    let mut state = State::new();
+    let mut queue = vec![top.to_path_buf()];
+    while let Some(folder) = queue.pop() {
+        let dir = folder.metadata().expect("a folder").ino();
+        for entry in std::fs::read_dir(&folder).expect("a listing") {
+            let entry = entry.expect("a name");
+            let is_dir = entry.file_type().expect("a kind").is_dir();
+            let (path, ino) = (entry.path(), entry.metadata().expect("an inode").ino());
+            let object = state.entry(ino).or_insert_with(|| {
+                let mut value = [0_u8; 16];
+                let attribute = rustix::fs::lgetxattr(&path, "user.x", &mut value[..]);
+                Object {
+                    dir: is_dir,
+                    content: Arc::new(match is_dir {
+                        true => Vec::new(),
+                        false => std::fs::read(&path).expect("a read"),
+                    }),
+                    attribute: attribute.ok().map(|_| value[0]),
+                    names: BTreeSet::new(),
+                }
+            });
+            let name = entry.file_name().into_string().expect("ASCII");
+            object.names.insert((dir, name));
+            if is_dir {
+                queue.push(path);
+            }
+        }
+    }
+    state
+}
+
+/// What differs between two surveys, said shortly.
+fn difference(ours: &State, theirs: &State) -> Option<String> {
+    let inos: BTreeSet<&u64> = ours.keys().chain(theirs.keys()).collect();
+    let ino = inos.into_iter().find(|ino| ours.get(ino) != theirs.get(ino))?;
+    let said = |object: Option<&Object>| {
+        let told = |o: &Object| {
+            format!("{} bytes, attribute {:?}, named {:?}", o.content.len(), o.attribute, o.names)
+        };
+        object.map_or("nothing".to_owned(), told)
+    };
+    Some(format!("{ino}: we see {}, Linux {}", said(ours.get(ino)), said(theirs.get(ino))))
+}
+
+/// Linux mounts an image, replaying its log if it has one, and unmounts it.
+fn through_linux(images: &Images) -> State {
+    let mount = images.mount("");
+    let state = survey_of_linux(mount.path());
+    mount.unmount();
+    state
+}
+
+/// How many states were seen, and of what sort.
+#[derive(Debug, Default)]
+struct Seen {
+    states: usize,
+    logs: usize,
+    /// Linux looks at the first copy of the superblock alone, and refuses a torn one.
+    torn: usize,
+}
+
+fn examine(crash: &Crash, story: &Story, images: &Images, seen: &mut Seen) -> Result<(), String> {
+    let done = crash.mark.unwrap_or(0) as usize;
+    let found = &crash.devices[0];
+    seen.states += 1;
+    let device: Arc<dyn Device> = Arc::new(found.fork());
+    let fs = open(Arc::clone(&device), "rw,noatime,commit=3000");
+    let ours = survey(&fs);
+    story.check(&ours, done).map_err(|what| format!("our replay: {what}"))?;
+    match Volume::read_superblock_mirror(found, 0) {
+        Ok(superblock) => {
+            seen.logs += usize::from(superblock.log_root.0 != 0);
+            save(found, images.path());
+            let theirs = through_linux(images);
+            story.check(&theirs, done).map_err(|what| format!("Linux' replay: {what}"))?;
+            if let Some(what) = difference(&ours, &theirs) {
+                return Err(format!("each replays its own way: {what}"));
+            }
+            check(images.path());
+        }
+        Err(_) => seen.torn += 1,
+    }
+    // What our replay leaves is sound for Linux, and the same. A mount that changes nothing would leave a torn copy.
+    fs.root().set_xattr(b"user.seen", b"1", XattrFlags::default()).expect("an attribute");
+    fs.close().map_err(|error| error.to_string())?;
+    save(&*device, images.path());
+    check(images.path());
+    if seen.states.is_multiple_of(3) {
+        let theirs = through_linux(images);
+        if let Some(what) = difference(&ours, &theirs) {
+            return Err(format!("after our replay: {what}"));
+        }
+    }
+    Ok(())
+}
+
+/// A volume on which somebody had a file: no other may ever show what was in it.
+fn used(seed: u64) -> MemoryDevice {
+    let base = Arc::new(MemoryDevice::new(LEN));
+    let nodesize = if seed.is_multiple_of(2) { 16 << 10 } else { 4096 };
+    let make = MakeOptions { nodesize, seed: Some(seed), ..MakeOptions::default() };
+    Filesystem::make(&*base, &make).expect("a volume");
+    let fs = open(Arc::clone(&base) as Arc<dyn Device>, "rw,noatime");
+    let secret = fs.root().create(b"secret", 0o600, 0, 0, 0).expect("a file");
+    secret.write_at(0, &vec![0xee; 16 << 20]).expect("a write");
+    fs.sync().expect("sync");
+    drop(secret);
+    fs.root().unlink(b"secret").expect("unlink");
+    fs.close().expect("a clean end");
+    base.fork()
+}
+
+fn run(seed: u64, wanted: usize, images: &Images, seen: &mut Seen) {
+    let (kind, options) = KINDS[(seed % 4) as usize];
+    let log = Log::new();
+    let device = log.device(&used(seed), 512);
+    let fs = Arc::new(open(Arc::clone(&device) as Arc<dyn Device>, options));
+    let mut world = World::new(Arc::clone(&fs), seed, fs.root().id().ino.0, kind);
+    for _ in 0..12 {
+        world.step();
+    }
+    fs.sync().expect("sync");
+    world.history.clear();
+    log.start(&[&device]);
+    let mut story =
+        Story { states: vec![world.state.clone()], synced: Vec::new(), root: world.root };
+    for done in 1..=OPERATIONS {
+        story.synced.push(world.step());
+        story.states.push(world.state.clone());
+        log.mark(done);
+    }
+    // Nothing, all, and one subset by chance at each point that is looked at.
+    let stride = (log.len() * 2).div_ceil(wanted);
+    let shown = log.crashes(&mut Rng::new(seed), 1, stride, |crash| {
+        if let Err(what) = examine(crash, &story, images, seen) {
+            for (index, line) in world.history.iter().enumerate() {
+                eprintln!("{index:3} {line}");
+            }
+            let Crash { event, draw, mark, .. } = crash;
+            panic!("{kind}, seed {seed}, event {event}, draw {draw}, {mark:?} done: {what}");
+        }
+    });
+    assert!(shown >= wanted / 3, "only {shown} states of {kind} were seen");
+}
+
+#[test]
+fn what_was_synced_survives_in_linux() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let set = std::env::var(STATES).ok().map(|text| text.parse().expect("a number"));
+    let images = Images::new(1, LEN);
+    let mut seen = Seen::default();
+    for seed in campaign::seeds(1..1 + KINDS.len() as u64) {
+        run(seed, set.unwrap_or(9), &images, &mut seen);
+    }
+    let Seen { states, logs, torn } = seen;
+    eprintln!("{states} states, {logs} with a log, {torn} with a torn superblock");
+    campaign::count("states", states);
+    campaign::count("logs", logs);
+    assert!(logs > states / 5, "only {logs} of {states} states had a log");
+}
