@@ -32,6 +32,8 @@ pub struct FilesOptions {
     pub read_batch: ReadBatch,
     /// Whether it is remembered which extents are one file's alone.
     pub remember_exclusive: bool,
+    /// Whether there may be threads that read ahead.
+    pub helpers: bool,
 }
 
 /// What all files of a mounted volume share: the engine, the volume's parameters, a count of dirty bytes.
@@ -64,6 +66,10 @@ impl Files {
         let lost = Ranked::new(Rank::Leaf, None);
         let unpacked = Unpacked::new();
         let pages = Pages::new(options.page_cache_bytes);
+        let helpers = Helpers::new();
+        if !options.helpers {
+            helpers.stop();
+        }
         Self {
             engine,
             volume,
@@ -73,7 +79,7 @@ impl Files {
             pool,
             unpacked,
             pages,
-            helpers: Helpers::new(),
+            helpers,
             reading: Reading::default(),
             dirty_bytes,
             ordered_bytes: AtomicU64::new(0),

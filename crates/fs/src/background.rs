@@ -421,20 +421,24 @@ impl Shared {
 
     fn cleaner(self: &Arc<Self>) {
         while let Some(work) = self.next_to_clean() {
-            match work {
-                ToClean::Inode(id) => {
-                    if let Err(error) = orphan::clean(self, id) {
-                        tracing::warn!(tree = %id.tree, ino = %id.ino, %error, "cannot remove an inode");
-                    }
+            self.clean(work);
+        }
+    }
+
+    fn clean(self: &Arc<Self>, work: ToClean) {
+        match work {
+            ToClean::Inode(id) => {
+                if let Err(error) = orphan::clean(self, id) {
+                    tracing::warn!(tree = %id.tree, ino = %id.ino, %error, "cannot remove an inode");
                 }
-                ToClean::Tree(tree) => match self.drop_tree_step(tree) {
-                    Ok(Dropping::Done) => {}
-                    Ok(Dropping::Goes) => self.background.clean.lock().trees.push_front(tree),
-                    // Somebody has a file of it open still.
-                    Ok(Dropping::Waits) => self.background.clean.lock().trees.push_back(tree),
-                    Err(error) => tracing::warn!(%tree, %error, "cannot drop a subvolume"),
-                },
             }
+            ToClean::Tree(tree) => match self.drop_tree_step(tree) {
+                Ok(Dropping::Done) => {}
+                Ok(Dropping::Goes) => self.background.clean.lock().trees.push_front(tree),
+                // Somebody has a file of it open still.
+                Ok(Dropping::Waits) => self.background.clean.lock().trees.push_back(tree),
+                Err(error) => tracing::warn!(%tree, %error, "cannot drop a subvolume"),
+            },
         }
     }
 
@@ -474,7 +478,7 @@ impl Shared {
         Ok(if self.engine.drop_step(tree)? { Dropping::Goes } else { Dropping::Done })
     }
 
-    /// Waits until the cleaner has nothing left to do.
+    /// Waits until the cleaner has no inode left to remove.
     pub(crate) fn clean_all(&self) {
         if self.background.threads.lock().is_empty() {
             return;
@@ -482,6 +486,21 @@ impl Shared {
         let mut queue = self.background.clean.lock();
         while (queue.busy || !queue.ids.is_empty()) && !queue.stop {
             self.background.clean_changed.wait(&mut queue);
+        }
+    }
+
+    /// Does the cleaner's work where there is none, as far as nobody uses what is to go.
+    fn clean_here(self: &Arc<Self>) {
+        let take = || {
+            let mut queue = self.background.clean.lock();
+            if let Some(id) = queue.ids.pop_front() {
+                return Some(ToClean::Inode(id));
+            }
+            let ready = queue.trees.iter().position(|tree| !self.trees.is_used(*tree));
+            ready.and_then(|index| queue.trees.remove(index)).map(ToClean::Tree)
+        };
+        while let Some(work) = take() {
+            self.clean(work);
         }
     }
 
@@ -517,9 +536,12 @@ impl Shared {
     }
 
     /// Makes everything done before the call durable.
-    pub(crate) fn sync(&self) -> Result<()> {
+    pub(crate) fn sync(self: &Arc<Self>) -> Result<()> {
         self.write_all();
-        self.clean_all();
+        match self.options.background {
+            true => self.clean_all(),
+            false => self.clean_here(),
+        }
         // What did arrive is made durable even if something else was lost.
         self.engine.commit()?;
         self.expect_nothing_lost()

@@ -54,6 +54,7 @@ pub(crate) fn open(
         page_cache_bytes: options.page_cache_bytes,
         read_batch: options.read_batch,
         remember_exclusive: options.nocow_remember,
+        helpers: options.background,
     };
     let files = Files::new(Arc::clone(&engine), volume, files_options);
     let shared = Arc::new(Shared::new(engine, files, superblock, options));
@@ -71,7 +72,9 @@ pub(crate) fn open(
         for tree in shared.engine.dead_subvolumes()? {
             shared.background.drop_later(tree);
         }
-        shared.start_threads();
+        if shared.options.background {
+            shared.start_threads();
+        }
     }
     Ok((shared, root))
 }

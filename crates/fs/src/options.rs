@@ -81,6 +81,9 @@ pub struct MountOptions {
     pub preempt: Preempt,
     /// Copies of recently used tree nodes in memory, in bytes; `None` for the engine's default.
     pub node_cache_bytes: Option<u64>,
+    /// Whether there are threads that write back, commit, clean and read ahead by themselves. Without them all of it
+    /// happens when somebody asks for it, in his thread, and nothing ages: for programs that have one thread.
+    pub background: bool,
 }
 
 impl Default for MountOptions {
@@ -113,6 +116,7 @@ impl Default for MountOptions {
             read_batch: ReadBatch::default(),
             preempt: Preempt::default(),
             node_cache_bytes: None,
+            background: true,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The gate of the crate, on devices in memory and throwaway images.
 
+mod alone;
 mod checker;
 mod content;
 mod contention;

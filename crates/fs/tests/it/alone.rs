@@ -1,0 +1,60 @@
+//! A mount without threads of its own: everything happens in the thread that asks.
+
+use buttress_fs::{Error, ErrorKind, Filesystem, MountOptions};
+
+use crate::checker::judge;
+use crate::volume::{content, file_with, memory, pattern};
+
+/// Room is made, what was deleted goes at the next sync, subvolumes too, and nothing is left behind.
+#[test]
+fn nobody_else_is_needed() {
+    let device = memory(128);
+    let mut options = MountOptions::parse("noatime,compress=zlib").expect("options");
+    options.background = false;
+    let fs = Filesystem::open(vec![device.clone()], options).expect("a mount");
+    let root = fs.root();
+    let free = || {
+        fs.statfs().map(|stat| stat.blocks_available * u64::from(stat.block_size)).expect("a mount")
+    };
+
+    let sub = root.create_subvolume(b"sub", 0o755, 0, 0).expect("room");
+    for number in 0..50 {
+        file_with(&sub, &format!("small {number}"), &pattern(number, 5000));
+    }
+    fs.sync().expect("room");
+    let before = free();
+    for round in 0..3 {
+        let mut names = Vec::new();
+        loop {
+            let name = format!("file {round} {}", names.len());
+            let file = root.create(name.as_bytes(), 0o644, 0, 0, 0);
+            let written = file.and_then(|file| {
+                let written = file.write_at(0, &pattern(names.len() as u64, 1 << 20));
+                written.and_then(|_| file.sync())
+            });
+            names.push(name);
+            if let Err(error) = written {
+                assert_eq!(Error::kind(&error), ErrorKind::NoSpace, "{error}");
+                break;
+            }
+        }
+        assert!(names.len() > 20, "{}", names.len());
+        let first = content(&root.lookup(names[0].as_bytes()).expect("it was made"));
+        assert!(first == pattern(0, 1 << 20));
+        for name in names {
+            let _ = root.unlink(name.as_bytes());
+        }
+        // On a full volume the first leaves some of what it frees to the second, with threads too.
+        fs.sync().expect("what was deleted gives room");
+        fs.sync().expect("what was deleted gives room");
+        assert!(free() + (8 << 20) > before, "round {round}: {} of {before}", free());
+    }
+
+    drop(sub);
+    root.delete_subvolume(b"sub").expect("nobody uses it");
+    fs.sync().expect("a good volume");
+    assert_eq!(fs.dying_subvolumes().expect("a list"), Vec::new());
+    drop(root);
+    fs.close().expect("a good volume");
+    judge(&device);
+}
