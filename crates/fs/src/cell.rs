@@ -188,14 +188,22 @@ impl InodeCell {
     pub(crate) fn next_index(&self, view: &View) -> Result<u64> {
         let known = self.next_index.load(Ordering::Relaxed);
         let next = if known != 0 {
-            known
+            Some(known)
         } else {
             let low = Key::new(self.ino().0, Kind::DIR_INDEX, 0);
             let high = Key::new(self.ino().0, Kind::DIR_INDEX, u64::MAX);
             let last = view.at_or_before(self.tree(), &low, &high)?;
-            last.map_or(FIRST_INDEX, |(key, _)| key.offset.saturating_add(1).max(FIRST_INDEX))
+            let last = last.map_or(FIRST_INDEX - 1, |(key, _)| key.offset.max(FIRST_INDEX - 1));
+            last.checked_add(1)
         };
-        self.next_index.store(next + 1, Ordering::Relaxed);
+        let after = next.and_then(|next| Some((next, next.checked_add(1)?)));
+        // No folder has had so many names: somebody wrote such a number.
+        let (next, after) = after.ok_or_else(|| Error::Item {
+            tree: self.tree(),
+            ino: self.ino(),
+            what: "no index is left for another name",
+        })?;
+        self.next_index.store(after, Ordering::Relaxed);
         Ok(next)
     }
 
