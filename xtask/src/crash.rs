@@ -104,7 +104,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     let wanted = |job: &&Job| {
         (options.only.is_empty()
             || options.only.iter().any(|only| job.name.contains(only.as_str())))
-            && (options.fuzz || !matches!(job.what, What::Fuzz))
+            && (options.fuzz || !matches!(job.what, What::Fuzz { .. }))
             && !(options.no_mounts && job.mounts)
     };
     let jobs: Vec<_> = SUITE.iter().filter(wanted).collect();
@@ -154,7 +154,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 fn list(jobs: &[&Job], json: bool) {
     let tests = |job: &Job| match job.what {
         What::Tests { package, filters } => (package, filters.join(" ")),
-        What::Fuzz => ("fuzz", job.name.to_owned()),
+        What::Fuzz { .. } => ("fuzz", job.name.to_owned()),
     };
     if json {
         let lines: Vec<_> = jobs

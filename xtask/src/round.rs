@@ -49,7 +49,7 @@ pub(crate) fn run(
             command.env("BUTTRESS_ROUND", round.to_string());
             command.env(SECONDS, slice.as_secs().to_string());
         }
-        What::Fuzz => fuzz(&mut command, job.name, round, slice),
+        What::Fuzz { choices } => fuzz(&mut command, (job.name, choices), round, slice),
     }
     let (status, said) = match outcome(&mut command) {
         Ok(outcome) => outcome,
@@ -86,13 +86,18 @@ fn again(job: &Job, round: u64, optimized: bool) -> String {
                 "{set}BUTTRESS_ROUND={round} cargo test{profile} --package {package} --test it -- {filters}"
             )
         }
-        What::Fuzz => {
+        What::Fuzz { .. } => {
             format!("cd {FUZZ} && {} -seed={round}", fuzzers().join(job.name).display())
         }
     }
 }
 
-fn fuzz(command: &mut Command, target: &str, round: u64, slice: Duration) {
+fn fuzz(
+    command: &mut Command,
+    (target, choices): (&str, Option<u32>),
+    round: u64,
+    slice: Duration,
+) {
     for kind in ["corpus", "artifacts"] {
         // If it cannot be made, the fuzzer says so.
         drop(std::fs::create_dir_all(format!("{FUZZ}/{kind}/{target}")));
@@ -103,6 +108,11 @@ fn fuzz(command: &mut Command, target: &str, round: u64, slice: Duration) {
         .arg(format!("-max_total_time={}", slice.as_secs()))
         .arg(format!("-seed={round}"))
         .args(["-timeout=120", "-rss_limit_mb=4096", "-len_control=0", "-print_final_stats=1"]);
+    if let Some(bytes) = choices {
+        // One run of these passes tens of thousands of places: to weigh the rare ones against each other took the fuzzer
+        // longer than the run itself.
+        command.arg("-entropic=0").arg(format!("-max_len={bytes}"));
+    }
 }
 
 /// Runs to the end, or kills it when it takes too long.

@@ -6,8 +6,8 @@
 pub(crate) enum What {
     /// Tests of a package's program `it`, chosen by words.
     Tests { package: &'static str, filters: &'static [&'static str] },
-    /// A target of the folder `fuzz`.
-    Fuzz,
+    /// A target of the folder `fuzz`; of one whose input is a list of choices, how many bytes it uses up at most.
+    Fuzz { choices: Option<u32> },
 }
 
 /// One test, several of one program, or a target of a fuzzer.
@@ -37,7 +37,11 @@ const fn hostile(name: &'static str, filters: &'static [&'static str]) -> Job {
 }
 
 const fn fuzz(name: &'static str) -> Job {
-    Job { name, what: What::Fuzz, share: 2, mounts: false }
+    Job { name, what: What::Fuzz { choices: None }, share: 2, mounts: false }
+}
+
+const fn fuzz_choices(name: &'static str, bytes: u32) -> Job {
+    Job { what: What::Fuzz { choices: Some(bytes) }, ..fuzz(name) }
 }
 
 /// All of them.
@@ -74,12 +78,12 @@ pub(crate) const SUITE: &[Job] = &[
     fuzz("chunk_map"),
     fuzz("node"),
     fuzz("item"),
-    fuzz("image"),
-    fuzz("judge"),
-    fuzz("log"),
-    fuzz("stream"),
-    fuzz("fuse"),
+    fuzz_choices("image", 96),
+    fuzz_choices("judge", 96),
+    fuzz_choices("log", 96),
+    fuzz_choices("stream", 200),
+    fuzz_choices("fuse", 1400),
     fuzz("cache"),
     fuzz("nbd"),
-    fuzz("rootdir"),
+    fuzz_choices("rootdir", 1200),
 ];

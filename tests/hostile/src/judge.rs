@@ -12,18 +12,21 @@ use crate::steps::Steps;
 /// Requests to the device that are more than any of these volumes takes.
 const REQUESTS_MAX: u64 = 400_000;
 
-/// A volume, damaged as the bytes say, judged, and mended where that is possible: what says that everything was
+/// One of several volumes, damaged as the bytes say, judged, and mended where that is possible: what says that everything was
 /// mended leaves a volume that is clean.
 ///
 /// # Panics
 ///
 /// If there is a bug.
-pub fn judge(base: &Image, data: &[u8]) {
+pub fn judge(bases: &[Image], data: &[u8]) {
     let choice = data.first().copied().unwrap_or_default();
+    let base = &bases[usize::from(choice >> 3) % bases.len()];
     let device = mutate::damaged(base, data.get(1..).unwrap_or_default());
     // Little memory makes it sort on disk.
     let memory_bytes = if choice & 1 == 0 { 64 << 20 } else { 1 << 10 };
-    let options = Options { check_data_csum: choice & 2 == 0, memory_bytes, threads: Some(2) };
+    let threads = if choice & 4 == 0 { 1 } else { 2 };
+    let options =
+        Options { check_data_csum: choice & 2 == 0, memory_bytes, threads: Some(threads) };
     let devices: Vec<Arc<dyn Device>> = vec![limited(device)];
     let Ok(report) = check_devices(devices.clone(), &options, &NoProgress) else { return };
     assert_eq!(report.is_clean(), report.errors() == 0);

@@ -21,6 +21,7 @@ pub mod mutate;
 pub mod requests;
 pub mod sample;
 pub mod seeds;
+pub mod small;
 pub mod steps;
 pub mod streams;
 pub mod targets;

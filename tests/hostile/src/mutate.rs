@@ -210,8 +210,10 @@ fn damage_header(bytes: &mut [u8], dice: &mut Dice<'_>) {
 /// Pointers to where they should not lead: with another key, generation or address, or to a node that
 /// is good in itself and belongs elsewhere.
 fn damage_inner(place: &mut Place, nodes: &[Place], dice: &mut Dice<'_>) {
+    // Its number may be what was damaged before.
+    let room = (place.bytes.len() - HEADER_LEN) / PTR_LEN;
     let count = crate::image::word(&place.bytes, NRITEMS) as u32 as usize;
-    let at = HEADER_LEN + dice.below(count) * PTR_LEN;
+    let at = HEADER_LEN + dice.below(count.min(room)) * PTR_LEN;
     let below: Vec<&Place> =
         nodes.iter().filter(|to| to.level().checked_add(1) == Some(place.level())).collect();
     match dice.below(4) {

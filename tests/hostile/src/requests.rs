@@ -193,7 +193,8 @@ fn greeting() -> Vec<u8> {
 /// If there is a bug.
 pub fn fuse(base: &MemoryDevice, data: &[u8]) {
     let device: Arc<dyn Device> = Arc::new(base.fork());
-    let options = MountOptions::parse("rw,noatime").expect("known options");
+    let mut options = MountOptions::parse("rw,noatime").expect("known options");
+    options.background = false;
     let fs = Filesystem::open(vec![device], options).expect("a good volume");
     let mut dice = Dice::new(data);
     let mut requests = vec![greeting()];
@@ -224,6 +225,7 @@ pub fn fuse(base: &MemoryDevice, data: &[u8]) {
 
 fn listen(answers: OwnedFd) {
     let mut answers = std::fs::File::from(answers);
-    let mut buf = vec![0; 2 << 20];
+    // What is longer is cut: a message is taken as a whole.
+    let mut buf = vec![0; 4 << 10];
     while answers.read(&mut buf).is_ok_and(|len| len > 0) {}
 }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use buttress_base::Rng;
 use buttress_block::{Device, FileDevice, MemoryDevice, OpenOptions};
+use buttress_format::CsumType;
 use buttress_fs::{Filesystem, MountOptions, XattrFlags};
 
 use crate::image::Image;
+use crate::small::{self, Make};
 use crate::targets;
 
 /// Volumes to damage: ours, and Linux's with small nodes and large ones, if `mkfs.btrfs` is here.
@@ -19,6 +21,20 @@ use crate::targets;
 pub fn bases() -> Vec<Image> {
     let linux = [4096, 16384].into_iter().filter_map(|nodesize| linux(nodesize, "crc32c"));
     std::iter::once(filled()).chain(linux).map(Image::scan).collect()
+}
+
+/// Small volumes to damage: ours, ours with mixed groups, and Linux's, if `mkfs.btrfs` is here.
+///
+/// # Panics
+///
+/// If one cannot be made.
+#[must_use]
+pub fn small_bases() -> Vec<Image> {
+    let ours = [(false, CsumType::Crc32c), (true, CsumType::Xxhash64)];
+    let ours = ours.map(|(mixed, csum)| small::filled(Make { mixed, csum }));
+    let linux =
+        [4096, 16384].into_iter().filter_map(|nodesize| filled_by_linux(nodesize, "crc32c", 5));
+    ours.into_iter().chain(linux).map(Image::scan).collect()
 }
 
 /// A volume that this program made and filled.
@@ -103,13 +119,18 @@ fn fill(device: Arc<dyn Device>) {
 /// If it is here and cannot.
 #[must_use]
 pub fn linux(nodesize: u32, csum: &str) -> Option<MemoryDevice> {
+    filled_by_linux(nodesize, csum, 40)
+}
+
+/// The same, with so many files in each of three folders.
+fn filled_by_linux(nodesize: u32, csum: &str, files: u64) -> Option<MemoryDevice> {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let (tree, path) = (folder.path().join("tree"), folder.path().join("image"));
     let mut rng = Rng::new(3);
     for dir in 0..3 {
         let dir = tree.join(format!("folder {dir}"));
         std::fs::create_dir_all(&dir).expect("a new folder");
-        for number in 0..40_u64 {
+        for number in 0..files {
             let mut bytes =
                 vec![0; rng.below(if number % 4 == 0 { 90_000 } else { 1500 }) as usize];
             rng.fill(&mut bytes);

@@ -37,15 +37,16 @@ const PATHS: [&[u8]; 12] = [
 #[must_use]
 pub fn good(base: &MemoryDevice) -> Vec<u8> {
     let fs = open(Arc::new(base.fork()));
-    drop(fs.root().snapshot(b"snapshot", TreeId::FS, true).expect("room"));
-    let tree = fs.root().lookup(b"snapshot").expect("it").id().tree;
+    drop(fs.root().snapshot(b"sent", TreeId::FS, true).expect("room"));
+    let tree = fs.root().lookup(b"sent").expect("it").id().tree;
     let stream = send(&fs, &SendOptions::new(tree), Vec::new()).expect("a stream");
     fs.close().expect("a good volume");
     stream
 }
 
 fn open(device: Arc<dyn Device>) -> Filesystem {
-    let options = MountOptions::parse("rw,noatime").expect("known options");
+    let mut options = MountOptions::parse("rw,noatime").expect("known options");
+    options.background = false;
     Filesystem::open(vec![device], options).expect("a good volume")
 }
 

@@ -24,6 +24,21 @@ use crate::mutate;
 /// Bytes of the volumes that targets stand on.
 pub const IMAGE_LEN: u64 = 128 << 20;
 
+/// A small volume with small nodes that nobody touches, made once.
+///
+/// # Panics
+///
+/// If it cannot be made.
+pub fn fresh_small() -> &'static MemoryDevice {
+    static MADE: OnceLock<MemoryDevice> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let device = MemoryDevice::new(IMAGE_LEN);
+        let options = MakeOptions { seed: Some(1), nodesize: 4096, ..MakeOptions::default() };
+        buttress_fs::make::make(&device, &options).expect("a new volume");
+        device
+    })
+}
+
 /// A volume that nobody touches, made once.
 ///
 /// # Panics
@@ -204,14 +219,15 @@ fn parse(key: &Key, payload: &[u8]) {
     let _ = Chunk::parse(key, payload);
 }
 
-/// A whole volume, damaged as the bytes say, and everything done with it: read in one half of the
+/// One of several volumes, damaged as the bytes say, and everything done with it: read in one half of the
 /// cases, written too in the other.
 ///
 /// # Panics
 ///
 /// If there is a bug.
-pub fn image(base: &Image, data: &[u8]) {
-    let writes = data.first().is_some_and(|first| first & 1 == 1);
+pub fn image(bases: &[Image], data: &[u8]) {
+    let first = data.first().copied().unwrap_or_default();
+    let (writes, base) = (first & 1 == 1, &bases[usize::from(first >> 1) % bases.len()]);
     let _ = exercise(mutate::damaged(base, data.get(1..).unwrap_or_default()), writes);
 }
 

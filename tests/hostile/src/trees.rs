@@ -137,7 +137,8 @@ fn file(path: &Path, dice: &mut Dice<'_>) -> std::io::Result<()> {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::options().write(true).create_new(true).open(path)?;
     for _ in 0..dice.below(PIECES as usize + 1) {
-        let bytes = vec![dice.below(256) as u8; dice.below(40_000)];
+        let len = *dice.one(&[40_000, 3000, 5000, 9000]);
+        let bytes = vec![dice.below(256) as u8; dice.below(len)];
         let place = *dice.one(&PLACES);
         // As long as a host allows.
         let _ = file.write_all_at(&bytes, place);
@@ -164,7 +165,8 @@ pub fn rootdir(data: &[u8]) {
 
     let device = Arc::new(targets::fresh().fork());
     let options = MountOptions::parse(&format!("rw,noatime,compress={compress}"));
-    let options = options.expect("known options");
+    let mut options = options.expect("known options");
+    options.background = false;
     let fs = Filesystem::open(vec![device.clone()], options).expect("a good volume");
     let census = survey(open_dir(&root).expect("it is ours"), &|_| false).expect("it is ours");
     let bar = Progress::hidden();

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use buttress_base::Rng;
 use buttress_block::Device;
 use buttress_hostile::image::{Image, SUPERBLOCKS};
-use buttress_hostile::{cache, requests, seeds, streams, targets, trees};
+use buttress_hostile::{cache, requests, seeds, small, streams, targets, trees};
 
 use crate::{choices, each};
 
@@ -119,10 +119,10 @@ fn nbd_clients() {
 /// Logs of fsync: one to four things wrong in a log, and a mount that replays it.
 #[test]
 fn logs() {
-    let image = Arc::new(Image::scan_log(buttress_hostile::sample::logged()));
+    let image = Arc::new(Image::scan_log(small::logged()));
     each(
         "log",
-        (0, 250),
+        (0, 600),
         |seed| choices(seed, 96),
         move |bytes| {
             targets::log(&image, bytes);
@@ -133,16 +133,18 @@ fn logs() {
 /// Streams of subvolumes.
 #[test]
 fn streams_of_subvolumes() {
-    let base = buttress_hostile::sample::filled();
-    let good = streams::good(&base);
+    let large = streams::good(&buttress_hostile::sample::filled());
+    let good = streams::good(&small::filled(small::Make::PLAIN));
     // One that is right is received.
-    streams::stream(targets::fresh(), &good, &[]);
+    for good in [&large, &good] {
+        streams::stream(targets::fresh(), good, &[]);
+    }
     each(
         "stream",
-        (0, 60),
+        (0, 300),
         |seed| choices(seed, 200),
         move |bytes| {
-            streams::stream(targets::fresh(), &good, bytes);
+            streams::stream(targets::fresh_small(), &good, bytes);
         },
     );
 }
@@ -150,8 +152,8 @@ fn streams_of_subvolumes() {
 /// What no kernel would ask.
 #[test]
 fn requests_of_fuse() {
-    let base = buttress_hostile::sample::filled();
-    each("fuse", (0, 80), |seed| choices(seed, 1200), move |bytes| requests::fuse(&base, bytes));
+    let base = small::filled(small::Make::PLAIN);
+    each("fuse", (0, 200), |seed| choices(seed, 1200), move |bytes| requests::fuse(&base, bytes));
 }
 
 /// Folders for `mkfs --rootdir`.

@@ -7,7 +7,8 @@ use buttress_block::MemoryDevice;
 use buttress_format::{Kind, TreeId};
 use buttress_fs::{Filesystem, Inode, MountOptions, SetAttr};
 use buttress_hostile::exercise::exercise;
-use buttress_hostile::mutate::edited;
+use buttress_hostile::image::Place;
+use buttress_hostile::mutate::{damaged, edited};
 
 use crate::{case, sample};
 
@@ -118,4 +119,46 @@ fn a_cut_that_fails_leaves_the_length() {
         filesystem.close().expect("what could not be done was told");
     });
     assert_eq!(found, None);
+}
+
+/// A folder whose last index is the last that there is: the number behind it was taken for the next name.
+#[test]
+fn no_index_is_left_in_a_folder() {
+    for last in [u64::MAX, u64::MAX - 1] {
+        let device = edited(&sample::ours(), |_, items| {
+            for at in 1..items.len() {
+                let (before, after) = items.split_at_mut(at);
+                let (item, next) = (&mut before[at - 1], &after[0]);
+                let is_last = item.key.objectid != next.key.objectid;
+                if item.key.kind == Kind::DIR_INDEX && is_last {
+                    item.key.offset = last;
+                }
+            }
+        });
+        both_ways("the last index", device.fork());
+        let filesystem =
+            Filesystem::open(vec![Arc::new(device)], MountOptions::default()).expect("a volume");
+        let mut refused = 0;
+        for folder in (0..4).map(|number| format!("folder {number}")) {
+            let folder = filesystem.resolve(&folder).expect("not damaged");
+            for name in ["one", "two"] {
+                refused += usize::from(folder.mkdir(name.as_bytes(), 0o755, 0, 0).is_err());
+            }
+        }
+        assert!(refused > 0, "no name takes an index that another has");
+        filesystem.close().expect("what could not be done was told");
+    }
+}
+
+/// A node of which the damage before had changed the number of pointers was damaged beyond its end: the fuzzer's own
+/// mistake.
+#[test]
+fn damage_stays_within_a_node() {
+    let image = &sample::small()[0];
+    let is_inner = |place: &Place| place.bytes[100] > 0;
+    let at = image.nodes.iter().position(is_inner).expect("a tree has several leaves") as u16;
+    // Two places: the number in the header, and then the last pointer of as many.
+    let choices = [1_u16, 1, at, 0, 4, 16, 1, at, 1, 60_000, 1, at, 3, 0];
+    let choices: Vec<u8> = choices.iter().flat_map(|choice| choice.to_le_bytes()).collect();
+    drop(damaged(image, &choices));
 }

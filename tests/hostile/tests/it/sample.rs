@@ -10,6 +10,12 @@ pub(crate) fn ours() -> Arc<Image> {
     Arc::clone(MADE.get_or_init(|| Arc::new(Image::scan(buttress_hostile::sample::filled()))))
 }
 
+/// Small ones of both.
+pub(crate) fn small() -> Arc<Vec<Image>> {
+    static MADE: OnceLock<Arc<Vec<Image>>> = OnceLock::new();
+    Arc::clone(MADE.get_or_init(|| Arc::new(buttress_hostile::sample::small_bases())))
+}
+
 /// A volume that `mkfs.btrfs` made and filled, if it is here.
 pub(crate) fn linux(nodesize: u32) -> Option<Arc<Image>> {
     let device = buttress_hostile::sample::linux(nodesize, "crc32c");

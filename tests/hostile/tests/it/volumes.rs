@@ -1,14 +1,21 @@
 //! Whole volumes with one to four things wrong and every checksum right: opened, listed, read, changed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use buttress_format::{Key, Kind};
 use buttress_hostile::image::Image;
-use buttress_hostile::{exercise, judge, targets};
+use buttress_hostile::{exercise, judge, mutate, targets};
 
 use crate::{choices, each, sample};
 
+/// Where an extent's item says how it is compressed, and whether it is in the tree.
+const EXTENT_CODEC: usize = 16;
+const EXTENT_TYPE: usize = 20;
+
 fn damage(name: &str, image: Arc<Image>, seeds: (u64, u64)) {
-    each(name, seeds, |seed| choices(seed, 96), move |bytes| targets::image(&image, bytes));
+    let one = move |bytes: &[u8]| targets::image(std::slice::from_ref(&image), bytes);
+    each(name, seeds, |seed| choices(seed, 96), one);
 }
 
 /// Undamaged volumes pass without an error, so that what the others meet is the damage.
@@ -27,7 +34,25 @@ fn good_volumes_have_no_errors() {
 /// Ours.
 #[test]
 fn our_volumes() {
-    damage("ours", sample::ours(), (0, 800));
+    damage("ours", sample::ours(), (0, 200));
+}
+
+/// Small ones of both, with every kind of item.
+#[test]
+fn small_volumes() {
+    let images = sample::small();
+    for image in images.iter() {
+        let outcome = exercise::exercise(image.device.fork(), true);
+        assert!(outcome.opened && outcome.names > 10, "{outcome:?}");
+    }
+    // Of ours, what is compressed in every way lies in the tree, where damage has its checksum put right.
+    let leaves = images[0].nodes.iter().flat_map(|place| mutate::leaf_items(&place.bytes));
+    let extents = leaves.filter(|item| item[8] == Kind::EXTENT_DATA.0);
+    let inline = extents.filter(|item| item[Key::LEN + EXTENT_TYPE] == 0);
+    let codecs: BTreeSet<u8> = inline.map(|item| item[Key::LEN + EXTENT_CODEC]).collect();
+    assert_eq!(codecs, BTreeSet::from([0, 1, 2, 3]));
+    let any = move |bytes: &[u8]| targets::image(&images, bytes);
+    each("small", (0, 2000), |seed| choices(seed, 96), any);
 }
 
 /// Linux's, with large nodes, and with small ones, which make more storeys.
@@ -35,7 +60,7 @@ fn our_volumes() {
 fn linux_volumes() {
     for nodesize in [16384, 4096] {
         if let Some(image) = sample::linux(nodesize) {
-            damage(&format!("linux {nodesize}"), image, (0, 500));
+            damage(&format!("linux {nodesize}"), image, (0, 150));
         }
     }
 }
@@ -44,6 +69,14 @@ fn linux_volumes() {
 #[test]
 fn the_judge_answers() {
     for image in [Some(sample::ours()), sample::linux(4096)].into_iter().flatten() {
-        each("judge", (0, 250), |seed| choices(seed, 96), move |bytes| judge::judge(&image, bytes));
+        let one = move |bytes: &[u8]| judge::judge(std::slice::from_ref(&image), bytes);
+        each("judge", (0, 60), |seed| choices(seed, 96), one);
     }
+    let images = sample::small();
+    each(
+        "judge, small",
+        (0, 1000),
+        |seed| choices(seed, 96),
+        move |bytes| judge::judge(&images, bytes),
+    );
 }
