@@ -65,6 +65,7 @@ pub(crate) const SUITE: &[Job] = &[
     hostile("hostile chunk maps", &["parsers::chunk_maps"]),
     hostile("hostile nodes", &["parsers::nodes"]),
     hostile("hostile items", &["parsers::items"]),
+    hostile("hostile small volumes", &["volumes::small_volumes"]),
     hostile("hostile volumes of ours", &["volumes::our_volumes"]),
     hostile("hostile volumes of Linux", &["volumes::linux_volumes"]),
     hostile("hostile volumes for the judge", &["volumes::the_judge_answers"]),
