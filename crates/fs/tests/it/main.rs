@@ -6,6 +6,7 @@ mod content;
 mod contention;
 mod cuts;
 mod devices;
+mod events;
 #[cfg(debug_assertions)]
 mod faults;
 mod fsync;

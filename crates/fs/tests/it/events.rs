@@ -1,0 +1,191 @@
+//! What a mount tells of its space while it works: who waited for how much and how long, what was done to make
+//! room, and all accounts when somebody is refused.
+//!
+//! Listeners are of the whole process, so that threads of the mount are heard, too; other tests run beside this one.
+//! Of those who wait the test hears its own threads alone.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use buttress_base::Rng;
+use buttress_fs::{ErrorKind, FallocateMode, Filesystem, SetAttr, XattrFlags};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Metadata, Subscriber, span};
+
+use crate::volume::{file_with, memory, mount_with};
+
+const BLOCK: u64 = 4096;
+
+/// One event: where it was told, and its fields as text.
+#[derive(Clone, Debug)]
+struct Told {
+    target: &'static str,
+    thread: ThreadId,
+    fields: BTreeMap<&'static str, String>,
+}
+
+impl Told {
+    /// Whether it has all these fields.
+    #[track_caller]
+    fn expect(&self, names: &[&str]) {
+        for name in names {
+            assert!(self.fields.contains_key(name), "no {name} in {self:?}");
+        }
+    }
+
+    #[track_caller]
+    fn number(&self, name: &str) -> u64 {
+        self.fields[name].parse().unwrap_or_else(|_| panic!("{name} is no number in {self:?}"))
+    }
+}
+
+impl Visit for Told {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.fields.insert(field.name(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.fields.insert(field.name(), value.to_owned());
+    }
+}
+
+static LISTENS: AtomicBool = AtomicBool::new(false);
+static HEARD: Mutex<Vec<Told>> = Mutex::new(Vec::new());
+
+/// Hears what is told of space, and nothing else.
+struct Listener;
+
+impl Subscriber for Listener {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        matches!(metadata.target(), "buttress::reserve" | "buttress::flush" | "buttress::enospc")
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        if !LISTENS.load(Ordering::Relaxed) {
+            return;
+        }
+        let (target, thread) = (event.metadata().target(), std::thread::current().id());
+        let mut told = Told { target, thread, fields: BTreeMap::new() };
+        event.record(&mut told);
+        HEARD.lock().unwrap_or_else(PoisonError::into_inner).push(told);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+fn heard(target: &str) -> Vec<Told> {
+    let heard = HEARD.lock().unwrap_or_else(PoisonError::into_inner);
+    heard.iter().filter(|told| told.target == target).cloned().collect()
+}
+
+/// Overwrites where the old is given back by commits alone: writers wait, and room is made. Then nothing is left, and
+/// somebody is refused.
+fn crowd() {
+    let device = memory(160);
+    let fs = mount_with(&device, "dirty=8M");
+    let filler = file_with(&fs.root(), "filler", b"");
+    let allocate = FallocateMode::Allocate { keep_size: false };
+    let mut at = 0;
+    while filler.fallocate(at, 1 << 20, allocate).is_ok() {
+        at += 1 << 20;
+    }
+    let cut = SetAttr { size: Some(at - (16 << 20)), ..SetAttr::default() };
+    filler.set_attr(&cut).expect("shrinking always works");
+    let file = file_with(&fs.root(), "file", b"");
+    let mut rng = Rng::new(1);
+    for i in 0..4000_u64 {
+        file.write_at(rng.below(512) * BLOCK, &[i as u8; 4 * BLOCK as usize]).expect("room");
+    }
+    let refused = filler.fallocate(at, 100 << 20, allocate).expect_err("it is full");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    fs.close().expect("it closes");
+}
+
+/// Takes metadata, where there is little room for it, until the mount makes room ahead.
+fn hurry(fs: &Filesystem) {
+    let root = fs.root();
+    let filler = file_with(&root, "filler", b"");
+    let allocate = FallocateMode::Allocate { keep_size: false };
+    let mut at = 0;
+    while filler.fallocate(at, 1 << 20, allocate).is_ok() {
+        at += 1 << 20;
+    }
+    for i in 0..6000_u64 {
+        let file = file_with(&root, &i.to_string(), b"");
+        file.set_xattr(b"user.large", &[i as u8; 3000], XattrFlags::default()).expect("room");
+        if fs.space_stats().rounds > 0 {
+            break;
+        }
+    }
+    assert!(fs.space_stats().rounds > 0, "no room was made ahead: {:?}", fs.space_stats());
+    // What it came to is told when its commit is done.
+    fs.sync().expect("a commit");
+    let is_ahead = |told: &Told| told.fields["source"] != "tickets";
+    for _ in 0..6000 {
+        if heard("buttress::flush").iter().any(is_ahead) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn space_says_what_happens_to_it() {
+    tracing::subscriber::set_global_default(Listener).expect("no other test listens");
+    LISTENS.store(true, Ordering::Relaxed);
+    crowd();
+    let fs = mount_with(&memory(256), "preempt=pace,commit=300");
+    hurry(&fs);
+    fs.close().expect("it closes");
+    LISTENS.store(false, Ordering::Relaxed);
+
+    let me = std::thread::current().id();
+    let waits: Vec<Told> =
+        heard("buttress::reserve").into_iter().filter(|told| told.thread == me).collect();
+    for told in &waits {
+        told.expect(&["kind", "bytes", "reach", "waited_us", "granted"]);
+        assert!(told.number("bytes") > 0, "{told:?}");
+        told.number("waited_us");
+    }
+    for granted in ["true", "false"] {
+        let is = |told: &&Told| told.fields["granted"] == granted && told.fields["kind"] == "data";
+        assert!(waits.iter().any(|told| is(&told)), "nobody waited with {granted}: {waits:?}");
+    }
+
+    let refusals = heard("buttress::enospc");
+    let mine: Vec<_> = refusals.iter().filter(|told| told.thread == me).collect();
+    assert!(!mine.is_empty(), "nobody was refused");
+    for told in mine {
+        told.expect(&["kind", "bytes"]);
+        for account in ["data", "metadata", "system", "unallocated", "pinned", "waiting for data"] {
+            assert!(told.fields["accounts"].contains(account), "no {account} in {told:?}");
+        }
+    }
+
+    let rounds = heard("buttress::flush");
+    let (steps, ahead): (Vec<&Told>, Vec<&Told>) =
+        rounds.iter().partition(|told| told.fields["source"] == "tickets");
+    assert!(!steps.is_empty() && !ahead.is_empty(), "{rounds:?}");
+    for told in steps {
+        told.expect(&["kind", "step", "waiting", "gained", "served"]);
+    }
+    for told in ahead {
+        told.expect(&["source", "pool"]);
+        assert!(["dirty", "overlay"].contains(&&*told.fields["pool"]), "{told:?}");
+        let _ = (told.number("forecast"), told.number("yielded"));
+    }
+}
