@@ -230,7 +230,7 @@ fn dirty_data_is_bounded() {
 /// On a full volume, what has its place already can still be written: preallocated ranges, and files that
 /// are overwritten in place; whole sectors, parts of them, again while they are on their way.
 #[test]
-fn writes_in_place_need_no_space() {
+fn n11_writes_in_place_need_no_space() {
     let device = memory(128);
     let fs = mount(&device);
     let reserved = fs.root().create(b"reserved", 0o644, 0, 0, 0).expect("a file");

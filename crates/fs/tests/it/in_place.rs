@@ -213,7 +213,7 @@ fn nobody_else_sees_what_is_written() {
 /// N16: snapshots taken while threads overwrite in place. What a snapshot shows does not change, and each sector
 /// is one that was written.
 #[test]
-fn snapshots_beside_writers_stay_as_they_are() {
+fn n16_snapshots_beside_writers_stay_as_they_are() {
     const FILES: usize = 3;
     let device = memory(512);
     let fs = mount_with(&device, "rw");

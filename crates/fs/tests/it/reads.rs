@@ -57,7 +57,7 @@ fn read_cold(below: &Arc<dyn Device>, threads: usize, options: &str, len: usize)
 /// However many threads read a file, the device sees the requests of one, and each block once. Page by page,
 /// as before 2012, it sees as many as there are pages.
 #[test]
-fn many_readers_make_long_requests() {
+fn r1_many_readers_make_long_requests() {
     let device = memory(256);
     let len = 48 * MIB;
     let fs = mount(&device);
@@ -79,7 +79,7 @@ fn many_readers_make_long_requests() {
 
 /// Sectors that are overwritten in place, and others that get new places, are never read old.
 #[test]
-fn overwritten_bytes_are_not_read_old() {
+fn r2_overwritten_bytes_are_not_read_old() {
     let seed = setting("BUTTRESS_SEED", 3);
     for options in ["nodatacow,page_cache=2m", "page_cache=2m"] {
         let device = memory(256);
@@ -140,7 +140,7 @@ fn overwritten_bytes_are_not_read_old() {
 
 /// What is read ahead and found bad is nobody's error; who asks for it gets one, and all the rest is right.
 #[test]
-fn a_bad_sector_ahead_spoils_nothing() {
+fn r10_a_bad_sector_ahead_spoils_nothing() {
     let made = MakeOptions { data: Some(Profile::Single), ..MakeOptions::default() };
     let device = memory_with(256, &made);
     let len = 4 * MIB;
@@ -175,7 +175,7 @@ fn a_bad_sector_ahead_spoils_nothing() {
 
 /// Parts of one compressed extent side by side, the same part twice among them, each bring their own bytes.
 #[test]
-fn parts_of_a_compressed_extent_lie_side_by_side() {
+fn r4_r5_parts_of_a_compressed_extent_lie_side_by_side() {
     let device = memory(256);
     let fs = mount_with(&device, "compress-force=zstd");
     let word = |n: usize| format!("{:>15}\n", n / 16).into_bytes()[n % 16];
@@ -210,7 +210,7 @@ fn parts_of_a_compressed_extent_lie_side_by_side() {
 /// Reads while the file is cut, grown and written again see bytes of their place, or none; and what is
 /// dirty, on its way and on the device at once is seen whole.
 #[test]
-fn a_file_that_is_cut_and_written_is_read_right() {
+fn r7_r8_a_file_that_is_cut_and_written_is_read_right() {
     let device = memory(256);
     let fs = mount_with(&device, "page_cache=1m");
     let len = MIB;
@@ -263,7 +263,7 @@ fn a_file_that_is_cut_and_written_is_read_right() {
 
 /// One read over extents of the last commit, of this transaction, and of data still in memory.
 #[test]
-fn old_and_new_extents_in_one_read() {
+fn r9_old_and_new_extents_in_one_read() {
     let device = memory(256);
     let fs = mount(&device);
     let mut expected = pattern(1, MIB);

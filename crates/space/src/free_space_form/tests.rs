@@ -84,7 +84,7 @@ fn thresholds_are_the_formats() {
 
 /// B2: converts above the upper threshold, back below the lower, and keeps its form between.
 #[test]
-fn converts_with_hysteresis() {
+fn a5_converts_with_hysteresis() {
     let next = |form, count| next_form(form, count, 1 << 30, SECTOR);
     assert_eq!(next(Form::Extents, 1438), Form::Extents);
     assert_eq!(next(Form::Extents, 1439), Form::Bitmaps);

@@ -205,7 +205,7 @@ fn finds_groups_by_address() {
 
 /// A group goes when it is empty and nobody was promised its bytes.
 #[test]
-fn removes_only_what_nobody_needs() {
+fn a1_removes_only_what_nobody_needs() {
     let space = Arc::new(empty_space());
     space
         .add_groups(vec![new_group(Data, 0, MIB, 1), new_group(Data, MIB, MIB, 1)])

@@ -19,7 +19,7 @@ fn space(policy: LookupPolicy, groups: u64) -> Arc<Space> {
 
 /// N17: nested holds; nothing is given out, or written in place, before the last one is gone.
 #[test]
-fn read_only_nests() {
+fn n17_read_only_nests() {
     for policy in LookupPolicy::ALL {
         let space = space(policy, 1);
         let there = extent(8 * SECTOR, SECTOR);
@@ -42,7 +42,7 @@ fn read_only_nests() {
 
 /// A group that is removed while it is held takes nothing with it when the hold goes.
 #[test]
-fn a_held_group_can_go() {
+fn n3_a_held_group_can_go() {
     let space = space(LookupPolicy::Lockfree, 2);
     let hold = space.hold_read_only(Logical(0)).expect("a group");
     hold.drain();
@@ -56,7 +56,7 @@ fn a_held_group_can_go() {
 
 /// N3: what is outside a group, across two or nowhere gives no right, and counts nobody in.
 #[test]
-fn refused_writers_are_not_waited_for() {
+fn n3_refused_writers_are_not_waited_for() {
     for policy in LookupPolicy::ALL {
         let space = space(policy, 2);
         assert!(space.begin_nocow(extent(2 * MIB, SECTOR)).is_none());
