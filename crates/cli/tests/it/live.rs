@@ -157,6 +157,56 @@ fn a_cached_mount_answers_and_takes_messages() {
     run("btrfs", &["check", "--check-data-csum", text(&bench.path("image"))]);
 }
 
+/// A mount says what its space holds: the accounts and how long others waited for them, as JSON at once, and a line a
+/// time to those who watch.
+#[test]
+fn a_mount_tells_of_its_space() {
+    if !has(&["umount"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = Bench::new();
+    bench.ok(&["mkfs", "image", "--size", "300M"]);
+    let mounted = Mounted::new(&bench, &["-o", "preempt=clamp"]);
+    let ask =
+        || -> Value { serde_json::from_str(&bench.ok(&["--json", "stats", "mnt"])).expect("JSON") };
+    let number = |document: &Value, name: &str| {
+        let found = figure(document, "space", name).as_u64();
+        found.unwrap_or_else(|| panic!("{name} is no number in {document}"))
+    };
+    let before = ask();
+    for kind in ["data", "metadata", "system"] {
+        let of = |what: &str| number(&before, &format!("{kind}_{what}_bytes"));
+        let taken = of("used") + of("reserved") + of("pinned") + of("read_only");
+        assert!(taken <= of("total"), "{kind} in {before}");
+        of("may_use");
+    }
+    for name in
+        ["global_reserve_bytes", "unallocated_bytes", "overlay_bytes", "wait_p999_us", "refused"]
+    {
+        number(&before, name);
+    }
+    assert_eq!(figure(&before, "space", "preempt"), "clamp");
+    std::fs::write(bench.path("mnt/file"), vec![7; 8 << 20]).expect("it is written");
+    std::fs::File::open(bench.path("mnt/file")).and_then(|file| file.sync_all()).expect("durable");
+    let after = ask();
+    let used = |document: &Value| {
+        number(document, "data_used_bytes") + number(document, "data_reserved_bytes")
+    };
+    assert!(used(&after) >= used(&before) + (8 << 20), "{before}, then {after}");
+
+    let mut command = bench.command(&["--json", "stats", "mnt", "--watch", "0.1"]);
+    let mut watching = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let lines = BufReader::new(watching.stdout.take().expect("piped")).lines();
+    for line in lines.take(2) {
+        let document: Value = serde_json::from_str(&line.expect("a line")).expect("JSON");
+        assert_eq!(document["pid"], after["pid"]);
+        assert!(used(&document) >= 8 << 20, "{document}");
+    }
+    watching.kill().expect("it runs until it is ended");
+    watching.wait().expect("it ends");
+    mounted.end();
+}
+
 /// A mount with the cache of another image: refused, with what to say to have it all the same.
 #[test]
 fn a_mount_refuses_the_cache_of_another() {
