@@ -1,11 +1,11 @@
 //! Names: made, found, listed, moved, taken away, and still so after a remount.
 
 use buttress_fs::{
-    ErrorKind, FileKind, InodeFlags, NameError, RenameFlags, SetAttr, XattrFlags, mode,
+    ErrorKind, FileKind, InodeFlags, MakeOptions, NameError, RenameFlags, SetAttr, XattrFlags, mode,
 };
 
-use crate::checker::check;
-use crate::volume::{content, file_with, list, memory, mount, mount_with, pattern};
+use crate::checker::{check, judge};
+use crate::volume::{content, file_with, list, memory, memory_with, mount, mount_with, pattern};
 
 fn name_error<T: std::fmt::Debug>(result: buttress_fs::Result<T>) -> NameError {
     match result.expect_err("a refusal").kind() {
@@ -318,4 +318,42 @@ fn nameless_inodes_go_with_their_last_user() {
     assert_eq!(content(&fs.resolve("old").expect("file")), pattern(3, 300_000));
     fs.close().expect("closed");
     check(&device);
+}
+
+/// A file has as many names as programs can count, and one more is refused as such, after a remount too; a name that
+/// is taken away makes room for another. Our judge looks alone: `btrfs check` takes a minute for so many names.
+#[test]
+fn a_file_has_65535_names_and_no_more() {
+    const LINKS: u32 = 65_535;
+    let device = memory_with(256, &MakeOptions { nodesize: 4096, ..MakeOptions::default() });
+    let fs = mount(&device);
+    let dir = fs.root().mkdir(b"dir", 0o755, 0, 0).expect("mkdir");
+    let (file, other) = (file_with(&dir, "0", b"counted"), file_with(&dir, "other", b""));
+    for i in 1..LINKS {
+        dir.link(&file, i.to_string().as_bytes()).expect("below the limit");
+    }
+    assert_eq!(file.attr().nlink, LINKS);
+    assert_eq!(name_error(dir.link(&file, b"more")), NameError::TooManyLinks);
+    assert_eq!(name_error(fs.root().link(&file, b"more")), NameError::TooManyLinks);
+    dir.link(&other, b"more").expect("another file's name");
+    drop((dir, file, other));
+    fs.close().expect("closed");
+    judge(&device);
+
+    let fs = mount(&device);
+    let dir = fs.resolve("dir").expect("dir");
+    let file = dir.lookup(b"65534").expect("the last name");
+    assert_eq!((file.attr().nlink, file.id()), (LINKS, dir.lookup(b"0").expect("the first").id()));
+    assert_eq!(name_error(dir.link(&file, b"one")), NameError::TooManyLinks);
+    dir.unlink(b"30000").expect("unlink");
+    dir.link(&file, b"one").expect("there is room for one");
+    assert_eq!(name_error(dir.link(&file, b"two")), NameError::TooManyLinks);
+    for i in 30_001..40_000 {
+        dir.unlink(i.to_string().as_bytes()).expect("unlink");
+    }
+    assert_eq!(file.attr().nlink, LINKS - 9_999);
+    assert_eq!(content(&file), b"counted");
+    drop((dir, file));
+    fs.close().expect("closed");
+    judge(&device);
 }
