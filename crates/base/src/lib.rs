@@ -1,4 +1,4 @@
-//! Ground: latches, ranges, aligned buffers, locks, threads, time, seeded chance. No disk words in here.
+//! Ground: latches, ranges, shared maps, aligned buffers, locks, threads, time, seeded chance. No disk words in here.
 //!
 //! # Place
 //!
@@ -12,6 +12,7 @@
 
 pub mod aligned;
 pub mod clock;
+pub mod cow_map;
 pub mod latch;
 pub mod range_set;
 pub mod rank;
@@ -22,6 +23,7 @@ pub mod sync;
 pub mod thread;
 
 pub use aligned::AlignedBuf;
+pub use cow_map::CowMap;
 pub use latch::Latch;
 pub use range_set::RangeSet;
 pub use rank::{Held, Rank, Ranked};

@@ -2,42 +2,32 @@
 //!
 //! # Place
 //!
-//! A change makes a new directory, which shares all leaves but those it touches, and swaps it in; a lookup
-//! reads the one that is there and writes no memory that another reader writes.
+//! A change makes a new directory, which shares with it all but a path through each of its trees, and swaps it in;
+//! a lookup reads the one that is there and writes no memory that another reader writes.
 //!
 //! # Invariants
 //!
-//! - **D1** Groups are sorted and disjoint, and no leaf is empty.
+//! - **D1** Groups are sorted and disjoint.
 //! - **D2** A group of the directory is in the slot that it says, among those of its kind, and in no other.
 
 use std::sync::Arc;
 
+use buttress_base::CowMap;
+use buttress_base::cow_map::FAN;
 use buttress_format::{Extent, Logical};
 
 use crate::{Error, Group, SpaceKind};
 
-/// Most groups of a leaf; what a change copies.
-const LEAF_MAX: usize = 512;
+/// Slots of a leaf, and leaves of a shelf: what a change copies.
+const LEAF_MAX: usize = 256;
+const SHELF_MAX: usize = 64;
 
-/// Neighbours in address.
-#[derive(Debug)]
-struct Leaf {
-    /// Apart from the groups, so that a search does not touch each group it passes.
-    starts: Box<[u64]>,
-    groups: Box<[Arc<Group>]>,
-}
-
-impl Leaf {
-    fn new(groups: Vec<Arc<Group>>) -> Arc<Self> {
-        let starts = groups.iter().map(|group| group.start().0).collect();
-        Arc::new(Self { starts, groups: groups.into() })
-    }
-}
+type Leaf = Arc<[Option<Arc<Group>>]>;
 
 /// Groups of one kind by slot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slots {
-    leaves: Vec<Arc<[Option<Arc<Group>>]>>,
+    shelves: Vec<Arc<Vec<Leaf>>>,
     len: usize,
     /// How many slots hold a group.
     groups: usize,
@@ -56,7 +46,24 @@ impl Slots {
 
     /// The group in a slot.
     pub(crate) fn get(&self, slot: usize) -> Option<&Arc<Group>> {
-        self.leaves.get(slot / LEAF_MAX)?.get(slot % LEAF_MAX)?.as_ref()
+        let leaf = slot / LEAF_MAX;
+        let leaf = self.shelves.get(leaf / SHELF_MAX)?.get(leaf % SHELF_MAX)?;
+        leaf.get(slot % LEAF_MAX)?.as_ref()
+    }
+
+    /// Changes a leaf; those that are shared with other directories stay as they are.
+    fn change(&mut self, leaf: usize, act: impl FnOnce(&mut Vec<Option<Arc<Group>>>)) {
+        let (shelf, within) = (leaf / SHELF_MAX, leaf % SHELF_MAX);
+        if self.shelves.len() <= shelf {
+            self.shelves.resize(shelf + 1, Arc::default());
+        }
+        let shelf = Arc::make_mut(&mut self.shelves[shelf]);
+        if shelf.len() <= within {
+            shelf.resize(within + 1, Arc::new([]));
+        }
+        let mut entries = shelf[within].to_vec();
+        act(&mut entries);
+        shelf[within] = entries.into();
     }
 
     /// Puts groups where they say they are.
@@ -66,29 +73,27 @@ impl Slots {
             let leaf = added[at].slot() / LEAF_MAX;
             let here = added[at..].iter().take_while(|group| group.slot() / LEAF_MAX == leaf);
             let count = here.count();
-            while self.leaves.len() <= leaf {
-                self.leaves.push(Arc::new([]));
-            }
-            let mut entries = self.leaves[leaf].to_vec();
-            for group in &added[at..at + count] {
-                let within = group.slot() % LEAF_MAX;
-                if entries.len() <= within {
-                    entries.resize(within + 1, None);
+            self.change(leaf, |entries| {
+                for group in &added[at..at + count] {
+                    let within = group.slot() % LEAF_MAX;
+                    if entries.len() <= within {
+                        entries.resize(within + 1, None);
+                    }
+                    assert!(entries[within].is_none(), "D2: a slot has two groups");
+                    entries[within] = Some(Arc::clone(group));
                 }
-                assert!(entries[within].is_none(), "D2: a slot has two groups");
-                entries[within] = Some(Arc::clone(group));
-                self.len = self.len.max(group.slot() + 1);
-            }
-            self.leaves[leaf] = entries.into();
+            });
             at += count;
         }
+        let highest = added.last().map_or(0, |group| group.slot() + 1);
+        self.len = self.len.max(highest);
         self.groups += added.len();
     }
 
     fn take(&mut self, slot: usize) {
-        let mut entries = self.leaves[slot / LEAF_MAX].to_vec();
-        assert!(entries[slot % LEAF_MAX].take().is_some(), "D2: an empty slot is emptied");
-        self.leaves[slot / LEAF_MAX] = entries.into();
+        self.change(slot / LEAF_MAX, |entries| {
+            assert!(entries[slot % LEAF_MAX].take().is_some(), "D2: an empty slot is emptied");
+        });
         self.groups -= 1;
     }
 }
@@ -96,15 +101,19 @@ impl Slots {
 /// All groups by address, and those of each kind by slot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Directory {
-    starts: Vec<u64>,
-    leaves: Vec<Arc<Leaf>>,
+    groups: CowMap<Arc<Group>>,
     kinds: [Slots; 3],
 }
 
 impl Directory {
     /// All groups, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Group>> {
-        self.leaves.iter().flat_map(|leaf| leaf.groups.iter())
+        self.groups.iter().map(|(_, group)| group)
+    }
+
+    /// How many groups there are.
+    pub(crate) fn len(&self) -> usize {
+        self.groups.len()
     }
 
     /// Groups of a kind by slot.
@@ -112,16 +121,10 @@ impl Directory {
         &self.kinds[kind.index()]
     }
 
-    /// The last leaf that starts at or before `at`; the first, if none does.
-    fn leaf_near(&self, at: u64) -> usize {
-        self.starts.partition_point(|&start| start <= at).saturating_sub(1)
-    }
-
     /// The group that holds `at`.
     pub(crate) fn find(&self, at: Logical) -> Option<&Arc<Group>> {
-        let leaf = self.leaves.get(self.leaf_near(at.0))?;
-        let index = leaf.starts.partition_point(|&start| start <= at.0).checked_sub(1)?;
-        Some(&leaf.groups[index]).filter(|group| group.range().contains(at))
+        let (_, group) = self.groups.floor(at.0)?;
+        group.range().contains(at).then_some(group)
     }
 
     /// The group that begins at `start`.
@@ -140,29 +143,11 @@ impl Directory {
         Ok(group)
     }
 
-    /// Replaces a leaf by these groups, in leaves of their own.
-    fn set_leaf(&mut self, index: usize, mut groups: Vec<Arc<Group>>) {
-        let mut fresh = Vec::new();
-        while !groups.is_empty() {
-            // The last leaf is filled up, since addresses grow at the end.
-            let rest = groups.split_off(groups.len().min(LEAF_MAX));
-            fresh.push(Leaf::new(groups));
-            groups = rest;
-        }
-        let end = (index + 1).min(self.leaves.len());
-        self.leaves.splice(index..end, fresh);
-        self.starts = self.leaves.iter().map(|leaf| leaf.starts[0]).collect();
-    }
-
     /// The first two groups that overlap if `added`, in ascending order, join.
     pub(crate) fn overlap(&self, added: &[Arc<Group>]) -> Result<(), Error> {
         for (index, group) in added.iter().enumerate() {
             let last = Logical(group.range().end().0 - 1);
-            let leaf = self.leaves.get(self.leaf_near(last.0));
-            let there = leaf.and_then(|leaf| {
-                let index = leaf.starts.partition_point(|&start| start <= last.0);
-                leaf.groups.get(index.checked_sub(1)?)
-            });
+            let there = self.groups.floor(last.0).map(|(_, there)| there);
             let before = index.checked_sub(1).map(|before| &added[before]);
             for other in there.into_iter().chain(before) {
                 if other.range().overlaps(&group.range()) {
@@ -176,18 +161,14 @@ impl Directory {
     /// A directory with `added` too, which are in ascending order, overlap nothing, and know their slots.
     pub(crate) fn with(&self, added: &[Arc<Group>]) -> Self {
         let mut new = self.clone();
-        if added.len() > LEAF_MAX {
+        if added.len() > self.len() / FAN {
             let mut groups: Vec<_> = self.iter().chain(added).cloned().collect();
             groups.sort_by_key(|group| group.start());
-            new.leaves.clear();
-            new.set_leaf(0, groups);
+            new.groups =
+                CowMap::from_sorted(groups.into_iter().map(|group| (group.start().0, group)));
         } else {
             for group in added {
-                let index = new.leaf_near(group.start().0);
-                let mut groups = new.leaves.get(index).map_or_else(Vec::new, |l| l.groups.to_vec());
-                let at = groups.partition_point(|there| there.start() < group.start());
-                groups.insert(at, Arc::clone(group));
-                new.set_leaf(index, groups);
+                new.groups = new.groups.with(group.start().0, Arc::clone(group));
             }
         }
         for kind in SpaceKind::ALL {
@@ -202,10 +183,7 @@ impl Directory {
     /// A directory without `group`, which is in it.
     pub(crate) fn without(&self, group: &Group) -> Self {
         let mut new = self.clone();
-        let index = new.leaf_near(group.start().0);
-        let kept = new.leaves[index].groups.iter().filter(|there| there.start() != group.start());
-        let kept: Vec<_> = kept.cloned().collect();
-        new.set_leaf(index, kept);
+        new.groups = self.groups.without(group.start().0).expect("D2: it is in it").0;
         new.kinds[group.kind().index()].take(group.slot());
         new
     }

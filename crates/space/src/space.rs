@@ -269,6 +269,12 @@ impl Space {
         self.directory.load().iter().filter(|group| group.kind() == home).cloned().collect()
     }
 
+    /// Returns how many groups there are. Takes no lock.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.directory.load().len()
+    }
+
     /// Returns how many groups of one kind there are. Takes no lock.
     #[must_use]
     pub fn count_of(&self, kind: SpaceKind) -> usize {

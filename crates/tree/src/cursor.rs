@@ -39,6 +39,25 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         Ok(cursor)
     }
 
+    /// Moves to the first item at or after a key. Where that is in the same leaf no other node is looked at: whoever
+    /// looks for many keys in their order passes each leaf once.
+    ///
+    /// # Errors
+    ///
+    /// When a node on the way is damaged.
+    pub fn seek_on(&mut self, key: &Key) -> Result<()> {
+        if let Some((leaf, slot)) = self.path.last_mut()
+            && leaf.level() == 0
+            && !leaf.is_empty()
+            && (leaf.key(0)..=leaf.key(leaf.len() - 1)).contains(key)
+        {
+            *slot = leaf.search(key).unwrap_or_else(|slot| slot);
+            return Ok(());
+        }
+        self.descend(key)?;
+        self.settle_forward()
+    }
+
     /// A cursor at the last item at or before a key.
     ///
     /// # Errors

@@ -212,7 +212,8 @@ fn read_roots(store: &Store, sb: &Superblock) -> Result<Roots> {
     Ok(roots)
 }
 
-/// Every block group's item: one walk where they have a tree of their own, else a search for each.
+/// Every block group's item. Where they have a tree of their own that is one walk over its leaves; in the extent tree
+/// a search for each, but for those that share a leaf.
 fn read_groups(
     store: &Store,
     sb: &Superblock,
@@ -225,10 +226,14 @@ fn read_groups(
         TreeId::EXTENT
     };
     let root = roots.find(tree).ok_or(buttress_tree::Error::NoTree(tree))?;
-    let mut groups = BTreeMap::new();
-    for chunk in volume.chunks().iter() {
+    let chunks = volume.chunks();
+    let mut records = Vec::with_capacity(chunks.len());
+    let mut cursor = Cursor::seek(store, tree, root, &Key::MIN)?;
+    for chunk in chunks.iter() {
         let key = Key::new(chunk.logical.0, Kind::BLOCK_GROUP_ITEM, chunk.len);
-        let Some((node, slot)) = Cursor::find(store, tree, root, &key)? else {
+        cursor.seek_on(&key)?;
+        let Some((node, slot)) = cursor.current().filter(|(node, slot)| node.key(*slot) == key)
+        else {
             let at = chunk.logical;
             return Err(Error::Malformed(format!("the chunk at {at} has no block group item")));
         };
@@ -238,9 +243,10 @@ fn read_groups(
             source,
         })?;
         let record = GroupRecord { len: chunk.len, flags: chunk.flags, used: item.used };
-        groups.insert(chunk.logical, record);
+        records.push((chunk.logical, record));
     }
-    Ok(groups)
+    // Sorted: the map is built in one pass.
+    Ok(records.into_iter().collect())
 }
 
 /// What chunks take of each device, and what earlier sessions counted of its failures.
@@ -283,8 +289,9 @@ fn add_groups(
     groups: &BTreeMap<Logical, GroupRecord>,
 ) -> Result<()> {
     let mut inits = Vec::with_capacity(groups.len());
-    for (start, record) in groups {
-        let stripes = volume.chunk_at(*start).map(|c| c.superblock_stripes()).unwrap_or_default();
+    for ((start, record), chunk) in groups.iter().zip(volume.chunks().iter()) {
+        assert!(*start == chunk.logical, "every chunk has its record, and no other is there");
+        let stripes = chunk.superblock_stripes();
         let row = rows::given_out(volume, record.flags, *start);
         inits.push(GroupInit {
             range: Extent { start: *start, len: record.len },

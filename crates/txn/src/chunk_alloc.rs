@@ -313,8 +313,7 @@ impl Engine {
             }
             return Ok(false);
         }
-        let chunks = self.volume.chunks();
-        let behind = chunks.last().map_or(MIB, |c| c.logical.end(c.len).0);
+        let behind = self.volume.last_chunk().map_or(MIB, |c| c.logical.end(c.len).0);
         let logical = behind.max(devices.next_logical);
         let geometry = self.store.geometry();
         let mut stripes = Vec::with_capacity(places.stripes.len());

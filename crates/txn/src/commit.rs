@@ -212,7 +212,7 @@ impl Engine {
         {
             const GROUPS_MAX: usize = 1024;
             self.outstanding.lock().audit();
-            if self.space.groups().len() <= GROUPS_MAX
+            if self.space.count() <= GROUPS_MAX
                 && let Err(difference) = self.space.audit()
             {
                 panic!("{difference}");

@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **M1** Chunks are sorted by address and do not overlap.
-//! - **M2** A map, once published, never changes: a change makes a new one.
+//! - **M2** A map, once published, never changes: a change makes a new one, which shares with it all but a path
+//!   through a tree.
 //!
 //! # Locks
 //!
@@ -13,7 +14,8 @@
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
-use buttress_base::{Rank, Ranked};
+use buttress_base::cow_map::FAN;
+use buttress_base::{CowMap, Rank, Ranked};
 use buttress_format::{Chunk, Extent, Logical, Stripe};
 
 use crate::device::VolumeDevice;
@@ -23,7 +25,7 @@ use crate::layout::{Layout, Piece};
 /// The chunks of a volume.
 #[derive(Debug)]
 pub(crate) struct ChunkMap {
-    published: ArcSwap<Vec<Arc<Entry>>>,
+    published: ArcSwap<Chunks>,
     changing: Ranked<()>,
 }
 
@@ -70,27 +72,39 @@ impl Entry {
 }
 
 /// The map as it was at one moment.
-pub(crate) struct Snapshot(Guard<Arc<Vec<Arc<Entry>>>>);
+pub(crate) struct Snapshot(Guard<Arc<Chunks>>);
+
+/// Chunks by their first address. A copy costs nothing, a change a path through a tree.
+type Chunks = CowMap<Arc<Entry>>;
 
 impl Snapshot {
     /// Finds the chunk around an address.
     pub(crate) fn find(&self, at: Logical) -> Result<&Arc<Entry>, Error> {
-        let after = self.0.partition_point(|entry| entry.chunk.logical <= at);
-        let entry = after.checked_sub(1).and_then(|index| self.0.get(index));
-        entry
+        let before = self.0.floor(at.0).map(|(_, entry)| entry);
+        before
             .filter(|entry| at.distance(entry.chunk.logical) < entry.chunk.len)
             .ok_or(Error::NotMapped { logical: at })
     }
 
-    pub(crate) fn entries(&self) -> &[Arc<Entry>] {
-        &self.0
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.0.iter().map(|(_, entry)| entry)
+    }
+
+    /// The chunk with the highest address.
+    pub(crate) fn last(&self) -> Option<&Arc<Entry>> {
+        self.0.last().map(|(_, entry)| entry)
+    }
+
+    /// How many there are, and how many nodes a change of the map copies.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.0.len(), self.0.height())
     }
 }
 
 impl ChunkMap {
     pub(crate) fn new() -> Self {
         let changing = Ranked::new(Rank::ChunkMap, ());
-        Self { published: ArcSwap::from_pointee(Vec::new()), changing }
+        Self { published: ArcSwap::from_pointee(CowMap::default()), changing }
     }
 
     pub(crate) fn load(&self) -> Snapshot {
@@ -100,28 +114,27 @@ impl ChunkMap {
     /// Adds chunks: all of them, or, if one overlaps another or one that is there, none.
     pub(crate) fn add(&self, added: Vec<Entry>) -> Result<(), Error> {
         let _changing = self.changing.lock();
-        let mut entries = Vec::clone(&self.published.load());
-        entries.extend(added.into_iter().map(Arc::new));
-        // Sorted but for the tail: the sort sees the runs and merges them.
-        entries.sort_by_key(|entry| entry.chunk.logical);
-        for pair in entries.windows(2) {
-            let [first, second] = pair else { continue };
-            if first.extent().end() > second.chunk.logical {
-                return Err(Error::Overlap { chunk: second.extent(), with: first.extent() });
+        let mut chunks = Chunks::clone(&self.published.load());
+        if added.len() > chunks.len() / FAN {
+            chunks = merged(&chunks, added)?;
+        } else {
+            for entry in added {
+                check_overlap(&chunks, &entry)?;
+                chunks = chunks.with(entry.chunk.logical.0, Arc::new(entry));
             }
         }
-        self.published.store(Arc::new(entries));
+        self.published.store(Arc::new(chunks));
         Ok(())
     }
 
     /// Has every stripe of a device lie on another one, which has its number and identifier.
     pub(crate) fn exchange(&self, device: &Arc<VolumeDevice>) {
         let _changing = self.changing.lock();
-        let mut entries = Vec::clone(&self.published.load());
-        for entry in &mut entries {
-            let is_its = |stripe: &Stripe| stripe.device == device.id;
+        let chunks = self.published.load();
+        let is_its = |stripe: &Stripe| stripe.device == device.id;
+        let exchanged = chunks.iter().map(|(start, entry)| {
             if !entry.chunk.stripes.iter().any(is_its) {
-                continue;
+                return (start, Arc::clone(entry));
             }
             let mut devices = entry.devices.clone();
             for (place, stripe) in devices.iter_mut().zip(&entry.chunk.stripes) {
@@ -130,20 +143,49 @@ impl ChunkMap {
                 }
             }
             let (chunk, layout) = (Arc::clone(&entry.chunk), entry.layout);
-            *entry = Arc::new(Entry { chunk, layout, devices });
-        }
-        self.published.store(Arc::new(entries));
+            (start, Arc::new(Entry { chunk, layout, devices }))
+        });
+        self.published.store(Arc::new(CowMap::from_sorted(exchanged)));
     }
 
     /// Removes the chunk that starts at an address, and returns it.
     pub(crate) fn remove(&self, start: Logical) -> Result<Arc<Chunk>, Error> {
         let _changing = self.changing.lock();
-        let mut entries = Vec::clone(&self.published.load());
-        let index = entries
-            .binary_search_by_key(&start, |entry| entry.chunk.logical)
-            .map_err(|_| Error::NotMapped { logical: start })?;
-        let removed = entries.remove(index);
-        self.published.store(Arc::new(entries));
+        let chunks = self.published.load();
+        let (chunks, removed) =
+            chunks.without(start.0).ok_or(Error::NotMapped { logical: start })?;
+        self.published.store(Arc::new(chunks));
         Ok(Arc::clone(&removed.chunk))
     }
+}
+
+/// All chunks in one pass: for many at once.
+fn merged(chunks: &Chunks, added: Vec<Entry>) -> Result<Chunks, Error> {
+    let there = chunks.iter().map(|(_, entry)| Arc::clone(entry));
+    let mut entries: Vec<_> = there.chain(added.into_iter().map(Arc::new)).collect();
+    // Sorted runs: the sort sees them and merges them.
+    entries.sort_by_key(|entry| entry.chunk.logical);
+    for pair in entries.windows(2) {
+        let [first, second] = pair else { continue };
+        if first.extent().end() > second.chunk.logical {
+            return Err(Error::Overlap { chunk: second.extent(), with: first.extent() });
+        }
+    }
+    Ok(CowMap::from_sorted(entries.into_iter().map(|entry| (entry.chunk.logical.0, entry))))
+}
+
+/// Looks whether a chunk would lie over one that is there: as those do not overlap, the last one that begins before
+/// its end says so.
+fn check_overlap(chunks: &Chunks, added: &Entry) -> Result<(), Error> {
+    let extent = added.extent();
+    let Some((_, there)) = chunks.floor(extent.end().0 - 1) else { return Ok(()) };
+    if there.extent().end() <= extent.start {
+        return Ok(());
+    }
+    let (first, second) = if there.extent().start <= extent.start {
+        (there.extent(), extent)
+    } else {
+        (extent, there.extent())
+    };
+    Err(Error::Overlap { chunk: second, with: first })
 }

@@ -210,7 +210,6 @@ impl Volume {
         let map = self.map.load();
         let is_needed = map
             .entries()
-            .iter()
             .any(|entry| entry.lacks(|other| other.id != device.id && !other.is_lost()).is_some());
         if is_needed || device.is_lost() {
             return if device.is_lost() { Ok(()) } else { Err(error) };
@@ -341,10 +340,22 @@ impl Volume {
         self.map.load().find(at).ok()?.layout.row_bytes()
     }
 
-    /// Lists the chunks, by address.
+    /// Returns how many chunks there are, and how many nodes of the map one more copies.
+    #[must_use]
+    pub fn map_size(&self) -> (usize, usize) {
+        self.map.load().size()
+    }
+
+    /// Finds the chunk with the highest address.
+    #[must_use]
+    pub fn last_chunk(&self) -> Option<Arc<Chunk>> {
+        self.map.load().last().map(|entry| Arc::clone(&entry.chunk))
+    }
+
+    /// Lists the chunks, by address: one step for each, so not for what is done often.
     #[must_use]
     pub fn chunks(&self) -> Arc<[Arc<Chunk>]> {
-        self.map.load().entries().iter().map(|entry| Arc::clone(&entry.chunk)).collect()
+        self.map.load().entries().map(|entry| Arc::clone(&entry.chunk)).collect()
     }
 
     /// Finds the chunk around an address.

@@ -1,5 +1,6 @@
 //! What is written at a logical address is read back there, by every copy, whatever the profile.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use buttress_base::Rng;
@@ -151,6 +152,63 @@ fn the_map_refuses_overlaps() {
     assert!(volume.chunk_at(good.logical).is_none());
     assert_eq!(volume.mirrors(good.logical), 0);
     volume.remove_chunk(good.logical).expect_err("it is gone");
+}
+
+/// M1, M2: whatever comes and goes, one by one and many at once, near others and over them, every address is found
+/// in the chunk that a model has there, what overlaps is refused as a whole, and the last chunk is the last.
+#[test]
+fn the_map_agrees_with_a_model() {
+    const SLOT: u64 = 1 << 20;
+    for seed in 0..6 {
+        let mut rng = Rng::new(seed);
+        let (volume, _devices) = volume(BlockGroupFlags(0), &[1]);
+        let first = CHUNK_AT.0 + (64 << 20);
+        let mut model: BTreeMap<u64, u64> =
+            volume.chunks().iter().map(|chunk| (chunk.logical.0, chunk.len)).collect();
+        for step in 0..1500 {
+            if (step / 250) % 3 == 2 && rng.chance(3, 4) {
+                for _ in 0..1 + rng.below(20) {
+                    let at = model.range(first + rng.below(4000 * SLOT)..).next();
+                    let Some(at) = at.map(|(at, _)| *at) else { continue };
+                    let removed = volume.remove_chunk(Logical(at)).expect("it is there");
+                    assert_eq!(Some(removed.len), model.remove(&at));
+                    volume.remove_chunk(Logical(at)).expect_err("it is gone");
+                }
+                continue;
+            }
+            // Few, which may overlap, or many, of which none does.
+            let large = rng.chance(1, 50);
+            let (mut grown, mut added, mut fits) = (model.clone(), Vec::new(), true);
+            for _ in 0..if large { 400 } else { 1 + rng.below(3) } {
+                let at = first + rng.below(8000) * (SLOT / 2);
+                let len = (1 + rng.below(2)) * (SLOT / 2);
+                let before = grown.range(..at + len).next_back();
+                let overlaps = before.is_some_and(|(start, len)| start + len > at);
+                if overlaps && large {
+                    continue;
+                }
+                fits &= !overlaps;
+                added.push(chunk(BlockGroupFlags(0), Logical(at), len, &[1]));
+                grown.insert(at, len);
+            }
+            assert_eq!(volume.add_chunks(added).is_ok(), fits, "step {step}");
+            if fits {
+                model = grown;
+            }
+            for _ in 0..8 {
+                let at = first + rng.below(4010 * SLOT);
+                let found = volume.chunk_at(Logical(at)).map(|chunk| chunk.logical.0);
+                let expected =
+                    model.range(..=at).next_back().filter(|(start, len)| at - **start < **len);
+                assert_eq!(found, expected.map(|(start, _)| *start));
+            }
+            let last = volume.last_chunk().map(|chunk| chunk.logical.0);
+            assert_eq!(last, model.last_key_value().map(|(at, _)| *at));
+        }
+        let all = volume.chunks();
+        assert!(all.iter().map(|chunk| (&chunk.logical.0, &chunk.len)).eq(model.iter()));
+        assert_eq!(volume.map_size().0, model.len());
+    }
 }
 
 /// V1: a chunk behind the end of its device, or on a device that is not there, is refused.
