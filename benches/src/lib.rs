@@ -8,18 +8,20 @@
 //! the write-back cache, [`writeback`] and [`foreground`], which have no other file systems beside them.
 
 mod allocate;
+mod choice;
 pub mod cores;
 mod cpu;
 mod disk;
 mod enospc;
 pub mod foreground;
 mod fsync;
+pub mod groups;
 mod latency;
 mod nocow;
 pub mod published;
 mod read;
 mod report;
-mod scale;
+pub mod scale;
 mod series;
 mod stall;
 mod target;
@@ -27,7 +29,10 @@ mod volume;
 mod work;
 pub mod writeback;
 
-use std::path::PathBuf;
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use clap::{Parser, ValueEnum};
 
@@ -48,8 +53,11 @@ enum Experiment {
     Fsync,
     /// Snapshots, clones, streams, scrub and check; of the targets library, loop and btrfs.
     Volume,
-    /// Block groups by number: what an allocation, a lookup, a new group and memory cost.
+    /// Real volumes by their number of block groups: what opening, an allocation, a lookup, a commit, a new chunk and
+    /// memory cost.
     Scale,
+    /// Block groups by number, in memory: what choosing one costs, by every policy.
+    Choice,
     /// Allocation on 1 to 256 processors, simulated over the real choice of groups.
     Cores,
 }
@@ -75,12 +83,33 @@ pub struct Args {
     /// Targets: library, loop (the library on a loop device), mount, mount-loop, btrfs, ext4, fuse2fs.
     #[arg(long, value_delimiter = ',', default_value = "library,mount,btrfs,ext4")]
     targets: Vec<String>,
-    /// Most block groups of the scale experiment; a million takes a minute and some memory.
+    /// Most block groups of the experiments scale and choice.
     #[arg(long, default_value_t = 100_000)]
     groups: usize,
+    /// Measure this volume, which scale made, once, and print what was found.
+    #[arg(long, hide = true)]
+    image: Option<PathBuf>,
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
+}
+
+fn run_scale(args: &Args) -> Result<(), String> {
+    let groups = scale::GROUPS.into_iter().filter(|groups| *groups <= args.groups as u64);
+    let plan = scale::Plan { groups: groups.collect(), runs: args.runs, dir: args.dir.clone() };
+    let own = std::env::current_exe().map_err(|e| e.to_string())?;
+    let child = |image: &Path, groups: u64| {
+        let mut command = Command::new(&own);
+        command.args(["scale", "--groups", &groups.to_string(), "--image"]).arg(image);
+        command
+    };
+    let value = scale::run(&plan, &child, &mut |what| eprintln!("{what}"))?;
+    if args.json {
+        println!("{value}");
+    } else {
+        print!("{}", scale::table(&value));
+    }
+    Ok(())
 }
 
 /// Runs what the arguments ask for, and prints it.
@@ -96,15 +125,18 @@ pub fn run(args: &Args) -> Result<(), String> {
     let all = [Experiment::Small, Experiment::Sequential, Experiment::Stall, Experiment::Fsync];
     let wanted = if args.experiments.is_empty() { &all[..] } else { &args.experiments };
     let mut report = Report::default();
-    let is_of_space = |e: &&Experiment| matches!(e, Experiment::Scale | Experiment::Cores);
+    if let Some(image) = &args.image {
+        println!("{}", scale::measure_image(image, args.groups as u64)?);
+        return Ok(());
+    }
+    let is_of_space =
+        |e: &&Experiment| matches!(e, Experiment::Scale | Experiment::Choice | Experiment::Cores);
     for experiment in wanted.iter().filter(is_of_space) {
-        print!(
-            "{}",
-            match experiment {
-                Experiment::Scale => scale::table(args.groups),
-                _ => scale::cores_table(),
-            }
-        );
+        match experiment {
+            Experiment::Scale => run_scale(args)?,
+            Experiment::Choice => print!("{}", choice::table(args.groups)),
+            _ => print!("{}", choice::cores_table()),
+        }
     }
     let wanted: Vec<_> = wanted.iter().filter(|e| !is_of_space(e)).collect();
     if wanted.is_empty() {
@@ -121,7 +153,7 @@ pub fn run(args: &Args) -> Result<(), String> {
                     Experiment::Fsync => fsync::run(*target, args, &mut report)?,
                     Experiment::Volume => volume::run(*target, &args.dir, &mut report)?,
                     // Done above.
-                    Experiment::Scale | Experiment::Cores => {}
+                    Experiment::Scale | Experiment::Choice | Experiment::Cores => {}
                 }
             }
         }

@@ -1,220 +1,129 @@
-//! What an allocation, a lookup and a change of the directory cost, from ten block groups to very many: 90% full,
-//! and in pieces.
+//! `buttress bench scale`: volumes of ten to a million block groups, made and measured.
 //!
-//! In memory, on the crate that decides: groups of 1 GiB, whose free tenth lies in runs of 4 to 256 KiB.
+//! # Place
+//!
+//! The frame around [`groups`](crate::groups): makes a volume in a sparse file, has it measured several times, each time
+//! by a new program, so that its memory is its own, and shows medians.
 
-use std::{fmt::Write as _, sync::Arc, time::Instant};
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
-use buttress_base::Rng;
-use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
-use buttress_space::{AllocPolicy, AllocRequest, GroupInit, Outcome, Space, SpaceKind};
+use serde_json::{Map, Value, json};
 
-use crate::cores::{Costs, Scene, simulate};
+use crate::{groups, report::median};
 
-const GIB: u64 = 1 << 30;
-const SECTOR: u64 = 4096;
+/// Numbers of groups, unless others are asked for.
+pub const GROUPS: [u64; 4] = [10, 1000, 100_000, 1_000_000];
 
-/// Groups whose free space is known; the rest is as after a mount.
-const LOADED: usize = 64;
+/// Rounds of what is quick.
+const ROUNDS: u64 = 20_000;
 
-const ROUNDS: usize = 20_000;
-
-/// One row: a number of groups, and times in nanoseconds.
-struct Row {
-    groups: usize,
-    policy: AllocPolicy,
-    add: f64,
-    small: f64,
-    large: f64,
-    hopeless: f64,
-    lookup: f64,
-    begin: f64,
-    grow: f64,
-    bytes: f64,
-    /// Memory of the free space of a group that is known.
-    known: f64,
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Groups of each volume.
+    pub groups: Vec<u64>,
+    /// How often each is measured.
+    pub runs: usize,
+    /// A folder that has room, and files of a petabyte where there are a million groups: tmpfs.
+    pub dir: PathBuf,
 }
 
-fn resident() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    text.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0) * 4096
+/// Measures one volume in this program; the answer is for [`run`].
+///
+/// # Errors
+///
+/// What stopped it, in words.
+pub fn measure_image(image: &Path, groups: u64) -> Result<Value, String> {
+    let row = groups::measure(&groups::open(image)?, groups, ROUNDS)?;
+    serde_json::to_value(&row).map_err(|error| error.to_string())
 }
 
-fn group(index: usize, used: u64) -> GroupInit {
-    GroupInit {
-        range: Extent { start: Logical((1 + index as u64) * GIB), len: GIB },
-        flags: BlockGroupFlags::DATA,
-        used,
-        birth: Generation(0),
-        read_only: false,
-        superblock_stripes: Vec::new(),
-        row: None,
+struct Image(PathBuf);
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// A tenth of a group in runs of 4 to 256 KiB, most of them short.
-fn pieces(rng: &mut Rng, start: u64) -> Vec<Extent> {
-    let mut found = Vec::new();
-    let (mut at, mut left) = (start, GIB / 10 / SECTOR * SECTOR);
-    while left > 0 {
-        let len = (SECTOR << rng.below(7).min(rng.below(7))).min(left);
-        at += SECTOR * rng.range(1..16);
-        found.push(Extent { start: Logical(at), len });
-        at += len;
-        left -= len;
-    }
-    found
-}
-
-fn time(rounds: usize, mut act: impl FnMut()) -> f64 {
-    let start = Instant::now();
-    (0..rounds).for_each(|_| act());
-    start.elapsed().as_nanos() as f64 / rounds as f64
-}
-
-fn measure(groups: usize, policy: AllocPolicy) -> Row {
-    let before = resident();
-    let mut rng = Rng::new(groups as u64);
-    let space = Arc::new(Space::new(4096, 16384).choosing(policy).for_processors(8));
-    let used = GIB - GIB / 10 / SECTOR * SECTOR;
-    let start = Instant::now();
-    space.add_groups((0..groups).map(|index| group(index, used)).collect()).expect("sound");
-    let add = start.elapsed().as_nanos() as f64 / groups as f64;
-    let bytes = (resident().saturating_sub(before)) as f64 / groups as f64;
-    let loaded = groups.min(LOADED);
-    for index in (0..loaded).map(|i| i * (groups / loaded)) {
-        let at = Logical((1 + index as u64) * GIB);
-        let target = space.group_at(at).expect("added");
-        target.load(pieces(&mut rng, at.0).into_iter()).expect("a tenth");
-    }
-    let known: usize = space.groups().iter().map(|group| group.memory()).sum();
-    let known = known as f64 / loaded as f64;
-    let request = |want: u64, min: u64, stream: u64| AllocRequest {
-        kind: SpaceKind::Data,
-        want,
-        min,
-        align: SECTOR,
-        goal: None,
-        limit: Generation(u64::MAX),
-        stream,
-        hurry: true,
-    };
-    let mut held = Vec::new();
-    let mut take = |want: u64, min: u64| {
-        let mut stream = 0;
-        let nanos = time(ROUNDS, || {
-            stream += 1;
-            match space.allocate(request(want, min, stream)) {
-                Outcome::Got(extent) => held.push(extent),
-                Outcome::NeedsLoading(_) | Outcome::Full { .. } => {}
+/// Makes and measures volumes. `child` is a command that calls [`measure_image`] and prints the answer; `say` is told
+/// what happens. Returns a row for each volume, of medians.
+///
+/// # Errors
+///
+/// What stopped it, in words.
+pub fn run(
+    plan: &Plan,
+    child: &dyn Fn(&Path, u64) -> Command,
+    say: &mut dyn FnMut(&str),
+) -> Result<Value, String> {
+    let mut rows = Vec::new();
+    for &groups in &plan.groups {
+        let image = plan.dir.join(format!("buttress-scale-{}-{groups}.img", std::process::id()));
+        let image = Image(image);
+        say(&format!("{groups} groups: making the volume"));
+        let made = groups::make_volume(&groups::create(&image.0, groups)?, groups)?;
+        let mut found: Vec<Map<String, Value>> = Vec::new();
+        for run in 0..plan.runs {
+            say(&format!("{groups} groups: run {} of {}", run + 1, plan.runs));
+            let out = child(&image.0, groups).output().map_err(|error| error.to_string())?;
+            if !out.status.success() {
+                return Err(String::from_utf8_lossy(&out.stderr).trim().to_owned());
             }
-            if held.len() >= 512 {
-                held.drain(..).for_each(|extent| space.free(extent));
-            }
-        });
-        held.drain(..).for_each(|extent| space.free(extent));
-        nanos
-    };
-    // With the freeing, which is as dear.
-    let (small, large) = (take(SECTOR, SECTOR), take(64 << 10, 64 << 10));
-    // More in one piece than anybody has: the search that has to give up, and takes what there is.
-    let hopeless = take(64 << 20, SECTOR);
-    let addresses: Vec<_> =
-        (0..4096).map(|_| Logical(GIB + rng.below(groups as u64 * GIB))).collect();
-    let mut turn = 0;
-    let mut next = || {
-        turn = (turn + 1) % addresses.len();
-        addresses[turn]
-    };
-    let mut found = 0_u64;
-    let lookup = time(ROUNDS * 10, || {
-        found += u64::from(space.group_at(next()).is_some());
-    });
-    let begin = time(ROUNDS * 10, || {
-        let start = Logical(next().0 & !(SECTOR - 1));
-        found += u64::from(space.begin_nocow(Extent { start, len: SECTOR }).is_some());
-    });
-    assert!(found > 0, "addresses of groups are found");
-    let mut index = groups;
-    let grow = time(20, || {
-        space.add_group(group(index, 0)).expect("behind the others");
-        index += 1;
-    });
-    Row { groups, policy, add, small, large, hopeless, lookup, begin, grow, bytes, known }
-}
-
-/// Measures, and says it in a table.
-#[must_use]
-pub(crate) fn table(most: usize) -> String {
-    let mut out = String::from(
-        "  groups policy             mount/group  4 KiB  64 KiB  in vain  lookup  guard  one more  bytes/group  in pieces\n",
-    );
-    for groups in [10, 1000, 10_000, 100_000, 1_000_000].into_iter().filter(|n| *n <= most) {
-        for policy in AllocPolicy::ALL {
-            let row = measure(groups, policy);
-            // Into a string: nothing can fail.
-            let _ = writeln!(
-                out,
-                "{:>8} {:<18} {:>8.0} ns {:>6.0} {:>7.0} {:>8.0} {:>7.0} {:>6.0} {:>6.1} us {:>12.0} {:>10.0}",
-                row.groups,
-                row.policy.to_string(),
-                row.add,
-                row.small,
-                row.large,
-                row.hopeless,
-                row.lookup,
-                row.begin,
-                row.grow / 1000.0,
-                row.bytes,
-                row.known,
-            );
+            found.push(serde_json::from_slice(&out.stdout).map_err(|error| error.to_string())?);
         }
+        rows.push(medians(&found, made));
     }
-    out
+    Ok(json!({ "runs": plan.runs, "rows": rows }))
 }
 
-/// Nanoseconds of a choice of ours, and of what lies beside it, on this machine.
-fn own_costs() -> Costs {
-    use crate::cores::LockCost;
-    let row = measure(1000, AllocPolicy::IndexGoals);
-    // An allocation and its freeing take one group's lock each, and the account's inside.
-    let half = (row.small / 2.0) as u64;
-    Costs {
-        private: half / 4,
-        goal: LockCost { hold: 5, cold: 150 },
-        group: LockCost { hold: half / 2, cold: 600 },
-        shared: LockCost { hold: 20, cold: 150 },
-        lists: None,
-        probe: 5,
-        busy: 60,
-    }
-}
-
-/// Simulates, and says it in a table: allocations a second of one processor.
-#[must_use]
-pub(crate) fn cores_table() -> String {
-    let mut out = String::from(
-        "   cores  ext4 base  +skip  +own goals, linear  +own goals, lists |  ours: linear  trylock  one goal  goals\n",
-    );
-    let own = own_costs();
-    let each = |cores: usize, policy, own_goals, costs| {
-        let rounds = (20_000 / cores).clamp(100, 2000);
-        simulate(&Scene { cores, groups: 1024, policy, own_goals, costs, rounds }).each
+/// Of each figure the one in the middle.
+fn medians(found: &[Map<String, Value>], made: f64) -> Value {
+    let names = found.first().into_iter().flat_map(Map::keys);
+    let of = |name: &String| {
+        let values: Vec<f64> = found.iter().filter_map(|row| row.get(name)?.as_f64()).collect();
+        (name.clone(), json!(median(&values)))
     };
-    for cores in [1, 2, 4, 8, 16, 32, 64, 80, 128, 256] {
-        let (plain, lists) = (Costs::published(false), Costs::published(true));
-        let _ = writeln!(
-            out,
-            "{cores:>8} {:>10.0} {:>6.0} {:>19.0} {:>18.0} | {:>13.0} {:>8.0} {:>9.0} {:>6.0}",
-            each(cores, AllocPolicy::Linear, false, plain),
-            each(cores, AllocPolicy::LinearTrylock, false, plain),
-            each(cores, AllocPolicy::LinearTrylock, true, plain),
-            each(cores, AllocPolicy::IndexGoals, true, lists),
-            each(cores, AllocPolicy::Linear, false, own),
-            each(cores, AllocPolicy::LinearTrylock, false, own),
-            each(cores, AllocPolicy::IndexSingleGoal, false, own),
-            each(cores, AllocPolicy::IndexGoals, false, own),
-        );
+    let mut row: Map<String, Value> = names.map(of).collect();
+    row.insert("make_seconds".into(), json!(made));
+    Value::Object(row)
+}
+
+/// The same for people.
+#[must_use]
+pub fn table(value: &Value) -> String {
+    const COLUMNS: [(&str, &str, f64, usize); 14] = [
+        ("groups", "groups", 1.0, 0),
+        ("make_seconds", "made, s", 1.0, 1),
+        ("open_seconds", "open, ms", 1e3, 1),
+        ("open_reads", "requests", 1.0, 0),
+        ("bytes_per_group", "B/group", 1.0, 0),
+        ("chunk_lookup", "chunk, ns", 1.0, 0),
+        ("group_lookup", "group, ns", 1.0, 0),
+        ("small", "4 KiB, ns", 1.0, 0),
+        ("large", "64 KiB, ns", 1.0, 0),
+        ("gap", "gap, ns", 1.0, 0),
+        ("in_vain", "in vain, ns", 1.0, 0),
+        ("commit", "commit, us", 1e-3, 0),
+        ("commit_nodes", "nodes", 1.0, 1),
+        ("chunk", "chunk, us", 1e-3, 0),
+    ];
+    let mut out = String::new();
+    for (_, title, _, _) in COLUMNS {
+        // Into a string: nothing can fail.
+        let _ = write!(out, "{title:>12}");
+    }
+    out.push('\n');
+    for row in value["rows"].as_array().into_iter().flatten() {
+        for (name, _, factor, digits) in COLUMNS {
+            let figure = row[name].as_f64().unwrap_or(f64::NAN) * factor;
+            let _ = write!(out, "{figure:>12.digits$}");
+        }
+        out.push('\n');
     }
     out
 }

@@ -65,6 +65,6 @@ pub use view::View;
 pub use window::Window;
 
 pub use buttress_space::{
-    Account, AllocPolicy, Clamp, DataReservation, LookupPolicy, NoReserve, NocowWriter, Pace,
-    Pools, Preempt, Reach, ReadOnlyHold, Round, SpaceKind, Step,
+    Account, AllocPolicy, AllocStats, Clamp, DataReservation, LookupPolicy, NoReserve, NocowWriter,
+    Pace, Pools, Preempt, Reach, ReadOnlyHold, Round, SpaceKind, Step,
 };

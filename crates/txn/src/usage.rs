@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_format::BlockGroupFlags;
-use buttress_space::SpaceKind;
+use buttress_space::{AllocStats, SpaceKind};
 
 use crate::{
     Engine,
@@ -105,6 +105,12 @@ impl Engine {
             groups_loaded: c.groups_loaded.load(Ordering::Relaxed),
             groups_left: c.groups_left.load(Ordering::Relaxed),
         }
+    }
+
+    /// What choosing places came to.
+    #[must_use]
+    pub fn alloc_stats(&self) -> AllocStats {
+        self.space.alloc_stats()
     }
 
     /// What is in use.

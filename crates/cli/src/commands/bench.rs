@@ -1,10 +1,12 @@
 //! `buttress bench`: published experiments, with ours and the kernel's file systems side by side.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use buttress_bench::foreground;
 use buttress_bench::published::{self, Allocate, Enospc, Experiment, Nocow, Plan, Read};
+use buttress_bench::scale;
 use buttress_bench::writeback::{self, Files, Writeback};
 use serde_json::Value;
 
@@ -118,6 +120,16 @@ enum Verb {
         #[arg(long, value_name = "LOG")]
         trace: Vec<PathBuf>,
     },
+    /// Real volumes of ten to a million block groups, each nine tenths full, in sparse files in --dir: what opening,
+    /// allocations, lookups, commits, a chunk more and memory cost.
+    Scale {
+        /// Block groups of each volume. A million needs some GiB in --dir, and files of a PiB there.
+        #[arg(long, value_delimiter = ',', default_value = "10,1000,100000")]
+        groups: Vec<u64>,
+        /// Measure this volume, which was made for it, once.
+        #[arg(long, hide = true)]
+        image: Option<PathBuf>,
+    },
     /// What a program in front of a cache notices while all of it is flushed, and how writes scale.
     Foreground {
         /// Cached blocks, times --scale.
@@ -151,16 +163,32 @@ impl Verb {
                 let blocks = blocks.clone();
                 Some(Box::new(Nocow { blocks, jobs, depth, groups: 0, file_mib, cow: true }))
             }
-            Self::Writeback { .. } | Self::Foreground { .. } => None,
+            Self::Writeback { .. } | Self::Foreground { .. } | Self::Scale { .. } => None,
         }
     }
 }
 
-/// Runs the experiments of the cache; returns the figures and the same for people.
-fn of_cache(
+/// Measures volumes by their number of block groups.
+fn of_scale(
     args: &Args,
+    groups: &[u64],
     say: &mut dyn FnMut(&str),
 ) -> std::result::Result<(Value, String), String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let child = |image: &Path, groups: u64| {
+        let mut command = Command::new(&own);
+        let groups = groups.to_string();
+        command.args(["--json", "bench", "scale", "--groups", &groups, "--image"]).arg(image);
+        command
+    };
+    let plan = scale::Plan { groups: groups.to_vec(), runs: args.runs, dir: args.dir.clone() };
+    let value = scale::run(&plan, &child, say)?;
+    let text = scale::table(&value);
+    Ok((value, text))
+}
+
+/// Runs the experiments without other file systems; returns the figures and the same for people.
+fn alone(args: &Args, say: &mut dyn FnMut(&str)) -> std::result::Result<(Value, String), String> {
     let scaled = |number: u64| ((number as f64 * args.scale) as u64).max(1);
     match &args.verb {
         Verb::Writeback { cache_mib, files, speed, trace } => {
@@ -191,7 +219,12 @@ fn of_cache(
             let text = foreground::table(&value);
             Ok((value, text))
         }
-        _ => Err("it is not of the cache".to_owned()),
+        Verb::Scale { groups, image: Some(image) } => {
+            let value = scale::measure_image(image, groups.first().copied().unwrap_or(0))?;
+            Ok((value, String::new()))
+        }
+        Verb::Scale { groups, image: None } => of_scale(args, groups, say),
+        _ => Err("it has others beside it".to_owned()),
     }
 }
 
@@ -201,7 +234,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     }
     let Some(experiment) = args.verb.experiment() else {
         let progress = ui.count_bar("bench", 0);
-        let done = of_cache(&args, &mut |what| progress.say(what));
+        let done = alone(&args, &mut |what| progress.say(what));
         let (value, text) = done.map_err(|error| Failure::new(Exit::Failure, error))?;
         drop(progress);
         if ui.json() {

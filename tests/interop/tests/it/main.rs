@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod devices;
 mod features;
+mod groups;
 mod judge;
 mod killed;
 mod layouts;
