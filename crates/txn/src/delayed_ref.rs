@@ -98,11 +98,16 @@ const SHARDS: usize = 16;
 pub(crate) struct DelayedRefs {
     shards: Vec<Mutex<HashMap<Logical, ExtentChange>>>,
     len: AtomicU64,
+    disputed: Mutex<Option<Logical>>,
 }
 
 impl Default for DelayedRefs {
     fn default() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), len: AtomicU64::new(0) }
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            len: AtomicU64::new(0),
+            disputed: Mutex::default(),
+        }
     }
 }
 
@@ -112,7 +117,8 @@ impl DelayedRefs {
         &self.shards[(hash >> 60) as usize % SHARDS]
     }
 
-    /// Adds to the count of one user. True when the extent vanished: born here, used by nobody.
+    /// Adds to the count of one user. True when the extent vanished: born here, used by nobody. If somebody else
+    /// believes in another length of it, the volume is damaged, and this transaction must not be committed.
     pub(crate) fn change(&self, extent: Extent, who: DataRef, delta: i64, born: bool) -> bool {
         let mut shard = self.shard(extent.start).lock();
         let entry = shard.entry(extent.start).or_insert_with(|| {
@@ -120,7 +126,10 @@ impl DelayedRefs {
             let owner = born.then_some(who.root);
             ExtentChange { extent, born, owner, deltas: Deltas::default() }
         });
-        assert_eq!(entry.extent.len, extent.len, "one extent at {} has one length", extent.start);
+        if entry.extent.len != extent.len {
+            self.disputed.lock().get_or_insert(extent.start);
+            return false;
+        }
         entry.deltas.add(User::File(who), delta);
         let vanished = entry.born && entry.deltas.is_empty();
         if entry.deltas.is_empty() {
@@ -146,6 +155,11 @@ impl DelayedRefs {
         if let Some(change) = self.shard(at).lock().get_mut(&at) {
             change.owner = owner;
         }
+    }
+
+    /// An extent of which two users said different lengths.
+    pub(crate) fn disputed(&self) -> Option<Logical> {
+        *self.disputed.lock()
     }
 
     /// What this transaction does to an extent.

@@ -236,6 +236,10 @@ impl Settle<'_> {
     /// The changes of data references: those that operations asked for, and those that follow from
     /// nodes that came to be shared, or no longer are.
     fn data_changes(&mut self) -> Result<Vec<ExtentChange>> {
+        const DISPUTED: &str = "two leaves disagree about its length";
+        if let Some(at) = self.transaction.refs.disputed() {
+            return Err(Error::Extents { at, what: DISPUTED });
+        }
         let mut changes = std::mem::take(&mut self.ledger.sharing.data);
         for change in self.transaction.refs.sorted() {
             match changes.entry(change.extent.start) {
@@ -244,10 +248,7 @@ impl Settle<'_> {
                     let there = there.get_mut();
                     if there.extent != change.extent {
                         let at = change.extent.start;
-                        return Err(Error::Extents {
-                            at,
-                            what: "two leaves disagree about its length",
-                        });
+                        return Err(Error::Extents { at, what: DISPUTED });
                     }
                     (there.born, there.owner) = (change.born, change.owner);
                     for (user, delta) in change.deltas.iter() {

@@ -14,6 +14,9 @@ use crate::{case, sample};
 
 /// Where an extent's item has its kind, and its length on disk.
 const EXTENT_TYPE: usize = 20;
+/// Where an extent of a file says its address, and how long it is on disk.
+const DISK_BYTENR: std::ops::Range<usize> = 21..29;
+const DISK_NUM_BYTES: usize = 29;
 const DISK_LEN: usize = 29;
 
 fn both_ways(what: &str, device: MemoryDevice) {
@@ -161,4 +164,42 @@ fn damage_stays_within_a_node() {
     let choices = [1_u16, 1, at, 0, 4, 16, 1, at, 1, 60_000, 1, at, 3, 0];
     let choices: Vec<u8> = choices.iter().flat_map(|choice| choice.to_le_bytes()).collect();
     drop(damaged(image, &choices));
+}
+
+/// Two files of one transaction that say different lengths of one extent: the second took the program down.
+#[test]
+fn two_files_dispute_the_length_of_an_extent() {
+    let mut seen = Vec::new();
+    let device = edited(&sample::ours(), |_, items| {
+        for item in items.iter_mut().filter(|item| item.key.kind == Kind::EXTENT_DATA) {
+            if item.payload.get(EXTENT_TYPE) != Some(&1) {
+                continue;
+            }
+            // Every second one uses the extent of the one before, and a longer one.
+            match seen.pop() {
+                None => seen.push(item.payload[DISK_BYTENR].to_vec()),
+                Some(other) => {
+                    item.payload[DISK_BYTENR].copy_from_slice(&other);
+                    item.payload[DISK_NUM_BYTES + 4] = 1;
+                }
+            }
+        }
+    });
+    both_ways("disputed lengths", device.fork());
+    let found = case("all of them are cut", move || {
+        let options = MountOptions::parse("noatime").expect("a known option");
+        let filesystem = Filesystem::open(vec![Arc::new(device)], options).expect("it opens");
+        for folder in (0..4).map(|number| format!("folder {number}")) {
+            let folder = filesystem.resolve(&folder).expect("not damaged");
+            for number in 0..30 {
+                let name = format!("file {number} with a name that is not the shortest");
+                let Ok(file) = folder.lookup(name.as_bytes()) else { continue };
+                let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+                drop(file.set_attr(&cut));
+            }
+        }
+        filesystem.sync().expect_err("nothing of it is committed");
+        drop(filesystem.close());
+    });
+    assert_eq!(found, None);
 }
