@@ -9,12 +9,14 @@
 use std::io;
 
 use buttress_format::{BlockGroupFlags, Extent, ExtentFlags, Generation, Logical, TreeId};
+use buttress_tree::NodePtr;
 
 use crate::chunks::Group;
-use crate::context::Context;
+use crate::context::{Context, Tree};
 use crate::csums::Csums;
 use crate::free_space::FreeSpace;
 use crate::issue::Issue;
+use crate::reach::reaches;
 use crate::record::{self, Entry, Record, User, WORDS};
 use crate::sorter::Merge;
 
@@ -32,6 +34,7 @@ pub(crate) struct Sizes {
 pub(crate) struct Extents<'e, 'c> {
     pub(crate) context: &'e Context<'c>,
     pub(crate) groups: &'e [Group],
+    pub(crate) trees: &'e [Tree],
     pub(crate) free_space: Option<FreeSpace<'e, 'c>>,
     pub(crate) csums: Option<Csums<'e, 'c>>,
     state: State,
@@ -73,10 +76,11 @@ impl<'e, 'c> Extents<'e, 'c> {
     pub(crate) fn new(
         context: &'e Context<'c>,
         groups: &'e [Group],
+        trees: &'e [Tree],
         free_space: Option<FreeSpace<'e, 'c>>,
         csums: Option<Csums<'e, 'c>>,
     ) -> Self {
-        Self { context, groups, free_space, csums, state: State::default() }
+        Self { context, groups, trees, free_space, csums, state: State::default() }
     }
 
     /// Judges everything (X1).
@@ -256,8 +260,18 @@ impl<'e, 'c> Extents<'e, 'c> {
             let is_owned = state.has_owner
                 || item.flags & ExtentFlags::FULL_BACKREF != 0
                 || self.context.has_leftovers.load(std::sync::atomic::Ordering::Relaxed);
-            if let Some((_, _, owner)) = state.node.filter(|_| item.is_node() && !is_owned) {
-                self.context.add(Issue::NodeOwnerRef { logical: state.at, owner });
+            if let Some((level, generation, owner)) =
+                state.node.filter(|_| item.is_node() && !is_owned)
+            {
+                let node = NodePtr { logical: state.at, generation, level };
+                // A balance of Linux leaves nodes that their owner comes to by the address of another.
+                let is_reached = self
+                    .trees
+                    .iter()
+                    .any(|tree| tree.id == owner && reaches(&self.context.source, tree, node));
+                if !is_reached {
+                    self.context.add(Issue::NodeOwnerRef { logical: state.at, owner });
+                }
             }
             if item.refs != state.recorded {
                 let (extent, found, expected) = (state.at, item.refs, state.recorded);

@@ -38,6 +38,7 @@ mod memo;
 mod names;
 mod options;
 mod quota;
+mod reach;
 mod record;
 mod repair;
 mod report;

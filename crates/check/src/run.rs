@@ -155,7 +155,7 @@ fn run(context: &Context<'_>) -> Result<Totals> {
     let free_space = free_space(context, &groups, &trees);
     let csums = find(TreeId::CSUM).map(|tree| Csums::new(context, tree));
     let csum_bytes = csums.as_ref().map(Csums::bytes_cell);
-    let sizes = Extents::new(context, &groups, free_space, csums).run(sorted)?;
+    let sizes = Extents::new(context, &groups, &trees, free_space, csums).run(sorted)?;
     if superblock.bytes_used != sizes.used {
         let (field, found, expected) = ("bytes_used", superblock.bytes_used, sizes.used);
         context.add(Issue::SuperField { field, found, expected });
