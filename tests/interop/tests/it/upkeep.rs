@@ -221,34 +221,58 @@ impl Outer {
         let inner = self.scratch.join("inner");
         std::fs::create_dir(&inner).expect("a folder");
         run("mount", ["-o", "loop,noatime", text(&image), text(&inner)]);
-        let script = format!(
-            "set -euo pipefail; cd '{}'; btrfs -q subvolume create sub; \
-             for d in 0 1 2 3 4 5 6 7; do mkdir sub/$d; for f in $(seq 500); do \
-             head -c $((f * 7 % 2900 + 1)) /dev/urandom > sub/$d/$f; done; done; \
-             head -c 20M /dev/urandom > sub/big; btrfs -q subvolume snapshot -r sub first; \
-             for f in $(seq 3 11 500); do echo more >> sub/4/$f; done; \
-             btrfs -q subvolume snapshot sub second; sync; \
-             (btrfs balance start --full-balance . > /dev/null; touch '{}') & \
-             i=0; while [ ! -e '{}' ] && [ $i -lt 150 ]; do \
-             cp --reflink=always '{}' '{}'/copy$i; i=$((i+1)); sleep 0.03; done; wait",
-            inner.display(),
-            self.scratch.join("done").display(),
-            self.scratch.join("done").display(),
-            image.display(),
-            self.path().display(),
-        );
-        let outcome = try_run("bash", ["-c", &script]);
+        let filled = try_run("bash", ["-c", &format!("cd '{}'; {FILLING}", inner.display())]);
+        // What a machine has to do besides decides how many copies fall into the middle of a group.
+        let mut copies = Vec::new();
+        let outcome = filled.and_then(|_| {
+            (0..10).try_for_each(|round| {
+                if copies.is_empty() {
+                    copies = self.balanced(&inner, &image, round)?;
+                }
+                Ok(())
+            })
+        });
         run("umount", [text(&inner)]);
-        outcome.unwrap_or_else(|error| panic!("{error}"));
-        let copies = (0..150).map(|number| self.path().join(format!("copy{number}")));
+        outcome.unwrap_or_else(|error: String| panic!("{error}"));
+        copies
+    }
+
+    /// Balances once, and copies what has been committed meanwhile.
+    fn balanced(&self, inner: &Path, image: &Path, round: u32) -> Result<Vec<PathBuf>, String> {
+        let copies = self.path().join(format!("round{round}"));
+        std::fs::create_dir(&copies).expect("a folder");
+        let script = format!(
+            "set -euo pipefail; cd '{}'; touch '{}'/balancing; \
+             (btrfs balance start --full-balance . > /dev/null; rm '{}'/balancing) & \
+             i=0; while [ -e '{}'/balancing ] && [ $i -lt {COPIES} ]; do btrfs filesystem sync .; \
+             cp --reflink=always '{}' '{}'/copy$i; i=$((i+1)); sleep 0.02; done; wait",
+            inner.display(),
+            self.scratch.path().display(),
+            self.scratch.path().display(),
+            self.scratch.path().display(),
+            image.display(),
+            copies.display(),
+        );
+        try_run("bash", ["-c", &script])?;
+        let copies = (0..COPIES).map(|number| copies.join(format!("copy{number}")));
         let is_one = |copy: &PathBuf| {
             copy.exists()
                 && try_run("btrfs", ["inspect-internal", "dump-tree", "-t", "root", text(copy)])
                     .is_ok_and(|said| said.contains("(TREE_RELOC ROOT_ITEM"))
         };
-        copies.filter(is_one).collect()
+        Ok(copies.filter(is_one).take(3).collect())
     }
 }
+
+const COPIES: usize = 40;
+
+/// What the volume holds: small files, a large one, and snapshots that differ.
+const FILLING: &str = "set -euo pipefail; btrfs -q subvolume create sub; \
+     for d in 0 1 2 3 4 5 6 7; do mkdir sub/$d; for f in $(seq 500); do \
+     head -c $((f * 7 % 2900 + 1)) /dev/urandom > sub/$d/$f; done; done; \
+     head -c 20M /dev/urandom > sub/big; btrfs -q subvolume snapshot -r sub first; \
+     for f in $(seq 3 11 500); do echo more >> sub/4/$f; done; \
+     btrfs -q subvolume snapshot sub second; sync";
 
 impl Drop for Outer {
     fn drop(&mut self) {
@@ -269,8 +293,7 @@ pub(crate) fn a_balance_that_a_crash_interrupted() {
     let copies = outer.interrupted();
     assert!(!copies.is_empty(), "no copy was made in the middle of a group");
     let expected = manifest(&[outer.path().join("image")]);
-    let stride = (copies.len() / 4).max(1);
-    for (number, copy) in copies.iter().step_by(stride).enumerate() {
+    for (number, copy) in copies.iter().enumerate() {
         let copies = vec![copy.clone()];
         let seen = manifest(&copies);
         expected.assert_same("the volume", &seen, "what a crash left", Depth::Volume);
@@ -298,5 +321,32 @@ pub(crate) fn a_balance_that_a_crash_interrupted() {
         let _ = try_run("btrfs", ["balance", "cancel", text(folder.path())]);
         run("umount", [folder.path()]);
         seen.assert_same("Linux", &expected, "the volume", Depth::Copy);
+        if number % 2 == 1 {
+            use_up(copy);
+        }
+    }
+}
+
+/// Changes and deletes what shares nodes, some of which their owner comes to by the address of another.
+fn use_up(copy: &Path) {
+    let copies = vec![copy.to_owned()];
+    for deleted in ["first", "sub"] {
+        let filesystem = open(&copies, true);
+        let second = filesystem.root().lookup(b"second").expect("a snapshot");
+        for number in (1..500).step_by(7) {
+            let name = format!("{number}");
+            let folder = second.lookup(deleted.len().to_string().as_bytes()).expect("a folder");
+            folder.unlink(name.as_bytes()).expect("a file less");
+            let sub = filesystem.root().lookup(b"sub").expect("a subvolume");
+            let folder = sub.lookup(deleted.len().to_string().as_bytes()).expect("a folder");
+            let file = folder.lookup(name.as_bytes()).expect("a file");
+            file.write_at(0, b"changed").expect("a write");
+        }
+        drop(second);
+        filesystem.root().delete_subvolume(deleted.as_bytes()).expect("a deletion");
+        filesystem.sync().expect("it");
+        close(filesystem);
+        check(copy);
+        buttress(["check", text(copy), "--check-data-csum"]);
     }
 }
