@@ -152,14 +152,14 @@ impl Filesystem {
         let shared = self.shared();
         let block_size = shared.superblock.sectorsize;
         let block = u64::from(block_size);
-        let usage = shared.engine.usage();
+        let room = shared.engine.room();
         let waiting = shared.files.dirty_bytes();
-        let available = usage.data_available.saturating_sub(waiting);
+        let available = room.data_available.saturating_sub(waiting);
         let fsid = shared.superblock.fsid;
         let words = fsid.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
         Ok(StatFs {
             block_size,
-            blocks: usage.device_bytes / u64::from(usage.data_copies.max(1)) / block,
+            blocks: room.device_bytes / u64::from(room.data_copies.max(1)) / block,
             blocks_free: available / block,
             blocks_available: available / block,
             name_max: limits::NAME_MAX as u32,

@@ -182,6 +182,14 @@ impl DeviceSpace {
         }
     }
 
+    /// Whether any block group has parity.
+    pub(crate) fn has_parity(&self) -> bool {
+        let parity = |flags: &BlockGroupFlags| {
+            matches!(Profile::of(*flags), Some(Profile::Raid5 | Profile::Raid6))
+        };
+        self.groups.keys().any(parity)
+    }
+
     /// How the next chunk of a kind is spread: as the safest that there is, if the devices are
     /// enough for it.
     pub(crate) fn profile_of(&self, kind: BlockGroupFlags) -> Profile {

@@ -14,6 +14,7 @@
 //!
 //! A crash at any point leaves the last superblock that became durable, and everything it reaches.
 
+mod cluster;
 mod drops;
 mod groups;
 mod ledger;

@@ -60,7 +60,7 @@ pub use snapshot::Snapshot;
 pub use stamps::Stamp;
 pub use sums::Csums;
 pub use trim::{TrimOptions, TrimProgress};
-pub use usage::{KindUsage, Stats, Usage};
+pub use usage::{KindUsage, Room, Stats, Usage};
 pub use view::View;
 pub use window::Window;
 

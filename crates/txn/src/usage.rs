@@ -8,6 +8,7 @@ use buttress_space::{AllocStats, SpaceKind};
 use crate::{
     Engine,
     accounts::{WaitCounters, Waits},
+    chunk_alloc::DeviceSpace,
 };
 
 /// Space of one kind and profile.
@@ -36,6 +37,17 @@ pub struct Usage {
     pub data_available: u64,
     /// Bytes that new metadata can still have.
     pub metadata_available: u64,
+}
+
+/// What of it `statfs` asks about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// As in [`Usage`].
+    pub device_bytes: u64,
+    /// As in [`Usage`].
+    pub data_copies: u32,
+    /// As in [`Usage`].
+    pub data_available: u64,
 }
 
 #[derive(Debug, Default)]
@@ -113,7 +125,30 @@ impl Engine {
         self.space.alloc_stats()
     }
 
-    /// What is in use.
+    /// What is free of data in rows that are not, or beside parity that is not written.
+    fn closed(&self, devices: &DeviceSpace) -> u64 {
+        if devices.has_parity() { self.space.account(SpaceKind::Data).read_only } else { 0 }
+    }
+
+    /// What there is for data, by the accounts alone: however many block groups there are.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        if self.space.count() == 0 {
+            let Usage { device_bytes, data_copies, data_available, .. } = self.usage();
+            return Room { device_bytes, data_copies, data_available };
+        }
+        let data = self.space.account(SpaceKind::Data);
+        let devices = self.devices.lock();
+        let flags = self.kind_flags(SpaceKind::Data);
+        let free = (data.total - data.used.min(data.total)).saturating_sub(self.closed(&devices));
+        Room {
+            device_bytes: devices.total(),
+            data_copies: devices.profile_of(flags).flags().copies(),
+            data_available: free + devices.available(flags),
+        }
+    }
+
+    /// What is in use: a walk over all block groups.
     #[must_use]
     pub fn usage(&self) -> Usage {
         use std::collections::BTreeMap;
@@ -134,10 +169,8 @@ impl Engine {
             add(group.flags(), group.len(), group.used());
         }
         let kinds: Vec<_> = kinds.into_values().collect();
-        // What is free in rows that are not, or beside parity that is not written.
-        let has_parity = groups.iter().any(|group| self.volume.has_parity(group.start()));
-        let closed = if has_parity { self.space.account(SpaceKind::Data).read_only } else { 0 };
         let devices = self.devices.lock();
+        let closed = self.closed(&devices);
         let unallocated = devices.unallocated();
         let free_of = |kind: BlockGroupFlags| -> u64 {
             let mine = kinds.iter().filter(|k| k.flags.has(kind));

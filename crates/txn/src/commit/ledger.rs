@@ -6,15 +6,13 @@
 //! - **L2** An address whose item is already in the working extent tree is free to others only after
 //!   that item is out again: one round later.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::atomic::Ordering,
-};
+use std::collections::{BTreeMap, HashMap};
 
 use buttress_format::{Extent, Generation, Logical, TreeId, header::FLAG_RELOC};
-use buttress_space::{AllocRequest, Outcome, SpaceKind};
+use buttress_space::SpaceKind;
 use buttress_tree::{Node, NodeAlloc, NodePtr};
 
+use super::cluster::Cluster;
 use super::sharing::{Left, Sharing, State};
 use crate::{Engine, Error, Result, extent_tree::Origin, transaction::Transaction};
 
@@ -32,6 +30,9 @@ pub(super) enum Move {
 pub(super) struct Ledger<'e> {
     engine: &'e Engine,
     transaction: &'e Transaction,
+    /// Where nodes of the chunk tree get their places, and all others.
+    system: Cluster<'e>,
+    metadata: Cluster<'e>,
     moves: BTreeMap<Logical, Move>,
     /// Change of each tree's node count.
     pub(super) node_delta: BTreeMap<TreeId, i64>,
@@ -52,6 +53,8 @@ impl<'e> Ledger<'e> {
         Self {
             engine,
             transaction,
+            system: Cluster::new(engine, SpaceKind::System, transaction.generation),
+            metadata: Cluster::new(engine, SpaceKind::Metadata, transaction.generation),
             moves: BTreeMap::new(),
             node_delta: BTreeMap::new(),
             sharing: Sharing::new(extent_root),
@@ -92,6 +95,12 @@ impl<'e> Ledger<'e> {
         let generation = item.map_or(Generation(0), |item| item.last_snapshot);
         self.last_snapshots.insert(tree, generation);
         Ok(generation)
+    }
+
+    /// No node comes any more.
+    pub(super) fn close(&mut self) {
+        self.system.close();
+        self.metadata.close();
     }
 
     /// Whether a node was made in this transaction, so that it has no extent item yet.
@@ -156,36 +165,21 @@ impl<'e> Ledger<'e> {
 
 impl NodeAlloc for Ledger<'_> {
     fn allocate(&mut self, tree: TreeId, level: u8) -> buttress_tree::Result<Logical> {
-        let kind = if tree == TreeId::CHUNK { SpaceKind::System } else { SpaceKind::Metadata };
-        let size = self.nodesize();
-        let request = AllocRequest {
-            kind,
-            want: size,
-            min: size,
-            align: size,
-            goal: None,
-            limit: self.transaction.generation,
-            stream: 0,
-            hurry: false,
+        let (kind, cluster) = if tree == TreeId::CHUNK {
+            (SpaceKind::System, &mut self.system)
+        } else {
+            (SpaceKind::Metadata, &mut self.metadata)
         };
+        let size = u64::from(self.engine.store.geometry().nodesize);
         let above = |e: Error| buttress_tree::Error::Above(e.to_string());
         loop {
-            match self.engine.space.allocate(request) {
-                Outcome::Got(extent) => {
-                    self.engine.space.commit_used(extent);
-                    self.engine.frozen_taken.fetch_add(size, Ordering::Relaxed);
-                    self.moves.insert(extent.start, Move::Born { tree, level });
-                    *self.node_delta.entry(tree).or_default() += 1;
-                    return Ok(extent.start);
-                }
-                Outcome::NeedsLoading(group) => {
-                    self.engine.load_or_leave(&group);
-                }
-                Outcome::Full { .. } => {
-                    if !self.engine.add_chunk_to(self.transaction, kind).map_err(above)? {
-                        return Err(buttress_tree::Error::NoSpace);
-                    }
-                }
+            if let Some(at) = cluster.take(size) {
+                self.moves.insert(at, Move::Born { tree, level });
+                *self.node_delta.entry(tree).or_default() += 1;
+                return Ok(at);
+            }
+            if !self.engine.add_chunk_to(self.transaction, kind).map_err(above)? {
+                return Err(buttress_tree::Error::NoSpace);
             }
         }
     }

@@ -561,6 +561,7 @@ impl Settle<'_> {
 
     fn finish(mut self, state: &CommitState, rounds: u64) -> Result<Settled> {
         let engine = self.engine;
+        self.ledger.close();
         // No tree has them, and no crash comes upon the log that names them any more.
         self.pinned.append(&mut self.transaction.tracked.take_kept());
         for (id, delta) in &self.device_delta {

@@ -1,0 +1,113 @@
+//! Runs of free space that a commit takes its nodes from, so that it writes them in few requests.
+//!
+//! # Place
+//!
+//! A commit rebuilds nodes from all over its trees, in one order, and frees what they replace: what is free of metadata
+//! is soon in pieces. Taken one by one each node would get the next piece; a run is the longest there is, or as long as
+//! one request, and nodes lie in it side by side in the order in which they were made.
+//!
+//! # Invariants
+//!
+//! - **K1** What is left of a run when the trees are settled, or the commit has failed, is free again, and the next
+//!   commit begins there.
+//! - **K2** A run is taken from nobody's promise: where data shares its groups with metadata there are none, as what
+//!   is left of one would be missing to data for as long as the commit takes.
+
+use std::sync::atomic::Ordering;
+
+use buttress_format::{Extent, Generation, Logical};
+use buttress_space::{AllocRequest, Outcome, SpaceKind};
+
+use crate::Engine;
+
+/// Bytes of the first run of a commit; the next ones are as long as all before.
+const RUN_BYTES_MIN: u64 = 1 << 20;
+
+/// What goes to a device in one request.
+const RUN_BYTES_MAX: u64 = 4 << 20;
+
+/// Groups that are read for the sake of longer runs, before shorter ones will do.
+const LOADED_MAX: u32 = 1;
+
+/// Where the next nodes of a commit lie.
+pub(super) struct Cluster<'e> {
+    engine: &'e Engine,
+    kind: SpaceKind,
+    limit: Generation,
+    /// What is left of the run.
+    left: Option<Extent>,
+    /// No longer runs are looked for.
+    most: u64,
+    /// Bytes that were taken.
+    taken: u64,
+    loaded: u32,
+}
+
+impl<'e> Cluster<'e> {
+    pub(super) fn new(engine: &'e Engine, kind: SpaceKind, limit: Generation) -> Self {
+        Self { engine, kind, limit, left: None, most: u64::MAX, taken: 0, loaded: 0 }
+    }
+
+    fn request(&self, want: u64, min: u64) -> AllocRequest {
+        AllocRequest {
+            kind: self.kind,
+            want,
+            min,
+            align: min,
+            goal: None,
+            limit: self.limit,
+            stream: 0,
+            hurry: self.loaded >= LOADED_MAX,
+        }
+    }
+
+    /// The next place for a node; nothing when no group has any.
+    pub(super) fn take(&mut self, size: u64) -> Option<Logical> {
+        let want = if self.kind != SpaceKind::Metadata || self.engine.space.is_mixed() {
+            size
+        } else {
+            let want = self.taken.clamp(RUN_BYTES_MIN, RUN_BYTES_MAX).min(self.most);
+            (want / size * size).max(size)
+        };
+        while self.left.is_none() {
+            match self.engine.space.allocate(self.request(want, size)) {
+                Outcome::Got(run) => {
+                    if run.len < want {
+                        // The longest there was. Behind it are others nearly as long, and their items are near its.
+                        self.most = run.len / 2;
+                    }
+                    self.engine.frozen_taken.fetch_add(run.len, Ordering::Relaxed);
+                    self.left = Some(run);
+                }
+                Outcome::NeedsLoading(group) => {
+                    self.loaded += 1;
+                    self.engine.load_or_leave(&group);
+                }
+                Outcome::Full { .. } => return None,
+            }
+        }
+        let run = self.left.take()?;
+        let node = Extent::new(run.start, size);
+        if run.len > size {
+            self.left = Some(Extent::new(node.end(), run.len - size));
+        }
+        self.engine.space.commit_used(node);
+        self.taken += size;
+        Some(node.start)
+    }
+
+    /// Gives back what is left (K1).
+    pub(super) fn close(&mut self) {
+        let Some(left) = self.left.take() else { return };
+        self.engine.space.free(left);
+        self.engine.frozen_taken.fetch_sub(left.len, Ordering::Relaxed);
+        let request = self.request(RUN_BYTES_MIN, RUN_BYTES_MIN);
+        self.engine.space.note_goal(&request, Extent::new(left.start, 0));
+    }
+}
+
+impl Drop for Cluster<'_> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
