@@ -244,7 +244,7 @@ fn killed_in_the_midst_of_everything() {
     {
         return;
     }
-    let by_default = if campaign::round() == 0 { 3 } else { 10 };
+    let by_default = if campaign::round() == 0 { 20 } else { 10 };
     let kills =
         std::env::var("BUTTRESS_KILLS").map_or(by_default, |n| n.parse().expect("a number"));
     let images = Images::new(1, 0);
