@@ -135,7 +135,14 @@ pub struct Merge<'a> {
 impl NodeSource for Merge<'_> {
     fn node(&self, owner: TreeId, expect: &Expect) -> Result<Arc<Node>> {
         match self.fresh.nodes.get(&expect.ptr.logical) {
-            Some(node) => Ok(Arc::clone(node)),
+            Some(node) if node.ptr() == expect.ptr && node.has_keys_of(expect) => {
+                Ok(Arc::clone(node))
+            }
+            // On a damaged volume a tree may use space that is recorded as free, and was taken for a new node.
+            Some(_) => Err(Error::Above(format!(
+                "node {} of {owner} lies where the extent tree knows of none",
+                expect.ptr.logical
+            ))),
             None => self.store.node(owner, expect),
         }
     }

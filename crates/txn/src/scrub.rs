@@ -129,9 +129,10 @@ impl Engine {
             groups.map(|(start, group)| (Extent::new(*start, group.len), group.used)).collect()
         };
         for (group, used) in groups {
-            progress.total += used;
+            // What a damaged volume says of its groups may add up to more than there is.
+            progress.total = progress.total.saturating_add(used);
             if group.end() <= options.from {
-                progress.done += used;
+                progress.done = progress.done.saturating_add(used);
             }
         }
         self.scrub_superblocks(mends, &mut progress)?;

@@ -9,6 +9,7 @@ use buttress_fs::{Filesystem, Inode, MountOptions, SetAttr};
 use buttress_hostile::exercise::exercise;
 use buttress_hostile::image::Place;
 use buttress_hostile::mutate::{damaged, edited};
+use buttress_hostile::targets;
 
 use crate::{case, sample};
 
@@ -203,3 +204,18 @@ fn two_files_dispute_the_length_of_an_extent() {
     });
     assert_eq!(found, None);
 }
+
+/// What the fuzzer found, as it found it: a group that says it uses more than there can be (a scrub added it up), and a
+/// tree whose node lies in space that is recorded as free, where a commit put a new node (and then took that for the old).
+#[test]
+fn inputs_of_the_fuzzer() {
+    let bases = buttress_hostile::sample::small_bases();
+    for input in INPUTS {
+        targets::image(&bases, input);
+    }
+}
+
+const INPUTS: &[&[u8]] = &[
+    b"\x22\x7b\xcc\x4a\x85\x85\x85\x85\x85\xd0\xaf\x30\xff\xbf\x85\x10\x70\x69\xff\xff\xff\x10\xbd\xb6\x28\x36\x72\xea\x04\xff\xff\xff\xff\xff\xff\xff\x71\xd7\x0f\x00\x00\x00\x1e\x00\x19\xb0\xd3\x28\xc9\x44",
+    b"\x15\x2e\xff\x7c\x1b\x56\x50\x2e\xed\x53\x0c\xa3\x45\x19\x2e\xff\xff\xff\x18\xcd\x9a\xae\xbb\xec\xf7\xa7\xc4\xca\x14\x00\x00\x00\xd2\x9a\x05\xae\xbb\xb3\x02\x6b\x07\x7d\xa6\x04\x09\x88",
+];
