@@ -48,6 +48,7 @@ pub(crate) fn figures(stats: &SpaceStats) -> Figures {
         ("waiting_for_data", json!(accounts.waiting.0)),
         ("waiting_for_metadata", json!(accounts.waiting.1)),
         ("waits", json!(waits.count())),
+        ("waits_for_data", json!(engine.data_waits.count())),
         ("wait_p50_us", micros(500)),
         ("wait_p999_us", micros(999)),
         ("wait_max_us", json!(waits.nanos_max / 1000)),

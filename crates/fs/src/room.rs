@@ -62,7 +62,7 @@ impl Shared {
                 self.engine.refuse(kind);
                 return Ok(());
             };
-            let waiting = self.engine.waited_for(kind);
+            let before = self.engine.before_step(kind, step);
             let gain = match step {
                 Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => {
                     let before = self.engine.served(kind);
@@ -72,16 +72,7 @@ impl Shared {
                 }
                 step => self.engine.climb(kind, step)?,
             };
-            tracing::debug!(
-                target: "buttress::flush",
-                source = "tickets",
-                %kind,
-                ?step,
-                waiting,
-                gained = gain.gained,
-                served = gain.served,
-                "made room"
-            );
+            self.engine.tell_step(&before, gain);
             ladder.note(gain.gained, gain.served);
         }
         Ok(())

@@ -170,6 +170,9 @@ impl Engine {
             "settled"
         );
         raise(&self.counters.settle_rounds_max, settled.rounds);
+        // All its nodes have addresses: it takes no more, and writing them may be what takes longest.
+        self.frozen_need.store(0, Ordering::Relaxed);
+        self.serve_metadata();
         let nodes = self.write_nodes(&settled.nodes)?;
         self.volume.write_other_superblocks(&state.superblock)?;
         self.volume.flush_and_commit(&settled.state.superblock)?;

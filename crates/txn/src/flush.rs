@@ -62,6 +62,19 @@ pub struct Gain {
     pub served: bool,
 }
 
+/// What there was before a step of the ladder.
+#[derive(Clone, Copy, Debug)]
+pub struct Before {
+    kind: SpaceKind,
+    step: Step,
+    /// Bytes that were waited for.
+    waiting: u64,
+    /// Bytes that could be promised.
+    room: u64,
+    /// Bytes that the step was thought to give back.
+    forecast: u64,
+}
+
 /// Somebody who writes dirty data back for those who wait, for as long as it lives.
 #[derive(Debug)]
 #[must_use = "it is detached when dropped"]
@@ -163,6 +176,55 @@ impl Engine {
         Ladder::new(kind, reach, account.used > account.total / 10 * 7)
     }
 
+    /// Looks at what there is before a step.
+    #[must_use]
+    pub fn before_step(&self, kind: SpaceKind, step: Step) -> Before {
+        let account = self.space.account(kind);
+        let (room, held) = match kind {
+            SpaceKind::Data => (account.free().saturating_sub(account.may_use), 0),
+            _ => {
+                let pools = self.pools(0, 0);
+                let held = match step {
+                    Step::Commit => pools.to_commit() + pools.frozen,
+                    Step::Dirty | Step::AllDirty | Step::Ordered => {
+                        pools.filled() - pools.to_commit()
+                    }
+                    _ => 0,
+                };
+                (pools.headroom(), held)
+            }
+        };
+        let forecast = match step {
+            Step::Chunk => self.devices.lock().available(self.kind_flags(kind)),
+            Step::Unpin | Step::Readers | Step::Commit => held + account.pinned,
+            Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => held,
+        };
+        Before { kind, step, waiting: self.waited_for(kind), room, forecast }
+    }
+
+    /// Tells what a step came to: how much it was thought to give back, and how much it did, in bytes. What others
+    /// took meanwhile hides some of it.
+    pub fn tell_step(&self, before: &Before, gain: Gain) {
+        let &Before { kind, step, waiting, room, forecast } = before;
+        if !tracing::enabled!(target: "buttress::flush", tracing::Level::DEBUG) {
+            return;
+        }
+        let after = self.before_step(kind, step);
+        let served = if gain.served { waiting.saturating_sub(after.waiting) } else { 0 };
+        tracing::debug!(
+            target: "buttress::flush",
+            source = "tickets",
+            %kind,
+            ?step,
+            waiting,
+            forecast,
+            yielded = (after.room + served).saturating_sub(room),
+            gained = gain.gained,
+            served = gain.served,
+            "made room"
+        );
+    }
+
     /// Takes a step that is the engine's own; one that is not gains nothing.
     ///
     /// # Errors
@@ -179,6 +241,7 @@ impl Engine {
             Step::Chunk => {
                 self.add_chunk(kind)? || (self.get_chunks_back()? && self.add_chunk(kind)?)
             }
+            Step::Commit if self.wait_for_commit() && self.serve(kind) > 0 => true,
             Step::Commit => {
                 let helps = match kind {
                     SpaceKind::Data => self.commit_would_free_data(),
@@ -193,6 +256,16 @@ impl Engine {
         };
         self.serve(kind);
         Ok(Gain { gained, served: self.served(kind) != before })
+    }
+
+    /// Waits for the commit that is under way, if one is: says whether. What it gives back may be enough, and another
+    /// right behind it would settle the few operations that came meanwhile.
+    fn wait_for_commit(&self) -> bool {
+        let is_under_way = self.view.load().frozen().is_some();
+        if is_under_way {
+            drop(self.commit.lock());
+        }
+        is_under_way
     }
 
     /// Makes the removal of chunks durable, if some were removed since the last commit: only then the devices have
@@ -241,6 +314,9 @@ impl Engine {
         let outcome = self.wait_for_verdict(kind, reach, ticket);
         let waited = clock::since(started);
         self.counters.waits.note(waited);
+        if kind == SpaceKind::Data {
+            self.counters.data_waits.note(waited);
+        }
         tracing::debug!(
             target: "buttress::reserve",
             %kind,
@@ -289,7 +365,9 @@ impl Engine {
                 continue;
             }
             let Some(step) = ladder.next_step() else { return Ok(None) };
+            let before = self.before_step(kind, step);
             let gain = self.climb(kind, step)?;
+            self.tell_step(&before, gain);
             ladder.note(gain.gained, false);
         }
     }

@@ -48,7 +48,7 @@ pub use boot::EngineOptions;
 pub use delayed_ref::DataRef;
 pub use engine::Engine;
 pub use error::{Error, Result};
-pub use flush::{Flusher, Gain};
+pub use flush::{Before, Flusher, Gain};
 pub use handle::Handle;
 pub use load::Loader;
 pub use log::SubvolumeLog;

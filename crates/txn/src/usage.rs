@@ -61,6 +61,7 @@ pub(crate) struct Counters {
     pub(crate) nodes_written: AtomicU64,
     pub(crate) settle_rounds_max: AtomicU64,
     pub(crate) waits: WaitCounters,
+    pub(crate) data_waits: WaitCounters,
     pub(crate) enospc: AtomicU64,
     pub(crate) groups_loaded: AtomicU64,
     pub(crate) groups_left: AtomicU64,
@@ -87,8 +88,10 @@ pub struct Stats {
     pub settle_rounds_max: u64,
     /// Memory that the running transaction holds, in bytes.
     pub overlay_bytes: u64,
-    /// Waits for space.
+    /// Waits for space of any kind.
     pub waits: Waits,
+    /// Those of them that were for data.
+    pub data_waits: Waits,
     /// How many were refused space in the end.
     pub enospc: u64,
     /// Block groups of which it was read what is free in them.
@@ -113,6 +116,7 @@ impl Engine {
             settle_rounds_max: c.settle_rounds_max.load(Ordering::Relaxed),
             overlay_bytes: self.view.load().running().bytes(),
             waits: c.waits.snapshot(),
+            data_waits: c.data_waits.snapshot(),
             enospc: c.enospc.load(Ordering::Relaxed),
             groups_loaded: c.groups_loaded.load(Ordering::Relaxed),
             groups_left: c.groups_left.load(Ordering::Relaxed),

@@ -1,12 +1,15 @@
 //! Making room for those who wait: named after the faults that they are to find (`docs/design/kernel-bugs.md`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use buttress_base::Rng;
+use buttress_block::{Device, Error};
 use buttress_fs::{ErrorKind, FallocateMode, Filesystem, Inode, MakeOptions, SetAttr};
 
 use crate::checker::check;
+use crate::devices::{Hook, Hooked};
 use crate::volume::{file_with, memory, memory_with, mount, mount_with, pattern};
 
 const BLOCK: u64 = 4096;
@@ -222,4 +225,95 @@ fn promises_know_how_tall_a_subvolume_is() {
     assert_eq!(fs.space_stats().accounts.height, height);
     fs.close().expect("closed");
     check(&device);
+}
+
+/// Where a device stands whose flushes are held up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Door {
+    Open,
+    Closed,
+    /// Somebody stands before it.
+    Knocked,
+}
+
+/// Holds flushes up while its door is closed.
+#[derive(Debug)]
+struct Held(Mutex<Door>, Condvar);
+
+impl Held {
+    fn set(&self, door: Door) {
+        *self.0.lock().expect("a door") = door;
+        self.1.notify_all();
+    }
+
+    fn wait_for_knock(&self) {
+        let door = self.0.lock().expect("a door");
+        drop(self.1.wait_while(door, |door| *door != Door::Knocked).expect("a door"));
+    }
+}
+
+impl Hook for Held {
+    fn flush(&self, below: &dyn Device) -> Result<(), Error> {
+        let mut door = self.0.lock().expect("a door");
+        while *door != Door::Open {
+            *door = Door::Knocked;
+            self.1.notify_all();
+            door = self.1.wait(door).expect("a door");
+        }
+        drop(door);
+        below.flush()
+    }
+}
+
+fn held(mib: u64) -> (Arc<dyn Device>, Arc<Hooked<Held>>, Filesystem) {
+    let below = memory(mib);
+    let held = Hooked::new(&below, Held(Mutex::new(Door::Open), Condvar::new()));
+    let device: Arc<dyn Device> = Arc::clone(&held) as _;
+    let fs = mount_with(&device, "commit=300");
+    (below, held, fs)
+}
+
+/// A commit keeps metadata back from others until its nodes have addresses, and not while they are written.
+#[test]
+fn a_commit_that_writes_keeps_nothing_back() {
+    let (below, held, fs) = held(64);
+    for i in 0..500 {
+        file_with(&fs.root(), &i.to_string(), &[1; 500]);
+    }
+    held.hook.set(Door::Closed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| fs.sync().expect("durable"));
+        held.hook.wait_for_knock();
+        let frozen = fs.space_stats().accounts.frozen;
+        held.hook.set(Door::Open);
+        assert_eq!(frozen, 0);
+    });
+    fs.close().expect("it closes");
+    check(&below);
+}
+
+/// Who waits for what a commit under way gives back does not have another made right behind it.
+#[test]
+fn one_commit_is_enough() {
+    let (below, held, fs) = held(160);
+    let _filler = fill(&fs, 4 << 20);
+    let before = fs.space_stats().engine;
+    held.hook.set(Door::Closed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| fs.sync().expect("durable"));
+        held.hook.wait_for_knock();
+        // Of the next transaction, which would be committed for nothing.
+        let file = file_with(&fs.root(), "file", b"");
+        scope.spawn(move || file.write_at(0, &[1; 1 << 20]).expect("room for it"));
+        while fs.space_stats().accounts.waiting.0 == 0 {
+            std::thread::yield_now();
+        }
+        // Long enough for the ladder to come to the commit; sooner it proves nothing.
+        std::thread::sleep(Duration::from_millis(200));
+        held.hook.set(Door::Open);
+    });
+    let after = fs.space_stats().engine;
+    assert_eq!((after.commits - before.commits, after.enospc - before.enospc), (1, 0));
+    fs.close().expect("it closes");
+    check(&below);
 }
