@@ -66,8 +66,13 @@ impl Shared {
                 let round = clamp.round(&pools);
                 self.make_round(&round);
                 let after = self.pools();
-                tell("clamp", &round, after.headroom().saturating_sub(pools.headroom()));
+                let yielded = after.room().saturating_sub(pools.room());
+                tell("clamp", &round, yielded);
                 pools = after;
+                // Everything dirty is on its way already, or others take what is given back.
+                if yielded == 0 {
+                    break;
+                }
             }
             if rounds > 0 {
                 clamp.note_end(rounds, &pools);
@@ -112,10 +117,10 @@ impl Shared {
             self.background.turnstile.set_rate(pace.rate());
             if let Some(commit) = asked.take_if(|asked| self.engine.published() >= asked.until) {
                 let took = now.duration_since(commit.since);
-                let gained = pools.headroom().saturating_sub(commit.before.headroom());
-                let yielded = gained.saturating_add(pace.arrived_in(took));
+                let gained = pools.room().saturating_sub(commit.before.room());
+                let yielded = gained.saturating_add(pace.filled_in(took));
                 tell("pace", &commit.round, yielded);
-                pace.note(now, &commit.round, took, yielded);
+                pace.note(now, &commit.round, took, commit.before.items, yielded);
             }
             if asked.is_none()
                 && self.engine.aborted().is_none()
@@ -132,10 +137,10 @@ impl Shared {
                         self.make_round(&round);
                         let after = self.pools();
                         let took = clock::since(now);
-                        let gained = after.headroom().saturating_sub(pools.headroom());
-                        let yielded = gained.saturating_add(pace.arrived_in(took));
+                        let gained = after.room().saturating_sub(pools.room());
+                        let yielded = gained.saturating_add(pace.filled_in(took));
                         tell("pace", &round, yielded);
-                        pace.note(clock::now(), &round, took, yielded);
+                        pace.note(clock::now(), &round, took, 0, yielded);
                     }
                 }
             }

@@ -11,10 +11,11 @@
 //! - **C2** Without load there is no round, however full the volume is.
 //! - **C3** Rounds that yield little come ever less often.
 //!
+//! - **C4** What is taken again as soon as it was given back is counted as lost, not as room: the paths that any
+//!   transaction under load holds, however long it is.
+//!
 //! Three modes, so that each can be measured against the others: none; `clamp`, the rule of Linux 5.12 to
-//! 6.16; and `pace`, by rates.
-
-use std::time::{Duration, Instant};
+//! 6.16; and `pace`, by rates, in a file of its own.
 
 /// Which rule is followed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,6 +65,14 @@ pub struct Pools {
     pub frozen: u64,
     /// Promised to dirty data and operations beyond that: written back, it becomes overlay.
     pub promised: u64,
+    /// What of these two is for paths: bounded by the trees that there are, and not by how much is changed (C4).
+    pub paths: u64,
+    /// What that can become at most.
+    pub paths_max: u64,
+    /// Items of the running transaction, which its commit will settle.
+    pub items: u64,
+    /// The running transaction: a figure that another one had says nothing of this one's.
+    pub generation: u64,
     /// Bytes of data that wait in memory.
     pub dirty: u64,
     /// Bytes of data on their way to the devices.
@@ -81,8 +90,22 @@ impl Pools {
         (self.total + self.to_come).saturating_sub(taken + held)
     }
 
-    fn may_use(&self) -> u64 {
-        self.overlay + self.frozen + self.promised + self.global
+    /// What of all room is not held by what filled it: a round makes it more.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        self.headroom() + self.paths
+    }
+
+    /// What grows with the changes, and is less behind a round (C4).
+    #[must_use]
+    pub fn filled(&self) -> u64 {
+        (self.overlay + self.promised).saturating_sub(self.paths)
+    }
+
+    /// The part of it that a commit gives back.
+    #[must_use]
+    pub fn to_commit(&self) -> u64 {
+        self.overlay.saturating_sub(self.paths)
     }
 }
 
@@ -115,10 +138,12 @@ impl Round {
 
 const CLAMP_MIN: u32 = 1;
 const CLAMP_MAX: u32 = 8;
-/// Less than this in reach of a round is not worth one.
+/// Less than this in reach of a round is not worth one; on a small volume an eighth of its metadata.
 const CLAMP_WORTH: u64 = 128 << 20;
+const CLAMP_WORTH_PART: u64 = 8;
 
-/// The kernel's rule.
+/// The kernel's rule. It promises eight levels for each item, which a round gives back; ours are bounded by the trees
+/// there are, and nothing gives them back (C4), so they are counted as taken.
 #[derive(Clone, Copy, Debug)]
 pub struct Clamp {
     clamp: u32,
@@ -155,18 +180,20 @@ impl Clamp {
     /// Whether a round is due.
     #[must_use]
     pub fn is_due(&self, pools: &Pools) -> bool {
-        let fixed = pools.used + pools.reserved + pools.global;
-        let in_reach = (pools.may_use() + pools.pinned).saturating_sub(pools.global);
-        if pools.waiting || fixed >= pools.total / 10 * 9 || in_reach <= CLAMP_WORTH {
+        let fixed = pools.used + pools.reserved + pools.global + pools.paths;
+        // What a commit under way holds comes back by itself.
+        let in_reach = pools.filled() + pools.pinned;
+        let worth = CLAMP_WORTH.min(pools.total / CLAMP_WORTH_PART);
+        if pools.waiting || fixed >= pools.total / 10 * 9 || in_reach <= worth {
             return false;
         }
         let room = pools.total.saturating_sub(fixed + pools.read_only);
         let threshold = (pools.to_come + room) >> self.clamp;
         let held = if pools.ordered / 2 >= pools.dirty {
             // Promises of data on its way come back by themselves.
-            pools.overlay
+            pools.to_commit()
         } else {
-            pools.may_use() - pools.global
+            pools.filled()
         };
         pools.pinned + held >= threshold
     }
@@ -175,162 +202,21 @@ impl Clamp {
     /// worse.
     #[must_use]
     pub fn round(&self, pools: &Pools) -> Round {
-        if pools.promised > pools.global + pools.overlay + pools.frozen {
-            return Round::Dirty { bytes: (pools.dirty / 4).max(1), forecast: pools.promised / 4 };
+        let promised = pools.filled() - pools.to_commit();
+        if promised > pools.global + pools.to_commit() {
+            return Round::Dirty { bytes: (pools.dirty / 4).max(1), forecast: promised / 4 };
         }
         // Our overlay and references are written by a commit alone, as what is pinned is freed by one.
-        Round::Commit { forecast: pools.overlay + pools.pinned }
-    }
-}
-
-/// A mean that forgets: each new value counts a quarter.
-#[derive(Clone, Copy, Debug, Default)]
-struct Mean(Option<f64>);
-
-impl Mean {
-    fn note(&mut self, value: f64) {
-        self.0 = Some(self.0.map_or(value, |mean| mean + (value - mean) / 4.0));
-    }
-
-    fn get(&self) -> f64 {
-        self.0.unwrap_or(0.0)
-    }
-
-    fn or(&self, unknown: f64) -> f64 {
-        self.0.unwrap_or(unknown)
-    }
-}
-
-/// Rounds begin when what is left lasts for less than so many times what a round takes,
-const START: f64 = 1.5;
-/// and end when it lasts for so many.
-const STOP: f64 = 3.0;
-/// A round that yields less than this part of its forecast was not worth it (C3).
-const WORTH: f64 = 0.25;
-/// The first and the longest pause after such a round.
-const PAUSE_MIN: Duration = Duration::from_millis(10);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// A round takes at least so long, to a forecast: what was measured may have been a small one.
-const LATENCY_MIN: f64 = 0.005;
-/// What is thought of a commit before the first.
-const COMMIT_UNKNOWN: f64 = 0.1;
-/// What is left is shared out over this many times what is left of a round: what was forecast may be short.
-const MARGIN: f64 = 1.25;
-/// The part of a round that is always thought to be left of it.
-const LEFT_MIN: f64 = 0.125;
-/// Operations a second that are let in however little is left.
-const RATE_MIN: f64 = 100.0;
-
-/// Our rule.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Pace {
-    /// Bytes of metadata that are taken, a second, and by an operation.
-    arrival: Mean,
-    each: Mean,
-    /// Seconds that a commit takes, and a round of writing back.
-    commit: Mean,
-    write: Mean,
-    last: Option<(Instant, u64, u64)>,
-    active: bool,
-    pause: Duration,
-    paused_until: Option<Instant>,
-    rate: Option<f64>,
-}
-
-impl Pace {
-    /// Looks at the pools; to be called every few milliseconds. `operations` counts those that took metadata, ever;
-    /// `under_way` says for how long a round has been.
-    pub fn look(
-        &mut self,
-        now: Instant,
-        pools: &Pools,
-        operations: u64,
-        under_way: Option<Duration>,
-    ) {
-        let held = pools.overlay + pools.promised + pools.pinned;
-        if let Some((then, before, count)) = self.last {
-            let seconds = now.duration_since(then).as_secs_f64();
-            // What was given back meanwhile hides some of what came; a round's end is no negative arrival.
-            let came = held.saturating_sub(before) as f64;
-            if seconds > 0.0 {
-                self.arrival.note(came / seconds);
-            }
-            if came > 0.0 && operations > count {
-                self.each.note(came / (operations - count) as f64);
-            }
-        }
-        self.last = Some((now, held, operations));
-        let lasts = self.lasts(pools);
-        let takes = self.takes();
-        self.active = lasts < takes * if self.active { STOP } else { START };
-        let left = takes - under_way.map_or(0.0, |time| time.as_secs_f64());
-        let left = left.max(takes * LEFT_MIN) * MARGIN;
-        let each = self.each.get();
-        // Let in at a rate that leaves something until the round is done, so that nobody stands still.
-        self.rate = (self.active && lasts < left * MARGIN && each >= 1.0)
-            .then(|| (pools.headroom() as f64 / left / each).max(RATE_MIN));
-    }
-
-    /// Seconds for which what is left lasts.
-    fn lasts(&self, pools: &Pools) -> f64 {
-        let rate = self.arrival.get();
-        if rate < 1.0 { f64::INFINITY } else { pools.headroom() as f64 / rate }
-    }
-
-    /// Seconds from the beginning of a round to the end of a commit.
-    fn takes(&self) -> f64 {
-        (self.commit.or(COMMIT_UNKNOWN) + self.write.get()).max(LATENCY_MIN)
-    }
-
-    /// What has come in so much time, by the rate that was seen.
-    #[must_use]
-    pub fn arrived_in(&self, time: Duration) -> u64 {
-        (self.arrival.get() * time.as_secs_f64()) as u64
-    }
-
-    /// How many operations that take metadata may begin, a second; any number where there is none.
-    #[must_use]
-    pub fn rate(&self) -> Option<f64> {
-        self.rate
-    }
-
-    /// The round that is due, if one is.
-    #[must_use]
-    pub fn round(&self, now: Instant, pools: &Pools) -> Option<Round> {
-        if !self.active || pools.waiting || self.paused_until.is_some_and(|until| now < until) {
-            return None;
-        }
-        // Bytes for each second that it costs. What dirty data gives back must be committed, too: it becomes
-        // overlay, if less than was promised.
-        let commit = pools.overlay + pools.pinned;
-        let by_commit = commit as f64 / self.commit.or(COMMIT_UNKNOWN).max(LATENCY_MIN);
-        let by_dirty = pools.promised as f64 / 2.0 / self.write.get().max(LATENCY_MIN);
-        if pools.dirty > 0 && pools.promised > commit / 2 && by_dirty >= by_commit {
-            return Some(Round::Dirty { bytes: pools.dirty / 2 + 1, forecast: pools.promised / 4 });
-        }
-        (commit > 0).then_some(Round::Commit { forecast: commit })
-    }
-
-    /// Says what a round came to.
-    pub fn note(&mut self, now: Instant, round: &Round, took: Duration, yielded: u64) {
-        match round {
-            Round::Dirty { .. } => self.write.note(took.as_secs_f64()),
-            Round::Commit { .. } => self.commit.note(took.as_secs_f64()),
-        }
-        self.last = None;
-        if yielded as f64 >= round.forecast() as f64 * WORTH {
-            self.pause = Duration::ZERO;
-            self.paused_until = None;
-            return;
-        }
-        self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-        self.paused_until = now.checked_add(self.pause);
+        Round::Commit { forecast: pools.to_commit() + pools.pinned }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
+    use crate::Pace;
 
     const MIB: u64 = 1 << 20;
     const GIB: u64 = 1 << 30;
@@ -441,66 +327,36 @@ mod tests {
         assert!(!clamp.is_due(&Pools { ordered: 128 * MIB, dirty: 64 * MIB, ..pools }));
     }
 
-    /// C3: rounds that yield nothing are made ever less often; one that does ends that.
+    /// C4: paths are taken, and nothing that a round could give back: with them alone none is made, however often it
+    /// is looked.
     #[test]
-    fn pace_backs_off() {
-        let mut pace = Pace::default();
-        let mut now = Instant::now();
-        let mut pools = Pools { total: 700 * MIB, ..loaded() };
-        let mut rounds = Vec::new();
-        for tick in 0..3000_u32 {
-            now += Duration::from_millis(2);
-            pools.promised += 10 * MIB;
-            pace.look(now, &pools, u64::from(tick) * 100, None);
-            if let Some(round) = pace.round(now, &pools) {
-                rounds.push(tick);
-                pace.note(now, &round, Duration::from_millis(1), 0);
-            }
-        }
-        assert!(rounds.len() >= 5 && rounds.len() < 20, "{rounds:?}");
-        let gaps: Vec<_> = rounds.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        assert!(gaps.is_sorted(), "{gaps:?}");
+    fn paths_are_no_reason_for_a_round() {
+        let paths = 400 * MIB;
+        let pools = Pools {
+            overlay: paths + MIB,
+            paths,
+            paths_max: paths,
+            promised: 0,
+            dirty: 0,
+            ..loaded()
+        };
+        assert!(!Clamp { clamp: CLAMP_MAX }.is_due(&pools));
+        let filled = Pools { overlay: paths + 200 * MIB, ..pools };
+        assert!(Clamp::default().is_due(&filled));
+        assert_eq!(Clamp::default().round(&filled), Round::Commit { forecast: 200 * MIB });
     }
 
-    /// A load that steps up is met before it is out of room, and the rounds end with it.
+    /// On a volume of little metadata the kernel's 128 MiB would be never.
     #[test]
-    fn pace_starts_in_time_and_stops() {
-        const TICK: Duration = Duration::from_millis(5);
-        for rate in [1, 5, 20, 50_u64] {
-            let mut pace = Pace::default();
-            let mut now = Instant::now();
-            let mut pools =
-                Pools { total: 2 * GIB, used: 300 * MIB, global: 64 * MIB, ..Pools::default() };
-            let mut commits = 0;
-            let mut busy: Option<(u32, Round)> = None;
-            let mut operations = 0;
-            for tick in 0..4000_u32 {
-                now += Duration::from_millis(5);
-                if tick < 3000 {
-                    // Each takes 64 KiB.
-                    let came = (rate * 16).min((pace.rate().unwrap_or(1e9) * 0.005) as u64);
-                    operations += came;
-                    pools.overlay += came * (64 << 10);
-                }
-                let under_way =
-                    busy.as_ref().map(|(end, _)| TICK * (10 - end.saturating_sub(tick)));
-                pace.look(now, &pools, operations, under_way);
-                // A commit takes 50 ms.
-                match busy {
-                    Some((end, round)) if tick >= end => {
-                        let yielded = pools.overlay / 2;
-                        pools.overlay -= yielded;
-                        pace.note(now, &round, Duration::from_millis(50), yielded);
-                        busy = None;
-                        commits += 1;
-                    }
-                    None => busy = pace.round(now, &pools).map(|round| (tick + 10, round)),
-                    Some(_) => {}
-                }
-                assert!(pools.headroom() > 0, "rate {rate}, tick {tick}: somebody would wait");
-            }
-            assert!(commits >= u32::from(rate >= 5) && commits < 800, "rate {rate}: {commits}");
-            assert_eq!(pace.round(now, &pools), None, "rate {rate}: the load is over");
-        }
+    fn a_small_volume_has_rounds_too() {
+        let small = |filled| Pools {
+            total: 96 * MIB,
+            used: 30 * MIB,
+            global: 4 * MIB,
+            overlay: filled,
+            ..Pools::default()
+        };
+        assert!(!Clamp::default().is_due(&small(12 * MIB)), "an eighth is worth nothing");
+        assert!(Clamp::default().is_due(&small(32 * MIB)));
     }
 }

@@ -93,15 +93,16 @@ impl Engine {
     #[must_use]
     pub fn pools(&self, dirty: u64, ordered: u64) -> Pools {
         let promised = self.outstanding.lock().sum();
-        let running = {
+        let (running, generation) = {
             let view = self.view.load();
-            (view.running().items(), view.running().bytes())
+            ((view.running().items(), view.running().bytes()), view.generation().0)
         };
         let account = self.space.account(SpaceKind::Metadata);
         let empty = running == (0, 0);
         let overlay = if empty { 0 } else { self.need(running.0, running.1, account.used) };
         let all = (running.0 + promised.0, running.1 + promised.1);
         let need = if all == (0, 0) { 0 } else { self.need(all.0, all.1, account.used) };
+        let paths = if all.0 == 0 { 0 } else { self.paths(all.0, account.used) };
         let to_come = self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) / 2;
         Pools {
             total: account.total,
@@ -114,6 +115,10 @@ impl Engine {
             overlay,
             frozen: self.frozen_left(),
             promised: need.saturating_sub(overlay) + account.may_use,
+            paths,
+            paths_max: self.paths(u64::MAX, account.used),
+            items: running.0,
+            generation,
             dirty: dirty.saturating_sub(ordered),
             ordered,
             waiting: self.metadata_line.is_waiting(),

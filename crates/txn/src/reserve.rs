@@ -366,6 +366,11 @@ impl Engine {
         bound(items, bytes, used + 16 * nodesize, self.levels() * nodesize) + 24 * nodesize
     }
 
+    /// The part of that which is for paths: no more, however long a transaction is.
+    pub(crate) fn paths(&self, items: u64, used: u64) -> u64 {
+        self.need(items, 0, used)
+    }
+
     pub(crate) fn need_of(&self, transaction: &Transaction) -> u64 {
         let used = self.space.account(SpaceKind::Metadata).used;
         self.need(transaction.items(), transaction.bytes(), used)

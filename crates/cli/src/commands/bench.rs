@@ -88,14 +88,17 @@ enum Verb {
         #[arg(long, default_value_t = 4)]
         jobs: usize,
         /// MiB that each writes into.
-        #[arg(long, default_value_t = 48)]
+        #[arg(long, default_value_t = 96)]
         mib: u64,
         /// Small files that fill the trees; a volume without has metadata enough.
-        #[arg(long, default_value_t = 30_000)]
+        #[arg(long, default_value_t = 40_000)]
         names: usize,
         /// Seconds of a run, times --scale.
         #[arg(long, default_value_t = 10.0)]
         seconds: f64,
+        /// Leave the devices space for new chunks, so that metadata is scarce for a while only.
+        #[arg(long)]
+        unallocated: bool,
     },
     /// Threads that each read all of one file, 32 KiB at a time, cold.
     Read {
@@ -151,8 +154,8 @@ impl Verb {
             &Self::Allocate { ref workers, fragmented } => {
                 Some(Box::new(Allocate { workers: workers.clone(), fragmented }))
             }
-            Self::Enospc { jobs, mib, names, seconds } => {
-                Some(Box::new(Enospc { jobs: *jobs, mib: *mib, names: *names, seconds: *seconds }))
+            &Self::Enospc { jobs, mib, names, seconds, unallocated } => {
+                Some(Box::new(Enospc { jobs, mib, names, seconds, unallocated }))
             }
             Self::Read { threads } => Some(Box::new(Read { threads: threads.clone() })),
             &Self::Nocow { ref blocks, jobs, depth, groups, file_mib } => {

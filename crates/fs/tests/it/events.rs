@@ -115,7 +115,8 @@ fn crowd() {
     fs.close().expect("it closes");
 }
 
-/// Takes metadata, where there is little room for it, until the mount makes room ahead.
+/// Takes metadata, where there is little room for it and no faster than commits could keep up with, until the mount
+/// makes room ahead.
 fn hurry(fs: &Filesystem) {
     let root = fs.root();
     let filler = file_with(&root, "filler", b"");
@@ -130,6 +131,7 @@ fn hurry(fs: &Filesystem) {
         if fs.space_stats().rounds > 0 {
             break;
         }
+        std::thread::sleep(Duration::from_micros(100));
     }
     assert!(fs.space_stats().rounds > 0, "no room was made ahead: {:?}", fs.space_stats());
     // What it came to is told when its commit is done.
@@ -180,9 +182,12 @@ fn space_says_what_happens_to_it() {
     let (steps, ahead): (Vec<&Told>, Vec<&Told>) =
         rounds.iter().partition(|told| told.fields["source"] == "tickets");
     assert!(!steps.is_empty() && !ahead.is_empty(), "{rounds:?}");
-    for told in steps {
+    for told in &steps {
         told.expect(&["kind", "step", "waiting", "gained", "served"]);
+        let _ = (told.number("forecast"), told.number("yielded"));
     }
+    let made = |told: &&&Told| told.fields["gained"] == "true" && told.number("yielded") > 0;
+    assert!(steps.iter().any(|told| made(&told)), "no step gave anything back: {steps:?}");
     for told in ahead {
         told.expect(&["source", "pool"]);
         assert!(["dirty", "overlay"].contains(&&*told.fields["pool"]), "{told:?}");
