@@ -1,6 +1,11 @@
 //! Small random writes through memory while metadata is scarce, as the first version of preemptive flushing was
-//! measured: 4 jobs of 4 KiB, and the same with direct I/O, which must not become slower. Small files fill a good
-//! part of the metadata groups, and data has taken all that the devices had left for another.
+//! measured: 4 jobs of 4 KiB, and the same with direct I/O, which must not become slower.
+//!
+//! # Invariants
+//!
+//! - Small files fill a good part of the metadata groups, and data has taken all that the devices had left for another:
+//!   it is free inside of block groups again, none of which is empty, so that nothing is ever unallocated.
+//! - The jobs write into three times what ours keeps dirty, and Linux may keep no more than that either.
 
 use std::{
     fs::{File, OpenOptions},
@@ -23,13 +28,21 @@ use crate::{
 
 const BLOCK: usize = 4096;
 const MIB: u64 = 1 << 20;
-/// The volume, and what of it the filler leaves for data.
-const SIZE: u64 = 1792 * MIB;
-const LEFT: u64 = 768 * MIB;
+const SIZE: u64 = 2048 * MIB;
+/// The filler is taken in pieces; of so many one stays, so that no block group is empty.
+const PIECE: u64 = 16 * MIB;
+const STAYS: u64 = 4;
+/// What it leaves where block groups may be empty.
+const LEFT: u64 = 1024 * MIB;
+/// What a file system may keep dirty.
+const DIRTY: u64 = 128 * MIB;
 /// How long each small file is.
 const NAME_BYTES: usize = 500;
 /// How often the rate is looked at.
 const SAMPLE: Duration = Duration::from_millis(100);
+/// The part of the time for which the jobs write before anything is measured: files that are written for the first time
+/// make trees grow.
+const RAMP: f64 = 4.0;
 /// Samples of a second.
 const SAMPLES: usize = 10;
 
@@ -51,11 +64,13 @@ pub struct Enospc {
     pub names: usize,
     /// Seconds at a scale of one.
     pub seconds: f64,
+    /// Leave block groups empty, which go, and come again for whoever takes them first.
+    pub unallocated: bool,
 }
 
 impl Default for Enospc {
     fn default() -> Self {
-        Self { jobs: 4, mib: 48, names: 30_000, seconds: 10.0 }
+        Self { jobs: 4, mib: 96, names: 40_000, seconds: 10.0, unallocated: false }
     }
 }
 
@@ -66,6 +81,7 @@ impl Experiment for Enospc {
 
     fn subjects(&self, plan: &Plan) -> Vec<Subject> {
         let mut subjects = vec![Subject::new("kernel btrfs", Target::Btrfs, "")];
+        subjects.push(Subject::new("kernel ext4", Target::Ext4, ""));
         let rules = ["off", "clamp", "pace"];
         for rule in rules {
             let options = format!("preempt={rule}");
@@ -91,11 +107,18 @@ impl Experiment for Enospc {
         }
         fs.sync().map_err(text)?;
         let filler = fs.root().create(b"filler", 0o100_600, 0, 0, 0).map_err(text)?;
-        fill(|at, len| {
+        let len = fill(|at, len| {
             filler.fallocate(at, len, FallocateMode::Allocate { keep_size: false }).is_ok()
         });
-        let size = Some(filler.attr().size.saturating_sub(LEFT));
-        filler.set_attr(&SetAttr { size, ..SetAttr::default() }).map_err(text)?;
+        let size = Some(len.saturating_sub(LEFT));
+        match self.unallocated {
+            true => {
+                filler.set_attr(&SetAttr { size, ..SetAttr::default() }).map_err(text)?;
+            }
+            false => gaps(len).try_for_each(|at| {
+                filler.fallocate(at, PIECE, FallocateMode::PunchHole).map_err(text)
+            })?,
+        }
         fs.sync().map_err(text)?;
         let mut files = Vec::new();
         for job in 0..self.jobs {
@@ -103,21 +126,26 @@ impl Experiment for Enospc {
             files.push(fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0).map_err(text)?);
         }
         for way in [BUFFERED, DIRECT] {
-            let before = fs.space_stats();
-            self.phase(subject, way, time, out, &|| fs.sync().map_err(text), &|job, at, data| {
+            let write = |job: usize, at, data: &[u8]| {
                 let file = &files[job];
                 match way {
                     BUFFERED => file.write_at(at, data).map(drop).map_err(text),
                     _ => file.write_direct(at, data).map(drop).map_err(text),
                 }
-            })?;
+            };
+            self.write(time.div_f64(RAMP), &write)?;
+            let before = fs.space_stats();
+            self.phase(subject, way, time, out, &|| fs.sync().map_err(text), &write)?;
             let after = fs.space_stats();
-            let waits = after.engine.waits.since(&before.engine.waits);
+            let all = after.engine.waits.since(&before.engine.waits);
+            let data = after.engine.data_waits.since(&before.engine.data_waits);
             let mut add = |what: &str, unit, value: f64| {
                 out.add(&format!("{what}, {way}"), unit, Better::Less, subject, value);
             };
-            add("waits for metadata", "", waits.count() as f64);
-            add("p99.9 of waits", "ms", waits.per_mille(999).as_secs_f64() * 1e3);
+            add("waits for metadata", "", (all.count() - data.count()) as f64);
+            add("waits for data", "", data.count() as f64);
+            add("waited together", "s", all.nanos as f64 / 1e9);
+            add("p99.9 of waits", "ms", all.per_mille(999).as_secs_f64() * 1e3);
             add("commits", "", (after.engine.commits - before.engine.commits) as f64);
             add("rounds made ahead", "", (after.rounds - before.rounds) as f64);
         }
@@ -140,9 +168,15 @@ impl Enospc {
         }
         crate::work::sync(setup.folder())?;
         let filler = File::create(setup.folder().join("filler")).map_err(text)?;
-        fill(|at, len| fallocate(&filler, FallocateFlags::empty(), at, len).is_ok());
-        let len = filler.metadata().map_err(text)?.len();
-        filler.set_len(len.saturating_sub(LEFT)).map_err(text)?;
+        let len = fill(|at, len| fallocate(&filler, FallocateFlags::empty(), at, len).is_ok());
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match self.unallocated {
+            true => filler.set_len(len.saturating_sub(LEFT)).map_err(text)?,
+            false => {
+                gaps(len).try_for_each(|at| fallocate(&filler, punch, at, PIECE).map_err(text))?;
+            }
+        }
+        setup.bound_dirty(DIRTY);
         filler.sync_all().map_err(text)?;
         for way in [BUFFERED, DIRECT] {
             let flags = if way == DIRECT { OFlags::DIRECT } else { OFlags::empty() };
@@ -154,9 +188,11 @@ impl Enospc {
                 files.push(options.open(setup.folder().join(format!("job{job}"))).map_err(text)?);
             }
             let sync = || crate::work::sync(setup.folder());
-            self.phase(subject, way, time, out, &sync, &|job, at, data| {
+            let write = |job: usize, at, data: &[u8]| -> Result<(), String> {
                 files[job].write_all_at(data, at).map_err(text)
-            })?;
+            };
+            self.write(time.div_f64(RAMP), &write)?;
+            self.phase(subject, way, time, out, &sync, &write)?;
         }
         Ok(())
     }
@@ -207,15 +243,21 @@ impl Enospc {
     }
 }
 
-/// Takes all data space there is.
-pub(crate) fn fill(mut take: impl FnMut(u64, u64) -> bool) {
+/// Takes all data space there is, and says how much it was.
+pub(crate) fn fill(mut take: impl FnMut(u64, u64) -> bool) -> u64 {
     let mut at = 0;
     // In pieces that a cut can give back: an extent stays whole while any of it is in use.
-    for piece in [16 * MIB, MIB] {
+    for piece in [PIECE, MIB] {
         while take(at, piece) {
             at += piece;
         }
     }
+    at
+}
+
+/// Where the pieces are that go again.
+fn gaps(len: u64) -> impl Iterator<Item = u64> {
+    (0..len / PIECE).filter(|piece| piece % STAYS > 0).map(|piece| piece * PIECE)
 }
 
 /// What the writers saw.

@@ -206,6 +206,25 @@ impl Setup {
         Some((field(0)?, field(2)? * SECTOR))
     }
 
+    /// Has Linux keep no more than so many bytes of this volume dirty, where it can be told.
+    pub(crate) fn bound_dirty(&self, bytes: u64) {
+        use std::os::unix::fs::MetadataExt;
+        // btrfs has an identity of its own, which is that of its files.
+        let Ok(found) = std::fs::metadata(&self.mountpoint) else { return };
+        let (major, minor) = (found.dev() >> 8, found.dev() & 0xff);
+        let own = sh("findmnt", &["-no", "UUID", &self.mountpoint.to_string_lossy()]);
+        let own = own.map(|id| PathBuf::from(format!("/sys/fs/btrfs/{id}/bdi")));
+        let bdi = match (self.target, own) {
+            (Target::Btrfs, Ok(own)) => own,
+            _ => PathBuf::from(format!("/sys/class/bdi/{major}:{minor}")),
+        };
+        for (name, value) in [("strict_limit", 1), ("max_bytes", bytes)] {
+            if let Err(error) = std::fs::write(bdi.join(name), value.to_string()) {
+                eprintln!("{}: {error}", bdi.join(name).display());
+            }
+        }
+    }
+
     pub(crate) fn folder(&self) -> &Path {
         &self.mountpoint
     }
