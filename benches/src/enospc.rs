@@ -5,7 +5,8 @@
 //!
 //! - Small files fill a good part of the metadata groups, and data has taken all that the devices had left for another:
 //!   it is free inside of block groups again, none of which is empty, so that nothing is ever unallocated.
-//! - The jobs write into three times what ours keeps dirty, and Linux may keep no more than that either.
+//! - The jobs write into three times what ours keeps dirty. Linux is told to keep no more than that either, for the
+//!   device; whether it obeys is not measured.
 
 use std::{
     fs::{File, OpenOptions},
