@@ -20,6 +20,7 @@
 
 mod content;
 mod flags;
+mod leaving;
 mod listing;
 mod names;
 mod xattr;
@@ -50,6 +51,7 @@ pub(crate) struct Door {
     nodes: Arc<Nodes<Arc<Node>>>,
     pub(crate) crew: Arc<Crew>,
     aside: Aside,
+    leaving: leaving::Leaving,
     pub(crate) options: Options,
 }
 
@@ -62,6 +64,8 @@ pub(crate) struct Node {
     no_capability: AtomicBool,
     /// Who has the file open for writing: so long the kernel may hold content that we have not seen.
     writers: AtomicU32,
+    /// Who has it open at all. Without one, a file without a name is about to be forgotten.
+    openers: AtomicU32,
     /// Why a write from the kernel's cache failed, until a writer is told (D3).
     failed_write: AtomicI32,
     /// Whether a directory has a default list, once that was asked.
@@ -96,7 +100,8 @@ impl Door {
         options: Options,
     ) -> Self {
         let nodes = Nodes::new(place(root.id()), Arc::new(Node::new(root)));
-        Self { fs, nodes: Arc::new(nodes), crew, aside, options }
+        let leaving = leaving::Leaving::new();
+        Self { fs, nodes: Arc::new(nodes), crew, aside, leaving, options }
     }
 
     /// The numbers by which the kernel knows inodes.
@@ -136,7 +141,7 @@ impl Door {
 
     /// Forgets nodes. Dropping the last handle of a nameless file deletes it here.
     pub(crate) fn forget(&self, id: u64, count: u64) {
-        drop(self.nodes.forget(id, count));
+        self.leaving.forget(|| self.nodes.forget(id, count));
     }
 
     /// Counts a reference to an inode, and describes it.
@@ -198,6 +203,7 @@ impl Node {
             no_capability: AtomicBool::new(false),
             default_list: AtomicU8::new(UNKNOWN),
             writers: AtomicU32::new(0),
+            openers: AtomicU32::new(0),
             failed_write: AtomicI32::new(0),
         }
     }

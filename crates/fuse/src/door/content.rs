@@ -9,7 +9,7 @@
 //! - **C2** Where data ends and holes begin is answered after the kernel has sent what it holds.
 
 use std::cell::RefCell;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use buttress_fs::{
     Attr, ErrorKind, FallocateMode, FileKind, InodeFlags, NameError, SetAttr, XattrFlags, mode,
@@ -84,18 +84,24 @@ impl Door {
 
     /// Takes note of an open file, and says how the kernel shall treat it.
     pub(super) fn opened(&self, id: u64, flags: i32) -> Answer<FopenFlags> {
+        let node = self.node(id)?;
+        node.openers.fetch_add(1, Ordering::Relaxed);
         if is_for_writing(oflags(flags)) {
-            self.node(id)?.writers.fetch_add(1, Ordering::Relaxed);
+            node.writers.fetch_add(1, Ordering::Relaxed);
         }
         Ok(open_flags(flags))
     }
 
     /// Takes note of a `release`: the kernel has sent all that was written through it.
     pub(crate) fn release(&self, id: u64, flags: i32) -> Answer<()> {
-        if is_for_writing(oflags(flags)) {
+        let node = self.node(id)?;
+        let one_fewer = |count: &AtomicU32| {
             let fewer = |count: u32| count.checked_sub(1);
-            let _ =
-                self.node(id)?.writers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+            let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+        };
+        one_fewer(&node.openers);
+        if is_for_writing(oflags(flags)) {
+            one_fewer(&node.writers);
         }
         Ok(())
     }
@@ -185,13 +191,13 @@ impl Door {
         let past_cache = is_direct && flags.contains(OFlags::DIRECT);
         // With its write-back cache on, the kernel stamps files itself, for direct writes too, and
         // sends the stamps as attributes, before the pages or after them.
-        let written = match (past_cache, self.options.writeback_cache) {
+        let write = || match (past_cache, self.options.writeback_cache) {
             (true, true) => node.inode.keeping_times().write_direct(offset, data),
             (false, true) => node.inode.keeping_times().write_at(offset, data),
             (true, false) => node.inode.write_direct(offset, data),
             (false, false) => node.inode.write_at(offset, data),
         };
-        let written = written.map_err(refuse).inspect_err(|errno| {
+        let written = self.with_room(id, || write().map_err(refuse)).inspect_err(|errno| {
             if !is_direct {
                 self.remember_failed_write(id, &node, *errno);
             }
@@ -231,11 +237,11 @@ impl Door {
             _ => return Err(Errno::EOPNOTSUPP),
         };
         let node = self.node(id)?;
-        let done = match self.options.writeback_cache {
+        let allocate = || match self.options.writeback_cache {
             true => node.inode.keeping_times().fallocate(offset, len, how),
             false => node.inode.fallocate(offset, len, how),
         };
-        done.map_err(refuse)
+        self.with_room(id, || allocate().map_err(refuse))
     }
 
     /// Answers `lseek`, which the kernel asks for data and holes only (C2).
@@ -260,11 +266,11 @@ impl Door {
         let (source, target) = (self.node(from.0)?, self.node(to.0)?);
         // The answer has 32 bits; whole sectors keep the rest of a large copy aligned.
         let len = len.min(1 << 30);
-        let copied = match self.options.writeback_cache {
+        let copy = || match self.options.writeback_cache {
             true => target.inode.keeping_times().copy_from(to.1, &source.inode, from.1, len),
             false => source.inode.copy_range(from.1, &target.inode, to.1, len),
         };
-        let copied = copied.map_err(refuse)?;
+        let copied = self.with_room(to.0, || copy().map_err(refuse))?;
         Ok(u32::try_from(copied).expect("no more is copied than was asked for"))
     }
 }

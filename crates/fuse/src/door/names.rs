@@ -77,7 +77,7 @@ impl Door {
         let bits = cut(&node, bits, umask)?;
         let rdev = attr::device_from_wire(rdev);
         let (uid, gid) = self.owner(req)?;
-        node.inode.create(name, bits, uid, gid, rdev).map_err(refuse)
+        self.with_room(parent, || node.inode.create(name, bits, uid, gid, rdev).map_err(refuse))
     }
 
     /// Answers `mkdir`.
@@ -92,7 +92,8 @@ impl Door {
         let node = self.node(parent)?;
         let bits = cut(&node, bits & mode::PERMISSIONS | mode::DIRECTORY, umask)?;
         let (uid, gid) = self.owner(req)?;
-        let inode = node.inode.mkdir(name, bits, uid, gid).map_err(refuse)?;
+        let inode =
+            self.with_room(parent, || node.inode.mkdir(name, bits, uid, gid).map_err(refuse))?;
         Ok(self.entry(inode))
     }
 
@@ -106,7 +107,8 @@ impl Door {
     ) -> Answer<Entry> {
         let node = self.node(parent)?;
         let (uid, gid) = self.owner(req)?;
-        let inode = node.inode.symlink(name, target, uid, gid).map_err(refuse)?;
+        let symlink = || node.inode.symlink(name, target, uid, gid).map_err(refuse);
+        let inode = self.with_room(parent, symlink)?;
         Ok(self.entry(inode))
     }
 
@@ -124,7 +126,9 @@ impl Door {
 
     /// Answers `unlink`.
     pub(crate) fn unlink(&self, parent: u64, name: &[u8]) -> Answer<()> {
-        self.node(parent)?.inode.unlink(name).map_err(refuse)
+        self.node(parent)?.inode.unlink(name).map_err(refuse)?;
+        self.leaving.removed();
+        Ok(())
     }
 
     /// Answers `rmdir`.
@@ -150,7 +154,9 @@ impl Door {
             exchange: flags.contains(fuser::RenameFlags::RENAME_EXCHANGE),
         };
         let target = self.node(target)?;
-        self.node(parent)?.inode.rename(old, &target.inode, new, flags).map_err(refuse)
+        self.node(parent)?.inode.rename(old, &target.inode, new, flags).map_err(refuse)?;
+        self.leaving.removed();
+        Ok(())
     }
 
     /// Says which number stands for `..` in a listing.

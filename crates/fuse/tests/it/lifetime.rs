@@ -140,6 +140,46 @@ fn d3_full_volumes_say_so() {
     }
 }
 
+/// Whoever needs room waits for a file that lost its name a moment ago: the kernel lets go of it behind the program's
+/// back, after the close that the program has seen end.
+#[test]
+fn room_comes_with_the_last_user() {
+    let Some(mount) = mounted_small(256 << 20) else { return };
+    let piece = vec![7; 1 << 20];
+    // The kernel may take longer than anybody waits, on a machine that has much else to do.
+    let durable = (0..4).any(|_| {
+        let mut fill = File::create(mount.path("fill")).expect("a file");
+        (0..512).find_map(|_| fill.write_all(&piece).err()).expect("512 MiB do not fit");
+        drop(fill);
+        let user = File::open(mount.path("fill")).expect("open");
+        fs::remove_file(mount.path("fill")).expect("its name");
+        let mut little = File::create(mount.path("little")).expect("a file");
+        let written = little.write_all(&piece);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                drop(user);
+            });
+            written.and_then(|()| little.sync_all()).is_ok()
+        })
+    });
+    assert!(durable, "no room came");
+}
+
+/// A file that is really open keeps its space, and whoever needs it is told, in the end.
+#[test]
+fn open_files_keep_their_space() {
+    let Some(mount) = mounted_small(256 << 20) else { return };
+    let piece = vec![7; 1 << 20];
+    let mut fill = File::create(mount.path("fill")).expect("a file");
+    (0..512).find_map(|_| fill.write_all(&piece).err()).expect("512 MiB do not fit");
+    fs::remove_file(mount.path("fill")).expect("its name");
+    let mut little = File::create(mount.path("little")).expect("a file");
+    let failed = little.write_all(&piece).and_then(|()| little.sync_all());
+    assert_eq!(failed.expect_err("no room").kind(), std::io::ErrorKind::StorageFull);
+    drop(fill);
+}
+
 /// A read-only mount shows everything and changes nothing.
 #[test]
 fn read_only_mounts() {
