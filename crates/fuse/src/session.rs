@@ -179,11 +179,20 @@ impl Serving {
         let broken = || std::io::Error::other("a thread of the session ended in a panic");
         let served = self.loops.join().unwrap_or_else(|_| Err(broken()));
         self.submounts.unmount_all();
-        served.map_err(|error| {
+        served.or_else(|error| {
+            if is_the_end(&error, self.unmounter.link.is_gone()) {
+                return Ok(());
+            }
             drop(self.unmounter.unmount());
-            Error::Session(error)
+            Err(Error::Session(error))
         })
     }
+}
+
+/// Whether a session that ended this way ended well: who is reading a request at the moment that the mount goes away is
+/// told that the connection was aborted, and who comes a moment later that there is none.
+fn is_the_end(error: &std::io::Error, is_gone: bool) -> bool {
+    is_gone && error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error())
 }
 
 /// For whoever changes a mounted volume beside the kernel: keeps both of one mind. Not to be used by a thread that
@@ -245,5 +254,19 @@ impl Unmounter {
             below.hide_all();
         }
         self.mount.unmount()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A race at the end of a mount is not a failure; anything else is, and so is this while there is a mount.
+    #[test]
+    fn aborted_readers_end_well() {
+        let error = |errno: rustix::io::Errno| std::io::Error::from(errno);
+        assert!(is_the_end(&error(rustix::io::Errno::CONNABORTED), true));
+        assert!(!is_the_end(&error(rustix::io::Errno::CONNABORTED), false));
+        assert!(!is_the_end(&error(rustix::io::Errno::IO), true));
     }
 }
