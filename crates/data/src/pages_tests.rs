@@ -69,12 +69,16 @@ fn a_failed_read_is_tried_by_the_next() {
     let pages = Pages::new(64 << 20);
     let at = Logical(12288);
     let Found::Claimed(claim) = pages.find(at, SECTOR) else { panic!("it is free") };
+    let seen = Barrier::new(2);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             assert!(matches!(pages.find(at, SECTOR), Found::Loading { .. }));
+            seen.wait();
             pages.wait(at);
             matches!(pages.find(at, SECTOR), Found::Claimed(_))
         });
+        seen.wait();
+        // Long enough to fall asleep, mostly; it must not matter.
         thread::sleep(std::time::Duration::from_millis(20));
         drop(claim);
         assert!(waiter.join().expect("a thread"));
