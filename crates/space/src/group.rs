@@ -97,9 +97,9 @@ pub struct Group {
     /// Whether it is read-only or gone, for writers in place.
     pub(crate) stopped: AtomicBool,
     /// Writers in place, counted here by the published baselines only.
-    writers: AtomicUsize,
+    pub(crate) writers: AtomicUsize,
     /// Signalled when a read-only group has nothing reserved any more, or no writers.
-    settled: Condvar,
+    pub(crate) settled: Condvar,
     pub(crate) state: Ranked<State>,
 }
 
@@ -366,9 +366,7 @@ impl Group {
         if state.is_counted() {
             ledger.shift(before, after, 0);
         }
-        if state.read_only > 0 && after.reserved == 0 && before.reserved > 0 {
-            self.settled.notify_all();
-        }
+        self.tell_settled(&state, before.reserved);
         result
     }
 
@@ -385,46 +383,6 @@ impl Group {
         }
         self.summarise(&mut state);
         Ok(())
-    }
-
-    /// Tells writers in place whether they may; to be called after what decides it changed.
-    pub(crate) fn mark_stopped(&self) {
-        let state = self.state.lock();
-        self.stopped.store(state.read_only > 0 || state.removed, Ordering::SeqCst);
-    }
-
-    /// Waits until nothing is reserved in a group that is read-only.
-    pub(crate) fn wait_for_reserved(&self) {
-        let mut state = self.state.lock();
-        assert!(state.read_only > 0, "Q2: a group is held before it is drained");
-        while state.reserved.bytes() > 0 {
-            state.wait(&self.settled);
-        }
-    }
-
-    /// Of the baselines: counts a writer in, if he may write.
-    pub(crate) fn writer_enters(&self) -> bool {
-        let state = self.state.lock();
-        let may = state.read_only == 0 && !state.removed;
-        if may {
-            self.writers.fetch_add(1, Ordering::Relaxed);
-        }
-        may
-    }
-
-    pub(crate) fn writer_left(&self) {
-        if self.writers.fetch_sub(1, Ordering::Release) == 1 {
-            drop(self.state.lock());
-            self.settled.notify_all();
-        }
-    }
-
-    /// Of the baselines: waits until no writer is left in a group that is read-only.
-    pub(crate) fn wait_for_writers(&self) {
-        let mut state = self.state.lock();
-        while self.writers.load(Ordering::Acquire) > 0 {
-            state.wait(&self.settled);
-        }
     }
 
     /// Compares states, indexes and summary.

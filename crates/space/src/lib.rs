@@ -19,6 +19,7 @@
 //! index              who has how much in one piece: bitmaps by order over groups
 //! guard              who writes in place, counted without sharing a line
 //! quiesce            read-only groups, and waiting for who still writes
+//! group_stop         what a group itself knows of that
 //! account            one kind of space: total, used, promised, ...
 //! ticket             the line of those who wait, served in order
 //! ladder             in which order room is made for them
@@ -57,6 +58,7 @@ mod group;
 mod group_load;
 mod group_moves;
 mod group_state;
+mod group_stop;
 mod guard;
 mod index;
 mod ladder;

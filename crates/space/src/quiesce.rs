@@ -13,7 +13,8 @@
 //!   group, no extent in it is allocated and not yet recorded, and nobody writes into it in place.
 //!
 //! The order of a drain: allocators first (they see the mark, or have reserved, under the group's lock), then
-//! writers in place, then extents whose data is on its way, which are the reserved ones.
+//! writers in place, then extents whose data is on its way, which are the reserved ones. `tests/transition` has all of
+//! them at once, and finds what goes wrong without any one.
 //!
 //! # Locks
 //!
@@ -21,7 +22,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 use buttress_format::{Extent, Logical};
 
@@ -45,12 +45,23 @@ impl ReadOnlyHold {
     /// Waits until what began before the group was held is done (Q2). Whatever holds up those writers, a
     /// transaction that cannot begin for instance, holds this up too.
     pub fn drain(&self) {
-        let group = &self.group;
+        self.drain_writers();
+        self.drain_extents();
+    }
+
+    /// Waits for those who write in place.
+    pub(crate) fn drain_writers(&self) {
         match self.space.lookup_policy() {
-            LookupPolicy::Lockfree => self.space.writers_in_place().drain(group.slot()),
-            LookupPolicy::RwlockDouble | LookupPolicy::RwlockSingle => group.wait_for_writers(),
+            LookupPolicy::Lockfree => self.space.writers_in_place().drain(self.group.slot()),
+            LookupPolicy::RwlockDouble | LookupPolicy::RwlockSingle => {
+                self.group.wait_for_writers();
+            }
         }
-        group.wait_for_reserved();
+    }
+
+    /// Waits for extents that are not recorded yet.
+    pub(crate) fn drain_extents(&self) {
+        self.group.wait_for_reserved();
     }
 }
 
@@ -155,11 +166,5 @@ impl Space {
             LookupPolicy::RwlockDouble => Way::Found(Arc::clone(self), extent.start),
             _ => Way::Kept(group),
         }))
-    }
-}
-
-impl Group {
-    fn is_stopped(&self) -> bool {
-        self.stopped.load(SeqCst)
     }
 }

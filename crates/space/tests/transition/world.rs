@@ -1,0 +1,177 @@
+//! A volume of two groups for the model: what `quiesce`, `group_stop`, `group_state` and `guard` need of it, with the
+//! scheduler's locks. Groups have a free set in the place of a search, and no account.
+
+use std::ops::{Deref, DerefMut};
+
+use buttress_format::{Extent, Logical};
+use shuttle::sync::atomic::{AtomicBool, AtomicUsize};
+use shuttle::sync::{Arc, MutexGuard};
+
+use crate::class::Class;
+use crate::extent_set::ExtentSet;
+use crate::group_state::State;
+use crate::guard::Writers;
+use crate::{Error, LookupPolicy, SpaceKind};
+
+pub(crate) const SECTOR: u64 = 4096;
+const GROUP: u64 = 8 * SECTOR;
+
+#[derive(Debug)]
+pub(crate) struct Lock(shuttle::sync::Mutex<State>);
+
+/// A guard that a wait can take away and bring back.
+pub(crate) struct Held<'a>(Option<MutexGuard<'a, State>>);
+
+impl Lock {
+    pub(crate) fn lock(&self) -> Held<'_> {
+        Held(Some(self.0.lock().expect("no poison")))
+    }
+}
+
+impl Held<'_> {
+    pub(crate) fn wait(&mut self, signal: &shuttle::sync::Condvar) {
+        let held = self.0.take().expect("held");
+        self.0 = Some(signal.wait(held).expect("no poison"));
+    }
+}
+
+impl Deref for Held<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.0.as_ref().expect("held")
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.0.as_mut().expect("held")
+    }
+}
+
+/// Nothing is promised in the model.
+pub(crate) struct Ledger;
+
+/// A group as `quiesce` sees it.
+#[derive(Debug)]
+pub(crate) struct Group {
+    slot: usize,
+    pub(crate) stopped: AtomicBool,
+    pub(crate) writers: AtomicUsize,
+    pub(crate) settled: shuttle::sync::Condvar,
+    pub(crate) state: Lock,
+    /// Nobody wakes those who wait for what is reserved.
+    pub(crate) silent: bool,
+    /// How many think that nobody does anything here.
+    pub(crate) quiet: AtomicUsize,
+    /// Who writes here in place at this moment, and whose data is on its way here.
+    pub(crate) in_place: AtomicUsize,
+    pub(crate) on_the_way: AtomicUsize,
+}
+
+impl Group {
+    pub(crate) fn start(&self) -> Logical {
+        Logical(self.slot as u64 * GROUP)
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        GROUP
+    }
+
+    pub(crate) fn slot(&self) -> usize {
+        self.slot
+    }
+
+    pub(crate) fn kind(&self) -> SpaceKind {
+        SpaceKind::Data
+    }
+
+    pub(crate) fn change<R>(&self, _: &Ledger, act: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state.lock();
+        let before = state.reserved.bytes();
+        let result = act(&mut state);
+        if !self.silent {
+            self.tell_settled(&state, before);
+        }
+        result
+    }
+
+    pub(crate) fn stop(&self, ledger: &Ledger) -> Result<(), Error> {
+        self.change(ledger, |state| state.stop_writes());
+        Ok(())
+    }
+}
+
+/// Groups in order.
+pub(crate) struct Directory<'a>(&'a [Arc<Group>]);
+
+impl Directory<'_> {
+    pub(crate) fn find_whole(&self, extent: Extent) -> Result<&Arc<Group>, Error> {
+        let group = self.0.get((extent.start.0 / GROUP) as usize);
+        group.ok_or(Error::NoGroup { at: extent.start })
+    }
+}
+
+/// The first thing that was wrong, in any order. No part of the model: the scheduler does not see it.
+pub(crate) type Complaint = Arc<std::sync::Mutex<Option<&'static str>>>;
+
+/// A volume as `quiesce` sees it.
+pub(crate) struct Space {
+    pub(crate) complaint: Complaint,
+    pub(crate) groups: [Arc<Group>; 2],
+    writers: Arc<Writers>,
+    policy: LookupPolicy,
+}
+
+impl Space {
+    pub(crate) fn new(policy: LookupPolicy, silent: bool, complaint: &Complaint) -> Arc<Self> {
+        let group = |slot| {
+            let state = State {
+                free: None,
+                reserved: ExtentSet::default(),
+                pinned: ExtentSet::default(),
+                freed_unloaded: ExtentSet::default(),
+                used: SECTOR,
+                read_only: 0,
+                class: Class,
+                entry: None,
+                counted: true,
+                removed: false,
+            };
+            Arc::new(Group {
+                slot,
+                stopped: AtomicBool::new(false),
+                writers: AtomicUsize::new(0),
+                settled: shuttle::sync::Condvar::new(),
+                state: Lock(shuttle::sync::Mutex::new(state)),
+                silent,
+                quiet: AtomicUsize::new(0),
+                in_place: AtomicUsize::new(0),
+                on_the_way: AtomicUsize::new(0),
+            })
+        };
+        let writers = Arc::new(Writers::default());
+        let complaint = Complaint::clone(complaint);
+        Arc::new(Self { complaint, groups: [group(0), group(1)], writers, policy })
+    }
+
+    pub(crate) fn group_at(&self, at: Logical) -> Option<Arc<Group>> {
+        self.groups.get((at.0 / GROUP) as usize).cloned()
+    }
+
+    pub(crate) fn ledger(&self, _: SpaceKind) -> &'static Ledger {
+        &Ledger
+    }
+
+    pub(crate) fn lookup_policy(&self) -> LookupPolicy {
+        self.policy
+    }
+
+    pub(crate) fn writers_in_place(&self) -> &Arc<Writers> {
+        &self.writers
+    }
+
+    pub(crate) fn directory(&self) -> Directory<'_> {
+        Directory(&self.groups)
+    }
+}
