@@ -5,13 +5,17 @@
 //!
 //! - Small files fill a good part of the metadata groups, and data has taken all that the devices had left for another:
 //!   it is free inside of block groups again, none of which is empty, so that nothing is ever unallocated.
+//! - A slow device is slow only while the jobs write. Only ours stands on it: Linux has no such device.
 //! - The jobs write into three times what ours keeps dirty. Linux is told to keep no more than that either, for the
 //!   device; whether it obeys is not measured.
 
 use std::{
     fs::{File, OpenOptions},
     os::unix::fs::{FileExt, OpenOptionsExt},
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -22,14 +26,14 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate};
 
 use crate::{
     Target, cpu,
-    published::{Better, Experiment, Plan, Subject, Table},
+    published::{Better, Experiment, Plan, Slowness, Subject, Table},
+    slow::{Asked, Slow},
     target::Setup,
     work::text,
 };
 
 const BLOCK: usize = 4096;
 const MIB: u64 = 1 << 20;
-const SIZE: u64 = 2048 * MIB;
 /// The filler is taken in pieces; of so many one stays, so that no block group is empty.
 const PIECE: u64 = 16 * MIB;
 const STAYS: u64 = 4;
@@ -67,11 +71,23 @@ pub struct Enospc {
     pub seconds: f64,
     /// Leave block groups empty, which go, and come again for whoever takes them first.
     pub unallocated: bool,
+    /// How long the volume is, in MiB.
+    pub size_mib: u64,
+    /// How slow the device is, if it is.
+    pub slow: Option<Slowness>,
 }
 
 impl Default for Enospc {
     fn default() -> Self {
-        Self { jobs: 4, mib: 96, names: 40_000, seconds: 10.0, unallocated: false }
+        Self {
+            jobs: 4,
+            mib: 96,
+            names: 40_000,
+            seconds: 10.0,
+            unallocated: false,
+            size_mib: 2048,
+            slow: None,
+        }
     }
 }
 
@@ -81,13 +97,16 @@ impl Experiment for Enospc {
     }
 
     fn subjects(&self, plan: &Plan) -> Vec<Subject> {
-        let mut subjects = vec![Subject::new("kernel btrfs", Target::Btrfs, "")];
-        subjects.push(Subject::new("kernel ext4", Target::Ext4, ""));
+        let mut subjects = Vec::new();
+        if self.slow.is_none() {
+            subjects.push(Subject::new("kernel btrfs", Target::Btrfs, ""));
+            subjects.push(Subject::new("kernel ext4", Target::Ext4, ""));
+        }
         let rules = ["off", "clamp", "pace"];
         for rule in rules {
             let options = format!("preempt={rule}");
             subjects.push(Subject::new(rule, Target::Library, &options));
-            if plan.mount {
+            if plan.mount && self.slow.is_none() {
                 subjects.push(Subject::new(&format!("{rule}, mount"), Target::Mount, &options));
             }
         }
@@ -95,12 +114,19 @@ impl Experiment for Enospc {
     }
 
     fn run(&self, subject: &Subject, plan: &Plan, out: &mut Table) -> Result<(), String> {
-        let setup = Setup::with(subject.target, &plan.dir, SIZE, &subject.options)?;
+        let setup = Setup::with(subject.target, &plan.dir, self.size_mib * MIB, &subject.options)?;
         let time = Duration::from_secs_f64(self.seconds * plan.scale);
         if !subject.target.is_library() {
             return self.run_mounted(&setup, subject, time, out);
         }
-        let fs = setup.open()?;
+        let slow = match self.slow {
+            Some(slowness) => Some(Arc::new(Slow::new(setup.file()?, slowness))),
+            None => None,
+        };
+        let fs = match &slow {
+            Some(slow) => setup.open_on(Arc::<Slow>::clone(slow))?,
+            None => setup.open()?,
+        };
         for i in 0..self.names {
             let name = format!("small{i}");
             let file = fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0).map_err(text)?;
@@ -126,6 +152,10 @@ impl Experiment for Enospc {
             let name = format!("job{job}");
             files.push(fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0).map_err(text)?);
         }
+        if let Some(slow) = &slow {
+            slow.begin();
+        }
+        let asked = || slow.as_ref().map(|slow| slow.asked());
         for way in [BUFFERED, DIRECT] {
             let write = |job: usize, at, data: &[u8]| {
                 let file = &files[job];
@@ -135,7 +165,7 @@ impl Experiment for Enospc {
                 }
             };
             self.write(time.div_f64(RAMP), &write)?;
-            let before = fs.space_stats();
+            let (before, asked_before) = (fs.space_stats(), asked());
             self.phase(subject, way, time, out, &|| fs.sync().map_err(text), &write)?;
             let after = fs.space_stats();
             let all = after.engine.waits.since(&before.engine.waits);
@@ -147,8 +177,18 @@ impl Experiment for Enospc {
             add("waits for data", "", data.count() as f64);
             add("waited together", "s", all.nanos as f64 / 1e9);
             add("p99.9 of waits", "ms", all.per_mille(999).as_secs_f64() * 1e3);
-            add("commits", "", (after.engine.commits - before.engine.commits) as f64);
+            let commits = (after.engine.commits - before.engine.commits) as f64;
+            let took = (after.engine.commit_nanos - before.engine.commit_nanos) as f64 / 1e6;
+            add("commits", "", commits);
+            add("a commit", "ms", took / commits.max(1.0));
             add("rounds made ahead", "", (after.rounds - before.rounds) as f64);
+            let used = after.accounts.metadata.used as f64 / MIB as f64;
+            let total = after.accounts.metadata.total as f64 / MIB as f64;
+            add("metadata in use", "MiB", used);
+            add("metadata", "MiB", total);
+            if let (Some(before), Some(after)) = (asked_before, asked()) {
+                tell_asked(&before, &after, &mut add);
+            }
         }
         drop(files);
         fs.close().map_err(text)
@@ -242,6 +282,16 @@ impl Enospc {
         out.add_series(&format!("over time, {way}"), "MiB/s", subject, step, rates);
         Ok(())
     }
+}
+
+/// What a slow device was asked for in between.
+fn tell_asked(before: &Asked, after: &Asked, add: &mut impl FnMut(&str, &'static str, f64)) {
+    let mib = |after: u64, before: u64| (after - before) as f64 / MIB as f64;
+    add("data to the device", "MiB", mib(after.data, before.data));
+    add("metadata to the device", "MiB", mib(after.metadata, before.metadata));
+    add("writes to the device", "", (after.writes - before.writes) as f64);
+    add("reads from the device", "", (after.reads - before.reads) as f64);
+    add("flushes of the device", "", (after.flushes - before.flushes) as f64);
 }
 
 /// Takes all data space there is, and says how much it was.

@@ -23,6 +23,7 @@ mod read;
 mod report;
 pub mod scale;
 mod series;
+mod slow;
 mod stall;
 mod target;
 mod volume;

@@ -26,6 +26,7 @@ pub use crate::enospc::Enospc;
 pub use crate::nocow::Nocow;
 pub use crate::read::Read;
 pub use crate::report::Better;
+pub use crate::slow::Slowness;
 
 /// How an experiment is run.
 #[derive(Clone, Debug)]
@@ -287,6 +288,9 @@ impl fmt::Display for Table {
                 }
             }
         }
+        for one in &self.series {
+            writeln!(f, "\n{}", one.by_the_second())?;
+        }
         Ok(())
     }
 }
@@ -328,6 +332,7 @@ mod tests {
         assert_eq!(table.ratio("wait", Better::Less, "fast"), Some(3.0));
         assert_eq!(table.json()["figures"][1]["times_first"], 3.0);
         assert!(table.to_string().contains("3.00x"));
+        assert!(table.to_string().contains("fast, second by second: 3 6\n"), "{table}");
         assert_eq!(table.json()["series"].as_array().map(Vec::len), Some(2), "the last run's");
         assert_eq!(table.svg().matches("<polyline").count(), 2);
         assert!(table.svg().ends_with("</svg>\n"));

@@ -49,3 +49,17 @@ pub(crate) fn draw(out: &mut String, series: &Series, top: f64, most: f64, name:
         bottom + 14.0,
     );
 }
+
+impl Series {
+    /// Means of each second, in words.
+    pub(crate) fn by_the_second(&self) -> String {
+        let samples = ((1.0 / self.step).round() as usize).max(1);
+        let mut out = format!("{}, {}: {}, second by second:", self.what, self.unit, self.subject);
+        for second in self.values.chunks(samples) {
+            let mean = second.iter().sum::<f64>() / second.len() as f64;
+            // Into a string: nothing can fail.
+            let _ = write!(out, " {mean:.0}");
+        }
+        out
+    }
+}

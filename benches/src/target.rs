@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use buttress_block::{FileDevice, OpenOptions};
+use buttress_block::{Device, FileDevice, OpenOptions};
 use buttress_fs::{
     Filesystem, MountOptions,
     make::{MakeOptions, make},
@@ -231,14 +231,23 @@ impl Setup {
 
     /// Opens the volume through the library.
     pub(crate) fn open(&self) -> Result<Filesystem, String> {
+        self.open_on(Arc::new(self.file()?))
+    }
+
+    /// What the library opens.
+    pub(crate) fn file(&self) -> Result<FileDevice, String> {
         let (path, direct) = match &self.loop_device {
             Some(device) => (PathBuf::from(device), true),
             None => (self.image.clone(), false),
         };
         let options = OpenOptions { direct, ..OpenOptions::WRITE };
-        let device = FileDevice::open(path, options).map_err(|e| e.to_string())?;
+        FileDevice::open(path, options).map_err(|e| e.to_string())
+    }
+
+    /// [`Setup::open`], with something between the volume and its file.
+    pub(crate) fn open_on(&self, device: Arc<dyn Device>) -> Result<Filesystem, String> {
         let options = MountOptions::parse(&self.options).map_err(|e| e.to_string())?;
-        Filesystem::open(vec![Arc::new(device)], options).map_err(|e| e.to_string())
+        Filesystem::open(vec![device], options).map_err(|e| e.to_string())
     }
 }
 

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use buttress_bench::foreground;
-use buttress_bench::published::{self, Allocate, Enospc, Experiment, Nocow, Plan, Read};
+use buttress_bench::published::{self, Allocate, Enospc, Experiment, Nocow, Plan, Read, Slowness};
 use buttress_bench::scale;
 use buttress_bench::writeback::{self, Files, Writeback};
 use serde_json::Value;
@@ -99,6 +100,18 @@ enum Verb {
         /// Leave the devices space for new chunks, so that metadata is scarce for a while only.
         #[arg(long)]
         unallocated: bool,
+        /// MiB of the volume.
+        #[arg(long, default_value_t = 2048)]
+        size_mib: u64,
+        /// A device of so many MiB a second, all requests together. On a slow device there are only ours.
+        #[arg(long)]
+        device_mib_s: Option<f64>,
+        /// A device that takes so many microseconds for each request before its first byte.
+        #[arg(long)]
+        device_latency_us: Option<u64>,
+        /// Requests that wait for that at the same time: 1 is the arm of a disk.
+        #[arg(long, default_value_t = 32)]
+        device_depth: usize,
     },
     /// Threads that each read all of one file, 32 KiB at a time, cold.
     Read {
@@ -154,8 +167,21 @@ impl Verb {
             &Self::Allocate { ref workers, fragmented } => {
                 Some(Box::new(Allocate { workers: workers.clone(), fragmented }))
             }
-            &Self::Enospc { jobs, mib, names, seconds, unallocated } => {
-                Some(Box::new(Enospc { jobs, mib, names, seconds, unallocated }))
+            &Self::Enospc {
+                jobs,
+                mib,
+                names,
+                seconds,
+                unallocated,
+                size_mib,
+                device_mib_s: mib_s,
+                device_latency_us: latency,
+                device_depth: depth,
+            } => {
+                let is_slow = mib_s.is_some() || latency.is_some();
+                let latency = Duration::from_micros(latency.unwrap_or(0));
+                let slow = is_slow.then_some(Slowness { mib_s, latency, depth });
+                Some(Box::new(Enospc { jobs, mib, names, seconds, unallocated, size_mib, slow }))
             }
             Self::Read { threads } => Some(Box::new(Read { threads: threads.clone() })),
             &Self::Nocow { ref blocks, jobs, depth, groups, file_mib } => {
@@ -232,6 +258,11 @@ fn alone(args: &Args, say: &mut dyn FnMut(&str)) -> std::result::Result<(Value, 
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
+    if let Verb::Enospc { device_mib_s: Some(rate), .. } = args.verb
+        && (rate.is_nan() || rate <= 0.0)
+    {
+        return Err(Failure::new(Exit::Usage, "--device-mib-s must be above zero"));
+    }
     if args.runs == 0 || args.scale.is_nan() || args.scale <= 0.0 {
         return Err(Failure::new(Exit::Usage, "--runs and --scale must be above zero"));
     }

@@ -53,7 +53,7 @@ fn published_experiments_are_measured() {
     let bench = Bench::new();
     let who = "buttress,lookup,no lock,by,linear,one goal,off,clamp,pace";
     let short = ["--runs", "1", "--scale", "0.02", "--dir", ".", "--only", who];
-    let verbs: [(&[&str], usize, &[&str]); 5] = [
+    let verbs: [(&[&str], usize, &[&str]); 6] = [
         (
             &["nocow", "--groups", "2", "--jobs", "2", "--file-mib", "4"],
             4,
@@ -86,6 +86,23 @@ fn published_experiments_are_measured() {
             ],
         ),
         (
+            &[
+                "enospc",
+                "--names",
+                "500",
+                "--mib",
+                "4",
+                "--size-mib",
+                "1024",
+                "--device-mib-s",
+                "2000",
+                "--device-latency-us",
+                "10",
+            ],
+            3,
+            &["written, through memory", "data to the device, direct", "a commit"],
+        ),
+        (
             &["read", "--threads", "1,2"],
             3,
             &[
@@ -101,6 +118,7 @@ fn published_experiments_are_measured() {
             &["allocations by 3", "processor time of each, 1", "p99 of an allocation, 3"],
         ),
     ];
+    bench.fails(&["bench", "enospc", "--device-mib-s", "0"], 2, &["--device-mib-s"]);
     for (verb, subjects, rows) in verbs {
         let json = bench.ok(&[&["--json", "bench"], verb, &short[..]].concat());
         let found: Value = serde_json::from_str(&json).expect("JSON");

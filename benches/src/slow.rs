@@ -1,0 +1,256 @@
+//! A device that is made as slow as a disk or a network volume, for all who write to it alike.
+//!
+//! # Invariants
+//!
+//! - **S1** One clock for all: bytes go over one line one after the other, whoever sends them, and as many requests as it
+//!   is deep wait for their latency at the same time. So a depth of one is the arm of a disk, more is a network volume.
+//! - **S2** Who asks is answered when the device would have answered. What the machine needs for the bytes themselves is
+//!   part of that time, not added to it; who sleeps too long does not make the device slower for others.
+//! - **S3** A flush is answered once everything that was taken before it has been.
+//!
+//! Discards, and zeroes that are not sent, cost a request without bytes. Until [`Slow::begin`] it is as fast as what is
+//! behind it, so that filling a volume takes no hours.
+
+use std::{
+    io::IoSlice,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use buttress_block::{Class, Device, Error, Extent, FileDevice, Refused, Space, Write};
+use parking_lot::Mutex;
+
+/// How slow a device is.
+#[derive(Clone, Copy, Debug)]
+pub struct Slowness {
+    /// MiB a second, over all requests; unlimited when there is none.
+    pub mib_s: Option<f64>,
+    /// From taking a request to its first byte.
+    pub latency: Duration,
+    /// Requests that wait for that at the same time.
+    pub depth: usize,
+}
+
+/// When things are free, in seconds from the beginning.
+#[derive(Debug)]
+struct Queue {
+    line: f64,
+    places: Vec<f64>,
+    last: f64,
+}
+
+/// What a device was asked for since it became slow.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) flushes: u64,
+    /// Bytes of data, and of metadata.
+    pub(crate) data: u64,
+    pub(crate) metadata: u64,
+}
+
+/// A file that is slow.
+#[derive(Debug)]
+pub(crate) struct Slow {
+    file: FileDevice,
+    slowness: Slowness,
+    began: AtomicBool,
+    since: Instant,
+    queue: Mutex<Queue>,
+    reads: AtomicU64,
+    writes: AtomicU64,
+    flushes: AtomicU64,
+    data: AtomicU64,
+    metadata: AtomicU64,
+}
+
+impl Queue {
+    /// When a request that comes at `now` is answered.
+    fn take(&mut self, now: f64, len: u64, slowness: &Slowness) -> f64 {
+        let latency = slowness.latency.as_secs_f64();
+        let rate = slowness.mib_s.map_or(f64::INFINITY, |mib| mib * f64::from(1 << 20));
+        let free = |a: &&mut f64, b: &&mut f64| a.total_cmp(b);
+        let Some(place) = self.places.iter_mut().min_by(free) else { return now };
+        let ready = place.max(now) + latency;
+        let done = ready.max(self.line) + len as f64 / rate;
+        *place = done;
+        if len > 0 {
+            self.line = done;
+        }
+        self.last = self.last.max(done);
+        done
+    }
+}
+
+impl Slow {
+    pub(crate) fn new(file: FileDevice, slowness: Slowness) -> Self {
+        let places = vec![0.0; slowness.depth.max(1)];
+        Self {
+            file,
+            slowness,
+            began: AtomicBool::new(false),
+            since: Instant::now(),
+            queue: Mutex::new(Queue { line: 0.0, places, last: 0.0 }),
+            reads: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+            data: AtomicU64::new(0),
+            metadata: AtomicU64::new(0),
+        }
+    }
+
+    /// It is slow from now on.
+    pub(crate) fn begin(&self) {
+        self.began.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn asked(&self) -> Asked {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Asked {
+            reads: of(&self.reads),
+            writes: of(&self.writes),
+            flushes: of(&self.flushes),
+            data: of(&self.data),
+            metadata: of(&self.metadata),
+        }
+    }
+
+    /// Takes requests of so many bytes that come together; says when the last is answered.
+    fn take(&self, lens: impl IntoIterator<Item = u64>) -> Option<f64> {
+        if !self.began.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut queue = self.queue.lock();
+        let now = self.since.elapsed().as_secs_f64();
+        lens.into_iter().map(|len| queue.take(now, len, &self.slowness)).reduce(f64::max)
+    }
+
+    fn sleep_until(&self, time: Option<f64>) {
+        let Some(time) = time else { return };
+        let left = time - self.since.elapsed().as_secs_f64();
+        if left > 0.0 {
+            thread::sleep(Duration::from_secs_f64(left));
+        }
+    }
+
+    fn count(&self, len: u64, class: Class) {
+        if self.began.load(Ordering::Relaxed) {
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            let bytes = if class == Class::Data { &self.data } else { &self.metadata };
+            bytes.fetch_add(len, Ordering::Relaxed);
+        }
+    }
+}
+
+fn len_of(bufs: &[IoSlice<'_>]) -> u64 {
+    bufs.iter().map(|buf| buf.len() as u64).sum()
+}
+
+impl Device for Slow {
+    fn name(&self) -> String {
+        self.file.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+
+    fn writable(&self) -> bool {
+        self.file.writable()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        let done = self.take([buf.len() as u64]);
+        if done.is_some() {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+        }
+        let found = self.file.read_at(offset, buf);
+        self.sleep_until(done);
+        found
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        self.write_classed_at(offset, &[IoSlice::new(buf)], Class::Data)
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+        self.write_classed_at(offset, bufs, Class::Data)
+    }
+
+    fn write_classed_at(
+        &self,
+        offset: u64,
+        bufs: &[IoSlice<'_>],
+        class: Class,
+    ) -> Result<(), Error> {
+        let len = len_of(bufs);
+        let done = self.take([len]);
+        self.count(len, class);
+        let written = self.file.write_classed_at(offset, bufs, class);
+        self.sleep_until(done);
+        written
+    }
+
+    fn write_many(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
+        let done = self.take(writes.iter().map(|write| len_of(&write.bufs)));
+        for write in writes {
+            self.count(len_of(&write.bufs), write.class);
+        }
+        let written = self.file.write_many(writes);
+        self.sleep_until(done);
+        written
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        let done = self.take([0]).map(|done| done.max(self.queue.lock().last));
+        if done.is_some() {
+            self.flushes.fetch_add(1, Ordering::Relaxed);
+        }
+        let flushed = self.file.flush();
+        self.sleep_until(done);
+        flushed
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        let done = self.take([0]);
+        let discarded = self.file.discard(offset, len);
+        self.sleep_until(done);
+        discarded
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, space: Space) -> Result<(), Error> {
+        let done = self.take([0]);
+        let written = self.file.write_zeroes(offset, len, space);
+        self.sleep_until(done);
+        written
+    }
+
+    fn extent_at(&self, offset: u64, len: u64) -> Result<Extent, Error> {
+        self.file.extent_at(offset, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S1: the line is shared, and as many wait for their latency at once as it is deep.
+    #[test]
+    fn requests_share_one_clock() {
+        let slow = |depth| Slowness { mib_s: Some(1.0), latency: Duration::from_secs(1), depth };
+        let queue = |depth: usize| Queue { line: 0.0, places: vec![0.0; depth], last: 0.0 };
+        let mut deep = queue(2);
+        let ends: Vec<_> = (0..3).map(|_| deep.take(0.0, 1 << 20, &slow(2))).collect();
+        assert_eq!(
+            ends,
+            [2.0, 3.0, 4.0],
+            "the third waits for its latency while the second is sent"
+        );
+        let mut arm = queue(1);
+        let ends: Vec<_> = (0..3).map(|_| arm.take(0.0, 1 << 20, &slow(1))).collect();
+        assert_eq!(ends, [2.0, 4.0, 6.0]);
+        assert_eq!(arm.take(9.0, 0, &slow(1)), 10.0, "it was idle, and that is not saved up");
+    }
+}
