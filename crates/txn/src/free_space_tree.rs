@@ -73,17 +73,13 @@ pub(crate) fn read_committed(view: &View, group: Extent, trusted: bool) -> Resul
             let items = read_items(&**view.store(), root, group)?;
             Ok(parse(group, geometry.sectorsize, &items)?.1)
         }
-        None => gaps(view.store(), view.roots(), group, geometry.nodesize),
+        None => gaps(view.store(), view.roots(), group),
     }
 }
 
-/// What lies between the extents of a group.
-pub(crate) fn gaps(
-    store: &Store,
-    roots: &Roots,
-    group: Extent,
-    nodesize: u32,
-) -> Result<Vec<Extent>> {
+/// What lies between the extents of a group: whole sectors, as the extents are.
+pub(crate) fn gaps(store: &Store, roots: &Roots, group: Extent) -> Result<Vec<Extent>> {
+    let (nodesize, sectorsize) = (store.geometry().nodesize, store.geometry().sectorsize);
     let root = roots
         .find(TreeId::EXTENT)
         .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
@@ -99,6 +95,7 @@ pub(crate) fn gaps(
         };
         let start = Logical(key.objectid);
         if len > 0 {
+            expect_whole(group, Extent { start, len }, sectorsize)?;
             if start < at || start.end(len) > group.end() {
                 return Err(malformed(group, format!("extent at {start} overlaps another")));
             }
@@ -113,6 +110,15 @@ pub(crate) fn gaps(
         free.push(Extent { start: at, len: group.end().distance(at) });
     }
     Ok(free)
+}
+
+/// Refuses what begins or ends within a sector: so what is free does not, either.
+pub(crate) fn expect_whole(group: Extent, extent: Extent, sectorsize: u32) -> Result<()> {
+    let whole = |bytes: u64| bytes.is_multiple_of(u64::from(sectorsize));
+    if whole(extent.start.0) && whole(extent.len) {
+        return Ok(());
+    }
+    Err(malformed(group, format!("{extent} is not made of whole sectors")))
 }
 
 impl GroupFreeSpace {

@@ -8,7 +8,8 @@ use buttress_format::{BlockGroupItem, Extent, Key, Kind, Logical};
 use buttress_tree::{Change, NodePtr, NodeSource};
 
 use super::GroupRecord;
-use crate::{Error, Result, free_space_tree::GroupFreeSpace};
+use crate::free_space_tree::{GroupFreeSpace, expect_whole};
+use crate::{Error, Result};
 
 #[derive(Default)]
 pub(super) struct Groups {
@@ -68,6 +69,7 @@ impl Groups {
         in_use: bool,
     ) -> Result<()> {
         let group = self.group_of(extent)?;
+        expect_whole(group, extent, sectorsize)?;
         if let Some(root) = free_space_root {
             let space = match self.free_space.entry(group.start) {
                 Entry::Occupied(known) => known.into_mut(),

@@ -17,10 +17,9 @@ use crate::{Engine, Result, free_space_tree};
 impl Settle<'_> {
     /// Empties the tree, or makes one, and has the first round fill it.
     pub(super) fn rebuild_free_space(&mut self) -> Result<()> {
-        let nodesize = self.engine.store.geometry().nodesize;
         let groups: Vec<Extent> = self.groups.extents().collect();
         for group in groups {
-            let free = free_space_tree::gaps(&self.engine.store, &self.roots, group, nodesize)?;
+            let free = free_space_tree::gaps(&self.engine.store, &self.roots, group)?;
             self.groups.record_anew(group, &free);
         }
         match self.roots.find(TreeId::FREE_SPACE) {
