@@ -10,6 +10,7 @@ mod model;
 mod queue;
 mod scripts;
 mod story;
+mod wall;
 
 use std::sync::Arc;
 
@@ -20,12 +21,12 @@ use buttress_sim::{Crash, Log, campaign};
 use buttress_volume::Volume;
 
 use crate::checker::judge;
-use crate::volume::{content, file_with, pattern};
+use crate::volume::{content, file_with, list, pattern};
 
-#[cfg(debug_assertions)]
-pub(crate) use full::{fill, full};
 pub(crate) use model::World;
 pub(crate) use story::{Story, survey};
+#[cfg(debug_assertions)]
+pub(crate) use wall::{fill, full};
 
 /// Set for more than a look: how many seeds to try, and the first of them.
 const SEEDS: &str = "BUTTRESS_FSYNC_SEEDS";

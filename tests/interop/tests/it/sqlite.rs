@@ -2,7 +2,8 @@
 //! transaction that sqlite said was committed is there, whole, and none that was never begun.
 //!
 //! The mount is served by this process, so that its device can be of memory; sqlite is a process of its own. What a
-//! cut left is mounted through the library, and the files of the database are copied out for sqlite to recover.
+//! cut left is mounted through the library, and the files of the database are copied out for sqlite to recover; a part of
+//! it is mounted by Linux, too, which replays our logs its own way, and must have the same files for sqlite.
 //! `BUTTRESS_SQLITE_TRANSACTIONS` says how many there are, for each way of keeping a journal.
 
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -13,9 +14,12 @@ use std::sync::Arc;
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{Filesystem, MakeOptions, MountOptions};
-use buttress_interop::linux::{can_mount_fuse, check, has_program, save, try_run};
+use buttress_interop::linux::{
+    Images, can_mount_fuse, check, has_linux_btrfs, has_program, save, try_run,
+};
 use buttress_interop::scratch::Scratch;
 use buttress_sim::{Crash, Log, campaign};
+use buttress_volume::Volume;
 
 /// A way in which sqlite keeps its promise.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +46,11 @@ const DATABASE: &str = "rows.db";
 const FILES: [&str; 3] = [DATABASE, "rows.db-wal", "rows.db-journal"];
 
 const ACCOUNTS: usize = 60;
+
+const LEN: u64 = 192 << 20;
+
+/// One in so many states is shown to Linux.
+const SHOWN: u64 = 12;
 
 /// A mount that this process serves; it goes with its owner, also when a test fails.
 struct Served {
@@ -200,6 +209,25 @@ fn copy_out(device: &Arc<dyn Device>, folder: &Path) -> Result<bool, String> {
     Ok(journal)
 }
 
+/// The files of the database as they lie in a folder.
+fn files(folder: &Path) -> Vec<Option<Vec<u8>>> {
+    FILES.iter().map(|name| std::fs::read(folder.join(name)).ok()).collect()
+}
+
+/// Linux mounts what a cut left: nothing if it refuses the superblock that was being written, else the files that it
+/// shows. What it leaves is sound.
+fn shown_by_linux(crash: &Crash, images: &Images) -> Option<Vec<Option<Vec<u8>>>> {
+    let found = &crash.devices[0];
+    // Linux looks at the first copy of the superblock alone.
+    Volume::read_superblock_mirror(found, 0).ok()?;
+    save(found, images.path());
+    let mount = images.mount("");
+    let shown = files(mount.path());
+    mount.unmount();
+    check(images.path());
+    Some(shown)
+}
+
 /// Both checkers find nothing in what is left after the next mount.
 fn judge(device: &Arc<dyn Device>, folder: &Path, with_linux: bool) {
     let options = buttress_check::Options::thorough();
@@ -222,13 +250,15 @@ fn judge(device: &Arc<dyn Device>, folder: &Path, with_linux: bool) {
 #[derive(Default)]
 struct Seen {
     states: usize,
+    /// Of these, before Linux.
+    shown: usize,
     acknowledged: usize,
     forgotten: usize,
 }
 
 fn power_is_cut(way: Way, mount: &str, transactions: usize, seed: u64) -> Seen {
     let scratch = Scratch::new();
-    let base = MemoryDevice::new(192 << 20);
+    let base = MemoryDevice::new(LEN);
     let make = MakeOptions { seed: Some(seed), ..MakeOptions::default() };
     Filesystem::make(&base, &make).expect("a volume");
     let log = Log::new();
@@ -267,6 +297,7 @@ fn power_is_cut(way: Way, mount: &str, transactions: usize, seed: u64) -> Seen {
     served.end();
 
     let mut seen = Seen { acknowledged: transactions, ..Seen::default() };
+    let images = has_linux_btrfs().then(|| Images::new(1, LEN));
     let (singles, draws) = if transactions > 6 { (5, 2) } else { (2, 1) };
     seen.states = log.intervals(&mut rng.clone(), singles, draws, |crash| {
         let Crash { event, draw, mark, .. } = crash;
@@ -276,6 +307,16 @@ fn power_is_cut(way: Way, mount: &str, transactions: usize, seed: u64) -> Seen {
         let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());
         let has_journal =
             copy_out(&device, scratch.path()).unwrap_or_else(|what| panic!("{about}: {what}"));
+        if let Some(images) = images.as_ref().filter(|_| rng.chance(1, SHOWN))
+            && let Some(theirs) = shown_by_linux(crash, images)
+        {
+            seen.shown += 1;
+            let ours = files(scratch.path());
+            for (name, (our, their)) in FILES.iter().zip(ours.iter().zip(&theirs)) {
+                let lens = [our, their].map(|bytes| bytes.as_ref().map(Vec::len));
+                assert!(our == their, "{about}: {name} differs, {lens:?} bytes by us and Linux");
+            }
+        }
         let found = recovered(scratch.path()).unwrap_or_else(|what| panic!("{about}: {what}"));
         assert!(found.rows <= done + 1, "{about}: {} rows", found.rows);
         assert!(found.rows + way.forgets >= done, "{about}: {} rows", found.rows);
@@ -309,8 +350,11 @@ fn what_sqlite_committed_survives_power_cuts() {
     for (number, way) in ways.iter().enumerate() {
         let mount = MOUNTS[(round as usize / WAYS.len() + number) % MOUNTS.len()];
         let seen = power_is_cut(*way, mount, transactions, round + 1);
-        let Seen { states, acknowledged, forgotten } = seen;
-        eprintln!("{way:?} on {mount}: {states} states, {forgotten} of them one short");
+        let Seen { states, shown, acknowledged, forgotten } = seen;
+        eprintln!(
+            "{way:?} on {mount}: {states} states, {forgotten} of them one short, {shown} before Linux"
+        );
+        campaign::count("shown", shown);
         campaign::count("states", states);
         campaign::count("acknowledged", acknowledged);
         assert!(states > 10 * transactions, "only {states} states were seen");

@@ -5,10 +5,13 @@
 //! what our own replay shows; `btrfs check` looks at what either left. `BUTTRESS_STATES` says how many states of each
 //! kind of workload are looked at.
 
+mod full;
 #[path = "../../../../crates/fs/tests/it/fsync/model.rs"]
 mod model;
 #[path = "../../../../crates/fs/tests/it/fsync/story.rs"]
 mod story;
+#[path = "../../../../crates/fs/tests/it/fsync/wall.rs"]
+mod wall;
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -28,9 +31,15 @@ use story::{Story, survey};
 /// Set for more than a look: how many states of each kind Linux is shown.
 const STATES: &str = "BUTTRESS_STATES";
 
+/// The number of all folders that stand for a subvolume which a snapshot does not have.
+const STUB: u64 = 2;
+
 const LEN: u64 = 256 << 20;
 
 const OPERATIONS: u64 = 70;
+
+/// How what a cut left is mounted.
+const OPTIONS: &str = "rw,noatime,commit=3000";
 
 /// Kinds of workloads; nothing is written but for what the test does.
 const KINDS: [(&str, &str); 4] = [
@@ -52,21 +61,37 @@ fn content(inode: &Inode) -> Vec<u8> {
     bytes
 }
 
-fn open(device: Arc<dyn Device>, options: &str) -> Filesystem {
+fn open_with(device: Arc<dyn Device>, options: &str) -> Filesystem {
     let options = MountOptions::parse(options).expect("options");
     Filesystem::open(vec![device], options).unwrap_or_else(|error| panic!("no mount: {error}"))
 }
 
-/// What Linux shows of a mounted volume.
+fn list(dir: &Inode) -> Vec<String> {
+    let mut names = Vec::new();
+    let take = |entry: buttress_fs::DirEntry<'_>| {
+        names.push(String::from_utf8_lossy(entry.name).into_owned());
+        std::ops::ControlFlow::Continue(())
+    };
+    dir.read_dir(0, take).expect("a listing");
+    names
+}
+
+/// What Linux shows of a mounted volume, or of a subvolume in it; others in that have nothing to say, nor have the
+/// empty folders that stand for them in a snapshot.
 fn survey_of_linux(top: &Path) -> State {
     let mut state = State::new();
+    let own = top.metadata().expect("a folder").dev();
     let mut queue = vec![top.to_path_buf()];
     while let Some(folder) = queue.pop() {
         let dir = folder.metadata().expect("a folder").ino();
         for entry in std::fs::read_dir(&folder).expect("a listing") {
             let entry = entry.expect("a name");
             let is_dir = entry.file_type().expect("a kind").is_dir();
-            let (path, ino) = (entry.path(), entry.metadata().expect("an inode").ino());
+            let found = entry.metadata().expect("an inode");
+            let (path, ino) = (entry.path(), found.ino());
+            if found.dev() != own || ino == STUB {
+                continue;
+            }
             let object = state.entry(ino).or_insert_with(|| {
                 let mut value = [0_u8; 16];
                 let attribute = rustix::fs::lgetxattr(&path, "user.x", &mut value[..]);
@@ -125,7 +150,7 @@ fn examine(crash: &Crash, story: &Story, images: &Images, seen: &mut Seen) -> Re
     let found = &crash.devices[0];
     seen.states += 1;
     let device: Arc<dyn Device> = Arc::new(found.fork());
-    let fs = open(Arc::clone(&device), "rw,noatime,commit=3000");
+    let fs = open_with(Arc::clone(&device), OPTIONS);
     let ours = survey(&fs);
     story.check(&ours, done).map_err(|what| format!("our replay: {what}"))?;
     match Volume::read_superblock_mirror(found, 0) {
@@ -161,7 +186,7 @@ fn used(seed: u64) -> MemoryDevice {
     let nodesize = if seed.is_multiple_of(2) { 16 << 10 } else { 4096 };
     let make = MakeOptions { nodesize, seed: Some(seed), ..MakeOptions::default() };
     Filesystem::make(&*base, &make).expect("a volume");
-    let fs = open(Arc::clone(&base) as Arc<dyn Device>, "rw,noatime");
+    let fs = open_with(Arc::clone(&base) as Arc<dyn Device>, "rw,noatime");
     let secret = fs.root().create(b"secret", 0o600, 0, 0, 0).expect("a file");
     secret.write_at(0, &vec![0xee; 16 << 20]).expect("a write");
     fs.sync().expect("sync");
@@ -175,7 +200,7 @@ fn run(seed: u64, wanted: usize, images: &Images, seen: &mut Seen) {
     let (kind, options) = KINDS[(seed % 4) as usize];
     let log = Log::new();
     let device = log.device(&used(seed), 512);
-    let fs = Arc::new(open(Arc::clone(&device) as Arc<dyn Device>, options));
+    let fs = Arc::new(open_with(Arc::clone(&device) as Arc<dyn Device>, options));
     let mut world = World::new(Arc::clone(&fs), seed, fs.root().id().ino.0, kind);
     for _ in 0..12 {
         world.step();
