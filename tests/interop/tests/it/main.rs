@@ -24,4 +24,5 @@ mod space;
 mod sqlite;
 mod states;
 mod streams;
+mod suites;
 mod upkeep;

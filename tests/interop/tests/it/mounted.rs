@@ -12,12 +12,12 @@ use buttress_interop::scratch::Scratch;
 use crate::open::manifest;
 
 /// A volume made by the program, and the judging of what was done to it.
-struct Volume {
-    images: Images,
+pub(crate) struct Volume {
+    pub(crate) images: Images,
 }
 
 impl Volume {
-    fn new(size: &str) -> Self {
+    pub(crate) fn new(size: &str) -> Self {
         // The program makes the file; the folder is what is wanted here.
         let images = Images::new(1, 0);
         std::fs::remove_file(images.path()).expect("it was just made");
@@ -26,13 +26,13 @@ impl Volume {
     }
 
     #[track_caller]
-    fn mount(&self) -> Mounted {
+    pub(crate) fn mount(&self) -> Mounted {
         Mounted::new(self.images.path(), "")
     }
 
     /// Unmounts and compares what the mount showed with everybody's view afterwards.
     #[track_caller]
-    fn judge(&self, mount: Mounted) -> Manifest {
+    pub(crate) fn judge(&self, mount: Mounted) -> Manifest {
         let before = Manifest::of_folder(mount.path());
         mount.unmount();
         if has_program("btrfs") {
@@ -55,7 +55,7 @@ impl Volume {
 }
 
 /// Whether the tests here can run; says so when they cannot.
-fn ready() -> bool {
+pub(crate) fn ready() -> bool {
     can_mount_fuse() && rustix::process::geteuid().is_root()
 }
 
