@@ -23,7 +23,7 @@ pub use edit::LeafEdit;
 pub use error::{Error, Mismatch, Result};
 pub use merge::{Change, Fresh, Merge, NodeAlloc};
 pub use node::{Expect, Node, NodePtr};
-pub use overlay::{Overlay, Payload};
+pub use overlay::{Changed, Overlay, Payload};
 pub use roots::Roots;
 pub use store::{Geometry, NodeSource, Store};
 pub use view::{Item, RangeIter, View};

@@ -15,6 +15,8 @@
 //! - **M4** A child's key in its parent is the child's first key, always.
 //! - **M5** A rebuilt node under a quarter full takes in its right neighbour, where there is one
 //!   under the same walk, so that deletions do not leave a trail of near-empty leaves.
+//! - **M6** What lies between two subtrees that pass is cut into as few leaves as it can be: what a commit will
+//!   need is counted by that.
 //!
 //! # Failure
 //!
@@ -344,20 +346,20 @@ impl Walk<'_, '_> {
         self.levels[0].pieces.push_back(piece);
         // One whole leaf stays behind, so that the rest of a flush can be split evenly.
         while self.levels[0].weight > 2 * room {
-            self.cut_leaf(room)?;
+            self.cut_leaf(room, room)?;
         }
         Ok(())
     }
 
-    /// Builds one leaf of at most `target` bytes from the front of what waits.
-    fn cut_leaf(&mut self, target: usize) -> Result<()> {
+    /// Builds one leaf from the front of what waits: of `least` bytes, unless an item more would make it over `most`.
+    fn cut_leaf(&mut self, least: usize, most: usize) -> Result<()> {
         let geometry = *self.merge.store.geometry();
         let mut builder = LeafBuilder::new(&geometry);
         let mut weight = 0;
         let mut first = None;
         let waiting = &mut self.levels[0];
         while let Some(piece) = waiting.pieces.front() {
-            if weight > 0 && weight + piece.weight() > target {
+            if weight > 0 && (weight >= least || weight + piece.weight() > most) {
                 break;
             }
             weight += piece.weight();
@@ -426,8 +428,9 @@ impl Walk<'_, '_> {
         if level == 0 {
             while self.levels[0].weight > 0 {
                 let weight = self.levels[0].weight;
-                let target = if weight > room { (weight / 2 + ITEM_LEN).min(room) } else { room };
-                self.cut_leaf(target)?;
+                // Half of it and the rest fits into the next one; less, and no leaf could have held more (M6).
+                let least = if weight > room { weight.div_ceil(2) } else { room };
+                self.cut_leaf(least, room)?;
             }
             return Ok(());
         }

@@ -34,7 +34,17 @@ const SHARDS: usize = 64;
 /// Charge for one entry beside its payload: map node, key, header of the shared payload.
 const ENTRY_BYTES: u64 = 80;
 
-type Shard = BTreeMap<(TreeId, Key), Option<Payload>>;
+type Entries = BTreeMap<(TreeId, Key), Option<Payload>>;
+
+#[derive(Debug, Default)]
+struct Shard {
+    entries: Entries,
+    /// What came, or came to have another length, since somebody last asked; nothing before anybody did.
+    news: Option<Vec<(TreeId, Key)>>,
+}
+
+/// A changed item: where it is, and the length of its new payload, or nothing where it is deleted.
+pub type Changed = (TreeId, Key, Option<usize>);
 
 /// The changes of one transaction. `None` as payload is a deletion.
 #[derive(Debug)]
@@ -42,6 +52,8 @@ pub struct Overlay {
     shards: Vec<RwLock<Shard>>,
     items: AtomicU64,
     bytes: AtomicU64,
+    /// Items that came to have another length while somebody asked for what is new.
+    resized: AtomicU64,
 }
 
 impl Default for Overlay {
@@ -50,6 +62,7 @@ impl Default for Overlay {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
             items: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            resized: AtomicU64::new(0),
         }
     }
 }
@@ -67,13 +80,24 @@ impl Overlay {
 
     fn insert(&self, shard: &mut Shard, tree: TreeId, key: Key, payload: Option<Payload>) {
         let added = payload.as_ref().map_or(0, |p| p.len() as u64);
-        match shard.insert((tree, key), payload) {
+        let is_put = payload.is_some();
+        match shard.entries.insert((tree, key), payload) {
             None => {
+                if let Some(news) = &mut shard.news {
+                    news.push((tree, key));
+                }
                 self.items.fetch_add(1, Ordering::Relaxed);
                 self.bytes.fetch_add(added + ENTRY_BYTES, Ordering::Relaxed);
             }
             Some(old) => {
+                let was_put = old.is_some();
                 let removed = old.map_or(0, |p| p.len() as u64);
+                if let Some(news) = &mut shard.news
+                    && (is_put, added) != (was_put, removed)
+                {
+                    news.push((tree, key));
+                    self.resized.fetch_add(1, Ordering::Relaxed);
+                }
                 self.bytes.fetch_add(added, Ordering::Relaxed);
                 self.bytes.fetch_sub(removed, Ordering::Relaxed);
             }
@@ -83,7 +107,7 @@ impl Overlay {
     /// Sets an item. What nobody else has in hand is overwritten where it is.
     pub fn put(&self, tree: TreeId, key: Key, payload: &[u8]) {
         let mut shard = self.shards[shard_index(tree, key.objectid)].write();
-        if let Some(Some(old)) = shard.get_mut(&(tree, key))
+        if let Some(Some(old)) = shard.entries.get_mut(&(tree, key))
             && old.len() == payload.len()
             && let Some(old) = Arc::get_mut(old)
         {
@@ -99,7 +123,7 @@ impl Overlay {
         if self.is_empty() {
             return None;
         }
-        self.shards[shard_index(tree, key.objectid)].read().get(&(tree, *key)).cloned()
+        self.shards[shard_index(tree, key.objectid)].read().entries.get(&(tree, *key)).cloned()
     }
 
     /// The first entry, deletions included, in `from..=to`.
@@ -134,7 +158,7 @@ impl Overlay {
         let low = Key { objectid, kind: Kind(0), offset: 0 };
         let high = Key { objectid, kind: Kind(u8::MAX), offset: u64::MAX };
         let shard = self.shards[shard_index(tree, objectid)].read();
-        shard.range((tree, low)..=(tree, high)).map(|((_, k), v)| (*k, v.clone())).collect()
+        shard.entries.range((tree, low)..=(tree, high)).map(|((_, k), v)| (*k, v.clone())).collect()
     }
 
     fn pick(
@@ -143,7 +167,7 @@ impl Overlay {
         from: &Key,
         to: &Key,
         seek: impl Fn(
-            &Shard,
+            &Entries,
             Bound<(TreeId, Key)>,
             Bound<(TreeId, Key)>,
         ) -> Option<(Key, Option<Payload>)>,
@@ -156,11 +180,11 @@ impl Overlay {
         let high = Bound::Included((tree, *to));
         if from.objectid == to.objectid {
             let shard = self.shards[shard_index(tree, from.objectid)].read();
-            return seek(&shard, low, high);
+            return seek(&shard.entries, low, high);
         }
         let mut best: Option<(Key, Option<Payload>)> = None;
         for shard in &self.shards {
-            if let Some(found) = seek(&shard.read(), low, high)
+            if let Some(found) = seek(&shard.read().entries, low, high)
                 && best.as_ref().is_none_or(|(key, _)| better(&found.0, key))
             {
                 best = Some(found);
@@ -187,12 +211,41 @@ impl Overlay {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// How many items came to have another length since [`changed`](Self::changed) was first called: they are new to
+    /// who asks, and no more of them.
+    #[must_use]
+    pub fn resized(&self) -> u64 {
+        self.resized.load(Ordering::Relaxed)
+    }
+
+    /// What was changed since the last call, by tree and key; everything where `anew`, or at the first. From then on
+    /// shards note what comes. An item may be named more than once.
+    #[must_use]
+    pub fn changed(&self, anew: bool) -> Vec<Changed> {
+        let mut all = Vec::new();
+        let len = |payload: &Option<Payload>| payload.as_ref().map(|p| p.len());
+        for shard in &self.shards {
+            let mut shard = shard.write();
+            let Shard { entries, news } = &mut *shard;
+            match news.replace(Vec::new()) {
+                Some(news) if !anew => {
+                    all.extend(
+                        news.into_iter().map(|at| (at.0, at.1, entries.get(&at).and_then(len))),
+                    );
+                }
+                _ => all.extend(entries.iter().map(|((tree, key), p)| (*tree, *key, len(p)))),
+            }
+        }
+        all.sort_unstable();
+        all
+    }
+
     /// Every change, by tree and key. Payloads stay shared: readers go on while the merge runs.
     #[must_use]
     pub fn sorted(&self) -> Vec<(TreeId, Key, Option<Payload>)> {
         let mut all = Vec::with_capacity(usize::try_from(self.items()).unwrap_or(0));
         for shard in &self.shards {
-            all.extend(shard.read().iter().map(|((t, k), v)| (*t, *k, v.clone())));
+            all.extend(shard.read().entries.iter().map(|((t, k), v)| (*t, *k, v.clone())));
         }
         all.sort_unstable_by_key(|(tree, key, _)| (*tree, *key));
         all

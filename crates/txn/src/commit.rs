@@ -68,6 +68,10 @@ pub(crate) struct Settled {
     /// Chunks that are gone once this is durable.
     pub(crate) removed: Vec<Chunk>,
     pub(crate) rounds: u64,
+    /// Bytes of metadata that were allocated.
+    pub(crate) taken: u64,
+    /// The part of it for what operations changed.
+    pub(crate) of_items: u64,
 }
 
 fn nanos(since: Instant) -> u64 {
@@ -162,22 +166,67 @@ impl Engine {
     }
 
     fn commit_frozen(&self, state: &mut CommitState, frozen: &Transaction) -> Result<()> {
+        let promised = self.closer_need(frozen, 0, 0);
+        let counted = self.count_if_crowded(frozen);
         let settled = settle::settle(self, frozen, state)?;
+        if cfg!(debug_assertions) {
+            self.hold_against(&settled, promised, counted);
+        }
         tracing::debug!(
             generation = %frozen.generation,
             nodes = settled.nodes.len(),
             rounds = settled.rounds,
+            taken = settled.taken,
+            counted = counted.map(|(bytes, _)| bytes),
             "settled"
         );
         raise(&self.counters.settle_rounds_max, settled.rounds);
         // All its nodes have addresses: it takes no more, and writing them may be what takes longest.
         self.frozen_need.store(0, Ordering::Relaxed);
-        self.serve_metadata();
+        frozen.counted.settle(settled.nodes.len() as u64);
+        self.serve_counted(SpaceKind::Metadata);
         let nodes = self.write_nodes(&settled.nodes)?;
         self.volume.write_other_superblocks(&state.superblock)?;
         self.volume.flush_and_commit(&settled.state.superblock)?;
         self.publish(state, settled, nodes);
         Ok(())
+    }
+
+    /// Counts what a commit needs, if somebody may not fit beside it by the crude bound. A debug build always does, and
+    /// holds what is made against it.
+    fn count_if_crowded(&self, frozen: &Transaction) -> Option<(u64, Option<u64>)> {
+        if cfg!(not(debug_assertions)) && !self.is_crowded() {
+            return None;
+        }
+        let counted = self.count_frozen(frozen)?;
+        self.frozen_need.fetch_min(counted.0, Ordering::Relaxed);
+        self.serve_metadata();
+        Some(counted)
+    }
+
+    /// Holds what a commit made against what was counted, in bytes, while it was running and when it was frozen.
+    fn hold_against(
+        &self,
+        settled: &Settled,
+        promised: Option<u64>,
+        counted: Option<(u64, Option<u64>)>,
+    ) {
+        let taken = settled.taken;
+        for (bytes, when) in [(promised, "while it was running"), (counted.map(|c| c.0), "frozen")]
+        {
+            let is_enough = bytes.is_none_or(|bytes| taken <= bytes);
+            assert!(
+                is_enough,
+                "P1: {bytes:?} bytes of nodes were counted {when}, {taken} were made"
+            );
+        }
+        if let Some(of_items) = counted.and_then(|(_, of_items)| of_items) {
+            let made = settled.of_items / u64::from(self.store.geometry().nodesize);
+            assert!(
+                made <= of_items,
+                "N1: {of_items} nodes of items were counted, {made} were made"
+            );
+        }
     }
 
     /// Brings all copies of the superblock up to the last commit.
@@ -196,7 +245,8 @@ impl Engine {
             let frozen = Arc::clone(view.running());
             let running = Transaction::new(frozen.generation.next());
             self.frozen_taken.store(0, Ordering::Relaxed);
-            self.frozen_need.store(self.need_of(&frozen), Ordering::Relaxed);
+            let closer = self.close_count(&frozen).unwrap_or(u64::MAX);
+            self.frozen_need.store(self.need_of(&frozen).min(closer), Ordering::Relaxed);
             self.view.store(Arc::new(View::new(
                 Arc::clone(&self.store),
                 running,

@@ -93,10 +93,17 @@ pub(crate) struct ExtentChange {
 
 const SHARDS: usize = 16;
 
+#[derive(Debug, Default)]
+struct Shard {
+    changes: HashMap<Logical, ExtentChange>,
+    /// Users whose references change, of all its extents.
+    users: u64,
+}
+
 /// The changes of one transaction.
 #[derive(Debug)]
 pub(crate) struct DelayedRefs {
-    shards: Vec<Mutex<HashMap<Logical, ExtentChange>>>,
+    shards: Vec<Mutex<Shard>>,
     len: AtomicU64,
     disputed: Mutex<Option<Logical>>,
 }
@@ -112,7 +119,7 @@ impl Default for DelayedRefs {
 }
 
 impl DelayedRefs {
-    fn shard(&self, at: Logical) -> &Mutex<HashMap<Logical, ExtentChange>> {
+    fn shard(&self, at: Logical) -> &Mutex<Shard> {
         let hash = (at.0 >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         &self.shards[(hash >> 60) as usize % SHARDS]
     }
@@ -121,7 +128,8 @@ impl DelayedRefs {
     /// believes in another length of it, the volume is damaged, and this transaction must not be committed.
     pub(crate) fn change(&self, extent: Extent, who: DataRef, delta: i64, born: bool) -> bool {
         let mut shard = self.shard(extent.start).lock();
-        let entry = shard.entry(extent.start).or_insert_with(|| {
+        let Shard { changes, users } = &mut *shard;
+        let entry = changes.entry(extent.start).or_insert_with(|| {
             self.len.fetch_add(1, Ordering::Relaxed);
             let owner = born.then_some(who.root);
             ExtentChange { extent, born, owner, deltas: Deltas::default() }
@@ -130,10 +138,12 @@ impl DelayedRefs {
             self.disputed.lock().get_or_insert(extent.start);
             return false;
         }
+        *users -= entry.deltas.0.len() as u64;
         entry.deltas.add(User::File(who), delta);
+        *users += entry.deltas.0.len() as u64;
         let vanished = entry.born && entry.deltas.is_empty();
         if entry.deltas.is_empty() {
-            shard.remove(&extent.start);
+            changes.remove(&extent.start);
             self.len.fetch_sub(1, Ordering::Relaxed);
         }
         vanished
@@ -142,7 +152,7 @@ impl DelayedRefs {
     /// Makes an extent longer that was born here, if nobody but `who` uses it, and he once. Says whether it did.
     pub(crate) fn extend(&self, extent: Extent, more: u64, who: DataRef) -> bool {
         let mut shard = self.shard(extent.start).lock();
-        let Some(change) = shard.get_mut(&extent.start) else { return false };
+        let Some(change) = shard.changes.get_mut(&extent.start) else { return false };
         let may = change.born && change.extent == extent && change.deltas.is_just(User::File(who));
         if may {
             change.extent.len += more;
@@ -152,7 +162,7 @@ impl DelayedRefs {
 
     /// Says who made an extent that was born here, where that is not its first user.
     pub(crate) fn set_owner(&self, at: Logical, owner: Option<TreeId>) {
-        if let Some(change) = self.shard(at).lock().get_mut(&at) {
+        if let Some(change) = self.shard(at).lock().changes.get_mut(&at) {
             change.owner = owner;
         }
     }
@@ -164,7 +174,7 @@ impl DelayedRefs {
 
     /// What this transaction does to an extent.
     pub(crate) fn find(&self, at: Logical) -> Option<ExtentChange> {
-        self.shard(at).lock().get(&at).cloned()
+        self.shard(at).lock().changes.get(&at).cloned()
     }
 
     /// Every change, by address.
@@ -172,7 +182,7 @@ impl DelayedRefs {
         let mut all: Vec<_> = self
             .shards
             .iter()
-            .flat_map(|s| s.lock().values().cloned().collect::<Vec<_>>())
+            .flat_map(|s| s.lock().changes.values().cloned().collect::<Vec<_>>())
             .collect();
         all.sort_unstable_by_key(|c| c.extent.start);
         all
@@ -181,6 +191,11 @@ impl DelayedRefs {
     /// Number of extents changed.
     pub(crate) fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
+    }
+
+    /// Users whose references change, of all extents.
+    pub(crate) fn users(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().users).sum()
     }
 
     /// Whether there are none.

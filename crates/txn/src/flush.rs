@@ -22,7 +22,7 @@ use std::{
 use buttress_base::clock;
 use buttress_space::{Class, DataReservation, DataTicket, Ladder, Reach, SpaceKind, Step};
 
-use crate::{Engine, Error, Result};
+use crate::{Engine, Error, Result, Urgency};
 
 /// How long somebody in the line sleeps before he looks whether he is alone.
 const SLICE: Duration = Duration::from_millis(20);
@@ -156,8 +156,8 @@ impl Engine {
     }
 
     pub(crate) fn serve_all(&self) {
-        self.serve(SpaceKind::Metadata);
-        self.serve(SpaceKind::Data);
+        self.serve_counted(SpaceKind::Metadata);
+        self.serve_counted(SpaceKind::Data);
     }
 
     /// How many who waited were served, ever.
@@ -232,6 +232,10 @@ impl Engine {
     /// What a commit or a chunk met.
     pub fn climb(&self, kind: SpaceKind, step: Step) -> Result<Gain> {
         let before = self.served(kind);
+        // Cheaper than any step, and may be enough.
+        if kind == SpaceKind::Metadata && self.served_since(kind, before) {
+            return Ok(Gain { gained: true, served: true });
+        }
         let gained = match step {
             Step::Unpin => self.release_pinned(),
             Step::Readers => {
@@ -241,7 +245,8 @@ impl Engine {
             Step::Chunk => {
                 self.add_chunk(kind)? || (self.get_chunks_back()? && self.add_chunk(kind)?)
             }
-            Step::Commit if self.wait_for_commit() && self.serve(kind) > 0 => true,
+            // Somebody else may have served meanwhile, him who climbs among them.
+            Step::Commit if self.wait_for_commit() && self.served_since(kind, before) => true,
             Step::Commit => {
                 let helps = match kind {
                     SpaceKind::Data => self.commit_would_free_data(),
@@ -256,6 +261,24 @@ impl Engine {
         };
         self.serve(kind);
         Ok(Gain { gained, served: self.served(kind) != before })
+    }
+
+    /// Whether anybody was served since there were so many, or is now.
+    fn served_since(&self, kind: SpaceKind, before: u64) -> bool {
+        self.serve_counted(kind);
+        self.served(kind) != before
+    }
+
+    /// Serves those who wait, if need be by a closer count.
+    pub(crate) fn serve_counted(&self, kind: SpaceKind) {
+        self.serve(kind);
+        // Who frees space is among those with priority.
+        let frees = self.metadata_line.blocks(Class::Priority);
+        let urgency = if frees { Urgency::Frees } else { Urgency::Normal };
+        let may = kind == SpaceKind::Metadata && self.waits(kind) && self.may_count(urgency);
+        if may && self.recount() {
+            self.serve(kind);
+        }
     }
 
     /// Waits for the commit that is under way, if one is: says whether. What it gives back may be enough, and another

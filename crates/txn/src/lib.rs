@@ -10,6 +10,7 @@ mod balance_item;
 mod boot;
 mod chunk_alloc;
 mod commit;
+mod count;
 mod csum_tree;
 mod dead;
 mod delayed_ref;

@@ -5,6 +5,8 @@
 //! together dirty at most every node there is, plus what the new bytes fill. So a long transaction of small
 //! operations does not promise more than the volume has.
 //!
+//! Where that does not fit the nodes are counted (`count`), and paths are promised for what came since.
+//!
 //! # Invariants
 //!
 //! - **P1** need(running + promised) + need(frozen) fits in free metadata less the global reserve,
@@ -199,7 +201,8 @@ impl Engine {
         self.check_writable()?;
         self.pace()?;
         let class = class_of(urgency, Reach::All);
-        let granted = self.metadata_line.at_once(class, || self.try_reserve(cost, urgency));
+        let take = || self.metadata_line.at_once(class, || self.try_reserve(cost, urgency));
+        let granted = take() || (self.may_count(urgency) && self.recount() && take());
         Ok(granted.then(|| MetaReservation::of_granted(self, cost)))
     }
 
@@ -236,10 +239,14 @@ impl Engine {
         self.check_writable()?;
         crate::handle::expect_none("P2: space is asked for");
         self.pace()?;
+        // So that tests hold what is counted against what is made, wherever there is room.
+        #[cfg(debug_assertions)]
+        self.recount();
         let class = class_of(urgency, reach);
         // Those with priority never wait for the flusher, which may wait for one of them.
         let reach = if class == Class::Priority { Reach::Commit } else { reach };
-        if self.metadata_line.at_once(class, || self.try_reserve(cost, urgency)) {
+        let take = || self.metadata_line.at_once(class, || self.try_reserve(cost, urgency));
+        if take() || (self.may_count(urgency) && self.recount() && take()) {
             return Ok(MetaReservation::of_granted(self, cost));
         }
         let ticket = self.metadata_line.ask(class, Demand { cost, urgency }, |demand| {
@@ -317,11 +324,27 @@ impl Engine {
             Urgency::Normal => account.global_reserve,
             Urgency::Frees => account.global_reserve / 8,
         };
-        let need = self.need(items, bytes, account.used);
+        let crude = self.need(items, bytes, account.used);
         let taken = self.frozen_left() + kept;
         // What mixed groups have promised to data.
         let free = account.free().saturating_sub(account.may_use);
+        if crude + taken <= free {
+            return true;
+        }
+        let to_come =
+            (promised_items + u64::from(cost.items), promised_bytes + u64::from(cost.bytes));
+        let closer = self.closer_need(running.running(), to_come.0, to_come.1);
+        let need = closer.map_or(crude, |closer| closer.min(crude));
         need + taken <= free || self.overcommit(need + taken - free)
+    }
+
+    /// Whether operations may not fit beside the frozen transaction, were all that they change dirtied by each.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let account = self.space.account(SpaceKind::Metadata);
+        let paths = self.paths(u64::MAX, account.used);
+        let taken = 2 * paths + account.global_reserve + account.may_use;
+        let to_come = self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) / 2;
+        taken > account.free() + to_come
     }
 
     /// Has promises count with a subvolume's height from now on, too: one that nobody worked in since the mount may be
@@ -338,7 +361,7 @@ impl Engine {
     }
 
     /// Nodes that changing one item may dirty: a path, and a split.
-    fn levels(&self) -> u64 {
+    pub(crate) fn levels(&self) -> u64 {
         u64::from(self.height.load(Ordering::Relaxed)) + 2
     }
 

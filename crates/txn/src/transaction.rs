@@ -14,8 +14,8 @@ use buttress_format::{BlockGroupFlags, Chunk, DevExtent, DeviceId, Generation, K
 use buttress_tree::Overlay;
 
 use crate::{
-    delayed_ref::DelayedRefs, device_change::DeviceChange, log::Tracked, seldom::Seldom,
-    snapshot::Snapshot, sums::PendingSums,
+    count::Counted, delayed_ref::DelayedRefs, device_change::DeviceChange, log::Tracked,
+    seldom::Seldom, snapshot::Snapshot, sums::PendingSums,
 };
 
 /// A chunk that a transaction adds: recorded in the trees by its commit.
@@ -50,6 +50,8 @@ pub(crate) struct Transaction {
     pub(crate) drops: Seldom<BTreeMap<TreeId, u64>>,
     /// The same of trees that a balance of Linux left, by the subvolume that each is of.
     pub(crate) leftovers: Seldom<BTreeMap<TreeId, u64>>,
+    /// The nodes that its commit makes, where somebody counted them.
+    pub(crate) counted: Counted,
 }
 
 /// Items that cutting one snapshot may touch: the extents under a root node.
@@ -71,6 +73,7 @@ impl Transaction {
             tracked: Tracked::default(),
             drops: Seldom::default(),
             leftovers: Seldom::default(),
+            counted: Counted::default(),
         })
     }
 
@@ -99,6 +102,16 @@ impl Transaction {
             + self.snapshots.count(|snapshots| snapshots.len() as u64 * SNAPSHOT_ITEMS)
             + self.drops.count(dropped)
             + self.leftovers.count(dropped)
+    }
+
+    /// Whether it is made of items, references of data and chunks alone: the nodes of anything else are not counted.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.touched.count(|places| places.len() as u64) == 0
+            && self.snapshots.count(|snapshots| snapshots.len() as u64) == 0
+            && self.drops.count(|trees| trees.len() as u64) == 0
+            && self.leftovers.count(|trees| trees.len() as u64) == 0
+            && !self.rebuild.load(Ordering::Relaxed)
+            && self.devices.lock().is_empty()
     }
 
     /// Bytes that it holds, and that its commit will write into trees at most.

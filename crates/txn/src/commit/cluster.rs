@@ -96,6 +96,11 @@ impl<'e> Cluster<'e> {
         Some(node.start)
     }
 
+    /// Bytes that were taken for nodes, whatever became of them.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
+    }
+
     /// Gives back what is left (K1).
     pub(super) fn close(&mut self) {
         let Some(left) = self.left.take() else { return };

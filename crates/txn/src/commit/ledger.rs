@@ -103,6 +103,11 @@ impl<'e> Ledger<'e> {
         self.metadata.close();
     }
 
+    /// Bytes of metadata that were taken for nodes.
+    pub(super) fn taken(&self) -> u64 {
+        self.metadata.taken()
+    }
+
     /// Whether a node was made in this transaction, so that it has no extent item yet.
     pub(super) fn is_born(&self, at: Logical) -> bool {
         matches!(self.moves.get(&at), Some(Move::Born { .. }))

@@ -115,7 +115,9 @@ pub(super) fn settle(
     settle.touch()?;
     // Data of this transaction may lie in chunks of this transaction.
     settle.chunks(&mut pending)?;
+    let before = settle.ledger.taken();
     settle.merge_overlay()?;
+    let of_items = settle.ledger.taken() - before;
     settle.snapshots()?;
     settle.drops()?;
     settle.shared_nodes(&mut pending.extents)?;
@@ -132,7 +134,7 @@ pub(super) fn settle(
             return Err(Error::Malformed(format!("a commit did not settle in {rounds} rounds")));
         }
     }
-    settle.finish(state, rounds)
+    settle.finish(state, rounds, of_items)
 }
 
 impl Settle<'_> {
@@ -559,7 +561,7 @@ impl Settle<'_> {
         })
     }
 
-    fn finish(mut self, state: &CommitState, rounds: u64) -> Result<Settled> {
+    fn finish(mut self, state: &CommitState, rounds: u64, of_items: u64) -> Result<Settled> {
         let engine = self.engine;
         self.ledger.close();
         // No tree has them, and no crash comes upon the log that names them any more.
@@ -593,6 +595,8 @@ impl Settle<'_> {
             pinned: self.pinned,
             removed: self.removed,
             rounds,
+            taken: self.ledger.taken(),
+            of_items,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! The engine on real volumes: one binary, so that it links once.
 
 mod clusters;
+mod counted;
 mod crash;
 mod full;
 mod judge;
