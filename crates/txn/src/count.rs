@@ -21,7 +21,9 @@
 //! - **N5** A leaf of another tree that the commit changes becomes three at most, but for the bytes that
 //!   `reserve` adds twice; four in the free-space tree, where groups change their form.
 //! - **N6** What is counted while a commit is under way is held against the trees before it. Each node that it makes may be
-//!   dirty afterwards, and run over: two more for each.
+//!   dirty afterwards, and run over: two more for each, beside what the leaf that it replaces was counted as, which makes
+//!   three. Where it made several of one leaf, and each of them had items so heavy that it became three, the
+//!   global reserve is what stands behind the rest.
 //! - **N7** What is not known is not counted, and the crude bound holds: nodes that snapshots share, whose data
 //!   references change with them; snapshots, drops, devices, a free-space tree made anew; trees that are new; an extent tree too
 //!   large to be looked at.
