@@ -45,13 +45,14 @@ impl Shared {
                     return;
                 }
                 tracing::error!(%kind, %error, "making room failed");
-                self.engine.refuse(kind);
+                self.engine.refuse(kind, self.engine.arrivals(kind));
             }
         }
     }
 
     /// Climbs one ladder for those who wait, to its end or theirs.
     fn make_room(&self, kind: SpaceKind) -> Result<()> {
+        let begun = self.engine.arrivals(kind);
         let mut ladder = self.engine.ladder(kind, Reach::All);
         self.background.climbed.fetch_add(1, Ordering::Relaxed);
         while self.engine.waits(kind) {
@@ -59,7 +60,7 @@ impl Shared {
                 return Ok(());
             }
             let Some(step) = ladder.next_step() else {
-                self.engine.refuse(kind);
+                self.engine.refuse(kind, begun);
                 return Ok(());
             };
             let before = self.engine.before_step(kind, step);

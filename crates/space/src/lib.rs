@@ -96,4 +96,4 @@ pub use roll::Roll;
 pub use rows::Rows;
 pub use search::{Next, Search, Take};
 pub use space::Space;
-pub use ticket::{Class, Queue, Ticket, Verdict};
+pub use ticket::{Arrivals, Class, Queue, Ticket, Verdict};

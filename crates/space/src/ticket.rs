@@ -47,6 +47,10 @@ pub enum Verdict {
     Refused,
 }
 
+/// A moment in the life of a line: who was in it, and who came later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Arrivals(u64);
+
 struct Waiter<D> {
     number: u64,
     demand: D,
@@ -171,9 +175,19 @@ impl<D> Queue<D> {
         count
     }
 
-    /// Refuses him who waits longest in a list. Whoever calls this looks next whether those behind him fit.
-    pub fn refuse_first(&self, class: Class) -> bool {
-        let refused = self.decide_first(&mut self.line.lock(), class, Verdict::Refused);
+    /// This moment. To be kept by whoever begins to make room.
+    pub fn arrivals(&self) -> Arrivals {
+        Arrivals(self.line.lock().next)
+    }
+
+    /// Refuses him who waits longest in a list, if he came before that moment: for who came later nothing was tried.
+    /// Whoever calls this looks next whether those behind him fit.
+    pub fn refuse_first(&self, class: Class, before: Arrivals) -> bool {
+        let mut line = self.line.lock();
+        let first = line.lists[class as usize].front();
+        let refused = first.is_some_and(|waiter| waiter.number < before.0)
+            && self.decide_first(&mut line, class, Verdict::Refused);
+        drop(line);
         if refused {
             self.refused.fetch_add(1, Ordering::SeqCst);
         }

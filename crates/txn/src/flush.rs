@@ -10,8 +10,8 @@
 //!
 //! - **F1** While anybody waits somebody makes room: the flusher for those who can wait for everything, else
 //!   he who stands first.
-//! - **F2** Who is refused was refused after a whole ladder without anybody served; the first one first, and
-//!   after each it is looked whether those behind him fit.
+//! - **F2** Who is refused was refused after a whole ladder without anybody served, which began when he was in the line;
+//!   the first one first, and after each it is looked whether those behind him fit.
 //! - **F3** When the engine fails, everybody who waits is told.
 
 use std::{
@@ -20,7 +20,9 @@ use std::{
 };
 
 use buttress_base::clock;
-use buttress_space::{Class, DataReservation, DataTicket, Ladder, Reach, SpaceKind, Step};
+use buttress_space::{
+    Arrivals, Class, DataReservation, DataTicket, Ladder, Reach, SpaceKind, Step,
+};
 
 use crate::{Engine, Error, Result, Urgency};
 
@@ -301,16 +303,25 @@ impl Engine {
         Ok(some)
     }
 
-    /// Refuses those who wait, the first first, until somebody behind fits (F2). Those with priority make
-    /// room themselves, and give up themselves.
-    pub fn refuse(&self, kind: SpaceKind) {
+    /// This moment in the line for a kind of space.
+    #[must_use]
+    pub fn arrivals(&self, kind: SpaceKind) -> Arrivals {
+        match kind {
+            SpaceKind::Data => self.space.data_line().arrivals(),
+            SpaceKind::Metadata | SpaceKind::System => self.metadata_line.arrivals(),
+        }
+    }
+
+    /// Refuses those who wait and came before that moment, the first first, until somebody behind fits (F2). Those
+    /// with priority make room themselves, and give up themselves.
+    pub fn refuse(&self, kind: SpaceKind, before: Arrivals) {
         let blocks = |class| match kind {
             SpaceKind::Data => self.space.data_line().blocks(class),
             _ => self.metadata_line.blocks(class),
         };
         let refuse_first = || match kind {
-            SpaceKind::Data => self.space.data_line().refuse_first(Class::Normal),
-            _ => self.metadata_line.refuse_first(Class::Normal),
+            SpaceKind::Data => self.space.data_line().refuse_first(Class::Normal, before),
+            _ => self.metadata_line.refuse_first(Class::Normal, before),
         };
         while !blocks(Class::Priority) && refuse_first() {
             if self.serve(kind) > 0 {

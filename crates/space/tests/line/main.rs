@@ -176,13 +176,34 @@ fn e7_a_large_head_hides_nobody() {
         };
         // What the flusher does when its ladder ends.
         while world.line.served() == 0 && world.free() > 0 {
-            if world.line.refuse_first(Class::Normal) {
+            if world.line.refuse_first(Class::Normal, world.line.arrivals()) {
                 world.serve();
                 break;
             }
         }
         assert_eq!(large.wait_for(FOREVER), Some(Verdict::Refused));
         small.join().expect("granted");
+        assert_eq!(world.line.refused(), 1);
+    });
+}
+
+/// F2: who came while the last step was taken for others is not refused with them.
+#[test]
+fn who_comes_late_is_not_refused() {
+    model(|| {
+        let world = World::new(0);
+        let mut early =
+            world.line.ask(Class::Normal, 1, |bytes| world.take(*bytes)).expect("waits");
+        let begun = world.line.arrivals();
+        let late = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.get(Class::Normal, 1))
+        };
+        assert!(world.line.refuse_first(Class::Normal, begun));
+        assert!(!world.line.refuse_first(Class::Normal, begun), "for him nothing was tried");
+        assert_eq!(early.wait_for(FOREVER), Some(Verdict::Refused));
+        world.give(1);
+        late.join().expect("granted");
         assert_eq!(world.line.refused(), 1);
     });
 }
