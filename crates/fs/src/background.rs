@@ -48,6 +48,9 @@ const FLUSHERS_MAX: usize = 4;
 const FLUSH_PERIOD: Duration = Duration::from_millis(500);
 const DIRTY_AGE: Duration = Duration::from_secs(5);
 
+/// How long is waited for an inode that is gone to be let go of.
+const LEAVING_MAX: Duration = Duration::from_secs(1);
+
 /// How often the loader looks when nobody calls it.
 const LOAD_PERIOD: Duration = Duration::from_secs(1);
 
@@ -69,6 +72,8 @@ struct CleanQueue {
     ids: VecDeque<InodeId>,
     /// Deleted subvolumes; each step of one commits, inodes come first.
     trees: VecDeque<TreeId>,
+    /// Inodes that have neither name nor user, and that somebody holds for a moment: writeback has batches of them.
+    leaving: usize,
     busy: bool,
     stop: bool,
 }
@@ -130,6 +135,17 @@ impl Background {
             drop(kept);
         }
         cells
+    }
+
+    /// An inode has lost its last user behind its last name: the cleaner gets it when nobody holds it any more.
+    pub(crate) fn leaves(&self) {
+        self.clean.lock().leaving += 1;
+    }
+
+    /// Nobody holds it any more.
+    pub(crate) fn has_left(&self) {
+        self.clean.lock().leaving -= 1;
+        self.clean_changed.notify_all();
     }
 
     /// Sends a nameless inode without users to the cleaner.
@@ -478,14 +494,24 @@ impl Shared {
         Ok(if self.engine.drop_step(tree)? { Dropping::Goes } else { Dropping::Done })
     }
 
-    /// Waits until the cleaner has no inode left to remove.
+    /// Waits until the cleaner has no inode left to remove, and a while for those that are on their way to it.
     pub(crate) fn clean_all(&self) {
         if self.background.threads.lock().is_empty() {
             return;
         }
+        let begun = clock::now();
         let mut queue = self.background.clean.lock();
-        while (queue.busy || !queue.ids.is_empty()) && !queue.stop {
-            self.background.clean_changed.wait(&mut queue);
+        while !queue.stop {
+            if queue.busy || !queue.ids.is_empty() {
+                self.background.clean_changed.wait(&mut queue);
+                continue;
+            }
+            // Who holds one may wait for whoever waits here, so not for ever.
+            let left = LEAVING_MAX.saturating_sub(clock::since(begun));
+            if queue.leaving == 0 || left.is_zero() {
+                return;
+            }
+            self.background.clean_changed.wait_for(&mut queue, left);
         }
     }
 

@@ -127,6 +127,7 @@ impl InodeCell {
         let last = self.users.fetch_sub(1, Ordering::AcqRel) == 1;
         let goes = || self.users.compare_exchange(0, GONE, Ordering::AcqRel, Ordering::Acquire);
         if last && self.nlink() == 0 && goes().is_ok() {
+            self.shared.background.leaves();
             self.shared.files.forget_waiting(&self.file);
             let kept = self.kept.lock().take();
             drop(kept);
@@ -250,12 +251,15 @@ impl InodeCell {
 
 impl Drop for InodeCell {
     fn drop(&mut self) {
-        if !*self.entered.get_mut() {
-            return;
+        if *self.entered.get_mut() {
+            self.shared.cache.forget(self.id);
+            if self.nlink() == 0 {
+                self.shared.background.clean_later(self.id);
+            }
         }
-        self.shared.cache.forget(self.id);
-        if self.nlink() == 0 {
-            self.shared.background.clean_later(self.id);
+        // The cleaner has it by now.
+        if self.is_gone() {
+            self.shared.background.has_left();
         }
     }
 }

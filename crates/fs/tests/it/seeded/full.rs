@@ -159,3 +159,54 @@ fn a_full_volume_in_every_order() {
     campaign::count("refusals", refusals as usize);
     assert!(refusals > 0, "it was never full");
 }
+
+/// One client on a full volume: it removes what fills it, and writes.
+fn make_room_and_write(seed: u64) -> Arc<dyn Device> {
+    let work = move || {
+        let mut rng = Rng::new(seed ^ 0xf112);
+        let base = MemoryDevice::new(112 << 20);
+        let make = MakeOptions { seed: Some(seed), ..MakeOptions::default() };
+        Filesystem::make(&base, &make).expect("a volume");
+        let device: Arc<dyn Device> = Arc::new(base);
+        let fs = Filesystem::open(vec![Arc::clone(&device)], options(&mut rng)).expect("a mount");
+        let root = fs.root();
+        fill(&fs, 3_000_000);
+        fs.sync().expect("a sync");
+        for round in 0..6 {
+            let file = root.create(b"fill", 0o644, 0, 0, 0).expect("a file");
+            let mut len = 0;
+            while full(file.write_at(len, &pattern(round, 100_000))).is_some() {
+                len += 100_000;
+            }
+            assert!(len >= 1_000_000, "only {len} bytes in round {round}");
+            if rng.chance(1, 2) {
+                let _ = full(file.sync());
+            }
+            remove(&root, "fill");
+            drop(file);
+            let little = root.create(b"little", 0o644, 0, 0, 0).expect("a file");
+            little.write_at(0, &pattern(round, 800_000)).expect("what was removed makes room");
+            drop(little);
+            remove(&root, "little");
+        }
+        fs.close().expect("a full volume unmounts");
+        device
+    };
+    let (device, _) = seeded::run(seed, seeded::Options::default(), work)
+        .unwrap_or_else(|stuck| panic!("{stuck}"));
+    device
+}
+
+/// Who removed a file and closed it has its space, whoever was about to write it back at that moment.
+#[test]
+fn what_was_removed_makes_room() {
+    for seed in seeds(210..222) {
+        let device = std::panic::catch_unwind(|| make_room_and_write(seed));
+        judge(&device.unwrap_or_else(|panic| {
+            eprintln!(
+                "again: BUTTRESS_SEED={seed} cargo test -p buttress-fs --test it what_was_removed"
+            );
+            std::panic::resume_unwind(panic)
+        }));
+    }
+}
