@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //!
-//! - **R1** Nobody is told that the volume is full while a file without a name is about to go: one that nobody has open,
-//!   or that lost its name within [`CLOSED`].
+//! - **R1** Nobody who writes, allocates, copies or makes something is told that the volume is full while another file
+//!   without a name is about to go, one that nobody has open or that lost its name within [`CLOSED`]; but for R3.
 //! - **R2** It ends: a request is tried again only after some such file went, and for no longer than [`FORGOTTEN`].
 //! - **R3** Who waits never keeps the last thread from reading: it is what the kernel tells it that all wait for.
 
