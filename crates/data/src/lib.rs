@@ -56,3 +56,4 @@ pub use pages::{Pause, ReadBatch};
 pub use promise::Effort;
 pub use read::DataMismatch;
 pub use remove::Removal;
+pub use writeback::Written;

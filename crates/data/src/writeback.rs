@@ -18,7 +18,9 @@
 //! whoever syncs it next, and so does the whole for whoever syncs that. Space it was given goes back.
 
 use std::ops::Range;
+use std::time::Duration;
 
+use buttress_base::clock;
 use buttress_format::{Extent, InodeFlags, Logical};
 use buttress_txn::{DataReservation, MetaReservation, NoReserve, NocowWriter, SharedRows};
 
@@ -141,6 +143,17 @@ impl Placed {
     }
 }
 
+/// What a call of writeback came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Written {
+    /// Files that nobody else was writing back, and that had something to write.
+    pub files: usize,
+    /// Bytes that landed, or were lost.
+    pub bytes: u64,
+    /// How long the devices were waited for.
+    pub device: Duration,
+}
+
 enum Plan {
     Inline(Option<Packed>),
     Extents(Vec<Placed>),
@@ -164,6 +177,13 @@ pub(crate) struct Job<'f> {
     _claim: Claim<'f>,
 }
 
+impl Job<'_> {
+    /// Bytes that were taken and have no place yet.
+    fn bytes(&self) -> u64 {
+        self.taken.iter().map(|(run, _)| run.len).sum()
+    }
+}
+
 impl Files {
     /// Writes back what of `range` is dirty now, and waits until it is visible in the trees.
     ///
@@ -171,23 +191,34 @@ impl Files {
     ///
     /// The first failure; the file keeps it as well.
     pub fn writeback(&self, file: &File, range: Range<u64>) -> Result<()> {
-        let claim = file.claim();
-        self.writeback_claimed(file, claim, range)
+        self.writeback_counted(file, range, &mut Written::default())
     }
 
-    fn writeback_claimed<'f>(
+    /// Writes all of a file back that is dirty now. A failure stays with it.
+    pub fn writeback_whole(&self, file: &File) -> Written {
+        let mut written = Written::default();
+        // Told to whoever syncs the file.
+        let _ = self.writeback_counted(file, 0..u64::MAX, &mut written);
+        written
+    }
+
+    fn writeback_counted(
         &self,
-        file: &'f File,
-        mut claim: Claim<'f>,
+        file: &File,
         range: Range<u64>,
+        written: &mut Written,
     ) -> Result<()> {
+        let mut claim = file.claim();
         // What others dirty meanwhile is not ours to wait for.
         let mut left = file.dirty.lock().bytes();
         while left > 0 {
             let Some(mut job) = self.take(file, claim, range.clone()) else { return Ok(()) };
-            left = left.saturating_sub(job.taken.iter().map(|(run, _)| run.len).sum());
+            let bytes = job.bytes();
+            left = left.saturating_sub(bytes);
             self.prepare(std::slice::from_mut(&mut job));
-            self.issue(std::slice::from_mut(&mut job));
+            written.device += self.issue(std::slice::from_mut(&mut job));
+            written.bytes += bytes;
+            written.files = 1;
             claim = self.land_job(job)?;
         }
         Ok(())
@@ -199,10 +230,10 @@ impl Files {
     }
 
     /// Writes several files back with as few device calls as possible. Files that somebody else is writing
-    /// back are left to him; answers whether there were others.
+    /// back are left to him.
     ///
     /// Failures stay with the files they belong to.
-    pub fn writeback_many(&self, files: &[&File]) -> bool {
+    pub fn writeback_many(&self, files: &[&File]) -> Written {
         let mut jobs: Vec<Job<'_>> = Vec::with_capacity(files.len());
         for file in files {
             if let Some(claim) = file.try_claim()
@@ -211,14 +242,14 @@ impl Files {
                 jobs.push(job);
             }
         }
+        let (files, bytes) = (jobs.len(), jobs.iter().map(Job::bytes).sum());
         self.prepare(&mut jobs);
-        self.issue(&mut jobs);
-        let some = !jobs.is_empty();
+        let device = self.issue(&mut jobs);
         for job in jobs {
             // Told to whoever syncs the file.
             let _ = self.land_job(job);
         }
-        some
+        Written { files, bytes, device }
     }
 
     /// Takes a round's runs.
@@ -443,8 +474,9 @@ impl Files {
         sums
     }
 
-    /// Writes everything that the jobs have placed (B1).
-    fn issue(&self, jobs: &mut [Job<'_>]) {
+    /// Writes everything that the jobs have placed (B1). Answers how long the devices took.
+    fn issue(&self, jobs: &mut [Job<'_>]) -> Duration {
+        let begun = clock::now();
         let failure = {
             let mut batch: Vec<(Logical, &[u8])> = Vec::new();
             for (run, plan) in jobs.iter().flat_map(|job| &job.runs) {
@@ -463,15 +495,17 @@ impl Files {
             }
             if batch.is_empty() { None } else { self.volume.write_batch(&batch).err() }
         };
+        let took = clock::since(begun);
         for (_, plan) in jobs.iter().flat_map(|job| &job.runs) {
             let Plan::Extents(placed) = plan else { continue };
             placed.iter().for_each(|part| self.pages.forget(part.disk()));
         }
-        let Some(error) = failure else { return };
-        let error = Error::from(error);
-        for job in jobs {
-            job.failed.get_or_insert_with(|| error.clone());
+        if let Some(error) = failure.map(Error::from) {
+            for job in jobs {
+                job.failed.get_or_insert_with(|| error.clone());
+            }
         }
+        took
     }
 
     /// Makes a job's extents visible. Answers the claim, for the next round.

@@ -1,52 +1,36 @@
-//! What happens without being asked: dirty data is written, nameless inodes are removed, transactions are
-//! committed.
+//! What happens without being asked, beside writeback: nameless inodes are removed, deleted subvolumes dropped,
+//! transactions committed.
 //!
 //! # Invariants
 //!
-//! - **G1** An inode with dirty data is in the dirty list, or on its way back from it, and its cell keeps
-//!   itself alive while it is in it; one that goes leaves the list, and its dirty data is never written.
-//! - **G2** Whoever drains the list also waits for the batches that others took from it.
+//! - **C1** Who waits for the cleaner waits for what is on its way to it, too, but not for ever: who holds an inode may
+//!   wait for him.
 //!
 //! # Locks
 //!
-//! Two short locks, one a queue; no cell is dropped under them that was not going. `in_flight` is long: shared by whoever
-//! writes a batch, taken exclusive for an instant to wait for all of those (G2).
+//! Short ones, one a queue.
 //!
 //! # Failure
 //!
-//! What a thread meets is kept for whoever syncs the inode concerned, or everything, next; or it is latched
-//! by the engine. It is logged here because nobody else will hear of it at once.
+//! What a thread meets is latched by the engine, or logged here because nobody else will hear of it at once.
 
 use buttress_base::clock;
 use buttress_base::thread::JoinHandle;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use buttress_base::sync::{Condvar, Mutex, RwLock};
-use buttress_data::Files;
+use buttress_base::sync::{Condvar, Mutex};
 use buttress_format::TreeId;
 use buttress_txn::Preempt;
 
 use crate::attr::InodeId;
-use crate::cell::InodeCell;
 use crate::error::Result;
+use crate::flush::Flush;
 use crate::orphan;
 use crate::shared::Shared;
-use crate::throttle::{Throttle, Turnstile};
-
-/// Most inodes and bytes that one batch of writeback takes.
-const BATCH_INODES: usize = 128;
-pub(crate) const BATCH_BYTES: u64 = 16 << 20;
-
-/// Most threads that write back. Each takes a batch of files of its own. Half of the processors have one: writers need
-/// the others, and stand behind a thread that computes for a whole slice of the scheduler's.
-const FLUSHERS_MAX: usize = 4;
-
-/// How often the flusher looks when nobody calls it, and how old dirty data grows at least.
-const FLUSH_PERIOD: Duration = Duration::from_millis(500);
-const DIRTY_AGE: Duration = Duration::from_secs(5);
+use crate::throttle::Turnstile;
 
 /// How long is waited for an inode that is gone to be let go of.
 const LEAVING_MAX: Duration = Duration::from_secs(1);
@@ -59,13 +43,6 @@ const DROP_PERIOD: Duration = Duration::from_millis(500);
 
 /// How often the committer asks the engine whether it wants a commit.
 const COMMIT_PERIOD: Duration = Duration::from_millis(20);
-
-#[derive(Default)]
-struct DirtyList {
-    cells: VecDeque<(Weak<InodeCell>, Instant)>,
-    kicked: bool,
-    stop: bool,
-}
 
 #[derive(Default)]
 struct CleanQueue {
@@ -93,12 +70,10 @@ pub(crate) enum Dropping {
 
 #[derive(Default)]
 pub(crate) struct Background {
-    dirty: Mutex<DirtyList>,
-    flush_wanted: Condvar,
+    pub(crate) flush: Flush,
     clean: Mutex<CleanQueue>,
     /// Signalled when the queue changes, either way.
     clean_changed: Condvar,
-    in_flight: RwLock<()>,
     commit_stop: Mutex<bool>,
     commit_wake: Condvar,
     /// Bytes that were written back to make room.
@@ -109,34 +84,10 @@ pub(crate) struct Background {
     pub(crate) rounds: AtomicU64,
     pub(crate) clamp_bits: AtomicU32,
     pub(crate) turnstile: Turnstile,
-    pub(crate) throttle: Throttle,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Background {
-    /// Lists an inode that was made dirty.
-    pub(crate) fn enlist(&self, cell: &Arc<InodeCell>) {
-        {
-            let mut kept = cell.kept.lock();
-            if kept.is_some() || cell.is_gone() {
-                return;
-            }
-            *kept = Some(Arc::clone(cell));
-        }
-        self.dirty.lock().cells.push_back((Arc::downgrade(cell), clock::now()));
-    }
-
-    /// Takes every cell out of the list of dirty ones.
-    pub(crate) fn drain(&self) -> Vec<Arc<InodeCell>> {
-        let listed = std::mem::take(&mut self.dirty.lock().cells);
-        let cells: Vec<_> = listed.iter().filter_map(|(cell, _)| cell.upgrade()).collect();
-        for cell in &cells {
-            let kept = cell.kept.lock().take();
-            drop(kept);
-        }
-        cells
-    }
-
     /// An inode has lost its last user behind its last name: the cleaner gets it when nobody holds it any more.
     pub(crate) fn leaves(&self) {
         self.clean.lock().leaving += 1;
@@ -170,18 +121,6 @@ impl Background {
         self.clean.lock().trees.iter().copied().collect()
     }
 
-    /// Forgets what waits to be written to a subvolume that was deleted.
-    pub(crate) fn forget_tree(&self, files: &Files, tree: TreeId) {
-        let listed: Vec<_> =
-            self.dirty.lock().cells.iter().filter_map(|(cell, _)| cell.upgrade()).collect();
-        let mine: Vec<_> = listed.into_iter().filter(|cell| cell.tree() == tree).collect();
-        for cell in &mine {
-            files.forget_waiting(&cell.file);
-            let kept = cell.kept.lock().take();
-            drop(kept);
-        }
-    }
-
     /// Whether the threads are to end.
     pub(crate) fn is_stopping(&self) -> bool {
         *self.commit_stop.lock()
@@ -201,35 +140,6 @@ impl Background {
     pub(crate) fn wake_committer(&self) {
         self.commit_wake.notify_all();
     }
-
-    fn kick(&self) {
-        let mut list = self.dirty.lock();
-        if !list.kicked {
-            list.kicked = true;
-            drop(list);
-            self.flush_wanted.notify_one();
-        }
-    }
-
-    /// The oldest cells of the list, as many as make a batch.
-    fn take_batch(&self, older_than: Option<Instant>) -> Vec<Arc<InodeCell>> {
-        let mut batch = Vec::new();
-        let mut bytes = 0;
-        let mut list = self.dirty.lock();
-        while batch.len() < BATCH_INODES && bytes < BATCH_BYTES {
-            let Some((_, since)) = list.cells.front() else { break };
-            if older_than.is_some_and(|limit| *since > limit) {
-                break;
-            }
-            let Some((cell, _)) = list.cells.pop_front() else { break };
-            let Some(cell) = cell.upgrade() else { continue };
-            let kept = cell.kept.lock().take();
-            drop(kept);
-            bytes += cell.file.dirty_bytes();
-            batch.push(cell);
-        }
-        batch
-    }
 }
 
 impl Shared {
@@ -248,9 +158,7 @@ impl Shared {
         if self.options.reclaim_below > 0 {
             works.push(("reclaim", Self::reclaimer));
         }
-        let cores = buttress_base::thread::parallelism();
-        let flushers = (cores / 2).clamp(1, FLUSHERS_MAX);
-        works.extend((0..flushers).map(|_| ("flush", Self::flusher as Work)));
+        works.extend(Self::flushers());
         let mut threads = self.background.threads.lock();
         for (name, work) in works {
             let shared = Arc::clone(self);
@@ -269,8 +177,7 @@ impl Shared {
     pub(crate) fn stop_threads(&self) {
         self.files.stop_helpers();
         let background = &self.background;
-        background.dirty.lock().stop = true;
-        background.flush_wanted.notify_all();
+        background.flush.stop();
         background.clean.lock().stop = true;
         background.clean_changed.notify_all();
         *background.commit_stop.lock() = true;
@@ -293,146 +200,6 @@ impl Shared {
         while !*self.background.commit_stop.lock() {
             loader.work(LOAD_PERIOD);
         }
-    }
-
-    fn flusher(self: &Arc<Self>) {
-        loop {
-            {
-                let mut list = self.background.dirty.lock();
-                if !list.kicked && !list.stop {
-                    self.background.flush_wanted.wait_for(&mut list, FLUSH_PERIOD);
-                }
-                list.kicked = false;
-                if list.stop {
-                    return;
-                }
-            }
-            let low = self.options.dirty_bytes_max / 8;
-            while self.files.dirty_bytes() > low && self.write_batch(None) {}
-            let age = self.options.commit_interval.min(DIRTY_AGE);
-            if let Some(limit) = clock::now().checked_sub(age) {
-                while self.write_batch(Some(limit)) {}
-            }
-            if self.files.dirty_bytes() == 0 {
-                self.files.trim();
-            }
-        }
-    }
-
-    /// Writes the oldest dirty inodes back; says whether there were any.
-    fn write_batch(&self, older_than: Option<Instant>) -> bool {
-        let _in_flight = self.background.in_flight.read();
-        let batch = self.background.take_batch(older_than);
-        if batch.is_empty() {
-            return false;
-        }
-        let before = dirty_of(&batch);
-        let some = self.write_cells(&batch);
-        self.note_drained(before.saturating_sub(dirty_of(&batch)));
-        if !some && let Some(busy) = batch.iter().find(|cell| !cell.is_gone()) {
-            // Everything here is on its way already: asking again at once would be to spin.
-            self.files.wait_idle(&busy.file);
-        }
-        self.enlist_again(&batch);
-        true
-    }
-
-    /// As [`write_batch`](Self::write_batch), and waits for nobody; answers how many bytes it wrote.
-    pub(crate) fn write_free_batch(&self) -> u64 {
-        let _in_flight = self.background.in_flight.read();
-        let batch = self.background.take_batch(None);
-        let before = dirty_of(&batch);
-        self.write_cells(&batch);
-        let written = before.saturating_sub(dirty_of(&batch));
-        self.enlist_again(&batch);
-        self.note_drained(written);
-        written
-    }
-
-    /// How fast writeback is decides how fast writers may be.
-    fn note_drained(&self, bytes: u64) {
-        let busy = self.files.dirty_bytes() > self.options.dirty_bytes_max / 8;
-        self.background.throttle.note_drained(bytes, busy);
-    }
-
-    /// Writes everything back that nobody else is writing back. Failures stay with the inodes.
-    pub(crate) fn write_what_is_free(&self) {
-        let _in_flight = self.background.in_flight.read();
-        let cells = self.background.drain();
-        for batch in cells.chunks(BATCH_INODES) {
-            self.write_cells(batch);
-        }
-        self.enlist_again(&cells);
-    }
-
-    /// Says whether there was anything that nobody else is writing back.
-    fn write_cells(&self, cells: &[Arc<InodeCell>]) -> bool {
-        let mut files = Vec::with_capacity(cells.len());
-        for cell in cells {
-            // Of one that is going nothing waits, and nobody will ever read it.
-            if !cell.is_gone() {
-                files.push(&cell.file);
-            }
-        }
-        self.files.writeback_many(&files)
-    }
-
-    /// Somebody else was writing them back, or dirtied them meanwhile (G1).
-    fn enlist_again(&self, cells: &[Arc<InodeCell>]) {
-        for cell in cells {
-            if cell.file.is_dirty() {
-                self.background.enlist(cell);
-            }
-        }
-    }
-
-    /// Holds a writer up who has just made `bytes` dirty, by as much as keeps memory and metadata from running
-    /// out; should more be dirty than may be all the same, he takes his part in writing back. Without any
-    /// lock held.
-    pub(crate) fn pace(&self, cell: &Arc<InodeCell>, bytes: u64) {
-        let limit = self.options.dirty_bytes_max;
-        let dirty = self.files.dirty_bytes();
-        if dirty > limit / 4 {
-            self.background.kick();
-        }
-        if dirty <= limit {
-            if bytes > 0 {
-                let hold = self.background.throttle.hold(bytes, dirty, limit);
-                let hold = hold.max(self.background.turnstile.hold());
-                if !hold.is_zero() {
-                    buttress_base::thread::sleep(hold);
-                }
-            }
-            return;
-        }
-        // Kept by the file, and told when it is synced.
-        let before = cell.file.dirty_bytes();
-        let _ = self.files.writeback(&cell.file, 0..u64::MAX);
-        self.note_drained(before.saturating_sub(cell.file.dirty_bytes()));
-        for _ in 0..4 {
-            if self.files.dirty_bytes() <= limit || !self.write_batch(None) {
-                return;
-            }
-        }
-    }
-
-    /// Writes everything back that is dirty now, and waits for it (G2). Failures stay with the inodes.
-    pub(crate) fn write_all(&self) {
-        {
-            // Others who come meanwhile find an empty list, and wait for what was in it.
-            let _in_flight = self.background.in_flight.read();
-            let cells = self.background.drain();
-            for batch in cells.chunks(BATCH_INODES) {
-                self.write_cells(batch);
-                self.enlist_again(batch);
-            }
-            for cell in &cells {
-                if cell.file.is_dirty() {
-                    let _ = self.files.writeback(&cell.file, 0..u64::MAX);
-                }
-            }
-        }
-        drop(self.background.in_flight.write());
     }
 
     fn cleaner(self: &Arc<Self>) {
@@ -580,8 +347,4 @@ impl Shared {
             Some(error) => Err(buttress_data::Error::Lost(Arc::new(error)).into()),
         }
     }
-}
-
-fn dirty_of(cells: &[Arc<InodeCell>]) -> u64 {
-    cells.iter().map(|cell| cell.file.dirty_bytes()).sum()
 }

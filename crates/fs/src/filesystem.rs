@@ -49,7 +49,7 @@ impl Mounted {
         if shared.read_only_reason().is_some() {
             shared.close();
             shared.stop_threads();
-            shared.background.drain();
+            shared.background.flush.drain();
             return shared.engine.aborted().map_or(Ok(()), |_| shared.expect_writable());
         }
         shared.stop_work();

@@ -37,7 +37,8 @@
 //! names, inode_refs     the items that names have, in the directory and at the inode
 //! property              how an inode says it shall be compressed
 //! batch, lock_set       how an operation gathers its changes, and locks what it concerns
-//! background, orphan    writeback, removal and commits that nobody asked for
+//! flush, throttle       writeback, and how fast writers may be
+//! background, orphan    removal and commits that nobody asked for
 //! upkeep                the volume as a whole: balance, devices, groups that are emptied
 //! replay                logs of fsync, when a volume is mounted
 //! trees, subvolume      subvolumes
@@ -65,6 +66,7 @@ mod names;
 mod trees;
 
 mod background;
+mod flush;
 mod mount;
 mod orphan;
 mod preempt;

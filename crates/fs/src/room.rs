@@ -20,8 +20,8 @@ use std::time::Duration;
 use buttress_base::clock;
 use buttress_txn::{Gain, Reach, SpaceKind, Step};
 
-use crate::background::BATCH_BYTES;
 use crate::error::Result;
+use crate::flush::BATCH_BYTES;
 use crate::shared::Shared;
 
 /// How often it looks when nobody calls it.

@@ -51,7 +51,7 @@ impl Filesystem {
             flushed: background.flushed.load(Ordering::Relaxed),
             clamp: background.clamp_bits.load(Ordering::Relaxed),
             delay: background.turnstile.step(),
-            drain_rate: background.throttle.rate(),
+            drain_rate: background.flush.throttle.rate(),
         }
     }
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use buttress_base::clock;
+use buttress_data::Written;
 
 /// The longest that one write is held up: what is dirty changes meanwhile.
 const HOLD_MAX: Duration = Duration::from_millis(100);
@@ -63,15 +64,29 @@ pub(crate) struct Throttle {
     sampled: AtomicU64,
     sampled_at: AtomicU64,
     rate: AtomicU64,
+    /// The part of the time of a batch that the devices take, in thousandths.
+    device_share: AtomicU64,
 }
 
 impl Throttle {
-    /// Counts what was written back. Only time that was spent writing counts: `busy` says whether more waits.
-    pub(crate) fn note_drained(&self, bytes: u64, busy: bool) {
-        let now = self.queue.now();
-        let drained = self.drained.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    /// Counts a batch of writeback that took so long, and lets what was seen decide how fast writers may be. Only time
+    /// that was spent writing counts: `more_waits` says whether there was enough to do.
+    pub(crate) fn note_written(&self, written: &Written, took: Duration, more_waits: bool) {
+        self.note_at(self.queue.now(), written, took, more_waits);
+    }
+
+    fn note_at(&self, now: u64, written: &Written, took: Duration, more_waits: bool) {
+        let took = (took.as_nanos() as u64).max(1);
+        if more_waits && written.bytes > 0 {
+            let share = (written.device.as_nanos() as u64).saturating_mul(1000) / took;
+            let old = self.device_share.load(Ordering::Relaxed);
+            let mean = (old * 3 + share.min(1000)) / 4;
+            self.device_share.store(mean, Ordering::Relaxed);
+        }
+        let drained = self.drained.fetch_add(written.bytes, Ordering::Relaxed) + written.bytes;
         let since = self.sampled_at.load(Ordering::Relaxed);
-        if now.saturating_sub(since) < SAMPLE.as_nanos() as u64 {
+        let elapsed = now.saturating_sub(since);
+        if elapsed < SAMPLE.as_nanos() as u64 {
             return;
         }
         if self
@@ -82,14 +97,25 @@ impl Throttle {
             return;
         }
         let before = self.sampled.swap(drained, Ordering::Relaxed);
-        // Longer than that nobody wrote for a part of it.
-        let was_at_it = now.saturating_sub(since) < 4 * SAMPLE.as_nanos() as u64;
-        if busy && was_at_it {
-            let rate = drained.saturating_sub(before) as f64 * 1e9 / (now - since) as f64;
-            let old = self.rate.load(Ordering::Relaxed) as f64;
-            let mean = if old > 0.0 { old + (rate - old) / 4.0 } else { rate };
-            self.rate.store(mean as u64, Ordering::Relaxed);
+        if !more_waits {
+            return;
         }
+        // Others may have landed in the time of this batch. Was nobody at it for a part of the time, the batch stands
+        // for itself.
+        let was_at_it = elapsed < took.saturating_add(4 * SAMPLE.as_nanos() as u64);
+        let (bytes, nanos) = match was_at_it {
+            true => (drained.saturating_sub(before), elapsed),
+            false => (written.bytes, took.max(SAMPLE.as_nanos() as u64)),
+        };
+        let rate = bytes as f64 * 1e9 / nanos as f64;
+        let old = self.rate.load(Ordering::Relaxed) as f64;
+        let mean = if old > 0.0 { old + (rate - old) / 4.0 } else { rate };
+        self.rate.store(mean as u64, Ordering::Relaxed);
+    }
+
+    /// Whether the devices are what writeback waits for, more than for processors.
+    pub(crate) fn waits_for_devices(&self) -> bool {
+        self.device_share.load(Ordering::Relaxed) > 500
     }
 
     /// Bytes a second that writeback was seen to manage; zero before it was.
@@ -186,6 +212,27 @@ mod tests {
         let throttle = Throttle::default();
         throttle.rate.store(rate, Ordering::Relaxed);
         throttle
+    }
+
+    /// A batch that takes long shows the rate of the device: alone behind an idle time, and beside others.
+    #[test]
+    fn slow_batches_show_the_rate() {
+        let throttle = Throttle::default();
+        let second = 1_000_000_000;
+        let written = Written { files: 1, bytes: 16 * MIB, device: Duration::from_millis(900) };
+        let took = Duration::from_secs(1);
+        throttle.note_at(100 * second, &written, took, true);
+        assert_eq!(throttle.rate(), 16 * MIB);
+        // Four threads, one after the other.
+        for quarter in 1..80 {
+            throttle.note_at(100 * second + quarter * second / 4, &written, took, true);
+        }
+        let rate = throttle.rate();
+        assert!((60 * MIB..=64 * MIB).contains(&rate), "{} MiB/s", rate / MIB);
+        assert!(throttle.waits_for_devices());
+        // The last of what there was says nothing.
+        throttle.note_at(121 * second, &Written { bytes: 1, ..written }, took, false);
+        assert_eq!(throttle.rate(), rate);
     }
 
     /// H1: nobody is held up below half, nor before a rate is known.

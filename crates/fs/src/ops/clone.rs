@@ -101,7 +101,7 @@ impl Inode {
             };
             for cell in [source, cell] {
                 if cell.file.is_dirty() {
-                    shared.background.enlist(cell);
+                    shared.background.flush.enlist(cell);
                 }
             }
             Ok::<_, Error>(done)

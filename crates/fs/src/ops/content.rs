@@ -144,7 +144,7 @@ impl Inode {
                 write(effort)
             };
             if cell.file.is_dirty() {
-                shared.background.enlist(cell);
+                shared.background.flush.enlist(cell);
             }
             Ok(done)
         };

@@ -46,7 +46,7 @@ impl Inode {
                 }
                 done?;
                 if cell.file.is_dirty() {
-                    self.shared().background.enlist(cell);
+                    self.shared().background.flush.enlist(cell);
                 }
             }
             None => self.shared().put_item(cell, Urgency::Normal, change)?,

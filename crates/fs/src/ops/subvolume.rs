@@ -233,7 +233,7 @@ impl Inode {
         }
         let reservation = shared.reserve(cost, Urgency::Frees)?;
         home.set_dead(true);
-        shared.background.forget_tree(&shared.files, tree);
+        shared.background.flush.forget_tree(&shared.files, tree);
         let stamp = now();
         let handle = shared.engine.begin(reservation);
         for part in [batch, roots, uuids] {
