@@ -59,6 +59,7 @@ pub(crate) fn figures(stats: &SpaceStats) -> Figures {
         ("clamp", json!(stats.clamp)),
         ("delay_us", json!(stats.delay.as_micros() as u64)),
         ("flushed_bytes", json!(stats.flushed)),
+        ("short_landings", json!(stats.short_landings)),
         ("drain_rate_bytes", json!(stats.drain_rate)),
         ("commits", json!(engine.commits)),
         ("commit_us", json!(engine.commit_nanos / 1000)),

@@ -199,6 +199,12 @@ impl Dirty {
         gap(at, range.end, room);
     }
 
+    /// How many buffers touch a range, which wait or are on their way.
+    pub(crate) fn pieces_in(&self, range: &Range<u64>) -> usize {
+        in_range(&self.pieces, range, Vec::len)
+            + in_range(&self.writing, range, |piece| piece.len())
+    }
+
     /// How many buffers wait; each has metadata for an extent of its own (P5).
     pub(crate) fn pieces(&self) -> usize {
         self.pieces.len()
@@ -399,6 +405,12 @@ fn behind<V>(
         .filter(|(start, value)| start + len(value) as u64 > offset)
         .or_else(|| map.range(offset..).next().map(|(start, value)| (*start, value)))
         .map(|(start, value)| (start, len(value)))
+}
+
+fn in_range<V>(map: &BTreeMap<u64, V>, range: &Range<u64>, len: impl Fn(&V) -> usize) -> usize {
+    let reaches = |(start, value): &(u64, &V)| start + len(value) as u64 > range.start;
+    let before = before(map, range.start).filter(|found| found.0 < range.start && reaches(found));
+    usize::from(before.is_some()) + map.range(range.clone()).count()
 }
 
 fn first_behind<V>(map: &BTreeMap<u64, V>, offset: u64, len: impl Fn(&V) -> usize) -> Option<u64> {

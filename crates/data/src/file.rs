@@ -75,6 +75,9 @@ pub(crate) struct End {
 pub(crate) struct Meta {
     pub(crate) item: InodeItem,
     pub(crate) disk_size: u64,
+    /// Nothing landed behind this, nor is anything on its way there: extents may lie behind the length on disk, which
+    /// stops where something waits. Of a file with extents that were set aside it says nothing.
+    pub(crate) landed_end: u64,
     /// It is being cut: what is on disk follows the length in steps, and is longer until the last.
     pub(crate) shrinks: bool,
     /// How its property says that it shall be compressed.
@@ -104,7 +107,14 @@ impl File {
             ino,
             meta: Ranked::new(
                 Rank::Inode,
-                Meta { item, disk_size, shrinks: false, codec: None, put: None },
+                Meta {
+                    item,
+                    disk_size,
+                    landed_end: disk_size,
+                    shrinks: false,
+                    codec: None,
+                    put: None,
+                },
             ),
             extents: RwLock::new(()),
             layout: AtomicU64::new(fresh_layouts()),

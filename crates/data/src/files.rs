@@ -52,6 +52,7 @@ pub struct Files {
     dirty_bytes: AtomicU64,
     ordered_bytes: AtomicU64,
     landed_bytes: AtomicU64,
+    short_landings: AtomicU64,
     /// The first loss of any file's data since somebody asked.
     lost: Ranked<Option<Error>>,
 }
@@ -84,6 +85,7 @@ impl Files {
             dirty_bytes,
             ordered_bytes: AtomicU64::new(0),
             landed_bytes: AtomicU64::new(0),
+            short_landings: AtomicU64::new(0),
             lost,
         }
     }
@@ -152,6 +154,16 @@ impl Files {
     #[must_use]
     pub fn landed_bytes(&self) -> u64 {
         self.landed_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_short_landing(&self) {
+        self.short_landings.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often what became visible needed more metadata than it was promised, ever.
+    #[must_use]
+    pub fn short_landings(&self) -> u64 {
+        self.short_landings.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_dirty(&self, bytes: u64) {

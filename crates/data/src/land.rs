@@ -179,7 +179,7 @@ impl Files {
     }
 
     /// Takes what a landing costs from what was promised to it. Should that not do, writeback cannot ask
-    /// anybody to try again later, so it may draw on what is kept for frees.
+    /// anybody to try again later, so it draws on the global reserve.
     fn reserve(
         &self,
         cost: Cost,
@@ -195,7 +195,11 @@ impl Files {
             }
             return Ok(kept);
         }
-        let mut all = self.reserve_more(short)?;
+        self.note_short_landing();
+        let mut all = match self.engine.reserve(short, Urgency::Lands) {
+            Err(buttress_txn::Error::NoSpace(_)) => self.engine.reserve(short, Urgency::Frees)?,
+            other => other?,
+        };
         all.merge(kept);
         Ok(all)
     }
@@ -237,6 +241,7 @@ pub(crate) fn grow(meta: &mut Meta, dirty: &Dirty, landed: &Range<u64>, size: u6
         disk_size = disk_size.max(landed.end.min(size).min(meta.item.size));
     }
     meta.disk_size = disk_size;
+    meta.landed_end = meta.landed_end.max(landed.end);
     settle(meta, dirty);
 }
 

@@ -4,8 +4,9 @@
 //! # Invariants
 //!
 //! - **V1** What is promised covers the write whatever writeback does with it: every piece an extent of
-//!   its own, every item under it cut. Only a volume whose free space lies in parts smaller than a
-//!   piece may need more, which the global reserve then gives.
+//!   its own, every item under it cut, those included that come to be there until it lands: who waits or is on his
+//!   way under it becomes an item, and may split one. Only a volume whose free space lies in parts smaller than a
+//!   piece may need more, or a file with extents behind its length, as a crash leaves it; the global reserve gives that.
 //! - **V2** Sectors that will be written where they lie need no data space, and have a token that says so. That
 //!   they may be is asked with the writeback claim held until they are put, so that no writeback takes their
 //!   place before.
@@ -20,6 +21,7 @@ use crate::dirty::Dirty;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::files::Files;
+use crate::land::STEP_ITEMS;
 use crate::writeback::Claim;
 
 /// What one new extent costs: the inode item, its own item, its reference, checksums.
@@ -53,7 +55,7 @@ pub(crate) struct Promise<'f> {
     metadata: Option<MetaReservation>,
     /// Costs that `metadata` was made for.
     cost: Cost,
-    /// Extent items under the write, once they are counted.
+    /// Extent items that will be under the write at most, once they are counted.
     covered: Option<u32>,
     /// Sectors that will be written where they lie (V2), once somebody looked.
     placed: Option<Lies<'f>>,
@@ -114,7 +116,8 @@ impl Files {
         if missing > 0 {
             pieces += size.extra;
         }
-        let extents = pieces * size.each;
+        // A handle replaces so many items at most, each time with an extent of its own.
+        let extents = pieces * size.each + covered / STEP_ITEMS as u32;
         let sums = (missing / self.sector) as u32 * self.csum_type.size() as u32;
         let holes = if self.options.no_holes { Cost::default() } else { HOLE_COST };
         let split = if covered > 0 { SPLIT_COST } else { Cost::default() };
@@ -166,6 +169,8 @@ impl Files {
                     covered += 1;
                     Ok(true)
                 })?;
+                // Nothing lands meanwhile. Each becomes an item, and may make two of another.
+                covered += 2 * file.dirty.lock().pieces_in(range) as u32;
                 promise.covered = Some(covered);
                 Ok(())
             }

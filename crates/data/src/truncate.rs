@@ -142,6 +142,7 @@ impl Files {
                 meta.disk_size = meta.disk_size.min(if done { size } else { reached });
                 if done {
                     file.note_end(End { at: keep, last: None });
+                    meta.landed_end = meta.landed_end.min(keep);
                     meta.shrinks = false;
                     // What the length on disk waited for may just have been forgotten.
                     settle(meta, &file.dirty.lock());

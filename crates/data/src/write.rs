@@ -137,7 +137,8 @@ impl Files {
         let grown = if inline { end.min(max_inline).saturating_sub(meta.item.size) } else { 0 };
         // Preallocated extents may lie behind the length.
         let prealloc = meta.item.flags & InodeFlags::PREALLOC != 0;
-        let disk_end = if prealloc { u64::MAX } else { self.ceil(meta.disk_size) };
+        let disk_end =
+            if prealloc { u64::MAX } else { self.ceil(meta.disk_size.max(meta.landed_end)) };
         // The sectors at the ends are put by themselves.
         let extra = if range.end - range.start > self.sector { edges.len() as u32 } else { 0 };
         let each = if packs { PACKED_PER_PIECE } else { 1 };

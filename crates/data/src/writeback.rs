@@ -254,13 +254,12 @@ impl Files {
 
     /// Takes a round's runs.
     fn take<'f>(&self, file: &'f File, claim: Claim<'f>, range: Range<u64>) -> Option<Job<'f>> {
-        let meta = file.meta();
+        let mut meta = file.meta();
         let mut dirty = file.dirty.lock();
         let pieces = dirty.pieces();
         let runs = dirty.take(range, ROUND_BYTES_MAX);
-        if runs.is_empty() {
-            return None;
-        }
+        // Said before it lands, for those who are promised metadata meanwhile.
+        meta.landed_end = meta.landed_end.max(runs.last()?.end());
         let mut taken: u64 = runs.iter().map(|run| run.len).sum();
         self.count_ordered(taken);
         let lies = |run: &Run| run.unreserved.as_ref().map_or(0, NoReserve::bytes);

@@ -26,6 +26,8 @@ pub struct SpaceStats {
     pub rounds: u64,
     /// Bytes of data that were written back to make room.
     pub flushed: u64,
+    /// How often data that was written needed more metadata than it was promised.
+    pub short_landings: u64,
     /// By how many bits the clamp lowers its threshold.
     pub clamp: u32,
     /// How long each operation is held up now.
@@ -49,6 +51,7 @@ impl Filesystem {
             ladders: background.climbed.load(Ordering::Relaxed),
             rounds: background.rounds.load(Ordering::Relaxed),
             flushed: background.flushed.load(Ordering::Relaxed),
+            short_landings: shared.files.short_landings(),
             clamp: background.clamp_bits.load(Ordering::Relaxed),
             delay: background.turnstile.step(),
             drain_rate: background.flush.throttle.rate(),

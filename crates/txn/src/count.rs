@@ -341,7 +341,7 @@ impl Engine {
     pub(crate) fn may_count(&self, urgency: Urgency) -> bool {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let promised = || self.outstanding.lock().sum().0.saturating_mul(self.levels() * nodesize);
-        urgency == Urgency::Frees || promised() < self.space.account(SpaceKind::Metadata).free()
+        urgency != Urgency::Normal || promised() < self.space.account(SpaceKind::Metadata).free()
     }
 
     /// Counts what the running transaction needs, as far as that was not done. Says whether more is known now: who did not

@@ -47,6 +47,8 @@ pub enum Urgency {
     Normal,
     /// One that empties it in the end, such as unlink and truncate: it may use the global reserve.
     Frees,
+    /// Data that lies on the devices already and needs more than it was promised: it may use most of the global reserve.
+    Lands,
 }
 
 /// What somebody in the line waits for.
@@ -314,7 +316,7 @@ impl Engine {
         // What frees space does not stand behind promises to those who fill it: it is what they wait
         // for, and the global reserve is there for just this.
         let (promised_items, promised_bytes) = match urgency {
-            Urgency::Normal => (outstanding.items, outstanding.bytes),
+            Urgency::Normal | Urgency::Lands => (outstanding.items, outstanding.bytes),
             Urgency::Frees => (0, 0),
         };
         let items = running.running().items() + promised_items + u64::from(cost.items);
@@ -322,6 +324,7 @@ impl Engine {
         let account = self.space.account(SpaceKind::Metadata);
         let kept = match urgency {
             Urgency::Normal => account.global_reserve,
+            Urgency::Lands => account.global_reserve / 4,
             Urgency::Frees => account.global_reserve / 8,
         };
         let crude = self.need(items, bytes, account.used);
@@ -496,7 +499,9 @@ fn bound(items: u64, bytes: u64, used: u64, path: u64) -> u64 {
 /// Those on whom others wait go before them.
 fn class_of(urgency: Urgency, reach: Reach) -> Class {
     match (urgency, reach) {
-        (Urgency::Frees, _) | (_, Reach::Commit | Reach::Handle) => Class::Priority,
+        (Urgency::Frees | Urgency::Lands, _) | (_, Reach::Commit | Reach::Handle) => {
+            Class::Priority
+        }
         (Urgency::Normal, Reach::All) => Class::Normal,
     }
 }

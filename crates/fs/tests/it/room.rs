@@ -317,3 +317,53 @@ fn one_commit_is_enough() {
     fs.close().expect("it closes");
     check(&below);
 }
+
+/// V1: writes that lie over what waits, or is on its way, are promised what making them visible takes. What is not would
+/// be asked for by writeback, which cannot wait for room.
+#[test]
+fn what_was_promised_is_enough_to_land() {
+    for seed in 0..6_u64 {
+        let device = memory(1024);
+        let fs = mount_with(&device, "dirty=2M,commit=1");
+        std::thread::scope(|scope| {
+            for thread in 0..3_u64 {
+                let fs = fs.clone();
+                scope.spawn(move || {
+                    let mut rng = Rng::new(seed << 8 | thread);
+                    let name = format!("f{thread}");
+                    let file = file_with(&fs.root(), &name, b"");
+                    for _ in 0..2500 {
+                        // What is always dirty at the front keeps the length on disk there.
+                        if seed % 2 == 0 && rng.chance(1, 3) {
+                            file.write_at(0, &[9; 100]).expect("there is room");
+                        }
+                        let at = rng.below(600) * BLOCK + rng.below(3) * 100;
+                        let len = match rng.below(12) {
+                            _ if seed % 2 == 0 => 9_000,
+                            0 => 300_000,
+                            1..3 => 60_000,
+                            3..6 => 9_000,
+                            _ => BLOCK,
+                        };
+                        let written = file.write_at(at, &vec![thread as u8; len as usize]);
+                        written.expect("there is room");
+                        match rng.below(80) {
+                            _ if seed % 2 == 0 => {}
+                            0 => file.sync().expect("durable"),
+                            1 => {
+                                let size = Some(rng.below(600) * BLOCK);
+                                let cut = SetAttr { size, ..SetAttr::default() };
+                                file.set_attr(&cut).expect("a cut");
+                            }
+                            2 => fs.sync().expect("durable"),
+                            _ => {}
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(fs.space_stats().short_landings, 0, "seed {seed}");
+        fs.close().expect("it closes");
+        check(&device);
+    }
+}
