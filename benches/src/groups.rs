@@ -136,7 +136,7 @@ impl Filler {
 
     /// Appends an extent that was allocated.
     fn append(&mut self, engine: &Arc<Engine>, extent: Extent) -> Result<(), String> {
-        let cost = Cost { items: 2, bytes: 256 };
+        let cost = Cost::of(2, 256);
         let reservation = engine.reserve(cost, Urgency::Normal).map_err(text)?;
         let handle = engine.begin(reservation);
         let region =
@@ -164,7 +164,7 @@ impl Filler {
         item.size = self.len;
         item.nbytes = self.len;
         item.flags |= InodeFlags::PREALLOC;
-        let cost = Cost { items: 1, bytes: 256 };
+        let cost = Cost::of(1, 256);
         let handle = engine.begin(engine.reserve(cost, Urgency::Normal).map_err(text)?);
         item.transid = handle.generation();
         handle.put(TreeId::FS, key, item.to_bytes());

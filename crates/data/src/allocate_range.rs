@@ -33,8 +33,7 @@ const AHEAD_STEPS: u64 = 16;
 const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
 /// What a step costs: the inode item, and an extent.
-const STEP_COST: Cost =
-    Cost { items: 1 + Edits::COST_OF_ONE.items, bytes: 160 + Edits::COST_OF_ONE.bytes };
+const STEP_COST: Cost = Cost::of(1, 160).and(Edits::COST_OF_ONE);
 
 /// How many gaps are listed at once.
 const GAPS_MAX: usize = 64;

@@ -44,7 +44,7 @@ const REF_BYTES: u32 = 64;
 impl Edits {
     /// What one more extent asks for.
     pub(crate) const COST_OF_ONE: Cost =
-        Cost { items: 1 + REF_ITEMS, bytes: FileExtent::REGULAR_LEN as u32 + REF_BYTES };
+        Cost { items: 1, whole: REF_ITEMS, bytes: FileExtent::REGULAR_LEN as u32 + REF_BYTES };
 
     /// How many items and references it touches.
     pub(crate) fn len(&self) -> usize {
@@ -56,7 +56,8 @@ impl Edits {
         let refs = (self.added.len() + self.dropped.len()) as u32;
         let put_bytes: usize = self.puts.iter().map(|(_, extent, _)| extent_bytes(extent)).sum();
         Cost {
-            items: 1 + (self.deletes.len() + self.puts.len()) as u32 + refs * REF_ITEMS,
+            items: 1 + (self.deletes.len() + self.puts.len()) as u32,
+            whole: refs * REF_ITEMS,
             bytes: 160 + put_bytes as u32 + refs * REF_BYTES,
         }
     }

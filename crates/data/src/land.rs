@@ -146,7 +146,7 @@ impl Files {
         let mut cost = edits.cost();
         let first = rest.start == part.range.start;
         if first && !part.sums.is_empty() {
-            cost.items += 2;
+            cost.whole += 2;
             cost.bytes = cost.bytes.saturating_add(part.sums.len() as u32);
         }
         drop(view);

@@ -24,17 +24,17 @@ use crate::files::Files;
 use crate::land::STEP_ITEMS;
 use crate::writeback::Claim;
 
-/// What one new extent costs: the inode item, its own item, its reference, checksums.
-const EXTENT_COST: Cost = Cost { items: 7, bytes: 277 };
+/// What one new extent costs: the inode item and its own item, then its reference and checksums.
+const EXTENT_COST: Cost = Cost { items: 2, whole: 5, bytes: 277 };
 
-/// What it costs beside that where there are others: the two ends of one that it splits.
-const SPLIT_COST: Cost = Cost { items: 5, bytes: 179 };
+/// What it costs beside that where there are others: the two ends of one that it splits, and the reference of the second.
+const SPLIT_COST: Cost = Cost { items: 2, whole: 3, bytes: 179 };
 
 /// What an extent item costs that the new data covers: its deletion, and that of its reference.
-const COVERED_COST: Cost = Cost { items: 4, bytes: 64 };
+const COVERED_COST: Cost = Cost { items: 1, whole: 3, bytes: 64 };
 
 /// What holes' items add to an extent, on volumes where holes have items.
-const HOLE_COST: Cost = Cost { items: 2, bytes: 106 };
+const HOLE_COST: Cost = Cost::of(2, 106);
 
 /// How much is done for metadata before a write is refused for lack of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,18 +121,13 @@ impl Files {
         let sums = (missing / self.sector) as u32 * self.csum_type.size() as u32;
         let holes = if self.options.no_holes { Cost::default() } else { HOLE_COST };
         let split = if covered > 0 { SPLIT_COST } else { Cost::default() };
-        let cost = Cost {
-            items: extents * (EXTENT_COST.items + split.items + holes.items)
-                + covered * COVERED_COST.items,
-            bytes: extents * (EXTENT_COST.bytes + split.bytes + holes.bytes)
-                + covered * COVERED_COST.bytes
-                + sums
-                + size.grown,
-        };
-        let more = Cost {
-            items: cost.items.saturating_sub(promise.cost.items),
-            bytes: cost.bytes.saturating_sub(promise.cost.bytes),
-        };
+        let cost = EXTENT_COST
+            .and(split)
+            .and(holes)
+            .times(extents)
+            .and(COVERED_COST.times(covered))
+            .and(Cost::of(0, sums + size.grown));
+        let more = cost.beyond(promise.cost);
         (more != Cost::default()).then_some(Short::Metadata(more))
     }
 
@@ -156,8 +151,7 @@ impl Files {
                 // Who holds the claim must not wait for those who need it.
                 let claims = promise.placed.is_some();
                 let more = self.promise_metadata(cost, effort, claims)?;
-                promise.cost.items += cost.items;
-                promise.cost.bytes += cost.bytes;
+                promise.cost = promise.cost.and(cost);
                 join(&mut promise.metadata, more);
                 Ok(())
             }

@@ -66,8 +66,8 @@ impl Files {
             }
             keys.push(key);
         }
-        let items = (keys.len() + 3 * refs.len() + 2) as u32;
-        let cost = Cost { items, bytes: 160 + 64 * refs.len() as u32 };
+        let (items, refs_changed) = (keys.len() as u32 + 2, refs.len() as u32);
+        let cost = Cost { items, whole: 3 * refs_changed, bytes: 160 + 64 * refs_changed };
         drop(view);
         let reservation = self.engine.reserve(cost, Urgency::Frees)?;
         let handle = self.engine.begin(reservation);

@@ -109,7 +109,7 @@ impl Files {
         let mut stamped = item;
         stamp(&mut stamped);
         if !is_same_tick(&item, &stamped) {
-            let reservation = self.reserve_more(Cost { items: 1, bytes: 160 })?;
+            let reservation = self.reserve_more(Cost::of(1, 160))?;
             let handle = self.engine.begin(reservation);
             file.update(&handle, |item| {
                 (item.mtime, item.ctime) = (stamped.mtime, stamped.ctime);

@@ -81,7 +81,7 @@ impl Batch {
     /// What it asks of a reservation, with `inodes` inode items to come.
     pub(crate) fn cost(&self, inodes: u32) -> Cost {
         let bytes: usize = self.changes.iter().map(|(_, change)| change.len()).sum();
-        Cost { items: self.changes.len() as u32 + inodes, bytes: bytes as u32 + 160 * inodes }
+        Cost::of(self.changes.len() as u32 + inodes, bytes as u32 + 160 * inodes)
     }
 
     /// Does it.

@@ -272,7 +272,7 @@ fn x10_a_damaged_group_is_left_alone() {
         fs.view().range(TreeId::FREE_SPACE, low, high).map(Result::unwrap).collect();
     let extents = items.iter().filter(|(key, _)| key.kind == Kind::FREE_SPACE_EXTENT);
     let (key, _) = extents.max_by_key(|(key, _)| key.offset).expect("an extent");
-    let cost = Cost { items: 2, bytes: 100 };
+    let cost = Cost::of(2, 100);
     let handle = engine.begin(engine.reserve(cost, Urgency::Normal).expect("space"));
     handle.delete(TreeId::FREE_SPACE, *key);
     let shorter = Key::new(key.objectid, key.kind, key.offset - SECTOR);

@@ -54,7 +54,7 @@ pub(crate) fn remove(shared: &Arc<Shared>, id: InodeId) -> Result<()> {
                 let file = File::new(id.tree, id.ino, item);
                 shared.files.cut_leftovers(&file)?;
             }
-            let cost = Cost { items: 1, bytes: 0 };
+            let cost = Cost::of(1, 0);
             let handle = shared.engine.begin(shared.engine.reserve(cost, Urgency::Frees)?);
             handle.delete(id.tree, key(id.ino));
             return Ok(());

@@ -50,7 +50,7 @@ pub(crate) fn replay(shared: &Arc<Shared>) -> Result<()> {
     let engine = &shared.engine;
     // Asking in the ordinary way could commit (P1). What it takes is bounded by the volume, and a commit
     // that comes short fails with the log as it was.
-    let cost = Cost { items: clip(items), bytes: clip(bytes * 4) };
+    let cost = Cost::of(clip(items), clip(bytes * 4));
     let reservation = match engine.reserve_at_once(cost, Urgency::Frees)? {
         Some(reservation) => reservation,
         None => engine

@@ -168,7 +168,7 @@ impl Shared {
         urgency: Urgency,
         change: impl FnOnce(&mut InodeItem),
     ) -> Result<()> {
-        let cost = Cost { items: 1, bytes: 160 };
+        let cost = Cost::of(1, 160);
         let handle = self.engine.begin(self.reserve(cost, urgency)?);
         cell.file.update(&handle, change);
         Ok(())

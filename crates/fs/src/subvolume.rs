@@ -149,7 +149,7 @@ impl Filesystem {
         }
         drop(view);
         let cost = uuids.cost(0);
-        let cost = Cost { items: cost.items + 1, bytes: cost.bytes + RootItem::LEN as u32 };
+        let cost = cost.and(Cost::of(1, RootItem::LEN as u32));
         let handle = shared.engine.begin(shared.reserve(cost, Urgency::Normal)?);
         if item.rtransid == NOW {
             item.rtransid = handle.generation();

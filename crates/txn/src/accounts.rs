@@ -9,7 +9,7 @@ use std::{
 use buttress_format::Generation;
 use buttress_space::{Account, Pools, SpaceKind};
 
-use crate::Engine;
+use crate::{Costs, Engine};
 
 /// All accounts of a volume, and who waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +22,8 @@ pub struct Accounts {
     pub system: Account,
     /// Bytes that are dirty and will be written in place, with no data space promised.
     pub unreserved: u64,
-    /// Items and bytes that operations were promised and have not put.
-    pub promised: (u64, u64),
+    /// What operations were promised and have not put.
+    pub promised: Costs,
     /// Items and bytes of the running transaction.
     pub running: (u64, u64),
     /// The highest level of the trees that promises count with; a leaf is 0.
@@ -47,8 +47,8 @@ impl fmt::Display for Accounts {
             self.metadata,
             self.system,
             self.unreserved,
-            self.promised.0,
-            self.promised.1,
+            self.promised.all_items(),
+            self.promised.bytes,
             self.running.0,
             self.running.1,
             self.height,
@@ -71,7 +71,8 @@ impl Engine {
         };
         let frozen = self.frozen_left();
         let mut metadata = self.space.account(SpaceKind::Metadata);
-        let need = self.need(running.0 + promised.0, running.1 + promised.1, metadata.used);
+        let need =
+            self.need(running.0 + promised.all_items(), running.1 + promised.bytes, metadata.used);
         metadata.may_use = metadata.may_use.saturating_add(need).saturating_add(frozen);
         Accounts {
             data: self.space.account(SpaceKind::Data),
@@ -100,7 +101,7 @@ impl Engine {
         let account = self.space.account(SpaceKind::Metadata);
         let empty = running == (0, 0);
         let overlay = if empty { 0 } else { self.need(running.0, running.1, account.used) };
-        let all = (running.0 + promised.0, running.1 + promised.1);
+        let all = (running.0 + promised.all_items(), running.1 + promised.bytes);
         let need = if all == (0, 0) { 0 } else { self.need(all.0, all.1, account.used) };
         let paths = if all.0 == 0 { 0 } else { self.paths(all.0, account.used) };
         let to_come = self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) / 2;

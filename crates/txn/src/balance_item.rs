@@ -191,7 +191,7 @@ impl Engine {
     }
 
     fn keep_balance(self: &Arc<Self>, options: Option<&BalanceOptions>) -> Result<()> {
-        let cost = Cost { items: 2, bytes: 2 * BalanceItem::LEN as u32 };
+        let cost = Cost::of(2, 2 * BalanceItem::LEN as u32);
         let urgency = if options.is_some() { Urgency::Normal } else { Urgency::Frees };
         let handle = self.begin(self.reserve(cost, urgency)?);
         match options {

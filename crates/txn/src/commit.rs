@@ -41,7 +41,7 @@ use buttress_format::{BlockGroupFlags, Chunk, Extent, Generation, Logical, Super
 use buttress_space::SpaceKind;
 use buttress_tree::{Node, Roots};
 
-use crate::{Cost, Engine, Error, Result, Urgency, View, log, transaction::Transaction};
+use crate::{Cost, Costs, Engine, Error, Result, Urgency, View, log, transaction::Transaction};
 
 /// A block group's item as the last commit left it.
 #[derive(Clone, Copy, Debug)]
@@ -166,7 +166,7 @@ impl Engine {
     }
 
     fn commit_frozen(&self, state: &mut CommitState, frozen: &Transaction) -> Result<()> {
-        let promised = self.closer_need(frozen, 0, 0);
+        let promised = self.closer_need(frozen, Costs::default());
         let counted = self.count_if_crowded(frozen);
         let settled = settle::settle(self, frozen, state)?;
         if cfg!(debug_assertions) {
@@ -212,6 +212,7 @@ impl Engine {
         counted: Option<(u64, Option<u64>)>,
     ) {
         let taken = settled.taken;
+       
         for (bytes, when) in [(promised, "while it was running"), (counted.map(|c| c.0), "frozen")]
         {
             let is_enough = bytes.is_none_or(|bytes| taken <= bytes);

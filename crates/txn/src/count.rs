@@ -15,11 +15,14 @@
 //! - **N2** A leaf under a quarter takes in its neighbour (M5): one leaf more, as the two may become two.
 //! - **N3** Of inner nodes a run of `d` with `n` new children makes `d + n/max + 1`, and takes in a neighbour: three for
 //!   each that is dirty, and the share of what is below.
-//! - **N4** The extent tree: all leaves are made anew. So many bytes come to it and go from it, for references
-//!   and nodes; no more leaves run over, or come to be under a quarter, than these bytes are enough for, taking the
-//!   leaves with the least to spare. Leaves that record metadata may be changed in every round: each counts as run over.
-//! - **N5** A leaf of another tree that the commit changes becomes three at most, but for the bytes that
-//!   `reserve` adds twice; four in the free-space tree, where groups change their form.
+//! - **N4** The extent tree: all leaves are made anew, full, and packed again with what comes to it. A run of `d` dirty leaves
+//!   to which `a` bytes come makes no more than `(d * room + a)/(room - b) + 1` (N1), and between two runs lies a leaf
+//!   that is not dirty, so that the one more of each run is no more than if that leaf were dirty, too. What goes makes no
+//!   room, and a neighbour that is taken in is one more dirty leaf. Leaves that record metadata may be changed in every
+//!   round, where other runs are dirty: each counts twice more.
+//! - **N5** The free-space tree: the same, where what comes is no more than its groups can say, as each changes its form
+//!   before it has more to say. A leaf of another tree that the commit changes becomes three at most, but for the
+//!   bytes of checksums, which are added twice.
 //! - **N6** What is counted while a commit is under way is held against the trees before it. Each node that it makes may be
 //!   dirty afterwards, and run over: two more for each, beside what the leaf that it replaces was counted as, which makes
 //!   three. Where it made several of one leaf, and each of them had items so heavy that it became three, the
@@ -48,18 +51,18 @@ use buttress_format::{
 use buttress_space::SpaceKind;
 use buttress_tree::{Changed, Expect, Geometry, Node, NodeSource, Store};
 
-use crate::{Engine, Urgency, View, transaction::Transaction};
+use crate::{Costs, Engine, Urgency, View, transaction::Transaction};
 use whole::{Whole, is_whole};
 
 /// Items that must have come before it is worth counting again.
 const WORTH: u64 = 32;
 /// Items of the root tree that a commit changes, beside those of subvolumes.
 const ROOTS_MOVED: u64 = 12;
-/// Bytes that a reference, and one of its users, may add to the extent tree, or take.
-const REF_BYTES: u64 = 128;
-const USER_BYTES: u64 = 64;
-/// The same of a node, when it comes and when it goes.
+/// Bytes that a node may add to the extent tree, or take.
 const NODE_BYTES: u64 = 84;
+/// Bytes for each item to come in a tree that is counted whole, beside those that are promised with it: leaves are cut
+/// where items end.
+const WHOLE_BYTES: u64 = 16;
 /// Nodes beside those that were counted.
 const SLACK: u64 = 24;
 
@@ -70,11 +73,11 @@ pub(crate) struct Count {
     pub(crate) nodes: u64,
     /// Of these, nodes of trees that operations change; nothing where they changed others, too.
     pub(crate) of_items: Option<u64>,
-    /// What there was: items in the overlay and their bytes, how many had another length, and references.
+    /// What there was: items in the overlay and their bytes, how many had another length, and bytes of references.
     items: u64,
     bytes: u64,
     resized: u64,
-    refs: u64,
+    added: u64,
     chunks: u64,
     /// The trees that it was held against, and bytes of nodes of the commit that was under way.
     roots: Generation,
@@ -92,11 +95,10 @@ impl Count {
         let overlay = &transaction.overlay;
         let items = overlay.items().saturating_sub(self.items)
             + overlay.resized().saturating_sub(self.resized)
-            + 3 * transaction.refs.len().saturating_sub(self.refs)
             + (transaction.chunks.lock().len() as u64).saturating_sub(self.chunks);
         let grown = overlay.bytes().saturating_sub(self.bytes);
-        let others = 2 * REF_BYTES * transaction.refs.len() + 2 * transaction.sums.bytes();
-        (self.nodes, items, 2 * grown + others)
+        let added = transaction.refs.added().saturating_sub(self.added);
+        (self.nodes, items, 2 * (grown + added + transaction.sums.bytes()))
     }
 }
 
@@ -265,13 +267,13 @@ impl Work {
     fn total(&self, geometry: &Geometry, transaction: &Transaction) -> u64 {
         let room = geometry.leaf_room() as u64;
         let whole = &self.whole;
-        let users = USER_BYTES * transaction.refs.users();
         let moved = ROOTS_MOVED + self.trees.len() as u64 + self.root_items;
         let leaves = whole.others
             + 3 * whole.root_leaves.min(moved)
-            + whole.extents(REF_BYTES * transaction.refs.len() + users);
+            + whole.extents(geometry, transaction.refs.added());
         let inner = 3 * whole.inner + leaves / (geometry.ptrs_max() as u64 / 2) + 2 * whole.trees;
-        let fills = 2 * (self.whole_bytes + users) / room + transaction.chunks.lock().len() as u64;
+        let chunks = transaction.chunks.lock().len() as u64;
+        let fills = 2 * self.whole_bytes / room + 2 * chunks;
         let all = self.of_items(geometry) + leaves + inner + fills;
         all + 2 * NODE_BYTES * all / room + 2
     }
@@ -286,10 +288,17 @@ impl Work {
         }
         if anew {
             *self = Self { hopeless: Some(roots.generation), ..Self::default() };
-            let groups = engine.space.groups_of(SpaceKind::Metadata);
-            let mut metadata: Vec<_> = groups.iter().map(|group| group.range()).collect();
+            let ranges = |kind| {
+                let groups = engine.space.groups_of(kind);
+                groups.iter().map(|group| group.range()).collect::<Vec<_>>()
+            };
+            let mut metadata = ranges(SpaceKind::Metadata);
             metadata.sort_unstable_by_key(|group| group.start);
             self.whole = Whole::look(view.store(), roots, &metadata)?;
+            self.whole.note_groups(view.store().geometry(), &metadata);
+            for kind in [SpaceKind::Data, SpaceKind::System] {
+                self.whole.note_groups(view.store().geometry(), &ranges(kind));
+            }
         }
         self.hopeless = Some(roots.generation);
         // These first: what comes meanwhile counts twice.
@@ -300,7 +309,7 @@ impl Work {
             items: overlay.items(),
             bytes: overlay.bytes(),
             resized: overlay.resized(),
-            refs: transaction.refs.len(),
+            added: transaction.refs.added(),
             chunks: transaction.chunks.lock().len() as u64,
             roots: roots.generation,
             below: 0,
@@ -317,30 +326,28 @@ impl Work {
 }
 
 impl Engine {
-    /// Bytes of metadata that a commit of a transaction may allocate, by what was counted of it, with so many items and bytes
-    /// to come. Nothing where nobody counted.
-    pub(crate) fn closer_need(
-        &self,
-        transaction: &Transaction,
-        items: u64,
-        bytes: u64,
-    ) -> Option<u64> {
+    /// Bytes of metadata that a commit of a transaction may allocate, by what was counted of it, with so much to come.
+    /// Nothing where nobody counted.
+    pub(crate) fn closer_need(&self, transaction: &Transaction, to_come: Costs) -> Option<u64> {
         let count = (*transaction.counted.seen.lock())?;
         if transaction.counted.never.load(Ordering::Relaxed) || !transaction.is_plain() {
             return None;
         }
         let nodesize = u64::from(self.store.geometry().nodesize);
         let (nodes, since, fills) = count.now(transaction);
-        let paths = (since + items).saturating_mul(self.levels());
+        let paths = (since + to_come.items).saturating_mul(self.levels());
         let nodes = nodes.saturating_add(paths).saturating_add(SLACK);
-        Some(nodes.saturating_mul(nodesize).saturating_add(fills).saturating_add(2 * bytes))
+        let whole = to_come.whole.saturating_mul(WHOLE_BYTES);
+        let fills = fills.saturating_add(2 * to_come.bytes).saturating_add(whole);
+        Some(nodes.saturating_mul(nodesize).saturating_add(fills))
     }
 
     /// Whether it can help those who fill the volume to count: not where the paths of what they were promised already are
     /// more than is free.
     pub(crate) fn may_count(&self, urgency: Urgency) -> bool {
         let nodesize = u64::from(self.store.geometry().nodesize);
-        let promised = || self.outstanding.lock().sum().0.saturating_mul(self.levels() * nodesize);
+        let promised =
+            || self.outstanding.lock().sum().items.saturating_mul(self.levels() * nodesize);
         urgency != Urgency::Normal || promised() < self.space.account(SpaceKind::Metadata).free()
     }
 
@@ -354,7 +361,7 @@ impl Engine {
         let known = *running.counted.seen.lock();
         let below = match view.frozen() {
             None => Some(0),
-            Some(frozen) => self.closer_need(frozen, 0, 0),
+            Some(frozen) => self.closer_need(frozen, Costs::default()),
         };
         let Some(below) = below else { return false };
         if let Some(known) = known
@@ -376,7 +383,7 @@ impl Engine {
     /// What is known of a transaction that is about to be frozen.
     pub(crate) fn close_count(&self, frozen: &Transaction) -> Option<u64> {
         frozen.counted.never.store(!frozen.is_plain(), Ordering::Relaxed);
-        self.closer_need(frozen, 0, 0)
+        self.closer_need(frozen, Costs::default())
     }
 
     /// Counts what the frozen transaction needs, in bytes, and how many nodes of it are of items: all of it is there,
@@ -387,7 +394,7 @@ impl Engine {
         let count = work.count(self, &view, frozen)?;
         *frozen.counted.seen.lock() = Some(count);
         drop(work);
-        let bytes = self.closer_need(frozen, 0, 0)?;
+        let bytes = self.closer_need(frozen, Costs::default())?;
         Some((bytes, count.of_items))
     }
 }

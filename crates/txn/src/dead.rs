@@ -91,7 +91,7 @@ impl Engine {
     fn reserve_step(self: &Arc<Self>) -> Result<(u32, MetaReservation)> {
         let mut budget = STEP_MAX;
         loop {
-            let cost = Cost { items: budget, bytes: budget.saturating_mul(16) };
+            let cost = Cost::of(budget, budget.saturating_mul(16));
             match self.reserve_at_once(cost, Urgency::Frees)? {
                 Some(reservation) => return Ok((budget, reservation)),
                 None if budget > STEP_MIN => budget /= 2,

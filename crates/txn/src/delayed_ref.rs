@@ -91,13 +91,28 @@ pub(crate) struct ExtentChange {
     pub(crate) deltas: Deltas,
 }
 
+/// Bytes of an item of a new extent with its first user inside, and of one more user, who may have an item of his own.
+const BORN_BYTES: u64 = 88;
+const USER_BYTES: u64 = 56;
+
+impl ExtentChange {
+    /// Bytes that it adds to the extent tree at most.
+    fn adds(&self) -> u64 {
+        let users = self.deltas.0.iter().filter(|(_, delta)| *delta > 0).count() as u64;
+        match self.born {
+            true if users > 0 => BORN_BYTES + (users - 1) * USER_BYTES,
+            _ => users * USER_BYTES,
+        }
+    }
+}
+
 const SHARDS: usize = 16;
 
 #[derive(Debug, Default)]
 struct Shard {
     changes: HashMap<Logical, ExtentChange>,
-    /// Users whose references change, of all its extents.
-    users: u64,
+    /// Bytes that its extents add to the extent tree at most.
+    added: u64,
 }
 
 /// The changes of one transaction.
@@ -128,7 +143,7 @@ impl DelayedRefs {
     /// believes in another length of it, the volume is damaged, and this transaction must not be committed.
     pub(crate) fn change(&self, extent: Extent, who: DataRef, delta: i64, born: bool) -> bool {
         let mut shard = self.shard(extent.start).lock();
-        let Shard { changes, users } = &mut *shard;
+        let Shard { changes, added } = &mut *shard;
         let entry = changes.entry(extent.start).or_insert_with(|| {
             self.len.fetch_add(1, Ordering::Relaxed);
             let owner = born.then_some(who.root);
@@ -138,9 +153,9 @@ impl DelayedRefs {
             self.disputed.lock().get_or_insert(extent.start);
             return false;
         }
-        *users -= entry.deltas.0.len() as u64;
+        *added -= entry.adds();
         entry.deltas.add(User::File(who), delta);
-        *users += entry.deltas.0.len() as u64;
+        *added += entry.adds();
         let vanished = entry.born && entry.deltas.is_empty();
         if entry.deltas.is_empty() {
             changes.remove(&extent.start);
@@ -193,9 +208,9 @@ impl DelayedRefs {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Users whose references change, of all extents.
-    pub(crate) fn users(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.lock().users).sum()
+    /// Bytes that come to the extent tree at most: what goes does not make room for it.
+    pub(crate) fn added(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().added).sum()
     }
 
     /// Whether there are none.

@@ -105,7 +105,7 @@ pub(crate) enum Fate {
 
 /// Largest extent item that grows inline; further references get items of their own. A leaf must
 /// hold several items, or it could not be searched in halves.
-fn inline_max(nodesize: u32) -> usize {
+pub(crate) fn inline_max(nodesize: u32) -> usize {
     (nodesize as usize - buttress_format::header::HEADER_LEN) / 16
         - buttress_format::header::ITEM_LEN
 }

@@ -131,6 +131,6 @@ impl Engine {
         let running = self.need_of(self.view.load().running());
         let kept = 2 * (running + account.global_reserve);
         account.free() >= bytes.saturating_add(kept)
-            && self.may_reserve(Cost { items: 64, bytes: 65536 }, Urgency::Normal)
+            && self.may_reserve(Cost::of(64, 65536), Urgency::Normal)
     }
 }

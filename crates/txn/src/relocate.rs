@@ -253,7 +253,7 @@ impl Engine {
             }
             let items = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(7) + 8;
             let bytes = (sums.sectors() * self.store.geometry().csum.size() + 64 * count) as u64;
-            let cost = Cost { items, bytes: u32::try_from(bytes).unwrap_or(u32::MAX) };
+            let cost = Cost::of(items, u32::try_from(bytes).unwrap_or(u32::MAX));
             // Before anybody is held: he may be one who makes room.
             let mut promise = Some(self.reserve(cost, Urgency::Normal)?);
             let held = std::mem::take(&mut inodes);
@@ -365,7 +365,7 @@ impl Engine {
         let items = u32::try_from(touched.len()).unwrap_or(u32::MAX);
         // None: its trees left it meanwhile, or have not come to be yet.
         if items > 0 {
-            let handle = self.begin(self.reserve(Cost { items, bytes: 0 }, Urgency::Normal)?);
+            let handle = self.begin(self.reserve(Cost::of(items, 0), Urgency::Normal)?);
             handle.transaction().touched.change(|places| places.extend(touched));
         }
         Ok(())

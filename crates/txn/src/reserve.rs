@@ -21,24 +21,7 @@ use std::time::Duration;
 use buttress_format::TreeId;
 use buttress_space::{Class, Reach, SpaceKind, Ticket, Verdict};
 
-use crate::{Engine, Result, View, flush::Waits, transaction::Transaction};
-
-/// What an operation may put, at most.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
-    /// Items set or deleted; a data reference counts as three.
-    pub items: u32,
-    /// Bytes of their payloads, and of checksums.
-    pub bytes: u32,
-}
-
-impl Cost {
-    /// Both.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        Self { items: self.items + other.items, bytes: self.bytes + other.bytes }
-    }
-}
+use crate::{Cost, Costs, Engine, Result, View, flush::Waits, transaction::Transaction};
 
 /// Who is asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,22 +44,21 @@ pub(crate) struct Demand {
 /// Operations that were promised space and have not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Outstanding {
-    items: u64,
-    bytes: u64,
+    costs: Costs,
     /// The same, counted by the tokens (P3).
     #[cfg(debug_assertions)]
-    roll: buttress_space::Roll<2>,
+    roll: buttress_space::Roll<3>,
 }
 
 impl Outstanding {
-    pub(crate) fn sum(&self) -> (u64, u64) {
-        (self.items, self.bytes)
+    pub(crate) fn sum(&self) -> Costs {
+        self.costs
     }
 
     /// Compares with the tokens (P3).
     #[cfg(debug_assertions)]
     pub(crate) fn audit(&self) {
-        let found = [self.items, self.bytes];
+        let found = self.costs.figures();
         assert_eq!(self.roll.sum(), found, "P3: items and bytes that tokens hold, and all");
     }
 }
@@ -85,9 +67,8 @@ impl Outstanding {
 #[must_use = "a reservation that is dropped promises nothing"]
 pub struct MetaReservation {
     engine: std::sync::Weak<Engine>,
-    /// Items and bytes, as in [`Cost`]; many operations' worth may be held as one.
-    items: u64,
-    bytes: u64,
+    /// Many operations' worth may be held as one.
+    held: Costs,
     /// Its number in the roll of live tokens.
     #[cfg(debug_assertions)]
     token: u64,
@@ -96,13 +77,12 @@ pub struct MetaReservation {
 impl MetaReservation {
     /// The token of what was counted as promised already.
     pub(crate) fn of_granted(engine: &Arc<Engine>, cost: Cost) -> Self {
-        let (items, bytes) = (u64::from(cost.items), u64::from(cost.bytes));
+        let held = Costs::from(cost);
         Self {
             engine: Arc::downgrade(engine),
-            items,
-            bytes,
+            held,
             #[cfg(debug_assertions)]
-            token: engine.outstanding.lock().roll.enter([items, bytes]),
+            token: engine.outstanding.lock().roll.enter(held.figures()),
         }
     }
 
@@ -117,54 +97,53 @@ impl MetaReservation {
         if let Some(engine) = self.engine.upgrade() {
             let mut outstanding = engine.outstanding.lock();
             outstanding.roll.merge(self.token, other.token);
-            other.token = outstanding.roll.enter([0, 0]);
+            other.token = outstanding.roll.enter([0; 3]);
         }
-        self.items += std::mem::take(&mut other.items);
-        self.bytes += std::mem::take(&mut other.bytes);
+        self.held += std::mem::take(&mut other.held);
     }
 
     /// Cuts off `part` of `whole`, rounded up: the share of some of the things it was made for.
     pub fn split(&mut self, part: usize, whole: usize) -> Self {
         let share = |of: u64| of.min((of * part as u64).div_ceil(whole.max(1) as u64));
-        self.cut(share(self.items), share(self.bytes))
+        self.cut(self.held.map(self.held, |of, _| share(of)))
     }
 
     /// Cuts off what of `cost` there is, and says what is missing.
     pub fn split_cost(&mut self, cost: Cost) -> (Self, Cost) {
-        let items = u64::from(cost.items).min(self.items);
-        let bytes = u64::from(cost.bytes).min(self.bytes);
-        let short = Cost { items: cost.items - items as u32, bytes: cost.bytes - bytes as u32 };
-        (self.cut(items, bytes), short)
+        let part = self.held.map(cost.into(), u64::min);
+        let short = Cost {
+            items: cost.items - part.items as u32,
+            whole: cost.whole - part.whole as u32,
+            bytes: cost.bytes - part.bytes as u32,
+        };
+        (self.cut(part), short)
     }
 
     /// Gives back what it holds, to the engine whose it is: who has that at hand need not look for it.
     pub(crate) fn give_back(&mut self, engine: &Engine) {
-        let (items, bytes) = (std::mem::take(&mut self.items), std::mem::take(&mut self.bytes));
-        if items == 0 && bytes == 0 {
+        let held = std::mem::take(&mut self.held);
+        if held.is_nothing() {
             return;
         }
         {
             let mut outstanding = engine.outstanding.lock();
-            outstanding.items -= items;
-            outstanding.bytes -= bytes;
+            outstanding.costs -= held;
             #[cfg(debug_assertions)]
-            outstanding.roll.give(self.token, [items, bytes]);
+            outstanding.roll.give(self.token, held.figures());
         }
-        if items > 0 {
+        if held.all_items() > 0 {
             engine.serve_metadata();
         }
     }
 
-    fn cut(&mut self, items: u64, bytes: u64) -> Self {
-        self.items -= items;
-        self.bytes -= bytes;
+    fn cut(&mut self, part: Costs) -> Self {
+        self.held -= part;
         Self {
             engine: self.engine.clone(),
-            items,
-            bytes,
+            held: part,
             #[cfg(debug_assertions)]
             token: self.engine.upgrade().map_or(0, |engine| {
-                engine.outstanding.lock().roll.split(self.token, [items, bytes])
+                engine.outstanding.lock().roll.split(self.token, part.figures())
             }),
         }
     }
@@ -172,20 +151,20 @@ impl MetaReservation {
 
 impl Drop for MetaReservation {
     fn drop(&mut self) {
-        if self.items == 0 && self.bytes == 0 && cfg!(not(debug_assertions)) {
+        if self.held.is_nothing() && cfg!(not(debug_assertions)) {
             return;
         }
         let Some(engine) = self.engine.upgrade() else { return };
         self.give_back(&engine);
         #[cfg(debug_assertions)]
-        engine.outstanding.lock().roll.leave(self.token, [0, 0]);
+        engine.outstanding.lock().roll.leave(self.token, [0; 3]);
     }
 }
 
 impl std::fmt::Debug for MetaReservation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { items, bytes, .. } = self;
-        write!(f, "MetaReservation({items} items, {bytes} bytes)")
+        let Costs { items, whole, bytes } = self.held;
+        write!(f, "MetaReservation({items} and {whole} items, {bytes} bytes)")
     }
 }
 
@@ -269,7 +248,7 @@ impl Engine {
     pub(crate) fn bytes_of(&self, cost: Cost) -> u64 {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let levels = self.levels();
-        u64::from(cost.items).saturating_mul(levels * nodesize)
+        Costs::from(cost).all_items().saturating_mul(levels * nodesize)
     }
 
     /// Memory is bounded (T4): a full overlay is committed in the background, and once it holds
@@ -291,20 +270,20 @@ impl Engine {
         if !self.fits(&outstanding, cost, urgency) {
             return false;
         }
-        outstanding.items += u64::from(cost.items);
-        outstanding.bytes += u64::from(cost.bytes);
+        let cost = Costs::from(cost);
+        outstanding.costs += cost;
         #[cfg(debug_assertions)]
-        outstanding.roll.grant([cost.items.into(), cost.bytes.into()]);
+        outstanding.roll.grant(cost.figures());
         true
     }
 
     /// Takes back a grant that nobody took.
     fn revoke(&self, cost: Cost) {
         let mut outstanding = self.outstanding.lock();
-        outstanding.items -= u64::from(cost.items);
-        outstanding.bytes -= u64::from(cost.bytes);
+        let cost = Costs::from(cost);
+        outstanding.costs -= cost;
         #[cfg(debug_assertions)]
-        outstanding.roll.revoke([cost.items.into(), cost.bytes.into()]);
+        outstanding.roll.revoke(cost.figures());
     }
 
     pub(crate) fn may_reserve(&self, cost: Cost, urgency: Urgency) -> bool {
@@ -315,12 +294,13 @@ impl Engine {
         let running = self.view.load();
         // What frees space does not stand behind promises to those who fill it: it is what they wait
         // for, and the global reserve is there for just this.
-        let (promised_items, promised_bytes) = match urgency {
-            Urgency::Normal | Urgency::Lands => (outstanding.items, outstanding.bytes),
-            Urgency::Frees => (0, 0),
+        let promised = match urgency {
+            Urgency::Normal | Urgency::Lands => outstanding.costs,
+            Urgency::Frees => Costs::default(),
         };
-        let items = running.running().items() + promised_items + u64::from(cost.items);
-        let bytes = running.running().bytes() + promised_bytes + u64::from(cost.bytes);
+        let to_come = promised + cost.into();
+        let items = running.running().items() + to_come.all_items();
+        let bytes = running.running().bytes() + to_come.bytes;
         let account = self.space.account(SpaceKind::Metadata);
         let kept = match urgency {
             Urgency::Normal => account.global_reserve,
@@ -334,9 +314,7 @@ impl Engine {
         if crude + taken <= free {
             return true;
         }
-        let to_come =
-            (promised_items + u64::from(cost.items), promised_bytes + u64::from(cost.bytes));
-        let closer = self.closer_need(running.running(), to_come.0, to_come.1);
+        let closer = self.closer_need(running.running(), to_come);
         let need = closer.map_or(crude, |closer| closer.min(crude));
         need + taken <= free || self.overcommit(need + taken - free)
     }

@@ -256,7 +256,7 @@ impl Changes {
         let mut cost = self.roots.cost(3);
         for part in &self.parts {
             let more = part.cost(0);
-            cost = Cost { items: cost.items + more.items, bytes: cost.bytes + more.bytes };
+            cost = cost.and(more);
         }
         cost
     }

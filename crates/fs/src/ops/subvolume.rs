@@ -89,10 +89,10 @@ impl Inode {
             otime: stamp,
             ..RootItem::default()
         };
-        let mut cost = Cost { items: 4, bytes: 1024 };
+        let mut cost = Cost::of(4, 1024);
         for part in [&mut batch, &mut roots, &mut uuids] {
             let more = part.cost(0);
-            cost = Cost { items: cost.items + more.items, bytes: cost.bytes + more.bytes };
+            cost = cost.and(more);
         }
         let handle = shared.engine.begin(shared.reserve(cost, Urgency::Normal)?);
         let generation = handle.generation();
@@ -149,10 +149,10 @@ impl Inode {
         drop(view);
         add_refs(&mut roots, target, dir.id, index, name);
         let time = now();
-        let mut cost = Cost { items: 1024, bytes: 64 << 10 };
+        let mut cost = Cost::of(1024, 64 << 10);
         for part in [&batch, &roots, &uuids] {
             let more = part.cost(0);
-            cost = Cost { items: cost.items + more.items, bytes: cost.bytes + more.bytes };
+            cost = cost.and(more);
         }
         let handle = shared.engine.begin(shared.reserve(cost, Urgency::Normal)?);
         let generation = handle.generation();
@@ -226,10 +226,10 @@ impl Inode {
         let orphan = Key::new(ids::ORPHAN, Kind::ORPHAN_ITEM, tree.0);
         roots.set(orphan, Change::Bytes(Vec::new()));
         drop(view);
-        let mut cost = Cost { items: 2, bytes: 512 };
+        let mut cost = Cost::of(2, 512);
         for part in [&batch, &roots, &uuids] {
             let more = part.cost(0);
-            cost = Cost { items: cost.items + more.items, bytes: cost.bytes + more.bytes };
+            cost = cost.and(more);
         }
         let reservation = shared.reserve(cost, Urgency::Frees)?;
         home.set_dead(true);

@@ -4,16 +4,22 @@
 //!
 //! - **W1** What is looked at does not change: it is asked for once for each set of roots.
 
-use buttress_format::{Extent, TreeId};
-use buttress_tree::{Expect, NodeSource, Roots, Store};
+use buttress_format::{Extent, TreeId, header::ITEM_LEN};
+use buttress_space::free_space_form;
+use buttress_tree::{Expect, Geometry, NodeSource, Roots, Store};
+
+use crate::extent_tree::inline_max;
 
 /// Leaves of the trees that only commits change: more are not looked at (N7).
 const LEAVES_MAX: u64 = 4096;
 
+/// The heaviest item of the free-space tree, a bitmap.
+const FREE_SPACE_ITEM: u64 = free_space_form::BITMAP_BITS / 8 + ITEM_LEN as u64;
+
 /// The trees that are counted as a whole.
 #[derive(Debug, Default)]
 pub(super) struct Whole {
-    /// Nodes of all but the extent and the root tree.
+    /// Leaves of all but the extent and the root tree.
     pub(super) others: u64,
     pub(super) root_leaves: u64,
     extent_leaves: u64,
@@ -21,9 +27,6 @@ pub(super) struct Whole {
     extent_meta: u64,
     pub(super) inner: u64,
     pub(super) trees: u64,
-    /// What must come before so many leaves of the extent tree have run over, and go before they are hungry.
-    to_run_over: Vec<u64>,
-    to_be_hungry: Vec<u64>,
 }
 
 pub(super) fn is_whole(tree: TreeId) -> bool {
@@ -34,16 +37,9 @@ fn others() -> [TreeId; 5] {
     [TreeId::CSUM, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP, TreeId::DEV, TreeId::QUOTA]
 }
 
-/// Sums of the smallest so many.
-fn sums(mut each: Vec<u64>) -> Vec<u64> {
-    each.sort_unstable();
-    let mut sum = 0;
-    each.into_iter()
-        .map(|one| {
-            sum += one;
-            sum
-        })
-        .collect()
+/// Most leaves that so many bytes are cut into, none of their items heavier than that.
+fn packed(bytes: u64, room: u64, heaviest: u64) -> u64 {
+    bytes / (room - heaviest) + 1
 }
 
 /// The nodes under `at` that are above leaves, and how many leaves there are; `leaf` is asked of each of them.
@@ -84,18 +80,18 @@ impl Whole {
             let mut leaves = 0;
             let counts = (&mut whole.inner, &mut leaves);
             survey(store, tree, &Expect::root(root), &mut |_| Some(()), counts)?;
-            whole.others += leaves * if tree == TreeId::FREE_SPACE { 4 } else { 3 };
+            whole.others += if tree == TreeId::FREE_SPACE {
+                packed(leaves * room, room, FREE_SPACE_ITEM)
+            } else {
+                3 * leaves
+            };
             whole.trees += 1;
         }
         let root = Expect::root(roots.find(TreeId::ROOT)?);
         let counts = (&mut whole.inner, &mut whole.root_leaves);
         survey(store, TreeId::ROOT, &root, &mut |_| Some(()), counts)?;
-        let (mut over, mut hungry) = (Vec::new(), Vec::new());
         let (mut meta, mut behind_first) = (0, false);
         let mut look = |at: &Expect| {
-            let weight = store.node(TreeId::EXTENT, at).ok()?.used_bytes() as u64;
-            over.push((room + 1).saturating_sub(weight));
-            hungry.push((weight + 1).saturating_sub(room / 4));
             // What comes before the first key of all comes into the first leaf.
             let first = at.first_key.filter(|_| behind_first).map_or(0, |key| key.objectid);
             behind_first = true;
@@ -112,14 +108,25 @@ impl Whole {
         survey(store, TreeId::EXTENT, &root, &mut look, counts)?;
         whole.extent_meta = meta;
         whole.trees += 2;
-        (whole.to_run_over, whole.to_be_hungry) = (sums(over), sums(hungry));
+        // What is free of metadata is said anew in every round (N5).
+        whole.others += 2 * metadata.len() as u64;
         Some(whole)
     }
 
-    /// Leaves that the extent tree is made anew of (N4).
-    pub(super) fn extents(&self, bytes: u64) -> u64 {
-        let over = self.to_run_over.partition_point(|enough| *enough <= bytes) as u64;
-        let hungry = self.to_be_hungry.partition_point(|enough| *enough <= bytes) as u64;
-        self.extent_leaves + 2 * (over + self.extent_meta) + hungry
+    /// Adds what the free-space tree may come to say of groups (N5).
+    pub(super) fn note_groups(&mut self, geometry: &Geometry, groups: &[Extent]) {
+        let most = |group: &Extent| {
+            let extents = free_space_form::upper_threshold(group.len, geometry.sectorsize) + 1;
+            extents * ITEM_LEN as u64 + FREE_SPACE_ITEM
+        };
+        let room = geometry.leaf_room() as u64;
+        self.others += packed(groups.iter().map(most).sum(), room, FREE_SPACE_ITEM) + 2;
+    }
+
+    /// Leaves that the extent tree is made anew of, when so many bytes come (N4).
+    pub(super) fn extents(&self, geometry: &Geometry, bytes: u64) -> u64 {
+        let room = geometry.leaf_room() as u64;
+        let heaviest = (inline_max(geometry.nodesize) + ITEM_LEN) as u64;
+        packed(self.extent_leaves * room + bytes, room, heaviest) + 2 * self.extent_meta
     }
 }

@@ -23,7 +23,7 @@ struct Churned {
 fn put(engine: &Arc<Engine>, key: u64, rng: &mut Rng) {
     let mut payload = vec![0; ITEM_BYTES];
     rng.fill(&mut payload);
-    let cost = Cost { items: 1, bytes: ITEM_BYTES as u32 };
+    let cost = Cost::of(1, ITEM_BYTES as u32);
     let handle = engine.begin(engine.reserve(cost, Urgency::Normal).expect("space"));
     handle.put(TREE, Key::new(key, Kind::UUID_KEY_SUBVOL, 0), payload);
 }

@@ -31,7 +31,7 @@ fn operate(
 ) {
     let geometry = *engine.store().geometry();
     let items = 1 + rng.below(8) as u32;
-    let cost = Cost { items: items + 8, bytes: 300_000 };
+    let cost = Cost::of(items + 8, 300_000);
     let Ok(promise) = engine.reserve(cost, Urgency::Normal) else { return };
     let sector = u64::from(geometry.sectorsize);
     let mut born = None;
@@ -93,14 +93,74 @@ fn overlays(seed: u64, nodesize: u32, beside: bool) {
 
 #[test]
 fn commits_make_no_more_than_was_counted() {
-    for seed in 0..16 {
+    for seed in seeds(0, 16) {
         overlays(seed, if seed % 2 == 0 { 16 << 10 } else { 4 << 10 }, false);
     }
 }
 
 #[test]
 fn nor_beside_commits() {
-    for seed in 20..32 {
+    for seed in seeds(20, 12) {
         overlays(seed, if seed % 2 == 0 { 16 << 10 } else { 4 << 10 }, true);
     }
+}
+
+/// References come and go all over an extent tree of many leaves: in runs, one in a leaf, and many users to one extent.
+fn references(seed: u64) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let options = MakeOptions { nodesize: 4 << 10, ..MakeOptions::default() };
+    let path = judge::volume(dir.path(), 1 << 30, &options);
+    let engine = judge::open(&path);
+    let mut rng = Rng::new(seed);
+    let sector = u64::from(engine.store().geometry().sectorsize);
+    let mut kept: Vec<(Extent, DataRef)> = Vec::new();
+    let who =
+        |rng: &mut Rng| DataRef { root: TreeId::FS, ino: Ino(257), offset: rng.below(1 << 40) };
+    for round in 0..14 {
+        let count = if round == 0 { 15_000 } else { [30, 300, 3000][rng.below(3) as usize] };
+        let goes = if round == 0 || rng.chance(1, 2) { 0 } else { rng.below(100) };
+        let shared = if round == 0 { 5 } else { [5, 50, 95][rng.below(3) as usize] };
+        let at = rng.below(kept.len().max(1) as u64) as usize;
+        let in_runs = rng.chance(1, 2);
+        for step in 0..count {
+            let cost = Cost { items: 1, whole: 9, bytes: 300 };
+            let promise = engine.reserve(cost, Urgency::Normal).expect("there is room");
+            if rng.below(100) < goes && kept.len() > 1 {
+                let index = if in_runs { at + step } else { rng.below(1 << 30) as usize };
+                let (extent, who) = kept.swap_remove(index % kept.len());
+                engine.begin(promise).drop_data_ref(extent, who);
+                continue;
+            }
+            if rng.below(100) < shared && !kept.is_empty() {
+                let extent = kept[rng.below(kept.len() as u64) as usize].0;
+                let who = who(&mut rng);
+                engine.begin(promise).add_data_ref(extent, who);
+                kept.push((extent, who));
+                continue;
+            }
+            let mut space = engine.reserve_data(sector).expect("there is room");
+            let stream = rng.below(3);
+            let extent = engine.allocate_data(&mut space, sector, sector, None, stream);
+            let (extent, who) = (extent.expect("there is room"), who(&mut rng));
+            let handle = engine.begin(promise);
+            handle.add_data_ref(extent, who);
+            handle.insert_csums(extent, vec![1; engine.store().geometry().csum.size()]);
+            kept.push((extent, who));
+        }
+        engine.commit().expect("no commit makes more than was counted");
+    }
+    engine.shutdown().expect("the last commit");
+}
+
+#[test]
+fn nor_of_an_extent_tree_of_many_leaves() {
+    for seed in seeds(40, 8) {
+        references(seed);
+    }
+}
+
+/// So many, or as many as `BUTTRESS_COUNTS` says.
+fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
+    let asked = std::env::var("BUTTRESS_COUNTS").ok().and_then(|count| count.parse().ok());
+    first..first + asked.unwrap_or(count)
 }

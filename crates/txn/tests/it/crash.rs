@@ -48,7 +48,7 @@ fn run(seed: u64) -> usize {
     for _ in 0..12 {
         for _ in 0..rng.range(1..400) {
             let key = Key::new(rng.below(2000), Kind::UUID_KEY_SUBVOL, 0);
-            let cost = Cost { items: 1, bytes: 300 };
+            let cost = Cost::of(1, 300);
             let handle = engine.begin(engine.reserve(cost, Urgency::Normal).expect("space"));
             if rng.chance(3, 10) {
                 handle.delete(TREE, key);

@@ -66,7 +66,7 @@ fn churn(plan: &Churn) {
                 key
             };
             let len = if rng.chance(1, 200) { 1500 } else { rng.below(payload_max) } as usize;
-            let cost = Cost { items: 1, bytes: len as u32 };
+            let cost = Cost::of(1, len as u32);
             let handle = engine.begin(engine.reserve(cost, Urgency::Normal).expect("space"));
             if remove {
                 handle.delete(TREE, key);
@@ -133,7 +133,7 @@ fn emptying_a_tree_leaves_one_leaf() {
     let keys: Vec<_> = (0..5000).map(|i| Key::new(i, Kind::UUID_KEY_SUBVOL, 0)).collect();
     for filled in [true, false] {
         for key in &keys {
-            let cost = Cost { items: 1, bytes: 100 };
+            let cost = Cost::of(1, 100);
             let handle = engine.begin(engine.reserve(cost, Urgency::Normal).expect("space"));
             if filled { handle.put(TREE, *key, vec![1; 100]) } else { handle.delete(TREE, *key) }
         }
