@@ -157,7 +157,9 @@ impl Edits {
 
     /// Does it. The items of `puts` win over `deletes` of the same key.
     pub(crate) fn apply(self, handle: &Handle<'_>, file: &File) -> Bytes {
-        for offset in &self.deletes {
+        // One that is put again would count as two changes of length.
+        let goes = |offset: &&u64| !self.puts.iter().any(|(put, ..)| put == *offset);
+        for offset in self.deletes.iter().filter(goes) {
             handle.delete(file.tree, file.extent_key(*offset));
         }
         for (offset, mut extent, birth) in self.puts {
