@@ -162,8 +162,7 @@ impl Shared {
                     return;
                 }
             }
-            let low = self.options.dirty_bytes_max / 8;
-            while self.files.dirty_bytes() > low && self.write_batch(None) {}
+            while self.files.dirty_bytes() > self.flush_above() && self.write_batch(None) {}
             let age = self.options.commit_interval.min(DIRTY_AGE);
             if let Some(limit) = clock::now().checked_sub(age) {
                 while self.write_batch(Some(limit)) {}
@@ -172,6 +171,11 @@ impl Shared {
                 self.files.trim();
             }
         }
+    }
+
+    /// As much may be dirty and wait to grow old.
+    fn flush_above(&self) -> u64 {
+        if self.engine.is_tight() { 0 } else { self.options.dirty_bytes_max / 8 }
     }
 
     /// While one thread lands what was written the devices would have nothing to do.
@@ -272,7 +276,7 @@ impl Shared {
     pub(crate) fn pace(&self, cell: &Arc<InodeCell>, bytes: u64) {
         let limit = self.options.dirty_bytes_max;
         let dirty = self.files.dirty_bytes();
-        if dirty > limit / 4 {
+        if dirty > limit / 4 || self.engine.is_tight() {
             self.background.flush.kick(self.is_crowded());
         }
         if dirty <= limit {

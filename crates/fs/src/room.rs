@@ -68,7 +68,7 @@ impl Shared {
                 Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => {
                     let before = self.engine.served(kind);
                     let gained = self.take_step(kind, step);
-                    self.engine.serve(kind);
+                    self.engine.serve_counted(kind);
                     Gain { gained, served: self.engine.served(kind) != before }
                 }
                 step => self.engine.climb(kind, step)?,
@@ -94,7 +94,10 @@ impl Shared {
             _ => {
                 let asked = self.engine.waited_for(kind).saturating_mul(2);
                 let part = (before / DIRTY_PART).max(asked).max(BATCH_BYTES).min(before);
-                self.write_some(part);
+                if self.write_some(part) == 0 {
+                    // Others have it all in hand: a commit would come for nothing.
+                    self.wait_for_landing(kind, self.files.ordered_bytes().min(part), || ());
+                }
             }
         }
         self.files.landed_bytes() > landed

@@ -82,6 +82,8 @@ pub struct Engine {
     pub(crate) flushers: AtomicUsize,
     /// Somebody wants them.
     pub(crate) flusher_called: (Mutex<bool>, Condvar),
+    /// Promises are more than half of the metadata that is left for them.
+    pub(crate) tight: AtomicBool,
     /// Metadata that the frozen transaction may still need, in bytes.
     pub(crate) frozen_need: AtomicU64,
     /// Metadata that the frozen transaction has allocated already.
@@ -167,6 +169,7 @@ impl Engine {
             metadata_line: Queue::new(),
             flushers: AtomicUsize::new(0),
             flusher_called: (Mutex::new(false), Condvar::new()),
+            tight: AtomicBool::new(false),
             frozen_need: AtomicU64::new(0),
             frozen_taken: AtomicU64::new(0),
             height: AtomicU8::new(parts.height),

@@ -272,7 +272,7 @@ impl Engine {
     }
 
     /// Serves those who wait, if need be by a closer count.
-    pub(crate) fn serve_counted(&self, kind: SpaceKind) {
+    pub fn serve_counted(&self, kind: SpaceKind) {
         self.serve(kind);
         // Who frees space is among those with priority.
         let frees = self.metadata_line.blocks(Class::Priority);

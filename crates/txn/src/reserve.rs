@@ -23,6 +23,9 @@ use buttress_space::{Class, Reach, SpaceKind, Ticket, Verdict};
 
 use crate::{Cost, Costs, Engine, Result, View, flush::Waits, transaction::Transaction};
 
+/// Less than this of the devices makes no chunk.
+const CHUNK_MIN: u64 = 1 << 20;
+
 /// Who is asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
@@ -312,11 +315,30 @@ impl Engine {
         // What mixed groups have promised to data.
         let free = account.free().saturating_sub(account.may_use);
         if crude + taken <= free {
+            self.set_tight(false);
             return true;
         }
         let closer = self.closer_need(running.running(), to_come);
         let need = closer.map_or(crude, |closer| closer.min(crude));
-        need + taken <= free || self.overcommit(need + taken - free)
+        let fits = need + taken <= free;
+        // All of it but what operations hold, and may give back when they put less.
+        let put = self.closer_need(running.running(), Costs::default()).unwrap_or(need).min(need);
+        self.set_tight(need - put > free.saturating_sub(put + taken) / 2);
+        fits || self.overcommit(need + taken - free)
+    }
+
+    fn set_tight(&self, tight: bool) {
+        if self.tight.load(Ordering::Relaxed) != tight {
+            self.tight.store(tight, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether those who hold promises for long, as dirty data does, had better need them soon: metadata is counted
+    /// closely, no chunk can be added, and what is promised is more than half of what is left.
+    #[must_use]
+    pub fn is_tight(&self) -> bool {
+        self.tight.load(Ordering::Relaxed)
+            && self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) < CHUNK_MIN
     }
 
     /// Whether operations may not fit beside the frozen transaction, were all that they change dirtied by each.
