@@ -200,7 +200,8 @@ impl Engine {
         }
         let counted = self.count_frozen(frozen)?;
         self.frozen_need.fetch_min(counted.0, Ordering::Relaxed);
-        self.serve_metadata();
+        // Whoever waits fits beside it, perhaps: by a count that knows of this one.
+        self.serve_counted(SpaceKind::Metadata);
         Some(counted)
     }
 
@@ -212,7 +213,7 @@ impl Engine {
         counted: Option<(u64, Option<u64>)>,
     ) {
         let taken = settled.taken;
-       
+
         for (bytes, when) in [(promised, "while it was running"), (counted.map(|c| c.0), "frozen")]
         {
             let is_enough = bytes.is_none_or(|bytes| taken <= bytes);

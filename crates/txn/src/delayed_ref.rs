@@ -104,6 +104,11 @@ impl ExtentChange {
             _ => users * USER_BYTES,
         }
     }
+
+    /// Whether it has fewer users than before, of some name.
+    fn drops(&self) -> bool {
+        !self.born && self.deltas.0.iter().any(|(_, delta)| *delta < 0)
+    }
 }
 
 const SHARDS: usize = 16;
@@ -113,6 +118,8 @@ struct Shard {
     changes: HashMap<Logical, ExtentChange>,
     /// Bytes that its extents add to the extent tree at most.
     added: u64,
+    /// Extents that lose users, and may go.
+    dropped: u64,
 }
 
 /// The changes of one transaction.
@@ -143,7 +150,7 @@ impl DelayedRefs {
     /// believes in another length of it, the volume is damaged, and this transaction must not be committed.
     pub(crate) fn change(&self, extent: Extent, who: DataRef, delta: i64, born: bool) -> bool {
         let mut shard = self.shard(extent.start).lock();
-        let Shard { changes, added } = &mut *shard;
+        let Shard { changes, added, dropped } = &mut *shard;
         let entry = changes.entry(extent.start).or_insert_with(|| {
             self.len.fetch_add(1, Ordering::Relaxed);
             let owner = born.then_some(who.root);
@@ -154,8 +161,10 @@ impl DelayedRefs {
             return false;
         }
         *added -= entry.adds();
+        *dropped -= u64::from(entry.drops());
         entry.deltas.add(User::File(who), delta);
         *added += entry.adds();
+        *dropped += u64::from(entry.drops());
         let vanished = entry.born && entry.deltas.is_empty();
         if entry.deltas.is_empty() {
             changes.remove(&extent.start);
@@ -211,6 +220,11 @@ impl DelayedRefs {
     /// Bytes that come to the extent tree at most: what goes does not make room for it.
     pub(crate) fn added(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().added).sum()
+    }
+
+    /// Older extents that lose users, and may go.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().dropped).sum()
     }
 
     /// Whether there are none.

@@ -80,10 +80,11 @@ impl Whole {
             let mut leaves = 0;
             let counts = (&mut whole.inner, &mut leaves);
             survey(store, tree, &Expect::root(root), &mut |_| Some(()), counts)?;
-            whole.others += if tree == TreeId::FREE_SPACE {
-                packed(leaves * room, room, FREE_SPACE_ITEM)
-            } else {
-                3 * leaves
+            whole.others += match tree {
+                TreeId::FREE_SPACE => packed(leaves * room, room, FREE_SPACE_ITEM),
+                // Merged once: two leaves together are more than one, and what it has grown by is counted in bytes.
+                TreeId::CSUM => 2 * leaves + 1,
+                _ => 3 * leaves,
             };
             whole.trees += 1;
         }
@@ -125,8 +126,13 @@ impl Whole {
 
     /// Leaves that the extent tree is made anew of, when so many bytes come (N4).
     pub(super) fn extents(&self, geometry: &Geometry, bytes: u64) -> u64 {
+        self.extents_of(self.extent_leaves, geometry, bytes)
+    }
+
+    /// The same of a tree that has so many leaves.
+    pub(super) fn extents_of(&self, leaves: u64, geometry: &Geometry, bytes: u64) -> u64 {
         let room = geometry.leaf_room() as u64;
         let heaviest = (inline_max(geometry.nodesize) + ITEM_LEN) as u64;
-        packed(self.extent_leaves * room + bytes, room, heaviest) + 2 * self.extent_meta
+        packed(leaves * room + bytes, room, heaviest) + 2 * self.extent_meta
     }
 }
