@@ -29,6 +29,7 @@
 //! - **W1** `readers` counts the threads that read or are on their way to; who sits down has seen
 //!   one, under the bench's lock, after taking his seat. So no call is lost.
 //! - **W2** When the connection is gone everybody gets up, reads, is told so and ends.
+//! - **W3** Nobody sits down before the request that he read is worked out.
 //!
 //! # Locks
 //!
@@ -260,6 +261,12 @@ impl Crew {
             return;
         }
         LAST_DONE.set(None);
+        // The kernel forgets many in one request, of which the protocol library makes a call each: who sat down in
+        // between would leave the rest undone. He reads beside the other until the next request (W3).
+        if kind == Kind::Forget {
+            self.readers.fetch_add(1, Ordering::SeqCst);
+            return;
+        }
         MEMBER.with_borrow_mut(|member| {
             let member =
                 member.get_or_insert_with(|| Member { crew: Arc::clone(self), seat: Seat::new() });
@@ -418,4 +425,31 @@ fn is_backlog(now: Instant) -> bool {
 
 fn nanos(duration: Duration) -> u32 {
     u32::try_from(duration.as_nanos()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// W3: one request to forget many is a call for each; with another reader there, too.
+    #[test]
+    fn who_forgets_goes_on_with_the_rest() {
+        let (near, _far) = UnixStream::pair().expect("a pair");
+        let link = Link::new(&OwnedFd::from(near)).expect("a link");
+        let crew = Crew::new(link, 3, &Options { handoff: true, ..Options::default() });
+        let (sender, done) = mpsc::channel();
+        let worker = Arc::clone(&crew);
+        std::thread::spawn(move || {
+            for _ in 0..5 {
+                drop(worker.duty(Kind::Forget));
+            }
+            assert_eq!(worker.readers.load(Ordering::SeqCst), 3, "W1");
+            sender.send(()).expect("somebody waits");
+        });
+        done.recv_timeout(Duration::from_secs(10)).expect("all are forgotten");
+    }
 }
