@@ -14,7 +14,7 @@
 //! - requests come in faster than they are handled: the next was there before the last was done, or
 //! - nothing was finished for a millisecond and nobody reads: one on the bench keeps watch for that.
 //!
-//! Who ends a duty while somebody else reads sits down.
+//! Who ends a duty while somebody else reads sits down; but who forgets reads on beside him, until the next request (W3).
 //!
 //! # Looking before sleeping
 //!

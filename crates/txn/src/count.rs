@@ -11,8 +11,8 @@
 //! - **N1** A merge makes of a run of dirty leaves as few leaves as it can (M6 of the merge), so no more than each of
 //!   them would become alone. A leaf of weight `w` becomes one while `w` fits, no more than `2w/room + 1` ever (two
 //!   neighbours are more than one leaf together), and no more than `w/(room - b) + 1` where no item is
-//!   over `b` (each but the last is that full). So does a run of
-//!   them, and what lies under one inner node is counted as a run of its own.
+//!   over `b` (each but the last is that full). So does a run of them, and what lies under one inner node is counted as a
+//!   run of its own.
 //! - **N2** A leaf under a quarter takes in its neighbour (M5): one leaf more, as the two may become two.
 //! - **N3** Of inner nodes a run of `d` with `n` new children makes `d + n/max + 1`, and takes in a neighbour: three for
 //!   each that is dirty, and the share of what is below.
