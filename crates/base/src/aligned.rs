@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! Used by `block` for direct I/O and by everything above that reads whole nodes or pages. The one
-//! file of this crate with `unsafe` in it: two casts, from pages to bytes.
+//! Used by `block` for direct I/O and by everything above that reads whole nodes or pages. With `mapped`, where large
+//! ones lie, the one place of this crate with `unsafe` in it: here two casts, from pages to bytes.
 //!
 //! # Invariants
 //!
@@ -13,12 +13,44 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
+use self::mapped::Mapped;
+
+mod mapped;
+
 /// A byte buffer of fixed length, aligned to 4096.
 ///
 /// It replaces `Box<[u8]>` wherever the bytes may go to a device.
 pub struct AlignedBuf {
-    pages: Box<[Page]>,
+    memory: Memory,
     len: usize,
+}
+
+enum Memory {
+    Boxed(Box<[Page]>),
+    Mapped(Mapped),
+}
+
+impl Memory {
+    fn zeroed(count: usize) -> Self {
+        Mapped::new(count).map_or_else(
+            || Self::Boxed(vec![Page([0; AlignedBuf::ALIGN]); count].into_boxed_slice()),
+            Self::Mapped,
+        )
+    }
+
+    fn pages(&self) -> &[Page] {
+        match self {
+            Self::Boxed(pages) => pages,
+            Self::Mapped(mapped) => mapped.pages(),
+        }
+    }
+
+    fn pages_mut(&mut self) -> &mut [Page] {
+        match self {
+            Self::Boxed(pages) => pages,
+            Self::Mapped(mapped) => mapped.pages_mut(),
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -36,8 +68,7 @@ impl AlignedBuf {
     /// Creates a buffer of `len` zero bytes.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        let pages = vec![Page([0; Self::ALIGN]); len.div_ceil(Self::ALIGN)].into_boxed_slice();
-        Self { pages, len }
+        Self { memory: Memory::zeroed(len.div_ceil(Self::ALIGN)), len }
     }
 
     /// Creates a buffer of `len` bytes that can be made `capacity` long.
@@ -49,7 +80,7 @@ impl AlignedBuf {
     /// How long it can be made.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.pages.len() * Self::ALIGN
+        self.memory.pages().len() * Self::ALIGN
     }
 
     /// Makes it another length, with whatever is in its memory.
@@ -76,26 +107,30 @@ impl Deref for AlignedBuf {
 
     #[expect(unsafe_code, reason = "pages are bytes with an alignment; no safe cast says so")]
     fn deref(&self) -> &[u8] {
-        debug_assert!(self.len <= self.pages.len() * Self::ALIGN, "A2");
+        debug_assert!(self.len <= self.capacity(), "A2");
+        let pages = self.memory.pages();
         // SAFETY: A2: the pages hold at least `len` initialised bytes in one allocation (`Page` has
         // no padding, asserted above), `u8` has no alignment to violate, and the borrow of `self`
         // keeps them alive and unwritten for as long as the slice lives.
-        unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast::<u8>(), self.len) }
+        unsafe { std::slice::from_raw_parts(pages.as_ptr().cast::<u8>(), self.len) }
     }
 }
 
 impl DerefMut for AlignedBuf {
     #[expect(unsafe_code, reason = "pages are bytes with an alignment; no safe cast says so")]
     fn deref_mut(&mut self) -> &mut [u8] {
-        debug_assert!(self.len <= self.pages.len() * Self::ALIGN, "A2");
+        debug_assert!(self.len <= self.capacity(), "A2");
+        let pages = self.memory.pages_mut();
         // SAFETY: as in `deref`; the exclusive borrow of `self` makes this the only view.
-        unsafe { std::slice::from_raw_parts_mut(self.pages.as_mut_ptr().cast::<u8>(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(pages.as_mut_ptr().cast::<u8>(), self.len) }
     }
 }
 
 impl Clone for AlignedBuf {
     fn clone(&self) -> Self {
-        Self { pages: self.pages.clone(), len: self.len }
+        let mut memory = Memory::zeroed(self.memory.pages().len());
+        memory.pages_mut().copy_from_slice(self.memory.pages());
+        Self { memory, len: self.len }
     }
 }
 
@@ -182,6 +217,27 @@ mod tests {
         assert_eq!(buf.len(), 100);
         buf.set_len(12_288);
         assert_eq!((buf[4999], buf[12_287]), (9, 0));
+    }
+
+    /// A1, A2, G1: large ones too, which come from the system and go back to it.
+    #[test]
+    fn large_ones() {
+        for len in [(2 << 20) - 1, 2 << 20, (2 << 20) + 1, 5 << 20] {
+            let mut buf = AlignedBuf::with_capacity(7, len);
+            buf.set_len(buf.capacity());
+            assert_eq!(buf.as_ptr() as usize % AlignedBuf::ALIGN, 0, "A1 at {len}");
+            assert_eq!(buf.len(), len.next_multiple_of(AlignedBuf::ALIGN));
+            assert!(buf.iter().all(|&byte| byte == 0), "A2");
+            let last = buf.len() - 1;
+            buf[last] = 3;
+            let second = std::thread::spawn(move || {
+                let second = buf.clone();
+                assert_ne!(buf.as_ptr(), second.as_ptr());
+                second
+            });
+            let second = second.join().expect("a buffer may go to another thread");
+            assert_eq!((second[0], second[last]), (0, 3));
+        }
     }
 
     /// A2: no more than there is memory for.
