@@ -20,6 +20,10 @@ use crate::commands::Command;
 use crate::exit::Exit;
 use crate::ui::Ui;
 
+/// The library leaves this to the program that it is part of.
+#[global_allocator]
+static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Makes, mounts, reads and writes btrfs volumes without the kernel.
 #[derive(Debug, Parser)]
 #[command(name = "buttress", version, max_term_width = 100, arg_required_else_help = true)]
