@@ -43,11 +43,10 @@ impl Mapped {
         #[expect(unsafe_code, reason = "memory of the system's")]
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags) }.ok()?;
         let mapped = Self { start: NonNull::new(start.cast::<Page>())?, count };
-        // SAFETY: the range is the mapping just made; the advice changes how it is backed, not what is in it.
+        // SAFETY: the range is the mapping just made; the advice changes how it is backed, not what is in it. A kernel
+        // without large pages refuses, and gives small ones.
         #[expect(unsafe_code, reason = "memory of the system's")]
-        let advised = unsafe { madvise(start, len, Advice::LinuxHugepage) };
-        // A kernel without large pages gives small ones.
-        drop(advised);
+        unsafe { madvise(start, len, Advice::LinuxHugepage) }.ok();
         Some(mapped)
     }
 
