@@ -5,6 +5,8 @@
 //! - **C1** No two items overlap; an item's payload is a whole number of sums.
 //! - **C2** A new run that begins where an item ends makes that item longer, as long as it stays
 //!   within what Linux allows one item to hold.
+//! - **C3** The time goes with the items and the sums that change, not with their product: a commit may free and add
+//!   a hundred thousand extents of one sector, and an item holds four thousand sums.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +15,9 @@ use buttress_tree::{Change, Cursor, Geometry, NodePtr, NodeSource};
 
 use crate::{Error, Result};
 
+#[cfg(test)]
+mod tests;
+
 /// The items that change, by address: their new sums, or nothing.
 struct Editor<'s, S: NodeSource + ?Sized> {
     source: &'s S,
@@ -20,6 +25,15 @@ struct Editor<'s, S: NodeSource + ?Sized> {
     sector: u64,
     size: usize,
     edited: BTreeMap<Logical, Option<Vec<u8>>>,
+    /// The item that sums were last put into, and where it ends.
+    last: Option<(Logical, Logical)>,
+}
+
+/// The last item at or before an address, as edited so far.
+enum Before {
+    /// It is among the edited ones.
+    Edited(Logical),
+    InTree(Logical, Vec<u8>),
 }
 
 fn key_of(at: Logical) -> Key {
@@ -40,10 +54,9 @@ pub(crate) fn changes<S: NodeSource + ?Sized>(
         sector: u64::from(geometry.sectorsize),
         size: geometry.csum.size(),
         edited: BTreeMap::new(),
+        last: None,
     };
-    for extent in freed {
-        editor.remove(*extent)?;
-    }
+    editor.remove(&joined(freed))?;
     let max = limits::csum_item_max(geometry.nodesize, geometry.csum.size());
     for (extent, sums) in added {
         editor.insert(*extent, sums, max)?;
@@ -52,92 +65,145 @@ pub(crate) fn changes<S: NodeSource + ?Sized>(
     Ok(editor.edited.into_iter().map(|(at, sums)| (key_of(at), into_change(sums))).collect())
 }
 
+/// The same ranges, those that touch as one.
+fn joined(extents: &[Extent]) -> Vec<Extent> {
+    let mut all: Vec<Extent> = Vec::new();
+    for extent in extents {
+        match all.last_mut() {
+            Some(last) if last.end() == extent.start => last.len += extent.len,
+            _ => all.push(*extent),
+        }
+    }
+    all
+}
+
 impl<S: NodeSource + ?Sized> Editor<'_, S> {
     fn len(&self, sums: &[u8]) -> u64 {
         (sums.len() / self.size) as u64 * self.sector
     }
 
-    /// The last item at or before an address, as edited so far.
-    fn before(&self, at: Logical) -> Result<Option<(Logical, Vec<u8>)>> {
-        let mut high = at;
-        loop {
-            let cursor = Cursor::seek_before(self.source, TreeId::CSUM, self.root, &key_of(high))?;
-            let in_tree = cursor
-                .key()
-                .filter(|k| k.kind == Kind::EXTENT_CSUM && k.objectid == ids::EXTENT_CSUM)
-                .map(|k| Logical(k.offset));
-            let in_edit = self.edited.range(..=high).next_back();
-            match (in_tree, in_edit) {
-                (None, None) => return Ok(None),
-                (tree, Some((edit, sums))) if tree.is_none_or(|t| *edit >= t) => match sums {
-                    Some(sums) => return Ok(Some((*edit, sums.clone()))),
-                    None => match edit.0.checked_sub(1) {
-                        Some(below) => high = Logical(below),
-                        None => return Ok(None),
-                    },
-                },
-                (Some(tree), _) => return Ok(Some((tree, self.item(&cursor, tree)?))),
-                (None, Some(_)) => return Ok(None),
-            }
-        }
-    }
-
-    fn item(&self, cursor: &Cursor<'_, S>, at: Logical) -> Result<Vec<u8>> {
+    /// The item that a cursor is at.
+    fn item<'c>(&self, cursor: &'c Cursor<'_, S>) -> Result<Option<(Logical, &'c [u8])>> {
+        let ours = |k: &Key| k.kind == Kind::EXTENT_CSUM && k.objectid == ids::EXTENT_CSUM;
+        let Some(at) = cursor.key().filter(ours).map(|k| Logical(k.offset)) else {
+            return Ok(None);
+        };
         let sums = cursor.item().unwrap_or_default();
         let odd = !sums.len().is_multiple_of(self.size) || sums.is_empty();
         if odd || at.checked_add(self.len(sums)).is_none() {
             return Err(Error::Extents { at, what: "a checksum item has an impossible length" });
         }
-        Ok(sums.to_vec())
+        Ok(Some((at, sums)))
     }
 
-    /// Cuts a range out of every item that holds a part of it.
-    fn remove(&mut self, extent: Extent) -> Result<()> {
-        // From the last item that begins in the range back to the one that reaches into it.
-        let Some(mut high) = extent.end().0.checked_sub(1).map(Logical) else { return Ok(()) };
-        while let Some((start, sums)) = self.before(high)? {
-            let end = start.end(self.len(&sums));
-            if end <= extent.start {
-                break;
+    /// Cuts ranges, ascending and apart, out of every item that holds a part of them. Each item is taken in hand once,
+    /// however many pieces go out of it: it may have four thousand sums.
+    fn remove(&mut self, gone: &[Extent]) -> Result<()> {
+        let (mut rest, mut done) = (gone, Logical(0));
+        while let Some(first) = rest.first() {
+            let low = first.start.max(done);
+            let mut cursor =
+                Cursor::seek_before(self.source, TreeId::CSUM, self.root, &key_of(low))?;
+            let reaches = |(at, sums): (Logical, &[u8])| at.end(self.len(sums)) > low;
+            if !self.item(&cursor)?.is_some_and(reaches) {
+                cursor.seek_on(&key_of(low))?;
             }
-            let index = |at: Logical| (at.distance(start) / self.sector) as usize * self.size;
-            self.edited.insert(start, None);
-            if start < extent.start {
-                let head = sums[..index(extent.start)].to_vec();
-                self.edited.insert(start, Some(head));
+            let Some((at, sums)) = self.item(&cursor)? else { break };
+            let end = at.end(self.len(sums));
+            // What lies before it has no sums.
+            rest = &rest[rest.partition_point(|range| range.end() <= at)..];
+            let inside = rest.partition_point(|range| range.start < end);
+            if inside > 0 {
+                let kept = self.cut(at, sums, &rest[..inside]);
+                self.edited.insert(at, None);
+                self.edited.extend(kept.into_iter().map(|(at, sums)| (at, Some(sums))));
             }
-            if end > extent.end() {
-                let tail = sums[index(extent.end())..].to_vec();
-                self.edited.insert(extent.end(), Some(tail));
-            }
-            match start.0.checked_sub(1) {
-                Some(below) if start > extent.start => high = Logical(below),
-                _ => break,
-            }
+            // The last of them may reach into the next item.
+            rest = &rest[rest.partition_point(|range| range.end() <= end)..];
+            done = end;
         }
         Ok(())
     }
 
+    /// What is left of an item's sums without those of some ranges.
+    fn cut(&self, start: Logical, sums: &[u8], gone: &[Extent]) -> Vec<(Logical, Vec<u8>)> {
+        let index = |at: Logical| (at.distance(start) / self.sector) as usize * self.size;
+        let end = start.end(self.len(sums));
+        let mut kept = Vec::new();
+        let mut keep = |low: Logical, high: Logical| {
+            if low < high && index(low) < index(high) {
+                kept.push((low, sums[index(low)..index(high)].to_vec()));
+            }
+        };
+        let mut low = start;
+        for range in gone {
+            keep(low, range.start);
+            low = low.max(range.end());
+        }
+        keep(low, end);
+        kept
+    }
+
+    fn before(&self, at: Logical) -> Result<Option<Before>> {
+        let mut cursor = Cursor::seek_before(self.source, TreeId::CSUM, self.root, &key_of(at))?;
+        let mut high = at;
+        loop {
+            let in_tree = self.item(&cursor)?;
+            let in_edit = self.edited.range(..=high).next_back();
+            match (in_tree, in_edit) {
+                (None, None) => return Ok(None),
+                (tree, Some((edit, sums))) if tree.is_none_or(|(tree, _)| *edit >= tree) => {
+                    if sums.is_some() {
+                        return Ok(Some(Before::Edited(*edit)));
+                    }
+                    // It is gone: the one before it, in the tree as well.
+                    let Some(below) = edit.0.checked_sub(1) else { return Ok(None) };
+                    high = Logical(below);
+                    if tree.is_some_and(|(tree, _)| tree > high) {
+                        cursor.retreat()?;
+                    }
+                }
+                (Some((tree, sums)), _) => {
+                    return Ok(Some(Before::InTree(tree, sums.to_vec())));
+                }
+                (None, Some(_)) => return Ok(None),
+            }
+        }
+    }
+
     fn insert(&mut self, extent: Extent, sums: &[u8], max: usize) -> Result<()> {
-        let mut at = extent.start;
-        let mut rest = sums;
-        if let Some((start, mut item)) = self.before(at)? {
-            let end = start.end(self.len(&item));
-            if end > at {
-                return Err(Error::Extents { at, what: "new data already has checksums" });
+        let before = match self.last {
+            Some((start, end)) if end == extent.start => Some(Before::Edited(start)),
+            _ => self.before(extent.start)?,
+        };
+        let (start, mut item) = match before {
+            // Taken in hand and put back, not copied: item after item comes to the same one.
+            Some(Before::Edited(start)) => {
+                (start, self.edited.insert(start, None).flatten().unwrap_or_default())
             }
-            if end == at && item.len() < max {
-                let (more, left) = rest.split_at((max - item.len()).min(rest.len()));
-                item.extend_from_slice(more);
-                self.edited.insert(start, Some(item));
-                at = at.end(self.len(more));
-                rest = left;
-            }
+            Some(Before::InTree(start, item)) => (start, item),
+            None => (extent.start, Vec::new()),
+        };
+        let end = start.end(self.len(&item));
+        if end > extent.start {
+            let at = extent.start;
+            return Err(Error::Extents { at, what: "new data already has checksums" });
+        }
+        let (mut at, mut rest, mut last) = (extent.start, sums, start);
+        if end == at && !item.is_empty() && item.len() < max {
+            let (more, left) = rest.split_at((max - item.len()).min(rest.len()));
+            item.extend_from_slice(more);
+            (at, rest) = (at.end(self.len(more)), left);
+            self.edited.insert(start, Some(item));
+        } else if !item.is_empty() && self.edited.contains_key(&start) {
+            self.edited.insert(start, Some(item));
         }
         for piece in rest.chunks(max) {
             self.edited.insert(at, Some(piece.to_vec()));
+            last = at;
             at = at.end(self.len(piece));
         }
+        self.last = Some((last, at));
         Ok(())
     }
 }

@@ -1,0 +1,187 @@
+//! The checksum tree's changes against a map of sectors.
+
+use std::sync::Arc;
+
+use buttress_format::{CsumType, Generation};
+use buttress_tree::{Expect, LeafBuilder, Node, NodeStamp, PtrBuilder};
+use proptest::prelude::*;
+
+use super::*;
+
+const SECTOR: u64 = 4096;
+/// Addresses that the model knows, in sectors, and the sums that an item holds at most.
+const SECTORS: u64 = 96;
+const BASE: u64 = 1 << 20;
+const ITEM_MAX: usize = 8;
+
+fn geometry() -> Geometry {
+    Geometry {
+        nodesize: 4096,
+        sectorsize: SECTOR as u32,
+        csum: CsumType::Crc32c,
+        fsid: [1; 16],
+        chunk_tree_uuid: [2; 16],
+    }
+}
+
+fn address(sector: u64) -> Logical {
+    Logical(BASE + sector * SECTOR)
+}
+
+/// A root with a leaf for every few items.
+struct Tree(Vec<Arc<Node>>);
+
+impl NodeSource for Tree {
+    fn node(&self, _: TreeId, expect: &Expect) -> buttress_tree::Result<Arc<Node>> {
+        Ok(Arc::clone(&self.0[expect.ptr.logical.0 as usize / 4096]))
+    }
+}
+
+impl Tree {
+    fn new(items: &[(u64, Vec<u8>)], per_leaf: usize) -> (Self, NodePtr) {
+        let geometry = geometry();
+        let stamp = |at: usize| NodeStamp {
+            logical: Logical(at as u64 * 4096),
+            generation: Generation(7),
+            owner: TreeId::CSUM,
+        };
+        let ptr = |at: usize, level| NodePtr {
+            logical: stamp(at).logical,
+            generation: Generation(7),
+            level,
+        };
+        let leaf = |at: usize, items: &[(u64, Vec<u8>)]| {
+            let mut leaf = LeafBuilder::new(&geometry);
+            items.iter().for_each(|(at, sums)| leaf.push(&key_of(address(*at)), sums));
+            Arc::new(leaf.finish(&geometry, &stamp(at)))
+        };
+        let groups: Vec<_> = items.chunks(per_leaf).collect();
+        if groups.len() < 2 {
+            return (Self(vec![leaf(0, items)]), ptr(0, 0));
+        }
+        let mut top = PtrBuilder::new(&geometry);
+        let mut nodes: Vec<_> = Vec::new();
+        for (index, group) in groups.iter().enumerate() {
+            top.push(&key_of(address(group[0].0)), &ptr(index, 0));
+            nodes.push(leaf(index, group));
+        }
+        nodes.push(Arc::new(top.finish(&geometry, &stamp(groups.len()), 1)));
+        (Self(nodes), ptr(groups.len(), 1))
+    }
+}
+
+type Model = BTreeMap<u64, u8>;
+
+fn sums_of(model: &Model, from: u64, to: u64) -> Vec<u8> {
+    (from..to).flat_map(|sector| [model[&sector]; 4]).collect()
+}
+
+/// Runs of sectors that the model has, cut where `cuts` says and at the longest item.
+fn items_of(model: &Model, cuts: &[bool]) -> Vec<(u64, Vec<u8>)> {
+    let mut items: Vec<(u64, Vec<u8>)> = Vec::new();
+    for (&sector, &sum) in model {
+        match items.last_mut() {
+            Some((at, sums))
+                if *at + sums.len() as u64 / 4 == sector
+                    && sums.len() < 4 * ITEM_MAX
+                    && !cuts[sector as usize] =>
+            {
+                sums.extend([sum; 4]);
+            }
+            _ => items.push((sector, vec![sum; 4])),
+        }
+    }
+    items
+}
+
+/// Runs of chosen sectors, ascending, some of which touch.
+fn runs_of(chosen: &[bool], cuts: &[bool]) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for sector in (0..SECTORS).filter(|sector| chosen[*sector as usize]) {
+        match runs.last_mut() {
+            Some((_, end)) if *end == sector && !cuts[sector as usize] => *end += 1,
+            _ => runs.push((sector, sector + 1)),
+        }
+    }
+    runs
+}
+
+proptest! {
+    /// C1, C2: what the items say afterwards is what they said, less what went, and what came; none overlaps, and
+    /// none is longer than it may be.
+    #[test]
+    fn as_a_map_of_sectors(
+        there in proptest::collection::vec(any::<bool>(), SECTORS as usize),
+        frees in proptest::collection::vec(0u8..4, SECTORS as usize),
+        adds in proptest::collection::vec(0u8..4, SECTORS as usize),
+        cuts in proptest::collection::vec(any::<bool>(), 3 * SECTORS as usize),
+        sparse in 0u8..4,
+        per_leaf in 1usize..5,
+    ) {
+        let chosen = |dice: &[u8]| dice.iter().map(|d| *d >= sparse).collect::<Vec<_>>();
+        let (frees, adds) = (chosen(&frees), chosen(&adds));
+        let mut model: Model =
+            (0..SECTORS).filter(|s| there[*s as usize]).map(|s| (s, s as u8)).collect();
+        let mut items: BTreeMap<u64, Vec<u8>> =
+            items_of(&model, &cuts).into_iter().collect();
+        let (tree, root) =
+            Tree::new(&items.clone().into_iter().collect::<Vec<_>>(), per_leaf);
+
+        let extent = |(low, high): (u64, u64)| {
+            Extent { start: address(low), len: (high - low) * SECTOR }
+        };
+        let freed = runs_of(&frees, &cuts[SECTORS as usize..]);
+        model.retain(|sector, _| !frees[*sector as usize]);
+        let adds: Vec<_> = (0..SECTORS as usize)
+            .map(|s| adds[s] && !model.contains_key(&(s as u64)))
+            .collect();
+        let added = runs_of(&adds, &cuts[2 * SECTORS as usize..]);
+        for (low, high) in &added {
+            model.extend((*low..*high).map(|sector| (sector, 200 - sector as u8)));
+        }
+        let sums: Vec<(Extent, Arc<[u8]>)> = added
+            .iter()
+            .map(|run| (extent(*run), sums_of(&model, run.0, run.1).into()))
+            .collect();
+        let freed: Vec<_> = freed.into_iter().map(extent).collect();
+
+        let mut editor = Editor {
+            source: &tree,
+            root,
+            sector: SECTOR,
+            size: 4,
+            edited: BTreeMap::new(),
+            last: None,
+        };
+        editor.remove(&joined(&freed)).expect("the tree is sound");
+        for (extent, sums) in &sums {
+            editor.insert(*extent, sums, 4 * ITEM_MAX).expect("nothing is there");
+        }
+        for (at, sums) in editor.edited {
+            let sector = (at.0 - BASE) / SECTOR;
+            match sums {
+                Some(sums) => drop(items.insert(sector, sums)),
+                None => prop_assert!(items.remove(&sector).is_some(), "it was there"),
+            }
+        }
+        let mut found = Model::new();
+        for (at, sums) in &items {
+            prop_assert!(!sums.is_empty() && sums.len() <= 4 * ITEM_MAX, "C2");
+            for (index, sum) in sums.chunks(4).enumerate() {
+                let before = found.insert(at + index as u64, sum[0]);
+                prop_assert!(before.is_none(), "C1: two items say it");
+            }
+        }
+        prop_assert_eq!(found, model);
+    }
+}
+
+/// Sums that are there already mean that the volume was inconsistent.
+#[test]
+fn no_sums_twice() {
+    let (tree, root) = Tree::new(&[(3, vec![1; 16])], 4);
+    let extent = Extent { start: address(6), len: SECTOR };
+    let added = [(extent, Arc::from([9u8; 4]))];
+    let refused = changes(&tree, root, &geometry(), &[], &added);
+    assert!(matches!(refused, Err(Error::Extents { .. })), "{refused:?}");
+}
