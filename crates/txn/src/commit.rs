@@ -195,7 +195,7 @@ impl Engine {
     /// Counts what a commit needs, if somebody may not fit beside it by the crude bound. A debug build always does, and
     /// holds what is made against it.
     fn count_if_crowded(&self, frozen: &Transaction) -> Option<(u64, Option<u64>)> {
-        if cfg!(not(debug_assertions)) && !self.is_crowded() {
+        if cfg!(not(debug_assertions)) && !self.is_crowded(frozen) {
             return None;
         }
         let counted = self.count_frozen(frozen)?;

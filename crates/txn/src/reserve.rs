@@ -341,11 +341,13 @@ impl Engine {
             && self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) < CHUNK_MIN
     }
 
-    /// Whether operations may not fit beside the frozen transaction, were all that they change dirtied by each.
-    pub(crate) fn is_crowded(&self) -> bool {
+    /// Whether operations may not fit beside a frozen transaction, by what is known of it, were the next to become
+    /// like it before its commit is done.
+    pub(crate) fn is_crowded(&self, frozen: &Transaction) -> bool {
         let account = self.space.account(SpaceKind::Metadata);
-        let paths = self.paths(u64::MAX, account.used);
-        let taken = 2 * paths + account.global_reserve + account.may_use;
+        let next = self.paths(u64::MAX, account.used).max(self.need_of(frozen));
+        let left = self.frozen_need.load(Ordering::Relaxed);
+        let taken = left + next + account.global_reserve + account.may_use;
         let to_come = self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) / 2;
         taken > account.free() + to_come
     }
