@@ -399,6 +399,15 @@ impl Engine {
                 continue;
             }
             let Some(step) = ladder.next_step() else { return Ok(None) };
+            // The commit that is under way may serve him long before it is durable.
+            let under_way = || self.view.load().frozen().map(|frozen| frozen.generation);
+            let awaited = under_way().filter(|_| step == Step::Commit);
+            while awaited.is_some() && awaited == under_way() {
+                if let Some(verdict) = ticket.wait(OWN_SLICE) {
+                    return Ok(verdict);
+                }
+                self.check_writable()?;
+            }
             let before = self.before_step(kind, step);
             let gain = self.climb(kind, step)?;
             self.tell_step(&before, gain);
