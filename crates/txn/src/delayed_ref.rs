@@ -17,6 +17,7 @@ use std::{
 
 use buttress_base::sync::Mutex;
 use buttress_format::{Extent, Ino, Logical, TreeId};
+use smallvec::SmallVec;
 
 /// Who uses a data extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,9 +44,10 @@ pub(crate) enum User {
     Node(Logical),
 }
 
-/// Sums of references gained and lost, by user. Those that come to nothing are not kept.
+/// Sums of references gained and lost, by user. Those that come to nothing are not kept. Most extents have one user, and
+/// no memory of their own for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Deltas(Vec<(User, i64)>);
+pub(crate) struct Deltas(SmallVec<[(User, i64); 1]>);
 
 impl Deltas {
     pub(crate) fn add(&mut self, user: User, delta: i64) {
@@ -67,7 +69,7 @@ impl Deltas {
 
     /// Whether it is one reference of one user.
     fn is_just(&self, user: User) -> bool {
-        self.0 == [(user, 1)]
+        self.0[..] == [(user, 1)]
     }
 
     /// The change of the count as a whole.
@@ -77,6 +79,14 @@ impl Deltas {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (User, i64)> + '_ {
         self.0.iter().copied()
+    }
+
+    /// Drops first, so that a reference that moves finds room where the old one was. One order for all, so that one
+    /// seed makes one volume.
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = (User, i64)> + use<> {
+        let mut all = self.0.clone();
+        all.sort_unstable_by_key(|(user, n)| (*n, *user));
+        all.into_iter()
     }
 }
 
@@ -203,11 +213,10 @@ impl DelayedRefs {
 
     /// Every change, by address.
     pub(crate) fn sorted(&self) -> Vec<ExtentChange> {
-        let mut all: Vec<_> = self
-            .shards
-            .iter()
-            .flat_map(|s| s.lock().changes.values().cloned().collect::<Vec<_>>())
-            .collect();
+        let mut all = Vec::with_capacity(self.len() as usize);
+        for shard in &self.shards {
+            all.extend(shard.lock().changes.values().cloned());
+        }
         all.sort_unstable_by_key(|c| c.extent.start);
         all
     }

@@ -345,11 +345,7 @@ impl Refs {
     }
 
     fn apply(&mut self, deltas: &Deltas, nodesize: u32) -> Result<()> {
-        // Drops first, so that a reference that moves finds room where the old one was. One order
-        // for all, so that one seed makes one volume.
-        let mut deltas: Vec<_> = deltas.iter().collect();
-        deltas.sort_by_key(|(user, n)| (*n, *user));
-        for (user, delta) in deltas {
+        for (user, delta) in deltas.in_order() {
             self.change(user, delta, inline_max(nodesize))?;
         }
         Ok(())

@@ -59,7 +59,21 @@ impl Groups {
         self.dirty.insert(group.start);
     }
 
-    /// An extent item came (`in_use`) or went.
+    /// Adds an extent behind others, as part of the last one if it begins where that ends, on a whole sector, and no
+    /// group does.
+    pub(super) fn join(&self, all: &mut Vec<Extent>, extent: Extent, sectorsize: u32) {
+        let sector = u64::from(sectorsize);
+        let is_whole = extent.start.0.is_multiple_of(sector) && extent.len.is_multiple_of(sector);
+        let is_apart = || self.records.contains_key(&extent.start);
+        match all.last_mut() {
+            Some(last) if last.end() == extent.start && is_whole && !is_apart() => {
+                last.len += extent.len;
+            }
+            _ => all.push(extent),
+        }
+    }
+
+    /// Extent items came (`in_use`) or went, which lie side by side.
     pub(super) fn change<S: NodeSource + ?Sized>(
         &mut self,
         source: &S,

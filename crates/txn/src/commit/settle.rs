@@ -242,8 +242,13 @@ impl Settle<'_> {
         if let Some(at) = self.transaction.refs.disputed() {
             return Err(Error::Extents { at, what: DISPUTED });
         }
+        let mut asked = self.transaction.refs.sorted();
         let mut changes = std::mem::take(&mut self.ledger.sharing.data);
-        for change in self.transaction.refs.sorted() {
+        if changes.is_empty() {
+            asked.retain(|change| !change.deltas.is_empty());
+            return Ok(asked);
+        }
+        for change in asked {
             match changes.entry(change.extent.start) {
                 Entry::Vacant(place) => drop(place.insert(change)),
                 Entry::Occupied(mut there) => {
@@ -268,12 +273,14 @@ impl Settle<'_> {
 
     /// Data references become changes of the extent tree; the checksum tree follows at once.
     fn data_refs(&mut self, pending: &mut Changes) -> Result<()> {
-        let mut freed: Vec<Extent> = Vec::new();
+        // Whole ranges of what lies side by side: what keeps sets of ranges is asked once for each.
+        let (mut born, mut freed): (Vec<Extent>, Vec<Extent>) = (Vec::new(), Vec::new());
         let form = DataForm {
             generation: self.transaction.generation,
             nodesize: self.nodesize(),
             owners: self.quotas.is_simple(),
         };
+        let sectorsize = self.sectorsize();
         let root = self.must_root(TreeId::EXTENT)?;
         for change in self.data_changes()? {
             let (fate, origin) = self
@@ -282,16 +289,21 @@ impl Settle<'_> {
             match fate {
                 Fate::Kept => {}
                 Fate::Born => {
-                    self.account(extent, true)?;
                     self.quotas.made(origin.owner, extent.len);
+                    self.groups.join(&mut born, extent, sectorsize);
                 }
                 Fate::Freed => {
-                    self.account(extent, false)?;
-                    self.pin(extent)?;
                     self.quotas.left(Some(origin), extent.len);
-                    freed.push(extent);
+                    self.groups.join(&mut freed, extent, sectorsize);
                 }
             }
+        }
+        for extent in &born {
+            self.account(*extent, true)?;
+        }
+        for extent in &freed {
+            self.account(*extent, false)?;
+            self.pin(*extent)?;
         }
         // What was written in place into an older extent, and freed with it, needs no sums.
         let lives = |run: &Extent| {
