@@ -14,7 +14,8 @@
 //! - requests come in faster than they are handled: the next was there before the last was done, or
 //! - nothing was finished for a millisecond and nobody reads: one on the bench keeps watch for that.
 //!
-//! Who ends a duty while somebody else reads sits down; but who forgets reads on beside him, until the next request (W3).
+//! Who ends a duty while somebody else reads sits down, unless another request is waiting already; but who forgets reads on
+//! beside him, until the next request (W3).
 //!
 //! # Looking before sleeping
 //!
@@ -22,7 +23,7 @@
 //! processor halts (a virtual machine above all) waking the reader costs more than that and more than
 //! the request: measured, half of the time of a create. So a reader looks for the next request for a
 //! while ([`Options::busy_poll`]) before it sleeps, giving way to whoever wants its processor, and
-//! only while that has lately been worth it.
+//! only while that has lately been worth it and nobody else handles a request.
 //!
 //! # Invariants
 //!
@@ -132,6 +133,8 @@ pub(crate) struct Crew {
     /// How well looking for the next request has paid, up to [`WORTH_MAX`].
     poll_worth: AtomicU32,
     readers: AtomicUsize,
+    /// How many threads handle a request.
+    handling: AtomicUsize,
     finished: AtomicU64,
     /// Average cost of each kind, in nanoseconds.
     costs: [AtomicU32; KIND_COUNT],
@@ -194,6 +197,7 @@ impl Crew {
             busy_poll: if has_room { options.busy_poll } else { Duration::ZERO },
             poll_worth: AtomicU32::new(0),
             readers: AtomicUsize::new(threads),
+            handling: AtomicUsize::new(0),
             finished: AtomicU64::new(0),
             costs: Kind::ALL.map(guess),
             watch_dozes: AtomicBool::new(false),
@@ -209,6 +213,7 @@ impl Crew {
             if LAST_DONE.get().is_some_and(|done| started - done < self.busy_poll) {
                 self.note_poll(true);
             }
+            self.handling.fetch_add(1, Ordering::Relaxed);
             let others = self.readers.fetch_sub(1, Ordering::SeqCst).saturating_sub(1);
             if others == 0 {
                 if self.is_long(kind) || is_backlog(started) {
@@ -255,9 +260,20 @@ impl Crew {
         let handled = HANDLED.take().unwrap_or(now);
         self.learn(kind, handled.saturating_duration_since(started));
         self.finished.fetch_add(1, Ordering::Relaxed);
+        let is_alone = self.handling.fetch_sub(1, Ordering::Relaxed) == 1;
         if self.become_reader() {
             LAST_DONE.set(Some(now));
-            self.look_ahead(now);
+            // Others who are at work need the processor.
+            if is_alone {
+                self.look_ahead(now);
+            }
+            return;
+        }
+        // More are waiting than the other reader has taken: sitting down, to be called again for one of them, would cost
+        // both of them more than looking.
+        if self.link.has_request() {
+            self.readers.fetch_add(1, Ordering::SeqCst);
+            LAST_DONE.set(Some(now));
             return;
         }
         LAST_DONE.set(None);
@@ -429,6 +445,7 @@ fn nanos(duration: Duration) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
     use std::sync::mpsc;
@@ -451,5 +468,33 @@ mod tests {
             sender.send(()).expect("somebody waits");
         });
         done.recv_timeout(Duration::from_secs(10)).expect("all are forgotten");
+    }
+
+    /// W1: who finds another request waiting reads on beside the others; with none he sits down, until he is called.
+    #[test]
+    fn who_sees_a_request_takes_it() {
+        let (near, mut far) = UnixStream::pair().expect("a pair");
+        let mut request = near.try_clone().expect("another descriptor");
+        let link = Link::new(&OwnedFd::from(near)).expect("a link");
+        let crew = Crew::new(link, 3, &Options { handoff: true, ..Options::default() });
+        far.write_all(b"r").expect("it is sent");
+        let (sender, done) = mpsc::channel();
+        let worker = Arc::clone(&crew);
+        std::thread::spawn(move || {
+            drop(worker.duty(Kind::WriteSmall));
+            sender.send(worker.readers.load(Ordering::SeqCst)).expect("somebody waits");
+            request.read_exact(&mut [0]).expect("it is there");
+            drop(worker.duty(Kind::WriteSmall));
+            sender.send(worker.readers.load(Ordering::SeqCst)).expect("somebody waits");
+        });
+        let soon = Duration::from_secs(10);
+        assert_eq!(done.recv_timeout(soon), Ok(3), "W1: he reads on");
+        while crew.bench.lock().watch.is_none() {
+            std::thread::yield_now();
+        }
+        assert_eq!(crew.readers.load(Ordering::SeqCst), 2, "W1: he sits");
+        crew.call_one();
+        assert_eq!(done.recv_timeout(soon), Ok(3), "W1: he was called");
+        assert_eq!(crew.handling.load(Ordering::SeqCst), 0, "nothing is at work");
     }
 }
