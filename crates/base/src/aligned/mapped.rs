@@ -1,7 +1,7 @@
 //! Memory in pages of the processor's larger size, where the system has them to give.
 //!
 //! New memory is not free: each page of 4 KiB is a fault, and in a virtual machine often a second one in its host.
-//! A buffer of some MiB is cheaper in pages of 2 MiB, by as much as reading into it costs.
+//! A buffer of 2 MiB is one fault where it is one page.
 //!
 //! # Invariants
 //!
@@ -37,7 +37,6 @@ impl Mapped {
             return None;
         }
         let len = count.checked_mul(size_of::<Page>())?;
-        // Read and written before the first touch decides about its pages.
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: no address is asked for, so nothing that is mapped is replaced.
         #[expect(unsafe_code, reason = "memory of the system's")]
