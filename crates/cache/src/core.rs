@@ -8,8 +8,9 @@
 //! reads and writes take only short ones, except a flush, which is a commit.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use buttress_base::sync::{Condvar, Mutex};
@@ -56,6 +57,9 @@ pub(crate) struct Core {
     pub(crate) origin_dirty: AtomicBool,
     /// When something last went past the cache, in milliseconds of `started`; 0: never.
     pub(crate) around_at: AtomicU64,
+    /// Blocks that are being written past the cache (X4), and how many such writes there are.
+    pub(crate) around: Ranked<Vec<Range<OriginBlock>>>,
+    pub(crate) arounds: AtomicUsize,
     /// Versions that are being written back.
     pub(crate) in_flight: AtomicU64,
     pub(crate) started: Instant,

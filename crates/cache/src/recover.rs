@@ -16,7 +16,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::time::Instant;
 
 use buttress_base::sync::Mutex;
@@ -226,6 +226,8 @@ pub(crate) fn open(
         uncommitted: Apart::default(),
         origin_dirty: AtomicBool::new(false),
         around_at: AtomicU64::new(0),
+        around: Ranked::new(Rank::Leaf, Vec::new()),
+        arounds: AtomicUsize::new(0),
         in_flight: AtomicU64::new(0),
         started: Instant::now(),
         counters: Counters::default(),

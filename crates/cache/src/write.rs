@@ -7,14 +7,19 @@
 //!   format allows both, and this way an epoch stays whole.)
 //! - **X2** A block is written past the cache only while the index has no version of it, not even one whose
 //!   free mark is about to be durable (I2): else the old version could come back over it after a crash.
+//!   And none comes to be in the index while that write is under way (X4): it is made of what the origin holds.
 //! - **X3** Nobody waits for a slot inside the writers' gate: a commit waits for the gate, and write-back
 //!   may have to wait for a commit.
+//! - **X4** Blocks that are written past the cache are listed from the look at the index until the write has ended, both
+//!   under their shard; who would add a version of one waits. A part of a block could else be composed of what
+//!   the origin held before, and be found, and written back, in place of what was acknowledged.
 //!
 //! # Failure
 //!
 //! A block whose first write fails never enters the table. One that is overwritten in place and fails
 //! holds any mixture, as a disk's would.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -50,8 +55,28 @@ enum Stop {
     NeedsSlot,
     /// The next block has no version, and there is no slot for it, or it is not to be cached.
     Around,
-    /// A later epoch has begun, or somebody is filling the block.
+    /// A later epoch has begun, or somebody is filling the block, or writes it past the cache.
     Again,
+}
+
+/// A write past the cache, until it has ended (X4).
+struct Around<'a> {
+    core: &'a Core,
+    blocks: Range<OriginBlock>,
+}
+
+impl Drop for Around<'_> {
+    fn drop(&mut self) {
+        let first = self.blocks.start;
+        {
+            let _shard = self.core.index.shard(first);
+            let mut around = self.core.around.lock();
+            let place = around.iter().position(|blocks| *blocks == self.blocks);
+            around.swap_remove(place.expect("X4: it was listed"));
+            self.core.arounds.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.core.index.signal(first).notify_all();
+    }
 }
 
 impl Core {
@@ -133,7 +158,7 @@ impl Core {
     /// Decides where each block goes, and announces the new versions.
     fn plan(
         &self,
-        blocks: std::ops::Range<u64>,
+        blocks: Range<u64>,
         epoch: Epoch,
         admits: bool,
         slots: &mut Vec<Slot>,
@@ -156,6 +181,7 @@ impl Core {
                 }
                 Some(_) => {}
                 None if !admits => return Stop::Around,
+                None if self.is_around(block) => return Stop::Again,
                 None => {}
             }
             if slots.is_empty() && !is_supplied {
@@ -299,12 +325,12 @@ impl Core {
         self.slots.give(&slots);
     }
 
-    /// Waits until nobody fills the block any more.
+    /// Waits until nobody fills the block any more, or writes it past the cache.
     fn wait_for_filler(&self, block: OriginBlock) {
         let mut shard = self.index.shard(block);
         let is_filling =
             shard.find(block).is_some_and(|versions| versions.newest().state == State::Filling);
-        if is_filling {
+        if is_filling || self.is_around(block) {
             shard.wait_for(self.index.signal(block), WAIT);
         }
     }
@@ -315,13 +341,25 @@ impl Core {
         let end = offset + buf.len() as u64;
         let first = OriginBlock(offset >> shift);
         let last = OriginBlock(((end - 1) >> shift) + 1);
-        let cached = self.index.shard(first).range(first, last).next().map(|(block, _)| block);
+        let shard = self.index.shard(first);
+        let cached = shard.range(first, last).next().map(|(block, _)| block);
         let stop = cached.map_or(end, |block| self.block_offset(block).min(end)).max(offset);
         let len = stop - offset;
         if len > 0 {
+            let blocks = first..cached.unwrap_or(last);
+            self.around.lock().push(blocks.clone());
+            self.arounds.fetch_add(1, Ordering::Relaxed);
+            let _around = Around { core: self, blocks };
+            drop(shard);
             self.write_around(offset, &buf[..len as usize])?;
         }
         Ok(len)
+    }
+
+    /// Whether a block is being written past the cache (X4). Its shard is locked, as when it is listed.
+    fn is_around(&self, block: OriginBlock) -> bool {
+        self.arounds.load(Ordering::Relaxed) > 0
+            && self.around.lock().iter().any(|blocks| blocks.contains(&block))
     }
 
     /// Waits for a free slot; writes back itself where no thread does.

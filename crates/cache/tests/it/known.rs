@@ -206,21 +206,21 @@ fn w8_opening_above_the_mark_drains() {
 type Hook = Box<dyn FnMut(u64, &[u8]) + Send>;
 
 /// A device that calls somebody before it writes.
-struct Hooked {
+pub(crate) struct Hooked {
     inner: Arc<dyn Device>,
     hook: Mutex<Option<Hook>>,
 }
 
 impl Hooked {
-    fn new(inner: Arc<dyn Device>) -> Arc<Self> {
+    pub(crate) fn new(inner: Arc<dyn Device>) -> Arc<Self> {
         Arc::new(Self { inner, hook: Mutex::new(None) })
     }
 
-    fn set(&self, hook: impl FnMut(u64, &[u8]) + Send + 'static) {
+    pub(crate) fn set(&self, hook: impl FnMut(u64, &[u8]) + Send + 'static) {
         *self.hook.lock().expect("not poisoned") = Some(Box::new(hook));
     }
 
-    fn clear(&self) {
+    pub(crate) fn clear(&self) {
         *self.hook.lock().expect("not poisoned") = None;
     }
 }

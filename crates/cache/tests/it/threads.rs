@@ -1,12 +1,15 @@
 //! Many writers and readers with commits and sweeps under them.
 
-use std::sync::Arc;
+use std::io::IoSlice;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use buttress_base::Rng;
-use buttress_block::Device;
+use buttress_block::{Class, Device};
 use buttress_cache::CacheOptions;
 
-use crate::rig::{SECTOR, blank, open, read, sector, write};
+use crate::known::Hooked;
+use crate::rig::{SECTOR, blank, by_hand, open, read, sector, write};
 
 /// Each thread has sectors of its own, side by side within the same blocks, and always reads back what it wrote
 /// last; in the end the origin holds all of it. Little room, so that slots change hands under readers.
@@ -60,4 +63,38 @@ fn writers_and_readers_among_sweeps() {
         assert_eq!(read(&*origin), found, "{list}");
         cached.close().expect("memory");
     }
+}
+
+/// X4: while one part of a block goes past the cache another comes into it, together with what the origin held: both
+/// are there afterwards, in the cache and on the origin.
+#[test]
+fn one_part_goes_around_while_another_comes_in() {
+    let (origin, cache) = blank(4096, 100, 1600);
+    let origin = Arc::new(origin);
+    let hooked = Hooked::new(Arc::clone(&origin) as _);
+    let options = by_hand("metadata_only,high_watermark=100,low_watermark=90");
+    let cached = Arc::new(open(Arc::clone(&hooked) as _, Arc::new(cache), &options));
+    let (sender, wrote) = mpsc::channel();
+    let inside = Arc::clone(&cached);
+    hooked.set(move |_, _| {
+        let (cached, sender) = (Arc::clone(&inside), sender.clone());
+        let (done, is_done) = mpsc::channel();
+        std::thread::spawn(move || {
+            let bytes = sector(7);
+            let bufs = [IoSlice::new(&bytes)];
+            let written = cached.write_classed_at(401 * SECTOR as u64, &bufs, Class::Metadata);
+            // Nobody listens any more when it had to wait.
+            done.send(()).ok();
+            sender.send(written).expect("somebody waits");
+        });
+        // Long enough for whoever does not wait.
+        is_done.recv_timeout(Duration::from_millis(200)).ok();
+    });
+    write(&*cached, 400, &[5]).expect("memory");
+    hooked.clear();
+    wrote.recv_timeout(Duration::from_secs(10)).expect("it ends").expect("memory");
+    assert_eq!(cached.cached_blocks(), 1, "the second part came in");
+    assert_eq!(read(&*cached)[400..402], [5, 7]);
+    cached.drain(|_| {}).expect("memory");
+    assert_eq!(read(&*origin)[400..402], [5, 7]);
 }
