@@ -162,11 +162,18 @@ fn live(mounted: Mounted, source: &Path, rng: &mut Rng, number: u64, word: &Mute
 /// What is there after the next mount.
 fn verify(mount: &Path, source: &Path, word: &mut Word, about: &str) {
     for (file, (durable, begun)) in &mut word.files {
-        let found = std::fs::read(mount.join(format!("count-{file}"))).unwrap_or_default();
+        let read = std::fs::read(mount.join(format!("count-{file}")));
+        let error = read.as_ref().err().map(ToString::to_string);
+        let found = read.unwrap_or_default();
         let is =
             (*durable..=*begun).find(|version| *version > 0 && bytes(*file, *version) == found);
         let none = *durable == 0 && found.is_empty();
-        assert!(is.is_some() || none, "{about}: count-{file} is none of {durable} to {begun}");
+        let other = (1..*durable).rev().find(|version| bytes(*file, *version) == found);
+        assert!(
+            is.is_some() || none,
+            "{about}: count-{file} is none of {durable} to {begun}, but {} bytes, {other:?}, {error:?}",
+            found.len()
+        );
         *durable = is.unwrap_or(0);
     }
     let found = std::fs::read(mount.join("appended")).unwrap_or_default();
