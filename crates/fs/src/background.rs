@@ -5,6 +5,8 @@
 //!
 //! - **C1** Who waits for the cleaner waits for what is on its way to it, too, but not for ever: who holds an inode may
 //!   wait for him.
+//! - **C2** A deleted subvolume is named as dying from its deletion until its last node is given back durably: whoever
+//!   waits for that has the space then.
 //!
 //! # Locks
 //!
@@ -49,10 +51,21 @@ struct CleanQueue {
     ids: VecDeque<InodeId>,
     /// Deleted subvolumes; each step of one commits, inodes come first.
     trees: VecDeque<TreeId>,
+    /// The one that a step is taken of. It is not gone before its last step is over.
+    dropping: Option<TreeId>,
     /// Inodes that have neither name nor user, and that somebody holds for a moment: writeback has batches of them.
     leaving: usize,
     busy: bool,
     stop: bool,
+}
+
+impl CleanQueue {
+    /// Takes the first subvolume that may be dropped a step further.
+    fn take_tree(&mut self, may: impl Fn(TreeId) -> bool) -> Option<TreeId> {
+        let ready = self.trees.iter().position(|tree| may(*tree));
+        self.dropping = ready.and_then(|index| self.trees.remove(index));
+        self.dropping
+    }
 }
 
 /// What the cleaner does next.
@@ -116,9 +129,10 @@ impl Background {
         self.clean_changed.notify_all();
     }
 
-    /// The deleted subvolumes that wait for the cleaner.
+    /// The deleted subvolumes that wait for the cleaner, or are in its hands (C2).
     pub(crate) fn dying(&self) -> Vec<TreeId> {
-        self.clean.lock().trees.iter().copied().collect()
+        let queue = self.clean.lock();
+        queue.dropping.into_iter().chain(queue.trees.iter().copied()).collect()
     }
 
     /// Whether the threads are to end.
@@ -215,13 +229,18 @@ impl Shared {
                     tracing::warn!(tree = %id.tree, ino = %id.ino, %error, "cannot remove an inode");
                 }
             }
-            ToClean::Tree(tree) => match self.drop_tree_step(tree) {
-                Ok(Dropping::Done) => {}
-                Ok(Dropping::Goes) => self.background.clean.lock().trees.push_front(tree),
-                // Somebody has a file of it open still.
-                Ok(Dropping::Waits) => self.background.clean.lock().trees.push_back(tree),
-                Err(error) => tracing::warn!(%tree, %error, "cannot drop a subvolume"),
-            },
+            ToClean::Tree(tree) => {
+                let step = self.drop_tree_step(tree);
+                let mut queue = self.background.clean.lock();
+                queue.dropping = None;
+                match step {
+                    Ok(Dropping::Done) => {}
+                    Ok(Dropping::Goes) => queue.trees.push_front(tree),
+                    // Somebody has a file of it open still.
+                    Ok(Dropping::Waits) => queue.trees.push_back(tree),
+                    Err(error) => tracing::warn!(%tree, %error, "cannot drop a subvolume"),
+                }
+            }
         }
     }
 
@@ -240,8 +259,7 @@ impl Shared {
             if queue.stop {
                 return None;
             }
-            let ready = queue.trees.iter().position(|tree| waited || !self.trees.is_used(*tree));
-            if let Some(tree) = ready.and_then(|index| queue.trees.remove(index)) {
+            if let Some(tree) = queue.take_tree(|tree| waited || !self.trees.is_used(tree)) {
                 return Some(ToClean::Tree(tree));
             }
             if queue.trees.is_empty() {
@@ -289,8 +307,7 @@ impl Shared {
             if let Some(id) = queue.ids.pop_front() {
                 return Some(ToClean::Inode(id));
             }
-            let ready = queue.trees.iter().position(|tree| !self.trees.is_used(*tree));
-            ready.and_then(|index| queue.trees.remove(index)).map(ToClean::Tree)
+            queue.take_tree(|tree| !self.trees.is_used(tree)).map(ToClean::Tree)
         };
         while let Some(work) = take() {
             self.clean(work);

@@ -1,5 +1,10 @@
 //! Subvolumes and snapshots: made, changed, deleted, dropped.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use buttress_block::{Device, Error, MemoryDevice};
 use buttress_format::{Key, Kind, ids};
 use buttress_fs::{ErrorKind, Filesystem, Inode, MakeOptions, NameError, TreeId};
 
@@ -81,6 +86,77 @@ fn a_subvolume_goes_in_the_transaction_that_made_it() {
         assert_eq!(fs.subvolumes().expect("a list").len(), 1);
         check(&device);
     }
+    fs.close().expect("a close");
+    check(&device);
+}
+
+/// A device whose flushes take a while: commits are caught in the middle.
+#[derive(Debug)]
+struct Leisurely(MemoryDevice);
+
+impl Device for Leisurely {
+    fn name(&self) -> String {
+        "leisurely".to_owned()
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        self.0.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        self.0.write_at(offset, buf)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        std::thread::sleep(Duration::from_millis(30));
+        self.0.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.0.discard(offset, len)
+    }
+}
+
+/// Its space is there for whoever has waited, also where its death waits for a commit of others.
+#[test]
+fn a_subvolume_is_dying_until_it_is_gone() {
+    let memory = MemoryDevice::new(256 << 20);
+    Filesystem::make(&memory, &MakeOptions::default()).expect("an empty volume");
+    let device: Arc<dyn Device> = Arc::new(Leisurely(memory));
+    let fs = mount(&device);
+    let (done, mut alive) = (AtomicBool::new(false), Vec::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = file_with(&fs.root(), "others", b"");
+            for number in 0.. {
+                file.write_at(0, &pattern(number, 5000)).expect("a write");
+                fs.sync().expect("a sync");
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        for _ in 0..8 {
+            let sub = subvolume(&fs, "sub");
+            file_with(&sub, "file", &pattern(1, 100_000));
+            drop(sub);
+            fs.root().delete_subvolume(b"sub").expect("a deletion");
+            drop_all(&fs);
+            // By now it would be known to have been dead.
+            fs.sync().expect("a sync");
+            alive.extend(fs.dying_subvolumes().expect("a list"));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(alive, []);
     fs.close().expect("a close");
     check(&device);
 }
