@@ -11,7 +11,8 @@
 //! holds a [`Duty`]. One is called from the bench to read on when
 //!
 //! - requests of this kind have lately taken long (an average for each kind), or
-//! - requests come in faster than they are handled: the next was there before the last was done, or
+//! - requests come in faster than they are handled: the next was there before the last was done, or is there when a
+//!   large write was taken, or
 //! - nothing was finished for a millisecond and nobody reads: one on the bench keeps watch for that.
 //!
 //! Who ends a duty while somebody else reads sits down, unless another request is waiting already; but who forgets reads on
@@ -47,6 +48,13 @@ use parking_lot::Mutex;
 use crate::Options;
 use crate::mount::Link;
 
+mod kind;
+#[cfg(test)]
+mod tests;
+
+use kind::KIND_COUNT;
+pub(crate) use kind::Kind;
+
 /// Handlers that take longer than this, on average, are relieved before they start.
 const LONG: Duration = Duration::from_micros(40);
 /// One stall, or being preempted once, says nothing about the next request: no sample counts for
@@ -65,64 +73,6 @@ const QUIET_TICKS: u32 = 64;
 /// Looking for the next request is worth it above zero. A request that came in time counts one, in
 /// vain counts two against it, and this is the most that the past weighs.
 const WORTH_MAX: u32 = 16;
-
-/// Kinds of requests, by what they may cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Names and attributes.
-    Meta,
-    /// Lists and extended attributes.
-    List,
-    /// Reading up to [`SMALL`] bytes.
-    ReadSmall,
-    /// Reading more.
-    ReadLarge,
-    /// Writing up to [`SMALL`] bytes.
-    WriteSmall,
-    /// Writing more.
-    WriteLarge,
-    /// Changing the size, the allocation, or many bytes at once.
-    Space,
-    /// Forgetting, which may delete.
-    Forget,
-    /// Making durable.
-    Sync,
-}
-
-const KIND_COUNT: usize = 9;
-/// What a small read or write is, in bytes.
-const SMALL: usize = 32 << 10;
-
-impl Kind {
-    /// The kind of a read of `len` bytes.
-    pub(crate) fn read(len: usize) -> Self {
-        if len <= SMALL { Self::ReadSmall } else { Self::ReadLarge }
-    }
-
-    /// The kind of a write of `len` bytes.
-    pub(crate) fn write(len: usize) -> Self {
-        if len <= SMALL { Self::WriteSmall } else { Self::WriteLarge }
-    }
-
-    fn first_guess(self) -> Duration {
-        match self {
-            Self::Sync => LONG * 4,
-            _ => Duration::ZERO,
-        }
-    }
-
-    const ALL: [Self; KIND_COUNT] = [
-        Self::Meta,
-        Self::List,
-        Self::ReadSmall,
-        Self::ReadLarge,
-        Self::WriteSmall,
-        Self::WriteLarge,
-        Self::Space,
-        Self::Forget,
-        Self::Sync,
-    ];
-}
 
 /// The threads of one session.
 #[derive(Debug)]
@@ -216,7 +166,7 @@ impl Crew {
             self.handling.fetch_add(1, Ordering::Relaxed);
             let others = self.readers.fetch_sub(1, Ordering::SeqCst).saturating_sub(1);
             if others == 0 {
-                if self.is_long(kind) || is_backlog(started) {
+                if self.is_long(kind) || is_backlog(started) || self.is_pressed(kind) {
                     self.call_one();
                 } else if self.watch_dozes.load(Ordering::Relaxed) {
                     self.wake_watch();
@@ -228,6 +178,12 @@ impl Crew {
 
     fn is_long(&self, kind: Kind) -> bool {
         self.costs[kind as usize].load(Ordering::Relaxed) > nanos(LONG)
+    }
+
+    /// Whether another request waits while one is handled whose bytes take longer to come in than tells anything by the
+    /// clock. Of small ones looking would cost too much.
+    fn is_pressed(&self, kind: Kind) -> bool {
+        kind == Kind::WriteLarge && self.link.has_request()
     }
 
     fn call_one(&self) {
@@ -441,60 +397,4 @@ fn is_backlog(now: Instant) -> bool {
 
 fn nanos(duration: Duration) -> u32 {
     u32::try_from(duration.as_nanos()).unwrap_or(u32::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::{Read, Write};
-    use std::os::fd::OwnedFd;
-    use std::os::unix::net::UnixStream;
-    use std::sync::mpsc;
-
-    use super::*;
-
-    /// W3: one request to forget many is a call for each; with another reader there, too.
-    #[test]
-    fn who_forgets_goes_on_with_the_rest() {
-        let (near, _far) = UnixStream::pair().expect("a pair");
-        let link = Link::new(&OwnedFd::from(near)).expect("a link");
-        let crew = Crew::new(link, 3, &Options { handoff: true, ..Options::default() });
-        let (sender, done) = mpsc::channel();
-        let worker = Arc::clone(&crew);
-        std::thread::spawn(move || {
-            for _ in 0..5 {
-                drop(worker.duty(Kind::Forget));
-            }
-            assert_eq!(worker.readers.load(Ordering::SeqCst), 3, "W1");
-            sender.send(()).expect("somebody waits");
-        });
-        done.recv_timeout(Duration::from_secs(10)).expect("all are forgotten");
-    }
-
-    /// W1: who finds another request waiting reads on beside the others; with none he sits down, until he is called.
-    #[test]
-    fn who_sees_a_request_takes_it() {
-        let (near, mut far) = UnixStream::pair().expect("a pair");
-        let mut request = near.try_clone().expect("another descriptor");
-        let link = Link::new(&OwnedFd::from(near)).expect("a link");
-        let crew = Crew::new(link, 3, &Options { handoff: true, ..Options::default() });
-        far.write_all(b"r").expect("it is sent");
-        let (sender, done) = mpsc::channel();
-        let worker = Arc::clone(&crew);
-        std::thread::spawn(move || {
-            drop(worker.duty(Kind::WriteSmall));
-            sender.send(worker.readers.load(Ordering::SeqCst)).expect("somebody waits");
-            request.read_exact(&mut [0]).expect("it is there");
-            drop(worker.duty(Kind::WriteSmall));
-            sender.send(worker.readers.load(Ordering::SeqCst)).expect("somebody waits");
-        });
-        let soon = Duration::from_secs(10);
-        assert_eq!(done.recv_timeout(soon), Ok(3), "W1: he reads on");
-        while crew.bench.lock().watch.is_none() {
-            std::thread::yield_now();
-        }
-        assert_eq!(crew.readers.load(Ordering::SeqCst), 2, "W1: he sits");
-        crew.call_one();
-        assert_eq!(done.recv_timeout(soon), Ok(3), "W1: he was called");
-        assert_eq!(crew.handling.load(Ordering::SeqCst), 0, "nothing is at work");
-    }
 }

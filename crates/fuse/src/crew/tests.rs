@@ -1,0 +1,77 @@
+//! Who reads, sits and is called, request by request.
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+
+use super::*;
+
+/// W3: one request to forget many is a call for each; with another reader there, too.
+#[test]
+fn who_forgets_goes_on_with_the_rest() {
+    let (near, _far) = UnixStream::pair().expect("a pair");
+    let link = Link::new(&OwnedFd::from(near)).expect("a link");
+    let crew = Crew::new(link, 3, &Options { handoff: true, ..Options::default() });
+    let (sender, done) = mpsc::channel();
+    let worker = Arc::clone(&crew);
+    std::thread::spawn(move || {
+        for _ in 0..5 {
+            drop(worker.duty(Kind::Forget));
+        }
+        assert_eq!(worker.readers.load(Ordering::SeqCst), 3, "W1");
+        sender.send(()).expect("somebody waits");
+    });
+    done.recv_timeout(Duration::from_secs(10)).expect("all are forgotten");
+}
+
+/// W1: who finds another request waiting reads on beside the others; with none he sits down, until he is called.
+#[test]
+fn who_sees_a_request_takes_it() {
+    let (near, mut far) = UnixStream::pair().expect("a pair");
+    let mut request = near.try_clone().expect("another descriptor");
+    let link = Link::new(&OwnedFd::from(near)).expect("a link");
+    let crew = Crew::new(link, 3, &Options { handoff: true, ..Options::default() });
+    far.write_all(b"r").expect("it is sent");
+    let (sender, done) = mpsc::channel();
+    let worker = Arc::clone(&crew);
+    std::thread::spawn(move || {
+        drop(worker.duty(Kind::WriteSmall));
+        sender.send(worker.readers.load(Ordering::SeqCst)).expect("somebody waits");
+        request.read_exact(&mut [0]).expect("it is there");
+        drop(worker.duty(Kind::WriteSmall));
+        sender.send(worker.readers.load(Ordering::SeqCst)).expect("somebody waits");
+    });
+    let soon = Duration::from_secs(10);
+    assert_eq!(done.recv_timeout(soon), Ok(3), "W1: he reads on");
+    while crew.bench.lock().watch.is_none() {
+        std::thread::yield_now();
+    }
+    assert_eq!(crew.readers.load(Ordering::SeqCst), 2, "W1: he sits");
+    crew.call_one();
+    assert_eq!(done.recv_timeout(soon), Ok(3), "W1: he was called");
+    assert_eq!(crew.handling.load(Ordering::SeqCst), 0, "nothing is at work");
+}
+
+/// Bytes of a large write come in slower than waiting tells: who has taken one looks whether more is there.
+#[test]
+fn a_large_write_calls_another_where_requests_wait() {
+    let (near, mut far) = UnixStream::pair().expect("a pair");
+    let link = Link::new(&OwnedFd::from(near)).expect("a link");
+    let crew = Crew::new(link, 2, &Options { handoff: true, ..Options::default() });
+    let worker = Arc::clone(&crew);
+    std::thread::spawn(move || drop(worker.duty(Kind::Meta)));
+    while crew.bench.lock().watch.is_none() {
+        std::thread::yield_now();
+    }
+    let duty = crew.duty(Kind::WriteLarge);
+    assert_eq!(crew.readers.load(Ordering::SeqCst), 0, "nothing waits, nobody is called");
+    drop(duty);
+    far.write_all(b"r").expect("it is sent");
+    let duty = crew.duty(Kind::WriteSmall);
+    assert_eq!(crew.readers.load(Ordering::SeqCst), 0, "small ones go by the clock");
+    drop(duty);
+    let duty = crew.duty(Kind::WriteLarge);
+    assert_eq!(crew.readers.load(Ordering::SeqCst), 1, "somebody reads on");
+    drop(duty);
+}
