@@ -56,25 +56,13 @@ pub(crate) fn changes<S: NodeSource + ?Sized>(
         edited: BTreeMap::new(),
         last: None,
     };
-    editor.remove(&joined(freed))?;
+    editor.remove(freed)?;
     let max = limits::csum_item_max(geometry.nodesize, geometry.csum.size());
     for (extent, sums) in added {
         editor.insert(*extent, sums, max)?;
     }
     let into_change = |sums: Option<Vec<u8>>| sums.map(Into::into);
     Ok(editor.edited.into_iter().map(|(at, sums)| (key_of(at), into_change(sums))).collect())
-}
-
-/// The same ranges, those that touch as one.
-fn joined(extents: &[Extent]) -> Vec<Extent> {
-    let mut all: Vec<Extent> = Vec::new();
-    for extent in extents {
-        match all.last_mut() {
-            Some(last) if last.end() == extent.start => last.len += extent.len,
-            _ => all.push(*extent),
-        }
-    }
-    all
 }
 
 impl<S: NodeSource + ?Sized> Editor<'_, S> {
@@ -96,7 +84,7 @@ impl<S: NodeSource + ?Sized> Editor<'_, S> {
         Ok(Some((at, sums)))
     }
 
-    /// Cuts ranges, ascending and apart, out of every item that holds a part of them. Each item is taken in hand once,
+    /// Cuts ranges, ascending and none over another, out of every item that holds a part of them. Each item is taken in hand once,
     /// however many pieces go out of it: it may have four thousand sums.
     fn remove(&mut self, gone: &[Extent]) -> Result<()> {
         let (mut rest, mut done) = (gone, Logical(0));

@@ -23,6 +23,11 @@ use buttress_space::{Class, Reach, SpaceKind, Ticket, Verdict};
 
 use crate::{Cost, Costs, Engine, Result, View, flush::Waits, transaction::Transaction};
 
+mod data;
+mod token;
+
+pub use token::MetaReservation;
+
 /// Less than this of the devices makes no chunk.
 const CHUNK_MIN: u64 = 1 << 20;
 
@@ -63,111 +68,6 @@ impl Outstanding {
     pub(crate) fn audit(&self) {
         let found = self.costs.figures();
         assert_eq!(self.roll.sum(), found, "P3: items and bytes that tokens hold, and all");
-    }
-}
-
-/// A promise. What was not put when it is dropped was not needed.
-#[must_use = "a reservation that is dropped promises nothing"]
-pub struct MetaReservation {
-    engine: std::sync::Weak<Engine>,
-    /// Many operations' worth may be held as one.
-    held: Costs,
-    /// Its number in the roll of live tokens.
-    #[cfg(debug_assertions)]
-    token: u64,
-}
-
-impl MetaReservation {
-    /// The token of what was counted as promised already.
-    pub(crate) fn of_granted(engine: &Arc<Engine>, cost: Cost) -> Self {
-        let held = Costs::from(cost);
-        Self {
-            engine: Arc::downgrade(engine),
-            held,
-            #[cfg(debug_assertions)]
-            token: engine.outstanding.lock().roll.enter(held.figures()),
-        }
-    }
-
-    /// Adds another promise of the same volume.
-    ///
-    /// # Panics
-    ///
-    /// When it is another volume's: a bug of the caller.
-    pub fn merge(&mut self, mut other: Self) {
-        assert!(self.engine.ptr_eq(&other.engine), "promises of two volumes");
-        #[cfg(debug_assertions)]
-        if let Some(engine) = self.engine.upgrade() {
-            let mut outstanding = engine.outstanding.lock();
-            outstanding.roll.merge(self.token, other.token);
-            other.token = outstanding.roll.enter([0; 3]);
-        }
-        self.held += std::mem::take(&mut other.held);
-    }
-
-    /// Cuts off `part` of `whole`, rounded up: the share of some of the things it was made for.
-    pub fn split(&mut self, part: usize, whole: usize) -> Self {
-        let share = |of: u64| of.min((of * part as u64).div_ceil(whole.max(1) as u64));
-        self.cut(self.held.map(self.held, |of, _| share(of)))
-    }
-
-    /// Cuts off what of `cost` there is, and says what is missing.
-    pub fn split_cost(&mut self, cost: Cost) -> (Self, Cost) {
-        let part = self.held.map(cost.into(), u64::min);
-        let short = Cost {
-            items: cost.items - part.items as u32,
-            whole: cost.whole - part.whole as u32,
-            bytes: cost.bytes - part.bytes as u32,
-        };
-        (self.cut(part), short)
-    }
-
-    /// Gives back what it holds, to the engine whose it is: who has that at hand need not look for it.
-    pub(crate) fn give_back(&mut self, engine: &Engine) {
-        let held = std::mem::take(&mut self.held);
-        if held.is_nothing() {
-            return;
-        }
-        {
-            let mut outstanding = engine.outstanding.lock();
-            outstanding.costs -= held;
-            #[cfg(debug_assertions)]
-            outstanding.roll.give(self.token, held.figures());
-        }
-        if held.all_items() > 0 {
-            engine.serve_metadata();
-        }
-    }
-
-    fn cut(&mut self, part: Costs) -> Self {
-        self.held -= part;
-        Self {
-            engine: self.engine.clone(),
-            held: part,
-            #[cfg(debug_assertions)]
-            token: self.engine.upgrade().map_or(0, |engine| {
-                engine.outstanding.lock().roll.split(self.token, part.figures())
-            }),
-        }
-    }
-}
-
-impl Drop for MetaReservation {
-    fn drop(&mut self) {
-        if self.held.is_nothing() && cfg!(not(debug_assertions)) {
-            return;
-        }
-        let Some(engine) = self.engine.upgrade() else { return };
-        self.give_back(&engine);
-        #[cfg(debug_assertions)]
-        engine.outstanding.lock().roll.leave(self.token, [0; 3]);
-    }
-}
-
-impl std::fmt::Debug for MetaReservation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Costs { items, whole, bytes } = self.held;
-        write!(f, "MetaReservation({items} and {whole} items, {bytes} bytes)")
     }
 }
 
@@ -402,91 +302,6 @@ impl Engine {
     pub(crate) fn need_of(&self, transaction: &Transaction) -> u64 {
         let used = self.space.account(SpaceKind::Metadata).used;
         self.need(transaction.items(), transaction.bytes(), used)
-    }
-
-    /// Promises data space if nobody waits for it, and it is there or in a chunk that the devices have.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ReadOnly`], [`Error::Aborted`]; not [`Error::NoSpace`], which is `None`.
-    pub fn reserve_data_at_once(
-        &self,
-        bytes: u64,
-    ) -> Result<Option<buttress_space::DataReservation>> {
-        self.check_writable()?;
-        let fits = || self.data_leaves_metadata();
-        let reserve = || self.space.reserve_data_at_once(Class::Normal, bytes, fits).ok();
-        if let Some(reservation) = reserve() {
-            return Ok(Some(reservation));
-        }
-        if self.space.data_line().is_waiting() {
-            return Ok(None);
-        }
-        if self.release_pinned()
-            && let Some(reservation) = reserve()
-        {
-            return Ok(Some(reservation));
-        }
-        Ok(if self.add_chunk(SpaceKind::Data)? { reserve() } else { None })
-    }
-
-    /// Promises data space to somebody on whom writeback may wait; see [`reserve`](Self::reserve).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoSpace`] when nothing helped; [`Error::ReadOnly`], [`Error::Aborted`].
-    pub fn reserve_data(&self, bytes: u64) -> Result<buttress_space::DataReservation> {
-        self.wait_for_data(bytes, Class::Priority, Reach::Commit)
-    }
-
-    /// Promises data space to somebody who can wait for everything; see
-    /// [`reserve_in_line`](Self::reserve_in_line).
-    ///
-    /// # Errors
-    ///
-    /// As [`reserve_data`](Self::reserve_data).
-    pub fn reserve_data_in_line(&self, bytes: u64) -> Result<buttress_space::DataReservation> {
-        self.wait_for_data(bytes, Class::Normal, Reach::All)
-    }
-
-    /// A token for bytes of data that the caller has seen may be written where they lie.
-    pub fn no_reserve(&self, bytes: u64) -> buttress_space::NoReserve {
-        self.space.no_reserve(bytes)
-    }
-
-    fn wait_for_data(
-        &self,
-        bytes: u64,
-        class: Class,
-        reach: Reach,
-    ) -> Result<buttress_space::DataReservation> {
-        self.check_writable()?;
-        crate::handle::expect_none("P2: space is asked for");
-        let fits = || self.data_leaves_metadata();
-        if let Ok(reservation) = self.space.reserve_data_at_once(class, bytes, fits) {
-            return Ok(reservation);
-        }
-        match self.space.ask_data(class, bytes, fits) {
-            Ok(reservation) => Ok(reservation),
-            Err(mut ticket) => self.wait_in_line(SpaceKind::Data, reach, bytes, &mut ticket),
-        }
-    }
-
-    /// In mixed groups data must leave what metadata was promised.
-    pub(crate) fn data_leaves_metadata(&self) -> bool {
-        !self.space.is_mixed() || self.may_reserve(Cost::default(), Urgency::Normal)
-    }
-
-    /// Whether a commit would give data any space: extents, the device space of chunks that are about to go (G2), or
-    /// what metadata was promised beyond its groups.
-    pub(crate) fn commit_would_free_data(&self) -> bool {
-        let view = self.view.load();
-        let running = view.running();
-        view.frozen().is_some()
-            || !running.refs.is_empty()
-            || !running.removed.lock().is_empty()
-            || self.space.account(SpaceKind::Data).pinned > 0
-            || (self.devices.lock().keeps_for_metadata() && !running.is_empty())
     }
 }
 

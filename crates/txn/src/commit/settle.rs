@@ -12,27 +12,26 @@
 //!   are fewer every time, or by a split, which needs more new items than a leaf holds.
 //! - **S2** Nothing is written to a device here: until the superblock, failure costs nothing.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::collections::BTreeMap;
 
-use buttress_format::{
-    BlockGroupFlags, CompatRo, DeviceItem, Extent, Incompat, Key, Kind, RootItem, TreeId, ids,
-};
+use buttress_format::{CompatRo, Extent, Incompat, Key, Kind, RootItem, TreeId};
 use buttress_tree::{Change, Cursor, Fresh, Merge, NodePtr, Roots};
 
 use super::{
-    CommitState, GroupRecord, Settled,
+    CommitState, Settled,
     groups::Groups,
     ledger::{Ledger, Move},
     quota::Quotas,
     superblock,
 };
 use crate::{
-    Engine, Error, Result, csum_tree,
-    delayed_ref::ExtentChange,
-    device_change::DeviceChange,
-    extent_tree::{self, BlockForm, DataForm, Fate},
+    Engine, Error, Result,
+    extent_tree::{self, BlockForm},
     transaction::Transaction,
 };
+
+mod devices;
+mod references;
 
 /// More rounds than any real commit needs: reaching it is a bug, and the commit fails.
 const ROUNDS_MAX: u64 = 100;
@@ -208,118 +207,8 @@ impl Settle<'_> {
         Ok(())
     }
 
-    /// What the merges did to committed nodes that may be shared becomes changes of the extent tree.
-    fn shared_nodes(&mut self, pending: &mut Changes) -> Result<()> {
-        let root = self.must_root(TreeId::EXTENT)?;
-        let form = self.form();
-        let blocks = std::mem::take(&mut self.ledger.sharing.blocks);
-        for (at, change) in blocks {
-            if self.ledger.is_born(at) {
-                // Becomes part of its item, which the first round makes.
-                self.ledger.sharing.blocks.insert(at, change);
-                continue;
-            }
-            if change.deltas.is_empty() && !change.make_full {
-                continue;
-            }
-            let fate = self.reading(|source| {
-                extent_tree::apply_block(source, root, at, &change, form, pending)
-            })?;
-            if fate == Fate::Freed {
-                let extent = Extent { start: at, len: u64::from(form.nodesize) };
-                self.account(extent, false)?;
-                self.pin(extent)?;
-                self.quotas.left(self.ledger.maker(at), extent.len);
-            }
-        }
-        Ok(())
-    }
-
-    /// The changes of data references: those that operations asked for, and those that follow from
-    /// nodes that came to be shared, or no longer are.
-    fn data_changes(&mut self) -> Result<Vec<ExtentChange>> {
-        const DISPUTED: &str = "two leaves disagree about its length";
-        if let Some(at) = self.transaction.refs.disputed() {
-            return Err(Error::Extents { at, what: DISPUTED });
-        }
-        let mut asked = self.transaction.refs.sorted();
-        let mut changes = std::mem::take(&mut self.ledger.sharing.data);
-        if changes.is_empty() {
-            asked.retain(|change| !change.deltas.is_empty());
-            return Ok(asked);
-        }
-        for change in asked {
-            match changes.entry(change.extent.start) {
-                Entry::Vacant(place) => drop(place.insert(change)),
-                Entry::Occupied(mut there) => {
-                    let there = there.get_mut();
-                    if there.extent != change.extent {
-                        let at = change.extent.start;
-                        return Err(Error::Extents { at, what: DISPUTED });
-                    }
-                    (there.born, there.owner) = (change.born, change.owner);
-                    for (user, delta) in change.deltas.iter() {
-                        there.deltas.add(user, delta);
-                    }
-                }
-            }
-        }
-        Ok(changes.into_values().filter(|change| !change.deltas.is_empty()).collect())
-    }
-
     fn form(&self) -> BlockForm {
         BlockForm { skinny: self.skinny, nodesize: self.nodesize() }
-    }
-
-    /// Data references become changes of the extent tree; the checksum tree follows at once.
-    fn data_refs(&mut self, pending: &mut Changes) -> Result<()> {
-        // Whole ranges of what lies side by side: what keeps sets of ranges is asked once for each.
-        let (mut born, mut freed): (Vec<Extent>, Vec<Extent>) = (Vec::new(), Vec::new());
-        let form = DataForm {
-            generation: self.transaction.generation,
-            nodesize: self.nodesize(),
-            owners: self.quotas.is_simple(),
-        };
-        let sectorsize = self.sectorsize();
-        let root = self.must_root(TreeId::EXTENT)?;
-        for change in self.data_changes()? {
-            let (fate, origin) = self
-                .reading(|source| extent_tree::apply_data(source, root, &change, form, pending))?;
-            let ExtentChange { extent, .. } = change;
-            match fate {
-                Fate::Kept => {}
-                Fate::Born => {
-                    self.quotas.made(origin.owner, extent.len);
-                    self.groups.join(&mut born, extent, sectorsize);
-                }
-                Fate::Freed => {
-                    self.quotas.left(Some(origin), extent.len);
-                    self.groups.join(&mut freed, extent, sectorsize);
-                }
-            }
-        }
-        for extent in &born {
-            self.account(*extent, true)?;
-        }
-        for extent in &freed {
-            self.account(*extent, false)?;
-            self.pin(*extent)?;
-        }
-        // What was written in place into an older extent, and freed with it, needs no sums.
-        let lives = |run: &Extent| {
-            let before = freed.partition_point(|gone| gone.start <= run.start);
-            before == 0 || freed[before - 1].end() <= run.start
-        };
-        let mut added = self.transaction.sums.sorted();
-        added.retain(|(run, _)| lives(run));
-        if !freed.is_empty() || !added.is_empty() {
-            let root = self.must_root(TreeId::CSUM)?;
-            let geometry = *self.engine.store.geometry();
-            let changes =
-                self.reading(|source| csum_tree::changes(source, root, &geometry, &freed, &added))?;
-            self.merge(TreeId::CSUM, changes)?;
-        }
-        Ok(())
     }
 
     fn pin(&mut self, extent: Extent) -> Result<()> {
@@ -380,40 +269,6 @@ impl Settle<'_> {
         self.record_roots()
     }
 
-    /// Devices that came, went or have another size.
-    fn device_items(&mut self) -> Result<()> {
-        let changes = std::mem::take(&mut *self.transaction.devices.lock());
-        for change in changes {
-            let (id, item) = match change {
-                DeviceChange::Set(item) => (item.devid, Some(item)),
-                DeviceChange::Gone(id) => (id, None),
-            };
-            let key = Key::new(ids::DEV_ITEMS, Kind::DEV_ITEM, id.0);
-            let root = self.must_root(TreeId::CHUNK)?;
-            let before = self.reading(|source| {
-                let found = Cursor::find(source, TreeId::CHUNK, root, &key)?;
-                let parse = |bytes: &[u8]| {
-                    DeviceItem::parse(bytes).map_err(|source| Error::Item {
-                        tree: TreeId::CHUNK,
-                        key,
-                        source,
-                    })
-                };
-                found.map(|(node, slot)| parse(node.item(slot))).transpose()
-            })?;
-            self.devices_delta += i64::from(item.is_some()) - i64::from(before.is_some());
-            let bytes = |item: Option<DeviceItem>| item.map_or(0, |item| item.total_bytes as i64);
-            self.total_delta += bytes(item) - bytes(before);
-            let stats = Key::new(ids::DEV_STATS, Kind::PERSISTENT_ITEM, id.0);
-            if item.is_none() {
-                self.merge(TreeId::DEV, Changes::from([(stats, None)]))?;
-            }
-            let change = item.map(|item| item.to_bytes().into());
-            self.merge(TreeId::CHUNK, Changes::from([(key, change)]))?;
-        }
-        Ok(())
-    }
-
     /// Places that are to be built anew: what is there is put once more.
     fn touch(&mut self) -> Result<()> {
         let mut places: BTreeMap<TreeId, Vec<Key>> = BTreeMap::new();
@@ -447,79 +302,6 @@ impl Settle<'_> {
             let cursor = Cursor::seek(source, tree, root, key)?;
             Ok(cursor.key().zip(cursor.item()).map(|(key, item)| (key, Some(item.into()))))
         })
-    }
-
-    /// Failures of devices that were counted since the last commit.
-    fn device_stats(&mut self) -> Result<()> {
-        let mut items = Changes::new();
-        for device in self.engine.volume.devices().iter() {
-            if let Some(stats) = device.take_changed_stats() {
-                let key = Key::new(ids::DEV_STATS, Kind::PERSISTENT_ITEM, device.id.0);
-                items.insert(key, Some(stats.to_bytes().into()));
-            }
-        }
-        self.merge(TreeId::DEV, items)
-    }
-
-    /// Chunks that came and went, in the chunk, device and group trees.
-    fn chunks(&mut self, pending: &mut Pending) -> Result<()> {
-        let Pending { groups, free_space, .. } = pending;
-        let new: Vec<_> = self.transaction.chunks.lock()[self.new_chunks_seen..].to_vec();
-        let removed = std::mem::take(&mut *self.transaction.removed.lock());
-        if new.is_empty() && removed.is_empty() {
-            return Ok(());
-        }
-        self.new_chunks_seen += new.len();
-        let mut chunk_items = Changes::new();
-        let mut dev_items = Changes::new();
-        let key_of = |chunk: &buttress_format::Chunk| {
-            Key::new(ids::FIRST_CHUNK_TREE, Kind::CHUNK_ITEM, chunk.logical.0)
-        };
-        for new in new {
-            let key = key_of(&new.chunk);
-            chunk_items.insert(key, Some(new.chunk.to_bytes().into()));
-            for (device, offset, extent) in &new.stripes {
-                let key = Key::new(device.0, Kind::DEV_EXTENT, *offset);
-                dev_items.insert(key, Some(extent.to_bytes().into()));
-                let len = i64::try_from(extent.length).unwrap_or(i64::MAX);
-                *self.device_delta.entry(device.0).or_default() += len;
-            }
-            if new.flags.has(BlockGroupFlags::SYSTEM) {
-                self.sys_chunks.push((key, new.chunk.clone()));
-            }
-            let record = GroupRecord { len: new.chunk.len, flags: new.flags, used: 0 };
-            let has_tree = self.roots.find(TreeId::FREE_SPACE).is_some();
-            self.groups.add(new.chunk.logical, record, has_tree);
-        }
-        for chunk in &removed {
-            chunk_items.insert(key_of(chunk), None);
-            self.sys_chunks.retain(|(key, _)| *key != key_of(chunk));
-            for stripe in &chunk.stripes {
-                let key = Key::new(stripe.device.0, Kind::DEV_EXTENT, stripe.offset);
-                dev_items.insert(key, None);
-                let len = i64::try_from(chunk.stripe_bytes()).unwrap_or(i64::MAX);
-                *self.device_delta.entry(stripe.device.0).or_default() -= len;
-            }
-            let group = Extent { start: chunk.logical, len: chunk.len };
-            let root = self.roots.find(TreeId::FREE_SPACE);
-            let sectorsize = self.sectorsize();
-            let merge = Merge {
-                store: &self.engine.store,
-                fresh: &mut self.fresh,
-                generation: self.transaction.generation,
-            };
-            self.groups.remove(&merge, root, sectorsize, group, groups, free_space)?;
-        }
-        self.removed.extend(removed);
-        for (id, delta) in &self.device_delta {
-            let device = buttress_format::DeviceId(*id);
-            let mut item: DeviceItem = self.engine.devices.lock().item(device)?;
-            item.bytes_used = item.bytes_used.saturating_add_signed(*delta);
-            let key = Key::new(ids::DEV_ITEMS, Kind::DEV_ITEM, *id);
-            chunk_items.insert(key, Some(item.to_bytes().into()));
-        }
-        self.merge(TreeId::DEV, dev_items)?;
-        self.merge(TreeId::CHUNK, chunk_items)
     }
 
     /// Trees whose root moved, recorded in the root tree.

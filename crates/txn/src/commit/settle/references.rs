@@ -1,0 +1,128 @@
+//! Whom extents belong to: what operations and merges did to references becomes changes of the extent tree.
+//!
+//! # Invariants
+//!
+//! - **R1** An extent that lost its last reference is pinned, and its checksums go in the same commit.
+
+use std::collections::btree_map::Entry;
+
+use buttress_format::{Extent, TreeId};
+
+use super::{Changes, Settle};
+use crate::{
+    Error, Result, csum_tree,
+    delayed_ref::ExtentChange,
+    extent_tree::{self, DataForm, Fate},
+};
+
+impl Settle<'_> {
+    /// What the merges did to committed nodes that may be shared becomes changes of the extent tree.
+    pub(super) fn shared_nodes(&mut self, pending: &mut Changes) -> Result<()> {
+        let root = self.must_root(TreeId::EXTENT)?;
+        let form = self.form();
+        let blocks = std::mem::take(&mut self.ledger.sharing.blocks);
+        for (at, change) in blocks {
+            if self.ledger.is_born(at) {
+                // Becomes part of its item, which the first round makes.
+                self.ledger.sharing.blocks.insert(at, change);
+                continue;
+            }
+            if change.deltas.is_empty() && !change.make_full {
+                continue;
+            }
+            let fate = self.reading(|source| {
+                extent_tree::apply_block(source, root, at, &change, form, pending)
+            })?;
+            if fate == Fate::Freed {
+                let extent = Extent { start: at, len: u64::from(form.nodesize) };
+                self.account(extent, false)?;
+                self.pin(extent)?;
+                self.quotas.left(self.ledger.maker(at), extent.len);
+            }
+        }
+        Ok(())
+    }
+
+    /// The changes of data references: those that operations asked for, and those that follow from
+    /// nodes that came to be shared, or no longer are.
+    fn data_changes(&mut self) -> Result<Vec<ExtentChange>> {
+        const DISPUTED: &str = "two leaves disagree about its length";
+        if let Some(at) = self.transaction.refs.disputed() {
+            return Err(Error::Extents { at, what: DISPUTED });
+        }
+        let mut asked = self.transaction.refs.sorted();
+        let mut changes = std::mem::take(&mut self.ledger.sharing.data);
+        if changes.is_empty() {
+            asked.retain(|change| !change.deltas.is_empty());
+            return Ok(asked);
+        }
+        for change in asked {
+            match changes.entry(change.extent.start) {
+                Entry::Vacant(place) => drop(place.insert(change)),
+                Entry::Occupied(mut there) => {
+                    let there = there.get_mut();
+                    if there.extent != change.extent {
+                        let at = change.extent.start;
+                        return Err(Error::Extents { at, what: DISPUTED });
+                    }
+                    (there.born, there.owner) = (change.born, change.owner);
+                    for (user, delta) in change.deltas.iter() {
+                        there.deltas.add(user, delta);
+                    }
+                }
+            }
+        }
+        Ok(changes.into_values().filter(|change| !change.deltas.is_empty()).collect())
+    }
+
+    /// Data references become changes of the extent tree; the checksum tree follows at once.
+    pub(super) fn data_refs(&mut self, pending: &mut Changes) -> Result<()> {
+        // Whole ranges of what lies side by side: what keeps sets of ranges is asked once for each.
+        let (mut born, mut freed): (Vec<Extent>, Vec<Extent>) = (Vec::new(), Vec::new());
+        let form = DataForm {
+            generation: self.transaction.generation,
+            nodesize: self.nodesize(),
+            owners: self.quotas.is_simple(),
+        };
+        let sectorsize = self.sectorsize();
+        let root = self.must_root(TreeId::EXTENT)?;
+        for change in self.data_changes()? {
+            let (fate, origin) = self
+                .reading(|source| extent_tree::apply_data(source, root, &change, form, pending))?;
+            let ExtentChange { extent, .. } = change;
+            match fate {
+                Fate::Kept => {}
+                Fate::Born => {
+                    self.quotas.made(origin.owner, extent.len);
+                    self.groups.join(&mut born, extent, sectorsize);
+                }
+                Fate::Freed => {
+                    self.quotas.left(Some(origin), extent.len);
+                    self.groups.join(&mut freed, extent, sectorsize);
+                }
+            }
+        }
+        for extent in &born {
+            self.account(*extent, true)?;
+        }
+        for extent in &freed {
+            self.account(*extent, false)?;
+            self.pin(*extent)?;
+        }
+        // What was written in place into an older extent, and freed with it, needs no sums.
+        let lives = |run: &Extent| {
+            let before = freed.partition_point(|gone| gone.start <= run.start);
+            before == 0 || freed[before - 1].end() <= run.start
+        };
+        let mut added = self.transaction.sums.sorted();
+        added.retain(|(run, _)| lives(run));
+        if !freed.is_empty() || !added.is_empty() {
+            let root = self.must_root(TreeId::CSUM)?;
+            let geometry = *self.engine.store.geometry();
+            let changes =
+                self.reading(|source| csum_tree::changes(source, root, &geometry, &freed, &added))?;
+            self.merge(TreeId::CSUM, changes)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! Promises of data space: exactly what will be allocated.
+
+use buttress_space::{Class, Reach, SpaceKind};
+
+use crate::{Cost, Engine, Result, Urgency};
+
+impl Engine {
+    /// Promises data space if nobody waits for it, and it is there or in a chunk that the devices have.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ReadOnly`], [`Error::Aborted`]; not [`Error::NoSpace`], which is `None`.
+    pub fn reserve_data_at_once(
+        &self,
+        bytes: u64,
+    ) -> Result<Option<buttress_space::DataReservation>> {
+        self.check_writable()?;
+        let fits = || self.data_leaves_metadata();
+        let reserve = || self.space.reserve_data_at_once(Class::Normal, bytes, fits).ok();
+        if let Some(reservation) = reserve() {
+            return Ok(Some(reservation));
+        }
+        if self.space.data_line().is_waiting() {
+            return Ok(None);
+        }
+        if self.release_pinned()
+            && let Some(reservation) = reserve()
+        {
+            return Ok(Some(reservation));
+        }
+        Ok(if self.add_chunk(SpaceKind::Data)? { reserve() } else { None })
+    }
+
+    /// Promises data space to somebody on whom writeback may wait; see [`reserve`](Self::reserve).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`] when nothing helped; [`Error::ReadOnly`], [`Error::Aborted`].
+    pub fn reserve_data(&self, bytes: u64) -> Result<buttress_space::DataReservation> {
+        self.wait_for_data(bytes, Class::Priority, Reach::Commit)
+    }
+
+    /// Promises data space to somebody who can wait for everything; see
+    /// [`reserve_in_line`](Self::reserve_in_line).
+    ///
+    /// # Errors
+    ///
+    /// As [`reserve_data`](Self::reserve_data).
+    pub fn reserve_data_in_line(&self, bytes: u64) -> Result<buttress_space::DataReservation> {
+        self.wait_for_data(bytes, Class::Normal, Reach::All)
+    }
+
+    /// A token for bytes of data that the caller has seen may be written where they lie.
+    pub fn no_reserve(&self, bytes: u64) -> buttress_space::NoReserve {
+        self.space.no_reserve(bytes)
+    }
+
+    fn wait_for_data(
+        &self,
+        bytes: u64,
+        class: Class,
+        reach: Reach,
+    ) -> Result<buttress_space::DataReservation> {
+        self.check_writable()?;
+        crate::handle::expect_none("P2: space is asked for");
+        let fits = || self.data_leaves_metadata();
+        if let Ok(reservation) = self.space.reserve_data_at_once(class, bytes, fits) {
+            return Ok(reservation);
+        }
+        match self.space.ask_data(class, bytes, fits) {
+            Ok(reservation) => Ok(reservation),
+            Err(mut ticket) => self.wait_in_line(SpaceKind::Data, reach, bytes, &mut ticket),
+        }
+    }
+
+    /// In mixed groups data must leave what metadata was promised.
+    pub(crate) fn data_leaves_metadata(&self) -> bool {
+        !self.space.is_mixed() || self.may_reserve(Cost::default(), Urgency::Normal)
+    }
+
+    /// Whether a commit would give data any space: extents, the device space of chunks that are about to go (G2), or
+    /// what metadata was promised beyond its groups.
+    pub(crate) fn commit_would_free_data(&self) -> bool {
+        let view = self.view.load();
+        let running = view.running();
+        view.frozen().is_some()
+            || !running.refs.is_empty()
+            || !running.removed.lock().is_empty()
+            || self.space.account(SpaceKind::Data).pinned > 0
+            || (self.devices.lock().keeps_for_metadata() && !running.is_empty())
+    }
+}

@@ -1,0 +1,110 @@
+//! What was promised, held by whom it was promised to (P3).
+
+use std::sync::Arc;
+
+use crate::{Cost, Costs, Engine};
+
+/// A promise. What was not put when it is dropped was not needed.
+#[must_use = "a reservation that is dropped promises nothing"]
+pub struct MetaReservation {
+    engine: std::sync::Weak<Engine>,
+    /// Many operations' worth may be held as one.
+    held: Costs,
+    /// Its number in the roll of live tokens.
+    #[cfg(debug_assertions)]
+    token: u64,
+}
+
+impl MetaReservation {
+    /// The token of what was counted as promised already.
+    pub(crate) fn of_granted(engine: &Arc<Engine>, cost: Cost) -> Self {
+        let held = Costs::from(cost);
+        Self {
+            engine: Arc::downgrade(engine),
+            held,
+            #[cfg(debug_assertions)]
+            token: engine.outstanding.lock().roll.enter(held.figures()),
+        }
+    }
+
+    /// Adds another promise of the same volume.
+    ///
+    /// # Panics
+    ///
+    /// When it is another volume's: a bug of the caller.
+    pub fn merge(&mut self, mut other: Self) {
+        assert!(self.engine.ptr_eq(&other.engine), "promises of two volumes");
+        #[cfg(debug_assertions)]
+        if let Some(engine) = self.engine.upgrade() {
+            let mut outstanding = engine.outstanding.lock();
+            outstanding.roll.merge(self.token, other.token);
+            other.token = outstanding.roll.enter([0; 3]);
+        }
+        self.held += std::mem::take(&mut other.held);
+    }
+
+    /// Cuts off `part` of `whole`, rounded up: the share of some of the things it was made for.
+    pub fn split(&mut self, part: usize, whole: usize) -> Self {
+        let share = |of: u64| of.min((of * part as u64).div_ceil(whole.max(1) as u64));
+        self.cut(self.held.map(self.held, |of, _| share(of)))
+    }
+
+    /// Cuts off what of `cost` there is, and says what is missing.
+    pub fn split_cost(&mut self, cost: Cost) -> (Self, Cost) {
+        let part = self.held.map(cost.into(), u64::min);
+        let short = Cost {
+            items: cost.items - part.items as u32,
+            whole: cost.whole - part.whole as u32,
+            bytes: cost.bytes - part.bytes as u32,
+        };
+        (self.cut(part), short)
+    }
+
+    /// Gives back what it holds, to the engine whose it is: who has that at hand need not look for it.
+    pub(crate) fn give_back(&mut self, engine: &Engine) {
+        let held = std::mem::take(&mut self.held);
+        if held.is_nothing() {
+            return;
+        }
+        {
+            let mut outstanding = engine.outstanding.lock();
+            outstanding.costs -= held;
+            #[cfg(debug_assertions)]
+            outstanding.roll.give(self.token, held.figures());
+        }
+        if held.all_items() > 0 {
+            engine.serve_metadata();
+        }
+    }
+
+    fn cut(&mut self, part: Costs) -> Self {
+        self.held -= part;
+        Self {
+            engine: self.engine.clone(),
+            held: part,
+            #[cfg(debug_assertions)]
+            token: self.engine.upgrade().map_or(0, |engine| {
+                engine.outstanding.lock().roll.split(self.token, part.figures())
+            }),
+        }
+    }
+}
+
+impl Drop for MetaReservation {
+    fn drop(&mut self) {
+        if self.held.is_nothing() && cfg!(not(debug_assertions)) {
+            return;
+        }
+        let Some(engine) = self.engine.upgrade() else { return };
+        self.give_back(&engine);
+        #[cfg(debug_assertions)]
+        engine.outstanding.lock().roll.leave(self.token, [0; 3]);
+    }
+}
+
+impl std::fmt::Debug for MetaReservation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Costs { items, whole, bytes } = self.held;
+        write!(f, "MetaReservation({items} and {whole} items, {bytes} bytes)")
+    }
+}
