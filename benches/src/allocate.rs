@@ -59,7 +59,7 @@ impl Experiment for Allocate {
     }
 
     fn run(&self, subject: &Subject, plan: &Plan, out: &mut Table) -> Result<(), String> {
-        let setup = Setup::with(subject.target, &plan.dir, SIZE, &subject.options)?;
+        let setup = Setup::of(subject, plan, SIZE)?;
         let time = Duration::from_secs_f64(2.0 * plan.scale);
         let fs = if subject.target.is_library() { Some(setup.open()?) } else { None };
         if self.fragmented {

@@ -114,7 +114,7 @@ impl Experiment for Enospc {
     }
 
     fn run(&self, subject: &Subject, plan: &Plan, out: &mut Table) -> Result<(), String> {
-        let setup = Setup::with(subject.target, &plan.dir, self.size_mib * MIB, &subject.options)?;
+        let setup = Setup::of(subject, plan, self.size_mib * MIB)?;
         let time = Duration::from_secs_f64(self.seconds * plan.scale);
         if !subject.target.is_library() {
             return self.run_mounted(&setup, subject, time, out);

@@ -89,7 +89,7 @@ impl Experiment for Nocow {
         let copies = if self.cow { 3 } else { 1 };
         let room = (jobs as u64 * bytes * copies + 2 * GIB).next_multiple_of(GIB);
         let size = room + self.groups * (GIB + GIB / 8);
-        let setup = Setup::with(subject.target, &plan.dir, size, &subject.options)?;
+        let setup = Setup::of(subject, plan, size)?;
         let time = Duration::from_secs_f64(3.0 * plan.scale);
         if subject.target.is_library() {
             let fs = setup.open()?;

@@ -41,6 +41,8 @@ pub struct Plan {
     pub only: Vec<String>,
     /// Drive ours through a mount too.
     pub mount: bool,
+    /// Write each image through before it is used, so that its memory is there.
+    pub prefault: bool,
 }
 
 /// Somebody who does the job.
@@ -322,8 +324,14 @@ mod tests {
     /// Everybody runs as often, and ratios are of the first, whichever way is better.
     #[test]
     fn subjects_take_turns() {
-        let plan =
-            Plan { dir: PathBuf::new(), runs: 3, scale: 1.0, only: Vec::new(), mount: false };
+        let plan = Plan {
+            dir: PathBuf::new(),
+            runs: 3,
+            scale: 1.0,
+            only: Vec::new(),
+            mount: false,
+            prefault: false,
+        };
         let mut said = Vec::new();
         let table = run(&Count, &plan, &mut |text| said.push(text.to_string())).expect("runs");
         assert_eq!(said[1], "run 1 of 3: fast");

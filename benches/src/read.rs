@@ -48,7 +48,7 @@ impl Experiment for Read {
     }
 
     fn run(&self, subject: &Subject, plan: &Plan, out: &mut Table) -> Result<(), String> {
-        let mut setup = Setup::with(subject.target, &plan.dir, SIZE, &subject.options)?;
+        let mut setup = Setup::of(subject, plan, SIZE)?;
         let mib = ((1024.0 * plan.scale) as u64).max(1);
         let chunk = pattern(4, MIB);
         if subject.target.is_library() {

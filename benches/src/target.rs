@@ -2,6 +2,8 @@
 
 use std::{
     fmt,
+    fs::File,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::Arc,
@@ -14,6 +16,8 @@ use buttress_fs::{
     Filesystem, MountOptions,
     make::{MakeOptions, make},
 };
+
+use crate::published::{Plan, Subject};
 
 /// A file system under measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,6 +91,28 @@ pub(crate) fn sh(program: &str, args: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&out.stdout).trim().to_string())
 }
 
+/// Writes what a new image holds over itself, piece by piece.
+fn write_through(image: &Path) -> Result<(), String> {
+    let show = |error: std::io::Error| format!("{}: {error}", image.display());
+    let file = File::options().read(true).write(true).open(image).map_err(show)?;
+    let (len, there) = (file.metadata().map_err(show)?.len(), rustix::fs::fstatvfs(&file));
+    let there = there.map(|there| there.f_bavail * there.f_frsize).map_err(|e| show(e.into()))?;
+    if there < len {
+        let (len, there) = (len >> 20, there >> 20);
+        return Err(format!("an image of {len} MiB cannot be prefaulted, {there} MiB are free"));
+    }
+    let mut piece = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        let len = file.read_at(&mut piece, at).map_err(show)?;
+        if len == 0 {
+            return Ok(());
+        }
+        file.write_all_at(&piece[..len], at).map_err(show)?;
+        at += len as u64;
+    }
+}
+
 /// A new file system on a new image; unmounted and removed when dropped.
 pub(crate) struct Setup {
     target: Target,
@@ -99,15 +125,22 @@ pub(crate) struct Setup {
 
 impl Setup {
     pub(crate) fn new(target: Target, dir: &Path) -> Result<Self, String> {
-        Self::with(target, dir, SIZE, "")
+        Self::with(target, dir, SIZE, "", false)
     }
 
-    /// An image of `size` bytes; ours and Linux's btrfs are mounted with `options`.
-    pub(crate) fn with(
+    /// An image of `size` bytes for a subject of a plan.
+    pub(crate) fn of(subject: &Subject, plan: &Plan, size: u64) -> Result<Self, String> {
+        Self::with(subject.target, &plan.dir, size, &subject.options, plan.prefault)
+    }
+
+    /// An image of `size` bytes; ours and Linux's btrfs are mounted with `options`. With `prefault` all of its memory
+    /// is there before anybody uses it, as that of a device would be.
+    fn with(
         target: Target,
         dir: &Path,
         size: u64,
         options: &str,
+        prefault: bool,
     ) -> Result<Self, String> {
         let stem = format!("buttress-bench-{}", std::process::id());
         let image = dir.join(format!("{stem}.img"));
@@ -125,6 +158,9 @@ impl Setup {
                 make(&device, &MakeOptions::default()).map_err(|e| e.to_string())?;
                 drop(device);
             }
+        }
+        if prefault {
+            write_through(&image)?;
         }
         let loop_device = match target {
             Target::Loop | Target::MountLoop | Target::Btrfs | Target::Ext4 | Target::Raw => {

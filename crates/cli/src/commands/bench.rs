@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// Drive ours through a mount too.
     #[arg(long, global = true)]
     mount: bool,
+    /// Write each image through before it is used: memory that is touched for the first time costs whoever touches it.
+    #[arg(long, global = true)]
+    prefault: bool,
     /// Only those whose names are, or contain, one of these words.
     #[arg(long, value_delimiter = ',', global = true)]
     only: Vec<String>,
@@ -278,8 +281,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         }
         return Ok(Exit::Success);
     };
-    let Args { runs, scale, dir, mount, only, plot, .. } = args;
-    let plan = Plan { dir, runs, scale, only, mount };
+    let Args { runs, scale, dir, mount, prefault, only, plot, .. } = args;
+    let plan = Plan { dir, runs, scale, only, mount, prefault };
     let progress = ui.count_bar("bench", 0);
     let table = published::run(experiment.as_ref(), &plan, &mut |what| progress.say(what))
         .map_err(|error| Failure::new(Exit::Failure, error))?;
