@@ -41,7 +41,7 @@ use crate::directory::Directory;
 use crate::goals::Goals;
 use crate::group::{Group, GroupInit};
 use crate::guard::Writers;
-use crate::index::{Index, Plane, SLOTS_MAX};
+use crate::index::{Index, Plane, SLOTS_MAX, order_holding};
 use crate::no_reserve::Unreserved;
 use crate::ticket::Queue;
 use crate::{AllocPolicy, DataReservation, Error, LookupPolicy, Outcome, SpaceKind};
@@ -285,6 +285,13 @@ impl Space {
     #[must_use]
     pub fn alloc_stats(&self) -> AllocStats {
         self.alloc_counters.snapshot()
+    }
+
+    /// Whether a group may have so many free bytes in one run of which nobody knows yet what is free in it.
+    #[must_use]
+    pub fn may_load_run(&self, kind: SpaceKind, bytes: u64) -> bool {
+        let index = self.index(self.home(kind));
+        order_holding(bytes).is_none_or(|order| index.any(Plane::Unloaded, order))
     }
 
     /// The group at an address, if it is not known what is free in it and it may have so many bytes.

@@ -6,6 +6,8 @@
 //!   its commit; a commit in progress never allocates from a younger one (T11).
 //! - **A2** Device space and addresses of a removed chunk are used again only after its removal is
 //!   durable.
+//! - **A3** A chunk that nobody needs, but would lie better in, is made only while a quarter of the devices is left: what
+//!   metadata may need is not spent on it.
 
 use std::collections::BTreeMap;
 
@@ -23,6 +25,11 @@ use crate::{
 };
 
 const MIB: u64 = 1 << 20;
+/// Data is in pieces where what is wanted whole, or so much of it, is given in as many.
+const WHOLE_MAX: u64 = 512 << 10;
+const PIECES_MIN: u64 = 4;
+/// A chunk for data in pieces leaves this part of the devices (A3).
+const SPARE_PART: u64 = 4;
 
 /// A device as the chunk tree knows it.
 #[derive(Debug)]
@@ -285,6 +292,33 @@ impl Engine {
     pub(crate) fn add_chunk(&self, kind: SpaceKind) -> Result<bool> {
         let (_inside, running) = self.enter();
         self.add_chunk_to(&running, kind)
+    }
+
+    /// Adds a data chunk where nobody has more than small pieces for what is wanted whole, as Linux does before it cuts
+    /// a write up: each piece is an extent, an item and a request of its own, and is in pieces again when it is
+    /// overwritten. Only while the devices have a good part left, for what must have a chunk (A3).
+    ///
+    /// `groups` is how many there were before anything was looked for: who comes second finds what the first has added.
+    pub(crate) fn grow_for_whole(&self, wanted: u64, got: u64, groups: usize) {
+        let whole = wanted.min(WHOLE_MAX);
+        if got > whole / PIECES_MIN || self.space.is_mixed() {
+            return;
+        }
+        let has_spare = || {
+            let devices = self.devices.lock();
+            devices.unallocated() > devices.total() / SPARE_PART
+        };
+        let Some(_growing) = self.growing.try_lock() else { return };
+        if self.space.count_of(SpaceKind::Data) != groups
+            || self.space.may_load_run(SpaceKind::Data, whole)
+            || !has_spare()
+        {
+            return;
+        }
+        // What was got is good, whatever comes of this.
+        if let Err(error) = self.add_chunk(SpaceKind::Data) {
+            tracing::debug!(%error, "no chunk for data that is in pieces");
+        }
     }
 
     /// The bits of block groups that hold a kind.

@@ -92,6 +92,8 @@ pub struct Engine {
     pub(crate) height: AtomicU8,
     pub(crate) pinned: Mutex<VecDeque<(Weak<Roots>, Vec<Extent>)>>,
     pub(crate) devices: Mutex<DeviceSpace>,
+    /// Held by who adds a chunk because data is in pieces.
+    pub(crate) growing: Mutex<()>,
     /// Starts of groups that may have come to be empty.
     pub(crate) empties: Mutex<BTreeSet<Logical>>,
     /// How far what dead subvolumes share was handed over to its other users.
@@ -175,6 +177,7 @@ impl Engine {
             height: AtomicU8::new(parts.height),
             pinned: Mutex::default(),
             devices: Mutex::new(parts.devices),
+            growing: Mutex::default(),
             empties: Mutex::default(),
             drop_marks: Mutex::default(),
             commit_wanted: AtomicBool::new(false),
@@ -317,6 +320,7 @@ impl Engine {
         rows: &mut SharedRows<'_>,
     ) -> Result<Extent> {
         let mut room = RoomForRows::default();
+        let groups = self.space.count_of(SpaceKind::Data);
         let sector = u64::from(self.store.geometry().sectorsize);
         let mut request = AllocRequest {
             kind: SpaceKind::Data,
@@ -335,6 +339,7 @@ impl Engine {
             match self.space.allocate_in_rows(reservation, request, rows.get()) {
                 Outcome::Got(extent) => {
                     self.unborn.insert(extent.start);
+                    self.grow_for_whole(want, extent.len, groups);
                     return Ok(extent);
                 }
                 Outcome::NeedsLoading(group) => self.have_loaded(&group),

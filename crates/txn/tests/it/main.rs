@@ -5,4 +5,5 @@ mod counted;
 mod crash;
 mod full;
 mod judge;
+mod pieces;
 mod scale;

@@ -1,0 +1,66 @@
+//! Where what is free lies in pieces: a chunk more, as long as the devices have some to spare.
+
+use std::sync::Arc;
+
+use buttress_format::{Extent, Ino, TreeId};
+use buttress_fs::make::MakeOptions;
+use buttress_txn::{Cost, DataRef, Engine, Urgency};
+
+use crate::judge;
+
+const SECTOR: u64 = 4096;
+const WANTED: u64 = 64 << 10;
+const SIZE: u64 = 1 << 30;
+
+/// Takes all that groups have, by the sector, and gives every other one back.
+fn shred(engine: &Arc<Engine>, kept: &mut Vec<Extent>) {
+    let groups = engine.group_fill().len();
+    let free = engine.accounts().data.free();
+    let mut space = engine.reserve_data(free).expect("it is free");
+    let mut one = || engine.allocate_data(&mut space, SECTOR, SECTOR, None, 1).expect("a sector");
+    let mut taken: Vec<_> = (0..free / SECTOR).map(|_| one()).collect();
+    taken.sort_unstable_by_key(|extent| extent.start);
+    for (index, extent) in taken.into_iter().enumerate() {
+        if index % 2 == 0 { kept.push(extent) } else { engine.free_unused_data(extent) }
+    }
+    assert_eq!(engine.group_fill().len(), groups, "a sector is no piece");
+}
+
+/// Allocates once, and says how much that came to.
+fn allocate(engine: &Arc<Engine>, kept: &mut Vec<Extent>) -> u64 {
+    let mut space = engine.reserve_data(WANTED).expect("there is room");
+    let extent = engine.allocate_data(&mut space, WANTED, SECTOR, None, 1).expect("there is room");
+    kept.push(extent);
+    extent.len
+}
+
+/// A3.
+#[test]
+fn what_is_in_pieces_gets_a_chunk_while_there_are_some_to_spare() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = judge::volume(dir.path(), SIZE, &MakeOptions::default());
+    let engine = judge::open(&path);
+    let (mut kept, mut grown) = (Vec::new(), 0);
+    loop {
+        shred(&engine, &mut kept);
+        let groups = engine.group_fill().len();
+        assert!(allocate(&engine, &mut kept) < WANTED, "all is in pieces");
+        if engine.group_fill().len() == groups {
+            break;
+        }
+        grown += 1;
+        assert_eq!(engine.group_fill().len(), groups + 1, "one is enough");
+        assert_eq!(allocate(&engine, &mut kept), WANTED, "and has it whole");
+        assert_eq!(engine.group_fill().len(), groups + 1, "nobody needs another");
+    }
+    let left = engine.accounts().unallocated;
+    assert!(grown > 2, "{grown} chunks, {left} bytes left");
+    assert!((SIZE / 10..=SIZE / 4).contains(&left), "{left} bytes left");
+    // What was got in pieces is as good as any.
+    for (index, extent) in kept.into_iter().enumerate() {
+        let who = DataRef { root: TreeId::FS, ino: Ino(257), offset: index as u64 * WANTED };
+        let promise = engine.reserve(Cost::of(1, 300), Urgency::Normal).expect("there is room");
+        engine.begin(promise).add_data_ref(extent, who);
+    }
+    engine.commit().expect("a commit");
+}
