@@ -136,6 +136,11 @@ pub(super) fn settle(
     settle.finish(state, rounds, of_items)
 }
 
+/// The trees as they were committed, under the new nodes of a transaction.
+fn over<'n>(engine: &'n Engine, transaction: &Transaction, fresh: &'n mut Fresh) -> Merge<'n> {
+    Merge { store: &engine.store, fresh, generation: transaction.generation }
+}
+
 impl Settle<'_> {
     fn sectorsize(&self) -> u32 {
         self.engine.store.geometry().sectorsize
@@ -156,11 +161,7 @@ impl Settle<'_> {
 
     pub(super) fn merge_sorted(&mut self, tree: TreeId, changes: &[(Key, Change)]) -> Result<()> {
         let root = self.root_of(tree)?;
-        let mut merge = Merge {
-            store: &self.engine.store,
-            fresh: &mut self.fresh,
-            generation: self.transaction.generation,
-        };
+        let mut merge = over(self.engine, self.transaction, &mut self.fresh);
         let root = merge.apply(&mut self.ledger, tree, root, changes)?;
         self.roots.set(tree, root);
         Ok(())
@@ -179,11 +180,7 @@ impl Settle<'_> {
 
     /// Reads through the nodes of this transaction.
     pub(super) fn reading<R>(&mut self, read: impl FnOnce(&Merge<'_>) -> Result<R>) -> Result<R> {
-        let merge = Merge {
-            store: &self.engine.store,
-            fresh: &mut self.fresh,
-            generation: self.transaction.generation,
-        };
+        let merge = over(self.engine, self.transaction, &mut self.fresh);
         read(&merge)
     }
 
@@ -220,11 +217,7 @@ impl Settle<'_> {
     fn account(&mut self, extent: Extent, in_use: bool) -> Result<()> {
         let root = self.roots.find(TreeId::FREE_SPACE);
         let sectorsize = self.sectorsize();
-        let merge = Merge {
-            store: &self.engine.store,
-            fresh: &mut self.fresh,
-            generation: self.transaction.generation,
-        };
+        let merge = over(self.engine, self.transaction, &mut self.fresh);
         self.groups.change(&merge, root, sectorsize, extent, in_use)
     }
 

@@ -5,9 +5,9 @@
 //! - **D1** What a chunk takes on a device is recorded in the same round as the chunk: its extents, and the bytes in use.
 
 use buttress_format::{BlockGroupFlags, DeviceItem, Extent, Key, Kind, TreeId, ids};
-use buttress_tree::{Cursor, Merge};
+use buttress_tree::Cursor;
 
-use super::{Changes, Pending, Settle};
+use super::{Changes, Pending, Settle, over};
 use crate::{Error, Result, commit::GroupRecord, device_change::DeviceChange};
 
 impl Settle<'_> {
@@ -99,11 +99,7 @@ impl Settle<'_> {
             let group = Extent { start: chunk.logical, len: chunk.len };
             let root = self.roots.find(TreeId::FREE_SPACE);
             let sectorsize = self.sectorsize();
-            let merge = Merge {
-                store: &self.engine.store,
-                fresh: &mut self.fresh,
-                generation: self.transaction.generation,
-            };
+            let merge = over(self.engine, self.transaction, &mut self.fresh);
             self.groups.remove(&merge, root, sectorsize, group, groups, free_space)?;
         }
         self.removed.extend(removed);
