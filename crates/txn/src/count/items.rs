@@ -66,6 +66,11 @@ impl ItemTree {
         Self { shared, spots, runs, weight, added, hungry, thin, heaviest, becomes }
     }
 
+    /// Whether the leaf there is dirty.
+    pub(super) fn knows(&self, spot: Spot) -> bool {
+        self.spots.contains_key(&spot)
+    }
+
     /// A leaf is dirty that was not, or changes from what it was counted with.
     pub(super) fn note(&mut self, spot: Spot, before: Option<&Leaf>, leaf: &Leaf, room: u64) {
         let flags = |leaf: &Leaf| (u64::from(leaf.is_hungry(room)), u64::from(leaf.is_thin(room)));

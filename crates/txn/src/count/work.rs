@@ -60,8 +60,7 @@ impl Work {
             return Err(Unknown);
         }
         if node.level() == 0 {
-            self.leaf(store.geometry(), (tree, spot), &node, changes);
-            return Ok(());
+            return self.leaf(store.geometry(), (tree, spot), &node, changes);
         }
         self.inner.insert(node.logical());
         let mut rest = changes;
@@ -84,10 +83,15 @@ impl Work {
         (tree, spot): (TreeId, Spot),
         node: &Node,
         changes: &[Changed],
-    ) {
+    ) -> Result<(), Unknown> {
         let room = geometry.leaf_room() as u64;
         let weight_of = |slot| (ITEM_LEN + node.item(slot).len()) as u64;
         let before = self.leaves.get(&node.logical()).copied();
+        let sums = self.trees.get_mut(&tree).ok_or(Unknown)?;
+        // A leaf in two places, or of two trees that say they share nothing: no volume that is sound.
+        if before.is_some() != sums.knows(spot) {
+            return Err(Unknown);
+        }
         let mut leaf = before.unwrap_or_else(|| Leaf {
             weight: node.used_bytes() as u64,
             heaviest: (0..node.len()).map(weight_of).max().unwrap_or(0),
@@ -102,9 +106,8 @@ impl Work {
             leaf.heaviest = leaf.heaviest.max(new);
         }
         self.leaves.insert(node.logical(), leaf);
-        if let Some(sums) = self.trees.get_mut(&tree) {
-            sums.note(spot, before.as_ref(), &leaf, room);
-        }
+        sums.note(spot, before.as_ref(), &leaf, room);
+        Ok(())
     }
 }
 

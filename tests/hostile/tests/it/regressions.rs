@@ -11,7 +11,7 @@ use buttress_hostile::image::Place;
 use buttress_hostile::mutate::{damaged, edited};
 use buttress_hostile::targets;
 
-use crate::{case, sample};
+use crate::{case, choices, sample};
 
 /// Where an extent's item has its kind, and its length on disk.
 const EXTENT_TYPE: usize = 20;
@@ -212,6 +212,16 @@ fn inputs_of_the_fuzzer() {
     let bases = buttress_hostile::sample::small_bases();
     for input in INPUTS {
         targets::image(&bases, input);
+    }
+}
+
+/// What seeds found: a leaf in two places. Who counted what a commit makes took off for one what he had added for the other.
+#[test]
+fn inputs_from_seeds() {
+    let images = sample::small();
+    for seed in [9_000_002_758, 9_000_005_485, 9_000_017_467, 9_000_019_354, 9_000_020_224] {
+        let (images, bytes) = (Arc::clone(&images), choices(seed, 96));
+        assert_eq!(case(&format!("seed {seed}"), move || targets::image(&images, &bytes)), None);
     }
 }
 
