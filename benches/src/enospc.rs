@@ -73,6 +73,8 @@ pub struct Enospc {
     pub unallocated: bool,
     /// How long the volume is, in MiB.
     pub size_mib: u64,
+    /// How much metadata a promise of ours takes, as the mount option says it.
+    pub promise: String,
     /// How slow the device is, if it is.
     pub slow: Option<Slowness>,
 }
@@ -86,6 +88,7 @@ impl Default for Enospc {
             seconds: 10.0,
             unallocated: false,
             size_mib: 2048,
+            promise: "counted".to_owned(),
             slow: None,
         }
     }
@@ -104,7 +107,7 @@ impl Experiment for Enospc {
         }
         let rules = ["off", "clamp", "pace"];
         for rule in rules {
-            let options = format!("preempt={rule}");
+            let options = format!("preempt={rule},promise={}", self.promise);
             subjects.push(Subject::new(rule, Target::Library, &options));
             if plan.mount && self.slow.is_none() {
                 subjects.push(Subject::new(&format!("{rule}, mount"), Target::Mount, &options));

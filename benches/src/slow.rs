@@ -30,6 +30,9 @@ pub struct Slowness {
     pub latency: Duration,
     /// Requests that wait for that at the same time.
     pub depth: usize,
+    /// Data goes nowhere, as with Linux's `null_blk`: a disk fetches it itself, and copying it to an image would take the
+    /// processors from those who are measured. Nothing may read it.
+    pub forgets_data: bool,
 }
 
 /// When things are free, in seconds from the beginning.
@@ -127,6 +130,10 @@ impl Slow {
         lens.into_iter().map(|len| queue.take(now, len, &self.slowness)).reduce(f64::max)
     }
 
+    fn forgets(&self, class: Class) -> bool {
+        class == Class::Data && self.slowness.forgets_data && self.began.load(Ordering::Relaxed)
+    }
+
     fn sleep_until(&self, time: Option<f64>) {
         let Some(time) = time else { return };
         let left = time - self.since.elapsed().as_secs_f64();
@@ -188,7 +195,10 @@ impl Device for Slow {
         let len = len_of(bufs);
         let done = self.take([len]);
         self.count(len, class);
-        let written = self.file.write_classed_at(offset, bufs, class);
+        let written = match self.forgets(class) {
+            true => Ok(()),
+            false => self.file.write_classed_at(offset, bufs, class),
+        };
         self.sleep_until(done);
         written
     }
@@ -198,7 +208,10 @@ impl Device for Slow {
         for write in writes {
             self.count(len_of(&write.bufs), write.class);
         }
-        let written = self.file.write_many(writes);
+        let written = match writes.iter().all(|write| self.forgets(write.class)) {
+            true => Ok(()),
+            false => self.file.write_many(writes),
+        };
         self.sleep_until(done);
         written
     }
@@ -239,7 +252,8 @@ mod tests {
     /// S1: the line is shared, and as many wait for their latency at once as it is deep.
     #[test]
     fn requests_share_one_clock() {
-        let slow = |depth| Slowness { mib_s: Some(1.0), latency: Duration::from_secs(1), depth };
+        let latency = Duration::from_secs(1);
+        let slow = |depth| Slowness { mib_s: Some(1.0), latency, depth, forgets_data: false };
         let queue = |depth: usize| Queue { line: 0.0, places: vec![0.0; depth], last: 0.0 };
         let mut deep = queue(2);
         let ends: Vec<_> = (0..3).map(|_| deep.take(0.0, 1 << 20, &slow(2))).collect();
@@ -252,5 +266,30 @@ mod tests {
         let ends: Vec<_> = (0..3).map(|_| arm.take(0.0, 1 << 20, &slow(1))).collect();
         assert_eq!(ends, [2.0, 4.0, 6.0]);
         assert_eq!(arm.take(9.0, 0, &slow(1)), 10.0, "it was idle, and that is not saved up");
+    }
+
+    /// Metadata is kept, and everything is until it is slow.
+    #[test]
+    fn data_alone_is_forgotten() {
+        let path = std::env::temp_dir().join(format!("buttress-slow-{}", std::process::id()));
+        let device = FileDevice::create(&path, 1 << 20).expect("there is space for a file");
+        std::fs::remove_file(&path).expect("it is there");
+        let slowness =
+            Slowness { mib_s: None, latency: Duration::ZERO, depth: 1, forgets_data: true };
+        let slow = Slow::new(device, slowness);
+        let write = |class, byte| {
+            let buf = [byte; 4096];
+            slow.write_classed_at(0, &[IoSlice::new(&buf)], class).expect("it is taken");
+            let bufs = vec![IoSlice::new(&buf)];
+            slow.write_many(&[Write { offset: 4096, bufs, class }]).expect("it is taken");
+            let mut found = [0; 8192];
+            slow.read_at(0, &mut found).expect("it reads");
+            (found[0], found[4096])
+        };
+        assert_eq!(write(Class::Data, 1), (1, 1));
+        slow.begin();
+        assert_eq!(write(Class::Data, 2), (1, 1));
+        assert_eq!(write(Class::Metadata, 3), (3, 3));
+        assert_eq!(slow.asked().data, 8192);
     }
 }

@@ -5,8 +5,8 @@
 //! - **G1** An inode with dirty data is in the dirty list, or on its way back from it, and its cell keeps
 //!   itself alive while it is in it; one that goes leaves the list, and its dirty data is never written.
 //! - **G2** Whoever drains the list also waits for the batches that others took from it.
-//! - **G3** Spare threads write only while the devices are what is waited for, and much is dirty: elsewhere they would
-//!   take the processors from the writers.
+//! - **G3** Spare threads write only while the devices are what is waited for, and much is dirty, or for the clamp, which
+//!   wants several parts on their way at once: elsewhere they would take the processors from the writers.
 //!
 //! # Locks
 //!
@@ -25,6 +25,7 @@ use buttress_base::clock;
 use buttress_base::sync::{Condvar, Mutex, RwLock};
 use buttress_data::{Files, Written};
 use buttress_format::TreeId;
+use buttress_txn::Round;
 
 use crate::cell::InodeCell;
 use crate::shared::Shared;
@@ -48,6 +49,10 @@ struct DirtyList {
     kicked: bool,
     /// Spare threads are wanted.
     crowded: bool,
+    /// Rounds of the clamp that spare threads are to make.
+    asked: Vec<Round>,
+    /// Spare threads that make one now.
+    taken: usize,
     stop: bool,
 }
 
@@ -71,6 +76,17 @@ impl Flush {
             *kept = Some(Arc::clone(cell));
         }
         self.dirty.lock().cells.push_back((Arc::downgrade(cell), clock::now()));
+    }
+
+    /// Has a spare thread make a round, if one is idle; says whether.
+    pub(crate) fn ask_spare(&self, round: Round) -> bool {
+        let mut list = self.dirty.lock();
+        let idle = list.asked.len() + list.taken + usual() < FLUSHERS_MAX;
+        if idle {
+            list.asked.push(round);
+            self.spare_wanted.notify_one();
+        }
+        idle
     }
 
     /// Takes every cell out of the list of dirty ones.
@@ -118,12 +134,12 @@ impl Flush {
         }
     }
 
-    /// The oldest cells of the list, as many as make a batch.
-    fn take_batch(&self, older_than: Option<Instant>) -> Vec<Arc<InodeCell>> {
+    /// The oldest cells of the list, as many as make a batch of so many bytes.
+    fn take_batch(&self, older_than: Option<Instant>, limit: u64) -> Vec<Arc<InodeCell>> {
         let mut batch = Vec::new();
         let mut bytes = 0;
         let mut list = self.dirty.lock();
-        while batch.len() < BATCH_INODES && bytes < BATCH_BYTES {
+        while batch.len() < BATCH_INODES && bytes < limit {
             let Some((_, since)) = list.cells.front() else { break };
             if older_than.is_some_and(|limit| *since > limit) {
                 break;
@@ -139,10 +155,15 @@ impl Flush {
     }
 }
 
+/// How many of the threads are not spare.
+fn usual() -> usize {
+    (buttress_base::thread::parallelism() / 2).clamp(1, FLUSHERS_MAX)
+}
+
 impl Shared {
     /// The threads that write back, by name.
     pub(crate) fn flushers() -> impl Iterator<Item = (&'static str, fn(&Arc<Self>))> {
-        let usual = (buttress_base::thread::parallelism() / 2).clamp(1, FLUSHERS_MAX);
+        let usual = usual();
         (0..FLUSHERS_MAX).map(move |index| {
             let work: fn(&Arc<Self>) =
                 if index < usual { Self::flusher } else { Self::spare_flusher };
@@ -183,11 +204,18 @@ impl Shared {
         loop {
             {
                 let mut list = self.background.flush.dirty.lock();
-                if !list.crowded && !list.stop {
+                if !list.crowded && list.asked.is_empty() && !list.stop {
                     self.background.flush.spare_wanted.wait(&mut list);
                 }
                 if list.stop {
                     return;
+                }
+                if let Some(round) = list.asked.pop() {
+                    list.taken += 1;
+                    drop(list);
+                    self.clamp_round(&round);
+                    self.background.flush.dirty.lock().taken -= 1;
+                    continue;
                 }
             }
             while self.is_crowded() && self.write_batch(None) {}
@@ -204,7 +232,7 @@ impl Shared {
     /// Writes the oldest dirty inodes back; says whether there were any.
     fn write_batch(&self, older_than: Option<Instant>) -> bool {
         let _in_flight = self.background.flush.in_flight.read();
-        let batch = self.background.flush.take_batch(older_than);
+        let batch = self.background.flush.take_batch(older_than, BATCH_BYTES);
         if batch.is_empty() {
             return false;
         }
@@ -220,9 +248,9 @@ impl Shared {
     }
 
     /// As [`write_batch`](Self::write_batch), and waits for nobody; answers how many bytes it wrote.
-    pub(crate) fn write_free_batch(&self) -> u64 {
+    pub(crate) fn write_free_batch(&self, bytes: u64) -> u64 {
         let _in_flight = self.background.flush.in_flight.read();
-        let batch = self.background.flush.take_batch(None);
+        let batch = self.background.flush.take_batch(None, bytes.min(BATCH_BYTES));
         let written = self.write_cells(&batch);
         self.enlist_again(&batch);
         written.bytes

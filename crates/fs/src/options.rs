@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use buttress_data::{Codec, ReadBatch};
 use buttress_format::TreeId;
-use buttress_txn::{AllocPolicy, LookupPolicy, Preempt};
+use buttress_txn::{AllocPolicy, LookupPolicy, Preempt, PromisePolicy};
 use buttress_volume::Parity;
 
 use crate::error::{Error, Result};
@@ -79,6 +79,8 @@ pub struct MountOptions {
     pub read_batch: ReadBatch,
     /// When room for metadata is made before anybody waits for it.
     pub preempt: Preempt,
+    /// How much metadata a promise takes; the published baseline is for comparison.
+    pub promise: PromisePolicy,
     /// Copies of recently used tree nodes in memory, in bytes; `None` for the engine's default.
     pub node_cache_bytes: Option<u64>,
     /// Whether there are threads that write back, commit, clean and read ahead by themselves. Without them all of it
@@ -115,6 +117,7 @@ impl Default for MountOptions {
             page_cache_bytes: 64 << 20,
             read_batch: ReadBatch::default(),
             preempt: Preempt::default(),
+            promise: PromisePolicy::default(),
             node_cache_bytes: None,
             background: true,
         }
@@ -126,7 +129,7 @@ const KNOWN: &str = "rw, ro, subvol=PATH, subvolid=N, commit=SECONDS, nodatacow,
     nodatasum, datasum, compress[=ALG[:LEVEL]], compress-force[=ALG[:LEVEL]], nocompress, noatime, relatime, strictatime, discard, nodiscard, max_inline=BYTES, \
     space_cache=v2, clear_cache, bg_reclaim_threshold=PERCENT, raid56=ro|mirror|stripe, \
     degraded, nologreplay, treelog, notreelog, flushoncommit, noflushoncommit, dirty=BYTES, \
-    page_cache=BYTES, read_batch=1|16|run, preempt=off|clamp|pace, \
+    page_cache=BYTES, read_batch=1|16|run, preempt=off|clamp|pace, promise=counted|levels, \
     alloc=linear|linear-trylock|index-single-goal|index-goals, \
     bg_lookup=rwlock-double|rwlock-single|lockfree, nocow_check=always|remembered, defaults";
 
@@ -243,6 +246,9 @@ impl MountOptions {
                 self.preempt = value
                     .and_then(Preempt::parse)
                     .ok_or_else(|| refuse(option, "is off, clamp or pace"))?;
+            }
+            ("promise", Some(text)) => {
+                self.promise = text.parse().map_err(|why: String| refuse(option, &why))?;
             }
             _ => return Err(refuse(option, &format!("not known; known are {KNOWN}"))),
         }

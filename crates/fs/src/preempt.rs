@@ -53,7 +53,7 @@ impl Shared {
         let mut clamp = Clamp::default();
         let mut climbed = self.background.climbed.load(Ordering::Relaxed);
         while !self.background.is_stopping() {
-            buttress_base::thread::sleep(TICK);
+            self.engine.wait_for_promises(clamp.lacks(&self.pools()), TICK);
             let now = self.background.climbed.load(Ordering::Relaxed);
             if now != climbed {
                 climbed = now;
@@ -64,13 +64,11 @@ impl Shared {
             while rounds < ROUNDS_MAX && clamp.is_due(&pools) && !self.background.is_stopping() {
                 rounds += 1;
                 let round = clamp.round(&pools);
-                self.make_round(&round);
-                let after = self.pools();
-                let yielded = after.room().saturating_sub(pools.room());
-                tell("clamp", &round, yielded);
-                pools = after;
-                // Everything dirty is on its way already, or others take what is given back.
-                if yielded == 0 {
+                let helped =
+                    matches!(round, Round::Dirty { .. }) && self.background.flush.ask_spare(round);
+                let goes_on = helped || self.clamp_round(&round);
+                pools = self.pools();
+                if !goes_on {
                     break;
                 }
             }
@@ -82,19 +80,28 @@ impl Shared {
     }
 
     /// Does what was asked for, and waits for a commit. Failures are latched by the engine, or stay with the
-    /// inodes.
-    fn make_round(&self, round: &Round) {
+    /// inodes. Says how many bytes of data were written back.
+    fn make_round(&self, round: &Round) -> u64 {
         self.background.rounds.fetch_add(1, Ordering::Relaxed);
         match round {
-            Round::Dirty { bytes, .. } => {
-                self.write_some(*bytes);
-            }
+            Round::Dirty { bytes, .. } => self.write_some(*bytes),
             Round::Commit { .. } => {
                 if let Err(error) = self.engine.commit() {
                     tracing::debug!(%error, "a commit to make room failed");
                 }
+                0
             }
         }
+    }
+
+    /// Makes a round of the clamp, here or in a spare thread; says whether another may give back more. What others took
+    /// meanwhile was given back; nothing was where everything dirty is on its way already.
+    pub(crate) fn clamp_round(&self, round: &Round) -> bool {
+        let before = self.pools();
+        let written = self.make_round(round);
+        let yielded = self.pools().room().saturating_sub(before.room());
+        tell("clamp", round, yielded);
+        written > 0 || yielded > 0
     }
 
     fn pacer(&self) {

@@ -127,18 +127,18 @@ impl Shared {
         }
     }
 
-    /// Writes so many of the oldest dirty bytes back, if nobody else writes their files.
+    /// Writes so many of the oldest dirty bytes back, if nobody else writes their files. Says how many it were.
     pub(crate) fn write_some(&self, bytes: u64) -> u64 {
-        let before = self.files.dirty_bytes();
         let mut left = bytes;
         while left > 0 {
-            let taken = self.write_free_batch();
+            let taken = self.write_free_batch(left);
             if taken == 0 {
                 break;
             }
             left = left.saturating_sub(taken);
         }
-        self.background.flushed.fetch_add(bytes - left, Ordering::Relaxed);
-        before.saturating_sub(self.files.dirty_bytes())
+        let written = bytes - left;
+        self.background.flushed.fetch_add(written, Ordering::Relaxed);
+        written
     }
 }

@@ -180,21 +180,27 @@ impl Clamp {
     /// Whether a round is due.
     #[must_use]
     pub fn is_due(&self, pools: &Pools) -> bool {
-        let fixed = pools.used + pools.reserved + pools.global + pools.paths;
-        // What a commit under way holds comes back by itself.
-        let in_reach = pools.filled() + pools.pinned;
-        if pools.waiting || fixed >= pools.total / 10 * 9 || in_reach <= CLAMP_WORTH {
+        let in_reach = in_reach(pools);
+        if pools.waiting || is_full(pools) || in_reach <= CLAMP_WORTH {
             return false;
         }
-        let room = pools.total.saturating_sub(fixed + pools.read_only);
-        let threshold = (pools.to_come + room) >> self.clamp;
-        let held = if pools.ordered / 2 >= pools.dirty {
-            // Promises of data on its way come back by themselves.
-            pools.to_commit()
-        } else {
-            pools.filled()
-        };
-        pools.pinned + held >= threshold
+        let held = if is_on_its_way(pools) { pools.to_commit() } else { pools.filled() };
+        pools.pinned + held >= self.threshold(pools)
+    }
+
+    /// How many bytes have to be promised before a round may be due; nothing where promises do not make one so. A look now
+    /// and then comes too late where promises are large: a few hundred of them are a round.
+    #[must_use]
+    pub fn lacks(&self, pools: &Pools) -> Option<u64> {
+        let wanted = self.threshold(pools).max(CLAMP_WORTH + 1).saturating_sub(in_reach(pools));
+        // What is on its way comes back before that: then it is looked again.
+        let least = if is_on_its_way(pools) { CLAMP_WORTH / 8 } else { 0 };
+        (!is_full(pools)).then_some(wanted.max(least))
+    }
+
+    fn threshold(&self, pools: &Pools) -> u64 {
+        let room = pools.total.saturating_sub(fixed(pools) + pools.read_only);
+        (pools.to_come + room) >> self.clamp
     }
 
     /// A quarter of the fullest pool. Dirty data only if it holds more than all others: written early it lies
@@ -208,6 +214,25 @@ impl Clamp {
         // Our overlay and references are written by a commit alone, as what is pinned is freed by one.
         Round::Commit { forecast: pools.to_commit() + pools.pinned }
     }
+}
+
+/// What no round gives back.
+fn fixed(pools: &Pools) -> u64 {
+    pools.used + pools.reserved + pools.global + pools.paths
+}
+
+fn is_full(pools: &Pools) -> bool {
+    fixed(pools) >= pools.total / 10 * 9
+}
+
+/// What rounds may give back. What a commit under way holds comes back by itself.
+fn in_reach(pools: &Pools) -> u64 {
+    pools.filled() + pools.pinned
+}
+
+/// Whether most of the data is on its way to the devices: what it was promised comes back by itself.
+fn is_on_its_way(pools: &Pools) -> bool {
+    pools.ordered / 2 >= pools.dirty
 }
 
 #[cfg(test)]
@@ -322,8 +347,18 @@ mod tests {
         assert!(!clamp.is_due(&full), "nine tenths are taken for good");
         let overlay = Pools { overlay: 500 * MIB, promised: 100 * MIB, ..pools };
         assert!(matches!(clamp.round(&overlay), Round::Commit { .. }));
+        for more in [0, 1, MIB] {
+            let pools = Pools { promised: 200 * MIB + more, ..pools };
+            let lacks = clamp.lacks(&pools).expect("promises alone make it due");
+            let almost = Pools { promised: pools.promised + lacks - 1, ..pools };
+            assert!(!clamp.is_due(&almost), "said to be {lacks} too early");
+            assert!(clamp.is_due(&Pools { promised: pools.promised + lacks, ..pools }));
+        }
+        assert_eq!(clamp.lacks(&full), None);
         // E16: promises of data on its way do not count.
-        assert!(!clamp.is_due(&Pools { ordered: 128 * MIB, dirty: 64 * MIB, ..pools }));
+        let ordered = Pools { ordered: 128 * MIB, dirty: 64 * MIB, ..pools };
+        assert!(!clamp.is_due(&ordered));
+        assert_eq!(clamp.lacks(&ordered), Some(16 * MIB), "soon enough to look again");
     }
 
     /// C4: paths are taken, and nothing that a round could give back: with them alone none is made, however often it

@@ -103,7 +103,10 @@ impl Engine {
         let overlay = if empty { 0 } else { self.need(running.0, running.1, account.used) };
         let all = (running.0 + promised.all_items(), running.1 + promised.bytes);
         let need = if all == (0, 0) { 0 } else { self.need(all.0, all.1, account.used) };
-        let paths = if all.0 == 0 { 0 } else { self.paths(all.0, account.used) };
+        // What is promised by itself is given back by writing it.
+        let apart = self.promised_apart(promised);
+        let in_paths = if apart == 0 { all.0 } else { running.0 };
+        let paths = if in_paths == 0 { 0 } else { self.paths(in_paths, account.used) };
         let to_come = self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) / 2;
         Pools {
             total: account.total,
@@ -115,7 +118,7 @@ impl Engine {
             to_come,
             overlay,
             frozen: self.frozen_left(),
-            promised: need.saturating_sub(overlay) + account.may_use,
+            promised: need.saturating_sub(overlay).max(apart) + account.may_use,
             paths,
             paths_max: self.paths(u64::MAX, account.used),
             items: running.0,

@@ -16,7 +16,7 @@ use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store,
 use buttress_volume::{Parity, Volume};
 
 use crate::{
-    Engine, Error, Result,
+    Engine, Error, PromisePolicy, Result,
     chunk_alloc::DeviceSpace,
     commit::{CommitState, GroupRecord},
     engine::Parts,
@@ -46,6 +46,8 @@ pub struct EngineOptions {
     pub alloc: AllocPolicy,
     /// How the block group of an address is found.
     pub lookup: LookupPolicy,
+    /// How much metadata a promise takes.
+    pub promise: PromisePolicy,
 }
 
 impl Default for EngineOptions {
@@ -61,6 +63,7 @@ impl Default for EngineOptions {
             replay_log: false,
             alloc: AllocPolicy::default(),
             lookup: LookupPolicy::default(),
+            promise: PromisePolicy::default(),
         }
     }
 }

@@ -41,7 +41,7 @@ use crate::{
     gate::{Gate, Inside},
     load::Loading,
     log,
-    reserve::{Demand, Outstanding},
+    reserve::{Ahead, Demand, Outstanding},
     rows::{RoomForRows, SharedRows},
     stamps::Stamps,
     sums,
@@ -76,6 +76,8 @@ pub struct Engine {
     /// Which answers about users of extents are still right.
     pub(crate) stamps: Stamps,
     pub(crate) outstanding: Mutex<Outstanding>,
+    /// Who makes room before anybody waits.
+    pub(crate) ahead: Ahead,
     /// Who waits for metadata.
     pub(crate) metadata_line: Queue<Demand>,
     /// How many there are who write dirty data back for those who wait.
@@ -168,6 +170,7 @@ impl Engine {
             windows: Windows::default(),
             stamps: Stamps::default(),
             outstanding: Mutex::default(),
+            ahead: Ahead::default(),
             metadata_line: Queue::new(),
             flushers: AtomicUsize::new(0),
             flusher_called: (Mutex::new(false), Condvar::new()),

@@ -56,7 +56,7 @@ pub use handle::Handle;
 pub use load::Loader;
 pub use log::SubvolumeLog;
 pub use relocate::{Alone, Users};
-pub use reserve::{MetaReservation, Urgency};
+pub use reserve::{MetaReservation, PromisePolicy, Urgency};
 pub use rows::SharedRows;
 pub use scrub::{ScrubOptions, ScrubProgress};
 pub use snapshot::Snapshot;

@@ -23,9 +23,13 @@ use buttress_space::{Class, Reach, SpaceKind, Ticket, Verdict};
 
 use crate::{Cost, Costs, Engine, Result, View, flush::Waits, transaction::Transaction};
 
+mod ahead;
 mod data;
+mod policy;
 mod token;
 
+pub(crate) use ahead::Ahead;
+pub use policy::PromisePolicy;
 pub use token::MetaReservation;
 
 /// Less than this of the devices makes no chunk.
@@ -87,6 +91,9 @@ impl Engine {
         let class = class_of(urgency, Reach::All);
         let take = || self.metadata_line.at_once(class, || self.try_reserve(cost, urgency));
         let granted = take() || (self.may_count(urgency) && self.recount() && take());
+        if granted {
+            self.ahead.look();
+        }
         Ok(granted.then(|| MetaReservation::of_granted(self, cost)))
     }
 
@@ -131,6 +138,7 @@ impl Engine {
         let reach = if class == Class::Priority { Reach::Commit } else { reach };
         let take = || self.metadata_line.at_once(class, || self.try_reserve(cost, urgency));
         if take() || (self.may_count(urgency) && self.recount() && take()) {
+            self.ahead.look();
             return Ok(MetaReservation::of_granted(self, cost));
         }
         let ticket = self.metadata_line.ask(class, Demand { cost, urgency }, |demand| {
@@ -175,6 +183,7 @@ impl Engine {
         }
         let cost = Costs::from(cost);
         outstanding.costs += cost;
+        self.ahead.note(self.promised_apart(outstanding.costs));
         #[cfg(debug_assertions)]
         outstanding.roll.grant(cost.figures());
         true
@@ -210,7 +219,14 @@ impl Engine {
             Urgency::Lands => account.global_reserve / 4,
             Urgency::Frees => account.global_reserve / 8,
         };
+        let apart = self.promised_apart(to_come);
+        // By the published rule promises stand beside what the transaction needs without them.
+        let with_apart = |need: u64, put: &dyn Fn() -> u64| match apart {
+            0 => need,
+            apart => need.max(put() + apart),
+        };
         let crude = self.need(items, bytes, account.used);
+        let crude = with_apart(crude, &|| self.need_of(running.running()));
         let taken = self.frozen_left() + kept;
         // What mixed groups have promised to data.
         let free = account.free().saturating_sub(account.may_use);
@@ -219,10 +235,12 @@ impl Engine {
             return true;
         }
         let closer = self.closer_need(running.running(), to_come);
-        let need = closer.map_or(crude, |closer| closer.min(crude));
-        let fits = need + taken <= free;
         // All of it but what operations hold, and may give back when they put less.
-        let put = self.closer_need(running.running(), Costs::default()).unwrap_or(need).min(need);
+        let put = self.closer_need(running.running(), Costs::default());
+        let need =
+            closer.map_or(crude, |closer| with_apart(closer, &|| put.unwrap_or(closer)).min(crude));
+        let fits = need + taken <= free;
+        let put = put.unwrap_or(need).min(need);
         self.set_tight(need - put > free.saturating_sub(put + taken) / 2);
         fits || self.overcommit(need + taken - free)
     }
@@ -297,6 +315,11 @@ impl Engine {
     /// The part of that which is for paths: no more, however long a transaction is.
     pub(crate) fn paths(&self, items: u64, used: u64) -> u64 {
         self.need(items, 0, used)
+    }
+
+    /// Bytes that promises take by themselves, by the rule that was chosen; none where all of them count together.
+    pub(crate) fn promised_apart(&self, promised: Costs) -> u64 {
+        self.options.promise.alone(promised, u64::from(self.store.geometry().nodesize))
     }
 
     pub(crate) fn need_of(&self, transaction: &Transaction) -> u64 {

@@ -115,6 +115,13 @@ enum Verb {
         /// Requests that wait for that at the same time: 1 is the arm of a disk.
         #[arg(long, default_value_t = 32)]
         device_depth: usize,
+        /// A device that keeps metadata alone: data is taken in its time, and copied nowhere.
+        #[arg(long)]
+        device_forgets_data: bool,
+        /// How much metadata a promise of ours takes: what all together can dirty, or eight levels for each
+        /// item as in Linux, where preemptive flushing comes from.
+        #[arg(long, value_parser = ["counted", "levels"], default_value = "counted")]
+        promise: String,
     },
     /// Threads that each read all of one file, 32 KiB at a time, cold.
     Read {
@@ -171,6 +178,7 @@ impl Verb {
                 Some(Box::new(Allocate { workers: workers.clone(), fragmented }))
             }
             &Self::Enospc {
+                ref promise,
                 jobs,
                 mib,
                 names,
@@ -180,11 +188,22 @@ impl Verb {
                 device_mib_s: mib_s,
                 device_latency_us: latency,
                 device_depth: depth,
+                device_forgets_data: forgets_data,
             } => {
-                let is_slow = mib_s.is_some() || latency.is_some();
+                let is_slow = mib_s.is_some() || latency.is_some() || forgets_data;
                 let latency = Duration::from_micros(latency.unwrap_or(0));
-                let slow = is_slow.then_some(Slowness { mib_s, latency, depth });
-                Some(Box::new(Enospc { jobs, mib, names, seconds, unallocated, size_mib, slow }))
+                let slow = is_slow.then_some(Slowness { mib_s, latency, depth, forgets_data });
+                let promise = promise.clone();
+                Some(Box::new(Enospc {
+                    jobs,
+                    mib,
+                    names,
+                    seconds,
+                    unallocated,
+                    size_mib,
+                    slow,
+                    promise,
+                }))
             }
             Self::Read { threads } => Some(Box::new(Read { threads: threads.clone() })),
             &Self::Nocow { ref blocks, jobs, depth, groups, file_mib } => {

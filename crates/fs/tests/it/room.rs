@@ -29,7 +29,7 @@ fn fill(fs: &Filesystem, spare: u64) -> Inode {
 /// E4: much dirty data holds promises for the worst; small demands wait for it to be written, and do not fail.
 #[test]
 fn e4_dirty_data_is_no_reason_to_refuse() {
-    for rule in ["off", "clamp", "pace"] {
+    for rule in ["off", "clamp", "pace", "off,promise=levels", "clamp,promise=levels"] {
         let device = memory(160);
         let fs = mount_with(&device, &format!("preempt={rule},dirty=64M"));
         let files: Vec<_> = (0..4).map(|i| file_with(&fs.root(), &format!("f{i}"), b"")).collect();

@@ -5,5 +5,6 @@ mod counted;
 mod crash;
 mod full;
 mod judge;
+mod levels;
 mod pieces;
 mod scale;

@@ -1,0 +1,42 @@
+//! By which rule promises are counted: ours, and the published one for comparison.
+
+use std::str::FromStr;
+
+use crate::Costs;
+
+/// Levels that the published rule counts for each item, whatever the height of the tree.
+const LEVELS: u64 = 8;
+
+/// How much metadata a promise takes until it is put or given back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PromisePolicy {
+    /// What all promises together can dirty in the trees that there are.
+    #[default]
+    Counted,
+    /// At least eight nodes for each item, whatever else is promised: Linux's rule. Promises that are held for long, as
+    /// those of dirty data are, then fill metadata long before memory.
+    Levels,
+}
+
+impl PromisePolicy {
+    /// Bytes that promises take by themselves. An item that follows from others in trees that commits alone change is
+    /// none of Linux's items: its delayed references are promised apart.
+    pub(super) fn alone(self, costs: Costs, nodesize: u64) -> u64 {
+        match self {
+            Self::Counted => 0,
+            Self::Levels => costs.items.saturating_mul(LEVELS * nodesize),
+        }
+    }
+}
+
+impl FromStr for PromisePolicy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "counted" => Ok(Self::Counted),
+            "levels" => Ok(Self::Levels),
+            _ => Err("is counted or levels".to_owned()),
+        }
+    }
+}
