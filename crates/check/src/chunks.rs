@@ -11,7 +11,7 @@ use std::io;
 
 use buttress_format::{
     BlockGroupFlags, BlockGroupItem, Chunk, DevExtent, DeviceId, DeviceItem, Extent, Key, Kind,
-    Logical, TreeId,
+    Logical, TreeId, ids,
 };
 use buttress_tree::boot;
 use buttress_volume::{Error as VolumeError, Volume};
@@ -45,7 +45,15 @@ pub(crate) fn load(context: &Context<'_>) -> BTreeMap<DeviceId, DeviceItem> {
                 Kind::DEV_ITEM => DeviceItem::parse(bytes).map(|item| {
                     devices.insert(DeviceId(key.offset), item);
                 }),
-                Kind::CHUNK_ITEM => Chunk::parse(&key, bytes).map(|chunk| chunks.push(chunk)),
+                Kind::CHUNK_ITEM => {
+                    if key.objectid != ids::FIRST_CHUNK_TREE {
+                        // Who opens the volume passes it over, and what it maps is out of reach.
+                        let why = format!("a chunk's object is {}", ids::FIRST_CHUNK_TREE);
+                        let (tree, logical) = (TreeId::CHUNK, leaf.logical());
+                        context.add(Issue::ItemMalformed { tree, logical, key, why });
+                    }
+                    Chunk::parse(&key, bytes).map(|chunk| chunks.push(chunk))
+                }
                 _ => Ok(()),
             };
             if let Err(error) = outcome {

@@ -14,6 +14,7 @@
 //! Sums of block groups are changed where they lie. A crash in the middle of that write can tear the
 //! copies of one node; with nodes in two copies run `scrub` afterwards, and do not cut the power.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use buttress_base::AlignedBuf;
@@ -63,9 +64,12 @@ pub fn repair(devices: &[Arc<dyn Device>], report: &Report) -> Result<Repairs> {
         repairs.left.push(format!("{codes}: there is no safe repair; copy what is readable"));
     }
     if plan.others.is_empty() && !plan.groups.is_empty() {
-        write_groups(devices, &plan.groups)?;
+        let written = write_groups(devices, &plan.groups)?;
         for (group, used) in &plan.groups {
-            repairs.done.push(format!("block group {group}: {used} bytes used"));
+            match written.contains(group) {
+                true => repairs.done.push(format!("block group {group}: {used} bytes used")),
+                false => repairs.left.push(format!("block group {group}: its item was not found")),
+            }
         }
     }
     let is_trusted = plan.others.is_empty();
@@ -189,8 +193,11 @@ fn write_superblocks(device: &dyn Device, changes: &[Change]) -> Result<()> {
     Ok(())
 }
 
-/// Writes what block groups use into their items.
-fn write_groups(devices: &[Arc<dyn Device>], groups: &[(Logical, u64)]) -> Result<()> {
+/// Writes what block groups use into their items; answers which it found.
+fn write_groups(
+    devices: &[Arc<dyn Device>],
+    groups: &[(Logical, u64)],
+) -> Result<BTreeSet<Logical>> {
     let options = OpenOptions { writable: true, ..OpenOptions::default() };
     let (volume, superblock) = Volume::open(devices.to_vec(), options)?;
     let volume = Arc::new(volume);
@@ -205,6 +212,7 @@ fn write_groups(devices: &[Arc<dyn Device>], groups: &[(Logical, u64)]) -> Resul
     let store = Store::new(Arc::clone(&volume), geometry, CACHE_BYTES);
     boot::load_chunks(&store, &superblock)?;
     let (tree, root) = group_tree(&store, &superblock)?;
+    let mut written = BTreeSet::new();
     for &(start, used) in groups {
         let Some(chunk) = volume.chunk_at(start) else { continue };
         let extent = Extent::new(start, chunk.len);
@@ -216,9 +224,10 @@ fn write_groups(devices: &[Arc<dyn Device>], groups: &[(Logical, u64)]) -> Resul
         let Ok(item) = BlockGroupItem::parse(node.item(slot)) else { continue };
         let bytes = with_item(&node, slot, &BlockGroupItem { used, ..item }, geometry.csum);
         volume.write(node.logical(), &bytes)?;
+        written.insert(start);
     }
     volume.flush()?;
-    Ok(())
+    Ok(written)
 }
 
 fn group_tree(store: &Store, superblock: &Superblock) -> Result<(TreeId, NodePtr)> {

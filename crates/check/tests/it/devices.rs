@@ -158,6 +158,18 @@ fn chunk_invalid() {
     patch.finds_among_others(&["chunk-invalid", "chunk-missing", "extent-outside"]);
 }
 
+/// Who opens a volume takes chunks of one object alone.
+#[test]
+fn chunk_of_another_object() {
+    let patch = Patch::new(victim());
+    let leaves = patch.leaves(TreeId::CHUNK);
+    let last = leaves.last().expect("a leaf");
+    let last = last.key(last.len() - 1);
+    assert_eq!(last.kind, Kind::CHUNK_ITEM);
+    patch.edit_key(TreeId::CHUNK, |key, _| *key == last, |key| key.objectid += 1);
+    patch.finds(&["item-malformed"]);
+}
+
 fn group_tree(patch: &Patch) -> TreeId {
     use buttress_format::CompatRo;
     let own = patch.superblock.compat_ro.has(CompatRo::BLOCK_GROUP_TREE);
