@@ -274,7 +274,7 @@ pub(crate) fn push_group(
     match BlockGroupItem::parse(bytes) {
         Ok(item) => {
             let extent = Extent::new(Logical(key.objectid), key.offset);
-            if item.chunk_objectid != buttress_format::ids::FIRST_CHUNK_TREE {
+            if item.chunk_objectid != ids::FIRST_CHUNK_TREE {
                 let (found, expected) = (item.chunk_objectid, 256);
                 let field = "chunk object";
                 let group = extent.start;
