@@ -24,7 +24,9 @@ fn options(rng: &mut Rng) -> MountOptions {
     let preempt = rng.choose(&["pace", "clamp", "off"]).expect("one of them");
     let commit = rng.choose(&[1, 5, 300]).expect("one of them");
     let dirty = rng.choose(&["512K", "4M"]).expect("one of them");
-    let text = format!("rw,noatime,commit={commit},preempt={preempt},dirty={dirty}");
+    let promise = rng.choose(&["counted", "levels"]).expect("one of them");
+    let text =
+        format!("rw,noatime,commit={commit},preempt={preempt},dirty={dirty},promise={promise}");
     MountOptions::parse(&text).expect("options")
 }
 
