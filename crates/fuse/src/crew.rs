@@ -52,14 +52,8 @@ mod kind;
 #[cfg(test)]
 mod tests;
 
-use kind::KIND_COUNT;
-pub(crate) use kind::Kind;
+pub(crate) use kind::{Costs, Kind};
 
-/// Handlers that take longer than this, on average, are relieved before they start.
-const LONG: Duration = Duration::from_micros(40);
-/// One stall, or being preempted once, says nothing about the next request: no sample counts for
-/// more than this.
-const SAMPLE_MAX: Duration = Duration::from_micros(200);
 /// A request read within this time after the last was waiting already.
 const WAITING: Duration = Duration::from_micros(3);
 /// So many in a row are more than one thread can do. One program that waits for each answer gives
@@ -86,8 +80,7 @@ pub(crate) struct Crew {
     /// How many threads handle a request.
     handling: AtomicUsize,
     finished: AtomicU64,
-    /// Average cost of each kind, in nanoseconds.
-    costs: [AtomicU32; KIND_COUNT],
+    costs: Costs,
     watch_dozes: AtomicBool,
     is_dismissed: AtomicBool,
     bench: Mutex<Bench>,
@@ -138,7 +131,6 @@ impl Crew {
     /// Creates the crew of a session with `threads` threads, all of them about to read. Without
     /// [`Options::handoff`] they just go on reading, each for itself.
     pub(crate) fn new(link: Link, threads: usize, options: &Options) -> Arc<Self> {
-        let guess = |kind: Kind| AtomicU32::new(nanos(kind.first_guess()));
         // On one processor looking only keeps the others from asking.
         let has_room = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
         Arc::new(Self {
@@ -149,7 +141,7 @@ impl Crew {
             readers: AtomicUsize::new(threads),
             handling: AtomicUsize::new(0),
             finished: AtomicU64::new(0),
-            costs: Kind::ALL.map(guess),
+            costs: Costs::new(),
             watch_dozes: AtomicBool::new(false),
             is_dismissed: AtomicBool::new(false),
             bench: Mutex::default(),
@@ -166,7 +158,7 @@ impl Crew {
             self.handling.fetch_add(1, Ordering::Relaxed);
             let others = self.readers.fetch_sub(1, Ordering::SeqCst).saturating_sub(1);
             if others == 0 {
-                if self.is_long(kind) || is_backlog(started) || self.is_pressed(kind) {
+                if self.costs.is_long(kind) || is_backlog(started) || self.is_pressed(kind) {
                     self.call_one();
                 } else if self.watch_dozes.load(Ordering::Relaxed) {
                     self.wake_watch();
@@ -174,10 +166,6 @@ impl Crew {
             }
         }
         Duty { crew: self, kind, started }
-    }
-
-    fn is_long(&self, kind: Kind) -> bool {
-        self.costs[kind as usize].load(Ordering::Relaxed) > nanos(LONG)
     }
 
     /// Whether another request waits while one is handled whose bytes take longer to come in than tells anything by the
@@ -214,7 +202,7 @@ impl Crew {
     fn finish(self: &Arc<Self>, kind: Kind, started: Instant) {
         let now = Instant::now();
         let handled = HANDLED.take().unwrap_or(now);
-        self.learn(kind, handled.saturating_duration_since(started));
+        self.costs.learn(kind, handled.saturating_duration_since(started));
         self.finished.fetch_add(1, Ordering::Relaxed);
         let is_alone = self.handling.fetch_sub(1, Ordering::Relaxed) == 1;
         if self.become_reader() {
@@ -273,14 +261,6 @@ impl Crew {
         if new != old {
             self.poll_worth.store(new, Ordering::Relaxed);
         }
-    }
-
-    fn learn(&self, kind: Kind, took: Duration) {
-        let cost = &self.costs[kind as usize];
-        let old = cost.load(Ordering::Relaxed);
-        let sample = nanos(took.min(SAMPLE_MAX));
-        // Two threads may overwrite each other's sample: an average does not mind.
-        cost.store(old - old / 8 + sample / 8, Ordering::Relaxed);
     }
 
     fn become_reader(&self) -> bool {
@@ -393,8 +373,4 @@ fn is_backlog(now: Instant) -> bool {
     let count = if waited { WAITED.get().saturating_add(1) } else { 0 };
     WAITED.set(count);
     count >= BACKLOG
-}
-
-fn nanos(duration: Duration) -> u32 {
-    u32::try_from(duration.as_nanos()).unwrap_or(u32::MAX)
 }

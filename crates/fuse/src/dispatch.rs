@@ -4,11 +4,13 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::SystemTime;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
 
 use buttress_fs::SetAttr;
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, INodeNo, InitFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, INodeNo, InitFlags,
     IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate,
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
@@ -16,7 +18,8 @@ use fuser::{
 
 use crate::attr::{time_from_wire, time_or_now};
 use crate::crew::Kind;
-use crate::door::{Answer, Door, Entry, VALID};
+use crate::door::listing::{Entries, Names};
+use crate::door::{Answer, Caller, Door, Entry, VALID};
 
 /// No state is kept for an open file: its node says it all.
 const NO_HANDLE: FileHandle = FileHandle(0);
@@ -45,7 +48,19 @@ const REQUEST_LEN_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 512;
 const CONGESTED_AT: u16 = 384;
 
-impl fuser::Filesystem for Door {
+/// What the protocol library calls.
+#[derive(Clone, Debug)]
+pub(crate) struct Desk(pub(crate) Arc<Door>);
+
+impl std::ops::Deref for Desk {
+    type Target = Door;
+
+    fn deref(&self) -> &Door {
+        &self.0
+    }
+}
+
+impl fuser::Filesystem for Desk {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // Whatever an older kernel cannot do is a loss of speed or of an attribute, not of data.
         for wanted in WANTED {
@@ -53,9 +68,15 @@ impl fuser::Filesystem for Door {
                 tracing::debug!(?wanted, "the kernel lacks a capability");
             }
         }
-        if self.options.writeback_cache {
-            let wanted = InitFlags::FUSE_WRITEBACK_CACHE;
-            self.options.writeback_cache = config.add_capabilities(wanted).is_ok();
+        let mut is_granted =
+            |option: bool, wanted| option && config.add_capabilities(wanted).is_ok();
+        let keeps_writes = self.options.writeback_cache;
+        // Who asks over the bridge of a ring can do nothing, and changes nothing.
+        if is_granted(keeps_writes, InitFlags::FUSE_WRITEBACK_CACHE) {
+            self.keeps_writes.store(true, Ordering::Relaxed);
+        }
+        if is_granted(self.options.io_uring == Some(true), InitFlags::FUSE_OVER_IO_URING) {
+            self.over_ring.store(true, Ordering::Relaxed);
         }
         let _ = config.set_max_write(REQUEST_LEN_MAX);
         if let Err(largest) = config.set_max_readahead(self.options.read_ahead_kib << 10) {
@@ -119,7 +140,7 @@ impl fuser::Filesystem for Door {
             ctime: ctime.map(time_from_wire),
             ..SetAttr::default()
         };
-        match self.guarded("setattr", ino.0, || Door::setattr(self, req, ino.0, set)) {
+        match self.guarded("setattr", ino.0, || Door::setattr(self, caller(req), ino.0, set)) {
             Ok(attr) => reply.attr(&VALID, &attr),
             Err(errno) => reply.error(errno),
         }
@@ -147,7 +168,7 @@ impl fuser::Filesystem for Door {
         let name = name.as_bytes();
         send_entry(
             self.guarded("mknod", parent.0, || {
-                Door::mknod(self, req, parent.0, name, mode, umask, rdev)
+                Door::mknod(self, caller(req), parent.0, name, mode, umask, rdev)
             }),
             reply,
         );
@@ -165,7 +186,9 @@ impl fuser::Filesystem for Door {
         let _duty = self.crew.duty(Kind::Meta);
         let name = name.as_bytes();
         send_entry(
-            self.guarded("mkdir", parent.0, || Door::mkdir(self, req, parent.0, name, mode, umask)),
+            self.guarded("mkdir", parent.0, || {
+                Door::mkdir(self, caller(req), parent.0, name, mode, umask)
+            }),
             reply,
         );
     }
@@ -197,7 +220,9 @@ impl fuser::Filesystem for Door {
         let _duty = self.crew.duty(Kind::Meta);
         let (name, target) = (link_name.as_bytes(), target.as_os_str().as_bytes());
         send_entry(
-            self.guarded("symlink", parent.0, || Door::symlink(self, req, parent.0, name, target)),
+            self.guarded("symlink", parent.0, || {
+                Door::symlink(self, caller(req), parent.0, name, target)
+            }),
             reply,
         );
     }
@@ -238,7 +263,7 @@ impl fuser::Filesystem for Door {
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let _duty = self.crew.duty(Kind::Meta);
-        match self.guarded("open", ino.0, || Door::open(self, req, ino.0, flags.0)) {
+        match self.guarded("open", ino.0, || Door::open(self, caller(req), ino.0, flags.0)) {
             Ok(flags) => reply.opened(NO_HANDLE, flags),
             Err(errno) => reply.error(errno),
         }
@@ -422,7 +447,7 @@ impl fuser::Filesystem for Door {
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let _duty = self.crew.duty(Kind::List);
         send_sized(
-            self.guarded("listxattr", ino.0, || Door::listxattr(self, req, ino.0)),
+            self.guarded("listxattr", ino.0, || Door::listxattr(self, caller(req), ino.0)),
             size,
             reply,
         );
@@ -454,7 +479,7 @@ impl fuser::Filesystem for Door {
         let _duty = self.crew.duty(Kind::Meta);
         let name = name.as_bytes();
         match self.guarded("create", parent.0, || {
-            Door::create(self, req, parent.0, name, mode, umask, flags)
+            Door::create(self, caller(req), parent.0, name, mode, umask, flags)
         }) {
             Ok(made) => reply.created(
                 &VALID,
@@ -542,6 +567,23 @@ impl fuser::Filesystem for Door {
             Err(errno) => reply.error(errno),
         }
     }
+}
+
+impl Names for ReplyDirectory {
+    fn add(&mut self, ino: u64, position: u64, kind: FileType, name: &[u8]) -> bool {
+        Self::add(self, INodeNo(ino), position, kind, OsStr::from_bytes(name))
+    }
+}
+
+impl Entries for ReplyDirectoryPlus {
+    fn add(&mut self, entry: &Entry, valid: Duration, position: u64, name: &[u8]) -> bool {
+        let (attr, name) = (&entry.attr, OsStr::from_bytes(name));
+        Self::add(self, attr.ino, position, name, &valid, attr, entry.generation)
+    }
+}
+
+fn caller(request: &Request) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid() }
 }
 
 fn send_entry(answer: Answer<Entry>, reply: ReplyEntry) {

@@ -18,11 +18,11 @@
 //!   program that fills the disk until it is told would never end. So the kernel is told to ask for
 //!   the attributes before the next write, and the answer to that is the error.
 
-mod content;
+pub(crate) mod content;
 mod flags;
 mod leaving;
-mod listing;
-mod names;
+pub(crate) mod listing;
+pub(crate) mod names;
 mod xattr;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use buttress_fs::{Attr, Error, ErrorKind, Filesystem, Ino, Inode, InodeId, NameError, TreeId};
-use fuser::{Errno, FileAttr, Generation, Request};
+use fuser::{Errno, FileAttr, Generation};
 
 use crate::aside::Aside;
 use crate::crew::Crew;
@@ -53,6 +53,10 @@ pub(crate) struct Door {
     aside: Aside,
     leaving: leaving::Leaving,
     pub(crate) options: Options,
+    /// Whether the kernel keeps what is written for a while before it sends it.
+    pub(crate) keeps_writes: AtomicBool,
+    /// Whether requests come by io_uring, once the kernel was asked.
+    pub(crate) over_ring: AtomicBool,
 }
 
 /// One inode that the kernel knows, and what was learnt about it on the way.
@@ -70,6 +74,13 @@ pub(crate) struct Node {
     failed_write: AtomicI32,
     /// Whether a directory has a default list, once that was asked.
     default_list: AtomicU8,
+}
+
+/// Who asks: ids of this machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
 }
 
 const UNKNOWN: u8 = 0;
@@ -101,7 +112,8 @@ impl Door {
     ) -> Self {
         let nodes = Nodes::new(place(root.id()), Arc::new(Node::new(root)));
         let leaving = leaving::Leaving::new();
-        Self { fs, nodes: Arc::new(nodes), crew, aside, leaving, options }
+        let (keeps_writes, over_ring) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { fs, nodes: Arc::new(nodes), crew, aside, leaving, options, keeps_writes, over_ring }
     }
 
     /// The numbers by which the kernel knows inodes.
@@ -162,9 +174,9 @@ impl Door {
     }
 
     /// The ids that the volume has for whoever asks.
-    fn owner(&self, req: &Request) -> Answer<(u32, u32)> {
-        let user = self.options.users.write(req.uid()).ok_or(Errno::EOVERFLOW)?;
-        let group = self.options.groups.write(req.gid()).ok_or(Errno::EOVERFLOW)?;
+    fn owner(&self, caller: Caller) -> Answer<(u32, u32)> {
+        let user = self.options.users.write(caller.uid).ok_or(Errno::EOVERFLOW)?;
+        let group = self.options.groups.write(caller.gid).ok_or(Errno::EOVERFLOW)?;
         Ok((user, group))
     }
 
@@ -181,6 +193,16 @@ impl Door {
     fn remember_failed_write(&self, id: u64, node: &Node, errno: Errno) {
         node.failed_write.store(errno.code(), Ordering::Relaxed);
         self.aside.doubt_attributes(id);
+    }
+
+    /// Whether requests come by io_uring.
+    pub(crate) fn is_over_ring(&self) -> bool {
+        self.over_ring.load(Ordering::Relaxed)
+    }
+
+    /// Whether the kernel keeps what is written for a while before it sends it.
+    fn keeps_writes(&self) -> bool {
+        self.keeps_writes.load(Ordering::Relaxed)
     }
 
     /// Answers `statfs`.
@@ -206,6 +228,11 @@ impl Node {
             openers: AtomicU32::new(0),
             failed_write: AtomicI32::new(0),
         }
+    }
+
+    /// Reads content; returns how much there was.
+    pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
+        self.inode.read_at(offset, buffer).map_err(refuse)
     }
 
     /// Says whether what is made in this directory gets a list from it.

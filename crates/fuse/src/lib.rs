@@ -27,6 +27,7 @@ mod aside;
 mod crew;
 mod dispatch;
 mod door;
+mod ring;
 mod session;
 mod submounts;
 mod voice;

@@ -33,6 +33,9 @@ pub const KNOWN: &[&str] = &[
     "handoff",
     "nohandoff",
     "busy_poll=MICROSECONDS",
+    "io_uring",
+    "noio_uring",
+    "io_uring_q_depth=N",
     "writeback_cache",
     "nowriteback_cache",
     "read_ahead=KIB",
@@ -68,6 +71,10 @@ pub struct Options {
     pub busy_poll: Duration,
     /// Whether the kernel gathers small writes in its page cache before it sends them.
     pub writeback_cache: bool,
+    /// Whether requests come by io_uring; `None` means where the kernel offers it.
+    pub io_uring: Option<bool>,
+    /// How many requests of a processor io_uring brings at once.
+    pub io_uring_depth: usize,
     /// How far the kernel reads ahead, in KiB.
     pub read_ahead_kib: u32,
     /// What users of the volume are here.
@@ -92,6 +99,8 @@ impl Default for Options {
             handoff: true,
             busy_poll: Duration::from_micros(100),
             writeback_cache: true,
+            io_uring: None,
+            io_uring_depth: 8,
             read_ahead_kib: 2048,
             users: IdMap::default(),
             groups: IdMap::default(),
@@ -124,6 +133,8 @@ impl Options {
             "nosubmounts" => self.submounts = false,
             "handoff" => self.handoff = true,
             "nohandoff" => self.handoff = false,
+            "io_uring" => self.io_uring = Some(true),
+            "noio_uring" => self.io_uring = Some(false),
             "writeback_cache" => self.writeback_cache = true,
             "nowriteback_cache" => self.writeback_cache = false,
             // Permissions are always the kernel's to check, and reading a file never changes it.
@@ -144,6 +155,10 @@ impl Options {
             Some(("fsname", name)) => name.clone_into(&mut self.source),
             Some(("threads", count)) => match count.parse() {
                 Ok(count @ 1..=256) => self.threads = Some(count),
+                _ => return refuse("a number from 1 to 256"),
+            },
+            Some(("io_uring_q_depth", depth)) => match depth.parse() {
+                Ok(depth @ 1..=256) => self.io_uring_depth = depth,
                 _ => return refuse("a number from 1 to 256"),
             },
             Some(("busy_poll", micros)) => match micros.parse() {

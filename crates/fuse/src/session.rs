@@ -23,16 +23,22 @@ use fuser::{Config, SessionACL};
 
 use crate::aside::{Aside, Kernel};
 use crate::crew::Crew;
+use crate::dispatch::Desk;
 use crate::door::Door;
 use crate::mount::{Link, Mount, Unmounted};
+use crate::ring::{self, Ring, Rings};
 use crate::submounts::Submounts;
 use crate::voice::Voice;
 use crate::{Error, Options};
 
+/// Threads for what comes through the device where requests come by rings.
+const BESIDE_RINGS: usize = 2;
+
 /// A volume that is mounted; programs that look into it wait until it is served.
 #[derive(Debug)]
 pub struct Session {
-    loops: fuser::Session<Door>,
+    loops: fuser::Session<Desk>,
+    ring: Option<Ring>,
     unmounter: Unmounter,
     submounts: Arc<Submounts>,
 }
@@ -41,6 +47,7 @@ pub struct Session {
 #[derive(Debug)]
 pub struct Serving {
     loops: JoinHandle<std::io::Result<()>>,
+    ring: Option<Ring>,
     unmounter: Unmounter,
     submounts: Arc<Submounts>,
 }
@@ -56,7 +63,8 @@ pub struct Unmounter {
 
 /// One session before it is served, and what is needed to speak with its kernel beside it.
 pub(crate) struct Opened {
-    pub(crate) loops: fuser::Session<Door>,
+    pub(crate) loops: fuser::Session<Desk>,
+    pub(crate) ring: Option<Ring>,
     pub(crate) unmounter: Unmounter,
     pub(crate) voice: Voice,
 }
@@ -69,11 +77,11 @@ pub(crate) struct Opened {
 pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session, Error> {
     let root = fs.root();
     let tree = root.id().tree;
-    let Opened { loops, mut unmounter, voice } = open(fs.clone(), root, target, options)?;
+    let Opened { loops, ring, mut unmounter, voice } = open(fs.clone(), root, target, options)?;
     let top = unmounter.target().to_owned();
     let submounts = Arc::new(Submounts::new(fs, tree, top, voice, options));
     unmounter.below = Arc::downgrade(&submounts);
-    Ok(Session { loops, unmounter, submounts })
+    Ok(Session { loops, ring, unmounter, submounts })
 }
 
 /// Mounts what lies below `root` on `target`.
@@ -87,26 +95,62 @@ pub(crate) fn open(
     let link = Link::new(&device).map_err(Error::Session)?;
     let unmounter = Unmounter { mount: Arc::new(mount), link: link.clone(), below: Weak::new() };
     let mut config = Config::default();
-    let threads = options.thread_count();
-    config.n_threads = Some(threads);
     config.clone_fd = true;
     // Who may come in is the kernel's to decide, by allow_other; its own requests have no owner.
-    let crew = Crew::new(link, threads, options);
+    let rings = rings(options);
+    let threads = if rings.is_some() { BESIDE_RINGS } else { options.thread_count() };
+    config.n_threads = Some(threads);
+    let crew = Crew::new(link, if rings.is_some() { 1 } else { threads }, options);
     let kernel = Kernel::default();
     let aside = Aside::new(kernel.clone()).map_err(Error::Session)?;
-    let door = Door::new(fs, root, crew, aside, options.clone());
+    let options = &Options { io_uring: Some(rings.is_some()), ..options.clone() };
+    let door = Desk(Arc::new(Door::new(fs, root, crew, aside, options.clone())));
     let voice = Voice::new(&unmounter.mount, kernel.clone(), door.nodes());
 
+    let rings = rings.map(|rings| (rings, device.try_clone(), door.clone()));
     let loops =
         fuser::Session::from_fd(door, device, SessionACL::All, config).map_err(|error| {
             drop(unmounter.unmount());
             Error::Session(error)
         })?;
     kernel.is_there(loops.notifier());
+    let ring = match rings {
+        Some((rings, device, desk)) if desk.is_over_ring() => {
+            let started =
+                device.and_then(|device| rings.start(&device, &desk, options.thread_count()));
+            Some(started.map_err(|error| {
+                drop(unmounter.unmount());
+                Error::Session(error)
+            })?)
+        }
+        _ => None,
+    };
     if let Err(error) = unmounter.mount.set_read_ahead(options.read_ahead_kib) {
         tracing::debug!(%error, "the kernel keeps its own readahead");
     }
-    Ok(Opened { loops, unmounter, voice })
+    Ok(Opened { loops, ring, unmounter, voice })
+}
+
+/// Makes rings, if they are wanted and the kernel has them.
+fn rings(options: &Options) -> Option<Rings> {
+    let made = match options.io_uring {
+        Some(false) => return None,
+        _ if !ring::is_offered() => Err(std::io::Error::other(
+            "the kernel does not offer it: `echo Y > /sys/module/fuse/parameters/enable_uring`, as root (Linux 6.14)",
+        )),
+        _ => Rings::new(options.io_uring_depth),
+    };
+    match made {
+        Ok(rings) => Some(rings),
+        Err(error) if options.io_uring.is_some() => {
+            tracing::warn!(%error, "mounted without io_uring");
+            None
+        }
+        Err(error) => {
+            tracing::debug!(%error, "mounted without io_uring");
+            None
+        }
+    }
 }
 
 /// Serves a connection that somebody else made: `device` is where requests come from and answers go to, one a
@@ -123,7 +167,7 @@ pub fn serve_connection(fs: Filesystem, device: OwnedFd, options: &Options) -> R
     let kernel = Kernel::default();
     let aside = Aside::new(kernel.clone()).map_err(Error::Session)?;
     let root = fs.root();
-    let door = Door::new(fs, root, crew, aside, options.clone());
+    let door = Desk(Arc::new(Door::new(fs, root, crew, aside, options.clone())));
     let loops = fuser::Session::from_fd(door, device, SessionACL::All, config);
     let loops = loops.map_err(Error::Session)?;
     kernel.is_there(loops.notifier());
@@ -135,6 +179,12 @@ impl Session {
     #[must_use]
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
+    }
+
+    /// Whether requests come by io_uring.
+    #[must_use]
+    pub fn is_over_io_uring(&self) -> bool {
+        self.ring.is_some()
     }
 
     /// Returns what keeps the kernel and the volume of one mind.
@@ -150,13 +200,13 @@ impl Session {
     ///
     /// [`Error::Session`] when there is no thread for it.
     pub fn start(self) -> Result<Serving, Error> {
-        let Self { loops, unmounter, submounts } = self;
+        let Self { loops, ring, unmounter, submounts } = self;
         let loops = std::thread::Builder::new()
             .name("fuse-session".to_owned())
             .spawn(move || loops.run())
             .map_err(Error::Session)?;
         submounts.mount_all();
-        Ok(Serving { loops, unmounter, submounts })
+        Ok(Serving { loops, ring, unmounter, submounts })
     }
 
     /// Serves until the mount is gone. All handles on the volume are dropped then.
@@ -179,6 +229,9 @@ impl Serving {
         let broken = || std::io::Error::other("a thread of the session ended in a panic");
         let served = self.loops.join().unwrap_or_else(|_| Err(broken()));
         self.submounts.unmount_all();
+        if let Some(ring) = self.ring {
+            ring.join();
+        }
         served.or_else(|error| {
             if is_the_end(&error, self.unmounter.link.is_gone()) {
                 return Ok(());

@@ -62,7 +62,12 @@ impl Submounts {
     ) -> Self {
         let options = options
             .submounts
-            .then(|| Options { threads: options.threads.or(Some(THREADS)), ..options.clone() });
+            // Queues for each processor would be too much for each subvolume.
+            .then(|| Options {
+                threads: options.threads.or(Some(THREADS)),
+                io_uring: Some(false),
+                ..options.clone()
+            });
         Self { fs, tree, target, voice, options, mounts: Mutex::default() }
     }
 
@@ -110,7 +115,7 @@ impl Submounts {
     fn mount(&self, tree: TreeId, target: &Path, options: &Options) -> Result<Submount, Error> {
         let root = self.fs.inode(InodeId { tree, ino: Ino::ROOT_DIR });
         let root = root.map_err(|error| Error::Session(std::io::Error::other(error)))?;
-        let Opened { loops, unmounter, voice } = open(self.fs.clone(), root, target, options)?;
+        let Opened { loops, unmounter, voice, .. } = open(self.fs.clone(), root, target, options)?;
         let loops = std::thread::Builder::new()
             .name(format!("fuse-{}", tree.0))
             .spawn(move || loops.run())

@@ -1,8 +1,15 @@
 //! Requests by what they may cost.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::LONG;
+/// Handlers that take longer than this, on average, are long.
+pub(super) const LONG: Duration = Duration::from_micros(40);
+/// And longer than this, very long.
+const VERY_LONG: Duration = Duration::from_micros(150);
+/// One stall, or being preempted once, says nothing about the next request: no sample counts for
+/// more than this.
+pub(super) const SAMPLE_MAX: Duration = Duration::from_micros(200);
 
 /// Kinds of requests, by what they may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +34,7 @@ pub(crate) enum Kind {
     Sync,
 }
 
-pub(super) const KIND_COUNT: usize = 9;
+const KIND_COUNT: usize = 9;
 /// What a small read or write is, in bytes.
 const SMALL: usize = 32 << 10;
 
@@ -42,14 +49,14 @@ impl Kind {
         if len <= SMALL { Self::WriteSmall } else { Self::WriteLarge }
     }
 
-    pub(super) fn first_guess(self) -> Duration {
+    fn first_guess(self) -> Duration {
         match self {
             Self::Sync => LONG * 4,
             _ => Duration::ZERO,
         }
     }
 
-    pub(super) const ALL: [Self; KIND_COUNT] = [
+    const ALL: [Self; KIND_COUNT] = [
         Self::Meta,
         Self::List,
         Self::ReadSmall,
@@ -60,4 +67,38 @@ impl Kind {
         Self::Forget,
         Self::Sync,
     ];
+}
+
+/// What each kind has cost lately: averages, in nanoseconds.
+#[derive(Debug)]
+pub(crate) struct Costs([AtomicU32; KIND_COUNT]);
+
+impl Costs {
+    /// Guesses.
+    pub(crate) fn new() -> Self {
+        Self(Kind::ALL.map(|kind| AtomicU32::new(nanos(kind.first_guess()))))
+    }
+
+    /// Whether requests of a kind keep others waiting.
+    pub(crate) fn is_long(&self, kind: Kind) -> bool {
+        self.0[kind as usize].load(Ordering::Relaxed) > nanos(LONG)
+    }
+
+    /// Whether they take so long that they mostly wait for something.
+    pub(crate) fn is_very_long(&self, kind: Kind) -> bool {
+        self.0[kind as usize].load(Ordering::Relaxed) > nanos(VERY_LONG)
+    }
+
+    /// Notes what one took.
+    pub(crate) fn learn(&self, kind: Kind, took: Duration) {
+        let cost = &self.0[kind as usize];
+        let old = cost.load(Ordering::Relaxed);
+        let sample = nanos(took.min(SAMPLE_MAX));
+        // Two threads may overwrite each other's sample: an average does not mind.
+        cost.store(old - old / 8 + sample / 8, Ordering::Relaxed);
+    }
+}
+
+fn nanos(duration: Duration) -> u32 {
+    u32::try_from(duration.as_nanos()).unwrap_or(u32::MAX)
 }

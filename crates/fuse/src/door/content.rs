@@ -9,15 +9,16 @@
 //! - **C2** Where data ends and holes begin is answered after the kernel has sent what it holds.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use buttress_fs::{
     Attr, ErrorKind, FallocateMode, FileKind, InodeFlags, NameError, SetAttr, XattrFlags, mode,
 };
-use fuser::{Errno, FileAttr, FopenFlags, Request, WriteFlags};
+use fuser::{Errno, FileAttr, FopenFlags, WriteFlags};
 use rustix::fs::OFlags;
 
-use super::{Answer, Door, Node, refuse};
+use super::{Answer, Caller, Door, Node, refuse};
 use crate::Options;
 use crate::acl::{self, Acl};
 
@@ -33,6 +34,14 @@ const ZERO_RANGE: u32 = 0x10;
 
 const GROUP_RUNS: u32 = 0o010;
 const ROOT_UID: u32 = 0;
+
+/// What became of a read.
+pub(crate) enum Read {
+    /// So many bytes are there.
+    Bytes(usize),
+    /// The kernel may hold more: it has to send that first.
+    Behind(Arc<Node>),
+}
 
 thread_local! {
     /// Where a read's bytes stay until they are sent: one buffer for each event loop.
@@ -59,12 +68,12 @@ fn oflags(flags: i32) -> OFlags {
 
 impl Door {
     /// Answers `open`.
-    pub(crate) fn open(&self, req: &Request, id: u64, flags: i32) -> Answer<FopenFlags> {
+    pub(crate) fn open(&self, caller: Caller, id: u64, flags: i32) -> Answer<FopenFlags> {
         self.expect_openable(id, oflags(flags))?;
         if oflags(flags).contains(OFlags::TRUNC) {
             let node = self.node(id)?;
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
-            self.apply(&node, set, req.uid() != ROOT_UID)?;
+            self.apply(&node, set, caller.uid != ROOT_UID)?;
         }
         self.opened(id, flags)
     }
@@ -108,17 +117,17 @@ impl Door {
 
     /// Says whether the kernel may hold content of a node that was not sent yet.
     fn may_be_behind(&self, node: &Node) -> bool {
-        self.options.writeback_cache && node.writers.load(Ordering::Relaxed) > 0
+        self.keeps_writes() && node.writers.load(Ordering::Relaxed) > 0
     }
 
     /// Answers `setattr`.
-    pub(crate) fn setattr(&self, req: &Request, id: u64, mut set: SetAttr) -> Answer<FileAttr> {
+    pub(crate) fn setattr(&self, caller: Caller, id: u64, mut set: SetAttr) -> Answer<FileAttr> {
         let node = self.node(id)?;
         let Options { users, groups, .. } = &self.options;
         set.uid = set.uid.map(|id| users.write(id).ok_or(Errno::EOVERFLOW)).transpose()?;
         set.gid = set.gid.map(|id| groups.write(id).ok_or(Errno::EOVERFLOW)).transpose()?;
         let new_owner = set.uid.is_some() || set.gid.is_some();
-        let truncated = set.size.is_some() && req.uid() != ROOT_UID;
+        let truncated = set.size.is_some() && caller.uid != ROOT_UID;
         let attr = self.apply(&node, set, new_owner || truncated)?;
         Ok(self.wire_attr(&attr))
     }
@@ -135,8 +144,7 @@ impl Door {
         node.inode.set_attr(&set).map_err(refuse)
     }
 
-    /// Answers `read`: hands the bytes to `send`. A direct read that meets the end of the file may have
-    /// met one that only we believe in (C2).
+    /// Answers `read`: hands the bytes to `send`.
     pub(crate) fn read(
         &self,
         id: u64,
@@ -149,28 +157,42 @@ impl Door {
         if len > READ_MAX {
             return send(Err(Errno::EINVAL));
         }
-        let node = match self.guarded("read", id, || self.node(id)) {
-            Ok(node) => node,
-            Err(errno) => return send(Err(errno)),
-        };
         BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < len {
                 buffer.resize(len, 0);
             }
             let buffer = &mut buffer[..len];
-            let read =
-                self.guarded("read", id, || node.inode.read_at(offset, buffer).map_err(refuse));
-            let is_short = read.is_ok_and(|count| count < len);
-            if is_short && oflags(flags).contains(OFlags::DIRECT) && self.may_be_behind(&node) {
-                self.aside.after_flush(id, move || {
+            match self.guarded("read", id, || self.read_into(id, offset, buffer, flags)) {
+                Ok(Read::Bytes(count)) => send(Ok(&buffer[..count])),
+                Ok(Read::Behind(node)) => self.after_flush(id, move || {
                     let mut bytes = vec![0; len];
-                    let read = node.inode.read_at(offset, &mut bytes).map_err(refuse);
-                    send(read.map(|count| &bytes[..count]));
-                });
-            } else {
-                send(read.map(|count| &buffer[..count]));
+                    send(node.read(offset, &mut bytes).map(|count| &bytes[..count]));
+                }),
+                Err(errno) => send(Err(errno)),
             }
         });
+    }
+
+    /// Reads into `buffer`. A direct read that meets the end of the file may have met one that only we
+    /// believe in (C2).
+    pub(crate) fn read_into(
+        &self,
+        id: u64,
+        offset: u64,
+        buffer: &mut [u8],
+        flags: i32,
+    ) -> Answer<Read> {
+        let node = self.node(id)?;
+        let count = node.read(offset, buffer)?;
+        let is_behind = count < buffer.len()
+            && oflags(flags).contains(OFlags::DIRECT)
+            && self.may_be_behind(&node);
+        Ok(if is_behind { Read::Behind(node) } else { Read::Bytes(count) })
+    }
+
+    /// Works when the kernel has sent what it holds of a node's content.
+    pub(crate) fn after_flush(&self, id: u64, work: impl FnOnce() + Send + 'static) {
+        self.aside.after_flush(id, work);
     }
 
     /// Answers `write`.
@@ -191,7 +213,7 @@ impl Door {
         let past_cache = is_direct && flags.contains(OFlags::DIRECT);
         // With its write-back cache on, the kernel stamps files itself, for direct writes too, and
         // sends the stamps as attributes, before the pages or after them.
-        let write = || match (past_cache, self.options.writeback_cache) {
+        let write = || match (past_cache, self.keeps_writes()) {
             (true, true) => node.inode.keeping_times().write_direct(offset, data),
             (false, true) => node.inode.keeping_times().write_at(offset, data),
             (true, false) => node.inode.write_direct(offset, data),
@@ -237,7 +259,7 @@ impl Door {
             _ => return Err(Errno::EOPNOTSUPP),
         };
         let node = self.node(id)?;
-        let allocate = || match self.options.writeback_cache {
+        let allocate = || match self.keeps_writes() {
             true => node.inode.keeping_times().fallocate(offset, len, how),
             false => node.inode.fallocate(offset, len, how),
         };
@@ -266,7 +288,7 @@ impl Door {
         let (source, target) = (self.node(from.0)?, self.node(to.0)?);
         // The answer has 32 bits; whole sectors keep the rest of a large copy aligned.
         let len = len.min(1 << 30);
-        let copy = || match self.options.writeback_cache {
+        let copy = || match self.keeps_writes() {
             true => target.inode.keeping_times().copy_from(to.1, &source.inode, from.1, len),
             false => source.inode.copy_range(from.1, &target.inode, to.1, len),
         };

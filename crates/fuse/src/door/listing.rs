@@ -6,13 +6,12 @@
 //!   `..`; so a listing goes on where it stopped with no state kept here, however long it pauses.
 
 use std::ops::ControlFlow;
-use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use buttress_fs::{FileKind, InodeId};
-use fuser::{FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+use fuser::{FileAttr, FileType, Generation};
 
-use super::{Answer, Door, Node, VALID, place, refuse};
+use super::{Answer, Door, Entry, Node, VALID, place, refuse};
 use crate::attr;
 
 const BEHIND_DOT: u64 = 1;
@@ -28,19 +27,31 @@ struct Listed {
     position: u64,
 }
 
+/// Names, with the numbers of what they name.
+pub(crate) trait Names {
+    /// Adds one that a listing goes on behind at `position`; true when there was no room for it.
+    fn add(&mut self, ino: u64, position: u64, kind: FileType, name: &[u8]) -> bool;
+}
+
+/// Names, with all that a lookup would say.
+pub(crate) trait Entries {
+    /// Adds one that a listing goes on behind at `position`, and that may be believed for so long; true when there was no
+    /// room for it.
+    fn add(&mut self, entry: &Entry, valid: Duration, position: u64, name: &[u8]) -> bool;
+}
+
 impl Door {
     /// Answers `readdir`: fills `reply` from `position` on.
-    pub(crate) fn readdir(&self, id: u64, position: u64, reply: &mut ReplyDirectory) -> Answer<()> {
+    pub(crate) fn readdir(&self, id: u64, position: u64, reply: &mut impl Names) -> Answer<()> {
         let node = self.node(id)?;
         for (ino, behind, name) in self.dots(&node, position) {
-            if reply.add(INodeNo(ino), behind, FileType::Directory, name) {
+            if reply.add(ino, behind, FileType::Directory, name.as_bytes()) {
                 return Ok(());
             }
         }
         fetch(&node, position, |listed| {
             let ino = self.nodes.user_ino(place(listed.id));
-            let name = std::ffi::OsStr::from_bytes(&listed.name);
-            reply.add(INodeNo(ino), listed.position, attr::kind_to_wire(listed.kind), name)
+            reply.add(ino, listed.position, attr::kind_to_wire(listed.kind), &listed.name)
         })
     }
 
@@ -49,12 +60,12 @@ impl Door {
         &self,
         id: u64,
         position: u64,
-        reply: &mut ReplyDirectoryPlus,
+        reply: &mut impl Entries,
     ) -> Answer<()> {
         let node = self.node(id)?;
         for (ino, behind, name) in self.dots(&node, position) {
-            let attr = attr::unreadable(ino, FileKind::Directory);
-            if reply.add(INodeNo(ino), behind, name, &Duration::ZERO, &attr, Generation(0)) {
+            let entry = unknown(attr::unreadable(ino, FileKind::Directory));
+            if reply.add(&entry, Duration::ZERO, behind, name.as_bytes()) {
                 return Ok(());
             }
         }
@@ -62,31 +73,16 @@ impl Door {
     }
 
     /// Adds one entry; true when there was no room for it.
-    fn add_with_attr(&self, listed: &Listed, reply: &mut ReplyDirectoryPlus) -> bool {
+    fn add_with_attr(&self, listed: &Listed, reply: &mut impl Entries) -> bool {
         let id = self.nodes.id_of(place(listed.id));
-        let name = std::ffi::OsStr::from_bytes(&listed.name);
         let Ok(inode) = self.fs.inode(listed.id) else {
             // The kernel counts a reference all the same; taking back one we never gave is harmless.
-            let attr = attr::unreadable(id, listed.kind);
-            return reply.add(
-                INodeNo(id),
-                listed.position,
-                name,
-                &Duration::ZERO,
-                &attr,
-                Generation(0),
-            );
+            let entry = unknown(attr::unreadable(id, listed.kind));
+            return reply.add(&entry, Duration::ZERO, listed.position, &listed.name);
         };
         let attr = inode.attr();
-        let wire = self.shown(&attr, id);
-        let full = reply.add(
-            INodeNo(id),
-            listed.position,
-            name,
-            &VALID,
-            &wire,
-            Generation(attr.generation),
-        );
+        let entry = Entry { attr: self.shown(&attr, id), generation: Generation(attr.generation) };
+        let full = reply.add(&entry, VALID, listed.position, &listed.name);
         if !full {
             self.nodes.remember(id, || std::sync::Arc::new(Node::new(inode)));
         }
@@ -100,6 +96,10 @@ impl Door {
             (position < BEHIND_DOT_DOT).then(|| (self.parent_ino(node), BEHIND_DOT_DOT, ".."));
         dot.into_iter().chain(dot_dot)
     }
+}
+
+fn unknown(attr: FileAttr) -> Entry {
+    Entry { attr, generation: Generation(0) }
 }
 
 /// Gives the entries behind `position` to `add` until it has no room. Names are copied out first:

@@ -6,9 +6,9 @@
 //!   that has one, never by both. The list is the volume's to apply; the umask is known here alone.
 
 use buttress_fs::{ErrorKind, Inode, NameError, RenameFlags, mode};
-use fuser::{Errno, FopenFlags, Generation, Request};
+use fuser::{Errno, FopenFlags, Generation};
 
-use super::{Answer, Door, Entry, Node, place, refuse};
+use super::{Answer, Caller, Door, Entry, Node, place, refuse};
 use crate::attr;
 
 /// What `create` answers.
@@ -38,20 +38,20 @@ impl Door {
     /// Answers `mknod`.
     pub(crate) fn mknod(
         &self,
-        req: &Request,
+        caller: Caller,
         parent: u64,
         name: &[u8],
         bits: u32,
         umask: u32,
         rdev: u32,
     ) -> Answer<Entry> {
-        Ok(self.entry(self.make(req, parent, name, bits, umask, rdev)?))
+        Ok(self.entry(self.make(caller, parent, name, bits, umask, rdev)?))
     }
 
     /// Answers `create`: makes a file and opens it.
     pub(crate) fn create(
         &self,
-        req: &Request,
+        caller: Caller,
         parent: u64,
         name: &[u8],
         bits: u32,
@@ -59,14 +59,14 @@ impl Door {
         flags: i32,
     ) -> Answer<Created> {
         let bits = bits & mode::PERMISSIONS | mode::REGULAR;
-        let entry = self.entry(self.make(req, parent, name, bits, umask, 0)?);
+        let entry = self.entry(self.make(caller, parent, name, bits, umask, 0)?);
         let flags = self.opened(entry.attr.ino.0, flags)?;
         Ok(Created { entry, flags })
     }
 
     fn make(
         &self,
-        req: &Request,
+        caller: Caller,
         parent: u64,
         name: &[u8],
         bits: u32,
@@ -76,14 +76,14 @@ impl Door {
         let node = self.node(parent)?;
         let bits = cut(&node, bits, umask)?;
         let rdev = attr::device_from_wire(rdev);
-        let (uid, gid) = self.owner(req)?;
+        let (uid, gid) = self.owner(caller)?;
         self.with_room(parent, || node.inode.create(name, bits, uid, gid, rdev).map_err(refuse))
     }
 
     /// Answers `mkdir`.
     pub(crate) fn mkdir(
         &self,
-        req: &Request,
+        caller: Caller,
         parent: u64,
         name: &[u8],
         bits: u32,
@@ -91,7 +91,7 @@ impl Door {
     ) -> Answer<Entry> {
         let node = self.node(parent)?;
         let bits = cut(&node, bits & mode::PERMISSIONS | mode::DIRECTORY, umask)?;
-        let (uid, gid) = self.owner(req)?;
+        let (uid, gid) = self.owner(caller)?;
         let inode =
             self.with_room(parent, || node.inode.mkdir(name, bits, uid, gid).map_err(refuse))?;
         Ok(self.entry(inode))
@@ -100,13 +100,13 @@ impl Door {
     /// Answers `symlink`.
     pub(crate) fn symlink(
         &self,
-        req: &Request,
+        caller: Caller,
         parent: u64,
         name: &[u8],
         target: &[u8],
     ) -> Answer<Entry> {
         let node = self.node(parent)?;
-        let (uid, gid) = self.owner(req)?;
+        let (uid, gid) = self.owner(caller)?;
         let symlink = || node.inode.symlink(name, target, uid, gid).map_err(refuse);
         let inode = self.with_room(parent, symlink)?;
         Ok(self.entry(inode))

@@ -1,10 +1,10 @@
 //! Extended attributes, and those of them that mean something to us.
 
 use buttress_fs::{ErrorKind, NameError, SetAttr, XattrFlags};
-use fuser::{Errno, Request};
+use fuser::Errno;
 
 use super::content::CAPABILITY;
-use super::{Answer, Door, Node, refuse};
+use super::{Answer, Caller, Door, Node, refuse};
 use crate::Options;
 use crate::acl::{self, Acl};
 
@@ -85,11 +85,11 @@ impl Door {
 
     /// Answers `listxattr` with the names, each closed by a zero byte. Only root may know of
     /// `trusted` ones.
-    pub(crate) fn listxattr(&self, req: &Request, id: u64) -> Answer<Vec<u8>> {
+    pub(crate) fn listxattr(&self, caller: Caller, id: u64) -> Answer<Vec<u8>> {
         let names = self.node(id)?.inode.list_xattrs().map_err(refuse)?;
         let mut list = Vec::new();
         for name in names {
-            if req.uid() == ROOT_UID || !name.starts_with(b"trusted.") {
+            if caller.uid == ROOT_UID || !name.starts_with(b"trusted.") {
                 list.extend_from_slice(&name);
                 list.push(0);
             }

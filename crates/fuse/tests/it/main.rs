@@ -14,3 +14,11 @@ mod names;
 mod random;
 mod users;
 mod volume;
+
+/// How requests come to the mounts of these tests; `by_ring` has the same tests with the other way.
+const TRANSPORT: &str = "noio_uring";
+
+/// Whether the kernel has that way.
+fn has_transport() -> bool {
+    true
+}

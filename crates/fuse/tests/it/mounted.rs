@@ -54,7 +54,7 @@ fn can_mount() -> bool {
         eprintln!("SKIPPED: needs root and /dev/fuse");
         return false;
     }
-    true
+    crate::has_transport()
 }
 
 impl Mounted {
@@ -134,9 +134,10 @@ impl Drop for Mounted {
 
 impl Server {
     fn start(image: &Path, target: &Path, options: &str) -> Self {
+        let transport = crate::TRANSPORT;
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "mounted::serve", "--nocapture"])
-            .env(SERVE, format!("{}\n{}\n{options}", image.display(), target.display()))
+            .env(SERVE, format!("{}\n{}\n{transport},{options}", image.display(), target.display()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -175,6 +176,7 @@ fn serve() {
     }
     let fs = crate::volume::open(Path::new(&image));
     let session = buttress_fuse::mount(fs.clone(), Path::new(&target), &options).expect("a mount");
+    assert_eq!(session.is_over_io_uring(), crate::TRANSPORT == "io_uring");
     let unmounter = session.unmounter();
     // The answer to an order comes before the end that it brings about.
     let speaking = Arc::new(Mutex::new(()));

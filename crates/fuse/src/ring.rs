@@ -1,0 +1,145 @@
+//! Requests by io_uring, where the kernel offers that (`fuse.enable_uring`, Linux 6.14).
+//!
+//! # Why
+//!
+//! A request that is read from the device and answered by a write costs two calls, and wakes the reader on whichever
+//! processor he slept. Over a ring an answer and the fetching of the next request are one call, many answers are one
+//! call too, and each processor has a queue with a thread of ours that runs where the asker does.
+//!
+//! # How
+//!
+//! ```text
+//!   kernel ──► queue of a processor ──► its driver ──┬─► works it out (ring/work.rs) ──┐
+//!                                                    ├─► a helper, if that takes long ─┤
+//!                                                    └─► the protocol library, if it   │
+//!                                                        is rare (ring/bridge.rs) ─────┤
+//!   kernel ◄───────── the driver, with the next call ◄──────────────────────────────────┘
+//! ```
+//!
+//! What the kernel tells beside its requests (forgetting, interrupts) comes through the device still, to the protocol
+//! library's threads.
+//!
+//! # Invariants
+//!
+//! - **R4** No queue stands still because its driver waits for something in a request: within two ticks a helper drives on.
+//!   (Except while he waits where no signal reaches, which is for a device, and ends.)
+//! - **R5** Threads that give entries to the kernel live until all queues have ended: what a thread gave is taken back from the
+//!   kernel when it dies, and the connection with it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+mod abi;
+mod bridge;
+mod helpers;
+mod queue;
+mod wire;
+mod work;
+
+use bridge::Bridge;
+use helpers::Shared;
+use queue::{Queue, Uring};
+
+use crate::dispatch::Desk;
+
+/// Rings for all processors, made before the kernel is told that it may use them.
+pub(crate) struct Rings {
+    made: Vec<(Uring, Vec<(u16, usize)>)>,
+}
+
+/// A connection that is served by rings.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    shared: Arc<Shared>,
+}
+
+impl Rings {
+    /// Makes rings with `depth` entries for each processor.
+    ///
+    /// # Errors
+    ///
+    /// Where io_uring is forbidden or too old.
+    pub(crate) fn new(depth: usize) -> io::Result<Self> {
+        let (possible, online) = (processors("possible")?, processors("online")?);
+        // The kernel wants a queue for each processor that may ever be there, by number. Those that are not there now have
+        // one entry each, and share the drivers of those that are.
+        let mut shares: Vec<Vec<(u16, usize)>> =
+            online.iter().map(|&processor| vec![(processor, depth)]).collect();
+        if shares.is_empty() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let count = shares.len();
+        let absent = (0..possible.len() as u16).filter(|number| !online.contains(number));
+        for (at, processor) in absent.enumerate() {
+            shares[at % count].push((processor, 1));
+        }
+        let made = shares.into_iter().map(|share| {
+            let entries: usize = share.iter().map(|(_, depth)| depth).sum();
+            // One more for the bell.
+            let entries = u32::try_from(entries + 1).map_err(io::Error::other)?;
+            Ok((Uring::builder().build(entries.next_power_of_two())?, share))
+        });
+        Ok(Self { made: made.collect::<io::Result<_>>()? })
+    }
+
+    /// Serves a connection whose kernel was told to use rings. Until this has returned the kernel lets everybody wait.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses them after all: then nobody can be served.
+    pub(crate) fn start(self, device: &OwnedFd, desk: &Desk, helpers: usize) -> io::Result<Ring> {
+        let device = Arc::new(device.as_fd().try_clone_to_owned()?);
+        let queues = self.made.into_iter().map(|(ring, share)| {
+            let at = share[0].0;
+            Ok((at, Arc::new(Queue::new(ring, Arc::clone(&device), &share)?)))
+        });
+        let queues = queues.collect::<io::Result<Vec<_>>>()?;
+        let bridge = Bridge::new(desk)?;
+        let shared = Shared::new(desk.clone(), bridge, queues, helpers);
+        let ring = Ring { shared };
+        ring.shared.start()?;
+        Ok(ring)
+    }
+}
+
+impl Ring {
+    /// Waits until all queues have ended, and with them all threads.
+    pub(crate) fn join(self) {
+        self.shared.join();
+    }
+}
+
+/// Whether the kernel has rings for FUSE, and its administrator switched them on.
+pub(crate) fn is_offered() -> bool {
+    let switch = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    switch.is_ok_and(|text| text.trim() == "Y")
+}
+
+/// The numbers in one of the kernel's lists of processors, which look like `0-3,8`.
+fn processors(which: &str) -> io::Result<Vec<u16>> {
+    let text = std::fs::read_to_string(format!("/sys/devices/system/cpu/{which}"))?;
+    numbers(text.trim()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn numbers(list: &str) -> Option<Vec<u16>> {
+    let mut all = Vec::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        all.extend(first.parse::<u16>().ok()?..=last.parse().ok()?);
+    }
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lists of processors have ranges and single ones.
+    #[test]
+    fn lists_of_processors() {
+        assert_eq!(numbers("0"), Some(vec![0]));
+        assert_eq!(numbers("0-2,5,7-8"), Some(vec![0, 1, 2, 5, 7, 8]));
+        assert_eq!(numbers("x"), None);
+    }
+}

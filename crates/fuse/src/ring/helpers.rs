@@ -1,0 +1,326 @@
+//! Threads that drive queues, and those that help them.
+//!
+//! Each queue has a driver, which takes requests and works out those that are short itself. What kinds are long is learnt
+//! ([`Costs`]); those go to helpers, as many as needed up to a limit. A watch looks every millisecond whether a driver is
+//! still at the request that he was at (R4).
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::thread::CpuSet;
+
+use super::bridge::Bridge;
+use super::queue::{Queue, Taken};
+use super::work;
+use crate::crew::{Costs, Kind};
+use crate::dispatch::Desk;
+
+/// How often the watch looks while there is work, and while there is none.
+const TICK: Duration = Duration::from_millis(1);
+const DOZE: Duration = Duration::from_millis(200);
+/// Ticks without a request after which the watch dozes.
+const QUIET_TICKS: u32 = 64;
+/// An answer is not held back for longer than this because others are being worked out.
+const SEND_AFTER: Duration = Duration::from_micros(200);
+
+/// What all threads of a connection share.
+pub(super) struct Shared {
+    pub(super) desk: Desk,
+    pub(super) bridge: Bridge,
+    queues: Vec<(u16, Arc<Queue>)>,
+    costs: Costs,
+    /// Threads that work out a request, other than rare ones.
+    working: AtomicUsize,
+    helpers_max: usize,
+    jobs: Mutex<Jobs>,
+    called: Condvar,
+    /// Queues that have not ended.
+    left: AtomicUsize,
+    watch_dozes: AtomicBool,
+    watch: Mutex<Option<Thread>>,
+}
+
+struct Jobs {
+    waiting: VecDeque<Job>,
+    idle: usize,
+    helpers: usize,
+    is_over: bool,
+    threads: Vec<JoinHandle<()>>,
+}
+
+enum Job {
+    /// A request that takes long.
+    Work(Taken),
+    /// A queue whose driver is held up: the number of the queue, and the term.
+    Drive(usize, u64),
+}
+
+impl Shared {
+    pub(super) fn new(
+        desk: Desk,
+        bridge: Bridge,
+        queues: Vec<(u16, Arc<Queue>)>,
+        helpers_max: usize,
+    ) -> Arc<Self> {
+        let left = AtomicUsize::new(queues.len());
+        let jobs = Jobs {
+            waiting: VecDeque::new(),
+            idle: 0,
+            helpers: 0,
+            is_over: false,
+            threads: Vec::new(),
+        };
+        Arc::new(Self {
+            desk,
+            bridge,
+            queues,
+            costs: Costs::new(),
+            working: AtomicUsize::new(0),
+            helpers_max,
+            jobs: Mutex::new(jobs),
+            called: Condvar::new(),
+            left,
+            watch_dozes: AtomicBool::new(false),
+            watch: Mutex::default(),
+        })
+    }
+
+    /// Starts a driver for each queue; returns when the kernel has all entries.
+    pub(super) fn start(self: &Arc<Self>) -> io::Result<()> {
+        let (sender, registered) = std::sync::mpsc::channel();
+        for number in 0..self.queues.len() {
+            let (shared, sender) = (Arc::clone(self), sender.clone());
+            let name = format!("fuse-ring-{}", self.queues[number].0);
+            let thread = std::thread::Builder::new().name(name).spawn(move || {
+                let queue = &shared.queues[number].1;
+                let answer = queue.register();
+                let is_well = answer.is_ok();
+                drop(sender.send(answer));
+                if is_well {
+                    shared.drive(number, 0);
+                    // R5: what this thread gave to the kernel stays good.
+                    shared.help();
+                }
+            })?;
+            self.jobs.lock().threads.push(thread);
+        }
+        drop(sender);
+        for _ in &self.queues {
+            registered.recv().map_err(io::Error::other)??;
+        }
+        let shared = Arc::clone(self);
+        let watch = std::thread::Builder::new();
+        let watch = watch.name("fuse-ring-watch".to_owned()).spawn(move || shared.keep_watch())?;
+        *self.watch.lock() = Some(watch.thread().clone());
+        self.jobs.lock().threads.push(watch);
+        Ok(())
+    }
+
+    /// Waits until all threads have ended.
+    pub(super) fn join(&self) {
+        loop {
+            let threads = std::mem::take(&mut self.jobs.lock().threads);
+            if threads.is_empty() {
+                break;
+            }
+            threads.into_iter().for_each(|thread| drop(thread.join()));
+        }
+        self.bridge.end();
+    }
+
+    /// Drives a queue until it has ended, or somebody else does.
+    fn drive(self: &Arc<Self>, number: usize, term: u64) {
+        let (processor, queue) = &self.queues[number];
+        let mut seat = Seat::new(*processor);
+        let mut reins = queue.reins();
+        let mut sent = Instant::now();
+        loop {
+            if reins.term != term {
+                return;
+            }
+            let Some(taken) = queue.next(&mut reins) else { break };
+            if reins.has_unsent && sent.elapsed() > SEND_AFTER {
+                queue.send(&mut reins);
+                sent = Instant::now();
+            } else if !reins.has_unsent {
+                sent = Instant::now();
+            }
+            queue.is_busy.store(true, Ordering::Relaxed);
+            let others_wait = reins.has_waiting();
+            seat.choose(work::is_large(&taken));
+            MutexGuard::unlocked(&mut reins, || self.take(taken, others_wait));
+            queue.finished.fetch_add(1, Ordering::Relaxed);
+            if reins.term != term {
+                return;
+            }
+            queue.is_busy.store(false, Ordering::Release);
+        }
+        drop(reins);
+        if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.jobs.lock().is_over = true;
+            self.called.notify_all();
+        }
+    }
+
+    /// Works a request out, or sees to it that somebody does.
+    fn take(self: &Arc<Self>, taken: Taken, others_wait: bool) {
+        if self.watch_dozes.load(Ordering::Relaxed)
+            && let Some(watch) = &*self.watch.lock()
+        {
+            watch.unpark();
+        }
+        match work::kind(&taken) {
+            None => self.bridge.pass(taken),
+            Some(kind) if self.is_for_a_helper(kind, others_wait) => self.call(Job::Work(taken)),
+            Some(_) => self.work(taken),
+        }
+    }
+
+    /// Whether a driver should not work this out himself: he would be waiting for something, or others wait for him while
+    /// a processor has nothing to do. Else handing it on costs more than the others gain.
+    fn is_for_a_helper(&self, kind: Kind, others_wait: bool) -> bool {
+        let has_idle = || self.working.load(Ordering::Relaxed) < self.queues.len();
+        self.costs.is_very_long(kind) || others_wait && self.costs.is_long(kind) && has_idle()
+    }
+
+    fn work(&self, taken: Taken) {
+        let Some(kind) = work::kind(&taken) else { return self.bridge.pass(taken) };
+        self.working.fetch_add(1, Ordering::Relaxed);
+        let started = Instant::now();
+        work::work(&self.desk, taken);
+        self.costs.learn(kind, started.elapsed());
+        self.working.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Gives a job to a helper.
+    fn call(self: &Arc<Self>, job: Job) {
+        let mut jobs = self.jobs.lock();
+        // Who drives must not wait until helpers have done what they are at.
+        let must_start = matches!(job, Job::Drive(..)) || jobs.helpers < self.helpers_max;
+        jobs.waiting.push_back(job);
+        if jobs.idle >= jobs.waiting.len() || !must_start {
+            drop(jobs);
+            self.called.notify_one();
+            return;
+        }
+        let shared = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("fuse-ring-help".to_owned());
+        match thread.spawn(move || shared.help()) {
+            Ok(thread) => {
+                jobs.helpers += 1;
+                jobs.threads.push(thread);
+            }
+            // It is done when one of those that there are has time.
+            Err(error) => tracing::warn!(%error, "no thread to help with requests"),
+        }
+    }
+
+    fn help(self: &Arc<Self>) {
+        let mut jobs = self.jobs.lock();
+        loop {
+            if let Some(job) = jobs.waiting.pop_front() {
+                MutexGuard::unlocked(&mut jobs, || match job {
+                    Job::Work(taken) => self.work(taken),
+                    Job::Drive(number, term) => self.drive(number, term),
+                });
+            } else if jobs.is_over {
+                return;
+            } else {
+                jobs.idle += 1;
+                self.called.wait(&mut jobs);
+                jobs.idle -= 1;
+            }
+        }
+    }
+
+    /// Looks whether drivers get on (R4).
+    fn keep_watch(self: &Arc<Self>) {
+        // What each driver was at when the watch looked last.
+        let mut before = vec![None; self.queues.len()];
+        let mut quiet = 0;
+        while !self.jobs.lock().is_over {
+            if quiet < QUIET_TICKS {
+                std::thread::park_timeout(TICK);
+            } else {
+                self.watch_dozes.store(true, Ordering::SeqCst);
+                std::thread::park_timeout(DOZE);
+                self.watch_dozes.store(false, Ordering::SeqCst);
+            }
+            quiet += 1;
+            for (number, (_, queue)) in self.queues.iter().enumerate() {
+                let is_busy = queue.is_busy.load(Ordering::Acquire);
+                let at = is_busy.then(|| queue.finished.load(Ordering::Relaxed));
+                let was_at = std::mem::replace(&mut before[number], at);
+                if was_at != at {
+                    quiet = 0;
+                } else if at.is_some()
+                    && let Some(term) = queue.take_over()
+                {
+                    self.call(Job::Drive(number, term));
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("queues", &self.queues.len()).finish_non_exhaustive()
+    }
+}
+
+/// Where a driver runs.
+///
+/// Short requests are worked out on the processor of whoever asks: an answer is a change of threads there, and no other
+/// processor has to be woken. Who asks for much at once has something to do meanwhile, and a driver beside him, with all
+/// that is copied, would halve what both can do: then he runs wherever there is room.
+struct Seat {
+    there: CpuSet,
+    anywhere: Option<CpuSet>,
+    is_there: bool,
+    /// Large requests in a row, less small ones.
+    large: i8,
+}
+
+impl Seat {
+    /// So many more of one kind than of the other decide.
+    const MANY: i8 = 16;
+
+    fn new(processor: u16) -> Self {
+        let mut there = CpuSet::new();
+        there.set(usize::from(processor));
+        let anywhere = rustix::thread::sched_getaffinity(None).ok();
+        let mut seat = Self { there, anywhere, is_there: false, large: 0 };
+        seat.go(true);
+        seat
+    }
+
+    fn choose(&mut self, is_large: bool) {
+        let step = if is_large { 1 } else { -1 };
+        self.large = (self.large + step).clamp(-Self::MANY, Self::MANY);
+        if self.large.abs() == Self::MANY {
+            self.go(self.large < 0);
+        }
+    }
+
+    fn go(&mut self, is_there: bool) {
+        let Some(anywhere) = &self.anywhere else { return };
+        if self.is_there != is_there {
+            self.is_there = is_there;
+            let place = if is_there { &self.there } else { anywhere };
+            // A processor that we may not use is one more that is somewhere else.
+            let _ = rustix::thread::sched_setaffinity(None, place);
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.go(false);
+    }
+}

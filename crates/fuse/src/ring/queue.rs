@@ -1,0 +1,379 @@
+//! Entries of a ring: memory that the kernel puts requests into, and takes answers from.
+//!
+//! # Invariants
+//!
+//! - **R1** The memory of an entry is the kernel's from the moment that it is given to it until the completion comes, and
+//!   else that of the one [`Taken`] there is of it.
+//! - **R2** Only who drives the queue gives entries to the kernel: the kernel works out what comes in on the thread that gave
+//!   it the entry, when that thread is not in the kernel itself. A thread that waits for the kernel to be done with
+//!   another request must never be that thread.
+//! - **R3** Memory that the kernel may still have is never freed.
+
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use fuser::Errno;
+use io_uring::squeue::Entry128;
+use io_uring::types::Fd;
+use io_uring::{IoUring, cqueue, opcode};
+use parking_lot::Mutex;
+use rustix::event::EventfdFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::abi::{self, Header, PAYLOAD_LEN, Request};
+
+/// A ring whose submissions have room for a command of the kernel's FUSE.
+pub(super) type Uring = IoUring<Entry128, cqueue::Entry>;
+
+/// Says that somebody else has an answer.
+const BELL: u64 = u64::MAX;
+
+/// Entries with one thread that drives them.
+pub(super) struct Queue {
+    device: Arc<OwnedFd>,
+    slots: Box<[Slot]>,
+    reins: Mutex<Reins>,
+    /// Entries with answers that the kernel has not got.
+    answered: Mutex<Vec<u16>>,
+    bell: OwnedFd,
+    /// Whether the driver waits for a completion, or is about to.
+    is_asleep: AtomicBool,
+    /// Entries that the kernel is done with for good.
+    ended: AtomicUsize,
+    /// Whether the driver works out a request, and how many were.
+    pub(super) is_busy: AtomicBool,
+    pub(super) finished: AtomicU64,
+}
+
+/// What only the driver touches.
+pub(super) struct Reins {
+    ring: Uring,
+    /// Requests that came in.
+    waiting: VecDeque<u16>,
+    /// Who drives: the number goes up when somebody else takes over.
+    pub(super) term: u64,
+    /// Whether there are answers that the kernel was not told of.
+    pub(super) has_unsent: bool,
+}
+
+impl Reins {
+    /// Whether requests are waiting that came in.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}
+
+struct Slot {
+    /// The processor whose requests come here.
+    processor: u16,
+    memory: UnsafeCell<Memory>,
+    /// Where the two areas are: `iovec`s.
+    areas: Box<[[usize; 2]; abi::AREAS as usize]>,
+}
+
+struct Memory {
+    header: Box<Header>,
+    payload: Payload,
+}
+
+/// [`PAYLOAD_LEN`] bytes in whole pages, which are not there before they are touched.
+struct Payload(NonNull<u8>);
+
+#[expect(unsafe_code, reason = "entries are handed to and fro between threads and the kernel")]
+// SAFETY: the memory of a slot is reached through `Taken` alone, of which there is one at most (R1), on any thread.
+unsafe impl Sync for Slot {}
+
+#[expect(unsafe_code, reason = "entries are handed to and fro between threads and the kernel")]
+// SAFETY: the mapping belongs to no thread.
+unsafe impl Send for Payload {}
+
+/// A request that came in: nobody else has its memory.
+pub(super) struct Taken {
+    queue: Arc<Queue>,
+    index: u16,
+    is_answered: bool,
+}
+
+impl Queue {
+    /// Makes the entries of some processors: their numbers and how many each.
+    pub(super) fn new(
+        ring: Uring,
+        device: Arc<OwnedFd>,
+        processors: &[(u16, usize)],
+    ) -> io::Result<Self> {
+        let slots = processors
+            .iter()
+            .flat_map(|&(processor, depth)| std::iter::repeat_n(processor, depth))
+            .map(Slot::new);
+        Ok(Self {
+            device,
+            slots: slots.collect::<io::Result<_>>()?,
+            reins: Mutex::new(Reins { ring, waiting: VecDeque::new(), term: 0, has_unsent: false }),
+            answered: Mutex::default(),
+            bell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            is_asleep: AtomicBool::new(false),
+            ended: AtomicUsize::new(0),
+            is_busy: AtomicBool::new(false),
+            finished: AtomicU64::new(0),
+        })
+    }
+
+    /// Takes the reins; waits while somebody else has them.
+    pub(super) fn reins(&self) -> parking_lot::MutexGuard<'_, Reins> {
+        self.reins.lock()
+    }
+
+    /// Takes the reins from a driver who works out a request; none if he does not.
+    pub(super) fn take_over(&self) -> Option<u64> {
+        let mut reins = self.reins.try_lock()?;
+        if !self.is_busy.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        reins.term += 1;
+        Some(reins.term)
+    }
+
+    /// Whether no request will come any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed) == self.slots.len()
+    }
+
+    /// Gives all entries to the kernel for the first time (R2).
+    pub(super) fn register(&self) -> io::Result<()> {
+        let mut reins = self.reins();
+        self.listen(&mut reins);
+        for index in 0..self.slots.len() {
+            self.give(&mut reins, index as u16, abi::REGISTER, 0);
+        }
+        reins.ring.submit()?;
+        match self.reap(&mut reins) {
+            Some(refused) => Err(io::Error::from_raw_os_error(refused)),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the kernel what was answered (R2), and takes the next request; waits for one. None when there will be none.
+    pub(super) fn next(self: &Arc<Self>, reins: &mut Reins) -> Option<Taken> {
+        loop {
+            self.answer_all(reins);
+            if let Some(index) = reins.waiting.pop_front() {
+                let queue = Arc::clone(self);
+                return Some(Taken { queue, index, is_answered: false });
+            }
+            if self.has_ended() {
+                return None;
+            }
+            self.is_asleep.store(true, Ordering::SeqCst);
+            // Whoever has answered since then has not rung.
+            if self.answered.lock().is_empty() {
+                reins.has_unsent = false;
+                // What it says is mostly that a signal came; what is to be done is to wait in any case.
+                if reins.ring.submit_and_wait(1).is_err() {
+                    std::thread::yield_now();
+                }
+            }
+            self.is_asleep.store(false, Ordering::SeqCst);
+            self.reap(reins);
+        }
+    }
+
+    /// Sends what was answered, and does not wait.
+    pub(super) fn send(&self, reins: &mut Reins) {
+        self.answer_all(reins);
+        reins.has_unsent = false;
+        // What is not sent now is with the next.
+        let _ = reins.ring.submit();
+        self.reap(reins);
+    }
+
+    fn answer_all(&self, reins: &mut Reins) {
+        let answered = std::mem::take(&mut *self.answered.lock());
+        for index in answered {
+            let commit_id = self.slots[usize::from(index)].commit_id();
+            self.give(reins, index, abi::COMMIT_AND_FETCH, commit_id);
+            reins.has_unsent = true;
+        }
+    }
+
+    /// Takes completions; returns why the kernel wants no more of an entry, if it said so now.
+    fn reap(&self, reins: &mut Reins) -> Option<i32> {
+        let Reins { ring, waiting, .. } = reins;
+        let (mut refused, mut is_deaf) = (None, false);
+        for completion in ring.completion() {
+            let token = completion.user_data();
+            if token == BELL {
+                is_deaf |= !cqueue::more(completion.flags());
+            } else if completion.result() == 0 {
+                waiting.push_back(token as u16);
+            } else {
+                refused = Some(-completion.result());
+                self.ended.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        if is_deaf {
+            self.listen(reins);
+        }
+        refused
+    }
+
+    /// Has the driver woken by the bell.
+    #[expect(unsafe_code, reason = "submissions name a descriptor")]
+    fn listen(&self, reins: &mut Reins) {
+        let poll = opcode::PollAdd::new(Fd(self.bell.as_raw_fd()), POLL_IN).multi(true);
+        let entry = Entry128::from(poll.build().user_data(BELL));
+        // SAFETY: it names no memory, and the descriptor lives as long as the ring.
+        let pushed = unsafe { reins.ring.submission().push(&entry) };
+        pushed.expect("there is room for an entry of each slot and the bell");
+    }
+
+    /// Puts an entry among those that the kernel gets next. Its memory is the kernel's from now on (R1).
+    #[expect(unsafe_code, reason = "the kernel writes behind the back of the borrow checker")]
+    fn give(&self, reins: &mut Reins, index: u16, command: u32, commit_id: u64) {
+        let slot = &self.slots[usize::from(index)];
+        let areas = (command == abi::REGISTER).then_some(slot.areas.as_ptr() as u64);
+        let mut entry = opcode::UringCmd80::new(Fd(self.device.as_raw_fd()), command)
+            .cmd(abi::command(commit_id, slot.processor))
+            .addr(areas)
+            .build()
+            .user_data(u64::from(index));
+        if command == abi::REGISTER {
+            // SAFETY: an `Entry128` is the kernel's `io_uring_sqe` of 128 bytes, in which a `u32` at 24 is `len`; the
+            // library has no name for it in this kind of submission.
+            unsafe {
+                std::ptr::from_mut(&mut entry).cast::<u8>().add(24).cast::<u32>().write(abi::AREAS);
+            }
+        }
+        // SAFETY: the memory lives until the kernel is done with it (R3), and nobody touches it until then: the index
+        // came from a `Taken` that is gone (R1), or this is the first time.
+        let pushed = unsafe { reins.ring.submission().push(&entry) };
+        pushed.expect("there is room for an entry of each slot and the bell");
+    }
+}
+
+/// `POLLIN`.
+const POLL_IN: u32 = 1;
+
+impl Slot {
+    fn new(processor: u16) -> io::Result<Self> {
+        let header = Box::new(Header::EMPTY);
+        let payload = Payload::new()?;
+        let areas = Box::new([
+            [std::ptr::from_ref(&*header) as usize, size_of::<Header>()],
+            [payload.0.as_ptr() as usize, PAYLOAD_LEN],
+        ]);
+        Ok(Self { processor, memory: UnsafeCell::new(Memory { header, payload }), areas })
+    }
+
+    /// What the kernel calls the request that was answered here.
+    #[expect(unsafe_code, reason = "R1")]
+    fn commit_id(&self) -> u64 {
+        // SAFETY: this is called for answered entries alone, whose `Taken` is gone and which the kernel has not got (R1).
+        unsafe { (*self.memory.get()).header.commit_id() }
+    }
+}
+
+impl Payload {
+    #[expect(unsafe_code, reason = "memory of its own")]
+    fn new() -> io::Result<Self> {
+        let (any, flags) = (std::ptr::null_mut(), MapFlags::PRIVATE);
+        // SAFETY: a new mapping is in nobody's way.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(any, PAYLOAD_LEN, ProtFlags::READ | ProtFlags::WRITE, flags)
+        }?;
+        Ok(Self(NonNull::new(start.cast()).expect("a mapping is not at zero")))
+    }
+}
+
+impl Drop for Payload {
+    #[expect(unsafe_code, reason = "memory of its own")]
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this length, and who owns it says that nobody uses it any more. A failure would leave
+        // it mapped, which harms nobody.
+        let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), PAYLOAD_LEN) };
+    }
+}
+
+impl Taken {
+    /// What all requests say.
+    pub(super) fn request(&self) -> Request {
+        self.memory().header.request()
+    }
+
+    /// The fixed parts.
+    pub(super) fn header(&self) -> &Header {
+        &self.memory().header
+    }
+
+    /// The bytes behind the fixed parts.
+    pub(super) fn payload(&self) -> &[u8] {
+        let len = self.request().payload_len as usize;
+        let bytes = self.bytes();
+        &bytes[..len.min(bytes.len())]
+    }
+
+    /// Room for those of an answer.
+    #[expect(unsafe_code, reason = "R1")]
+    pub(super) fn room(&mut self) -> &mut [u8] {
+        // SAFETY: nobody else has the memory of this entry (R1); the mapping has so many bytes.
+        unsafe {
+            let memory = &mut *self.slot().memory.get();
+            std::slice::from_raw_parts_mut(memory.payload.0.as_ptr(), PAYLOAD_LEN)
+        }
+    }
+
+    /// Answers: how many bytes of the payload there are, or why not.
+    pub(super) fn answer(mut self, answer: Result<usize, Errno>) {
+        self.set(answer);
+        self.is_answered = true;
+    }
+
+    #[expect(unsafe_code, reason = "R1")]
+    fn set(&mut self, answer: Result<usize, Errno>) {
+        // SAFETY: nobody else has the memory of this entry (R1).
+        unsafe { (*self.slot().memory.get()).header.answer(answer) };
+    }
+
+    fn slot(&self) -> &Slot {
+        &self.queue.slots[usize::from(self.index)]
+    }
+
+    #[expect(unsafe_code, reason = "R1")]
+    fn memory(&self) -> &Memory {
+        // SAFETY: nobody else has the memory of this entry (R1).
+        unsafe { &*self.slot().memory.get() }
+    }
+
+    #[expect(unsafe_code, reason = "R1")]
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping has so many bytes.
+        unsafe { std::slice::from_raw_parts(self.memory().payload.0.as_ptr(), PAYLOAD_LEN) }
+    }
+}
+
+impl Drop for Taken {
+    /// Hands the entry back; one that nobody answered says so.
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.set(Err(Errno::EIO));
+        }
+        self.queue.answered.lock().push(self.index);
+        if self.queue.is_asleep.load(Ordering::SeqCst) {
+            // A bell that rings already need not be rung.
+            let _ = rustix::io::write(&self.queue.bell, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            // R3: what is left of a ring that did not end in order is the kernel's for good.
+            std::mem::forget(std::mem::take(&mut self.slots));
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The tests of `it` once more, with requests that come by io_uring.
+//!
+//! The kernel offers that where `fuse.enable_uring` is on; these tests switch it on, and leave it on. Where the kernel has
+//! no such thing (before Linux 6.14) they say that they are skipped.
+
+#[path = "../it/attributes.rs"]
+mod attributes;
+#[path = "../it/content.rs"]
+mod content;
+#[path = "../it/lifetime.rs"]
+mod lifetime;
+#[path = "../it/listing.rs"]
+mod listing;
+#[path = "../it/lists.rs"]
+mod lists;
+#[path = "../it/mounted.rs"]
+mod mounted;
+#[path = "../it/names.rs"]
+mod names;
+#[path = "../it/random.rs"]
+mod random;
+#[path = "../it/users.rs"]
+mod users;
+#[path = "../it/volume.rs"]
+mod volume;
+
+/// How requests come to the mounts of these tests.
+const TRANSPORT: &str = "io_uring";
+
+/// Whether the kernel has that way.
+fn has_transport() -> bool {
+    let has_it = std::fs::write("/sys/module/fuse/parameters/enable_uring", "Y").is_ok();
+    if !has_it {
+        eprintln!("SKIPPED: the kernel has no FUSE over io_uring");
+    }
+    has_it
+}
