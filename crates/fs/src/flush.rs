@@ -39,6 +39,10 @@ pub(crate) const BATCH_BYTES: u64 = 16 << 20;
 /// the others, and stand behind a thread that computes for a whole slice of the scheduler's. The rest are spare (G3).
 const FLUSHERS_MAX: usize = 4;
 
+/// Places in [`DirtyList::resting`].
+const USUAL: usize = 0;
+const SPARE: usize = 1;
+
 /// How often a flusher looks when nobody calls it, and how old dirty data grows at least.
 const FLUSH_PERIOD: Duration = Duration::from_millis(500);
 const DIRTY_AGE: Duration = Duration::from_secs(5);
@@ -49,10 +53,10 @@ struct DirtyList {
     kicked: bool,
     /// Spare threads are wanted.
     crowded: bool,
-    /// Rounds of the clamp that spare threads are to make.
+    /// Rounds of the clamp that idle threads are to make.
     asked: Vec<Round>,
-    /// Spare threads that make one now.
-    taken: usize,
+    /// Idle threads that are not spare, and those that are.
+    resting: [usize; 2],
     stop: bool,
 }
 
@@ -78,15 +82,19 @@ impl Flush {
         self.dirty.lock().cells.push_back((Arc::downgrade(cell), clock::now()));
     }
 
-    /// Has a spare thread make a round, if one is idle; says whether.
-    pub(crate) fn ask_spare(&self, round: Round) -> bool {
+    /// Has an idle thread make a round, a spare one if there is one; says whether there is any.
+    pub(crate) fn ask_idle(&self, round: Round) -> bool {
         let mut list = self.dirty.lock();
-        let idle = list.asked.len() + list.taken + usual() < FLUSHERS_MAX;
-        if idle {
-            list.asked.push(round);
-            self.spare_wanted.notify_one();
+        let [usual, spare] = list.resting;
+        // Who was asked and has not woken yet rests still.
+        if list.asked.len() >= usual + spare {
+            return false;
         }
-        idle
+        list.asked.push(round);
+        let is_for_spare = list.asked.len() <= spare;
+        drop(list);
+        if is_for_spare { &self.spare_wanted } else { &self.wanted }.notify_one();
+        true
     }
 
     /// Takes every cell out of the list of dirty ones.
@@ -175,13 +183,20 @@ impl Shared {
         loop {
             {
                 let mut list = self.background.flush.dirty.lock();
-                if !list.kicked && !list.stop {
+                if !list.kicked && list.asked.is_empty() && !list.stop {
+                    list.resting[USUAL] += 1;
                     self.background.flush.wanted.wait_for(&mut list, FLUSH_PERIOD);
+                    list.resting[USUAL] -= 1;
                 }
-                list.kicked = false;
                 if list.stop {
                     return;
                 }
+                if let Some(round) = list.asked.pop() {
+                    drop(list);
+                    self.clamp_round(&round);
+                    continue;
+                }
+                list.kicked = false;
             }
             while self.files.dirty_bytes() > self.flush_above() && self.write_batch(None) {}
             let age = self.options.commit_interval.min(DIRTY_AGE);
@@ -205,16 +220,16 @@ impl Shared {
             {
                 let mut list = self.background.flush.dirty.lock();
                 if !list.crowded && list.asked.is_empty() && !list.stop {
+                    list.resting[SPARE] += 1;
                     self.background.flush.spare_wanted.wait(&mut list);
+                    list.resting[SPARE] -= 1;
                 }
                 if list.stop {
                     return;
                 }
                 if let Some(round) = list.asked.pop() {
-                    list.taken += 1;
                     drop(list);
                     self.clamp_round(&round);
-                    self.background.flush.dirty.lock().taken -= 1;
                     continue;
                 }
             }

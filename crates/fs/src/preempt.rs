@@ -65,7 +65,7 @@ impl Shared {
                 rounds += 1;
                 let round = clamp.round(&pools);
                 let helped =
-                    matches!(round, Round::Dirty { .. }) && self.background.flush.ask_spare(round);
+                    matches!(round, Round::Dirty { .. }) && self.background.flush.ask_idle(round);
                 let goes_on = helped || self.clamp_round(&round);
                 pools = self.pools();
                 if !goes_on {
@@ -94,7 +94,7 @@ impl Shared {
         }
     }
 
-    /// Makes a round of the clamp, here or in a spare thread; says whether another may give back more. What others took
+    /// Makes a round of the clamp, here or in an idle thread; says whether another may give back more. What others took
     /// meanwhile was given back; nothing was where everything dirty is on its way already.
     pub(crate) fn clamp_round(&self, round: &Round) -> bool {
         let before = self.pools();

@@ -183,7 +183,9 @@ impl Engine {
         }
         let cost = Costs::from(cost);
         outstanding.costs += cost;
-        self.ahead.note(self.promised_apart(outstanding.costs));
+        if self.options.promise == PromisePolicy::Levels {
+            self.ahead.note(self.promised_apart(outstanding.costs));
+        }
         #[cfg(debug_assertions)]
         outstanding.roll.grant(cost.figures());
         true
