@@ -53,7 +53,7 @@ impl Experiment for Allocate {
             Subject::new("buttress", Target::Library, ""),
         ];
         if plan.mount {
-            subjects.push(Subject::new("buttress mount", Target::Mount, ""));
+            subjects.extend(Subject::mounts(""));
         }
         subjects
     }

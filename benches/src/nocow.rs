@@ -61,7 +61,7 @@ impl Experiment for Nocow {
                 Subject::new("buttress on loop", Target::Loop, ""),
             ];
             if plan.mount {
-                subjects.push(Subject::new("buttress mount", Target::Mount, ""));
+                subjects.extend(Subject::mounts(""));
             }
             return subjects;
         }
@@ -78,7 +78,7 @@ impl Experiment for Nocow {
             Subject::new("buttress", Target::Library, "nodatacow"),
         ];
         if plan.mount {
-            subjects.push(Subject::new("buttress mount", Target::Mount, "nodatacow"));
+            subjects.extend(Subject::mounts("nodatacow"));
         }
         subjects
     }

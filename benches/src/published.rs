@@ -62,6 +62,20 @@ impl Subject {
     pub fn new(name: &str, target: Target, options: &str) -> Self {
         Self { name: name.into(), target, options: options.into() }
     }
+
+    /// Our mounts, with mount options: one that reads requests from the device and, where the kernel offers that
+    /// (`fuse.enable_uring`), one that has them by io_uring.
+    #[must_use]
+    pub fn mounts(options: &str) -> Vec<Self> {
+        let by = |name, transport: &str| {
+            let comma = if options.is_empty() { "" } else { "," };
+            Self::new(name, Target::Mount, &format!("{options}{comma}{transport}"))
+        };
+        let offered = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+        let is_offered = offered.is_ok_and(|text| text.trim() == "Y");
+        let ring = is_offered.then(|| by("buttress mount, io_uring", "io_uring"));
+        [by("buttress mount", "noio_uring")].into_iter().chain(ring).collect()
+    }
 }
 
 /// One published job.

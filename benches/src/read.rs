@@ -42,7 +42,7 @@ impl Experiment for Read {
             Subject::new("buttress", Target::Library, ""),
         ];
         if plan.mount {
-            subjects.push(Subject::new("buttress mount", Target::Mount, ""));
+            subjects.extend(Subject::mounts(""));
         }
         subjects
     }
