@@ -200,9 +200,14 @@ impl Shared {
     /// Gives a job to a helper.
     fn call(self: &Arc<Self>, job: Job) {
         let mut jobs = self.jobs.lock();
-        // Who drives must not wait until helpers have done what they are at.
-        let must_start = matches!(job, Job::Drive(..)) || jobs.helpers < self.helpers_max;
-        jobs.waiting.push_back(job);
+        // A queue must not wait until helpers have done what they are at, or what came before.
+        let is_urgent = matches!(job, Job::Drive(..));
+        let must_start = is_urgent || jobs.helpers < self.helpers_max;
+        if is_urgent {
+            jobs.waiting.push_front(job)
+        } else {
+            jobs.waiting.push_back(job)
+        }
         if jobs.idle >= jobs.waiting.len() || !must_start {
             drop(jobs);
             self.called.notify_one();
