@@ -6,6 +6,8 @@
 //!   that is not so because devices are missing and may be, the volume is read-only.
 //! - **V2** A volume is writable exactly while it has no reason to be read-only; a reason, once there,
 //!   stays.
+//! - **V3** Of a volume that is writable no two stripes share bytes of a device: chunks that are read with a
+//!   volume are looked at, and who makes one takes what no other has.
 //!
 //! # Locks
 //!
@@ -268,17 +270,26 @@ impl Volume {
     /// [`Error::MissingStripe`] when it cannot be read with the devices that are here, and they were to
     /// be complete (V1).
     pub fn add_chunk(&self, chunk: Chunk) -> Result<(), Error> {
-        self.add_chunks(vec![chunk])
+        // Where the others lie is not looked at: that is a step for each of them (V3).
+        self.add_entries(vec![self.resolve(chunk)?])
     }
 
-    /// Adds chunks: all of them, or none. For many this is the quicker way.
+    /// Adds chunks: all of them, or none. For many this is the quicker way, and for those that were read from
+    /// a device the only one: where stripes share bytes of a device, the volume is read-only.
     ///
     /// # Errors
     ///
     /// As [`Volume::add_chunk`].
     pub fn add_chunks(&self, chunks: Vec<Chunk>) -> Result<(), Error> {
-        let entries =
-            chunks.into_iter().map(|chunk| self.resolve(chunk)).collect::<Result<Vec<_>, _>>()?;
+        let entries = chunks.into_iter().map(|chunk| self.resolve(chunk));
+        self.add_entries(entries.collect::<Result<_, _>>()?)?;
+        if let Some(why) = shared_place(self.map.load().entries().map(|entry| &**entry)) {
+            self.forbid_writes(why);
+        }
+        Ok(())
+    }
+
+    fn add_entries(&self, entries: Vec<Entry>) -> Result<(), Error> {
         let obstacle = entries.iter().find_map(|entry| self.parity_obstacle(entry));
         let lacking = entries.iter().find_map(|entry| Some((entry, entry.lacks(|_| true)?)));
         let lacking = lacking.map(|(entry, stripe)| (entry.chunk.logical, stripe.device));
@@ -393,4 +404,22 @@ impl Volume {
         }
         Ok(Entry { chunk: Arc::new(chunk), layout, devices })
     }
+}
+
+/// Why the volume may not be written with these chunks in it, if two stripes, of two chunks or of one, claim the same
+/// bytes of a device (V3): what is written to one would be written over the other, also by the repair of a copy.
+fn shared_place<'e>(entries: impl Iterator<Item = &'e Entry>) -> Option<String> {
+    let places = entries.flat_map(|entry| {
+        let (logical, len) = (entry.chunk.logical, entry.layout.stripe_len());
+        entry.chunk.stripes.iter().map(move |at| (at.device, at.offset, len, logical))
+    });
+    let mut places: Vec<(DeviceId, u64, u64, Logical)> = places.collect();
+    places.sort_unstable();
+    // Of any that overlap, the first and the one behind it do. The layouts have been checked with this very sum.
+    places.windows(2).find_map(|pair| {
+        let [(device, offset, len, first), (next, at, _, second)] = *pair else { return None };
+        (device == next && at < offset.saturating_add(len)).then(|| {
+            format!("chunks {first} and {second} claim the same bytes of device {device}, at {at}")
+        })
+    })
 }

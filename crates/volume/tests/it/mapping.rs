@@ -130,6 +130,42 @@ fn requests_cross_chunks() {
     }
 }
 
+/// V3: where chunks that were read with a volume claim the same bytes of a device, it is read and not written, and no
+/// copy is repaired; where they touch, nothing is wrong.
+#[test]
+fn bytes_of_a_device_are_one_chunks() {
+    let next = CHUNK_AT.end(6 << 20);
+    for (offset, is_shared) in
+        [(2, true), (4, true), (7, true), (8, false), (1, false), (40, false)]
+    {
+        let (volume, devices) = volume(BlockGroupFlags(0), &[1]);
+        let mut second = chunk(BlockGroupFlags::DUP, next, 1 << 20, &[1, 1]);
+        second.stripes[0].offset = offset << 20;
+        second.stripes[1].offset = 50 << 20;
+        volume.add_chunks(vec![second]).expect("it can be read");
+        assert_eq!(volume.read_only_reason().is_some(), is_shared, "at {offset} MiB");
+        if !is_shared {
+            continue;
+        }
+        devices[0].write_at(50 << 20, b"right").expect("memory");
+        devices[0].write_at(offset << 20, b"other").expect("memory");
+        let error = volume.write(next, b"bytes").expect_err("one of them would lose");
+        assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
+        let mut buf = [0; 5];
+        let right = |bytes: &[u8]| if bytes == b"right" { Ok(()) } else { Err(String::new()) };
+        volume.read_verified(next, &mut buf, right).expect("one copy is right");
+        devices[0].read_at(offset << 20, &mut buf).expect("memory");
+        assert_eq!(&buf, b"other", "it may be the other chunk's");
+    }
+    // Of one chunk.
+    let (volume, _devices) = volume(BlockGroupFlags(0), &[1]);
+    let mut second = chunk(BlockGroupFlags::DUP, next, 1 << 20, &[1, 1]);
+    second.stripes[0].offset = 40 << 20;
+    second.stripes[1].offset = 40 << 20;
+    volume.add_chunks(vec![second]).expect("it can be read");
+    assert!(volume.read_only_reason().is_some_and(|why| why.contains("device 1")));
+}
+
 /// M1: chunks that overlap are refused, whole batches of them, and removal gives the place back.
 #[test]
 fn the_map_refuses_overlaps() {

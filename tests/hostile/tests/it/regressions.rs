@@ -206,8 +206,64 @@ fn two_files_dispute_the_length_of_an_extent() {
     assert_eq!(found, None);
 }
 
-/// What the fuzzer found, as it found it: a group that says it uses more than there can be (a scrub added it up), and a
-/// tree whose node lies in space that is recorded as free, where a commit put a new node (and then took that for the old).
+/// Where the first stripe and the second of a chunk say where they lie.
+const FIRST_STRIPE: std::ops::Range<usize> = 56..64;
+const SECOND_STRIPE: std::ops::Range<usize> = 88..96;
+
+/// It is read, and says why it is not written.
+fn is_only_read(what: &'static str, device: MemoryDevice, expected: &'static str) {
+    both_ways(what, device.fork());
+    let found = case(what, move || {
+        let options = MountOptions::parse("rw,noatime").expect("known options");
+        let filesystem = Filesystem::open(vec![Arc::new(device)], options).expect("it is read");
+        let why = filesystem.read_only_reason().expect("it is not written");
+        assert!(why.contains(expected), "{why}");
+        filesystem.root().mkdir(b"new", 0o755, 0, 0).expect_err("nothing is written");
+        let folder = filesystem.resolve("folder 1").expect("not damaged");
+        folder.lookup(b"away").expect("not damaged");
+        filesystem.close().expect("there is nothing to write");
+    });
+    assert_eq!(found, None);
+}
+
+/// Both copies of a chunk at one place of a device: a batch had two writes for the same bytes.
+#[test]
+fn copies_lie_at_one_place() {
+    let mut changed = 0;
+    let device = edited(&sample::ours(), |_, items| {
+        let chunks = items.iter_mut().filter(|item| item.key.kind == Kind::CHUNK_ITEM);
+        for item in chunks.filter(|item| item.payload.len() >= SECOND_STRIPE.end) {
+            let first = item.payload[FIRST_STRIPE].to_vec();
+            item.payload[SECOND_STRIPE].copy_from_slice(&first);
+            changed += 1;
+        }
+    });
+    assert!(changed > 0, "nodes have two copies");
+    is_only_read("copies at one place", device, "claim the same bytes");
+}
+
+/// The copy of one chunk lies over another chunk: what was written to one, or put right in it, was written over the other.
+#[test]
+fn a_copy_lies_over_another_chunk() {
+    let mut data = None;
+    drop(edited(&sample::ours(), |_, items| {
+        let chunks = items.iter().filter(|item| item.key.kind == Kind::CHUNK_ITEM);
+        let mut single = chunks.filter(|item| item.payload.len() < SECOND_STRIPE.end);
+        data = data.take().or(single.next().map(|item| item.payload[FIRST_STRIPE].to_vec()));
+    }));
+    let data = data.expect("data has one copy");
+    let device = edited(&sample::ours(), |_, items| {
+        let chunks = items.iter_mut().filter(|item| item.key.kind == Kind::CHUNK_ITEM);
+        for item in chunks.filter(|item| item.payload.len() >= SECOND_STRIPE.end) {
+            item.payload[SECOND_STRIPE].copy_from_slice(&data);
+        }
+    });
+    is_only_read("a copy over another chunk", device, "claim the same bytes");
+}
+
+/// What the fuzzer found, as it found it: a group that says it uses more than there can be (a scrub added it up), a
+/// tree whose node lies in space that is recorded as free, where a commit put a new node (and then took that for the old),
+/// and a chunk both of whose copies lie at one place, where a log was written twice.
 #[test]
 fn inputs_of_the_fuzzer() {
     let bases = buttress_hostile::sample::small_bases();
@@ -230,6 +286,7 @@ const INPUTS: &[&[u8]] = &[
     b"\x22\x7b\xcc\x4a\x85\x85\x85\x85\x85\xd0\xaf\x30\xff\xbf\x85\x10\x70\x69\xff\xff\xff\x10\xbd\xb6\x28\x36\x72\xea\x04\xff\xff\xff\xff\xff\xff\xff\x71\xd7\x0f\x00\x00\x00\x1e\x00\x19\xb0\xd3\x28\xc9\x44",
     b"\x15\x2e\xff\x7c\x1b\x56\x50\x2e\xed\x53\x0c\xa3\x45\x19\x2e\xff\xff\xff\x18\xcd\x9a\xae\xbb\xec\xf7\xa7\xc4\xca\x14\x00\x00\x00\xd2\x9a\x05\xae\xbb\xb3\x02\x6b\x07\x7d\xa6\x04\x09\x88",
     b"\xb7\x17\xb9\xa8\xa8\xa8\xb9\xb9\xb9\xb9\xb9\xb9\x5a\x5a\x5a\x5a\x5a\x5a\xb9\xb9\xb9\xb9\xb9\x7e\xf7\x23\x41\x00\x00\x6f\x49\xac\x17\xb9\xb9\xb9\xb9\x90\x90\x90\x90\x90\x90\xb9\xb9\xb9\xb9\xb2\x09\x00\x00\x00\x00\x00\x00\x00\xc4\xde\x15\x2e\xf9\xa2\x1b\x56\x50\x2e\xed\x53\x0c\xa1\x80\x3e\x14",
+    b"\xa5\xaa\x88\x9a\xe0\x03\xff\xff\xff\x10\xed\x8b\x0a\x41\x5d\x00\x00\x17\x6b\xe7\xaa\x07\x2f\x1b\x91\x0a\x00\x5c\xed\x2d\xa6\x00\xe0\xe6\x1f\xad\x40\x80\x80\x80\x49\x80\x64\x7d\x2a\xff\x4a\x54\x34\x55\xa8\xff\xff\xff\x04\xfb\xfd\xff\x7a\x7a\x7a\x7a\x7a\x41\xbe\x27\x85\xb9\x30\x34\x23\xd6\xd3\xff\x86\x85\xff\x7a\x7a\x7a\x7a\xa9\x7a",
 ];
 
 /// A chunk of another object was a chunk for the judge, and nowhere else: what it said was mended could not be found.
