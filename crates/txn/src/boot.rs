@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use buttress_format::{
     BlockGroupItem, CompatRo, DevExtent, DevStats, DeviceId, Extent, Incompat, Key, Kind, Logical,
-    RootItem, Superblock, TreeId, ids,
+    RootItem, Stripe, Superblock, TreeId, ids,
 };
 use buttress_space::{AllocPolicy, GroupInit, LookupPolicy, Space, SpaceKind};
 use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store, boot};
@@ -89,9 +89,22 @@ impl Engine {
         let chunk_tree = boot::load_chunks(&store, &superblock)?;
         let roots = read_roots(&store, &superblock)?;
         let groups = read_groups(&store, &superblock, &roots, &volume)?;
+        let mut devices = DeviceSpace::new(volume.parity() == Parity::Rows);
+        for item in &chunk_tree.devices {
+            // The chunk tree is right about a device; its own superblock may be older.
+            volume.update_device(*item);
+            devices.add_device(*item, volume.device(item.devid).is_some());
+        }
+        for record in groups.values() {
+            devices.count_group(record.flags);
+        }
+        read_device_tree(&store, &roots, &volume, &mut devices)?;
         let mut read_only = options.read_only.then(|| "it was asked for".to_string());
         if read_only.is_none() {
             read_only = writable::obstacle(&volume, &store, &superblock, &roots)?;
+        }
+        if read_only.is_none() {
+            read_only = unrecorded_stripe(&volume, &devices);
         }
         if let Some(why) = read_only.as_ref().filter(|_| has_log) {
             return Err(Error::LogStays(why.clone()));
@@ -104,16 +117,6 @@ impl Engine {
             space = space.mixed();
         }
         let space = Arc::new(space);
-        let mut devices = DeviceSpace::new(volume.parity() == Parity::Rows);
-        for item in &chunk_tree.devices {
-            // The chunk tree is right about a device; its own superblock may be older.
-            volume.update_device(*item);
-            devices.add_device(*item, volume.device(item.devid).is_some());
-        }
-        for record in groups.values() {
-            devices.count_group(record.flags);
-        }
-        read_device_tree(&store, &roots, &volume, &mut devices)?;
         if read_only.is_none() {
             add_groups(&space, &volume, &groups)?;
         }
@@ -284,6 +287,19 @@ fn read_device_tree(
         cursor.advance()?;
     }
     Ok(())
+}
+
+/// Why nothing may be written, if a chunk lies where the device tree has none: the next new one would be put over it.
+fn unrecorded_stripe(volume: &Volume, devices: &DeviceSpace) -> Option<String> {
+    volume.chunks().iter().find_map(|chunk| {
+        let len = chunk.stripe_bytes();
+        let is_open = |at: &&Stripe| devices.may_give_out(at.device, at.offset, len);
+        let at = chunk.stripes.iter().find(is_open)?;
+        Some(format!(
+            "chunk {} lies on device {}, at {}, where the device tree knows of none",
+            chunk.logical, at.device, at.offset
+        ))
+    })
 }
 
 fn add_groups(

@@ -83,6 +83,12 @@ impl DeviceSpace {
         }
     }
 
+    /// Says whether any of a part may become a new chunk's.
+    pub(crate) fn may_give_out(&self, id: DeviceId, offset: u64, len: u64) -> bool {
+        let range = offset..offset.saturating_add(len);
+        self.devices.get(&id).is_some_and(|device| device.free.overlaps(&range))
+    }
+
     /// A part that a chunk gave back.
     pub(crate) fn give(&mut self, id: DeviceId, offset: u64, len: u64) {
         if let Some(device) = self.devices.get_mut(&id) {

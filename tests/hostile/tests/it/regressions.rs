@@ -261,6 +261,15 @@ fn a_copy_lies_over_another_chunk() {
     is_only_read("a copy over another chunk", device, "claim the same bytes");
 }
 
+/// A chunk that the device tree does not have: the next new chunk could be put over it.
+#[test]
+fn a_chunk_lies_in_unallocated_space() {
+    let device = edited(&sample::ours(), |_, items| {
+        items.retain(|item| item.key.kind != Kind::DEV_EXTENT);
+    });
+    is_only_read("unallocated chunks", device, "where the device tree knows of none");
+}
+
 /// What the fuzzer found, as it found it: a group that says it uses more than there can be (a scrub added it up), a
 /// tree whose node lies in space that is recorded as free, where a commit put a new node (and then took that for the old),
 /// and a chunk both of whose copies lie at one place, where a log was written twice.
