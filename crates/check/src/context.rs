@@ -62,10 +62,10 @@ impl Context<'_> {
         number.is_multiple_of(self.sectorsize())
     }
 
-    /// The newest transaction that an item can be of: a log is one ahead of its superblock.
+    /// The newest transaction that an item can be of. A log is one ahead of its superblock, but no tree has a part in it
+    /// before it is replayed: without the log what is in the trees must be right.
     pub(crate) fn newest(&self) -> Generation {
-        let newest = self.superblock.generation;
-        if self.superblock.log_root.0 == 0 { newest } else { newest.next() }
+        self.superblock.generation
     }
 
     /// The most bytes that sorting may hold.

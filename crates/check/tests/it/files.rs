@@ -1,11 +1,15 @@
 //! Damage of inodes, names and files' extents.
 
+use std::sync::Arc;
+
+use buttress_block::Device;
+use buttress_check::repair;
 use buttress_format::{
     Body, Compression, DirEntry, FileExtent, FileKind, Generation, InodeFlags, InodeItem,
     InodeRefs, Key, Kind, Region, TreeId, name_hash,
 };
 
-use crate::patch::Patch;
+use crate::patch::{Patch, put64};
 use crate::victim::{old_victim, victim};
 
 const FS: TreeId = TreeId::FS;
@@ -41,6 +45,22 @@ fn item_generation() {
     let patch = Patch::new(victim());
     edit_inode(&patch, inode(&patch, "big"), |item| item.transid = Generation(1 << 40));
     patch.finds(&["item-generation"]);
+}
+
+/// A log is one transaction ahead of its superblock, and the trees beside it are not: whoever removes a damaged log
+/// must not leave what is an error without it.
+#[test]
+fn item_generation_beside_a_log() {
+    let patch = Patch::new(victim());
+    let mut generation = [0; 8];
+    patch.device.read_at((64 << 10) + 72, &mut generation).expect("a superblock");
+    let next = Generation(u64::from_le_bytes(generation) + 1);
+    edit_inode(&patch, inode(&patch, "big"), |item| item.transid = next);
+    patch.edit_supers(&[0, 1], |bytes| put64(bytes, 96, 1 << 40));
+    patch.finds_among_others(&["item-generation", "log-damaged"]);
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::clone(&patch.device) as Arc<dyn Device>];
+    let repairs = repair(&devices, &patch.report()).expect("a repair");
+    assert!(!repairs.left.is_empty(), "{repairs:?}");
 }
 
 #[test]

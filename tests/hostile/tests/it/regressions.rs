@@ -308,3 +308,12 @@ fn the_judge_knows_the_same_chunks() {
     let images = sample::small();
     assert_eq!(case("judge", move || judge::judge(&images, input)), None);
 }
+
+/// While there was a log, what was in the trees might be of the next generation. The log was damaged and removed, all was said
+/// to be mended, and what was in the trees was an error from then on.
+#[test]
+fn only_logs_are_of_the_next_generation() {
+    let input = b"\xff\x01\x00\x00\x0f\x41\xff\xa5\xaa\x88\x15\x00\x00\x00\x9a\x00\x9a\x9f\x98\xf7\xcb\x03\x65\x00\x98\xf7\xcb\x03\x65";
+    let images = sample::small();
+    assert_eq!(case("judge", move || judge::judge(&images, input)), None);
+}
