@@ -204,9 +204,9 @@ impl Shared {
         let is_urgent = matches!(job, Job::Drive(..));
         let must_start = is_urgent || jobs.helpers < self.helpers_max;
         if is_urgent {
-            jobs.waiting.push_front(job)
+            jobs.waiting.push_front(job);
         } else {
-            jobs.waiting.push_back(job)
+            jobs.waiting.push_back(job);
         }
         if jobs.idle >= jobs.waiting.len() || !must_start {
             drop(jobs);
