@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Handlers that take longer than this, on average, are long.
 pub(super) const LONG: Duration = Duration::from_micros(40);
-/// And longer than this, very long.
+/// Those that take longer than this may be waiting for something.
 const VERY_LONG: Duration = Duration::from_micros(150);
 /// One stall, or being preempted once, says nothing about the next request: no sample counts for
 /// more than this.
@@ -71,34 +71,80 @@ impl Kind {
 
 /// What each kind has cost lately: averages, in nanoseconds.
 #[derive(Debug)]
-pub(crate) struct Costs([AtomicU32; KIND_COUNT]);
+pub(crate) struct Costs {
+    took: [AtomicU32; KIND_COUNT],
+    /// For how long of this the thread was not on a processor.
+    away: [AtomicU32; KIND_COUNT],
+}
 
 impl Costs {
     /// Guesses.
     pub(crate) fn new() -> Self {
-        Self(Kind::ALL.map(|kind| AtomicU32::new(nanos(kind.first_guess()))))
+        let guesses = || Kind::ALL.map(|kind| AtomicU32::new(nanos(kind.first_guess())));
+        Self { took: guesses(), away: guesses() }
     }
 
     /// Whether requests of a kind keep others waiting.
     pub(crate) fn is_long(&self, kind: Kind) -> bool {
-        self.0[kind as usize].load(Ordering::Relaxed) > nanos(LONG)
+        average(&self.took[kind as usize]) > LONG
     }
 
-    /// Whether they take so long that they mostly wait for something.
+    /// Whether they take so long that one should look whether they wait for something.
     pub(crate) fn is_very_long(&self, kind: Kind) -> bool {
-        self.0[kind as usize].load(Ordering::Relaxed) > nanos(VERY_LONG)
+        average(&self.took[kind as usize]) > VERY_LONG
+    }
+
+    /// Whether they wait for something, and do not compute, as far as anybody looked.
+    pub(crate) fn waits(&self, kind: Kind) -> bool {
+        self.is_very_long(kind) && average(&self.away[kind as usize]) > LONG
     }
 
     /// Notes what one took.
     pub(crate) fn learn(&self, kind: Kind, took: Duration) {
-        let cost = &self.0[kind as usize];
-        let old = cost.load(Ordering::Relaxed);
-        let sample = nanos(took.min(SAMPLE_MAX));
-        // Two threads may overwrite each other's sample: an average does not mind.
-        cost.store(old - old / 8 + sample / 8, Ordering::Relaxed);
+        learn(&self.took[kind as usize], took);
     }
+
+    /// Notes for how long a thread that worked one out was not on a processor.
+    pub(crate) fn learn_away(&self, kind: Kind, away: Duration) {
+        learn(&self.away[kind as usize], away);
+    }
+}
+
+fn average(of: &AtomicU32) -> Duration {
+    Duration::from_nanos(of.load(Ordering::Relaxed).into())
+}
+
+fn learn(of: &AtomicU32, sample: Duration) {
+    let old = of.load(Ordering::Relaxed);
+    let sample = nanos(sample.min(SAMPLE_MAX));
+    // Two threads may overwrite each other's sample: an average does not mind.
+    of.store(old - old / 8 + sample / 8, Ordering::Relaxed);
 }
 
 fn nanos(duration: Duration) -> u32 {
     u32::try_from(duration.as_nanos()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What computes for long does not wait, what is away for long does, and what is short is not looked at.
+    #[test]
+    fn what_waits() {
+        let costs = Costs::new();
+        assert!(costs.waits(Kind::Sync), "before anybody looked");
+        for _ in 0..64 {
+            costs.learn(Kind::WriteLarge, VERY_LONG * 2);
+        }
+        assert!(costs.is_very_long(Kind::WriteLarge) && !costs.waits(Kind::WriteLarge));
+        for _ in 0..64 {
+            costs.learn_away(Kind::WriteLarge, VERY_LONG);
+        }
+        assert!(costs.waits(Kind::WriteLarge));
+        for _ in 0..64 {
+            costs.learn(Kind::WriteLarge, LONG / 2);
+        }
+        assert!(!costs.waits(Kind::WriteLarge));
+    }
 }

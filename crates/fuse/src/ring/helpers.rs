@@ -1,6 +1,6 @@
 //! Threads that drive queues, and those that help them.
 //!
-//! Each queue has a driver, which takes requests and works out those that are short itself. What kinds are long is learnt
+//! Each queue has a driver, which takes requests and works them out itself. What kinds wait for something is learnt
 //! ([`Costs`]); those go to helpers, as many as needed up to a limit. A watch looks every millisecond whether a driver is
 //! still at the request that he was at (R4).
 
@@ -182,18 +182,24 @@ impl Shared {
     }
 
     /// Whether a driver should not work this out himself: he would be waiting for something, or others wait for him while
-    /// a processor has nothing to do. Else handing it on costs more than the others gain.
+    /// a processor has nothing to do. Else handing it on costs more than the others gain, however long it takes.
     fn is_for_a_helper(&self, kind: Kind, others_wait: bool) -> bool {
         let has_idle = || self.working.load(Ordering::Relaxed) < self.queues.len();
-        self.costs.is_very_long(kind) || others_wait && self.costs.is_long(kind) && has_idle()
+        self.costs.waits(kind) || others_wait && self.costs.is_long(kind) && has_idle()
     }
 
     fn work(&self, taken: Taken) {
         let Some(kind) = work::kind(&taken) else { return self.bridge.pass(taken) };
         self.working.fetch_add(1, Ordering::Relaxed);
+        // The clock of a thread is a call into the kernel: dear beside what is short.
+        let computed = self.costs.is_very_long(kind).then(thread_time);
         let started = Instant::now();
         work::work(&self.desk, taken);
-        self.costs.learn(kind, started.elapsed());
+        let took = started.elapsed();
+        self.costs.learn(kind, took);
+        if let Some(before) = computed {
+            self.costs.learn_away(kind, took.saturating_sub(thread_time().saturating_sub(before)));
+        }
         self.working.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -277,6 +283,12 @@ impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("queues", &self.queues.len()).finish_non_exhaustive()
     }
+}
+
+/// For how long this thread was on a processor.
+fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// Where a driver runs.
