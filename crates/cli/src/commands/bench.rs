@@ -31,7 +31,8 @@ pub(crate) struct Args {
     /// Drive ours through a mount too.
     #[arg(long, global = true)]
     mount: bool,
-    /// Write each image through before it is used: memory that is touched for the first time costs whoever touches it.
+    /// Write each image through before it is used, and use as much memory as `read` will need once before: what is touched
+    /// for the first time costs whoever touches it.
     #[arg(long, global = true)]
     prefault: bool,
     /// Only those whose names are, or contain, one of these words.
