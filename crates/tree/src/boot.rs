@@ -34,7 +34,7 @@ pub fn root_tree_root(superblock: &Superblock) -> NodePtr {
 }
 
 /// Reads the chunk tree through the chunks that the superblock carries and tells the volume of the
-/// rest. The tree itself lives in the superblock's chunks, so one pass is enough.
+/// rest. The tree itself lives in the superblock's chunks, so one pass is enough. What was bad is put right when all are known.
 ///
 /// # Errors
 ///
@@ -58,5 +58,6 @@ pub fn load_chunks(store: &Store, superblock: &Superblock) -> Result<ChunkTree> 
     let missing =
         found.chunks.iter().filter(|c| volume.chunk_at(c.logical).is_none()).cloned().collect();
     volume.add_chunks(missing)?;
+    volume.has_all_chunks();
     Ok(found)
 }

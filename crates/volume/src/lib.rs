@@ -10,6 +10,7 @@
 mod chunk_map;
 pub mod device;
 pub mod error;
+mod held;
 mod layout;
 mod open;
 mod parity;

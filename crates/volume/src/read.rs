@@ -22,6 +22,7 @@ use buttress_format::{DeviceId, Logical};
 use crate::chunk_map::Entry;
 use crate::device::{Fault, VolumeDevice};
 use crate::error::{Error, Uuid};
+use crate::held::Held;
 use crate::layout::Piece;
 use crate::parity::Row;
 use crate::volume::Volume;
@@ -286,6 +287,9 @@ impl Volume {
     /// Rewrites bad copies with bytes that the mirror `good` was just seen to hold, and says how many.
     pub(crate) fn repair(&self, at: Logical, bytes: &[u8], good: u32, bad: &[u32]) -> u64 {
         if bad.is_empty() || !self.writable() {
+            return 0;
+        }
+        if self.hold(|| Held { at, bytes: bytes.to_vec(), good, bad: bad.to_vec() }) {
             return 0;
         }
         let _alone = self.repairs.write();

@@ -12,13 +12,13 @@
 //! # Locks
 //!
 //! `repairs` is a long lock, across I/O: writers share it, a repair has it alone, so that a repair
-//! never puts old bytes over new ones. Nothing else is taken inside it but the ranks of `block`.
+//! never puts old bytes over new ones. Nothing else is taken inside it but the ranks of `block`. `held` is taken by itself.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use buttress_base::Latch;
-use buttress_base::sync::RwLock;
+use buttress_base::sync::{Mutex, RwLock};
 use buttress_block::Device;
 use buttress_format::{
     BlockGroupFlags, Chunk, CsumType, DeviceId, DeviceItem, Logical, Superblock,
@@ -27,6 +27,7 @@ use buttress_format::{
 use crate::chunk_map::{ChunkMap, Entry};
 use crate::device::{Trust, VolumeDevice};
 use crate::error::{Error, Uuid};
+use crate::held::Held;
 use crate::layout::Layout;
 use crate::open::Parity;
 use crate::stats::{Counters, Stats};
@@ -44,6 +45,8 @@ pub struct Volume {
     read_only: Latch<String>,
     pub(crate) counters: Counters,
     pub(crate) repairs: RwLock<()>,
+    /// Repairs that wait, until all chunks are known.
+    pub(crate) held: Mutex<Option<Vec<Held>>>,
 }
 
 /// What a superblock says for the whole life of a volume.
@@ -85,6 +88,7 @@ impl Volume {
             read_only: Latch::new(),
             counters: Counters::default(),
             repairs: RwLock::new(()),
+            held: Mutex::new(Some(Vec::new())),
         }
     }
 
@@ -98,6 +102,7 @@ impl Volume {
         let volume = Self::assemble(Params::of(superblock), vec![part], false);
         volume
             .add_chunks(superblock.sys_chunks.iter().map(|(_, chunk)| chunk.clone()).collect())?;
+        volume.has_all_chunks();
         Ok(volume)
     }
 

@@ -121,6 +121,7 @@ pub(crate) fn volume(profile: BlockGroupFlags, ids: &[u64]) -> (Volume, Vec<Arc<
     let count = ids.iter().max().copied().expect("at least one device");
     let devices = devices(count, &[chunk(profile, CHUNK_AT, 6 << 20, ids)]);
     let (volume, _) = open(&devices, WRITE).expect("a good volume");
+    volume.has_all_chunks();
     (volume, devices)
 }
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use buttress_base::Rng;
-use buttress_block::MemoryDevice;
-use buttress_format::{Kind, TreeId};
+use buttress_block::{Device, MemoryDevice};
+use buttress_format::{Kind, Superblock, TreeId};
 use buttress_fs::{Filesystem, Inode, MountOptions, SetAttr};
 use buttress_hostile::exercise::exercise;
-use buttress_hostile::image::Place;
+use buttress_hostile::image::{Image, Place, SUPERBLOCK_LEN, SUPERBLOCKS};
 use buttress_hostile::judge;
 use buttress_hostile::mutate::{damaged, edited};
 use buttress_hostile::targets;
@@ -226,6 +226,18 @@ fn is_only_read(what: &'static str, device: MemoryDevice, expected: &'static str
     assert_eq!(found, None);
 }
 
+/// Where the first chunk begins that has one copy, on its device.
+fn first_data(image: &Image) -> u64 {
+    let mut data = None;
+    drop(edited(image, |_, items| {
+        let chunks = items.iter().filter(|item| item.key.kind == Kind::CHUNK_ITEM);
+        let mut single = chunks.filter(|item| item.payload.len() < SECOND_STRIPE.end);
+        data = data.take().or(single.next().map(|item| item.payload[FIRST_STRIPE].to_vec()));
+    }));
+    let data = data.expect("data has one copy");
+    u64::from_le_bytes(data.try_into().expect("eight bytes"))
+}
+
 /// Both copies of a chunk at one place of a device: a batch had two writes for the same bytes.
 #[test]
 fn copies_lie_at_one_place() {
@@ -245,13 +257,7 @@ fn copies_lie_at_one_place() {
 /// The copy of one chunk lies over another chunk: what was written to one, or put right in it, was written over the other.
 #[test]
 fn a_copy_lies_over_another_chunk() {
-    let mut data = None;
-    drop(edited(&sample::ours(), |_, items| {
-        let chunks = items.iter().filter(|item| item.key.kind == Kind::CHUNK_ITEM);
-        let mut single = chunks.filter(|item| item.payload.len() < SECOND_STRIPE.end);
-        data = data.take().or(single.next().map(|item| item.payload[FIRST_STRIPE].to_vec()));
-    }));
-    let data = data.expect("data has one copy");
+    let data = first_data(&sample::ours()).to_le_bytes();
     let device = edited(&sample::ours(), |_, items| {
         let chunks = items.iter_mut().filter(|item| item.key.kind == Kind::CHUNK_ITEM);
         for item in chunks.filter(|item| item.payload.len() >= SECOND_STRIPE.end) {
@@ -259,6 +265,38 @@ fn a_copy_lies_over_another_chunk() {
         }
     });
     is_only_read("a copy over another chunk", device, "claim the same bytes");
+}
+
+/// The superblock has a copy of the chunk tree's own chunk over another chunk, before the chunk tree told of that one: what lay
+/// there was a bad copy, and was "put right".
+#[test]
+fn a_copy_of_the_superblock_lies_over_another_chunk() {
+    for stripe in 0..2 {
+        let image = sample::ours();
+        let (device, data) = (edited(&image, |_, _| {}), first_data(&image));
+        let mut bytes = vec![0; SUPERBLOCK_LEN];
+        let mut len = 0;
+        for offset in SUPERBLOCKS.into_iter().filter(|offset| *offset < device.len()) {
+            device.read_at(offset, &mut bytes).expect("within the device");
+            let mut superblock = Superblock::parse(&bytes, offset).expect("a good superblock");
+            let (_, chunk) = superblock.sys_chunks.first_mut().expect("there is one");
+            chunk.stripes[stripe].offset = data;
+            len = usize::try_from(chunk.len).expect("a few MiB");
+            device.write_at(offset, &superblock.to_bytes(offset)).expect("within the device");
+        }
+        is_only_read("a copy over another chunk", device.fork(), "claim the same bytes");
+        let device = Arc::new(device);
+        let content = || {
+            let mut content = vec![0; len];
+            device.read_at(data, &mut content).expect("within the device");
+            content
+        };
+        let before = content();
+        let options = MountOptions::parse("rw,noatime").expect("known options");
+        let filesystem = Filesystem::open(vec![Arc::clone(&device) as Arc<dyn Device>], options);
+        filesystem.expect("it is read").close().expect("there is nothing to write");
+        assert!(before == content(), "copy {stripe}: nothing is written over another chunk");
+    }
 }
 
 /// A chunk that the device tree does not have: the next new chunk could be put over it.
