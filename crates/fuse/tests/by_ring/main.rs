@@ -23,6 +23,8 @@ mod random;
 mod users;
 #[path = "../it/volume.rs"]
 mod volume;
+#[path = "../it/waiting.rs"]
+mod waiting;
 
 /// How requests come to the mounts of these tests.
 const TRANSPORT: &str = "io_uring";

@@ -14,6 +14,7 @@ mod names;
 mod random;
 mod users;
 mod volume;
+mod waiting;
 
 /// How requests come to the mounts of these tests; `by_ring` has the same tests with the other way.
 const TRANSPORT: &str = "noio_uring";

@@ -1,10 +1,12 @@
 //! A volume in a file of its own.
 
+use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_block::{Device, Error, Extent, FileDevice, OpenOptions, Space};
 use buttress_fs::make::{MakeOptions, make};
 use buttress_fs::{Filesystem, MountOptions};
 use tempfile::TempDir;
@@ -60,6 +62,71 @@ impl Volume {
 /// Opens the volume in a file.
 pub(crate) fn open(image: &Path) -> Filesystem {
     let device = FileDevice::open(image, OpenOptions::WRITE).expect("nobody else has it");
-    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
+    let directory = image.parent().expect("it is in a directory").to_owned();
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(Held { device, directory })];
     Filesystem::open(devices, MountOptions::default()).expect("a sound volume")
+}
+
+/// While a file of this name is beside the image, the device does not answer.
+pub(crate) const HOLD: &str = "hold";
+/// A file of this name says that somebody waits for that.
+pub(crate) const WAITS: &str = "waits";
+/// A device that was held for so long fails.
+const HELD_MAX: Duration = Duration::from_secs(120);
+
+/// A device that can be held up.
+#[derive(Debug)]
+struct Held {
+    device: FileDevice,
+    directory: PathBuf,
+}
+
+impl Device for Held {
+    fn name(&self) -> String {
+        self.device.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.device.len()
+    }
+
+    fn writable(&self) -> bool {
+        self.device.writable()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        let since = Instant::now();
+        while self.directory.join(HOLD).exists() {
+            std::fs::write(self.directory.join(WAITS), b"").expect("written");
+            if since.elapsed() > HELD_MAX {
+                return self.device.read_at(u64::MAX, buf);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.device.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        self.device.write_at(offset, buf)
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+        self.device.write_vectored_at(offset, bufs)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.device.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.device.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, space: Space) -> Result<(), Error> {
+        self.device.write_zeroes(offset, len, space)
+    }
+
+    fn extent_at(&self, offset: u64, len: u64) -> Result<Extent, Error> {
+        self.device.extent_at(offset, len)
+    }
 }
