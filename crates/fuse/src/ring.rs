@@ -34,6 +34,7 @@ mod abi;
 mod bridge;
 mod helpers;
 mod queue;
+mod turn;
 mod wire;
 mod work;
 

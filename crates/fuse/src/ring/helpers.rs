@@ -139,26 +139,24 @@ impl Shared {
         let mut seat = Seat::new(*processor);
         let mut reins = queue.reins();
         let mut sent = Instant::now();
-        loop {
-            if reins.term != term {
-                return;
-            }
-            let Some(taken) = queue.next(&mut reins) else { break };
+        while let Some(taken) = queue.next(&mut reins) {
             if reins.has_unsent && sent.elapsed() > SEND_AFTER {
                 queue.send(&mut reins);
                 sent = Instant::now();
             } else if !reins.has_unsent {
                 sent = Instant::now();
             }
-            queue.is_busy.store(true, Ordering::Relaxed);
             let others_wait = reins.has_waiting();
             seat.choose(work::is_large(&taken));
-            MutexGuard::unlocked(&mut reins, || self.take(taken, others_wait));
-            queue.finished.fetch_add(1, Ordering::Relaxed);
-            if reins.term != term {
+            queue.turn.leave(term);
+            drop(reins);
+            self.take(taken, others_wait);
+            if !queue.turn.come_back(term) {
+                // R6: the reins are somebody else's, who may be waiting for the kernel with them.
                 return;
             }
-            queue.is_busy.store(false, Ordering::Release);
+            queue.finished.fetch_add(1, Ordering::Relaxed);
+            reins = queue.reins();
         }
         drop(reins);
         if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
@@ -264,15 +262,15 @@ impl Shared {
             }
             quiet += 1;
             for (number, (_, queue)) in self.queues.iter().enumerate() {
-                let is_busy = queue.is_busy.load(Ordering::Acquire);
-                let at = is_busy.then(|| queue.finished.load(Ordering::Relaxed));
+                let away = queue.turn.away();
+                let at = away.map(|term| (term, queue.finished.load(Ordering::Relaxed)));
                 let was_at = std::mem::replace(&mut before[number], at);
                 if was_at != at {
                     quiet = 0;
-                } else if at.is_some()
-                    && let Some(term) = queue.take_over()
+                } else if let Some((term, _)) = at
+                    && let Some(next) = queue.turn.replace(term)
                 {
-                    self.call(Job::Drive(number, term));
+                    self.call(Job::Drive(number, next));
                 }
             }
         }

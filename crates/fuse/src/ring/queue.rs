@@ -26,6 +26,7 @@ use rustix::event::EventfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::abi::{self, Header, PAYLOAD_LEN, Request};
+use super::turn::Turn;
 
 /// A ring whose submissions have room for a command of the kernel's FUSE.
 pub(super) type Uring = IoUring<Entry128, cqueue::Entry>;
@@ -45,8 +46,9 @@ pub(super) struct Queue {
     is_asleep: AtomicBool,
     /// Entries that the kernel is done with for good.
     ended: AtomicUsize,
-    /// Whether the driver works out a request, and how many were.
-    pub(super) is_busy: AtomicBool,
+    /// Who drives.
+    pub(super) turn: Turn,
+    /// Requests that drivers have worked out.
     pub(super) finished: AtomicU64,
 }
 
@@ -55,8 +57,6 @@ pub(super) struct Reins {
     ring: Uring,
     /// Requests that came in.
     waiting: VecDeque<u16>,
-    /// Who drives: the number goes up when somebody else takes over.
-    pub(super) term: u64,
     /// Whether there are answers that the kernel was not told of.
     pub(super) has_unsent: bool,
 }
@@ -113,12 +113,12 @@ impl Queue {
         Ok(Self {
             device,
             slots: slots.collect::<io::Result<_>>()?,
-            reins: Mutex::new(Reins { ring, waiting: VecDeque::new(), term: 0, has_unsent: false }),
+            reins: Mutex::new(Reins { ring, waiting: VecDeque::new(), has_unsent: false }),
             answered: Mutex::default(),
             bell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             is_asleep: AtomicBool::new(false),
             ended: AtomicUsize::new(0),
-            is_busy: AtomicBool::new(false),
+            turn: Turn::default(),
             finished: AtomicU64::new(0),
         })
     }
@@ -126,16 +126,6 @@ impl Queue {
     /// Takes the reins; waits while somebody else has them.
     pub(super) fn reins(&self) -> parking_lot::MutexGuard<'_, Reins> {
         self.reins.lock()
-    }
-
-    /// Takes the reins from a driver who works out a request; none if he does not.
-    pub(super) fn take_over(&self) -> Option<u64> {
-        let mut reins = self.reins.try_lock()?;
-        if !self.is_busy.swap(false, Ordering::Relaxed) {
-            return None;
-        }
-        reins.term += 1;
-        Some(reins.term)
     }
 
     /// Whether no request will come any more.

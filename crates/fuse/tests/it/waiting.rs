@@ -7,18 +7,21 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::CpuSet;
 
-use crate::mounted::mounted;
+use crate::mounted::{Mounted, mounted};
 use crate::volume::{HOLD, WAITS};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Large files, of which two are not to teach anybody anything: averages need a dozen.
+const LARGE: usize = 20;
 /// Who is not answered for so long shows where all threads are.
 const SUSPICIOUS: Duration = Duration::from_secs(5);
 
-/// Runs on the first processor from now on: all requests are of one queue, where there is one for each.
-fn settle() {
-    let mut first = CpuSet::new();
-    first.set(0);
-    rustix::thread::sched_setaffinity(None, &first).expect("there is a first processor");
+/// Runs on one processor from now on, where it is there: all requests are of one queue, where there is one for each.
+fn settle(processor: usize) {
+    let mut there = CpuSet::new();
+    there.set(processor);
+    let is_there = rustix::thread::sched_setaffinity(None, &there).is_ok();
+    assert!(is_there || processor > 0, "there is a first processor");
 }
 
 /// Shows where the threads of this process wait in the kernel.
@@ -66,12 +69,12 @@ fn nobody_waits_for_the_device_of_another() {
     fs::write(&hold, b"").expect("written");
     std::thread::scope(|scope| {
         let reader = scope.spawn(move || {
-            settle();
+            settle(0);
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes).map(|_| bytes)
         });
         scope.spawn(|| {
-            settle();
+            settle(0);
             let since = Instant::now();
             while !waits.exists() {
                 assert!(since.elapsed() < PATIENCE, "nobody reads from the device");
@@ -82,5 +85,73 @@ fn nobody_waits_for_the_device_of_another() {
         });
         let bytes = reader.join().expect("no panic").expect("the device answered");
         assert_eq!(bytes, vec![7; 64 << 10]);
+    });
+}
+
+/// Reads whole files on the first processor, each by a thread, while the device does not answer; it does when all of
+/// them wait.
+fn read_held(mount: &Mounted, names: &[String]) {
+    let (hold, waits) = (mount.image().with_file_name(HOLD), mount.image().with_file_name(WAITS));
+    fs::write(&hold, b"").expect("written");
+    std::thread::scope(|scope| {
+        for name in names {
+            scope.spawn(move || {
+                settle(0);
+                fs::read(mount.path(name)).expect("the device answered");
+            });
+        }
+        let since = Instant::now();
+        while !waits.exists() {
+            assert!(since.elapsed() < PATIENCE, "nobody reads from the device");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // The others come one after the other, each after somebody took over from the one before.
+        std::thread::sleep(Duration::from_millis(20) * u32::try_from(names.len()).expect("few"));
+        fs::remove_file(&hold).expect("it was there");
+    });
+    fs::remove_file(&waits).expect("it was there");
+}
+
+/// All entries of a queue wait for the device. When it has answered, those who waited are there for requests of another
+/// processor, though nothing comes any more to the queue that they were at.
+#[test]
+fn those_who_waited_help_again() {
+    let Some(mount) = mounted() else { return };
+    let small: Vec<String> = (0..9).map(|number| format!("small{number}")).collect();
+    let large: Vec<String> = (0..LARGE).map(|number| format!("large{number}")).collect();
+    for (names, len) in [(&small, 8 << 10), (&large, 64 << 10)] {
+        for name in names {
+            fs::write(mount.path(name), vec![7; len]).expect("written");
+        }
+    }
+    let mount = mount.again();
+    // What finding the others needs of the device is in memory then.
+    for name in small.iter().chain(&large) {
+        fs::metadata(mount.path(name)).expect("it is there");
+    }
+    for name in [&small[8], &large[0]] {
+        fs::read(mount.path(name)).expect("it is there");
+    }
+    // That large ones wait is known after some of them, and they are left to helpers.
+    for name in large[2..].chunks(1) {
+        read_held(&mount, name);
+    }
+    read_held(&mount, &small[..8]);
+    let (done, is_done) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let (mount, name) = (&mount, &large[1]);
+        scope.spawn(move || {
+            settle(1);
+            fs::read(mount.path(name)).expect("it is there");
+            done.send(()).expect("somebody listens");
+        });
+        let answer = is_done.recv_timeout(PATIENCE / 2);
+        if answer.is_err() {
+            show_threads();
+            // Who waits is let go, so that this ends.
+            settle(0);
+            drop(fs::metadata(mount.path("nobody")));
+        }
+        answer.expect("somebody has time for it");
     });
 }

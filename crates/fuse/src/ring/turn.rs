@@ -1,0 +1,90 @@
+//! Whose turn it is to drive a queue.
+//!
+//! # Invariants
+//!
+//! - **R6** A driver who comes back from a request learns from one number whether he was replaced, and waits for nobody to learn
+//!   it: who replaced him has the reins while he waits for the kernel, maybe for ever, and threads that wait for these are
+//!   missing among those that help.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A term in which one thread drives, and whether he is away from the reins, at a request.
+#[derive(Debug, Default)]
+pub(super) struct Turn(AtomicU64);
+
+/// The lowest bit says that the driver is away; the term is above.
+const AWAY: u64 = 1;
+const TERM: u64 = 2;
+
+impl Turn {
+    /// The driver of a term leaves the reins for a request.
+    pub(super) fn leave(&self, term: u64) {
+        self.0.store(term * TERM + AWAY, Ordering::Release);
+    }
+
+    /// The driver of a term is done with his request; false if somebody has replaced him.
+    #[must_use]
+    pub(super) fn come_back(&self, term: u64) -> bool {
+        let (away, here) = (term * TERM + AWAY, term * TERM);
+        self.0.compare_exchange(away, here, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// The term whose driver is away.
+    pub(super) fn away(&self) -> Option<u64> {
+        let now = self.0.load(Ordering::Acquire);
+        (now & AWAY != 0).then_some(now / TERM)
+    }
+
+    /// Replaces the driver of a term: the next term, unless he came back meanwhile.
+    #[must_use]
+    pub(super) fn replace(&self, term: u64) -> Option<u64> {
+        let (away, next) = (term * TERM + AWAY, (term + 1) * TERM);
+        let is_ours = self.0.compare_exchange(away, next, Ordering::AcqRel, Ordering::Relaxed);
+        is_ours.ok().map(|_| term + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    /// A driver is replaced only while he is away, and only once.
+    #[test]
+    fn who_is_there_is_not_replaced() {
+        let turn = Turn::default();
+        assert_eq!(turn.away(), None);
+        assert_eq!(turn.replace(0), None);
+        turn.leave(0);
+        assert_eq!(turn.away(), Some(0));
+        assert!(turn.come_back(0));
+        assert_eq!(turn.replace(0), None);
+        turn.leave(0);
+        assert_eq!(turn.replace(0), Some(1));
+        assert_eq!(turn.replace(0), None);
+        // The new driver may be away as well when the former one asks.
+        turn.leave(1);
+        assert!(!turn.come_back(0));
+        assert_eq!(turn.away(), Some(1));
+        assert!(turn.come_back(1));
+    }
+
+    /// Of a driver who comes back and a watch that replaces him exactly one succeeds.
+    #[test]
+    fn one_of_both_drives() {
+        for _ in 0..2_000 {
+            let (turn, start) = (Turn::default(), Barrier::new(2));
+            turn.leave(0);
+            let (is_back, next) = std::thread::scope(|scope| {
+                let watch = scope.spawn(|| {
+                    start.wait();
+                    turn.replace(0)
+                });
+                start.wait();
+                (turn.come_back(0), watch.join().expect("no panic"))
+            });
+            assert_ne!(is_back, next.is_some());
+        }
+    }
+}
