@@ -19,7 +19,7 @@ pub(super) const AREAS: u32 = 2;
 /// Length of `fuse_in_header`, bytes.
 pub(super) const IN_LEN: usize = 40;
 /// Length of `fuse_out_header`, bytes.
-const OUT_LEN: usize = 16;
+pub(super) const OUT_LEN: usize = 16;
 
 /// `fuse_uring_req_header`: the fixed parts of a request, and of an answer.
 #[repr(C)]

@@ -16,6 +16,7 @@ use fuser::{Config, Errno, SessionACL};
 use parking_lot::Mutex;
 use rustix::net;
 
+use super::abi::{IN_LEN, OUT_LEN};
 use super::queue::Taken;
 use crate::dispatch::Desk;
 
@@ -26,9 +27,6 @@ const ANSWER_MAX: usize = 96 << 10;
 /// Protocol 7.42, the first that knows rings.
 const VERSION: [u32; 2] = [7, 42];
 const INIT: u32 = 26;
-/// Lengths of the headers of requests and answers, bytes.
-const IN_LEN: u32 = 40;
-const OUT_LEN: usize = 16;
 
 /// A way to the protocol library and back.
 pub(super) struct Bridge {
@@ -128,12 +126,12 @@ fn hello() -> Vec<u8> {
     /// `fuse_init_in`: version, readahead, flags and room for more, bytes.
     const INIT_LEN: usize = 64;
     let mut message = Vec::new();
-    message.extend((IN_LEN + INIT_LEN as u32).to_ne_bytes());
+    message.extend(((IN_LEN + INIT_LEN) as u32).to_ne_bytes());
     message.extend(INIT.to_ne_bytes());
     message.extend(1u64.to_ne_bytes());
-    message.resize(IN_LEN as usize, 0);
+    message.resize(IN_LEN, 0);
     message.extend(VERSION.iter().flat_map(|number| number.to_ne_bytes()));
     message.extend(u32::MAX.to_ne_bytes());
-    message.resize(IN_LEN as usize + INIT_LEN, 0);
+    message.resize(IN_LEN + INIT_LEN, 0);
     message
 }
