@@ -24,13 +24,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buttress_base::clock;
-use buttress_format::{
-    BackRef, Body, Extent, ExtentItem, FileExtent, Ino, Key, Kind, Logical, TreeId,
-};
+use buttress_format::{Body, Extent, Ino, Key, Logical, TreeId};
 use buttress_space::SpaceKind;
-use buttress_tree::{Cursor, Expect, NodePtr, NodeSource};
+use buttress_tree::{Expect, NodePtr, NodeSource};
 
-use crate::{Cost, DataRef, Engine, Error, Result, Urgency, View, extent_tree, scrub};
+mod users;
+
+use self::users::{Use, file_trees, inodes_of, passes, users};
+use crate::{Cost, DataRef, Engine, Error, Result, Urgency, extent_tree, scrub};
 
 /// Rounds over a group before giving up. One is enough where nobody else works; each snapshot, or clone,
 /// that comes in between costs another.
@@ -80,14 +81,6 @@ impl Users for Alone {
     }
 
     fn wrote(&self, _: Extent) {}
-}
-
-/// One place that uses a data extent.
-struct Use {
-    tree: TreeId,
-    key: Key,
-    item: FileExtent,
-    offset: u64,
 }
 
 impl Engine {
@@ -422,11 +415,6 @@ impl Engine {
     }
 }
 
-/// The inodes that are held while an extent goes over.
-fn inodes_of(users: &[Use]) -> BTreeSet<(TreeId, Ino)> {
-    users.iter().map(|user| (user.tree, Ino(user.key.objectid))).collect()
-}
-
 /// Runs of sectors that have checksums: where they begin in the extent, and the sums.
 fn runs(sums: &crate::Csums, sector: u64) -> Vec<(u64, Vec<u8>)> {
     let mut found: Vec<(u64, Vec<u8>)> = Vec::new();
@@ -446,139 +434,4 @@ fn runs(sums: &crate::Csums, sector: u64) -> Vec<(u64, Vec<u8>)> {
         }
     }
     found
-}
-
-/// Every subvolume, and the trees beside them that hold files.
-fn file_trees(view: &View) -> Result<Vec<TreeId>> {
-    let mut trees = BTreeSet::new();
-    let low = Key::new(0, Kind::ROOT_ITEM, 0);
-    for entry in view.range(TreeId::ROOT, low, Key::new(u64::MAX, Kind(u8::MAX), u64::MAX)) {
-        let (key, _) = entry?;
-        let tree = TreeId(key.objectid);
-        if key.kind == Kind::ROOT_ITEM && (tree.is_fs_tree() || tree == TreeId::DATA_RELOC) {
-            trees.insert(tree);
-        }
-    }
-    Ok(trees.into_iter().collect())
-}
-
-/// Whether the way to a key in a tree leads through a node.
-fn passes(view: &View, tree: TreeId, key: &Key, ptr: NodePtr) -> Result<bool> {
-    let Some(mut at) = view.committed_root(tree)? else { return Ok(false) };
-    while at.level > ptr.level {
-        let node = view.store().node(tree, &Expect::root(at))?;
-        at = node.child(node.child_slot(key));
-    }
-    Ok(at.logical == ptr.logical)
-}
-
-/// Every file extent item that points to an extent, in every tree.
-fn users(view: &View, extent: Extent) -> Result<Vec<Use>> {
-    let mut found = Vec::new();
-    let trees = file_trees(view)?;
-    for (ino, offset, root) in places(view, extent)? {
-        // Version 1 free space is kept in files of the root tree itself.
-        let alone = [root];
-        let trees = if root == TreeId::ROOT { &alone[..] } else { &trees[..] };
-        let from = if offset > u64::MAX / 2 { 0 } else { offset };
-        let to = offset.wrapping_add(extent.len.max(128 << 10));
-        for &tree in trees {
-            let low = Key::new(ino.0, Kind::EXTENT_DATA, from);
-            let high = Key::new(ino.0, Kind::EXTENT_DATA, to);
-            for entry in view.range(tree, low, high) {
-                let (key, bytes) = entry?;
-                let item = FileExtent::parse(&bytes).map_err(|source| Error::Item {
-                    tree,
-                    key,
-                    source,
-                })?;
-                let Some(region) = item.region() else { continue };
-                let begins = key.offset.wrapping_sub(region.offset);
-                if region.extent() == extent && begins == offset {
-                    found.push(Use { tree, key, item, offset });
-                }
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// Which files may use an extent, and where: what its references say, those of leaves included.
-fn places(view: &View, extent: Extent) -> Result<BTreeSet<(Ino, u64, TreeId)>> {
-    let root = view
-        .committed_root(TreeId::EXTENT)?
-        .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
-    let malformed = |key: Key, source| Error::Item { tree: TreeId::EXTENT, key, source };
-    let key = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
-    let mut cursor = Cursor::seek(&**view.store(), TreeId::EXTENT, root, &key)?;
-    let mut refs = Vec::new();
-    while let Some((key, bytes)) = cursor.key().zip(cursor.item()) {
-        if key.objectid != extent.start.0 {
-            break;
-        }
-        match key.kind {
-            Kind::EXTENT_ITEM => {
-                let item = ExtentItem::parse(&key, bytes).map_err(|e| malformed(key, e))?;
-                refs.extend(item.inline);
-            }
-            Kind::EXTENT_DATA_REF | Kind::SHARED_DATA_REF => {
-                refs.push(BackRef::keyed_parse(&key, bytes).map_err(|e| malformed(key, e))?);
-            }
-            _ => {}
-        }
-        cursor.advance()?;
-    }
-    let mut places = BTreeSet::new();
-    for entry in refs {
-        match entry {
-            BackRef::Data { root, ino, offset, .. } => {
-                let root = if root == TreeId::ROOT { root } else { TreeId::FS };
-                places.insert((ino, offset, root));
-            }
-            BackRef::SharedData { parent, .. } => {
-                for (ino, offset) in in_leaf(view, parent, extent)? {
-                    places.insert((ino, offset, TreeId::FS));
-                }
-            }
-            _ => {}
-        }
-    }
-    Ok(places)
-}
-
-/// The files that a leaf says use an extent.
-fn in_leaf(view: &View, leaf: Logical, extent: Extent) -> Result<Vec<(Ino, u64)>> {
-    let root = view
-        .committed_root(TreeId::EXTENT)?
-        .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
-    // The leaf's own item says when it was written.
-    let first = Key::new(leaf.0, Kind(0), 0);
-    let cursor = Cursor::seek(&**view.store(), TreeId::EXTENT, root, &first)?;
-    let unknown = Error::Extents { at: leaf, what: "no item for a leaf that refers to data" };
-    let (key, bytes) = cursor.key().zip(cursor.item()).ok_or(unknown)?;
-    let item = ExtentItem::parse(&key, bytes).map_err(|source| Error::Item {
-        tree: TreeId::EXTENT,
-        key,
-        source,
-    })?;
-    let ptr = NodePtr { logical: leaf, generation: item.generation, level: 0 };
-    let node = view.store().node(TreeId::FS, &Expect::root(ptr))?;
-    let mut found = Vec::new();
-    for slot in 0..node.len() {
-        let key = node.key(slot);
-        if key.kind != Kind::EXTENT_DATA {
-            continue;
-        }
-        let item = FileExtent::parse(node.item(slot)).map_err(|source| Error::Item {
-            tree: node.owner(),
-            key,
-            source,
-        })?;
-        if let Some(region) = item.region()
-            && region.extent() == extent
-        {
-            found.push((Ino(key.objectid), key.offset.wrapping_sub(region.offset)));
-        }
-    }
-    Ok(found)
 }
