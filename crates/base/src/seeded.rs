@@ -22,13 +22,19 @@
 //! threads outside of the run are not waited for rightly. Atomics are sequentially consistent here.
 
 use std::cell::RefCell;
-use std::fmt::{self, Write};
+use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::{Duration, Instant};
 
+mod child;
+mod turns;
+
+pub(crate) use self::child::{Child, child};
+pub(crate) use self::turns::{Place, Want};
+use self::turns::{State, Task, Turns, Wait};
 use crate::Rng;
 
 /// Runs at work. Zero: no thread asks further.
@@ -37,70 +43,6 @@ static RUNS: AtomicUsize = AtomicUsize::new(0);
 thread_local! {
     /// The run that this thread belongs to, and its number there.
     static MINE: RefCell<Option<(Arc<Run>, usize)>> = const { RefCell::new(None) };
-}
-
-/// A lock or a signal, as the scheduler knows it: equal places are one, nothing else is asked of them (D2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(usize);
-
-impl Place {
-    pub(crate) fn of<T: ?Sized>(thing: &T) -> Self {
-        Self(std::ptr::from_ref(thing).addr())
-    }
-}
-
-/// What somebody waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Want {
-    Mutex,
-    Read,
-    Write,
-    Signal,
-    Time,
-    Park,
-    Thread(usize),
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Wait {
-    want: Want,
-    place: Place,
-    until: Option<u64>,
-    at: &'static Location<'static>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum State {
-    Ready,
-    Waits(Wait),
-    Ended,
-}
-
-#[derive(Debug)]
-struct Task {
-    name: String,
-    state: State,
-    /// Whether its last wait ended by its time.
-    late: bool,
-    /// Whether its next [`crate::thread::park`] is over at once.
-    token: bool,
-    thread: Option<Thread>,
-}
-
-#[derive(Debug)]
-struct Turns {
-    tasks: Vec<Task>,
-    rng: Rng,
-    /// Nanoseconds since the run began.
-    now: u64,
-    /// The next time that somebody waits for; `u64::MAX` if none.
-    alarm: u64,
-    steps: u64,
-    steps_max: u64,
-    digest: u64,
-    over: bool,
-    trouble: Option<String>,
-    trace: Option<Vec<(usize, &'static Location<'static>)>>,
 }
 
 #[derive(Debug)]
@@ -239,57 +181,6 @@ pub fn run<T: Send + 'static>(
     match value.expect("the first thread ended") {
         Ok(value) => Ok((value, report)),
         Err(panic) => std::panic::resume_unwind(panic),
-    }
-}
-
-impl Turns {
-    fn fold(&mut self, value: u64) {
-        self.digest = (self.digest ^ value).wrapping_mul(0x0100_0000_01b3);
-    }
-
-    /// Ends the waits whose time is over.
-    fn ring(&mut self) {
-        let now = self.now;
-        self.alarm = u64::MAX;
-        for task in &mut self.tasks {
-            let State::Waits(Wait { until: Some(until), .. }) = task.state else { continue };
-            if until <= now {
-                task.state = State::Ready;
-                task.late = true;
-            } else {
-                self.alarm = self.alarm.min(until);
-            }
-        }
-    }
-
-    /// Wakes those who wait at a place for something that `wanted` names.
-    fn wake(&mut self, place: Place, wanted: impl Fn(Want) -> bool) {
-        for task in &mut self.tasks {
-            if let State::Waits(wait) = task.state
-                && wait.place == place
-                && wanted(wait.want)
-            {
-                task.state = State::Ready;
-                task.late = false;
-            }
-        }
-    }
-
-    fn list(&self) -> String {
-        let mut text = String::new();
-        for (index, task) in self.tasks.iter().enumerate() {
-            // Writing to a string cannot fail.
-            let _ = match task.state {
-                State::Ready => writeln!(text, "  {index} {}: could run", task.name),
-                State::Ended => continue,
-                State::Waits(wait) => writeln!(
-                    text,
-                    "  {index} {}: waits for {:?} {:#x} at {}",
-                    task.name, wait.want, wait.place.0, wait.at
-                ),
-            };
-        }
-        text
     }
 }
 
@@ -534,95 +425,6 @@ pub(crate) fn wait_locked(place: Place) {
     if let Some((run, mine)) = mine() {
         let at = Location::caller();
         run.wait(mine, Wait { want: Want::Mutex, place, until: None, at });
-    }
-}
-
-/// A thread of a run, as its parent knows it.
-#[derive(Clone, Debug)]
-pub(crate) struct Child {
-    run: Arc<Run>,
-    index: usize,
-}
-
-/// Enters a thread that is about to be started into the run of this one, if it belongs to any.
-pub(crate) fn child(name: &str) -> Option<Child> {
-    let (run, _) = mine()?;
-    let mut turns = run.lock();
-    let index = turns.tasks.len();
-    let name = name.to_owned();
-    turns.tasks.push(Task { name, state: State::Ready, late: false, token: false, thread: None });
-    drop(turns);
-    Some(Child { run, index })
-}
-
-impl Child {
-    /// Where those wait who join the thread: a place that no lock has.
-    const PLACE: Place = Place(1);
-
-    /// What a thread does from its beginning to its end.
-    pub(crate) fn run<T>(child: Option<Self>, work: impl FnOnce() -> T) -> T {
-        let Some(child) = child else { return work() };
-        child.run.lock().tasks[child.index].thread = Some(thread::current());
-        MINE.set(Some((Arc::clone(&child.run), child.index)));
-        child.run.await_turn(child.index);
-        let result = catch_unwind(AssertUnwindSafe(work));
-        MINE.set(None);
-        child.end();
-        match result {
-            Ok(value) => value,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    }
-
-    fn end(&self) {
-        let mut turns = self.run.lock();
-        turns.tasks[self.index].state = State::Ended;
-        turns.wake(Self::PLACE, |want| want == Want::Thread(self.index));
-        let next = self.run.choose(&mut turns);
-        self.run.hand_over(next, &turns);
-    }
-
-    /// Waits until somebody unparks it. Of the thread itself alone.
-    #[track_caller]
-    pub(crate) fn park(&self) {
-        self.run.step(self.index, Location::caller());
-        let token = std::mem::take(&mut self.run.lock().tasks[self.index].token);
-        if !token {
-            let at = Location::caller();
-            self.run.wait(self.index, Wait { want: Want::Park, place: Place(2), until: None, at });
-        }
-    }
-
-    /// Ends its wait, or spares it the next.
-    #[track_caller]
-    pub(crate) fn unpark(&self) {
-        {
-            let mut turns = self.run.lock();
-            let task = &mut turns.tasks[self.index];
-            match task.state {
-                State::Waits(Wait { want: Want::Park, .. }) => task.state = State::Ready,
-                _ => task.token = true,
-            }
-        }
-        point();
-    }
-
-    /// The system refused to start it.
-    pub(crate) fn forget(&self) {
-        self.run.lock().tasks[self.index].state = State::Ended;
-    }
-
-    /// Waits until it has ended.
-    #[track_caller]
-    pub(crate) fn wait(&self) {
-        let Some((run, mine)) = mine() else { return };
-        let at = Location::caller();
-        while !matches!(run.lock().tasks[self.index].state, State::Ended) {
-            run.wait(
-                mine,
-                Wait { want: Want::Thread(self.index), place: Self::PLACE, until: None, at },
-            );
-        }
     }
 }
 

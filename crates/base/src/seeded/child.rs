@@ -1,0 +1,97 @@
+//! A thread of a run, from before it is started until somebody has joined it.
+
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+
+use super::turns::{Place, State, Task, Wait, Want};
+use super::{MINE, Run, mine, point};
+
+/// A thread of a run, as its parent knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Child {
+    pub(super) run: Arc<Run>,
+    pub(super) index: usize,
+}
+
+/// Enters a thread that is about to be started into the run of this one, if it belongs to any.
+pub(crate) fn child(name: &str) -> Option<Child> {
+    let (run, _) = mine()?;
+    let mut turns = run.lock();
+    let index = turns.tasks.len();
+    let name = name.to_owned();
+    turns.tasks.push(Task { name, state: State::Ready, late: false, token: false, thread: None });
+    drop(turns);
+    Some(Child { run, index })
+}
+
+impl Child {
+    /// Where those wait who join the thread: a place that no lock has.
+    const PLACE: Place = Place(1);
+
+    /// What a thread does from its beginning to its end.
+    pub(crate) fn run<T>(child: Option<Self>, work: impl FnOnce() -> T) -> T {
+        let Some(child) = child else { return work() };
+        child.run.lock().tasks[child.index].thread = Some(thread::current());
+        MINE.set(Some((Arc::clone(&child.run), child.index)));
+        child.run.await_turn(child.index);
+        let result = catch_unwind(AssertUnwindSafe(work));
+        MINE.set(None);
+        child.end();
+        match result {
+            Ok(value) => value,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    fn end(&self) {
+        let mut turns = self.run.lock();
+        turns.tasks[self.index].state = State::Ended;
+        turns.wake(Self::PLACE, |want| want == Want::Thread(self.index));
+        let next = self.run.choose(&mut turns);
+        self.run.hand_over(next, &turns);
+    }
+
+    /// Waits until somebody unparks it. Of the thread itself alone.
+    #[track_caller]
+    pub(crate) fn park(&self) {
+        self.run.step(self.index, Location::caller());
+        let token = std::mem::take(&mut self.run.lock().tasks[self.index].token);
+        if !token {
+            let at = Location::caller();
+            self.run.wait(self.index, Wait { want: Want::Park, place: Place(2), until: None, at });
+        }
+    }
+
+    /// Ends its wait, or spares it the next.
+    #[track_caller]
+    pub(crate) fn unpark(&self) {
+        {
+            let mut turns = self.run.lock();
+            let task = &mut turns.tasks[self.index];
+            match task.state {
+                State::Waits(Wait { want: Want::Park, .. }) => task.state = State::Ready,
+                _ => task.token = true,
+            }
+        }
+        point();
+    }
+
+    /// The system refused to start it.
+    pub(crate) fn forget(&self) {
+        self.run.lock().tasks[self.index].state = State::Ended;
+    }
+
+    /// Waits until it has ended.
+    #[track_caller]
+    pub(crate) fn wait(&self) {
+        let Some((run, mine)) = mine() else { return };
+        let at = Location::caller();
+        while !matches!(run.lock().tasks[self.index].state, State::Ended) {
+            run.wait(
+                mine,
+                Wait { want: Want::Thread(self.index), place: Self::PLACE, until: None, at },
+            );
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What the scheduler knows of its threads: who could run, who waits for what, and what time it is.
+
+use std::fmt::Write;
+use std::panic::Location;
+use std::thread::Thread;
+
+use crate::Rng;
+
+/// A lock or a signal, as the scheduler knows it: equal places are one, nothing else is asked of them (D2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place(pub(super) usize);
+
+impl Place {
+    pub(crate) fn of<T: ?Sized>(thing: &T) -> Self {
+        Self(std::ptr::from_ref(thing).addr())
+    }
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    Mutex,
+    Read,
+    Write,
+    Signal,
+    Time,
+    Park,
+    Thread(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    pub(super) want: Want,
+    pub(super) place: Place,
+    pub(super) until: Option<u64>,
+    pub(super) at: &'static Location<'static>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum State {
+    Ready,
+    Waits(Wait),
+    Ended,
+}
+
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) name: String,
+    pub(super) state: State,
+    /// Whether its last wait ended by its time.
+    pub(super) late: bool,
+    /// Whether its next [`crate::thread::park`] is over at once.
+    pub(super) token: bool,
+    pub(super) thread: Option<Thread>,
+}
+
+#[derive(Debug)]
+pub(super) struct Turns {
+    pub(super) tasks: Vec<Task>,
+    pub(super) rng: Rng,
+    /// Nanoseconds since the run began.
+    pub(super) now: u64,
+    /// The next time that somebody waits for; `u64::MAX` if none.
+    pub(super) alarm: u64,
+    pub(super) steps: u64,
+    pub(super) steps_max: u64,
+    pub(super) digest: u64,
+    pub(super) over: bool,
+    pub(super) trouble: Option<String>,
+    pub(super) trace: Option<Vec<(usize, &'static Location<'static>)>>,
+}
+
+impl Turns {
+    pub(super) fn fold(&mut self, value: u64) {
+        self.digest = (self.digest ^ value).wrapping_mul(0x0100_0000_01b3);
+    }
+
+    /// Ends the waits whose time is over.
+    pub(super) fn ring(&mut self) {
+        let now = self.now;
+        self.alarm = u64::MAX;
+        for task in &mut self.tasks {
+            let State::Waits(Wait { until: Some(until), .. }) = task.state else { continue };
+            if until <= now {
+                task.state = State::Ready;
+                task.late = true;
+            } else {
+                self.alarm = self.alarm.min(until);
+            }
+        }
+    }
+
+    /// Wakes those who wait at a place for something that `wanted` names.
+    pub(super) fn wake(&mut self, place: Place, wanted: impl Fn(Want) -> bool) {
+        for task in &mut self.tasks {
+            if let State::Waits(wait) = task.state
+                && wait.place == place
+                && wanted(wait.want)
+            {
+                task.state = State::Ready;
+                task.late = false;
+            }
+        }
+    }
+
+    pub(super) fn list(&self) -> String {
+        let mut text = String::new();
+        for (index, task) in self.tasks.iter().enumerate() {
+            // Writing to a string cannot fail.
+            let _ = match task.state {
+                State::Ready => writeln!(text, "  {index} {}: could run", task.name),
+                State::Ended => continue,
+                State::Waits(wait) => writeln!(
+                    text,
+                    "  {index} {}: waits for {:?} {:#x} at {}",
+                    task.name, wait.want, wait.place.0, wait.at
+                ),
+            };
+        }
+        text
+    }
+}
