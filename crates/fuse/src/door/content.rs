@@ -43,6 +43,14 @@ pub(crate) enum Read {
     Behind(Arc<Node>),
 }
 
+/// What became of a search for data or a hole.
+pub(crate) enum Seek {
+    /// It is there.
+    At(i64),
+    /// The kernel may hold data that we have not seen: it has to send that first.
+    Behind(Arc<Node>),
+}
+
 thread_local! {
     /// Where a read's bytes stay until they are sent: one buffer for each event loop.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -274,13 +282,22 @@ impl Door {
         whence: i32,
         send: impl FnOnce(Answer<i64>) + Send + 'static,
     ) {
-        match self.guarded("lseek", id, || self.node(id)) {
-            Ok(node) if self.may_be_behind(&node) => {
-                self.aside.after_flush(id, move || send(seek(&node, offset, whence)));
+        match self.guarded("lseek", id, || self.seek_now(id, offset, whence)) {
+            Ok(Seek::At(offset)) => send(Ok(offset)),
+            Ok(Seek::Behind(node)) => {
+                self.aside.after_flush(id, move || send(node.seek(offset, whence)));
             }
-            Ok(node) => send(self.guarded("lseek", id, || seek(&node, offset, whence))),
             Err(errno) => send(Err(errno)),
         }
+    }
+
+    /// Searches for data or a hole, unless the kernel may know better.
+    pub(crate) fn seek_now(&self, id: u64, offset: i64, whence: i32) -> Answer<Seek> {
+        let node = self.node(id)?;
+        if self.may_be_behind(&node) {
+            return Ok(Seek::Behind(node));
+        }
+        node.seek(offset, whence).map(Seek::At)
     }
 
     /// Answers `copy_file_range`.
@@ -297,18 +314,21 @@ impl Door {
     }
 }
 
-fn is_for_writing(flags: OFlags) -> bool {
-    flags.intersects(OFlags::WRONLY | OFlags::RDWR)
+impl Node {
+    /// Searches for data or a hole in what we know.
+    pub(crate) fn seek(&self, offset: i64, whence: i32) -> Answer<i64> {
+        let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+        let found = match whence {
+            SEEK_DATA => self.inode.seek_data(offset),
+            SEEK_HOLE => self.inode.seek_hole(offset),
+            _ => return Err(Errno::EINVAL),
+        };
+        i64::try_from(found.map_err(refuse)?).map_err(|_| Errno::EOVERFLOW)
+    }
 }
 
-fn seek(node: &Node, offset: i64, whence: i32) -> Answer<i64> {
-    let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-    let found = match whence {
-        SEEK_DATA => node.inode.seek_data(offset),
-        SEEK_HOLE => node.inode.seek_hole(offset),
-        _ => return Err(Errno::EINVAL),
-    };
-    i64::try_from(found.map_err(refuse)?).map_err(|_| Errno::EOVERFLOW)
+fn is_for_writing(flags: OFlags) -> bool {
+    flags.intersects(OFlags::WRONLY | OFlags::RDWR)
 }
 
 /// Returns the mode without the bits that C1 takes away, if there are any.

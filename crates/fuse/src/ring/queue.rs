@@ -8,6 +8,8 @@
 //!   it the entry, when that thread is not in the kernel itself. A thread that waits for the kernel to be done with
 //!   another request must never be that thread.
 //! - **R3** Memory that the kernel may still have is never freed.
+//! - **R7** Of each processor's entries one at least is never held by a request that waits for the kernel to send what it holds of a
+//!   file ([`Patience`]): what it sends needs an entry as well, and would wait for that request.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -38,6 +40,8 @@ const BELL: u64 = u64::MAX;
 pub(super) struct Queue {
     device: Arc<OwnedFd>,
     slots: Box<[Slot]>,
+    /// By processor, how many more requests may wait for what the kernel sends (R7).
+    spare: Box<[AtomicUsize]>,
     reins: Mutex<Reins>,
     /// Entries with answers that the kernel has not got.
     answered: Mutex<Vec<u16>>,
@@ -71,6 +75,8 @@ impl Reins {
 struct Slot {
     /// The processor whose requests come here.
     processor: u16,
+    /// Which of the queue's processors that is.
+    share: usize,
     memory: UnsafeCell<Memory>,
     /// Where the two areas are: `iovec`s.
     areas: Box<[[usize; 2]; abi::AREAS as usize]>,
@@ -108,11 +114,14 @@ impl Queue {
     ) -> io::Result<Self> {
         let slots = processors
             .iter()
-            .flat_map(|&(processor, depth)| std::iter::repeat_n(processor, depth))
-            .map(Slot::new);
+            .enumerate()
+            .flat_map(|(share, &(processor, depth))| std::iter::repeat_n((processor, share), depth))
+            .map(|(processor, share)| Slot::new(processor, share));
+        let spare = processors.iter().map(|(_, depth)| AtomicUsize::new(depth.saturating_sub(1)));
         Ok(Self {
             device,
             slots: slots.collect::<io::Result<_>>()?,
+            spare: spare.collect(),
             reins: Mutex::new(Reins { ring, waiting: VecDeque::new(), has_unsent: false }),
             answered: Mutex::default(),
             bell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -249,14 +258,14 @@ impl Queue {
 const POLL_IN: u32 = 1;
 
 impl Slot {
-    fn new(processor: u16) -> io::Result<Self> {
+    fn new(processor: u16, share: usize) -> io::Result<Self> {
         let header = Box::new(Header::EMPTY);
         let payload = Payload::new()?;
         let areas = Box::new([
             [std::ptr::from_ref(&*header) as usize, size_of::<Header>()],
             [payload.0.as_ptr() as usize, PAYLOAD_LEN],
         ]);
-        Ok(Self { processor, memory: UnsafeCell::new(Memory { header, payload }), areas })
+        Ok(Self { processor, share, memory: UnsafeCell::new(Memory { header, payload }), areas })
     }
 
     /// What the kernel calls the request that was answered here.
@@ -288,7 +297,28 @@ impl Drop for Payload {
     }
 }
 
+/// Leave to hold an entry until the kernel has sent requests of its own (R7).
+pub(super) struct Patience {
+    queue: Arc<Queue>,
+    share: usize,
+}
+
+impl Drop for Patience {
+    fn drop(&mut self) {
+        self.queue.spare[self.share].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 impl Taken {
+    /// Leave to wait for what the kernel sends; none while as many others of its processor do as may.
+    pub(super) fn patience(&self) -> Option<Patience> {
+        let share = self.slot().share;
+        let one_less = |spare: usize| spare.checked_sub(1);
+        let spare = &self.queue.spare[share];
+        spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).ok()?;
+        Some(Patience { queue: Arc::clone(&self.queue), share })
+    }
+
     /// What all requests say.
     pub(super) fn request(&self) -> Request {
         self.memory().header.request()

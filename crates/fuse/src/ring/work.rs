@@ -9,7 +9,7 @@ use super::queue::Taken;
 use super::wire::{List, attr_out, entry_out, open_out, set_attr, sized, valid, words};
 use crate::crew::Kind;
 use crate::dispatch::Desk;
-use crate::door::content::Read;
+use crate::door::content::{Read, Seek};
 use crate::door::{Answer, VALID};
 
 const LOOKUP: u32 = 1;
@@ -31,6 +31,7 @@ const CREATE: u32 = 35;
 const FALLOCATE: u32 = 43;
 const READDIRPLUS: u32 = 44;
 const RENAME2: u32 = 45;
+const LSEEK: u32 = 46;
 
 /// `FUSE_GETATTR_FH`: it is asked on behalf of an open file.
 const HAS_HANDLE: u32 = 1;
@@ -41,7 +42,7 @@ pub(super) fn kind(taken: &Taken) -> Option<Kind> {
     let len = |at: usize| op.u32(at) as usize;
     Some(match taken.request().opcode {
         LOOKUP | GETATTR | SYMLINK | MKDIR | UNLINK | RMDIR | RENAME | OPEN | RELEASE | CREATE
-        | RENAME2 => Kind::Meta,
+        | RENAME2 | LSEEK => Kind::Meta,
         SETATTR if op.u32(0) & valid::SIZE == 0 => Kind::Meta,
         SETATTR | FALLOCATE => Kind::Space,
         READ => Kind::read(len(16)),
@@ -63,6 +64,7 @@ pub(super) fn work(desk: &Desk, mut taken: Taken) {
     let (node, caller, op) = (request.node, request.caller, taken.header().op());
     let answer: Answer<Vec<u8>> = match request.opcode {
         READ => return read(desk, taken),
+        LSEEK => return seek(desk, taken),
         READDIR | READDIRPLUS => return list(desk, taken),
         WRITE => {
             let len = op.u32(16) as usize;
@@ -147,12 +149,53 @@ fn read(desk: &Desk, mut taken: Taken) {
     let room = &mut taken.room()[..len];
     match desk.guarded("read", node, || desk.read_into(node, offset, room, flags)) {
         Ok(Read::Bytes(count)) => taken.answer(Ok(count)),
-        Ok(Read::Behind(file)) => desk.after_flush(node, move || {
-            let count = file.read(offset, &mut taken.room()[..len]);
-            taken.answer(count);
-        }),
+        Ok(Read::Behind(file)) => {
+            let Some(patience) = taken.patience() else {
+                // Fewer bytes than were asked for are an answer, and none would be the end of the file.
+                let count = file.read(offset, &mut taken.room()[..len]);
+                return taken.answer(count.and_then(|count| match count {
+                    0 => Err(Errno::EINTR),
+                    count => Ok(count),
+                }));
+            };
+            desk.after_flush(node, move || {
+                let count = file.read(offset, &mut taken.room()[..len]);
+                taken.answer(count);
+                drop(patience);
+            });
+        }
         Err(errno) => taken.answer(Err(errno)),
     }
+}
+
+/// Answers where data or a hole is.
+fn seek(desk: &Desk, taken: Taken) {
+    let node = taken.request().node;
+    let op = taken.header().op();
+    let (offset, whence) = (op.u64(8).cast_signed(), op.i32(16));
+    match desk.guarded("lseek", node, || desk.seek_now(node, offset, whence)) {
+        Ok(Seek::Behind(file)) => {
+            let Some(patience) = taken.patience() else {
+                // Who is told that nobody knows reads everything.
+                return answer_seek(taken, Err(Errno::EINVAL));
+            };
+            desk.after_flush(node, move || {
+                answer_seek(taken, file.seek(offset, whence));
+                drop(patience);
+            });
+        }
+        Ok(Seek::At(offset)) => answer_seek(taken, Ok(offset)),
+        Err(errno) => answer_seek(taken, Err(errno)),
+    }
+}
+
+fn answer_seek(mut taken: Taken, found: Answer<i64>) {
+    let answer = found.map(|offset| {
+        let bytes = offset.to_ne_bytes();
+        taken.room()[..bytes.len()].copy_from_slice(&bytes);
+        bytes.len()
+    });
+    taken.answer(answer);
 }
 
 /// Answers a listing with what is written into the entry's memory.

@@ -93,6 +93,13 @@ impl Mounted {
         }
     }
 
+    /// Kills who serves it: whoever waits for an answer has one.
+    pub(crate) fn kill(&self) {
+        let server = self.server.as_ref().expect("it is mounted");
+        let pid = rustix::process::Pid::from_child(&server.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is ours");
+    }
+
     /// Unmounts, and gives the volume back.
     pub(crate) fn into_volume(mut self) -> Volume {
         if self.server.is_some() && !self.is_gone() {

@@ -1,16 +1,21 @@
 //! Requests beside one that waits for the device.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use rustix::thread::CpuSet;
 
-use crate::mounted::{Mounted, mounted};
+use crate::mounted::{Mounted, mounted, mounted_with};
 use crate::volume::{HOLD, WAITS};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes that the kernel holds of a file, enough for others to come while it sends them.
+const HELD_LEN: usize = 8 << 20;
+const ROUNDS: usize = 5;
 /// Large files, of which two are not to teach anybody anything: averages need a dozen.
 const LARGE: usize = 20;
 /// Who is not answered for so long shows where all threads are.
@@ -154,4 +159,49 @@ fn those_who_waited_help_again() {
         }
         answer.expect("somebody has time for it");
     });
+}
+
+/// Searching for data makes the kernel send what it holds of a file first. With as many searches as it has room for requests
+/// it still has room for that: who is one too many is told that nobody knows.
+#[test]
+fn what_the_kernel_holds_comes_beside_those_who_wait_for_it() {
+    let Some(mount) = mounted_with("io_uring_q_depth=2") else { return };
+    let all = std::thread::available_parallelism().expect("there are some").get();
+    for round in 0..ROUNDS {
+        let names: Vec<String> = (0..all * 2).map(|number| format!("{round} {number}")).collect();
+        let files = names.iter().map(|name| {
+            // The kernel sends all of it when nobody has it open for writing.
+            let mut file = File::create_new(mount.path(name)).expect("made");
+            file.write_all(&vec![7; HELD_LEN]).expect("written");
+            file
+        });
+        let files: Vec<File> = files.collect();
+        let start = std::sync::Barrier::new(files.len());
+        let (done, is_done) = mpsc::channel();
+        std::thread::scope(|scope| {
+            for (number, file) in files.iter().enumerate() {
+                let (start, done) = (&start, done.clone());
+                scope.spawn(move || {
+                    settle(number % all);
+                    start.wait();
+                    // Nobody listens any more where one of them was not answered.
+                    let _ = done.send(rustix::fs::seek(file, SeekFrom::Data(0)));
+                });
+            }
+            for _ in &files {
+                let Ok(answer) = is_done.recv_timeout(PATIENCE) else {
+                    show_threads();
+                    mount.kill();
+                    panic!("nobody can go on");
+                };
+                assert!(matches!(answer, Ok(0) | Err(Errno::INVAL)), "{answer:?}");
+            }
+        });
+        for (name, file) in names.iter().zip(files) {
+            assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(0)), Ok(0));
+            let bytes = fs::read(mount.path(name)).expect("it is there");
+            assert!(bytes.len() == HELD_LEN && bytes.iter().all(|byte| *byte == 7));
+            fs::remove_file(mount.path(name)).expect("it was there");
+        }
+    }
 }
