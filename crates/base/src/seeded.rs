@@ -80,11 +80,14 @@ pub struct Options {
     pub steps_max: u64,
     /// Whether each step is kept, to find where two runs part.
     pub trace: bool,
+    /// Whether time leaps by chance to the next that somebody waits for, while others can go on (D3). Without, a wait is as
+    /// long as it has to be.
+    pub leaps: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { steps_max: 200_000_000, trace: false }
+        Self { steps_max: 200_000_000, trace: false, leaps: true }
     }
 }
 
@@ -138,6 +141,7 @@ pub fn run<T: Send + 'static>(
         over: false,
         trouble: None,
         trace: options.trace.then(Vec::new),
+        leaps: options.leaps,
     };
     let run = Arc::new(Run {
         odds,
@@ -265,7 +269,7 @@ impl Run {
             drop(turns);
             return self.await_turn(mine);
         }
-        if turns.alarm != u64::MAX && turns.rng.chance(1, 4000) {
+        if turns.leaps && turns.alarm != u64::MAX && turns.rng.chance(1, 4000) {
             turns.now = turns.now.max(turns.alarm);
         }
         if turns.now >= turns.alarm {

@@ -7,10 +7,14 @@ use std::time::Duration;
 
 pub use std::thread::panicking;
 #[cfg(not(debug_assertions))]
-pub use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, current, park, scope};
+pub use std::thread::{
+    Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, current, park, park_timeout, scope,
+};
 
 #[cfg(debug_assertions)]
-pub use watched::{Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, current, park, scope};
+pub use watched::{
+    Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, current, park, park_timeout, scope,
+};
 
 /// Sleeps; in a seeded run until nobody else can go on, or chance says that the time is over.
 #[track_caller]
@@ -20,6 +24,16 @@ pub fn sleep(time: Duration) {
         return;
     }
     std::thread::sleep(time);
+}
+
+/// Gives way; in a seeded run a place where the turn may change hands.
+#[track_caller]
+pub fn yield_now() {
+    #[cfg(debug_assertions)]
+    if crate::seeded::is_seeded() {
+        return crate::seeded::point();
+    }
+    std::thread::yield_now();
 }
 
 /// Returns how many threads can run at once: of a seeded run always as many, wherever it runs.
@@ -58,6 +72,7 @@ mod watched {
     use std::io;
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
     use std::thread::{self, ThreadId};
+    use std::time::Duration;
 
     use parking_lot::Mutex;
 
@@ -97,8 +112,17 @@ mod watched {
     #[track_caller]
     pub fn park() {
         match seeded::myself() {
-            Some(child) => child.park(),
+            Some(child) => child.park(None),
             None => thread::park(),
+        }
+    }
+
+    /// As [`park`], for `limit` at most.
+    #[track_caller]
+    pub fn park_timeout(limit: Duration) {
+        match seeded::myself() {
+            Some(child) => child.park(Some(limit)),
+            None => thread::park_timeout(limit),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use super::turns::{Place, State, Task, Wait, Want};
 use super::{MINE, Run, mine, point};
@@ -52,14 +53,14 @@ impl Child {
         self.run.hand_over(next, &turns);
     }
 
-    /// Waits until somebody unparks it. Of the thread itself alone.
+    /// Waits until somebody unparks it, for `limit` at most. Of the thread itself alone.
     #[track_caller]
-    pub(crate) fn park(&self) {
+    pub(crate) fn park(&self, limit: Option<Duration>) {
         self.run.step(self.index, Location::caller());
         let token = std::mem::take(&mut self.run.lock().tasks[self.index].token);
         if !token {
-            let at = Location::caller();
-            self.run.wait(self.index, Wait { want: Want::Park, place: Place(2), until: None, at });
+            let (at, until) = (Location::caller(), self.run.deadline(limit));
+            self.run.wait(self.index, Wait { want: Want::Park, place: Place(2), until, at });
         }
     }
 

@@ -67,6 +67,7 @@ pub(super) struct Turns {
     pub(super) digest: u64,
     pub(super) over: bool,
     pub(super) trouble: Option<String>,
+    pub(super) leaps: bool,
     pub(super) trace: Option<Vec<(usize, &'static Location<'static>)>>,
 }
 
