@@ -33,14 +33,18 @@ use std::sync::Arc;
 mod abi;
 mod bridge;
 mod helpers;
+mod port;
 mod queue;
+#[cfg(all(test, debug_assertions))]
+mod seeded;
 mod turn;
 mod wire;
 mod work;
 
 use bridge::Bridge;
-use helpers::Shared;
-use queue::{Queue, Uring};
+use helpers::{Office, Shared};
+use port::{Kernel, Uring};
+use queue::{Queue, Taken};
 
 use crate::dispatch::Desk;
 
@@ -93,14 +97,35 @@ impl Rings {
         let device = Arc::new(device.as_fd().try_clone_to_owned()?);
         let queues = self.made.into_iter().map(|(ring, share)| {
             let at = share[0].0;
-            Ok((at, Arc::new(Queue::new(ring, Arc::clone(&device), &share)?)))
+            let way = Kernel::open(ring, Arc::clone(&device))?;
+            Ok((at, Arc::new(Queue::new(way, &share)?)))
         });
         let queues = queues.collect::<io::Result<Vec<_>>>()?;
-        let bridge = Bridge::new(desk)?;
-        let shared = Shared::new(desk.clone(), bridge, queues, helpers);
+        let door = Door { desk: desk.clone(), bridge: Bridge::new(desk)? };
+        let shared = Shared::new(Box::new(door), queues, helpers);
         let ring = Ring { shared };
         ring.shared.start()?;
         Ok(ring)
+    }
+}
+
+/// Who answers requests of a mount.
+struct Door {
+    desk: Desk,
+    bridge: Bridge,
+}
+
+impl Office for Door {
+    fn work(&self, taken: Taken) {
+        work::work(&self.desk, taken);
+    }
+
+    fn pass(&self, taken: Taken) {
+        self.bridge.pass(taken);
+    }
+
+    fn end(&self) {
+        self.bridge.end();
     }
 }
 

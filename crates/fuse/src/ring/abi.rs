@@ -94,6 +94,30 @@ impl Header {
     }
 }
 
+/// What a kernel does with it.
+#[cfg(test)]
+impl Header {
+    /// Makes it a request: its kind, its number, its node, and a length where reads and writes have theirs.
+    pub(super) fn ask(&mut self, opcode: u32, unique: u64, node: u64, len: u32) {
+        *self = Self { commit_id: unique, ..Self::EMPTY };
+        let numbers: [&[u8]; 4] = [
+            &(IN_LEN as u32).to_ne_bytes(),
+            &opcode.to_ne_bytes(),
+            &unique.to_ne_bytes(),
+            &node.to_ne_bytes(),
+        ];
+        let head = numbers.concat();
+        self.in_out[..head.len()].copy_from_slice(&head);
+        self.op[16..20].copy_from_slice(&len.to_ne_bytes());
+    }
+
+    /// The number and the error of an answer, zero or less.
+    pub(super) fn answered(&self) -> (u64, i32) {
+        let head = Fields(&self.in_out);
+        (head.u64(8), head.i32(4))
+    }
+}
+
 /// What all requests say.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {

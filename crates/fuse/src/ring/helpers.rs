@@ -8,17 +8,16 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::{JoinHandle, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use buttress_base::clock;
+use buttress_base::sync::{Condvar, Mutex};
+use buttress_base::thread::{self, JoinHandle, Thread};
 use rustix::thread::CpuSet;
 
-use super::bridge::Bridge;
 use super::queue::{Queue, Taken};
 use super::work;
 use crate::crew::{Costs, Kind};
-use crate::dispatch::Desk;
 
 /// How often the watch looks while there is work, and while there is none.
 const TICK: Duration = Duration::from_millis(1);
@@ -28,10 +27,21 @@ const QUIET_TICKS: u32 = 64;
 /// An answer is not held back for longer than this because others are being worked out.
 const SEND_AFTER: Duration = Duration::from_micros(200);
 
+/// Who answers requests.
+pub(super) trait Office: Send + Sync {
+    /// Works one out; may wait for anything but another request that only this queue's driver could take.
+    fn work(&self, taken: Taken);
+
+    /// Has a rare one worked out by others, and waits for nothing.
+    fn pass(&self, taken: Taken);
+
+    /// The last request was answered.
+    fn end(&self);
+}
+
 /// What all threads of a connection share.
 pub(super) struct Shared {
-    pub(super) desk: Desk,
-    pub(super) bridge: Bridge,
+    office: Box<dyn Office>,
     queues: Vec<(u16, Arc<Queue>)>,
     costs: Costs,
     /// Threads that work out a request, other than rare ones.
@@ -43,6 +53,9 @@ pub(super) struct Shared {
     left: AtomicUsize,
     watch_dozes: AtomicBool,
     watch: Mutex<Option<Thread>>,
+    /// Queues whose entries the kernel has, or why one has not.
+    registered: Mutex<io::Result<usize>>,
+    has_registered: Condvar,
 }
 
 struct Jobs {
@@ -62,8 +75,7 @@ enum Job {
 
 impl Shared {
     pub(super) fn new(
-        desk: Desk,
-        bridge: Bridge,
+        office: Box<dyn Office>,
         queues: Vec<(u16, Arc<Queue>)>,
         helpers_max: usize,
     ) -> Arc<Self> {
@@ -76,8 +88,7 @@ impl Shared {
             threads: Vec::new(),
         };
         Arc::new(Self {
-            desk,
-            bridge,
+            office,
             queues,
             costs: Costs::new(),
             working: AtomicUsize::new(0),
@@ -87,21 +98,18 @@ impl Shared {
             left,
             watch_dozes: AtomicBool::new(false),
             watch: Mutex::default(),
+            registered: Mutex::new(Ok(0)),
+            has_registered: Condvar::new(),
         })
     }
 
     /// Starts a driver for each queue; returns when the kernel has all entries.
     pub(super) fn start(self: &Arc<Self>) -> io::Result<()> {
-        let (sender, registered) = std::sync::mpsc::channel();
         for number in 0..self.queues.len() {
-            let (shared, sender) = (Arc::clone(self), sender.clone());
+            let shared = Arc::clone(self);
             let name = format!("fuse-ring-{}", self.queues[number].0);
-            let thread = std::thread::Builder::new().name(name).spawn(move || {
-                let queue = &shared.queues[number].1;
-                let answer = queue.register();
-                let is_well = answer.is_ok();
-                drop(sender.send(answer));
-                if is_well {
+            let thread = thread::Builder::new().name(name).spawn(move || {
+                if shared.register(number) {
                     shared.drive(number, 0);
                     // R5: what this thread gave to the kernel stays good.
                     shared.help();
@@ -109,16 +117,33 @@ impl Shared {
             })?;
             self.jobs.lock().threads.push(thread);
         }
-        drop(sender);
-        for _ in &self.queues {
-            registered.recv().map_err(io::Error::other)??;
+        let mut registered = self.registered.lock();
+        while registered.as_ref().is_ok_and(|&count| count < self.queues.len()) {
+            self.has_registered.wait(&mut registered);
         }
+        std::mem::replace(&mut *registered, Ok(0))?;
+        drop(registered);
         let shared = Arc::clone(self);
-        let watch = std::thread::Builder::new();
-        let watch = watch.name("fuse-ring-watch".to_owned()).spawn(move || shared.keep_watch())?;
+        let watch = thread::Builder::new().name("fuse-ring-watch".to_owned());
+        let watch = watch.spawn(move || shared.keep_watch())?;
         *self.watch.lock() = Some(watch.thread().clone());
         self.jobs.lock().threads.push(watch);
         Ok(())
+    }
+
+    /// Gives the entries of a queue to the kernel; says whether it took them.
+    fn register(&self, number: usize) -> bool {
+        let answer = self.queues[number].1.register();
+        let is_well = answer.is_ok();
+        let mut registered = self.registered.lock();
+        match (&mut *registered, answer) {
+            (Ok(count), Ok(())) => *count += 1,
+            (Ok(_), Err(error)) => *registered = Err(error),
+            // The first that was refused is told.
+            (Err(_), _) => {}
+        }
+        self.has_registered.notify_one();
+        is_well
     }
 
     /// Waits until all threads have ended.
@@ -130,7 +155,7 @@ impl Shared {
             }
             threads.into_iter().for_each(|thread| drop(thread.join()));
         }
-        self.bridge.end();
+        self.office.end();
     }
 
     /// Drives a queue until it has ended, or somebody else does.
@@ -138,13 +163,13 @@ impl Shared {
         let (processor, queue) = &self.queues[number];
         let mut seat = Seat::new(*processor);
         let mut reins = queue.reins();
-        let mut sent = Instant::now();
+        let mut sent = clock::now();
         while let Some(taken) = queue.next(&mut reins) {
-            if reins.has_unsent && sent.elapsed() > SEND_AFTER {
+            if reins.has_unsent && clock::since(sent) > SEND_AFTER {
                 queue.send(&mut reins);
-                sent = Instant::now();
+                sent = clock::now();
             } else if !reins.has_unsent {
-                sent = Instant::now();
+                sent = clock::now();
             }
             let others_wait = reins.has_waiting();
             seat.choose(work::is_large(&taken));
@@ -173,7 +198,7 @@ impl Shared {
             watch.unpark();
         }
         match work::kind(&taken) {
-            None => self.bridge.pass(taken),
+            None => self.office.pass(taken),
             Some(kind) if self.is_for_a_helper(kind, others_wait) => self.call(Job::Work(taken)),
             Some(_) => self.work(taken),
         }
@@ -187,13 +212,13 @@ impl Shared {
     }
 
     fn work(&self, taken: Taken) {
-        let Some(kind) = work::kind(&taken) else { return self.bridge.pass(taken) };
+        let Some(kind) = work::kind(&taken) else { return self.office.pass(taken) };
         self.working.fetch_add(1, Ordering::Relaxed);
         // The clock of a thread is a call into the kernel: dear beside what is short.
         let computed = self.costs.is_very_long(kind).then(thread_time);
-        let started = Instant::now();
-        work::work(&self.desk, taken);
-        let took = started.elapsed();
+        let started = clock::now();
+        self.office.work(taken);
+        let took = clock::since(started);
         self.costs.learn(kind, took);
         if let Some(before) = computed {
             self.costs.learn_away(kind, took.saturating_sub(thread_time().saturating_sub(before)));
@@ -218,7 +243,7 @@ impl Shared {
             return;
         }
         let shared = Arc::clone(self);
-        let thread = std::thread::Builder::new().name("fuse-ring-help".to_owned());
+        let thread = thread::Builder::new().name("fuse-ring-help".to_owned());
         match thread.spawn(move || shared.help()) {
             Ok(thread) => {
                 jobs.helpers += 1;
@@ -233,10 +258,12 @@ impl Shared {
         let mut jobs = self.jobs.lock();
         loop {
             if let Some(job) = jobs.waiting.pop_front() {
-                MutexGuard::unlocked(&mut jobs, || match job {
+                drop(jobs);
+                match job {
                     Job::Work(taken) => self.work(taken),
                     Job::Drive(number, term) => self.drive(number, term),
-                });
+                }
+                jobs = self.jobs.lock();
             } else if jobs.is_over {
                 return;
             } else {
@@ -254,10 +281,10 @@ impl Shared {
         let mut quiet = 0;
         while !self.jobs.lock().is_over {
             if quiet < QUIET_TICKS {
-                std::thread::park_timeout(TICK);
+                thread::park_timeout(TICK);
             } else {
                 self.watch_dozes.store(true, Ordering::SeqCst);
-                std::thread::park_timeout(DOZE);
+                thread::park_timeout(DOZE);
                 self.watch_dozes.store(false, Ordering::SeqCst);
             }
             quiet += 1;
@@ -283,8 +310,11 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// For how long this thread was on a processor.
+/// For how long this thread was on a processor; never, of a seeded run, whose time passes for those who wait.
 fn thread_time() -> Duration {
+    if thread::seeded_index().is_some() {
+        return Duration::ZERO;
+    }
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }

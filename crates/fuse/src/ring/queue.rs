@@ -14,38 +14,27 @@
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use buttress_base::sync::{Mutex, MutexGuard};
 use fuser::Errno;
-use io_uring::squeue::Entry128;
-use io_uring::types::Fd;
-use io_uring::{IoUring, cqueue, opcode};
-use parking_lot::Mutex;
-use rustix::event::EventfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::abi::{self, Header, PAYLOAD_LEN, Request};
+use super::port::{Bell, Done, Given, Port};
 use super::turn::Turn;
-
-/// A ring whose submissions have room for a command of the kernel's FUSE.
-pub(super) type Uring = IoUring<Entry128, cqueue::Entry>;
-
-/// Says that somebody else has an answer.
-const BELL: u64 = u64::MAX;
 
 /// Entries with one thread that drives them.
 pub(super) struct Queue {
-    device: Arc<OwnedFd>,
     slots: Box<[Slot]>,
     /// By processor, how many more requests may wait for what the kernel sends (R7).
     spare: Box<[AtomicUsize]>,
     reins: Mutex<Reins>,
     /// Entries with answers that the kernel has not got.
     answered: Mutex<Vec<u16>>,
-    bell: OwnedFd,
+    bell: Box<dyn Bell>,
     /// Whether the driver waits for a completion, or is about to.
     is_asleep: AtomicBool,
     /// Entries that the kernel is done with for good.
@@ -58,7 +47,7 @@ pub(super) struct Queue {
 
 /// What only the driver touches.
 pub(super) struct Reins {
-    ring: Uring,
+    port: Box<dyn Port>,
     /// Requests that came in.
     waiting: VecDeque<u16>,
     /// Whether there are answers that the kernel was not told of.
@@ -108,8 +97,7 @@ pub(super) struct Taken {
 impl Queue {
     /// Makes the entries of some processors: their numbers and how many each.
     pub(super) fn new(
-        ring: Uring,
-        device: Arc<OwnedFd>,
+        (port, bell): (Box<dyn Port>, Box<dyn Bell>),
         processors: &[(u16, usize)],
     ) -> io::Result<Self> {
         let slots = processors
@@ -119,12 +107,11 @@ impl Queue {
             .map(|(processor, share)| Slot::new(processor, share));
         let spare = processors.iter().map(|(_, depth)| AtomicUsize::new(depth.saturating_sub(1)));
         Ok(Self {
-            device,
             slots: slots.collect::<io::Result<_>>()?,
             spare: spare.collect(),
-            reins: Mutex::new(Reins { ring, waiting: VecDeque::new(), has_unsent: false }),
+            reins: Mutex::new(Reins { port, waiting: VecDeque::new(), has_unsent: false }),
             answered: Mutex::default(),
-            bell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            bell,
             is_asleep: AtomicBool::new(false),
             ended: AtomicUsize::new(0),
             turn: Turn::default(),
@@ -133,7 +120,7 @@ impl Queue {
     }
 
     /// Takes the reins; waits while somebody else has them.
-    pub(super) fn reins(&self) -> parking_lot::MutexGuard<'_, Reins> {
+    pub(super) fn reins(&self) -> MutexGuard<'_, Reins> {
         self.reins.lock()
     }
 
@@ -145,11 +132,10 @@ impl Queue {
     /// Gives all entries to the kernel for the first time (R2).
     pub(super) fn register(&self) -> io::Result<()> {
         let mut reins = self.reins();
-        self.listen(&mut reins);
         for index in 0..self.slots.len() {
             self.give(&mut reins, index as u16, abi::REGISTER, 0);
         }
-        reins.ring.submit()?;
+        reins.port.submit()?;
         match self.reap(&mut reins) {
             Some(refused) => Err(io::Error::from_raw_os_error(refused)),
             None => Ok(()),
@@ -171,10 +157,7 @@ impl Queue {
             // Whoever has answered since then has not rung.
             if self.answered.lock().is_empty() {
                 reins.has_unsent = false;
-                // What it says is mostly that a signal came; what is to be done is to wait in any case.
-                if reins.ring.submit_and_wait(1).is_err() {
-                    std::thread::yield_now();
-                }
+                reins.port.wait();
             }
             self.is_asleep.store(false, Ordering::SeqCst);
             self.reap(reins);
@@ -186,7 +169,7 @@ impl Queue {
         self.answer_all(reins);
         reins.has_unsent = false;
         // What is not sent now is with the next.
-        let _ = reins.ring.submit();
+        let _ = reins.port.submit();
         self.reap(reins);
     }
 
@@ -199,63 +182,31 @@ impl Queue {
         }
     }
 
-    /// Takes completions; returns why the kernel wants no more of an entry, if it said so now.
+    /// Takes what the kernel is done with; returns why it wants no more of an entry, if it said so now.
     fn reap(&self, reins: &mut Reins) -> Option<i32> {
-        let Reins { ring, waiting, .. } = reins;
-        let (mut refused, mut is_deaf) = (None, false);
-        for completion in ring.completion() {
-            let token = completion.user_data();
-            if token == BELL {
-                is_deaf |= !cqueue::more(completion.flags());
-            } else if completion.result() == 0 {
-                waiting.push_back(token as u16);
-            } else {
-                refused = Some(-completion.result());
-                self.ended.fetch_add(1, Ordering::Relaxed);
+        let mut refused = None;
+        while let Some(done) = reins.port.done() {
+            match done {
+                Done::Request(index) => reins.waiting.push_back(index),
+                Done::Ended(errno) => {
+                    refused = Some(errno);
+                    self.ended.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
-        if is_deaf {
-            self.listen(reins);
-        }
         refused
-    }
-
-    /// Has the driver woken by the bell.
-    #[expect(unsafe_code, reason = "submissions name a descriptor")]
-    fn listen(&self, reins: &mut Reins) {
-        let poll = opcode::PollAdd::new(Fd(self.bell.as_raw_fd()), POLL_IN).multi(true);
-        let entry = Entry128::from(poll.build().user_data(BELL));
-        // SAFETY: it names no memory, and the descriptor lives as long as the ring.
-        let pushed = unsafe { reins.ring.submission().push(&entry) };
-        pushed.expect("there is room for an entry of each slot and the bell");
     }
 
     /// Puts an entry among those that the kernel gets next. Its memory is the kernel's from now on (R1).
     #[expect(unsafe_code, reason = "the kernel writes behind the back of the borrow checker")]
     fn give(&self, reins: &mut Reins, index: u16, command: u32, commit_id: u64) {
-        let slot = &self.slots[usize::from(index)];
-        let areas = (command == abi::REGISTER).then_some(slot.areas.as_ptr() as u64);
-        let mut entry = opcode::UringCmd80::new(Fd(self.device.as_raw_fd()), command)
-            .cmd(abi::command(commit_id, slot.processor))
-            .addr(areas)
-            .build()
-            .user_data(u64::from(index));
-        if command == abi::REGISTER {
-            // SAFETY: an `Entry128` is the kernel's `io_uring_sqe` of 128 bytes, in which a `u32` at 24 is `len`; the
-            // library has no name for it in this kind of submission.
-            unsafe {
-                std::ptr::from_mut(&mut entry).cast::<u8>().add(24).cast::<u32>().write(abi::AREAS);
-            }
-        }
+        let Slot { processor, areas, .. } = &self.slots[usize::from(index)];
+        let given = Given { index, processor: *processor, command, commit_id, areas };
         // SAFETY: the memory lives until the kernel is done with it (R3), and nobody touches it until then: the index
         // came from a `Taken` that is gone (R1), or this is the first time.
-        let pushed = unsafe { reins.ring.submission().push(&entry) };
-        pushed.expect("there is room for an entry of each slot and the bell");
+        unsafe { reins.port.give(given) };
     }
 }
-
-/// `POLLIN`.
-const POLL_IN: u32 = 1;
 
 impl Slot {
     fn new(processor: u16, share: usize) -> io::Result<Self> {
@@ -383,8 +334,7 @@ impl Drop for Taken {
         }
         self.queue.answered.lock().push(self.index);
         if self.queue.is_asleep.load(Ordering::SeqCst) {
-            // A bell that rings already need not be rung.
-            let _ = rustix::io::write(&self.queue.bell, &1u64.to_ne_bytes());
+            self.queue.bell.ring();
         }
     }
 }

@@ -1,0 +1,322 @@
+//! All threads of a ring from one seed, before a kernel of the test's own: which thread runs when, how long each request
+//! takes, and what it waits for.
+//!
+//! Each request is answered once, with what was asked for, and before long unless it waits by itself; when the kernel
+//! goes, all threads end. `BUTTRESS_SEED=n` runs seed `n` alone, `BUTTRESS_SEEDS=first..last` several. A failing seed is
+//! printed, and fails again.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use buttress_base::sync::{Condvar, Mutex};
+use buttress_base::{Rng, seeded, thread};
+use fuser::Errno;
+
+use super::helpers::{Office, Shared};
+use super::queue::{Patience, Queue, Taken};
+
+mod kernel;
+
+use kernel::{Answer, Kernel};
+
+/// Requests, by how they are worked out here. Their numbers decide of which kind they are (`work::kind`).
+const AT_ONCE: u32 = 3;
+const OPENS: u32 = 9;
+const FORGOTTEN: u32 = 14;
+const COMPUTES: u32 = 15;
+const STALLS: u32 = 16;
+const RARE: u32 = 17;
+const SLEEPS: u32 = 20;
+const AT_A_GATE: u32 = 22;
+const DEAF: u32 = 43;
+const FLUSHES: u32 = 46;
+
+/// How long a request that waits for nothing may be with us: the watch sees after two ticks that a driver is held up.
+const SOON: Duration = Duration::from_millis(4);
+
+/// Works requests out as their numbers say.
+struct Clerk {
+    kernel: Arc<Kernel>,
+    rng: Mutex<Rng>,
+    open: Mutex<HashSet<u64>>,
+    opened: Condvar,
+    rare: Errands<Taken>,
+    flushes: Errands<(Taken, Patience)>,
+    processors: u16,
+}
+
+/// What another thread is to do, in order.
+struct Errands<T> {
+    waiting: Mutex<(VecDeque<T>, bool)>,
+    called: Condvar,
+}
+
+impl<T> Errands<T> {
+    fn new() -> Self {
+        Self { waiting: Mutex::new((VecDeque::new(), false)), called: Condvar::new() }
+    }
+
+    fn put(&self, errand: T) {
+        self.waiting.lock().0.push_back(errand);
+        self.called.notify_one();
+    }
+
+    fn end(&self) {
+        self.waiting.lock().1 = true;
+        self.called.notify_all();
+    }
+
+    fn next(&self) -> Option<T> {
+        let mut waiting = self.waiting.lock();
+        loop {
+            match waiting.0.pop_front() {
+                None if waiting.1 => return None,
+                None => self.called.wait(&mut waiting),
+                some => return some,
+            }
+        }
+    }
+}
+
+/// What the answer to a request says.
+fn word(unique: u64, opcode: u32) -> u64 {
+    unique * 31 + u64::from(opcode)
+}
+
+fn answer(mut taken: Taken) {
+    let request = taken.request();
+    taken.room()[..8].copy_from_slice(&word(request.unique, request.opcode).to_ne_bytes());
+    taken.answer(Ok(8));
+}
+
+impl Clerk {
+    fn sleep(&self) {
+        thread::sleep(Duration::from_micros(self.below(3_000)));
+    }
+
+    fn below(&self, bound: u64) -> u64 {
+        self.rng.lock().below(bound)
+    }
+
+    /// As the thread that tells the kernel to send what it holds.
+    fn flush(&self) {
+        while let Some((taken, patience)) = self.flushes.next() {
+            for _ in 0..=self.below(3) {
+                let processor = self.below(u64::from(self.processors)) as u16;
+                let sent = self.kernel.ask(processor, STALLS, 0, 4096);
+                assert_eq!(sent.error, 0);
+            }
+            answer(taken);
+            drop(patience);
+        }
+    }
+
+    fn rare(&self) {
+        while let Some(taken) = self.rare.next() {
+            thread::yield_now();
+            answer(taken);
+        }
+    }
+}
+
+impl Office for Arc<Clerk> {
+    fn work(&self, taken: Taken) {
+        let request = taken.request();
+        match request.opcode {
+            OPENS => {
+                self.open.lock().insert(request.node);
+                self.opened.notify_all();
+            }
+            // Who drops it says so.
+            FORGOTTEN => return,
+            COMPUTES => (0..self.below(200)).for_each(|_| thread::yield_now()),
+            STALLS if self.below(8) == 0 => self.sleep(),
+            SLEEPS => self.sleep(),
+            AT_A_GATE => {
+                let mut open = self.open.lock();
+                while !open.contains(&request.node) {
+                    self.opened.wait(&mut open);
+                }
+            }
+            DEAF => self.kernel.without_signals(|| self.sleep()),
+            FLUSHES => {
+                if let Some(patience) = taken.patience() {
+                    return self.flushes.put((taken, patience));
+                }
+            }
+            _ => thread::yield_now(),
+        }
+        answer(taken);
+    }
+
+    fn pass(&self, taken: Taken) {
+        self.rare.put(taken);
+    }
+
+    fn end(&self) {
+        self.rare.end();
+        self.flushes.end();
+    }
+}
+
+/// What one seed decides besides the order.
+struct Setting {
+    /// Processors of each queue, and entries for each.
+    queues: Vec<Vec<(u16, usize)>>,
+    processors: u16,
+    helpers: usize,
+    clients: usize,
+    requests: u64,
+}
+
+impl Setting {
+    fn new(rng: &mut Rng) -> Self {
+        let depth = 1 + rng.below(3) as usize;
+        let mut queues = vec![vec![(0, depth)], vec![(1, depth)]];
+        if rng.chance(1, 2) {
+            // One that is not there now, and may come.
+            queues[0].push((2, 1));
+        }
+        let processors = queues.iter().map(Vec::len).sum::<usize>() as u16;
+        let helpers = 1 + rng.below(3) as usize;
+        let clients = 2 + rng.below(5) as usize;
+        Self { queues, processors, helpers, clients, requests: 4 + rng.below(24) }
+    }
+}
+
+struct Client {
+    kernel: Arc<Kernel>,
+    rng: Rng,
+    processors: u16,
+    /// Whether somebody is at a gate: more than one could have all entries of a processor.
+    gate: Option<Arc<AtomicBool>>,
+    number: u64,
+}
+
+impl Client {
+    fn processor(&mut self) -> u16 {
+        self.rng.below(u64::from(self.processors)) as u16
+    }
+
+    fn one(&mut self, round: u64) {
+        let kinds = [AT_ONCE, FORGOTTEN, COMPUTES, STALLS, RARE, SLEEPS, AT_A_GATE, DEAF, FLUSHES];
+        let opcode = *self.rng.choose(&kinds).expect("one of them");
+        let processor = self.processor();
+        let len = if opcode == COMPUTES { 1 << 20 } else { 4096 };
+        match (&self.gate, opcode) {
+            (Some(gate), AT_A_GATE) => {
+                if gate.swap(true, Ordering::SeqCst) {
+                    return;
+                }
+                let gate = Arc::clone(gate);
+                let node = self.number << 32 | round;
+                thread::scope(|scope| {
+                    let kernel = Arc::clone(&self.kernel);
+                    let waits = scope.spawn(move || kernel.ask(processor, AT_A_GATE, node, 0));
+                    if self.rng.chance(1, 2) {
+                        thread::sleep(Duration::from_millis(self.rng.below(10)));
+                    }
+                    // Not behind who waits for it.
+                    let other = if processor == 0 { 1 } else { 0 };
+                    check(OPENS, self.kernel.ask(other, OPENS, node, 0));
+                    check(AT_A_GATE, waits.join().expect("no panic"));
+                });
+                gate.store(false, Ordering::SeqCst);
+            }
+            (None, AT_A_GATE) => {}
+            _ => check(opcode, self.kernel.ask(processor, opcode, 0, len)),
+        }
+    }
+}
+
+fn check(opcode: u32, answer: Answer) {
+    if opcode == FORGOTTEN {
+        assert_eq!(answer.error, -Errno::EIO.code());
+    } else {
+        assert_eq!(answer.error, 0);
+        assert_eq!(answer.word, word(answer.unique, opcode), "the answer to another request");
+    }
+}
+
+fn start(name: String, work: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
+    thread::Builder::new().name(name).spawn(work).expect("a thread")
+}
+
+/// Everything that one seed decides; how long a request was with us at most that waits for nothing.
+fn whole(seed: u64) -> Duration {
+    let mut rng = Rng::new(seed ^ 0x0041_11e5);
+    let setting = Setting::new(&mut rng);
+    let kernel = Kernel::new();
+    let queues = setting.queues.iter().enumerate().map(|(number, processors)| {
+        let queue = Queue::new(kernel.port(number), processors).expect("memory");
+        (processors[0].0, Arc::new(queue))
+    });
+    let clerk = Arc::new(Clerk {
+        kernel: Arc::clone(&kernel),
+        rng: Mutex::new(Rng::new(rng.next_u64())),
+        open: Mutex::default(),
+        opened: Condvar::new(),
+        rare: Errands::new(),
+        flushes: Errands::new(),
+        processors: setting.processors,
+    });
+    let shared = Shared::new(Box::new(Arc::clone(&clerk)), queues.collect(), setting.helpers);
+    shared.start().expect("this kernel has rings");
+    let (rare, flush) = (Arc::clone(&clerk), Arc::clone(&clerk));
+    let beside =
+        [start("rare".into(), move || rare.rare()), start("flush".into(), move || flush.flush())];
+    // With one entry for each processor who waits for another request may keep it out; with one helper, too.
+    let has_room = setting.queues[0][0].1 > 1 && setting.helpers > 1;
+    let gate = has_room.then(|| Arc::new(AtomicBool::new(false)));
+    let clients: Vec<_> = (0..setting.clients as u64)
+        .map(|number| {
+            let mut client = Client {
+                kernel: Arc::clone(&kernel),
+                rng: Rng::new(rng.next_u64()),
+                processors: setting.processors,
+                gate: gate.clone(),
+                number,
+            };
+            start(format!("client {number}"), move || {
+                for round in 0..setting.requests {
+                    if client.rng.chance(1, 16) {
+                        thread::sleep(Duration::from_millis(client.rng.below(300)));
+                    }
+                    client.one(round);
+                }
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().expect("a client"));
+    kernel.go();
+    shared.join();
+    beside.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    kernel.longest(AT_ONCE)
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let number = |text: &str| text.parse().expect("a number");
+    if let Ok(seed) = std::env::var("BUTTRESS_SEED") {
+        return number(&seed)..number(&seed) + 1;
+    }
+    let seeds = std::env::var("BUTTRESS_SEEDS").unwrap_or_else(|_| "1..120".to_owned());
+    let (first, last) = seeds.split_once("..").expect("first..last");
+    number(first)..number(last) + 1
+}
+
+/// R1 to R7: whatever requests wait for, all are answered, those that wait for nothing soon, and the end is one.
+#[test]
+fn every_request_is_answered() {
+    for seed in seeds() {
+        // Where time leaps, it says nothing of how long anybody had to wait.
+        let leaps = seed % 2 == 0;
+        let options = seeded::Options { steps_max: 2_000_000, leaps, ..seeded::Options::default() };
+        let (took, _) = seeded::run(seed, options, move || whole(seed))
+            .unwrap_or_else(|stuck| panic!("BUTTRESS_SEED={seed}: {stuck}"));
+        if !leaps {
+            assert!(took < SOON, "BUTTRESS_SEED={seed}: {took:?} for what waits for nothing");
+        }
+    }
+}
