@@ -78,6 +78,10 @@ impl Layout {
             _ => return Err("it has several profiles, or one that is not known"),
         };
         let layout = Self { len, shape };
+        // Whole rows are counted: more than the chunk has, and of a chunk of nearly all addresses more than there are.
+        if layout.checked_stripe_len().is_none() {
+            return Err("its last row ends past the end of all addresses");
+        }
         for stripe in &chunk.stripes {
             if stripe.offset.checked_add(layout.stripe_len()).is_none() {
                 return Err("one of its stripes ends past the end of all devices");
@@ -138,10 +142,14 @@ impl Layout {
 
     /// How many bytes of each stripe the chunk covers.
     pub(crate) fn stripe_len(&self) -> u64 {
+        self.checked_stripe_len().expect("it was looked at when the layout was made")
+    }
+
+    fn checked_stripe_len(&self) -> Option<u64> {
         match self.shape {
-            Shape::Whole { .. } => self.len,
-            Shape::Striped { columns, unit, .. } => rows(self.len, columns, unit) * unit,
-            Shape::Parity { data, unit, .. } => rows(self.len, data, unit) * unit,
+            Shape::Whole { .. } => Some(self.len),
+            Shape::Striped { columns, unit, .. } => rows(self.len, columns, unit).checked_mul(unit),
+            Shape::Parity { data, unit, .. } => rows(self.len, data, unit).checked_mul(unit),
         }
     }
 

@@ -165,4 +165,10 @@ fn refuses_what_cannot_be() {
         chunk.flags = BlockGroupFlags::RAID6;
         chunk.stripes.truncate(2);
     });
+    // Its bytes have addresses, its last row has not.
+    bad(&|chunk| {
+        (chunk.logical, chunk.len) = (Logical(0), u64::MAX - 1);
+        chunk.flags = BlockGroupFlags::DATA.with(BlockGroupFlags::RAID0);
+        chunk.stripes.truncate(1);
+    });
 }
