@@ -12,6 +12,7 @@ use crate::dice::Dice;
 use crate::mutate::NUMBERS;
 
 const INIT: u32 = 26;
+const SETATTR: u32 = 4;
 const WRITE: u32 = 16;
 const SETXATTR: u32 = 21;
 const IOCTL: u32 = 39;
@@ -120,6 +121,9 @@ fn request(dice: &mut Dice<'_>, unique: u64) -> Vec<u8> {
     if let Some(framed) = counted(opcode, dice) {
         body = framed;
     }
+    if opcode == SETATTR {
+        possible_times(&mut body);
+    }
     // The protocol library believes the kernel in this, too.
     let len = 40 + body.len() as u32;
     let user = *dice.one(&[0, 0, 1000, u32::MAX]);
@@ -162,6 +166,21 @@ fn counted(opcode: u32, dice: &mut Dice<'_>) -> Option<Vec<u8>> {
     }
     body.extend_from_slice(&bytes);
     Some(body)
+}
+
+/// Makes times such as a kernel sends: it refuses nanoseconds that are a second, and bounds seconds with none. The
+/// protocol library adds them up as they come.
+fn possible_times(body: &mut [u8]) {
+    const SECONDS: usize = 32;
+    const NANOS: usize = 56;
+    for time in 0..3 {
+        let Some(nanos) = body.get_mut(NANOS + 4 * time..).and_then(<[u8]>::first_chunk_mut) else {
+            return;
+        };
+        *nanos = (u32::from_le_bytes(*nanos) % 1_000_000_000).to_le_bytes();
+        let seconds = body[SECONDS + 8 * time..].first_chunk_mut().expect("they come first");
+        *seconds = i64::from_le_bytes(*seconds).max(i64::MIN + 1).to_le_bytes();
+    }
 }
 
 fn framed(len: u32, opcode: u32, unique: u64, node: u64, user: u32, body: &[u8]) -> Vec<u8> {
