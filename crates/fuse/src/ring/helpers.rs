@@ -205,10 +205,18 @@ impl Shared {
     }
 
     /// Whether a driver should not work this out himself: he would be waiting for something, or others wait for him while
-    /// a processor has nothing to do. Else handing it on costs more than the others gain, however long it takes.
+    /// a processor has nothing to do, and a helper too. Else handing it on costs more than the others gain, however long it
+    /// takes.
     fn is_for_a_helper(&self, kind: Kind, others_wait: bool) -> bool {
         let has_idle = || self.working.load(Ordering::Relaxed) < self.queues.len();
-        self.costs.waits(kind) || others_wait && self.costs.is_long(kind) && has_idle()
+        self.costs.waits(kind)
+            || others_wait && self.costs.is_long(kind) && has_idle() && self.has_helper()
+    }
+
+    /// Whether a helper is there for one job more, or may be.
+    fn has_helper(&self) -> bool {
+        let jobs = self.jobs.lock();
+        jobs.idle > jobs.waiting.len() || jobs.helpers < self.helpers_max
     }
 
     fn work(&self, taken: Taken) {

@@ -7,7 +7,6 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use buttress_base::sync::{Condvar, Mutex};
@@ -23,7 +22,6 @@ use kernel::{Answer, Kernel};
 
 /// Requests, by how they are worked out here. Their numbers decide of which kind they are (`work::kind`).
 const AT_ONCE: u32 = 3;
-const OPENS: u32 = 9;
 const FORGOTTEN: u32 = 14;
 const COMPUTES: u32 = 15;
 const STALLS: u32 = 16;
@@ -33,8 +31,11 @@ const AT_A_GATE: u32 = 22;
 const DEAF: u32 = 43;
 const FLUSHES: u32 = 46;
 
-/// How long a request that waits for nothing may be with us: the watch sees after two ticks that a driver is held up.
-const SOON: Duration = Duration::from_millis(4);
+/// How long a request that waits for nothing may be with us: the watch sees after two ticks, of a millisecond each, that
+/// a driver is held up, and who takes his place may be held up next, and who takes that.
+const SOON: Duration = Duration::from_millis(7);
+/// A gate opens within so many microseconds: longer than soon, or nobody would see who waits for it in vain.
+const LATE: u64 = 30_000;
 
 /// Works requests out as their numbers say.
 struct Clerk {
@@ -125,10 +126,6 @@ impl Office for Arc<Clerk> {
     fn work(&self, taken: Taken) {
         let request = taken.request();
         match request.opcode {
-            OPENS => {
-                self.open.lock().insert(request.node);
-                self.opened.notify_all();
-            }
             // Who drops it says so.
             FORGOTTEN => return,
             COMPUTES => (0..self.below(200)).for_each(|_| thread::yield_now()),
@@ -190,8 +187,7 @@ struct Client {
     kernel: Arc<Kernel>,
     rng: Rng,
     processors: u16,
-    /// Whether somebody is at a gate: more than one could have all entries of a processor.
-    gate: Option<Arc<AtomicBool>>,
+    clerk: Arc<Clerk>,
     number: u64,
 }
 
@@ -205,29 +201,22 @@ impl Client {
         let opcode = *self.rng.choose(&kinds).expect("one of them");
         let processor = self.processor();
         let len = if opcode == COMPUTES { 1 << 20 } else { 4096 };
-        match (&self.gate, opcode) {
-            (Some(gate), AT_A_GATE) => {
-                if gate.swap(true, Ordering::SeqCst) {
-                    return;
-                }
-                let gate = Arc::clone(gate);
-                let node = self.number << 32 | round;
-                thread::scope(|scope| {
-                    let kernel = Arc::clone(&self.kernel);
-                    let waits = scope.spawn(move || kernel.ask(processor, AT_A_GATE, node, 0));
-                    if self.rng.chance(1, 2) {
-                        thread::sleep(Duration::from_millis(self.rng.below(10)));
-                    }
-                    // Not behind who waits for it.
-                    let other = if processor == 0 { 1 } else { 0 };
-                    check(OPENS, self.kernel.ask(other, OPENS, node, 0));
-                    check(AT_A_GATE, waits.join().expect("no panic"));
+        let node = self.number << 32 | round;
+        let ask = || self.kernel.ask(processor, opcode, node, len);
+        let answer = if opcode == AT_A_GATE {
+            let (clerk, late) = (Arc::clone(&self.clerk), self.rng.below(LATE));
+            thread::scope(|scope| {
+                scope.spawn(move || {
+                    thread::sleep(Duration::from_micros(late));
+                    clerk.open.lock().insert(node);
+                    clerk.opened.notify_all();
                 });
-                gate.store(false, Ordering::SeqCst);
-            }
-            (None, AT_A_GATE) => {}
-            _ => check(opcode, self.kernel.ask(processor, opcode, 0, len)),
-        }
+                ask()
+            })
+        } else {
+            ask()
+        };
+        check(opcode, answer);
     }
 }
 
@@ -267,16 +256,13 @@ fn whole(seed: u64) -> Duration {
     let (rare, flush) = (Arc::clone(&clerk), Arc::clone(&clerk));
     let beside =
         [start("rare".into(), move || rare.rare()), start("flush".into(), move || flush.flush())];
-    // With one entry for each processor who waits for another request may keep it out; with one helper, too.
-    let has_room = setting.queues[0][0].1 > 1 && setting.helpers > 1;
-    let gate = has_room.then(|| Arc::new(AtomicBool::new(false)));
     let clients: Vec<_> = (0..setting.clients as u64)
         .map(|number| {
             let mut client = Client {
                 kernel: Arc::clone(&kernel),
                 rng: Rng::new(rng.next_u64()),
                 processors: setting.processors,
-                gate: gate.clone(),
+                clerk: Arc::clone(&clerk),
                 number,
             };
             start(format!("client {number}"), move || {
