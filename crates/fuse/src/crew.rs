@@ -40,15 +40,17 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use buttress_base::clock;
+use buttress_base::sync::Mutex;
+use buttress_base::thread::{self, Thread};
 
 use crate::Options;
-use crate::mount::Link;
 
 mod kind;
+#[cfg(all(test, debug_assertions))]
+mod seeded;
 #[cfg(test)]
 mod tests;
 
@@ -68,10 +70,19 @@ const QUIET_TICKS: u32 = 64;
 /// vain counts two against it, and this is the most that the past weighs.
 const WORTH_MAX: u32 = 16;
 
+/// The connection that requests come by, as far as one can see without reading.
+pub(crate) trait Line: Send + Sync + std::fmt::Debug {
+    /// Whether a read would not wait: a request is there, or the connection is gone.
+    fn has_request(&self) -> bool;
+
+    /// Whether the kernel has ended the connection.
+    fn is_gone(&self) -> bool;
+}
+
 /// The threads of one session.
 #[derive(Debug)]
 pub(crate) struct Crew {
-    link: Link,
+    link: Box<dyn Line>,
     is_adaptive: bool,
     busy_poll: Duration,
     /// How well looking for the next request has paid, up to [`WORTH_MAX`].
@@ -130,11 +141,11 @@ pub(crate) struct Duty<'a> {
 impl Crew {
     /// Creates the crew of a session with `threads` threads, all of them about to read. Without
     /// [`Options::handoff`] they just go on reading, each for itself.
-    pub(crate) fn new(link: Link, threads: usize, options: &Options) -> Arc<Self> {
+    pub(crate) fn new(link: impl Line + 'static, threads: usize, options: &Options) -> Arc<Self> {
         // On one processor looking only keeps the others from asking.
-        let has_room = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
+        let has_room = thread::parallelism() > 1;
         Arc::new(Self {
-            link,
+            link: Box::new(link),
             is_adaptive: options.handoff && threads > 1,
             busy_poll: if has_room { options.busy_poll } else { Duration::ZERO },
             poll_worth: AtomicU32::new(0),
@@ -150,7 +161,7 @@ impl Crew {
 
     /// Begins to handle a request that this thread has read.
     pub(crate) fn duty(self: &Arc<Self>, kind: Kind) -> Duty<'_> {
-        let started = Instant::now();
+        let started = clock::now();
         if self.is_adaptive {
             if LAST_DONE.get().is_some_and(|done| started - done < self.busy_poll) {
                 self.note_poll(true);
@@ -195,12 +206,12 @@ impl Crew {
     /// take this processor: that is no cost of the request.
     pub(crate) fn handled(&self) {
         if self.is_adaptive {
-            HANDLED.set(Some(Instant::now()));
+            HANDLED.set(Some(clock::now()));
         }
     }
 
     fn finish(self: &Arc<Self>, kind: Kind, started: Instant) {
-        let now = Instant::now();
+        let now = clock::now();
         let handled = HANDLED.take().unwrap_or(now);
         self.costs.learn(kind, handled.saturating_duration_since(started));
         self.finished.fetch_add(1, Ordering::Relaxed);
@@ -237,7 +248,7 @@ impl Crew {
     /// Notes that a request was answered that is too little for a duty.
     pub(crate) fn trifle_done(&self) {
         if self.is_adaptive {
-            self.look_ahead(Instant::now());
+            self.look_ahead(clock::now());
         }
     }
 
@@ -247,10 +258,10 @@ impl Crew {
             return;
         }
         while !self.link.has_request() {
-            if since.elapsed() >= self.busy_poll {
+            if clock::since(since) >= self.busy_poll {
                 return self.note_poll(false);
             }
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
 
@@ -286,7 +297,7 @@ impl Crew {
         let mut quiet = 0;
         while !seat.is_called.swap(false, Ordering::Acquire) {
             if !seat.is_watch.load(Ordering::Relaxed) {
-                std::thread::park();
+                thread::park();
             } else if self.keep_watch(seat, &mut quiet) {
                 return;
             }
@@ -297,10 +308,10 @@ impl Crew {
     fn keep_watch(&self, seat: &Arc<Seat>, quiet: &mut u32) -> bool {
         let before = self.finished.load(Ordering::Relaxed);
         if *quiet < QUIET_TICKS {
-            std::thread::park_timeout(TICK);
+            thread::park_timeout(TICK);
         } else {
             self.watch_dozes.store(true, Ordering::SeqCst);
-            std::thread::park_timeout(DOZE);
+            thread::park_timeout(DOZE);
             self.watch_dozes.store(false, Ordering::SeqCst);
             if self.link.is_gone() {
                 self.dismiss();
@@ -347,7 +358,7 @@ impl Crew {
 impl Seat {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            thread: std::thread::current(),
+            thread: thread::current(),
             is_called: AtomicBool::new(false),
             is_watch: AtomicBool::new(false),
         })

@@ -28,6 +28,8 @@ mod crew;
 mod dispatch;
 mod door;
 mod ring;
+#[cfg(all(test, debug_assertions))]
+mod seeds;
 mod session;
 mod submounts;
 mod voice;

@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net;
 
+use crate::crew::Line;
 use crate::{Error, Options};
 
 const DEVICE: &str = "/dev/fuse";
@@ -47,16 +48,16 @@ impl Link {
     pub(crate) fn new(device: &OwnedFd) -> io::Result<Self> {
         Ok(Self(Arc::new(device.try_clone()?)))
     }
+}
 
-    /// Says whether a read would not wait: a request is there, or the connection is gone.
-    pub(crate) fn has_request(&self) -> bool {
+impl Line for Link {
+    fn has_request(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut descriptors = [PollFd::new(&*self.0, PollFlags::IN)];
         !matches!(poll(&mut descriptors, Some(&now)), Ok(0))
     }
 
-    /// Says whether the kernel has ended the connection.
-    pub(crate) fn is_gone(&self) -> bool {
+    fn is_gone(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut descriptors = [PollFd::new(&*self.0, PollFlags::empty())];
         match poll(&mut descriptors, Some(&now)) {

@@ -22,7 +22,7 @@ use buttress_fs::{Filesystem, Inode, InodeId, TreeId};
 use fuser::{Config, SessionACL};
 
 use crate::aside::{Aside, Kernel};
-use crate::crew::Crew;
+use crate::crew::{Crew, Line};
 use crate::dispatch::Desk;
 use crate::door::Door;
 use crate::mount::{Link, Mount, Unmounted};

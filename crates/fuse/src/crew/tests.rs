@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 
 use super::*;
+use crate::mount::Link;
 
 /// W3: one request to forget many is a call for each; with another reader there, too.
 #[test]

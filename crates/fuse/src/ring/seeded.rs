@@ -282,20 +282,10 @@ fn whole(seed: u64) -> Duration {
     kernel.longest(AT_ONCE)
 }
 
-fn seeds() -> std::ops::Range<u64> {
-    let number = |text: &str| text.parse().expect("a number");
-    if let Ok(seed) = std::env::var("BUTTRESS_SEED") {
-        return number(&seed)..number(&seed) + 1;
-    }
-    let seeds = std::env::var("BUTTRESS_SEEDS").unwrap_or_else(|_| "1..120".to_owned());
-    let (first, last) = seeds.split_once("..").expect("first..last");
-    number(first)..number(last) + 1
-}
-
 /// R1 to R7: whatever requests wait for, all are answered, those that wait for nothing soon, and the end is one.
 #[test]
 fn every_request_is_answered() {
-    for seed in seeds() {
+    for seed in crate::seeds::seeds() {
         // Where time leaps, it says nothing of how long anybody had to wait.
         let leaps = seed % 2 == 0;
         let options = seeded::Options { steps_max: 2_000_000, leaps, ..seeded::Options::default() };

@@ -1,0 +1,302 @@
+//! All threads of a crew from one seed, before a device of the test's own: which thread runs when, how long each request
+//! takes, and what it waits for.
+//!
+//! Each request is answered, and before long unless it waits by itself; where nothing is asked, each thread reads or sits;
+//! when the kernel goes, all threads end.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use buttress_base::sync::Condvar;
+use buttress_base::{Rng, seeded};
+
+use super::*;
+
+/// How long a request that waits for nothing may take: the watch sees after two ticks, of a millisecond each, that nobody
+/// reads, and who reads then may be held up next, and who takes over from him.
+const SOON: Duration = Duration::from_millis(7);
+/// What waits for another goes on within so many microseconds: longer than soon, or nobody would see who waits for it
+/// in vain.
+const LATE: u64 = 30_000;
+/// For so long a kernel has nothing to ask, at times: long enough for the watch to doze.
+const QUIET: u64 = 300;
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    AtOnce,
+    Trifle,
+    Computes,
+    Sleeps,
+    AtAGate,
+    /// Asks the kernel for something that it asks of us in turn.
+    Nested,
+    /// So many at once, which nobody waits for.
+    Forgets(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ask {
+    unique: u64,
+    what: What,
+    kind: Kind,
+}
+
+/// Where requests come from, as from `/dev/fuse`.
+#[derive(Debug)]
+struct Device {
+    state: Mutex<State>,
+    moved: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pending: VecDeque<Ask>,
+    asked: HashMap<u64, Instant>,
+    answered: HashSet<u64>,
+    uniques: u64,
+    forgotten: u32,
+    to_forget: u32,
+    is_gone: bool,
+    longest: Duration,
+}
+
+impl Device {
+    fn send(&self, what: What, kind: Kind) -> u64 {
+        let mut state = self.state.lock();
+        state.uniques += 1;
+        let unique = state.uniques;
+        if let What::Forgets(count) = what {
+            state.to_forget += count;
+        }
+        state.asked.insert(unique, clock::now());
+        state.pending.push_back(Ask { unique, what, kind });
+        self.moved.notify_all();
+        unique
+    }
+
+    fn ask(&self, what: What, kind: Kind) {
+        let unique = self.send(what, kind);
+        if matches!(what, What::Forgets(_)) {
+            return;
+        }
+        let mut state = self.state.lock();
+        while !state.answered.remove(&unique) {
+            self.moved.wait(&mut state);
+        }
+    }
+
+    fn read(&self) -> Option<Ask> {
+        let mut state = self.state.lock();
+        loop {
+            if state.is_gone {
+                return None;
+            }
+            if let Some(ask) = state.pending.pop_front() {
+                return Some(ask);
+            }
+            self.moved.wait(&mut state);
+        }
+    }
+
+    fn answer(&self, ask: Ask) {
+        let mut state = self.state.lock();
+        let asked = state.asked.remove(&ask.unique).expect("it is answered once");
+        if ask.what == What::AtOnce {
+            state.longest = state.longest.max(clock::since(asked));
+        }
+        assert!(state.answered.insert(ask.unique), "it is answered once");
+        self.moved.notify_all();
+    }
+
+    fn go(&self) {
+        self.state.lock().is_gone = true;
+        self.moved.notify_all();
+    }
+}
+
+#[derive(Debug)]
+struct Wire(Arc<Device>);
+
+impl Line for Wire {
+    fn has_request(&self) -> bool {
+        let state = self.0.state.lock();
+        state.is_gone || !state.pending.is_empty()
+    }
+
+    fn is_gone(&self) -> bool {
+        self.0.state.lock().is_gone
+    }
+}
+
+/// A thread of the protocol library: reads, has it handled, reads on.
+struct Worker {
+    device: Arc<Device>,
+    crew: Arc<Crew>,
+    rng: Rng,
+    gate: Arc<Gate>,
+}
+
+/// What some requests wait for, one at a time.
+#[derive(Default)]
+struct Gate {
+    open: Mutex<HashSet<u64>>,
+    opened: Condvar,
+    nested: Mutex<()>,
+}
+
+impl Worker {
+    fn run(mut self) {
+        while let Some(ask) = self.device.read() {
+            self.handle(ask);
+        }
+        // As the thread's own end does, which is none of the seed's.
+        drop(MEMBER.take());
+    }
+
+    fn handle(&mut self, ask: Ask) {
+        match ask.what {
+            What::Forgets(count) => {
+                for _ in 0..count {
+                    let duty = self.crew.duty(Kind::Forget);
+                    self.device.state.lock().forgotten += 1;
+                    drop(duty);
+                }
+                self.device.state.lock().asked.remove(&ask.unique);
+            }
+            What::Trifle => {
+                self.device.answer(ask);
+                self.crew.trifle_done();
+            }
+            _ => {
+                let crew = Arc::clone(&self.crew);
+                let _duty = crew.duty(ask.kind);
+                self.work(ask);
+                crew.handled();
+                self.device.answer(ask);
+            }
+        }
+    }
+
+    fn work(&mut self, ask: Ask) {
+        match ask.what {
+            What::Computes => (0..self.rng.below(200)).for_each(|_| thread::yield_now()),
+            What::Sleeps => thread::sleep(Duration::from_micros(self.rng.below(3_000))),
+            What::AtAGate => {
+                let (gate, late) = (Arc::clone(&self.gate), self.rng.below(LATE));
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        thread::sleep(Duration::from_micros(late));
+                        gate.open.lock().insert(ask.unique);
+                        gate.opened.notify_all();
+                    });
+                    let mut open = gate.open.lock();
+                    while !open.contains(&ask.unique) {
+                        gate.opened.wait(&mut open);
+                    }
+                });
+            }
+            What::Nested => {
+                // All threads in such requests would wait for each other, with any crew.
+                if let Some(_one) = self.gate.nested.try_lock() {
+                    self.device.ask(What::AtOnce, Kind::WriteSmall);
+                }
+            }
+            _ => thread::yield_now(),
+        }
+    }
+}
+
+fn ask_some(device: &Device, rng: &mut Rng, requests: u64) {
+    for _ in 0..requests {
+        if rng.chance(1, 16) {
+            thread::sleep(Duration::from_millis(rng.below(QUIET)));
+        }
+        let what = match rng.below(10) {
+            0 => What::Trifle,
+            1 => What::Computes,
+            2 => What::Sleeps,
+            3 => What::AtAGate,
+            4 => What::Nested,
+            5 => What::Forgets(1 + rng.below(5) as u32),
+            _ => What::AtOnce,
+        };
+        let kinds = [Kind::Meta, Kind::ReadLarge, Kind::WriteSmall, Kind::WriteLarge, Kind::Sync];
+        device.ask(what, *rng.choose(&kinds).expect("one of them"));
+    }
+}
+
+/// W1, W3: with nothing asked, each thread reads or sits, and what there was to forget is forgotten.
+fn is_quiet(device: &Device, crew: &Crew, threads: usize) -> bool {
+    let (seated, reading) = {
+        let bench = crew.bench.lock();
+        let seated = bench.seated.len() + usize::from(bench.watch.is_some());
+        (seated, crew.readers.load(Ordering::SeqCst))
+    };
+    let state = device.state.lock();
+    let is_done = state.pending.is_empty() && state.asked.is_empty();
+    is_done && state.forgotten == state.to_forget && reading > 0 && seated + reading == threads
+}
+
+fn start(name: String, work: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
+    thread::Builder::new().name(name).spawn(work).expect("a thread")
+}
+
+/// Everything that one seed decides; how long a request took at most that waits for nothing.
+fn whole(seed: u64) -> Duration {
+    let mut rng = Rng::new(seed ^ 0x00c4_e3f0);
+    // One for each of those that may wait at once, and one to read.
+    let threads = 3 + rng.below(4) as usize;
+    let clients = 1 + rng.below(threads as u64 - 1);
+    let busy_poll = *rng.choose(&[0, 20, 100]).expect("one of them");
+    let options = Options {
+        handoff: true,
+        busy_poll: Duration::from_micros(busy_poll),
+        ..Options::default()
+    };
+    let device = Arc::new(Device { state: Mutex::default(), moved: Condvar::new() });
+    let crew = Crew::new(Wire(Arc::clone(&device)), threads, &options);
+    let gate = Arc::new(Gate::default());
+    let workers: Vec<_> = (0..threads)
+        .map(|number| {
+            let worker = Worker {
+                device: Arc::clone(&device),
+                crew: Arc::clone(&crew),
+                rng: Rng::new(rng.next_u64()),
+                gate: Arc::clone(&gate),
+            };
+            start(format!("worker {number}"), move || worker.run())
+        })
+        .collect();
+    let clients: Vec<_> = (0..clients)
+        .map(|number| {
+            let (device, requests) = (Arc::clone(&device), 4 + rng.below(24));
+            let mut rng = Rng::new(rng.next_u64());
+            start(format!("client {number}"), move || ask_some(&device, &mut rng, requests))
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().expect("a client"));
+    let mut looks = 0;
+    while !is_quiet(&device, &crew, threads) {
+        thread::sleep(Duration::from_millis(1));
+        looks += 1;
+        assert!(looks < 1_000, "somebody is neither reading nor sitting: {crew:?} {device:?}");
+    }
+    device.go();
+    workers.into_iter().for_each(|worker| worker.join().expect("no panic"));
+    device.state.lock().longest
+}
+
+/// W1 to W3: whatever requests wait for, all are answered, those that wait for nothing soon, and the end is one.
+#[test]
+fn every_request_is_answered() {
+    for seed in crate::seeds::seeds() {
+        // Where time leaps, it says nothing of how long anybody had to wait.
+        let leaps = seed % 2 == 0;
+        let options = seeded::Options { steps_max: 2_000_000, leaps, ..seeded::Options::default() };
+        let (took, _) = seeded::run(seed, options, move || whole(seed))
+            .unwrap_or_else(|stuck| panic!("BUTTRESS_SEED={seed}: {stuck}"));
+        if !leaps {
+            assert!(took < SOON, "BUTTRESS_SEED={seed}: {took:?} for what waits for nothing");
+        }
+    }
+}
