@@ -160,8 +160,9 @@ fn read(desk: &Desk, mut taken: Taken) {
             };
             desk.after_flush(node, move || {
                 let count = file.read(offset, &mut taken.room()[..len]);
-                taken.answer(count);
+                // Who has the answer may ask again at once.
                 drop(patience);
+                taken.answer(count);
             });
         }
         Err(errno) => taken.answer(Err(errno)),
@@ -180,8 +181,9 @@ fn seek(desk: &Desk, taken: Taken) {
                 return answer_seek(taken, Err(Errno::EINVAL));
             };
             desk.after_flush(node, move || {
-                answer_seek(taken, file.seek(offset, whence));
+                let found = file.seek(offset, whence);
                 drop(patience);
+                answer_seek(taken, found);
             });
         }
         Ok(Seek::At(offset)) => answer_seek(taken, Ok(offset)),
