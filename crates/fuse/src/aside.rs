@@ -5,7 +5,8 @@
 //! With the write-back cache the kernel holds data that we have not seen, and does not always send it
 //! before it asks what depends on it: where data and holes are, or what lies behind the end that we
 //! know. Telling the kernel to give up its pages of the file makes it send them. It waits for that
-//! meanwhile, so whoever tells it must not be one of the threads that take what it sends.
+//! meanwhile, so whoever tells it must not be one of the threads that take what it sends. So it is with
+//! a write that waits for room: what makes some is mostly the next that the kernel has to say.
 //!
 //! # Invariants
 //!
@@ -23,31 +24,33 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Where the kernel forgets pages from: nowhere, for a negative offset.
 const ATTRIBUTES_ONLY: i64 = -1;
 
-/// A way to tell the kernel something, and a thread that may wait for what follows.
+/// A way to tell the kernel something, and threads that may wait for what follows: one for what the kernel
+/// sends, and one for what it lets go of, since what it sends may need that.
 #[derive(Debug)]
 pub(crate) struct Aside {
     kernel: Kernel,
-    jobs: Sender<Job>,
+    flush: Worker,
+    room: Worker,
 }
+
+/// A thread that does one job after the other; it ends when this is dropped.
+#[derive(Debug)]
+struct Worker(Sender<Job>);
 
 /// The kernel, once there is a session with it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Kernel(Arc<OnceLock<Notifier>>);
 
 impl Aside {
-    /// Starts the thread; it ends when this is dropped.
+    /// Starts the threads; they end when this is dropped.
     pub(crate) fn new(kernel: Kernel) -> std::io::Result<Self> {
-        let (jobs, queue) = channel::<Job>();
-        let work = move || {
-            for job in queue {
-                // An answer that is dropped unsent is an error to whoever waits for it.
-                if catch_unwind(AssertUnwindSafe(job)).is_err() {
-                    tracing::error!("a request ended in a panic, which is a bug");
-                }
-            }
-        };
-        std::thread::Builder::new().name("fuse-aside".to_owned()).spawn(work)?;
-        Ok(Self { kernel, jobs })
+        let (flush, room) = (Worker::start("fuse-aside")?, Worker::start("fuse-room")?);
+        Ok(Self { kernel, flush, room })
+    }
+
+    /// Works where waiting for room keeps nobody from hearing the kernel (K1).
+    pub(crate) fn where_room_comes(&self, work: impl FnOnce() + Send + 'static) {
+        self.room.give(Box::new(work));
     }
 
     /// Has the kernel send what it holds of a node's content, and then works (K1).
@@ -57,14 +60,34 @@ impl Aside {
             kernel.tell(node, 0);
             work();
         });
-        // The thread lives as long as the sender; if it could not, the work is dropped, and with it
-        // an answer, which is an error to whoever waits for it.
-        let _ = self.jobs.send(job);
+        self.flush.give(job);
     }
 
     /// Has the kernel ask for a node's attributes before it believes them again.
     pub(crate) fn doubt_attributes(&self, node: u64) {
         self.kernel.tell(node, ATTRIBUTES_ONLY);
+    }
+}
+
+impl Worker {
+    fn start(name: &str) -> std::io::Result<Self> {
+        let (jobs, queue) = channel::<Job>();
+        let work = move || {
+            for job in queue {
+                // An answer that is dropped unsent is an error to whoever waits for it.
+                if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                    tracing::error!("a request ended in a panic, which is a bug");
+                }
+            }
+        };
+        std::thread::Builder::new().name(name.to_owned()).spawn(work)?;
+        Ok(Self(jobs))
+    }
+
+    fn give(&self, job: Job) {
+        // The thread lives as long as the sender; if it could not, the work is dropped, and with it
+        // an answer, which is an error to whoever waits for it.
+        let _ = self.0.send(job);
     }
 }
 

@@ -18,6 +18,7 @@ use fuser::{
 
 use crate::attr::{time_from_wire, time_or_now};
 use crate::crew::Kind;
+use crate::door::content::{Write, Written};
 use crate::door::listing::{Entries, Names};
 use crate::door::{Answer, Caller, Door, Entry, VALID};
 
@@ -53,9 +54,9 @@ const CONGESTED_AT: u16 = 384;
 pub(crate) struct Desk(pub(crate) Arc<Door>);
 
 impl std::ops::Deref for Desk {
-    type Target = Door;
+    type Target = Arc<Door>;
 
-    fn deref(&self) -> &Door {
+    fn deref(&self) -> &Arc<Door> {
         &self.0
     }
 }
@@ -300,10 +301,19 @@ impl fuser::Filesystem for Desk {
         reply: ReplyWrite,
     ) {
         let _duty = self.crew.duty(Kind::write(data.len()));
-        match self.guarded("write", ino.0, || {
-            Door::write(self, ino.0, offset, data, write_flags, flags.0)
-        }) {
-            Ok(count) => reply.written(count),
+        let write = Write { node: ino.0, offset, how: write_flags, flags: flags.0 };
+        match self.guarded("write", ino.0, || Door::write(self, write, data)) {
+            Ok(Written::Bytes(count)) => reply.written(count),
+            Ok(Written::Waits(patience)) => {
+                let (desk, data) = (self.clone(), data.to_vec());
+                self.where_room_comes(move || {
+                    match desk.guarded("write", ino.0, || desk.write_aside(write, &data, &patience))
+                    {
+                        Ok(count) => reply.written(count),
+                        Err(errno) => reply.error(errno),
+                    }
+                });
+            }
             Err(errno) => reply.error(errno),
         }
     }

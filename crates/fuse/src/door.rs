@@ -20,7 +20,7 @@
 
 pub(crate) mod content;
 mod flags;
-mod leaving;
+pub(crate) mod leaving;
 pub(crate) mod listing;
 pub(crate) mod names;
 mod xattr;

@@ -18,6 +18,7 @@ use buttress_fs::{
 use fuser::{Errno, FileAttr, FopenFlags, WriteFlags};
 use rustix::fs::OFlags;
 
+use super::leaving::Patience;
 use super::{Answer, Caller, Door, Node, refuse};
 use crate::Options;
 use crate::acl::{self, Acl};
@@ -49,6 +50,25 @@ pub(crate) enum Seek {
     At(i64),
     /// The kernel may hold data that we have not seen: it has to send that first.
     Behind(Arc<Node>),
+}
+
+/// What a write is to do, but for its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Write {
+    pub(crate) node: u64,
+    pub(crate) offset: u64,
+    pub(crate) how: WriteFlags,
+    /// Those that the file was opened with.
+    pub(crate) flags: i32,
+}
+
+/// What became of a write.
+#[derive(Debug)]
+pub(crate) enum Written {
+    /// So many bytes were taken.
+    Bytes(u32),
+    /// The volume is full, but a file is about to go: [`Door::write_aside`] waits for that.
+    Waits(Patience),
 }
 
 thread_local! {
@@ -203,37 +223,67 @@ impl Door {
         self.aside.after_flush(id, work);
     }
 
-    /// Answers `write`.
-    pub(crate) fn write(
-        &self,
-        id: u64,
-        offset: u64,
-        data: &[u8],
-        how: WriteFlags,
-        flags: i32,
-    ) -> Answer<u32> {
-        let node = self.node(id)?;
-        if how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+    /// Answers `write`, unless it has to wait for room.
+    pub(crate) fn write(self: &Arc<Self>, write: Write, data: &[u8]) -> Answer<Written> {
+        let node = self.node(write.node)?;
+        if write.how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             self.drop_privileges(&node)?;
         }
-        let is_direct = !how.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let flags = oflags(flags);
-        let past_cache = is_direct && flags.contains(OFlags::DIRECT);
+        let attempt = || self.write_once(&node, write, data);
+        match self.with_room_now(write.node, attempt) {
+            Ok(answer) => self.after_write(&node, write, answer),
+            Err(awaited) => match self.patience(awaited) {
+                Some(patience) => return Ok(Written::Waits(patience)),
+                None => self.write_in_vain(write),
+            },
+        }
+        .map(Written::Bytes)
+    }
+
+    /// Refuses a write that would have to wait for room and may not.
+    pub(crate) fn write_in_vain(&self, write: Write) -> Answer<u32> {
+        self.after_write(&*self.node(write.node)?, write, Err(Errno::ENOSPC))
+    }
+
+    /// Works where a write may wait for room; it is [`Self::write_aside`] that waits.
+    pub(crate) fn where_room_comes(&self, work: impl FnOnce() + Send + 'static) {
+        self.aside.where_room_comes(work);
+    }
+
+    /// Goes on with a write that has to wait.
+    pub(crate) fn write_aside(
+        &self,
+        write: Write,
+        data: &[u8],
+        patience: &Patience,
+    ) -> Answer<u32> {
+        let node = self.node(write.node)?;
+        let attempt = || self.write_once(&node, write, data);
+        let answer = self.with_room_aside(write.node, patience, attempt);
+        self.after_write(&node, write, answer)
+    }
+
+    fn write_once(&self, node: &Node, write: Write, data: &[u8]) -> Answer<usize> {
+        let Node { inode, .. } = node;
         // With its write-back cache on, the kernel stamps files itself, for direct writes too, and
         // sends the stamps as attributes, before the pages or after them.
-        let write = || match (past_cache, self.keeps_writes()) {
-            (true, true) => node.inode.keeping_times().write_direct(offset, data),
-            (false, true) => node.inode.keeping_times().write_at(offset, data),
-            (true, false) => node.inode.write_direct(offset, data),
-            (false, false) => node.inode.write_at(offset, data),
+        let written = match (write.goes_past_cache(), self.keeps_writes()) {
+            (true, true) => inode.keeping_times().write_direct(write.offset, data),
+            (false, true) => inode.keeping_times().write_at(write.offset, data),
+            (true, false) => inode.write_direct(write.offset, data),
+            (false, false) => inode.write_at(write.offset, data),
         };
-        let written = self.with_room(id, || write().map_err(refuse)).inspect_err(|errno| {
-            if !is_direct {
-                self.remember_failed_write(id, &node, *errno);
+        written.map_err(refuse)
+    }
+
+    fn after_write(&self, node: &Node, write: Write, answer: Answer<usize>) -> Answer<u32> {
+        let written = answer.inspect_err(|errno| {
+            if !write.is_direct() {
+                self.remember_failed_write(write.node, node, *errno);
             }
         })?;
         // Page-cache writes of such a file are followed by an fsync; direct ones by nothing.
-        if is_direct && flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
+        if write.is_direct() && oflags(write.flags).intersects(OFlags::SYNC | OFlags::DSYNC) {
             node.inode.sync().map_err(refuse)?;
         }
         Ok(u32::try_from(written).expect("no more is written than a request carries"))
@@ -311,6 +361,17 @@ impl Door {
         };
         let copied = self.with_room(to.0, || copy().map_err(refuse))?;
         Ok(u32::try_from(copied).expect("no more is copied than was asked for"))
+    }
+}
+
+impl Write {
+    /// Whether it does not come from the kernel's cache.
+    fn is_direct(self) -> bool {
+        !self.how.contains(WriteFlags::FUSE_WRITE_CACHE)
+    }
+
+    fn goes_past_cache(self) -> bool {
+        self.is_direct() && oflags(self.flags).contains(OFlags::DIRECT)
     }
 }
 

@@ -9,7 +9,8 @@ use super::queue::Taken;
 use super::wire::{List, attr_out, entry_out, open_out, set_attr, sized, valid, words};
 use crate::crew::Kind;
 use crate::dispatch::Desk;
-use crate::door::content::{Read, Seek};
+use crate::door::content::{Read, Seek, Write, Written};
+use crate::door::leaving::Awaited;
 use crate::door::{Answer, VALID};
 
 const LOOKUP: u32 = 1;
@@ -64,17 +65,9 @@ pub(super) fn work(desk: &Desk, mut taken: Taken) {
     let (node, caller, op) = (request.node, request.caller, taken.header().op());
     let answer: Answer<Vec<u8>> = match request.opcode {
         READ => return read(desk, taken),
+        WRITE => return write(desk, taken),
         LSEEK => return seek(desk, taken),
         READDIR | READDIRPLUS => return list(desk, taken),
-        WRITE => {
-            let len = op.u32(16) as usize;
-            let how = WriteFlags::from_bits_retain(op.u32(20));
-            desk.guarded("write", node, || {
-                let data = taken.payload().get(..len).ok_or(Errno::EINVAL)?;
-                desk.write(node, op.u64(8), data, how, op.i32(32))
-            })
-            .map(|count| words(&[count, 0]))
-        }
         LOOKUP => desk.guarded("lookup", node, || {
             let [name] = names(&taken)?;
             desk.lookup(node, name).map(|entry| entry_out(&entry, VALID))
@@ -167,6 +160,47 @@ fn read(desk: &Desk, mut taken: Taken) {
         }
         Err(errno) => taken.answer(Err(errno)),
     }
+}
+
+/// Answers a write of what is in the entry's memory.
+fn write(desk: &Desk, taken: Taken) {
+    let node = taken.request().node;
+    let op = taken.header().op();
+    let len = op.u32(16) as usize;
+    let how = WriteFlags::from_bits_retain(op.u32(20));
+    let write = Write { node, offset: op.u64(8), how, flags: op.i32(32) };
+    match desk.guarded("write", node, || desk.write(write, front(&taken, len)?)) {
+        Ok(Written::Bytes(count)) => answer_write(taken, Ok(count)),
+        Ok(Written::Waits(for_room)) => {
+            // What makes room may need an entry (R7).
+            let of_entry = taken.patience();
+            if of_entry.is_none() && for_room.awaited == Awaited::Release {
+                return answer_write(taken, desk.write_in_vain(write));
+            }
+            let there = desk.clone();
+            desk.where_room_comes(move || {
+                let work = || there.write_aside(write, front(&taken, len)?, &for_room);
+                let answer = there.guarded("write", node, work);
+                drop(of_entry);
+                answer_write(taken, answer);
+            });
+        }
+        Err(errno) => answer_write(taken, Err(errno)),
+    }
+}
+
+/// So many bytes of a payload, if they are there.
+fn front(taken: &Taken, len: usize) -> Answer<&[u8]> {
+    taken.payload().get(..len).ok_or(Errno::EINVAL)
+}
+
+fn answer_write(mut taken: Taken, written: Answer<u32>) {
+    let answer = written.map(|count| {
+        let bytes = words(&[count, 0]);
+        taken.room()[..bytes.len()].copy_from_slice(&bytes);
+        bytes.len()
+    });
+    taken.answer(answer);
 }
 
 /// Answers where data or a hole is.

@@ -44,9 +44,9 @@ pub(crate) fn mounted_with(options: &str) -> Option<Mounted> {
     can_mount().then(|| Mounted::new(Volume::new(), options))
 }
 
-/// Mounts a new volume of `len` bytes.
-pub(crate) fn mounted_small(len: u64) -> Option<Mounted> {
-    can_mount().then(|| Mounted::new(Volume::with_len(len), ""))
+/// Mounts a new volume of `len` bytes with options.
+pub(crate) fn mounted_small(len: u64, options: &str) -> Option<Mounted> {
+    can_mount().then(|| Mounted::new(Volume::with_len(len), options))
 }
 
 fn can_mount() -> bool {
@@ -174,6 +174,12 @@ impl Server {
 #[test]
 fn serve() {
     let Ok(task) = std::env::var(SERVE) else { return };
+    // What a mount has to say stands in what the tests print.
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_max_level(tracing::Level::WARN)
+        .init();
     let mut lines = task.split('\n');
     let mut next = || lines.next().expect("three lines").to_owned();
     let (image, target, words) = (next(), next(), next());
