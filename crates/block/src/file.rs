@@ -189,6 +189,12 @@ impl FileDevice {
     }
 }
 
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        lock::unlock(&self.file);
+    }
+}
+
 impl Device for FileDevice {
     fn name(&self) -> String {
         self.path.display().to_string()

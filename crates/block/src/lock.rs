@@ -2,9 +2,10 @@
 //!
 //! # Place
 //!
-//! `flock(2)` on the open file: it goes when the descriptor does, however the process ends, and two
-//! descriptors of one process exclude each other like those of two. The kernel does not say who is
-//! in the way, so the holder is looked up in `/proc/locks`, for the message alone.
+//! `flock(2)` on the open file: it is given up when the device is closed, and goes with the
+//! descriptor however the process ends; two descriptors of one process exclude each other like those
+//! of two. The kernel does not say who is in the way, so the holder is looked up in `/proc/locks`,
+//! for the message alone.
 //!
 //! A loop device over the file takes no lock, and is looked for by itself.
 
@@ -54,6 +55,13 @@ pub(crate) fn lock(file: &File, path: &Path, alone: bool) -> Result<(), Error> {
             }
         }
     }
+}
+
+/// Gives the lock up. Else it lasts as long as the last copy of the descriptor, and a process that was forked may keep one
+/// for as long as it takes to become another program: longer than others are patient, if it has to close files first.
+pub(crate) fn unlock(file: &File) {
+    // Where it fails the lock goes with the descriptor.
+    let _ = flock(file, FlockOperation::Unlock);
 }
 
 /// Passes a regular file unless a loop device has it: the kernel may have it mounted through that, and

@@ -71,6 +71,8 @@ fn second_writer_is_told_the_first() {
 
     FileDevice::open(&path, OpenOptions { lock: false, ..OpenOptions::READ })
         .expect("one who only looks");
+    // As a process has it that was just forked from this one.
+    let _inherited = first.file.try_clone().expect("one more descriptor");
     drop(first);
     FileDevice::open(&path, OpenOptions::WRITE).expect("nobody has it any more");
 }
