@@ -63,7 +63,7 @@ impl Door {
 }
 
 pub(crate) fn run(target: Target, args: &Args, report: &mut Report) -> Result<(), String> {
-    for threads in [1, 8, 32] {
+    for &threads in &args.threads {
         let setup = Setup::new(target, &args.dir)?;
         let library = if target.is_library() { Some(setup.open()?) } else { None };
         let open = |name: &str| -> Result<Door, String> {

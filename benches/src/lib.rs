@@ -81,6 +81,9 @@ pub struct Args {
     /// A memory-backed folder for the images.
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
+    /// How many threads write and sync, one measurement each.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32")]
+    threads: Vec<usize>,
     /// Targets: library, loop (the library on a loop device), mount, mount-loop, btrfs, ext4, fuse2fs.
     #[arg(long, value_delimiter = ',', default_value = "library,mount,btrfs,ext4")]
     targets: Vec<String>,
