@@ -3,15 +3,17 @@
 //! # Invariants
 //!
 //! - **O1** What the kernel did not serve whole is served again, by calls that finish or fail (D1).
+//! - **O2** A durable write that failed was a write that failed only if a plain one to the same place fails too; else it was
+//!   the flush, and asking again would prove nothing (D3).
 
 use std::io::{self, IoSlice};
 
 use buttress_base::AlignedBuf;
 
-use crate::device::{Device, Refused, Write, check, total_len};
+use crate::device::{Device, Refused, Unfinished, Write, check, total_len};
 use crate::error::{Error, Operation};
 use crate::file::{FileDevice, IOVEC_MAX, is_aligned, may_go_direct};
-use crate::ring;
+use crate::ring::{self, Durable};
 
 /// How many bytes are given to a device at once: who reads meanwhile waits behind them.
 const AT_ONCE_MAX: u64 = 8 << 20;
@@ -30,10 +32,59 @@ impl FileDevice {
         Ok(())
     }
 
+    /// [`Device::write_many_and_flush`]: where a durable write flushes, the kernel flushes behind each of the last ones by
+    /// itself, and nobody is woken in between.
+    pub(crate) fn write_at_once_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
+        let mut last = writes;
+        while part_len(last) < last.len() {
+            last = &last[part_len(last)..];
+        }
+        let before = writes.len() - last.len();
+        let later = |Refused { index, error }| Refused { index: before + index, error };
+        self.write_at_once(&writes[..before]).map_err(Unfinished::Write)?;
+        let is_durable = self.flushes_with_writes
+            && self.write_durable_part(last).map_err(|why| match why {
+                Unfinished::Write(refused) => Unfinished::Write(later(refused)),
+                flush => flush,
+            })?;
+        if !is_durable {
+            self.write_at_once(last).map_err(|refused| Unfinished::Write(later(refused)))?;
+            self.flush().map_err(Unfinished::Flush)?;
+        }
+        Ok(())
+    }
+
+    /// Writes so that it is durable; false where that has to be done by a flush.
+    fn write_durable_part(&self, writes: &[Write<'_>]) -> Result<bool, Unfinished> {
+        if writes.is_empty() {
+            return Ok(false);
+        }
+        let answers = self.give_to_ring(writes, Durable::Yes).map_err(Unfinished::Write)?;
+        let Some(answers) = answers else { return Ok(false) };
+        let mut all = true;
+        for (index, (write, answer)) in writes.iter().zip(answers).enumerate() {
+            let Err(source) = is_whole(answer, total_len(&write.bufs)).map(|whole| all &= whole)
+            else {
+                continue;
+            };
+            // O2
+            self.write_vectored_at(write.offset, &write.bufs)
+                .map_err(|error| Unfinished::Write(Refused { index, error }))?;
+            return Err(Unfinished::Flush(self.io_error(Operation::Flush, 0, self.len(), source)));
+        }
+        Ok(all)
+    }
+
     fn write_part(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
-        let served = if writes.len() > 1 { self.give_to_ring(writes)? } else { None };
+        let served = if writes.len() > 1 { self.give_to_ring(writes, Durable::No)? } else { None };
+        let mut served = served.into_iter().flatten();
         for (index, write) in writes.iter().enumerate() {
-            let whole = served.as_ref().is_some_and(|served| served[index]);
+            let len = total_len(&write.bufs);
+            let whole = served.next().map_or(Ok(false), |answer| is_whole(answer, len));
+            let whole = whole.map_err(|source| {
+                let error = self.io_error(Operation::Write, write.offset, len, source);
+                Refused { index, error }
+            })?;
             if !whole {
                 self.write_vectored_at(write.offset, &write.bufs)
                     .map_err(|error| Refused { index, error })?;
@@ -42,8 +93,12 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Which of them are on the device whole; none where they cannot go at once.
-    fn give_to_ring(&self, writes: &[Write<'_>]) -> Result<Option<Vec<bool>>, Refused> {
+    /// What the kernel answered to each; none where they cannot go at once.
+    fn give_to_ring(
+        &self,
+        writes: &[Write<'_>],
+        durable: Durable,
+    ) -> Result<Option<Vec<io::Result<usize>>>, Refused> {
         let Some(direct) = &self.direct else { return Ok(None) };
         let mut requests: Vec<(u64, &[IoSlice<'_>])> = Vec::with_capacity(writes.len());
         for (index, write) in writes.iter().enumerate() {
@@ -58,31 +113,21 @@ impl FileDevice {
             }
             requests.push((write.offset, &write.bufs));
         }
-        let Some(answers) = self.rings.write(direct, &requests) else { return Ok(None) };
-        let mut served = Vec::with_capacity(writes.len());
-        for (index, (write, answer)) in writes.iter().zip(answers).enumerate() {
-            let len = total_len(&write.bufs);
-            let whole = is_whole(answer, len).map_err(|source| Refused {
-                index,
-                error: self.io_error(Operation::Write, write.offset, len, source),
-            })?;
-            served.push(whole);
-        }
-        Ok(Some(served))
+        Ok(self.rings.write(direct, &requests, durable))
     }
 
-    /// [`Device::write_behind_flush`] in direct mode: the caller waits twice, not three times.
-    /// False where that has to be done by calls.
-    pub(crate) fn flush_and_write(&self, offset: u64, buf: &[u8]) -> Result<bool, Error> {
+    /// [`Device::write_durably`] in direct mode: the kernel flushes behind it, and the caller waits once. False where that
+    /// has to be done by calls.
+    pub(crate) fn write_with_flush(&self, offset: u64, buf: &[u8]) -> Result<bool, Error> {
         let len = buf.len() as u64;
         check(self, Operation::Write, offset, len)?;
         let Some(direct) = self.direct_for(offset, len) else { return Ok(false) };
         let copy = (!is_aligned(buf)).then(|| AlignedBuf::copy_of(buf));
-        let aligned = copy.as_deref().unwrap_or(buf);
-        let Some((flushed, written)) = self.rings.flush_and_write(direct, offset, aligned) else {
+        let buf = [IoSlice::new(copy.as_deref().unwrap_or(buf))];
+        let Some(answers) = self.rings.write(direct, &[(offset, &buf)], Durable::Yes) else {
             return Ok(false);
         };
-        flushed.map_err(|source| self.io_error(Operation::Flush, 0, self.len(), source))?;
+        let written = answers.into_iter().next().unwrap_or(Ok(0));
         is_whole(written, len)
             .map_err(|source| self.io_error(Operation::Write, offset, len, source))
     }
@@ -168,10 +213,14 @@ mod tests {
                     let bufs = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
                     writes.push(Write { offset: *at, bufs, class: Class::Data });
                 }
-                device.write_many(&writes).expect("a file");
+                match round % 2 {
+                    0 => device.write_many(&writes).expect("a file"),
+                    _ => device.write_many_and_flush(&writes).expect("a file"),
+                }
             }
+            device.write_many_and_flush(&[]).expect("a file");
             let superblock = AlignedBuf::copy_of(&model[..4096]);
-            device.write_behind_flush(8192, &superblock, Class::Metadata).expect("a file");
+            device.write_durably(8192, &superblock, Class::Metadata).expect("a file");
             model.copy_within(..4096, 8192);
             let mut found = AlignedBuf::zeroed(LEN as usize);
             device.read_at(0, &mut found).expect("a file");
@@ -192,7 +241,10 @@ mod tests {
             let refused = device.write_many(&writes).expect_err("past the end");
             assert_eq!(refused.index, 50);
             assert!(matches!(refused.error, Error::PastEnd { .. }), "{}", refused.error);
-            let error = device.write_behind_flush(LEN, &buf, Class::Metadata).expect_err("the end");
+            let unfinished = device.write_many_and_flush(&writes).expect_err("past the end");
+            let Unfinished::Write(refused) = unfinished else { panic!("{unfinished:?}") };
+            assert_eq!(refused.index, 50);
+            let error = device.write_durably(LEN, &buf, Class::Metadata).expect_err("the end");
             assert!(matches!(error, Error::PastEnd { .. }), "{error}");
         }
     }

@@ -92,14 +92,23 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Makes everything written so far durable, then writes `buf`, then makes that durable: whatever happens,
-    /// nobody finds `buf` without what was written before it.
+    /// Serves several writes as [`Device::write_many`] does, then makes everything written so far durable, theirs and
+    /// whatever was written before.
     ///
     /// # Errors
     ///
-    /// As [`Device::flush`] and [`Device::write_at`].
-    fn write_behind_flush(&self, offset: u64, buf: &[u8], class: Class) -> Result<(), Error> {
-        self.flush()?;
+    /// As [`Device::write_many`], and then nothing was made durable; as [`Device::flush`].
+    fn write_many_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
+        self.write_many(writes).map_err(Unfinished::Write)?;
+        self.flush().map_err(Unfinished::Flush)
+    }
+
+    /// Writes `buf` and makes that durable, and what was written before it or not.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::write_at`] and [`Device::flush`].
+    fn write_durably(&self, offset: u64, buf: &[u8], class: Class) -> Result<(), Error> {
         self.write_classed_at(offset, &[IoSlice::new(buf)], class)?;
         self.flush()
     }
@@ -160,6 +169,15 @@ pub struct Refused {
     pub index: usize,
     /// Why.
     pub error: Error,
+}
+
+/// Why several writes are not durable.
+#[derive(Debug)]
+pub enum Unfinished {
+    /// One of them failed.
+    Write(Refused),
+    /// The flush behind them failed.
+    Flush(Error),
 }
 
 /// What bytes are to the one who writes them.

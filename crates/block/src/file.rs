@@ -27,10 +27,12 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use crate::device::{
-    Class, Content, Device, Extent, Refused, Space, Write, check, total_len, write_each_zero,
+    Class, Content, Device, Extent, Refused, Space, Unfinished, Write, check, total_len,
+    write_each_zero,
 };
 use crate::error::{Error, NotADevice, Operation};
 use crate::lock;
+use crate::queue;
 use crate::ring::Rings;
 
 /// How to open a file or block device.
@@ -71,6 +73,8 @@ pub struct FileDevice {
     pub(crate) direct: Option<File>,
     /// For requests in direct mode that wait together.
     pub(crate) rings: Rings,
+    /// In direct mode, whether a durable write makes durable what was written before it.
+    pub(crate) flushes_with_writes: bool,
 }
 
 /// How many buffers the kernel takes in one call.
@@ -163,8 +167,9 @@ impl FileDevice {
         }
         let direct = if options.direct { Some(open_direct(path, &file, options)?) } else { None };
         let writable = options.write;
+        let flushes_with_writes = is_block_device && queue::flushes_with_writes(&file);
         let (path, rings) = (path.to_owned(), Rings::default());
-        Ok(Self { path, len, writable, is_block_device, file, direct, rings })
+        Ok(Self { path, len, writable, is_block_device, file, direct, rings, flushes_with_writes })
     }
 
     pub(crate) fn io_error(
@@ -253,11 +258,14 @@ impl Device for FileDevice {
         self.write_at_once(writes)
     }
 
-    fn write_behind_flush(&self, offset: u64, buf: &[u8], class: Class) -> Result<(), Error> {
-        if self.flush_and_write(offset, buf)? {
+    fn write_many_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
+        self.write_at_once_and_flush(writes)
+    }
+
+    fn write_durably(&self, offset: u64, buf: &[u8], class: Class) -> Result<(), Error> {
+        if self.write_with_flush(offset, buf)? {
             return Ok(());
         }
-        self.flush()?;
         self.write_classed_at(offset, &[IoSlice::new(buf)], class)?;
         self.flush()
     }

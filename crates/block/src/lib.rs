@@ -15,9 +15,10 @@ pub mod file;
 mod lock;
 pub mod memory;
 pub mod probe;
+mod queue;
 mod ring;
 
-pub use device::{Class, Content, Device, Extent, Refused, Space, Write};
+pub use device::{Class, Content, Device, Extent, Refused, Space, Unfinished, Write};
 pub use error::{Error, NotADevice, Operation};
 pub use file::{FileDevice, OpenOptions};
 pub use memory::MemoryDevice;

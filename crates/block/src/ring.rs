@@ -1,8 +1,8 @@
 //! Several requests to one file with one wait, by io_uring.
 //!
 //! Waking a thread on a processor that sleeps costs more than a write to a fast device, and a log of fsync is nothing but
-//! short writes that wait for one another. So what may go at once goes at once, and what has to wait for a flush waits
-//! for it in the kernel.
+//! short writes that wait for one another. So what may go at once goes at once, and a flush that belongs to a write comes
+//! with it. A flush by itself is a call: io_uring leaves it to a thread of its own, which has to be woken (Linux 6.18).
 //!
 //! # Invariants
 //!
@@ -21,7 +21,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use io_uring::squeue::Entry;
-use io_uring::types::{Fd, FsyncFlags};
+use io_uring::types::Fd;
 use io_uring::{IoUring, opcode};
 use parking_lot::Mutex;
 
@@ -29,6 +29,13 @@ use parking_lot::Mutex;
 pub(crate) const ENTRIES: usize = 32;
 /// `RWF_DSYNC`: the write ends when it is durable.
 const DSYNC: i32 = 2;
+
+/// Whether a write ends when it is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durable {
+    Yes,
+    No,
+}
 
 /// Rings of one file, made as threads need them.
 #[derive(Default)]
@@ -103,38 +110,20 @@ impl Rings {
         &self,
         file: &File,
         writes: &[(u64, &[IoSlice<'_>])],
+        durable: Durable,
     ) -> Option<Vec<Answer>> {
         let fd = Fd(file.as_raw_fd());
+        let flags = if durable == Durable::Yes { DSYNC } else { 0 };
         let request = |(index, (offset, bufs)): (usize, &(u64, &[IoSlice<'_>]))| {
             opcode::Writev::new(fd, bufs.as_ptr().cast(), bufs.len() as u32)
                 .offset(*offset)
+                .rw_flags(flags)
                 .build()
                 .user_data(index as u64)
         };
         let requests: Vec<_> = writes.iter().enumerate().map(request).collect();
         let answers = self.run::<ENTRIES>(&requests)?;
         Some(answers[..writes.len()].iter().copied().map(answer).collect())
-    }
-
-    /// Flushes `file`; if that goes well, writes `buf` so that it is durable. None where there are no rings.
-    ///
-    /// The two are not linked: the kernel (6.18) goes on behind a flush that failed.
-    pub(crate) fn flush_and_write(
-        &self,
-        file: &File,
-        offset: u64,
-        buf: &[u8],
-    ) -> Option<(Answer, Answer)> {
-        let fd = Fd(file.as_raw_fd());
-        let len = u32::try_from(buf.len()).ok()?;
-        let flush = opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build();
-        let [flushed] = self.run(&[flush])?.map(answer);
-        if flushed.is_err() {
-            return Some((flushed, Ok(0)));
-        }
-        let write = opcode::Write::new(fd, buf.as_ptr(), len).offset(offset).rw_flags(DSYNC);
-        let [written] = self.run(&[write.build()])?.map(answer);
-        Some((flushed, written))
     }
 }
 
@@ -172,41 +161,20 @@ mod tests {
             .collect();
         let writes: Vec<_> =
             bufs.iter().enumerate().map(|(n, bufs)| (n as u64 * 200, &bufs[..])).collect();
-        let Some(answers) = rings.write(&file, &writes) else {
-            eprintln!("{NO_RINGS}");
-            return Ok(());
-        };
-        for (n, (bytes, answer)) in contents.iter().zip(answers).enumerate() {
-            assert_eq!(answer?, bytes.len());
-            let mut found = vec![0; bytes.len()];
-            file.read_exact_at(&mut found, n as u64 * 200)?;
-            assert_eq!(found, *bytes);
+        for durable in [Durable::No, Durable::Yes] {
+            file.set_len(0)?;
+            let Some(answers) = rings.write(&file, &writes, durable) else {
+                eprintln!("{NO_RINGS}");
+                return Ok(());
+            };
+            for (n, (bytes, answer)) in contents.iter().zip(answers).enumerate() {
+                assert_eq!(answer?, bytes.len());
+                let mut found = vec![0; bytes.len()];
+                file.read_exact_at(&mut found, n as u64 * 200)?;
+                assert_eq!(found, *bytes);
+            }
         }
         assert_eq!(rings.idle.lock().len(), 1, "U2");
-        Ok(())
-    }
-
-    #[test]
-    fn nothing_is_written_behind_a_flush_that_fails() -> Result<(), Box<dyn Error>> {
-        let rings = Rings::default();
-        // A pipe takes bytes, but cannot be flushed.
-        let (reader, writer) = io::pipe()?;
-        let writer = File::from(std::os::fd::OwnedFd::from(writer));
-        let Some((flushed, _)) = rings.flush_and_write(&writer, 0, b"never") else {
-            eprintln!("{NO_RINGS}");
-            return Ok(());
-        };
-        assert!(flushed.is_err(), "{flushed:?}");
-        drop(writer);
-        assert_eq!(io::read_to_string(reader)?, "");
-
-        let file = tempfile::tempfile()?;
-        let (flushed, written) = rings.flush_and_write(&file, 3, b"there").ok_or(NO_RINGS)?;
-        assert!(flushed.is_ok());
-        assert_eq!(written?, 5);
-        let mut found = [0; 5];
-        file.read_exact_at(&mut found, 3)?;
-        assert_eq!(&found, b"there");
         Ok(())
     }
 }

@@ -131,44 +131,48 @@ impl Volume {
         self.flush()
     }
 
-    /// Makes everything written so far durable on every device, then writes a superblock to the first copy on
-    /// each, and makes that durable: the moment at which a commit is one.
+    /// Makes everything written so far durable on every device, then commits as [`Volume::commit_flushed`] does.
     ///
     /// # Errors
     ///
-    /// As [`Volume::flush`], and then no superblock was written; as [`Volume::write_superblocks`].
+    /// As [`Volume::flush`], and then no superblock was written; as [`Volume::commit_flushed`].
     ///
     /// # Panics
     ///
     /// As [`Volume::write_superblocks`].
     pub fn flush_and_commit(&self, superblock: &Superblock) -> Result<(), Error> {
-        let devices = self.devices();
-        if let [device] = &devices[..]
-            && device.trust() < Trust::Stale
-            && !device.is_lost()
-        {
-            return self.flush_and_commit_on(device, superblock);
-        }
         self.flush()?;
+        self.commit_flushed(superblock)
+    }
+
+    /// Writes a superblock to the first copy on each device, and makes that durable: the moment at which a commit is one.
+    /// What it names has to be durable already.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::write_superblocks`] and [`Volume::flush`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Volume::write_superblocks`].
+    pub fn commit_flushed(&self, superblock: &Superblock) -> Result<(), Error> {
+        if let Some(device) = self.only_device() {
+            return self.commit_on(&device, superblock);
+        }
         self.write_copies(superblock, &SUPER_OFFSETS[..1])?;
         self.flush()
     }
 
-    /// On the one device that there is, which can be told the order of things.
-    fn flush_and_commit_on(
-        &self,
-        device: &VolumeDevice,
-        superblock: &Superblock,
-    ) -> Result<(), Error> {
+    /// On the one device that there is.
+    fn commit_on(&self, device: &VolumeDevice, superblock: &Superblock) -> Result<(), Error> {
         self.check_commit(superblock)?;
         let mut own = superblock.clone();
         own.dev_item = item_of(device, superblock);
         let [first, ..] = SUPER_OFFSETS;
         let bytes = own.to_bytes(first);
-        self.counters.flush();
         self.counters.write(bytes.len() as u64);
         self.counters.flush();
-        device.device.write_behind_flush(first, &bytes, Class::Metadata).or_else(|source| {
+        device.device.write_durably(first, &bytes, Class::Metadata).or_else(|source| {
             self.counters.io_failure();
             let flushing = matches!(source, BlockError::Io { operation: Operation::Flush, .. });
             device.count(if flushing { Fault::Flush } else { Fault::Write });

@@ -22,10 +22,10 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use buttress_block::{Class, Refused, Write};
+use buttress_block::{Class, Error as BlockError, Refused, Unfinished, Write};
 use buttress_format::{BlockGroupFlags, DeviceId, Extent, Logical};
 
-use crate::device::{Fault, VolumeDevice};
+use crate::device::{Fault, Trust, VolumeDevice};
 use crate::error::Error;
 use crate::volume::Volume;
 
@@ -43,6 +43,15 @@ impl Transfer<'_> {
     fn end(&self) -> u64 {
         self.offset + self.bytes.len() as u64
     }
+}
+
+/// Why a batch is not durable.
+#[derive(Debug)]
+pub enum NotDurable {
+    /// A write failed, and nothing was flushed.
+    Write(Error),
+    /// A flush failed: what was written since the last good one is in doubt.
+    Flush(Error),
 }
 
 /// A run of one device to be given up.
@@ -82,6 +91,35 @@ impl Volume {
     ///
     /// When two ranges overlap (W2): the caller's bug.
     pub fn write_batch(&self, writes: &[(Logical, &[u8])]) -> Result<(), Error> {
+        self.with_transfers(writes, |transfers| self.submit(transfers))?
+    }
+
+    /// [`Volume::write_batch`], and then [`Volume::flush`], which one device is asked for in one go.
+    ///
+    /// # Errors
+    ///
+    /// Whether it was a write that failed, or a flush.
+    ///
+    /// # Panics
+    ///
+    /// As [`Volume::write_batch`].
+    pub fn write_batch_and_flush(&self, writes: &[(Logical, &[u8])]) -> Result<(), NotDurable> {
+        let finish = |transfers: &[Transfer<'_>]| match self.only_device() {
+            Some(device) => self.submit_and_flush(&device, transfers),
+            None => {
+                self.submit(transfers).map_err(NotDurable::Write)?;
+                self.flush().map_err(NotDurable::Flush)
+            }
+        };
+        self.with_transfers(writes, finish).map_err(NotDurable::Write)?
+    }
+
+    /// Works with what a batch comes to, sorted by device and place.
+    fn with_transfers<T>(
+        &self,
+        writes: &[(Logical, &[u8])],
+        work: impl FnOnce(&[Transfer<'_>]) -> T,
+    ) -> Result<T, Error> {
         self.check_writable()?;
         // Before the look at the devices: none is exchanged between that and the writes.
         let _shared = self.repairs.read();
@@ -99,7 +137,17 @@ impl Volume {
             self.plan_row(row, &mut transfers)?;
         }
         transfers.sort_unstable_by_key(|transfer| (transfer.device.id, transfer.offset));
-        self.submit(&transfers)
+        Ok(work(&transfers))
+    }
+
+    /// The device, where there is one and it can be written.
+    pub(crate) fn only_device(&self) -> Option<Arc<VolumeDevice>> {
+        match &self.devices()[..] {
+            [device] if device.trust() < Trust::Stale && !device.is_lost() => {
+                Some(Arc::clone(device))
+            }
+            _ => None,
+        }
     }
 
     /// Rewrites one copy, for a repair. The caller has `repairs` alone.
@@ -118,11 +166,7 @@ impl Volume {
         let mut outcome = Ok(());
         for device in self.devices().iter().filter(|device| !device.is_lost()) {
             self.counters.flush();
-            let flushed = device.device.flush().or_else(|source| {
-                self.counters.io_failure();
-                device.count(Fault::Flush);
-                self.lose_device(device, Error::Device { device: device.id, source })
-            });
+            let flushed = device.device.flush().or_else(|source| self.flush_failed(device, source));
             outcome = outcome.and(flushed);
         }
         outcome
@@ -264,6 +308,34 @@ impl Volume {
         if device.is_lost() {
             return Ok(());
         }
+        let (requests, firsts) = self.requests(transfers);
+        let written = device.device.write_many(&requests);
+        written.or_else(|refused| self.write_failed(device, &firsts, refused))
+    }
+
+    /// As [`Self::submit_to`], on the one device that there is, and then a flush of it.
+    fn submit_and_flush(
+        &self,
+        device: &VolumeDevice,
+        transfers: &[Transfer<'_>],
+    ) -> Result<(), NotDurable> {
+        let (requests, firsts) = self.requests(transfers);
+        self.counters.flush();
+        device.device.write_many_and_flush(&requests).or_else(|why| match why {
+            Unfinished::Write(refused) => {
+                self.write_failed(device, &firsts, refused).map_err(NotDurable::Write)
+            }
+            Unfinished::Flush(source) => {
+                self.flush_failed(device, source).map_err(NotDurable::Flush)
+            }
+        })
+    }
+
+    /// What touches in one request each, and the first transfer of each.
+    fn requests<'t, 'a>(
+        &self,
+        transfers: &'t [Transfer<'a>],
+    ) -> (Vec<Write<'t>>, Vec<&'t Transfer<'a>>) {
         let mut requests = Vec::new();
         let mut firsts = Vec::new();
         let mut rest = transfers;
@@ -279,12 +351,25 @@ impl Volume {
             firsts.push(first);
             rest = after;
         }
-        device.device.write_many(&requests).or_else(|Refused { index, error: source }| {
-            self.counters.io_failure();
-            device.count(Fault::Write);
-            let &Transfer { logical, mirror, .. } = firsts[index];
-            self.lose_device(device, Error::Mirror { logical, mirror, device: device.id, source })
-        })
+        (requests, firsts)
+    }
+
+    fn write_failed(
+        &self,
+        device: &VolumeDevice,
+        firsts: &[&Transfer<'_>],
+        Refused { index, error: source }: Refused,
+    ) -> Result<(), Error> {
+        self.counters.io_failure();
+        device.count(Fault::Write);
+        let &Transfer { logical, mirror, .. } = firsts[index];
+        self.lose_device(device, Error::Mirror { logical, mirror, device: device.id, source })
+    }
+
+    fn flush_failed(&self, device: &VolumeDevice, source: BlockError) -> Result<(), Error> {
+        self.counters.io_failure();
+        device.count(Fault::Flush);
+        self.lose_device(device, Error::Device { device: device.id, source })
     }
 }
 

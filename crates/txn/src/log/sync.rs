@@ -24,6 +24,7 @@ use buttress_format::{
 };
 use buttress_space::{AllocRequest, Outcome as Space, SpaceKind};
 use buttress_tree::LeafBuilder;
+use buttress_volume::NotDurable;
 
 use super::collect::{self, Logs, Outcome, Trouble};
 use super::queue::Joined;
@@ -257,7 +258,10 @@ impl Engine {
         let leaves = logs.trees.values().flat_map(LogTree::fresh);
         let above = made.iter().map(|node| (node.logical(), node.bytes()));
         let batch: Vec<(Logical, &[u8])> = leaves.chain(above).collect();
-        self.volume.write_batch(&batch)?;
+        self.volume.write_batch_and_flush(&batch).map_err(|why| match why {
+            NotDurable::Write(error) => Trouble::from(Error::from(error)),
+            NotDurable::Flush(error) => lost(error),
+        })?;
         self.counters.nodes_written.fetch_add(batch.len() as u64, Ordering::Relaxed);
         let mut superblock = state.superblock.clone();
         superblock.log_root = top.logical;
@@ -269,7 +273,7 @@ impl Engine {
             };
             assert_eq!(rest(&superblock), rest(&state.superblock), "S3");
         }
-        self.volume.flush_and_commit(&superblock).map_err(lost)?;
+        self.volume.commit_flushed(&superblock).map_err(lost)?;
         state.superblock = superblock;
         spare.extend(dropped);
         Ok(())

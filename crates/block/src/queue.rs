@@ -1,0 +1,49 @@
+//! What Linux says of the queue of a block device.
+//!
+//! # Place
+//!
+//! Linux makes a durable write (`RWF_DSYNC`, a bio with FUA) of a device that cannot do such a write by itself, or has no
+//! cache to lose, in one of two ways. Where the cache is written back and there is no FUA it flushes the whole cache
+//! behind the write; where the cache is written through, everything is durable when it is written. Either way
+//! what was written before is durable as well (kernel documentation, `block/writeback_cache_control`). With FUA only
+//! the write itself is.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+/// Whether a durable write to this block device makes durable what was written before it. Not where Linux does not say.
+pub(crate) fn flushes_with_writes(device: &File) -> bool {
+    let Ok(metadata) = device.metadata() else { return false };
+    let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+    let device = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    // A partition has the queue of its disk.
+    let queues = [device.join("queue"), device.join("../queue")];
+    let read = |name: &str| {
+        let text = queues.iter().find_map(|queue| std::fs::read_to_string(queue.join(name)).ok());
+        text.unwrap_or_default()
+    };
+    says_so(&read("write_cache"), &read("fua"))
+}
+
+fn says_so(write_cache: &str, fua: &str) -> bool {
+    match write_cache.trim() {
+        "write through" => true,
+        "write back" => fua.trim() == "0",
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_where_it_is_said() {
+        assert!(says_so("write back\n", "0\n"));
+        assert!(!says_so("write back\n", "1\n"), "with FUA others are not flushed");
+        assert!(says_so("write through\n", "0\n"));
+        assert!(!says_so("", ""));
+        assert!(!says_so("write back\n", ""));
+    }
+}
