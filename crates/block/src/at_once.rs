@@ -156,6 +156,10 @@ fn is_whole(answer: io::Result<usize>, len: u64) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::path::Path;
+    use std::process::Command;
+
     use buttress_base::Rng;
 
     use super::*;
@@ -226,6 +230,55 @@ mod tests {
             device.read_at(0, &mut found).expect("a file");
             assert!(found[..] == model[..], "direct: {direct}");
         }
+    }
+
+    /// What is to be durable is flushed on the device, by itself or behind each write: Linux counts that.
+    #[test]
+    fn devices_are_flushed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("image");
+        drop(FileDevice::create(&path, LEN).expect("a new file"));
+        let attached = Command::new("losetup").args(["--find", "--show"]).arg(&path).output();
+        let Some(attached) = attached.ok().filter(|output| output.status.success()) else {
+            eprintln!("SKIPPED: attaches a loop device, which only root may");
+            return;
+        };
+        let name = String::from_utf8(attached.stdout).expect("a path");
+        let name = name.trim_end();
+        let flushes = || {
+            let disk = Path::new(name).file_name().expect("a name");
+            let stat = Path::new("/sys/block").join(disk).join("stat");
+            let stat = std::fs::read_to_string(stat).expect("it is there");
+            // Field 16 of the kernel's `block/stat`: flushes that were served.
+            stat.split_whitespace().nth(15).map(|count| count.parse::<u64>().expect("a number"))
+        };
+        let test = || {
+            for direct in [false, true] {
+                let options = OpenOptions { direct, ..OpenOptions::WRITE };
+                let mut device = FileDevice::open(name, options).expect("nobody has it");
+                for flushes_with_writes in [device.flushes_with_writes, false] {
+                    device.flushes_with_writes = flushes_with_writes;
+                    let content = AlignedBuf::copy_of(&[7; 8192]);
+                    let write = |offset| Write {
+                        offset,
+                        bufs: vec![IoSlice::new(&content)],
+                        class: Class::Metadata,
+                    };
+                    let before = flushes();
+                    device.write_many_and_flush(&[write(0), write(1 << 20)]).expect("a device");
+                    let between = flushes();
+                    device.write_durably(8192, &content, Class::Metadata).expect("a device");
+                    let after = flushes();
+                    assert!(
+                        before < between && between < after,
+                        "{before:?} {between:?} {after:?}"
+                    );
+                }
+            }
+        };
+        let outcome = catch_unwind(AssertUnwindSafe(test));
+        Command::new("losetup").args(["--detach", name]).status().expect("losetup");
+        outcome.unwrap_or_else(|panic| resume_unwind(panic));
     }
 
     /// The one that is refused is named, and nothing lies past the end.

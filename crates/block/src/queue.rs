@@ -6,7 +6,8 @@
 //! cache to lose, in one of two ways. Where the cache is written back and there is no FUA it flushes the whole cache
 //! behind the write; where the cache is written through, everything is durable when it is written. Either way
 //! what was written before is durable as well (kernel documentation, `block/writeback_cache_control`). With FUA only
-//! the write itself is.
+//! the write itself is; and a device made of others, which takes requests as they come and has no queues of its own,
+//! hands the write to one of them, which flushes alone.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -18,12 +19,11 @@ pub(crate) fn flushes_with_writes(device: &File) -> bool {
     let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
     let device = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     // A partition has the queue of its disk.
-    let queues = [device.join("queue"), device.join("../queue")];
-    let read = |name: &str| {
-        let text = queues.iter().find_map(|queue| std::fs::read_to_string(queue.join(name)).ok());
-        text.unwrap_or_default()
-    };
-    says_so(&read("write_cache"), &read("fua"))
+    let disks = [device.clone(), device.join("..")];
+    let Some(disk) = disks.iter().find(|disk| disk.join("queue").is_dir()) else { return false };
+    let read =
+        |name: &str| std::fs::read_to_string(disk.join("queue").join(name)).unwrap_or_default();
+    disk.join("mq").is_dir() && says_so(&read("write_cache"), &read("fua"))
 }
 
 fn says_so(write_cache: &str, fua: &str) -> bool {
