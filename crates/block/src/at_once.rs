@@ -62,17 +62,22 @@ impl FileDevice {
         let answers = self.give_to_ring(writes, Durable::Yes).map_err(Unfinished::Write)?;
         let Some(answers) = answers else { return Ok(false) };
         let mut all = true;
+        let mut refused = None;
         for (index, (write, answer)) in writes.iter().zip(answers).enumerate() {
-            let Err(source) = is_whole(answer, total_len(&write.bufs)).map(|whole| all &= whole)
-            else {
-                continue;
-            };
-            // O2
-            self.write_vectored_at(write.offset, &write.bufs)
-                .map_err(|error| Unfinished::Write(Refused { index, error }))?;
-            return Err(Unfinished::Flush(self.io_error(Operation::Flush, 0, self.len(), source)));
+            match is_whole(answer, total_len(&write.bufs)) {
+                Ok(whole) => all &= whole,
+                // O2
+                Err(source) => match self.write_vectored_at(write.offset, &write.bufs) {
+                    Ok(()) => {
+                        let error = self.io_error(Operation::Flush, 0, self.len(), source);
+                        return Err(Unfinished::Flush(error));
+                    }
+                    // Behind another the flush may have failed, which is worse.
+                    Err(error) => refused = refused.or(Some(Refused { index, error })),
+                },
+            }
         }
-        Ok(all)
+        refused.map_or(Ok(all), |refused| Err(Unfinished::Write(refused)))
     }
 
     fn write_part(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
