@@ -81,7 +81,7 @@ pub struct Args {
     /// A memory-backed folder for the images.
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
-    /// How many threads write and sync, one measurement each.
+    /// How many threads write and sync in the experiment fsync, one measurement each.
     #[arg(long, value_delimiter = ',', default_value = "1,8,32")]
     threads: Vec<usize>,
     /// Targets: library, loop (the library on a loop device), mount, mount-loop, btrfs, ext4, fuse2fs.

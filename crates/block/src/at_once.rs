@@ -161,6 +161,7 @@ fn is_whole(answer: io::Result<usize>, len: u64) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
     use std::path::Path;
     use std::process::Command;
@@ -188,8 +189,9 @@ mod tests {
     /// the other does.
     #[test]
     fn many_writes_are_as_one_by_one() {
-        for direct in [false, true] {
-            let (_dir, device) = device(direct);
+        for (direct, flushes_with_writes) in [(false, false), (true, false), (true, true)] {
+            let (_dir, mut device) = device(direct);
+            device.flushes_with_writes = flushes_with_writes;
             let mut rng = Rng::new(7);
             let mut model = vec![0_u8; LEN as usize];
             for round in 0..20 {
@@ -284,6 +286,28 @@ mod tests {
         let outcome = catch_unwind(AssertUnwindSafe(test));
         Command::new("losetup").args(["--detach", name]).status().expect("losetup");
         outcome.unwrap_or_else(|panic| resume_unwind(panic));
+    }
+
+    /// O2: what cannot be written durably is a write that failed where a plain one fails as well, and is named.
+    #[test]
+    fn a_device_that_takes_no_writes() {
+        let (dir, mut device) = device(true);
+        if device.direct.is_none() {
+            eprintln!("SKIPPED: no direct mode for temporary files");
+            return;
+        }
+        device.direct = Some(File::open(dir.path().join("image")).expect("it is there"));
+        device.flushes_with_writes = true;
+        let buf = AlignedBuf::zeroed(4096);
+        let write = |at| Write { offset: at, bufs: vec![IoSlice::new(&buf)], class: Class::Data };
+        let writes: Vec<_> = (0..40).map(|n| write(n * 8192)).collect();
+        let unfinished = device.write_many_and_flush(&writes).expect_err("only for reading");
+        let Unfinished::Write(refused) = unfinished else { panic!("{unfinished:?}") };
+        assert_eq!(refused.index, 0);
+        let unfinished = device.write_many_and_flush(&writes[..2]).expect_err("only for reading");
+        let Unfinished::Write(refused) = unfinished else { panic!("{unfinished:?}") };
+        assert_eq!(refused.index, 0);
+        device.write_durably(0, &buf, Class::Metadata).expect_err("only for reading");
     }
 
     /// The one that is refused is named, and nothing lies past the end.

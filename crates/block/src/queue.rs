@@ -8,6 +8,9 @@
 //! what was written before is durable as well (kernel documentation, `block/writeback_cache_control`). With FUA only
 //! the write itself is; and a device made of others, which takes requests as they come and has no queues of its own,
 //! hands the write to one of them, which flushes alone.
+//!
+//! Several such writes at once cost one flush: Linux puts it off until all of them are done (`block/blk-flush.c`, C2). A loop
+//! device was seen to serve 1.00 flushes for each 1, 2, 4, 8 and 16 of them.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

@@ -210,10 +210,10 @@ impl Door {
             self.nodes.ids(which).iter().any(|other| *other != id)
         };
         let (forgets, closes) = (self.leaving.is_recent(FORGOTTEN), self.leaving.is_recent(CLOSED));
-        let awaited = match () {
-            () if is_forgetting || forgets && any(&closed) => Some(Awaited::Forget),
-            () if closes && any(&nameless) => Some(Awaited::Release),
-            () => None,
+        let awaited = if is_forgetting || forgets && any(&closed) {
+            Some(Awaited::Forget)
+        } else {
+            (closes && any(&nameless)).then_some(Awaited::Release)
         };
         // After the table: who is not in it any more was counted, or is being forgotten.
         if now_gone.load(Ordering::SeqCst) != gone {

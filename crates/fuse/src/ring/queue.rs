@@ -9,7 +9,8 @@
 //!   another request must never be that thread.
 //! - **R3** Memory that the kernel may still have is never freed.
 //! - **R7** Of each processor's entries one at least is never held by a request that waits for the kernel to send what it holds of a
-//!   file ([`Patience`]): what it sends needs an entry as well, and would wait for that request.
+//!   file ([`Patience`]): what it sends needs an entry as well, and would wait for that request. So it is with a write that waits
+//!   for room, unless that comes with a `forget`, which needs none: such writes may hold every entry, for some seconds at most.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
