@@ -159,20 +159,24 @@ impl Background {
 impl Shared {
     /// Starts the threads of a writable mount.
     pub(crate) fn start_threads(self: &Arc<Self>) {
-        type Work = fn(&Arc<Shared>);
+        type Work = Box<dyn FnOnce(&Arc<Shared>) + Send>;
+        // Here, not in its thread: whoever asks for space before that has run would make room without a place in the line.
+        let flusher = self.engine.attach_flusher();
         let mut works: Vec<(&str, Work)> = vec![
-            ("clean", Self::cleaner),
-            ("commit", Self::committer),
-            ("space", Self::room_maker),
-            ("load", Self::loader),
+            ("clean", Box::new(Self::cleaner)),
+            ("commit", Box::new(Self::committer)),
+            ("space", Box::new(|shared| shared.room_maker(flusher))),
+            ("load", Box::new(Self::loader)),
         ];
         if self.options.preempt != Preempt::Off {
-            works.push(("preempt", Self::preempter));
+            works.push(("preempt", Box::new(Self::preempter)));
         }
         if self.options.reclaim_below > 0 {
-            works.push(("reclaim", Self::reclaimer));
+            works.push(("reclaim", Box::new(Self::reclaimer)));
         }
-        works.extend(Self::flushers());
+        for (name, flusher) in Self::flushers() {
+            works.push((name, Box::new(flusher)));
+        }
         let mut threads = self.background.threads.lock();
         for (name, work) in works {
             let shared = Arc::clone(self);

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buttress_base::clock;
-use buttress_txn::{Gain, Reach, SpaceKind, Step};
+use buttress_txn::{Flusher, Gain, Reach, SpaceKind, Step};
 
 use crate::error::Result;
 use crate::flush::BATCH_BYTES;
@@ -36,8 +36,7 @@ const STILL: Duration = Duration::from_millis(20);
 const ORDERED: Duration = Duration::from_secs(30);
 
 impl Shared {
-    pub(crate) fn room_maker(self: &Arc<Self>) {
-        let _attached = self.engine.attach_flusher();
+    pub(crate) fn room_maker(self: &Arc<Self>, _attached: Flusher) {
         while !self.background.is_stopping() {
             let Some(kind) = self.engine.wait_for_waiters(PERIOD) else { continue };
             if let Err(error) = self.make_room(kind) {
