@@ -245,7 +245,11 @@ impl Engine {
                 true
             }
             Step::Chunk => {
-                self.add_chunk(kind)? || (self.get_chunks_back()? && self.add_chunk(kind)?)
+                // What a commit under way gives back comes at its end, perhaps between the two looks.
+                self.add_chunk(kind)? || {
+                    self.get_chunks_back()?;
+                    self.add_chunk(kind)?
+                }
             }
             // Somebody else may have served meanwhile, him who climbs among them.
             Step::Commit if self.wait_for_commit() && self.served_since(kind, before) => true,
@@ -293,14 +297,18 @@ impl Engine {
         is_under_way
     }
 
-    /// Makes the removal of chunks durable, if some were removed since the last commit: only then the devices have
-    /// them back. Says whether there were any.
-    fn get_chunks_back(&self) -> Result<bool> {
-        let some = !self.view.load().running().removed.lock().is_empty();
-        if some {
+    /// Makes the removal of chunks durable, if some were removed since the last commit, or waits for the commit that does:
+    /// only then the devices have them back.
+    fn get_chunks_back(&self) -> Result<()> {
+        let view = self.view.load();
+        if !view.running().removed.lock().is_empty() {
+            drop(view);
             self.commit()?;
+        } else if view.frozen().is_some_and(|frozen| !frozen.removed.lock().is_empty()) {
+            drop(view);
+            self.wait_for_commit();
         }
-        Ok(some)
+        Ok(())
     }
 
     /// This moment in the line for a kind of space.
