@@ -5,8 +5,9 @@
 //!
 //! - **V1** What is promised covers the write whatever writeback does with it: every piece an extent of
 //!   its own, every item under it cut, those included that come to be there until it lands: who waits or is on his
-//!   way under it becomes an item, and may split one. Only a volume whose free space lies in parts smaller than a
-//!   piece may need more, or a file with extents behind its length, as a crash leaves it; the global reserve gives that.
+//!   way under it becomes an item, and may split one. Where free space lies in parts smaller than a piece
+//!   more is promised once the parts are known, if it is there; for those, and a file with extents behind its length, as a
+//!   crash leaves it, the global reserve gives what lacks.
 //! - **V2** Sectors that will be written where they lie need no data space, and have a token that says so. That
 //!   they may be is asked with the writeback claim held until they are put, so that no writeback takes their
 //!   place before.
@@ -129,6 +130,12 @@ impl Files {
             .and(Cost::of(0, sums + size.grown));
         let more = cost.beyond(promise.cost);
         (more != Cost::default()).then_some(Short::Metadata(more))
+    }
+
+    /// What so many extents more cost than pieces were promised for.
+    pub(crate) fn cost_of_parts(&self, parts: usize) -> Cost {
+        let holes = if self.options.no_holes { Cost::default() } else { HOLE_COST };
+        EXTENT_COST.and(SPLIT_COST).and(holes).times(parts as u32)
     }
 
     /// What data needs that is a piece of its own, or goes on with one: where there is parity, the rest of a row.

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use buttress_base::clock;
 use buttress_format::{Extent, InodeFlags, Logical};
-use buttress_txn::{DataReservation, MetaReservation, NoReserve, NocowWriter, SharedRows};
+use buttress_txn::{DataReservation, MetaReservation, NoReserve, NocowWriter, SharedRows, Urgency};
 
 use crate::dirty::Run;
 use crate::error::{Error, Result};
@@ -30,6 +30,7 @@ use crate::file::File;
 use crate::files::Files;
 use crate::land::grow;
 use crate::packing::{Choice, Packed};
+use crate::promise::join;
 
 /// Longest extent.
 const EXTENT_BYTES_MAX: u64 = 128 << 20;
@@ -331,6 +332,25 @@ impl Files {
             }
         }
         file.set_goal(supply.goal);
+        self.promise_parts(job);
+    }
+
+    /// Has metadata promised for extents that a job has beyond one a piece, as where free space lies in parts (V1). What
+    /// nobody gives at once the landing takes from the global reserve.
+    fn promise_parts(&self, job: &mut Job<'_>) {
+        let parts = job.runs.iter().map(|(run, plan)| match plan {
+            Plan::Extents(placed) if placed.iter().all(|part| part.packed.is_none()) => {
+                placed.len().saturating_sub(run.pieces.len())
+            }
+            Plan::Extents(_) | Plan::Inline(_) => 0,
+        });
+        let parts: usize = parts.sum();
+        if parts > 0
+            && let Ok(Some(more)) =
+                self.engine.reserve_at_once(self.cost_of_parts(parts), Urgency::Normal)
+        {
+            join(&mut job.metadata, more);
+        }
     }
 
     /// The whole file is one small run, or packs into one: it lives in the tree.

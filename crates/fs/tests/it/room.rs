@@ -16,10 +16,14 @@ const BLOCK: u64 = 4096;
 
 /// Fills a volume, and gives so many bytes back: a commit frees them.
 fn fill(fs: &Filesystem, spare: u64) -> Inode {
-    let filler = file_with(&fs.root(), "filler", b"");
+    fill_with(fs, "filler", 1 << 20, spare)
+}
+
+fn fill_with(fs: &Filesystem, name: &str, step: u64, spare: u64) -> Inode {
+    let filler = file_with(&fs.root(), name, b"");
     let mut at = 0;
-    while filler.fallocate(at, 1 << 20, FallocateMode::Allocate { keep_size: false }).is_ok() {
-        at += 1 << 20;
+    while filler.fallocate(at, step, FallocateMode::Allocate { keep_size: false }).is_ok() {
+        at += step;
     }
     let cut = SetAttr { size: Some(at - spare), ..SetAttr::default() };
     filler.set_attr(&cut).expect("shrinking always works");
@@ -366,4 +370,31 @@ fn what_was_promised_is_enough_to_land() {
         fs.close().expect("it closes");
         check(&device);
     }
+}
+
+/// V1: free space that lies in single sectors makes an extent of each, and each has its metadata promised before it lands.
+#[test]
+fn parts_are_promised_before_they_land() {
+    let device = memory(160);
+    let fs = mount_with(&device, "dirty=64M");
+    let _filler = fill(&fs, 8 << 20);
+    let name = |i: u32| format!("dust {i}");
+    for i in 0..1500 {
+        file_with(&fs.root(), &name(i), &[1; BLOCK as usize]);
+    }
+    fs.sync().expect("durable");
+    // Full but for the sectors between.
+    let _rest = fill_with(&fs, "rest", BLOCK, 0);
+    for i in (0..1500).step_by(2) {
+        fs.root().unlink(name(i).as_bytes()).expect("removed");
+    }
+    fs.sync().expect("durable");
+    let file = file_with(&fs.root(), "file", b"");
+    for i in 0..8 {
+        file.write_at(i << 18, &[i as u8; 128 << 10]).expect("there is room");
+    }
+    fs.sync().expect("durable");
+    assert_eq!(fs.space_stats().short_landings, 0);
+    fs.close().expect("it closes");
+    check(&device);
 }
