@@ -12,11 +12,14 @@ use buttress_base::AlignedBuf;
 
 use crate::device::{Device, Refused, Unfinished, Write, check, total_len};
 use crate::error::{Error, Operation};
-use crate::file::{FileDevice, IOVEC_MAX, is_aligned, may_go_direct};
+use crate::file::{FileDevice, IOVEC_MAX, gather, is_aligned, may_go_direct};
 use crate::ring::{self, Durable};
 
 /// How many bytes are given to a device at once: who reads meanwhile waits behind them.
 const AT_ONCE_MAX: u64 = 8 << 20;
+
+/// Of what may not go direct as it lies in memory so much is copied, to go with the rest.
+const COPY_MAX: u64 = 256 << 10;
 
 impl FileDevice {
     /// [`Device::write_many`]: in direct mode at once; through the page cache nobody waits anyway.
@@ -105,19 +108,27 @@ impl FileDevice {
         durable: Durable,
     ) -> Result<Option<Vec<io::Result<usize>>>, Refused> {
         let Some(direct) = &self.direct else { return Ok(None) };
-        let mut requests: Vec<(u64, &[IoSlice<'_>])> = Vec::with_capacity(writes.len());
+        let mut copies = Vec::new();
         for (index, write) in writes.iter().enumerate() {
             let len = total_len(&write.bufs);
             check(self, Operation::Write, write.offset, len)
                 .map_err(|error| Refused { index, error })?;
+            let is_aligned = write.bufs.iter().all(|buf| may_go_direct(buf));
             let fits = write.bufs.len() <= IOVEC_MAX
-                && write.bufs.iter().all(|buf| may_go_direct(buf))
+                && (is_aligned || len <= COPY_MAX)
                 && self.direct_for(write.offset, len).is_some();
             if !fits {
                 return Ok(None);
             }
-            requests.push((write.offset, &write.bufs));
+            copies.push((!is_aligned).then(|| gather(&write.bufs, len)));
         }
+        let copies: Vec<_> =
+            copies.iter().map(|copy| copy.as_deref().map(|copy| [IoSlice::new(copy)])).collect();
+        let requests: Vec<(u64, &[IoSlice<'_>])> = writes
+            .iter()
+            .zip(&copies)
+            .map(|(write, copy)| (write.offset, copy.as_ref().map_or(&write.bufs[..], |c| &c[..])))
+            .collect();
         Ok(self.rings.write(direct, &requests, durable))
     }
 

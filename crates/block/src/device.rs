@@ -92,6 +92,12 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// Whether [`Device::write_many`] waits for all writes together: who has several threads of his own may otherwise
+    /// be better off with a call by each.
+    fn writes_at_once(&self) -> bool {
+        false
+    }
+
     /// Serves several writes as [`Device::write_many`] does, then makes everything written so far durable, theirs and
     /// whatever was written before.
     ///

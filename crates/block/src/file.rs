@@ -258,6 +258,10 @@ impl Device for FileDevice {
         self.write_at_once(writes)
     }
 
+    fn writes_at_once(&self) -> bool {
+        self.direct.is_some() && self.rings.may_be()
+    }
+
     fn write_many_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
         self.write_at_once_and_flush(writes)
     }
@@ -404,7 +408,7 @@ pub(crate) fn may_go_direct(buf: &[u8]) -> bool {
 }
 
 /// Copies `bufs` into one buffer that may go direct (F2).
-fn gather(bufs: &[IoSlice<'_>], len: u64) -> AlignedBuf {
+pub(crate) fn gather(bufs: &[IoSlice<'_>], len: u64) -> AlignedBuf {
     let mut joined = AlignedBuf::zeroed(len as usize);
     let mut at = 0;
     for buf in bufs {

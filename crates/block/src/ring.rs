@@ -54,6 +54,11 @@ impl std::fmt::Debug for Rings {
 type Answer = io::Result<usize>;
 
 impl Rings {
+    /// Whether there are rings, as far as anybody knows.
+    pub(crate) fn may_be(&self) -> bool {
+        !self.forbidden.load(Ordering::Relaxed)
+    }
+
     /// A ring that was seen to work.
     fn ring(&self) -> Option<IoUring> {
         if let Some(idle) = self.idle.lock().pop() {

@@ -161,6 +161,11 @@ impl Device for FaultDevice {
         }
     }
 
+    /// So that late data is among what is tried.
+    fn writes_at_once(&self) -> bool {
+        true
+    }
+
     fn flush(&self) -> Result<(), Error> {
         match self.strike(Operation::Flush, 0, self.len())? {
             true => self.inner.flush(),

@@ -430,6 +430,11 @@ impl Device for Recorder {
         self.write_at(offset, &whole)
     }
 
+    /// So that late data is among what is tried.
+    fn writes_at_once(&self) -> bool {
+        true
+    }
+
     fn flush(&self) -> Result<(), Error> {
         self.record(|| Event::Flush { device: self.id });
         Ok(())

@@ -148,6 +148,12 @@ impl Volume {
         self.devices.load_full()
     }
 
+    /// Whether a batch of writes is one wait, not one after the other.
+    #[must_use]
+    pub fn writes_at_once(&self) -> bool {
+        self.devices.load().iter().any(|device| device.device.writes_at_once())
+    }
+
     /// Finds a device by its number.
     #[must_use]
     pub fn device(&self, id: DeviceId) -> Option<Arc<VolumeDevice>> {
