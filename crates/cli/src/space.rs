@@ -7,10 +7,12 @@ use crate::live::Figures;
 
 /// What fsync did: inodes, logs, and commits that came instead, by reason.
 pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
-    let mut figures = Figures::new();
-    figures.push(("fsyncs".to_owned(), json!(stats.syncs)));
-    figures.push(("logs".to_owned(), json!(stats.logs)));
-    figures.push(("commits".to_owned(), json!(stats.commits.values().sum::<u64>())));
+    let mut figures = vec![
+        ("fsyncs".to_owned(), json!(stats.syncs)),
+        ("logs".to_owned(), json!(stats.logs)),
+        ("data_with_logs".to_owned(), json!(stats.late)),
+        ("commits".to_owned(), json!(stats.commits.values().sum::<u64>())),
+    ];
     for (why, times) in &stats.commits {
         figures.push((format!("commit_for_{}", why.replace([' ', '-'], "_")), json!(times)));
     }

@@ -48,6 +48,9 @@ impl Files {
     /// Reads ranges into memory, as far as they are not there, or on their way.
     pub fn read_ahead(&self, file: &File, ahead: &Ahead) {
         let Some(_extents) = file.extents.try_read() else { return };
+        if file.dirty.lock().is_late() {
+            return;
+        }
         let view = self.engine.view();
         for range in &ahead.0 {
             let range = range.start..range.end.min(self.ceil(file.size()));

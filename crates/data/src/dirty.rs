@@ -6,7 +6,8 @@
 //!   [`PIECE_BYTES`] unless it came as one.
 //! - **P2** Every sector in `pieces` has its data space promised in `promised`, or is in `placed`: it will
 //!   be written where the file already shows it. `unreserved` is the token of just these.
-//! - **P3** A sector that is on its way stays readable here until its extent item is visible.
+//! - **P3** A sector that is on its way stays readable here until its extent item is visible, and its data on the device:
+//!   `late` is what has its item first.
 //! - **P4** Bytes at or behind the file's length are zero.
 //! - **P5** For every piece there is metadata in `metadata` to make an extent of it visible.
 //!
@@ -74,7 +75,10 @@ impl Pool {
 pub(crate) struct Dirty {
     pieces: BTreeMap<u64, Vec<u8>>,
     writing: BTreeMap<u64, Arc<Vec<u8>>>,
+    /// What has its extents and is still to be written (P3).
+    late: BTreeMap<u64, Arc<Vec<u8>>>,
     bytes: u64,
+    /// Of `writing` and of `late`.
     writing_bytes: u64,
     /// Space for what is in `pieces` (P2).
     pub(crate) promised: Option<DataReservation>,
@@ -122,6 +126,21 @@ impl Run {
         }
         found
     }
+
+    /// As [`Self::slices`], for who keeps them: the pieces, and which part of each.
+    pub(crate) fn parts(&self, range: Range<u64>) -> Vec<(Arc<Vec<u8>>, Range<usize>)> {
+        let mut found = Vec::with_capacity(self.pieces.len());
+        let mut at = self.offset;
+        for piece in &self.pieces {
+            let end = at + piece.len() as u64;
+            let (low, high) = (range.start.max(at), range.end.min(end));
+            if low < high {
+                found.push((Arc::clone(piece), (low - at) as usize..(high - at) as usize));
+            }
+            at = end;
+        }
+        found
+    }
 }
 
 impl Dirty {
@@ -134,7 +153,7 @@ impl Dirty {
     }
 
     pub(crate) fn is_clean(&self) -> bool {
-        self.pieces.is_empty() && self.writing.is_empty()
+        self.pieces.is_empty() && self.writing.is_empty() && self.late.is_empty()
     }
 
     /// Copies what is here into `buf`, which stands for the file at `offset`, and calls `gap` for each
@@ -147,8 +166,12 @@ impl Dirty {
         }
         let mut missing = Vec::new();
         overlay(&self.pieces, |piece| piece.as_slice(), range, offset, buf, &mut missing);
+        let mut named = Vec::new();
         for gap in missing {
-            overlay(&self.writing, |piece| piece.as_slice(), gap, offset, buf, gaps);
+            overlay(&self.writing, |piece| piece.as_slice(), gap, offset, buf, &mut named);
+        }
+        for gap in named {
+            overlay(&self.late, |piece| piece.as_slice(), gap, offset, buf, gaps);
         }
     }
 
@@ -160,9 +183,11 @@ impl Dirty {
 
     /// The sector at `offset` as it is on its way to the device.
     pub(crate) fn on_its_way(&self, offset: u64, sector: usize) -> Option<&[u8]> {
-        let (start, piece) = before(&self.writing, offset)?;
-        let from = (offset - start) as usize;
-        piece.get(from..from + sector)
+        [&self.writing, &self.late].into_iter().find_map(|map| {
+            let (start, piece) = before(map, offset)?;
+            let from = (offset - start) as usize;
+            piece.get(from..from + sector)
+        })
     }
 
     /// Bytes of whole sectors in `range` that do not wait for writeback yet.
@@ -344,6 +369,32 @@ impl Dirty {
         }
         self.writing_bytes -= run.len;
         run.len
+    }
+
+    /// Takes note that a run that is on its way has its extents, before its data is written.
+    pub(crate) fn name(&mut self, run: &Run) {
+        let mut at = run.offset;
+        for piece in &run.pieces {
+            self.writing.remove(&at);
+            self.late.insert(at, Arc::clone(piece));
+            at += piece.len() as u64;
+        }
+    }
+
+    /// Forgets a run of which [`Self::name`] took note: its data is written, or lost. Answers its length.
+    pub(crate) fn landed_late(&mut self, run: &Run) -> u64 {
+        let mut at = run.offset;
+        for piece in &run.pieces {
+            self.late.remove(&at);
+            at += piece.len() as u64;
+        }
+        self.writing_bytes -= run.len;
+        run.len
+    }
+
+    /// Whether extents have data that is still to be written.
+    pub(crate) fn is_late(&self) -> bool {
+        !self.late.is_empty()
     }
 
     /// Where the first byte lies that is not on disk and ends behind `offset`.

@@ -62,6 +62,12 @@ impl Edits {
         }
     }
 
+    /// The part of that for references that it drops.
+    pub(crate) fn dropped_cost(&self) -> Cost {
+        let refs = self.dropped.len() as u32;
+        Cost { items: 0, whole: refs * REF_ITEMS, bytes: refs * REF_BYTES }
+    }
+
     /// Takes `range` away from `mapping`, which touches it.
     pub(crate) fn cut(&mut self, mapping: &Mapping, range: &Range<u64>) {
         debug_assert!(mapping.offset < range.end && mapping.end > range.start);
@@ -155,6 +161,21 @@ impl Edits {
         Bytes { gained, lost: 0 }
     }
 
+    /// Takes the references out that it drops, for whoever drops them later.
+    pub(crate) fn take_dropped(&mut self) -> Dropped {
+        Dropped(std::mem::take(&mut self.dropped))
+    }
+
+    /// What takes it back, where `there` was; what it drops is to be taken out before.
+    pub(crate) fn reverse(&self, there: Vec<Mapping>) -> Reverse {
+        Reverse {
+            puts: self.puts.iter().map(|(offset, ..)| *offset).collect(),
+            added: self.added.clone(),
+            there,
+            bytes: Bytes { gained: self.lost, lost: self.gained },
+        }
+    }
+
     /// Does it. The items of `puts` win over `deletes` of the same key.
     pub(crate) fn apply(self, handle: &Handle<'_>, file: &File) -> Bytes {
         // One that is put again would count as two changes of length.
@@ -176,6 +197,47 @@ impl Edits {
             handle.drop_data_ref(extent, file.data_ref(key));
         }
         Bytes { gained: self.gained, lost: self.lost }
+    }
+}
+
+/// References that are to be dropped.
+#[derive(Debug)]
+pub(crate) struct Dropped(Vec<(Extent, u64)>);
+
+impl Dropped {
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn apply(self, handle: &Handle<'_>, file: &File) {
+        for (extent, key) in self.0 {
+            handle.drop_data_ref(extent, file.data_ref(key));
+        }
+    }
+}
+
+/// What takes edits back that were applied, but for the references that they dropped.
+#[derive(Debug)]
+pub(crate) struct Reverse {
+    puts: Vec<u64>,
+    added: Vec<(Extent, u64)>,
+    there: Vec<Mapping>,
+    bytes: Bytes,
+}
+
+impl Reverse {
+    pub(crate) fn apply(self, handle: &Handle<'_>, file: &File) -> Bytes {
+        let comes = |offset: &&u64| !self.there.iter().any(|there| there.offset == **offset);
+        for offset in self.puts.iter().filter(comes) {
+            handle.delete(file.tree, file.extent_key(*offset));
+        }
+        for there in &self.there {
+            put(handle, file, there.offset, &there.extent);
+        }
+        for (extent, key) in self.added {
+            handle.drop_data_ref(extent, file.data_ref(key));
+        }
+        self.bytes
     }
 }
 

@@ -227,11 +227,26 @@ impl File {
     /// [`Self::note_end`] says so before the guard goes.
     pub(crate) fn append_extents(&self) -> (RwLockWriteGuard<'_, ()>, Option<End>) {
         let guard = self.extents.write();
+        self.change_layout();
+        let end = self.end.lock().take();
+        (guard, end)
+    }
+
+    /// As [`Self::change_extents`], if nobody reads them now and they make up the same layout as then.
+    pub(crate) fn try_change_extents(&self, layout: u64) -> Option<RwLockWriteGuard<'_, ()>> {
+        let guard = self.extents.try_write()?;
+        if self.layout() != layout {
+            return None;
+        }
+        self.change_layout();
+        self.forget_end();
+        Some(guard)
+    }
+
+    pub(crate) fn change_layout(&self) {
         let next = self.layout() + 1;
         let next = if next.is_multiple_of(LAYOUTS) { fresh_layouts() } else { next };
         self.layout.store(next, Ordering::Relaxed);
-        let end = self.end.lock().take();
-        (guard, end)
     }
 
     /// Where its extents end, if that is known; to be asked with `extents` held, or where nobody else adds any.

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **L1** Data is on the device before the handle that names it begins (T7).
+//! - **L1** Data is on the device before the handle that names it begins (T7). The exception is `late`.
 //! - **L2** What is on its way leaves memory in the step that makes its extent visible to readers.
 //! - **L3** The length on disk grows to the first byte that is not on disk, never past it.
 //! - **L4** One handle replaces a bounded number of items; a new extent that covers more is shown in parts,
@@ -180,7 +180,7 @@ impl Files {
 
     /// Takes what a landing costs from what was promised to it. Should that not do, writeback cannot ask
     /// anybody to try again later, so it draws on the global reserve.
-    fn reserve(
+    pub(crate) fn reserve(
         &self,
         cost: Cost,
         promised: &mut Option<MetaReservation>,
@@ -215,7 +215,7 @@ impl Files {
 }
 
 /// The item that shows `range` of a file out of a new extent made for `whole`.
-fn fresh_extent(
+pub(crate) fn fresh_extent(
     extent: Extent,
     compression: Compression,
     whole: &Range<u64>,

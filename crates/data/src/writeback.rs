@@ -52,6 +52,19 @@ impl Drop for Claim<'_> {
     }
 }
 
+impl<'f> Claim<'f> {
+    /// Keeps the claim without its guard, until [`Self::take_back`].
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+
+    /// The guard of a claim that was kept.
+    pub(crate) fn take_back(file: &'f File) -> Self {
+        debug_assert!(file.dirty.lock().busy, "B2");
+        Self { file }
+    }
+}
+
 impl File {
     /// Waits until nobody writes this file back, and keeps it that way.
     pub(crate) fn claim(&self) -> Claim<'_> {
@@ -174,11 +187,63 @@ pub(crate) struct Job<'f> {
     failed: Option<Error>,
     /// What was promised for the data, and for making the runs visible.
     promised: Option<DataReservation>,
-    metadata: Option<MetaReservation>,
+    pub(crate) metadata: Option<MetaReservation>,
     _claim: Claim<'f>,
 }
 
-impl Job<'_> {
+impl<'f> Job<'f> {
+    /// A job whose new extents have their places.
+    pub(crate) fn of_extents(
+        file: &'f File,
+        size: u64,
+        flags: u64,
+        runs: Vec<(Run, Vec<Placed>)>,
+        metadata: Option<MetaReservation>,
+        claim: Claim<'f>,
+    ) -> Self {
+        let runs = runs.into_iter().map(|(run, placed)| (run, Plan::Extents(placed))).collect();
+        Self {
+            file,
+            size,
+            flags,
+            choice: None,
+            taken: Vec::new(),
+            runs,
+            failed: None,
+            promised: None,
+            metadata,
+            _claim: claim,
+        }
+    }
+
+    /// Its extents, in order, if it is made of new ones alone that are written as they are.
+    pub(crate) fn new_extents(&self) -> Option<Vec<&Placed>> {
+        let mut extents = Vec::with_capacity(self.runs.len());
+        for (_, plan) in &self.runs {
+            let Plan::Extents(placed) = plan else { return None };
+            extents.extend(placed);
+        }
+        let is_new =
+            |part: &&Placed| matches!(part.target, Target::Fresh(_)) && part.packed.is_none();
+        (self.failed.is_none() && !extents.is_empty() && extents.iter().all(is_new))
+            .then_some(extents)
+    }
+
+    /// The same, apart from the job; the claim is kept.
+    pub(crate) fn into_extents(self) -> Vec<(Run, Vec<Placed>)> {
+        self._claim.keep();
+        let extents = |(run, plan)| match plan {
+            Plan::Extents(placed) => (run, placed),
+            Plan::Inline(_) => unreachable!("it is made of extents alone"),
+        };
+        self.runs.into_iter().map(extents).collect()
+    }
+
+    /// Nothing of it will be written.
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.failed.get_or_insert(error);
+    }
+
     /// Bytes that were taken and have no place yet.
     fn bytes(&self) -> u64 {
         self.taken.iter().map(|(run, _)| run.len).sum()
@@ -254,7 +319,12 @@ impl Files {
     }
 
     /// Takes a round's runs.
-    fn take<'f>(&self, file: &'f File, claim: Claim<'f>, range: Range<u64>) -> Option<Job<'f>> {
+    pub(crate) fn take<'f>(
+        &self,
+        file: &'f File,
+        claim: Claim<'f>,
+        range: Range<u64>,
+    ) -> Option<Job<'f>> {
         let mut meta = file.meta();
         let mut dirty = file.dirty.lock();
         let pieces = dirty.pieces();
@@ -290,7 +360,7 @@ impl Files {
     }
 
     /// Compresses what is to be compressed, on all cores, and gives everything its address.
-    fn prepare(&self, jobs: &mut [Job<'_>]) {
+    pub(crate) fn prepare(&self, jobs: &mut [Job<'_>]) {
         self.pack(jobs);
         let mut rows = self.engine.begin_rows();
         for job in jobs {
@@ -494,7 +564,7 @@ impl Files {
     }
 
     /// Writes everything that the jobs have placed (B1). Answers how long the devices took.
-    fn issue(&self, jobs: &mut [Job<'_>]) -> Duration {
+    pub(crate) fn issue(&self, jobs: &mut [Job<'_>]) -> Duration {
         let begun = clock::now();
         let failure = {
             let mut batch: Vec<(Logical, &[u8])> = Vec::new();
@@ -528,7 +598,7 @@ impl Files {
     }
 
     /// Makes a job's extents visible. Answers the claim, for the next round.
-    fn land_job<'f>(&self, job: Job<'f>) -> Result<Claim<'f>> {
+    pub(crate) fn land_job<'f>(&self, job: Job<'f>) -> Result<Claim<'f>> {
         let Job { file, size, runs, mut failed, mut metadata, _claim: claim, .. } = job;
         let ordered: u64 = runs.iter().map(|(run, _)| run.len).sum();
         for (run, plan) in runs {

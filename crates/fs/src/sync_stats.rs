@@ -11,6 +11,8 @@ pub struct SyncStats {
     pub syncs: u64,
     /// Logs written for them: those that arrive together share one.
     pub logs: u64,
+    /// Inodes whose data was written together with a log.
+    pub late: u64,
     /// Commits made for them instead, by why a log could not say it.
     pub commits: BTreeMap<&'static str, u64>,
 }
@@ -21,6 +23,11 @@ impl Filesystem {
     pub fn sync_stats(&self) -> SyncStats {
         let engine = &self.shared().engine;
         let done = engine.statistics();
-        SyncStats { syncs: done.syncs, logs: done.logs, commits: engine.log_fallbacks() }
+        SyncStats {
+            syncs: done.syncs,
+            logs: done.logs,
+            late: done.late,
+            commits: engine.log_fallbacks(),
+        }
     }
 }

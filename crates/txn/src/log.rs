@@ -27,6 +27,7 @@
 mod collect;
 mod extents;
 mod found;
+mod late;
 mod queue;
 mod sync;
 mod tracked;
@@ -34,6 +35,7 @@ mod tree;
 
 pub use found::SubvolumeLog;
 pub(crate) use found::{has_log, read, without_log};
+pub use late::Late;
 pub(crate) use queue::Queue;
 pub(crate) use sync::Writer;
 pub(crate) use tracked::Tracked;

@@ -56,6 +56,7 @@ pub(crate) struct Counters {
     pub(crate) commit_nanos: AtomicU64,
     pub(crate) syncs: AtomicU64,
     pub(crate) logs: AtomicU64,
+    pub(crate) late: AtomicU64,
     pub(crate) log_commits: AtomicU64,
     pub(crate) freeze_nanos_max: AtomicU64,
     pub(crate) nodes_written: AtomicU64,
@@ -78,6 +79,8 @@ pub struct Stats {
     pub syncs: u64,
     /// Logs of fsync made; those who arrive together share one.
     pub logs: u64,
+    /// Inodes whose data was written together with a log, or with what came instead of it.
+    pub late: u64,
     /// Commits made for an fsync because a log could not say it.
     pub log_commits: u64,
     /// The longest that a freeze kept operations out, in nanoseconds.
@@ -110,6 +113,7 @@ impl Engine {
             commit_nanos: c.commit_nanos.load(Ordering::Relaxed),
             syncs: c.syncs.load(Ordering::Relaxed),
             logs: c.logs.load(Ordering::Relaxed),
+            late: c.late.load(Ordering::Relaxed),
             log_commits: c.log_commits.load(Ordering::Relaxed),
             freeze_nanos_max: c.freeze_nanos_max.load(Ordering::Relaxed),
             nodes_written: c.nodes_written.load(Ordering::Relaxed),

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use buttress_data::Effort;
 use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
-use buttress_txn::Urgency;
+use buttress_txn::{Late, Urgency};
 
 use crate::attr::mode;
+use crate::cell::InodeCell;
 use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::{FallocateMode, Inode};
@@ -22,6 +23,19 @@ pub(super) fn changed(item: &mut InodeItem) {
     let stamp = now();
     item.mtime = stamp;
     item.ctime = stamp;
+}
+
+/// What keeps an inode in memory while its data waits for a log.
+struct LateHome(Arc<InodeCell>);
+
+impl buttress_data::Home for LateHome {
+    fn files(&self) -> &buttress_data::Files {
+        &self.0.shared.files
+    }
+
+    fn file(&self) -> &buttress_data::File {
+        &self.0.file
+    }
 }
 
 impl Inode {
@@ -182,17 +196,30 @@ impl Inode {
         if self.cell.expect_writable().is_err() {
             return shared.engine.aborted().map_or(Ok(()), |_| shared.expect_writable());
         }
-        let flushed = self.flush_data();
-        if let Some(error) = self.cell.file.take_error() {
-            return Err(buttress_data::Error::Lost(error.into()).into());
-        }
-        flushed?;
-        shared.engine.sync_inode(self.cell.tree(), self.cell.ino(), || {
-            if shared.options.flushoncommit {
-                shared.write_all();
-            }
-        })?;
-        Ok(())
+        let late = if shared.options.notreelog {
+            self.flush_data().map(|()| None)
+        } else {
+            buttress_data::Files::write_late(LateHome(Arc::clone(&self.cell))).map_err(Into::into)
+        };
+        let expect_nothing_lost = || match self.cell.file.take_error() {
+            Some(error) => Err(buttress_data::Error::Lost(error.into())),
+            None => Ok(()),
+        };
+        expect_nothing_lost()?;
+        let late = late?;
+        let log = |late| {
+            shared.engine.sync_inode(self.cell.tree(), self.cell.ino(), late, || {
+                if shared.options.flushoncommit {
+                    shared.write_all();
+                }
+            })
+        };
+        let Some(late) = late else { return Ok(log(None)?) };
+        let given: Arc<dyn Late> = Arc::clone(&late) as _;
+        log(Some(given))?;
+        expect_nothing_lost()?;
+        // Somebody read the file just then, or moved it.
+        if late.is_logged() { Ok(()) } else { Ok(log(None)?) }
     }
 
     /// Allocates, punches or zeroes a range.

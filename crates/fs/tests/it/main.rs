@@ -12,6 +12,7 @@ mod faults;
 mod fsync;
 mod in_place;
 mod known;
+mod late;
 mod losses;
 mod model;
 mod moving;

@@ -18,6 +18,7 @@ use std::time::Duration;
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::{clock, thread};
 
+use super::late::Late;
 use super::tracked::LoggedId;
 use crate::Result;
 
@@ -58,18 +59,20 @@ impl Waiter {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Gathering {
     wanted: BTreeSet<LoggedId>,
+    late: Vec<Arc<dyn Late>>,
     waiters: Vec<Arc<Waiter>>,
     led: bool,
-    /// How many the last log served, and how long it took.
-    served: usize,
+    /// How many were served by the last log, or asked while it was under way.
+    expected: usize,
+    /// How long it took.
     took: Duration,
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Queue(Mutex<Gathering>);
 
 /// What somebody who joined is to do.
@@ -84,15 +87,24 @@ pub(super) enum Joined {
 /// Those whom one log serves.
 pub(super) struct Batch {
     pub(super) wanted: BTreeSet<LoggedId>,
+    /// Their data that is still to be written.
+    pub(super) late: Vec<Arc<dyn Late>>,
     waiters: Vec<Arc<Waiter>>,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("wanted", &self.0.lock().wanted).finish_non_exhaustive()
+    }
 }
 
 impl Queue {
     /// Joins the batch that is being gathered, and waits for it if somebody leads.
-    pub(super) fn join(&self, id: LoggedId) -> Joined {
+    pub(super) fn join(&self, id: LoggedId, late: Option<Arc<dyn Late>>) -> Joined {
         let (mine, watch) = {
             let mut gathering = self.0.lock();
             gathering.wanted.insert(id);
+            gathering.late.extend(late);
             if !std::mem::replace(&mut gathering.led, true) {
                 return Joined::Lead;
             }
@@ -112,15 +124,16 @@ impl Queue {
     /// for once they may join.
     pub(super) fn expects_company(&self) -> bool {
         let gathering = self.0.lock();
-        gathering.waiters.is_empty() && gathering.served > 1
+        gathering.waiters.is_empty() && gathering.expected > 1
     }
 
     /// Ends the gathering: who comes from now on is of the next batch.
     pub(super) fn take(&self) -> Batch {
         let mut gathering = self.0.lock();
-        gathering.served = gathering.waiters.len() + 1;
+        gathering.expected = gathering.waiters.len() + 1;
         Batch {
             wanted: std::mem::take(&mut gathering.wanted),
+            late: std::mem::take(&mut gathering.late),
             waiters: std::mem::take(&mut gathering.waiters),
         }
     }
@@ -130,6 +143,7 @@ impl Queue {
         let next = {
             let mut gathering = self.0.lock();
             gathering.took = took;
+            gathering.expected += gathering.waiters.len();
             gathering.led = !gathering.waiters.is_empty();
             gathering.led.then(|| gathering.waiters.remove(0))
         };

@@ -5,7 +5,7 @@
 //! - **S1** A log is written under the commit lock, with nothing frozen: it is on top of the last superblock,
 //!   and no commit of older changes can come between (T12).
 //! - **S2** The order is: data and nodes, flush, the superblock with the log to its first copy, flush. Data was
-//!   written before its extents were put.
+//!   written before its extents were put, or is late and written with the nodes (`late`).
 //! - **S3** A log's superblock differs from the one on disk within its first sector alone, so that a power cut
 //!   leaves one or the other, never a torn one. A node is thus free as soon as a log without it is durable.
 //! - **S4** Whatever goes wrong ends in a commit, and in no further log before it; a flush or a superblock that
@@ -16,6 +16,7 @@
 //! Commit, log, gate, in this order. Who waits for a log holds none.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use buttress_base::clock;
@@ -27,6 +28,7 @@ use buttress_tree::LeafBuilder;
 use buttress_volume::NotDurable;
 
 use super::collect::{self, Logs, Outcome, Trouble};
+use super::late::{Late, LateBatch};
 use super::queue::Joined;
 use super::tracked::LoggedId;
 use super::tree::{Build, LogTree};
@@ -79,20 +81,27 @@ impl Engine {
     }
 
     /// Makes an inode durable as it is now: by a log, or by a commit where a log cannot say it. What it has
-    /// in memory alone must have been put before. Callers that arrive together share a log. Should it be a
-    /// commit, `before_commit` is called first.
+    /// in memory alone must have been put before, or is `late` and written with the log. Callers that arrive together
+    /// share a log. Should it be a commit, `before_commit` is called first.
     ///
     /// # Errors
     ///
-    /// As [`Engine::commit`].
-    pub fn sync_inode(&self, tree: TreeId, ino: Ino, before_commit: impl FnOnce()) -> Result<()> {
+    /// As [`Engine::commit`]. What became of late data it knows itself.
+    pub fn sync_inode(
+        &self,
+        tree: TreeId,
+        ino: Ino,
+        late: Option<Arc<dyn Late>>,
+        before_commit: impl FnOnce(),
+    ) -> Result<()> {
         self.check_writable()?;
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
         if !self.options.tree_log {
+            late.iter().for_each(|late| late.land());
             before_commit();
             return self.commit().map(drop);
         }
-        match self.syncs.join((tree, ino.0)) {
+        match self.syncs.join((tree, ino.0), late) {
             Joined::Lead => self.lead(before_commit),
             Joined::Done(outcome) => outcome,
         }
@@ -105,10 +114,15 @@ impl Engine {
         }
         // Whoever comes while a commit or the log before is under way joins.
         let mut state = self.commit.lock();
-        let batch = self.syncs.take();
+        let mut batch = self.syncs.take();
         let start = clock::now();
-        let outcome = self.log_inodes(&mut state, &batch.wanted);
+        let mut late = LateBatch::put(self, std::mem::take(&mut batch.late));
+        let outcome = self.log_inodes(&mut state, &batch.wanted, &mut late);
+        if !late.end(self) {
+            self.latch(Error::Malformed("an extent that moved cannot be taken back".to_owned()));
+        }
         drop(state);
+        late.land();
         let outcome = outcome.or_else(|trouble| {
             let why = match trouble {
                 Trouble::Commit(why) => why,
@@ -129,7 +143,12 @@ impl Engine {
         outcome
     }
 
-    fn log_inodes(&self, state: &mut CommitState, wanted: &BTreeSet<LoggedId>) -> Outcome<()> {
+    fn log_inodes(
+        &self,
+        state: &mut CommitState,
+        wanted: &BTreeSet<LoggedId>,
+        late: &mut LateBatch,
+    ) -> Outcome<()> {
         self.check_writable()?;
         let mut log = self.log.lock();
         let writer = &mut log.writer;
@@ -143,10 +162,10 @@ impl Engine {
             collect::collect(self, &mut writer.logs, wanted, no_holes)
         })?;
         if changed {
-            self.write_log(state, writer)?;
+            self.write_log(state, writer, late)?;
             self.counters.logs.fetch_add(1, Ordering::Relaxed);
         } else {
-            // Data may have been overwritten in place.
+            // Data may have been overwritten in place. Late data changes something.
             self.volume.flush().map_err(lost)?;
         }
         writer.broken = false;
@@ -194,7 +213,12 @@ impl Engine {
         }
     }
 
-    fn write_log(&self, state: &mut CommitState, writer: &mut Writer) -> Outcome<()> {
+    fn write_log(
+        &self,
+        state: &mut CommitState,
+        writer: &mut Writer,
+        late: &mut LateBatch,
+    ) -> Outcome<()> {
         let Writer { logs, root, nodes, spare, next, .. } = writer;
         let len = u64::from(self.store.geometry().nodesize);
         let leaves: usize = logs.trees.values().map(LogTree::leaves).sum();
@@ -257,12 +281,18 @@ impl Engine {
         }
         let leaves = logs.trees.values().flat_map(LogTree::fresh);
         let above = made.iter().map(|node| (node.logical(), node.bytes()));
-        let batch: Vec<(Logical, &[u8])> = leaves.chain(above).collect();
-        self.volume.write_batch_and_flush(&batch).map_err(|why| match why {
+        let nodes: Vec<(Logical, &[u8])> = leaves.chain(above).collect();
+        let written = nodes.len() as u64;
+        let batch: Vec<(Logical, &[u8])> = late.writes().chain(nodes).collect();
+        let outcome = self.volume.write_batch_and_flush(&batch);
+        drop(batch);
+        // Where the flush failed nobody can tell, and nothing is written any more.
+        late.is_written = !matches!(outcome, Err(NotDurable::Write(_)));
+        outcome.map_err(|why| match why {
             NotDurable::Write(error) => Trouble::from(Error::from(error)),
             NotDurable::Flush(error) => lost(error),
         })?;
-        self.counters.nodes_written.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.counters.nodes_written.fetch_add(written, Ordering::Relaxed);
         let mut superblock = state.superblock.clone();
         superblock.log_root = top.logical;
         superblock.log_root_level = top.level;

@@ -1,0 +1,353 @@
+//! Late data: it goes to the device together with the log that names it, in one wait instead of two.
+//!
+//! # Place
+//!
+//! Who syncs a file allocates for its data, works out what its extents will be, and has both promised, as writeback
+//! does. Whoever leads the log puts the extents of all who wait, and writes their data with his nodes.
+//!
+//! # Invariants
+//!
+//! - **A1** Extents are put and their data is written under the commit lock: no commit can name what is not written
+//!   (T7), and the log that names it is durable after it.
+//! - **A2** From the moment extents are visible until their data is on the device its bytes are read from memory (P3),
+//!   and the claim is held (B2): nobody else changes these extents, or shares them.
+//! - **A3** What extents replaced loses its references when the data is written. Should that fail the file shows again
+//!   what it showed before.
+//! - **A4** Under the commit lock nothing is waited for: who reads the file's extents just then, or moved them, has its data
+//!   written on the usual way.
+//!
+//! # Failure
+//!
+//! As in writeback: data that cannot be written is lost, and the file remembers it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use buttress_base::sync::Mutex;
+use buttress_format::{Compression, InodeFlags, Logical};
+use buttress_txn::{Cost, Late, MetaReservation};
+
+use crate::dirty::Run;
+use crate::drop_extents::{Dropped, Edits, Reverse};
+use crate::error::{Error, Result};
+use crate::extent_map::Mapping;
+use crate::file::File;
+use crate::files::Files;
+use crate::land::{STEP_ITEMS, fresh_extent, grow};
+use crate::promise::join;
+use crate::writeback::{Claim, Job, Placed};
+
+/// More is written by itself: everybody who commits waits for it.
+const LATE_BYTES_MAX: u64 = 256 << 10;
+
+/// A file that stays in memory, and those of its volume.
+pub trait Home: Send + Sync + 'static {
+    /// What all files share.
+    fn files(&self) -> &Files;
+    /// The file itself.
+    fn file(&self) -> &File;
+}
+
+/// A part of the data, and where it will lie.
+type Part = (Logical, Arc<Vec<u8>>, Range<usize>);
+
+/// Data of one file that has its place, and the claim.
+pub struct LateData<H: Home> {
+    home: H,
+    writes: Vec<Part>,
+    state: Mutex<State>,
+}
+
+enum State {
+    /// Nothing names it yet.
+    Ready(Ready),
+    /// Its extents are visible.
+    Put(Put),
+    /// It is written, or lost; the claim is given back.
+    Ended(End),
+}
+
+/// What became of late data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// In the log that its leader made, or the commit that came instead.
+    Logged,
+    /// On the usual way: a log does not name it yet.
+    Landed,
+}
+
+struct Ready {
+    size: u64,
+    flags: u64,
+    /// Which layout the edits were worked out for.
+    layout: u64,
+    runs: Vec<(Run, Vec<Placed>)>,
+    /// For each extent, in order.
+    landings: Vec<(Vec<Mapping>, Edits)>,
+    /// For the edits, and what they drop.
+    promised: MetaReservation,
+    promised_dropped: MetaReservation,
+    /// What the file's data was promised, and may need on the usual way.
+    rest: Option<MetaReservation>,
+}
+
+struct Put {
+    /// Which layout they make up.
+    layout: u64,
+    runs: Vec<(Run, Vec<Placed>)>,
+    dropped: Vec<Dropped>,
+    reverse: Vec<Reverse>,
+    promised_dropped: MetaReservation,
+}
+
+impl Files {
+    /// Whether a file's data may be late: all of it new extents, and not much, and a device that serves it together with
+    /// the log's nodes. Where nobody waits for a write, as through a page cache, many write side by side instead.
+    fn may_be_late(&self, file: &File) -> bool {
+        let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
+        let (flags, codec) = {
+            let meta = file.meta();
+            (meta.item.flags, meta.codec)
+        };
+        let bytes = file.dirty.lock().bytes();
+        (1..=LATE_BYTES_MAX).contains(&bytes)
+            && flags & in_place == 0
+            && self.choice(flags, codec).is_none()
+            && self.options.no_holes
+            && self.engine.row_slack() == 0
+            && self.volume.writes_at_once()
+    }
+
+    /// As [`writeback`](Self::writeback) of a whole file for who has a log made of it next: what it answers is to be
+    /// given to that log, and is written with it. Nothing where there is nothing left to write.
+    ///
+    /// # Errors
+    ///
+    /// As [`writeback`](Self::writeback).
+    pub fn write_late<H: Home>(home: H) -> Result<Option<Arc<LateData<H>>>> {
+        let (files, file) = (home.files(), home.file());
+        if !files.may_be_late(file) {
+            files.writeback(file, 0..u64::MAX)?;
+            return Ok(None);
+        }
+        let Some(mut job) = files.take(file, file.claim(), 0..u64::MAX) else { return Ok(None) };
+        files.prepare(std::slice::from_mut(&mut job));
+        let landings = match files.landings(&job) {
+            Ok(Some(landings)) => landings,
+            Ok(None) => return files.write_now(job).map(|()| None),
+            Err(error) => {
+                job.fail(error);
+                return files.write_now(job).map(|()| None);
+            }
+        };
+        let Landings { layout, edits, cost_of_dropped, cost } = landings;
+        let mut rest = job.metadata.take();
+        let promised = files
+            .reserve(cost, &mut rest)
+            .and_then(|promised| Ok((promised, files.reserve(cost_of_dropped, &mut rest)?)));
+        let (promised, promised_dropped) = match promised {
+            Ok(promised) => promised,
+            Err(error) => {
+                job.fail(error);
+                return files.write_now(job).map(|()| None);
+            }
+        };
+        let (size, flags) = (job.size, job.flags);
+        let runs = job.into_extents();
+        let mut writes = Vec::new();
+        for (run, placed) in &runs {
+            for part in placed {
+                let mut at = part.disk().start;
+                for (piece, bytes) in run.parts(part.range.clone()) {
+                    let len = bytes.len() as u64;
+                    writes.push((at, piece, bytes));
+                    at = at.end(len);
+                }
+            }
+        }
+        let ready =
+            Ready { size, flags, layout, runs, landings: edits, promised, promised_dropped, rest };
+        Ok(Some(Arc::new(LateData { home, writes, state: Mutex::new(State::Ready(ready)) })))
+    }
+
+    /// Issues and lands a job that has its places.
+    fn write_now(&self, mut job: Job<'_>) -> Result<()> {
+        self.issue(std::slice::from_mut(&mut job));
+        self.land_job(job).map(drop)
+    }
+
+    /// Works out what the extents of a job change; nothing where they are not simply new, or where two of them replace
+    /// parts of one.
+    fn landings(&self, job: &Job<'_>) -> Result<Option<Landings>> {
+        let Some(placed) = job.new_extents() else { return Ok(None) };
+        let file = job.file;
+        let _extents = file.extents.read();
+        let view = self.engine.view();
+        let mut edits = Vec::new();
+        let (mut cost, mut cost_of_dropped) = (Cost::default(), Cost::default());
+        let mut last = None;
+        for part in placed {
+            let there = self.mappings(&view, file, part.range.clone(), STEP_ITEMS)?;
+            let shared = there.first().is_some_and(|first| last == Some(first.offset));
+            if shared || there.len() == STEP_ITEMS {
+                return Ok(None);
+            }
+            last = there.last().map(|last| last.offset).or(last);
+            let mut edit = Edits::default();
+            for mapping in &there {
+                edit.cut(mapping, &part.range);
+            }
+            let fresh = fresh_extent(part.disk(), Compression::None, &part.range, &part.range);
+            edit.insert(part.range.start, fresh);
+            let dropped = edit.dropped_cost();
+            let sums = part.sums.len() as u32;
+            cost = cost.and(edit.cost().beyond(dropped));
+            cost.whole += if sums > 0 { 2 } else { 0 };
+            cost.bytes = cost.bytes.saturating_add(sums);
+            cost_of_dropped = cost_of_dropped.and(dropped);
+            edits.push((there, edit));
+        }
+        Ok(Some(Landings { layout: file.layout(), edits, cost, cost_of_dropped }))
+    }
+}
+
+struct Landings {
+    layout: u64,
+    edits: Vec<(Vec<Mapping>, Edits)>,
+    cost: Cost,
+    cost_of_dropped: Cost,
+}
+
+impl<H: Home> LateData<H> {
+    /// Whether the log that it was given to names it; to be asked once that log is made. Where it does not the data is
+    /// written, and a log is to be made once more.
+    #[must_use]
+    pub fn is_logged(&self) -> bool {
+        matches!(*self.state.lock(), State::Ended(End::Logged))
+    }
+}
+
+impl<H: Home> Late for LateData<H> {
+    fn put(&self) -> bool {
+        let (files, file) = (self.home.files(), self.home.file());
+        let mut state = self.state.lock();
+        let State::Ready(ready) = &*state else { return false };
+        let Some(_extents) = file.try_change_extents(ready.layout) else { return false };
+        let State::Ready(ready) = std::mem::replace(&mut *state, State::Ended(End::Logged)) else {
+            unreachable!("it was looked at")
+        };
+        let Ready { size, mut runs, landings, promised, promised_dropped, .. } = ready;
+        let (mut dropped, mut reverse) = (Vec::new(), Vec::new());
+        let handle = files.engine.begin(promised);
+        let parts = runs.iter_mut().flat_map(|(_, placed)| placed);
+        let mut bytes = Vec::with_capacity(landings.len());
+        for (part, (there, mut edits)) in parts.zip(landings) {
+            dropped.push(edits.take_dropped());
+            reverse.push(edits.reverse(there));
+            bytes.push(edits.apply(&handle, file));
+            if !part.sums.is_empty() {
+                handle.insert_csums(part.disk(), std::mem::take(&mut part.sums));
+            }
+        }
+        file.update_meta(&handle, |meta| {
+            bytes.into_iter().for_each(|bytes| bytes.count(meta));
+            let mut dirty = file.dirty.lock();
+            for (run, _) in &runs {
+                dirty.name(run);
+                grow(meta, &dirty, &(run.offset..run.end()), size);
+            }
+        });
+        drop(handle);
+        *state =
+            State::Put(Put { layout: file.layout(), runs, dropped, reverse, promised_dropped });
+        true
+    }
+
+    fn writes(&self) -> Vec<(Logical, &[u8])> {
+        self.writes.iter().map(|(at, piece, part)| (*at, &piece[part.clone()])).collect()
+    }
+
+    fn written(&self, outcome: Result<(), buttress_txn::Error>) -> bool {
+        let (files, file) = (self.home.files(), self.home.file());
+        let mut state = self.state.lock();
+        let State::Put(put) = std::mem::replace(&mut *state, State::Ended(End::Logged)) else {
+            unreachable!("A1: what was not put is not written with a log")
+        };
+        let Put { layout, runs, dropped, reverse, promised_dropped } = put;
+        let mut is_right = true;
+        match outcome {
+            Ok(()) if dropped.iter().all(Dropped::is_nothing) => {}
+            Ok(()) => {
+                let handle = files.engine.begin(promised_dropped);
+                dropped.into_iter().for_each(|dropped| dropped.apply(&handle, file));
+            }
+            Err(error) => {
+                let error = Error::from(error);
+                is_right = take_back(files, file, layout, reverse, promised_dropped);
+                file.keep_error(&error);
+                files.keep_error(&error);
+            }
+        }
+        let mut landed = 0;
+        for (run, placed) in runs {
+            placed.iter().for_each(|part| files.pages.forget(part.disk()));
+            let bytes = file.dirty.lock().landed_late(&run);
+            files.count_clean(bytes);
+            landed += bytes;
+        }
+        files.count_landed(landed);
+        drop(Claim::take_back(file));
+        is_right
+    }
+
+    fn land(&self) {
+        let (files, file) = (self.home.files(), self.home.file());
+        let mut state = self.state.lock();
+        let State::Ready(ready) = std::mem::replace(&mut *state, State::Ended(End::Landed)) else {
+            return;
+        };
+        let Ready { size, flags, runs, promised, promised_dropped, rest, .. } = ready;
+        let mut metadata = rest;
+        join(&mut metadata, promised);
+        join(&mut metadata, promised_dropped);
+        let claim = Claim::take_back(file);
+        let job = Job::of_extents(file, size, flags, runs, metadata, claim);
+        // Told to whoever syncs the file.
+        let _ = files.write_now(job);
+    }
+}
+
+/// Has a file show again what it showed before (A3), unless somebody moved its extents since: then it cannot be said.
+fn take_back(
+    files: &Files,
+    file: &File,
+    layout: u64,
+    reverse: Vec<Reverse>,
+    promised: MetaReservation,
+) -> bool {
+    // Who has them waits for no commit, and there is no hurry now.
+    let _extents = file.extents.write();
+    if file.layout() != layout {
+        return false;
+    }
+    file.change_layout();
+    // The same items as before, so it needs nothing more.
+    let handle = files.engine.begin(promised);
+    let bytes: Vec<_> = reverse.into_iter().rev().map(|one| one.apply(&handle, file)).collect();
+    file.update_meta(&handle, |meta| bytes.into_iter().for_each(|bytes| bytes.count(meta)));
+    true
+}
+
+impl<H: Home> Drop for LateData<H> {
+    /// What nobody put is written, as if nobody had wanted to wait for a log.
+    fn drop(&mut self) {
+        self.land();
+    }
+}
+
+impl<H: Home> std::fmt::Debug for LateData<H> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let bytes: usize = self.writes.iter().map(|(_, _, part)| part.len()).sum();
+        write!(f, "LateData({bytes} bytes of inode {})", self.home.file().ino)
+    }
+}

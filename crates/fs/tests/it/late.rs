@@ -1,0 +1,212 @@
+//! Data that is written together with the log that names it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use buttress_base::Rng;
+use buttress_block::{Device, Error, MemoryDevice, Operation};
+use buttress_fs::{ErrorKind, Filesystem, MakeOptions};
+
+use crate::checker::check;
+use crate::volume::{content, copy, file_with, mount, mount_with};
+
+const SECTOR: usize = 4096;
+
+/// What a device refuses to take, while it does.
+const REFUSED: u8 = 0xEE;
+
+/// A device that takes many writes at once, and refuses sectors that are full of one byte when it is told to.
+#[derive(Debug)]
+struct Picky {
+    below: MemoryDevice,
+    refuses: AtomicBool,
+}
+
+impl Device for Picky {
+    fn name(&self) -> String {
+        "picky".to_owned()
+    }
+
+    fn len(&self) -> u64 {
+        self.below.len()
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        self.below.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        let is_bad = |sector: &[u8]| sector.iter().all(|byte| *byte == REFUSED);
+        if self.refuses.load(Ordering::Relaxed) && buf.chunks(SECTOR).any(is_bad) {
+            let source = std::io::Error::other("a sector that is refused");
+            let (device, len) = (self.name(), buf.len() as u64);
+            return Err(Error::Io { device, operation: Operation::Write, offset, len, source });
+        }
+        self.below.write_at(offset, buf)
+    }
+
+    fn writes_at_once(&self) -> bool {
+        true
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.below.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.below.discard(offset, len)
+    }
+}
+
+fn picky() -> (Arc<Picky>, Arc<dyn Device>) {
+    let below = MemoryDevice::new(256 << 20);
+    Filesystem::make(&below, &MakeOptions::default()).expect("an empty volume");
+    let picky = Arc::new(Picky { below, refuses: AtomicBool::new(false) });
+    let device: Arc<dyn Device> = Arc::clone(&picky) as _;
+    (picky, device)
+}
+
+/// What would be there after a power cut: nothing is kept back by such a device.
+fn after_a_cut(device: &Arc<dyn Device>) -> Filesystem {
+    let copied: Arc<dyn Device> = Arc::new(copy(&**device));
+    mount(&copied)
+}
+
+/// A3: a file whose data cannot be written with a log shows what it showed before, here and after a crash, whether that
+/// was in a commit, in a log, or in memory alone until then; those who share the log lose nothing.
+#[test]
+fn what_cannot_be_written_changes_nothing() {
+    for (commits, logs) in [(true, false), (false, true), (false, false)] {
+        let (picky, device) = picky();
+        let fs = mount_with(&device, "commit=300");
+        let file = file_with(&fs.root(), "file", &[1; 16 * SECTOR]);
+        file.flush_data().expect("written");
+        file.write_at(20 * SECTOR as u64, &[1; 2 * SECTOR]).expect("into memory");
+        file.flush_data().expect("written");
+        if commits {
+            fs.sync().expect("durable");
+        }
+        if logs {
+            file.sync().expect("durable");
+        }
+        let other = file_with(&fs.root(), "other", &[2; 3 * SECTOR]);
+
+        // A part of an extent, the whole of another, and where there was none.
+        file.write_at(2 * SECTOR as u64, &[REFUSED; 3 * SECTOR]).expect("into memory");
+        file.write_at(20 * SECTOR as u64, &[REFUSED; 2 * SECTOR]).expect("into memory");
+        file.write_at(40 * SECTOR as u64, &[REFUSED; SECTOR]).expect("into memory");
+        picky.refuses.store(true, Ordering::Relaxed);
+        let error = file.sync().expect_err("its data cannot be written");
+        assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+        other.sync().expect("nobody else's data is refused");
+        picky.refuses.store(false, Ordering::Relaxed);
+        assert!(fs.sync_stats().late >= 2, "{:?}", fs.sync_stats());
+
+        let mut expected = vec![1; 16 * SECTOR];
+        expected.resize(20 * SECTOR, 0);
+        expected.resize(22 * SECTOR, 1);
+        expected.resize(41 * SECTOR, 0);
+        assert!(content(&file) == expected, "as it was");
+        let there = after_a_cut(&device);
+        assert!(content(&there.resolve("other").expect("synced")) == [2; 3 * SECTOR]);
+        let found = content(&there.resolve("file").expect("committed instead"));
+        // The length on disk is that of what was written.
+        assert!(found[..22 * SECTOR] == expected[..22 * SECTOR], "as it was");
+        assert!(found[22 * SECTOR..].iter().all(|byte| *byte == 0));
+        there.close().expect("it closes");
+
+        file.write_at(2 * SECTOR as u64, &[3; SECTOR]).expect("into memory");
+        file.sync().expect("durable");
+        expected[2 * SECTOR..3 * SECTOR].fill(3);
+        assert!(content(&file) == expected, "as it is now");
+        let there = after_a_cut(&device);
+        let found = content(&there.resolve("file").expect("synced"));
+        assert!(found[..22 * SECTOR] == expected[..22 * SECTOR], "as it was synced");
+        there.close().expect("it closes");
+        drop((file, other));
+        // The loss is told once more, to who asks for all.
+        drop(fs.sync());
+        fs.close().expect("it closes");
+        check(&device);
+    }
+}
+
+/// A2, A4: readers see every byte that was written whatever way it goes, and what was synced is there after a cut; some
+/// of it goes with logs, some does not because somebody reads just then.
+#[test]
+fn readers_and_writers_beside_each_other() {
+    const SECTORS: u64 = 64;
+    let (_, device) = picky();
+    let fs = mount_with(&device, "commit=1");
+    let files: Vec<_> = (0..2)
+        .map(|i| file_with(&fs.root(), &format!("f{i}"), &[0; SECTORS as usize * SECTOR]))
+        .collect();
+    let done = AtomicBool::new(false);
+    let last: Vec<Vec<u8>> = std::thread::scope(|scope| {
+        for (i, file) in files.iter().enumerate() {
+            let done = &done;
+            scope.spawn(move || {
+                let mut rng = Rng::new(100 + i as u64);
+                let mut seen = vec![0_u8; SECTORS as usize];
+                while !done.load(Ordering::Relaxed) {
+                    let first = rng.below(SECTORS);
+                    let mut buf = vec![0; rng.below(8) as usize * SECTOR + SECTOR];
+                    let len = file.read_at(first * SECTOR as u64, &mut buf).expect("readable");
+                    for (n, sector) in buf[..len].chunks(SECTOR).enumerate() {
+                        let seen = &mut seen[first as usize + n];
+                        assert!(sector.iter().all(|byte| *byte == sector[0]), "a torn sector");
+                        // Numbers grow, and are less than half way round.
+                        assert!(sector[0].wrapping_sub(*seen) < 128, "{} after {seen}", sector[0]);
+                        *seen = sector[0];
+                    }
+                    if rng.chance(1, 4) {
+                        std::thread::sleep(std::time::Duration::from_micros(rng.below(200)));
+                    }
+                }
+            });
+        }
+        let writers: Vec<_> = files
+            .iter()
+            .enumerate()
+            .map(|(i, file)| {
+                scope.spawn(move || {
+                    let mut rng = Rng::new(i as u64);
+                    let mut now = vec![0_u8; SECTORS as usize];
+                    for _ in 0..1500 {
+                        for _ in 0..rng.below(3) + 1 {
+                            let sector = rng.below(SECTORS) as usize;
+                            now[sector] = now[sector].wrapping_add(1);
+                            let written =
+                                file.write_at((sector * SECTOR) as u64, &[now[sector]; SECTOR]);
+                            written.expect("there is room");
+                        }
+                        file.sync().expect("durable");
+                    }
+                    now
+                })
+            })
+            .collect();
+        let last = writers.into_iter().map(|writer| writer.join().expect("a writer")).collect();
+        done.store(true, Ordering::Relaxed);
+        last
+    });
+    let stats = fs.sync_stats();
+    assert!(stats.late > 100, "{stats:?}");
+    let there = after_a_cut(&device);
+    for (i, last) in last.iter().enumerate() {
+        let expected: Vec<u8> = last.iter().flat_map(|byte| [*byte; SECTOR]).collect();
+        assert!(content(&files[i]) == expected, "file {i} here");
+        assert!(
+            content(&there.resolve(format!("f{i}")).expect("synced")) == expected,
+            "file {i} after a cut"
+        );
+    }
+    there.close().expect("it closes");
+    drop(files);
+    fs.close().expect("it closes");
+    check(&device);
+}
