@@ -25,6 +25,9 @@ use crate::Result;
 /// Nobody watches where a log takes longer.
 const WATCH_MAX: Duration = Duration::from_micros(500);
 
+/// After so many logs that waited in vain for those who asked before, most logs do not.
+const VAIN_MAX: u32 = 6;
+
 /// Somebody in the queue.
 #[derive(Debug, Default)]
 struct Waiter {
@@ -69,6 +72,9 @@ struct Gathering {
     expected: usize,
     /// How long it took.
     took: Duration,
+    /// How often in a row they were waited for in vain, and how many logs are not to wait for that.
+    vain: u32,
+    skip: u32,
 }
 
 /// See the module.
@@ -125,6 +131,41 @@ impl Queue {
     pub(super) fn expects_company(&self) -> bool {
         let gathering = self.0.lock();
         gathering.waiters.is_empty() && gathering.expected > 1
+    }
+
+    /// Waits a little for those who are about to ask again, as they did around the last log. Where a log is mostly waiting
+    /// for the device one of all takes hardly longer than one of half of them, and two of those come one after the other.
+    pub(super) fn await_company(&self) {
+        // Under the seeded scheduler nobody else comes while one looks at the clock.
+        if thread::seeded_index().is_some() {
+            return;
+        }
+        let limit = {
+            let mut gathering = self.0.lock();
+            if gathering.waiters.len() + 1 >= gathering.expected {
+                return;
+            }
+            if gathering.skip > 0 {
+                gathering.skip -= 1;
+                return;
+            }
+            gathering.took.min(WATCH_MAX) / 2
+        };
+        let start = clock::now();
+        loop {
+            std::thread::yield_now();
+            let late = clock::since(start) >= limit;
+            let mut gathering = self.0.lock();
+            if gathering.waiters.len() + 1 >= gathering.expected {
+                gathering.vain = 0;
+                return;
+            }
+            if late {
+                gathering.vain = (gathering.vain + 1).min(VAIN_MAX);
+                gathering.skip = (1 << gathering.vain) - 1;
+                return;
+            }
+        }
     }
 
     /// Ends the gathering: who comes from now on is of the next batch.

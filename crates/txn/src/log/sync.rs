@@ -109,7 +109,9 @@ impl Engine {
 
     /// Logs for all who wait.
     fn lead(&self, before_commit: impl FnOnce()) -> Result<()> {
-        if self.syncs.expects_company() {
+        if self.volume.writes_at_once() {
+            self.syncs.await_company();
+        } else if self.syncs.expects_company() {
             std::thread::yield_now();
         }
         // Whoever comes while a commit or the log before is under way joins.
