@@ -18,9 +18,6 @@ use crate::ring::{self, Durable};
 /// How many bytes are given to a device at once: who reads meanwhile waits behind them.
 const AT_ONCE_MAX: u64 = 8 << 20;
 
-/// Of what may not go direct as it lies in memory so much is copied, to go with the rest.
-const COPY_MAX: u64 = 256 << 10;
-
 impl FileDevice {
     /// [`Device::write_many`]: in direct mode at once; through the page cache nobody waits anyway.
     pub(crate) fn write_at_once(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
@@ -114,12 +111,12 @@ impl FileDevice {
             check(self, Operation::Write, write.offset, len)
                 .map_err(|error| Refused { index, error })?;
             let is_aligned = write.bufs.iter().all(|buf| may_go_direct(buf));
-            let fits = write.bufs.len() <= IOVEC_MAX
-                && (is_aligned || len <= COPY_MAX)
-                && self.direct_for(write.offset, len).is_some();
+            let fits =
+                write.bufs.len() <= IOVEC_MAX && self.direct_for(write.offset, len).is_some();
             if !fits {
                 return Ok(None);
             }
+            // As it would be by itself; a part is not long.
             copies.push((!is_aligned).then(|| gather(&write.bufs, len)));
         }
         let copies: Vec<_> =

@@ -82,6 +82,8 @@ impl Files {
         };
         self.writeback(source, waiting)?;
         let copied = self.copy_inline(range)?;
+        // Late data of the source may have to be taken back. Whoever else holds a claim waits for no second one.
+        let _of_source = (!range.is_within_one()).then(|| source.claim());
         let _claim = target.claim();
         let mut stamp = Some(stamp);
         let mut at = offset + copied;

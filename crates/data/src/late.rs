@@ -35,7 +35,7 @@ use crate::file::File;
 use crate::files::Files;
 use crate::land::{STEP_ITEMS, fresh_extent, grow};
 use crate::promise::join;
-use crate::writeback::{Claim, Job, Placed};
+use crate::writeback::{Claim, Job, Placed, Written};
 
 /// More is written by itself: everybody who commits waits for it.
 const LATE_BYTES_MAX: u64 = 256 << 10;
@@ -68,12 +68,14 @@ enum State {
 }
 
 /// What became of late data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// In the log that its leader made, or the commit that came instead.
+#[derive(Clone, Debug)]
+pub enum End {
+    /// It is in the log that was made, or the commit that came instead.
     Logged,
-    /// On the usual way: a log does not name it yet.
+    /// It was written on the usual way, and no log names it yet.
     Landed,
+    /// It could not be written.
+    Lost(Error),
 }
 
 struct Ready {
@@ -101,8 +103,8 @@ struct Put {
 }
 
 impl Files {
-    /// Whether a file's data may be late: all of it new extents, and not much, and a device that serves it together with
-    /// the log's nodes. Where nobody waits for a write, as through a page cache, many write side by side instead.
+    /// Whether what waits of a file, whose claim is held, may be late: all of it new extents, and not much, and a device that
+    /// serves it together with the log's nodes. Where nobody waits for a write, as through a page cache, many write side by side instead.
     fn may_be_late(&self, file: &File) -> bool {
         let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
         let (flags, codec) = {
@@ -126,11 +128,12 @@ impl Files {
     /// As [`writeback`](Self::writeback).
     pub fn write_late<H: Home>(home: H) -> Result<Option<Arc<LateData<H>>>> {
         let (files, file) = (home.files(), home.file());
+        let claim = file.claim();
         if !files.may_be_late(file) {
-            files.writeback(file, 0..u64::MAX)?;
+            files.write_claimed(file, claim, 0..u64::MAX, &mut Written::default())?;
             return Ok(None);
         }
-        let Some(mut job) = files.take(file, file.claim(), 0..u64::MAX) else { return Ok(None) };
+        let Some(mut job) = files.take(file, claim, 0..u64::MAX) else { return Ok(None) };
         files.prepare(std::slice::from_mut(&mut job));
         let landings = match files.landings(&job) {
             Ok(Some(landings)) => landings,
@@ -219,11 +222,34 @@ struct Landings {
 }
 
 impl<H: Home> LateData<H> {
-    /// Whether the log that it was given to names it; to be asked once that log is made. Where it does not the data is
-    /// written, and a log is to be made once more.
-    #[must_use]
-    pub fn is_logged(&self) -> bool {
-        matches!(*self.state.lock(), State::Ended(End::Logged))
+    /// What became of it; to be asked once the log is made that it was given to. What could not be put is written now.
+    pub fn end(&self) -> End {
+        self.land();
+        match &*self.state.lock() {
+            State::Ended(end) => end.clone(),
+            State::Ready(_) | State::Put(_) => unreachable!("E1: the log ends what it puts"),
+        }
+    }
+
+    /// Writes and puts on the usual way what nobody put.
+    fn land(&self) {
+        let (files, file) = (self.home.files(), self.home.file());
+        let mut state = self.state.lock();
+        if !matches!(*state, State::Ready(_)) {
+            return;
+        }
+        let State::Ready(ready) = std::mem::replace(&mut *state, State::Ended(End::Landed)) else {
+            unreachable!("it was looked at")
+        };
+        let Ready { size, flags, runs, promised, promised_dropped, rest, .. } = ready;
+        let mut metadata = rest;
+        join(&mut metadata, promised);
+        join(&mut metadata, promised_dropped);
+        let claim = Claim::take_back(file);
+        let job = Job::of_extents(file, size, flags, runs, metadata, claim);
+        if let Err(error) = files.write_now(job) {
+            *state = State::Ended(End::Lost(error));
+        }
     }
 }
 
@@ -286,6 +312,7 @@ impl<H: Home> Late for LateData<H> {
                 is_right = take_back(files, file, layout, reverse, promised_dropped);
                 file.keep_error(&error);
                 files.keep_error(&error);
+                *state = State::Ended(End::Lost(error));
             }
         }
         let mut landed = 0;
@@ -299,22 +326,6 @@ impl<H: Home> Late for LateData<H> {
         drop(Claim::take_back(file));
         is_right
     }
-
-    fn land(&self) {
-        let (files, file) = (self.home.files(), self.home.file());
-        let mut state = self.state.lock();
-        let State::Ready(ready) = std::mem::replace(&mut *state, State::Ended(End::Landed)) else {
-            return;
-        };
-        let Ready { size, flags, runs, promised, promised_dropped, rest, .. } = ready;
-        let mut metadata = rest;
-        join(&mut metadata, promised);
-        join(&mut metadata, promised_dropped);
-        let claim = Claim::take_back(file);
-        let job = Job::of_extents(file, size, flags, runs, metadata, claim);
-        // Told to whoever syncs the file.
-        let _ = files.write_now(job);
-    }
 }
 
 /// Has a file show again what it showed before (A3), unless somebody moved its extents since: then it cannot be said.
@@ -325,7 +336,7 @@ fn take_back(
     reverse: Vec<Reverse>,
     promised: MetaReservation,
 ) -> bool {
-    // Who has them waits for no commit, and there is no hurry now.
+    // Who has them without the claim is reading, or moves them: neither waits for a commit.
     let _extents = file.extents.write();
     if file.layout() != layout {
         return false;

@@ -53,7 +53,7 @@ pub use defragment::Defragment;
 pub use error::{Error, Result};
 pub use file::File;
 pub use files::{Files, FilesOptions};
-pub use late::{Home, LateData};
+pub use late::{End, Home, LateData};
 pub use pages::{Pause, ReadBatch};
 pub use promise::Effort;
 pub use read::DataMismatch;

@@ -43,11 +43,12 @@ impl Files {
             if size > old_size {
                 self.secure_tail(file, old_size)?;
             }
+            let _claim = file.claim();
             self.lengthen(file, size, stamp)
         }
     }
 
-    /// Raises the length over a hole (T2 was seen to).
+    /// Raises the length over a hole (T2 was seen to). The caller holds the claim: late data may have to be taken back.
     pub(crate) fn lengthen(
         &self,
         file: &File,

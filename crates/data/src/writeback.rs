@@ -274,7 +274,17 @@ impl Files {
         range: Range<u64>,
         written: &mut Written,
     ) -> Result<()> {
-        let mut claim = file.claim();
+        self.write_claimed(file, file.claim(), range, written)
+    }
+
+    /// As [`writeback`](Self::writeback), for who has the claim.
+    pub(crate) fn write_claimed<'f>(
+        &self,
+        file: &'f File,
+        mut claim: Claim<'f>,
+        range: Range<u64>,
+        written: &mut Written,
+    ) -> Result<()> {
         // What others dirty meanwhile is not ours to wait for.
         let mut left = file.dirty.lock().bytes();
         while left > 0 {

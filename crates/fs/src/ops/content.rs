@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use buttress_data::Effort;
+use buttress_data::{Effort, End, Files, Home};
 use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
 use buttress_txn::{Late, Urgency};
 
@@ -28,8 +28,8 @@ pub(super) fn changed(item: &mut InodeItem) {
 /// What keeps an inode in memory while its data waits for a log.
 struct LateHome(Arc<InodeCell>);
 
-impl buttress_data::Home for LateHome {
-    fn files(&self) -> &buttress_data::Files {
+impl Home for LateHome {
+    fn files(&self) -> &Files {
         &self.0.shared.files
     }
 
@@ -196,16 +196,15 @@ impl Inode {
         if self.cell.expect_writable().is_err() {
             return shared.engine.aborted().map_or(Ok(()), |_| shared.expect_writable());
         }
-        let late = if shared.options.notreelog {
+        // A commit that comes instead of a log writes all files back with `flushoncommit`, and would wait for ours (E2).
+        let late = if shared.options.notreelog || shared.options.flushoncommit {
             self.flush_data().map(|()| None)
         } else {
-            buttress_data::Files::write_late(LateHome(Arc::clone(&self.cell))).map_err(Into::into)
+            Files::write_late(LateHome(Arc::clone(&self.cell))).map_err(Into::into)
         };
-        let expect_nothing_lost = || match self.cell.file.take_error() {
-            Some(error) => Err(buttress_data::Error::Lost(error.into())),
-            None => Ok(()),
-        };
-        expect_nothing_lost()?;
+        if let Some(error) = self.cell.file.take_error() {
+            return Err(buttress_data::Error::Lost(error.into()).into());
+        }
         let late = late?;
         let log = |late| {
             shared.engine.sync_inode(self.cell.tree(), self.cell.ino(), late, || {
@@ -216,10 +215,19 @@ impl Inode {
         };
         let Some(late) = late else { return Ok(log(None)?) };
         let given: Arc<dyn Late> = Arc::clone(&late) as _;
-        log(Some(given))?;
-        expect_nothing_lost()?;
-        // Somebody read the file just then, or moved it.
-        if late.is_logged() { Ok(()) } else { Ok(log(None)?) }
+        let logged = log(Some(given));
+        let end = late.end();
+        logged?;
+        match end {
+            End::Logged => Ok(()),
+            // Somebody read the file just then, or moved it.
+            End::Landed => Ok(log(None)?),
+            // Told here, unless another who syncs the file was told before.
+            End::Lost(error) => {
+                let error = self.cell.file.take_error().unwrap_or(error);
+                Err(buttress_data::Error::Lost(error.into()).into())
+            }
+        }
     }
 
     /// Allocates, punches or zeroes a range.

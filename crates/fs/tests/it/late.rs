@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::Rng;
 use buttress_block::{Device, Error, MemoryDevice, Operation};
-use buttress_fs::{ErrorKind, Filesystem, MakeOptions};
+use buttress_fs::{ErrorKind, Filesystem, MakeOptions, RenameFlags};
 
 use crate::checker::check;
 use crate::volume::{content, copy, file_with, mount, mount_with};
@@ -207,6 +207,40 @@ fn readers_and_writers_beside_each_other() {
     }
     there.close().expect("it closes");
     drop(files);
+    fs.close().expect("it closes");
+    check(&device);
+}
+
+/// E2: with `flushoncommit` a commit that comes instead of a log writes every file back, and none of them waits for it.
+#[test]
+fn commits_instead_of_logs_wait_for_nobody() {
+    let (_, device) = picky();
+    let fs = mount_with(&device, "commit=300,flushoncommit");
+    let folder = fs.root().mkdir(b"folder", 0o755, 0, 0).expect("a folder");
+    let inside = file_with(&folder, "inside", b"");
+    fs.sync().expect("durable");
+    std::thread::scope(|scope| {
+        for i in 0..3_u8 {
+            let fs = fs.clone();
+            scope.spawn(move || {
+                let file = file_with(&fs.root(), &format!("f{i}"), b"");
+                for round in 0..200_u64 {
+                    file.write_at(round % 32 * SECTOR as u64, &[i; SECTOR]).expect("there is room");
+                    file.sync().expect("durable");
+                }
+            });
+        }
+        for round in 0..60_u8 {
+            let (from, to) = if round % 2 == 0 { ("folder", "moved") } else { ("moved", "folder") };
+            let root = fs.root();
+            let flags = RenameFlags::default();
+            root.rename(from.as_bytes(), &root, to.as_bytes(), flags).expect("a rename");
+            inside.write_at(0, &[round; SECTOR]).expect("there is room");
+            folder.sync().expect("durable");
+        }
+    });
+    assert!(!fs.sync_stats().commits.is_empty(), "{:?}", fs.sync_stats());
+    drop((inside, folder));
     fs.close().expect("it closes");
     check(&device);
 }

@@ -4,8 +4,8 @@
 //!
 //! - **E1** Whoever has the log made puts the extents of late data, has it written and says what became of it before
 //!   the commit lock is free again: no commit finds extents whose data is not on the device (T7).
-//! - **E2** All that was given to a log is ended before anything is waited for: who waits for a file may be waiting for
-//!   its data.
+//! - **E2** Who gives late data to a log holds the claim of its file while he waits for that log. So whoever makes logs and
+//!   commits waits for no claim, and what cannot be put is written by him who gave it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::{Engine, Result};
 /// Data of an inode that waits for a log to be made.
 pub trait Late: Send + Sync {
     /// Makes its extents part of the running transaction; says whether it could, without waiting for anybody. Called
-    /// under the commit lock.
+    /// under the commit lock. What could not be put is left to whoever gave it.
     fn put(&self) -> bool;
 
     /// Where it goes, and what.
@@ -27,16 +27,12 @@ pub trait Late: Send + Sync {
     /// be committed: it may not where extents are left whose data was not written.
     #[must_use]
     fn written(&self, outcome: Result<()>) -> bool;
-
-    /// Writes and puts on the usual way what could not be put. Not under the commit lock.
-    fn land(&self);
 }
 
 /// The late data of those who wait for one log.
 #[derive(Default)]
 pub(super) struct LateBatch {
     put: Vec<Arc<dyn Late>>,
-    left: Vec<Arc<dyn Late>>,
     /// Whether that of `put` was written.
     pub(super) is_written: bool,
 }
@@ -45,8 +41,8 @@ impl LateBatch {
     /// Puts what can be put (E1).
     pub(super) fn put(engine: &Engine, late: Vec<Arc<dyn Late>>) -> Self {
         let may = engine.check_writable().is_ok();
-        let (put, left) = late.into_iter().partition(|late| may && late.put());
-        Self { put, left, is_written: false }
+        let put = late.into_iter().filter(|late| may && late.put()).collect();
+        Self { put, is_written: false }
     }
 
     pub(super) fn writes(&self) -> impl Iterator<Item = (Logical, &[u8])> {
@@ -68,10 +64,5 @@ impl LateBatch {
             may_commit &= late.written(if written { Ok(()) } else { alone() });
         }
         may_commit
-    }
-
-    /// Ends what could not be put. Not under the commit lock.
-    pub(super) fn land(self) {
-        self.left.iter().for_each(|late| late.land());
     }
 }

@@ -97,7 +97,6 @@ impl Engine {
         self.check_writable()?;
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
         if !self.options.tree_log {
-            late.iter().for_each(|late| late.land());
             before_commit();
             return self.commit().map(drop);
         }
@@ -123,17 +122,21 @@ impl Engine {
         if !late.end(self) {
             self.latch(Error::Malformed("an extent that moved cannot be taken back".to_owned()));
         }
+        // Before anybody else may commit on top of what is in doubt.
+        let outcome = outcome.map_err(|trouble| match trouble {
+            Trouble::Lost(error) => Trouble::Failed(self.latch(error)),
+            other => other,
+        });
         drop(state);
-        late.land();
         let outcome = outcome.or_else(|trouble| {
             let why = match trouble {
                 Trouble::Commit(why) => why,
                 Trouble::Failed(Error::Aborted(cause)) => return Err(Error::Aborted(cause)),
+                Trouble::Lost(_) => unreachable!("S4: it is latched above"),
                 Trouble::Failed(error) => {
                     tracing::warn!(%error, "a log failed: a commit instead");
                     "a log that failed"
                 }
-                Trouble::Lost(error) => return Err(self.latch(error)),
             };
             tracing::debug!(why, "a commit instead of a log");
             *self.fallbacks.lock().entry(why).or_default() += 1;
@@ -167,8 +170,8 @@ impl Engine {
             self.write_log(state, writer, late)?;
             self.counters.logs.fetch_add(1, Ordering::Relaxed);
         } else {
-            // Data may have been overwritten in place. Late data changes something.
-            self.volume.flush().map_err(lost)?;
+            // Data may have been overwritten in place; late data may be of a file without names.
+            self.write_durably(late, Vec::new())?;
         }
         writer.broken = false;
         Ok(())
@@ -213,6 +216,19 @@ impl Engine {
                 Space::Full { .. } => return Err(Error::NoSpace("a log")),
             }
         }
+    }
+
+    /// Writes late data and a log's nodes, and flushes.
+    fn write_durably(&self, late: &mut LateBatch, nodes: Vec<(Logical, &[u8])>) -> Outcome<()> {
+        let batch: Vec<(Logical, &[u8])> = late.writes().chain(nodes).collect();
+        let outcome = self.volume.write_batch_and_flush(&batch);
+        drop(batch);
+        // Where the flush failed nobody can tell, and nothing is written any more.
+        late.is_written = !matches!(outcome, Err(NotDurable::Write(_)));
+        outcome.map_err(|why| match why {
+            NotDurable::Write(error) => Trouble::from(Error::from(error)),
+            NotDurable::Flush(error) => lost(error),
+        })
     }
 
     fn write_log(
@@ -285,15 +301,7 @@ impl Engine {
         let above = made.iter().map(|node| (node.logical(), node.bytes()));
         let nodes: Vec<(Logical, &[u8])> = leaves.chain(above).collect();
         let written = nodes.len() as u64;
-        let batch: Vec<(Logical, &[u8])> = late.writes().chain(nodes).collect();
-        let outcome = self.volume.write_batch_and_flush(&batch);
-        drop(batch);
-        // Where the flush failed nobody can tell, and nothing is written any more.
-        late.is_written = !matches!(outcome, Err(NotDurable::Write(_)));
-        outcome.map_err(|why| match why {
-            NotDurable::Write(error) => Trouble::from(Error::from(error)),
-            NotDurable::Flush(error) => lost(error),
-        })?;
+        self.write_durably(late, nodes)?;
         self.counters.nodes_written.fetch_add(written, Ordering::Relaxed);
         let mut superblock = state.superblock.clone();
         superblock.log_root = top.logical;
