@@ -21,8 +21,9 @@ use std::fs::File;
 use std::io::{self, IoSlice, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use buttress_base::AlignedBuf;
+use buttress_base::{AlignedBuf, clock, thread};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
@@ -77,6 +78,10 @@ pub struct FileDevice {
     pub(crate) flushes_with_writes: bool,
 }
 
+/// How long a block device may be in use before that is an error, and how often it is looked at.
+const BUSY_MAX: Duration = Duration::from_millis(500);
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+
 /// How many buffers the kernel takes in one call.
 pub(crate) const IOVEC_MAX: usize = 1024;
 
@@ -93,12 +98,7 @@ impl FileDevice {
         let metadata = std::fs::metadata(path).map_err(open_error(path))?;
         let is_block_device = check_kind(path, &metadata)?;
 
-        let file = open_options(options, is_block_device).open(path).map_err(|source| {
-            match Errno::from_io_error(&source) {
-                Some(Errno::BUSY) if is_block_device => Error::Busy { path: path.to_owned() },
-                _ => Error::Open { path: path.to_owned(), source },
-            }
-        })?;
+        let file = open_not_busy(path, options, is_block_device)?;
         if options.lock {
             lock::lock(&file, path, options.write)?;
             if options.write && !is_block_device {
@@ -370,6 +370,27 @@ fn check_kind(path: &Path, metadata: &std::fs::Metadata) -> Result<bool, Error> 
         NotADevice::Unknown
     };
     Err(Error::NotADevice { path: path.to_owned(), found })
+}
+
+/// Opens what is there, waiting a moment for a block device that is in use: who looks for a free loop device has each
+/// that he tries for a moment, and so has who reads what partitions there are.
+fn open_not_busy(path: &Path, options: OpenOptions, is_block_device: bool) -> Result<File, Error> {
+    let begun = clock::now();
+    loop {
+        let source = match open_options(options, is_block_device).open(path) {
+            Ok(file) => return Ok(file),
+            Err(source) => source,
+        };
+        match Errno::from_io_error(&source) {
+            Some(Errno::BUSY) if is_block_device => {
+                if clock::since(begun) >= BUSY_MAX {
+                    return Err(Error::Busy { path: path.to_owned() });
+                }
+                thread::sleep(BUSY_PAUSE);
+            }
+            _ => return Err(Error::Open { path: path.to_owned(), source }),
+        }
+    }
 }
 
 fn open_options(options: OpenOptions, is_block_device: bool) -> std::fs::OpenOptions {
