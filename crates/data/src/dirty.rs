@@ -114,32 +114,21 @@ impl Run {
 
     /// The parts of the pieces that make up `range` of the file, in order.
     pub(crate) fn slices(&self, range: Range<u64>) -> Vec<&[u8]> {
-        let mut found = Vec::with_capacity(self.pieces.len());
-        let mut at = self.offset;
-        for piece in &self.pieces {
-            let end = at + piece.len() as u64;
-            let (low, high) = (range.start.max(at), range.end.min(end));
-            if low < high {
-                found.push(&piece[(low - at) as usize..(high - at) as usize]);
-            }
-            at = end;
-        }
-        found
+        self.parts(range).map(|(piece, part)| &piece[part]).collect()
     }
 
-    /// As [`Self::slices`], for who keeps them: the pieces, and which part of each.
-    pub(crate) fn parts(&self, range: Range<u64>) -> Vec<(Arc<Vec<u8>>, Range<usize>)> {
-        let mut found = Vec::with_capacity(self.pieces.len());
+    /// The same as pieces, for who keeps them, and which part of each.
+    pub(crate) fn parts(
+        &self,
+        range: Range<u64>,
+    ) -> impl Iterator<Item = (&Arc<Vec<u8>>, Range<usize>)> {
         let mut at = self.offset;
-        for piece in &self.pieces {
-            let end = at + piece.len() as u64;
-            let (low, high) = (range.start.max(at), range.end.min(end));
-            if low < high {
-                found.push((Arc::clone(piece), (low - at) as usize..(high - at) as usize));
-            }
-            at = end;
-        }
-        found
+        self.pieces.iter().filter_map(move |piece| {
+            let start = at;
+            at += piece.len() as u64;
+            let (low, high) = (range.start.max(start), range.end.min(at));
+            (low < high).then(|| (piece, (low - start) as usize..(high - start) as usize))
+        })
     }
 }
 
@@ -360,11 +349,12 @@ impl Dirty {
         runs
     }
 
-    /// Forgets a run that was on its way. Answers its length.
+    /// Forgets a run that was on its way, or late. Answers its length.
     pub(crate) fn landed(&mut self, run: &Run) -> u64 {
         let mut at = run.offset;
         for piece in &run.pieces {
             self.writing.remove(&at);
+            self.late.remove(&at);
             at += piece.len() as u64;
         }
         self.writing_bytes -= run.len;
@@ -379,17 +369,6 @@ impl Dirty {
             self.late.insert(at, Arc::clone(piece));
             at += piece.len() as u64;
         }
-    }
-
-    /// Forgets a run of which [`Self::name`] took note: its data is written, or lost. Answers its length.
-    pub(crate) fn landed_late(&mut self, run: &Run) -> u64 {
-        let mut at = run.offset;
-        for piece in &run.pieces {
-            self.late.remove(&at);
-            at += piece.len() as u64;
-        }
-        self.writing_bytes -= run.len;
-        run.len
     }
 
     /// Whether extents have data that is still to be written.

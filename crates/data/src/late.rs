@@ -163,7 +163,7 @@ impl Files {
                 let mut at = part.disk().start;
                 for (piece, bytes) in run.parts(part.range.clone()) {
                     let len = bytes.len() as u64;
-                    writes.push((at, piece, bytes));
+                    writes.push((at, Arc::clone(piece), bytes));
                     at = at.end(len);
                 }
             }
@@ -318,7 +318,7 @@ impl<H: Home> Late for LateData<H> {
         let mut landed = 0;
         for (run, placed) in runs {
             placed.iter().for_each(|part| files.pages.forget(part.disk()));
-            let bytes = file.dirty.lock().landed_late(&run);
+            let bytes = file.dirty.lock().landed(&run);
             files.count_clean(bytes);
             landed += bytes;
         }
