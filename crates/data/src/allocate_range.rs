@@ -77,10 +77,7 @@ impl Files {
         }
         // What there was reached the end of the range, so that nothing that was put could complete it.
         match plan.stamp {
-            Some(stamp) => {
-                let _claim = file.claim();
-                self.lengthen(file, grown, stamp)
-            }
+            Some(stamp) => self.lengthen(file, grown, stamp),
             None => Ok(()),
         }
     }

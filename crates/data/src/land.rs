@@ -145,9 +145,8 @@ impl Files {
         }
         let mut cost = edits.cost();
         let first = rest.start == part.range.start;
-        if first && !part.sums.is_empty() {
-            cost.whole += 2;
-            cost.bytes = cost.bytes.saturating_add(part.sums.len() as u32);
+        if first {
+            cost = cost.and(cost_of_sums(part));
         }
         drop(view);
         let reservation = self.reserve(cost, promised)?;
@@ -212,6 +211,12 @@ impl Files {
             other => Ok(other?),
         }
     }
+}
+
+/// What the checksums of an extent ask for.
+pub(crate) fn cost_of_sums(part: &Placed) -> Cost {
+    let whole = if part.sums.is_empty() { 0 } else { 2 };
+    Cost { items: 0, whole, bytes: part.sums.len() as u32 }
 }
 
 /// The item that shows `range` of a file out of a new extent made for `whole`.

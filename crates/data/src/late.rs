@@ -13,8 +13,8 @@
 //!   and the claim is held (B2): nobody else changes these extents, or shares them.
 //! - **A3** What extents replaced loses its references when the data is written. Should that fail the file shows again
 //!   what it showed before.
-//! - **A4** Under the commit lock nothing is waited for: who reads the file's extents just then, or moved them, has its data
-//!   written on the usual way.
+//! - **A4** Under the commit lock nothing is waited for, but readers when data is taken back: who reads the file's extents
+//!   when they are to be put, or moved them, has its data written on the usual way.
 //!
 //! # Failure
 //!
@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::extent_map::Mapping;
 use crate::file::File;
 use crate::files::Files;
-use crate::land::{STEP_ITEMS, fresh_extent, grow};
+use crate::land::{STEP_ITEMS, cost_of_sums, fresh_extent, grow};
 use crate::promise::join;
 use crate::writeback::{Claim, Job, Placed, Written};
 
@@ -81,15 +81,20 @@ pub enum End {
 struct Ready {
     size: u64,
     flags: u64,
-    /// Which layout the edits were worked out for.
-    layout: u64,
     runs: Vec<(Run, Vec<Placed>)>,
-    /// For each extent, in order.
-    landings: Vec<(Vec<Mapping>, Edits)>,
-    /// For the edits, and what they drop.
+    landings: Landings,
+}
+
+/// What putting the extents of a job does.
+struct Landings {
+    /// Which layout it was worked out for.
+    layout: u64,
+    /// For each extent, in order: what was there, and what changes.
+    edits: Vec<(Vec<Mapping>, Edits)>,
+    /// For the edits, and apart from that for what they drop.
     promised: MetaReservation,
     promised_dropped: MetaReservation,
-    /// What the file's data was promised, and may need on the usual way.
+    /// What the file's data was promised beside, and may need on the usual way.
     rest: Option<MetaReservation>,
 }
 
@@ -135,23 +140,12 @@ impl Files {
         }
         let Some(mut job) = files.take(file, claim, 0..u64::MAX) else { return Ok(None) };
         files.prepare(std::slice::from_mut(&mut job));
-        let landings = match files.landings(&job) {
+        let landings = match files.promise_landings(&mut job) {
             Ok(Some(landings)) => landings,
-            Ok(None) => return files.write_now(job).map(|()| None),
-            Err(error) => {
-                job.fail(error);
-                return files.write_now(job).map(|()| None);
-            }
-        };
-        let Landings { layout, edits, cost_of_dropped, cost } = landings;
-        let mut rest = job.metadata.take();
-        let promised = files
-            .reserve(cost, &mut rest)
-            .and_then(|promised| Ok((promised, files.reserve(cost_of_dropped, &mut rest)?)));
-        let (promised, promised_dropped) = match promised {
-            Ok(promised) => promised,
-            Err(error) => {
-                job.fail(error);
+            other => {
+                if let Err(error) = other {
+                    job.fail(error);
+                }
                 return files.write_now(job).map(|()| None);
             }
         };
@@ -168,9 +162,8 @@ impl Files {
                 }
             }
         }
-        let ready =
-            Ready { size, flags, layout, runs, landings: edits, promised, promised_dropped, rest };
-        Ok(Some(Arc::new(LateData { home, writes, state: Mutex::new(State::Ready(ready)) })))
+        let state = Mutex::new(State::Ready(Ready { size, flags, runs, landings }));
+        Ok(Some(Arc::new(LateData { home, writes, state })))
     }
 
     /// Issues and lands a job that has its places.
@@ -179,46 +172,42 @@ impl Files {
         self.land_job(job).map(drop)
     }
 
-    /// Works out what the extents of a job change; nothing where they are not simply new, or where two of them replace
-    /// parts of one.
-    fn landings(&self, job: &Job<'_>) -> Result<Option<Landings>> {
+    /// Works out what the extents of a job change, and has that promised; nothing where they are not simply new, or where
+    /// two of them replace parts of one.
+    fn promise_landings(&self, job: &mut Job<'_>) -> Result<Option<Landings>> {
         let Some(placed) = job.new_extents() else { return Ok(None) };
         let file = job.file;
-        let _extents = file.extents.read();
-        let view = self.engine.view();
-        let mut edits = Vec::new();
+        let mut edits = Vec::with_capacity(placed.len());
         let (mut cost, mut cost_of_dropped) = (Cost::default(), Cost::default());
-        let mut last = None;
-        for part in placed {
-            let there = self.mappings(&view, file, part.range.clone(), STEP_ITEMS)?;
-            let shared = there.first().is_some_and(|first| last == Some(first.offset));
-            if shared || there.len() == STEP_ITEMS {
-                return Ok(None);
+        let layout = {
+            let _extents = file.extents.read();
+            let view = self.engine.view();
+            let mut last = None;
+            for part in placed {
+                let there = self.mappings(&view, file, part.range.clone(), STEP_ITEMS)?;
+                let shared = there.first().is_some_and(|first| last == Some(first.offset));
+                if shared || there.len() == STEP_ITEMS {
+                    return Ok(None);
+                }
+                last = there.last().map(|last| last.offset).or(last);
+                let mut edit = Edits::default();
+                for mapping in &there {
+                    edit.cut(mapping, &part.range);
+                }
+                let fresh = fresh_extent(part.disk(), Compression::None, &part.range, &part.range);
+                edit.insert(part.range.start, fresh);
+                let dropped = edit.dropped_cost();
+                cost = cost.and(edit.cost().beyond(dropped)).and(cost_of_sums(part));
+                cost_of_dropped = cost_of_dropped.and(dropped);
+                edits.push((there, edit));
             }
-            last = there.last().map(|last| last.offset).or(last);
-            let mut edit = Edits::default();
-            for mapping in &there {
-                edit.cut(mapping, &part.range);
-            }
-            let fresh = fresh_extent(part.disk(), Compression::None, &part.range, &part.range);
-            edit.insert(part.range.start, fresh);
-            let dropped = edit.dropped_cost();
-            let sums = part.sums.len() as u32;
-            cost = cost.and(edit.cost().beyond(dropped));
-            cost.whole += if sums > 0 { 2 } else { 0 };
-            cost.bytes = cost.bytes.saturating_add(sums);
-            cost_of_dropped = cost_of_dropped.and(dropped);
-            edits.push((there, edit));
-        }
-        Ok(Some(Landings { layout: file.layout(), edits, cost, cost_of_dropped }))
+            file.layout()
+        };
+        let mut rest = job.metadata.take();
+        let promised = self.reserve(cost, &mut rest)?;
+        let promised_dropped = self.reserve(cost_of_dropped, &mut rest)?;
+        Ok(Some(Landings { layout, edits, promised, promised_dropped, rest }))
     }
-}
-
-struct Landings {
-    layout: u64,
-    edits: Vec<(Vec<Mapping>, Edits)>,
-    cost: Cost,
-    cost_of_dropped: Cost,
 }
 
 impl<H: Home> LateData<H> {
@@ -241,10 +230,10 @@ impl<H: Home> LateData<H> {
         let State::Ready(ready) = std::mem::replace(&mut *state, State::Ended(End::Landed)) else {
             unreachable!("it was looked at")
         };
-        let Ready { size, flags, runs, promised, promised_dropped, rest, .. } = ready;
-        let mut metadata = rest;
-        join(&mut metadata, promised);
-        join(&mut metadata, promised_dropped);
+        let Ready { size, flags, runs, landings } = ready;
+        let mut metadata = landings.rest;
+        join(&mut metadata, landings.promised);
+        join(&mut metadata, landings.promised_dropped);
         let claim = Claim::take_back(file);
         let job = Job::of_extents(file, size, flags, runs, metadata, claim);
         if let Err(error) = files.write_now(job) {
@@ -258,16 +247,17 @@ impl<H: Home> Late for LateData<H> {
         let (files, file) = (self.home.files(), self.home.file());
         let mut state = self.state.lock();
         let State::Ready(ready) = &*state else { return false };
-        let Some(_extents) = file.try_change_extents(ready.layout) else { return false };
+        let Some(_extents) = file.try_change_extents(ready.landings.layout) else { return false };
         let State::Ready(ready) = std::mem::replace(&mut *state, State::Ended(End::Logged)) else {
             unreachable!("it was looked at")
         };
-        let Ready { size, mut runs, landings, promised, promised_dropped, .. } = ready;
+        let Ready { size, mut runs, landings, .. } = ready;
+        let Landings { edits, promised, promised_dropped, .. } = landings;
         let (mut dropped, mut reverse) = (Vec::new(), Vec::new());
         let handle = files.engine.begin(promised);
         let parts = runs.iter_mut().flat_map(|(_, placed)| placed);
-        let mut bytes = Vec::with_capacity(landings.len());
-        for (part, (there, mut edits)) in parts.zip(landings) {
+        let mut bytes = Vec::with_capacity(edits.len());
+        for (part, (there, mut edits)) in parts.zip(edits) {
             dropped.push(edits.take_dropped());
             reverse.push(edits.reverse(there));
             bytes.push(edits.apply(&handle, file));

@@ -43,21 +43,21 @@ impl Files {
             if size > old_size {
                 self.secure_tail(file, old_size)?;
             }
-            let _claim = file.claim();
             self.lengthen(file, size, stamp)
         }
     }
 
-    /// Raises the length over a hole (T2 was seen to). The caller holds the claim: late data may have to be taken back.
+    /// Raises the length over a hole (T2 was seen to).
     pub(crate) fn lengthen(
         &self,
         file: &File,
         size: u64,
         stamp: impl FnOnce(&mut InodeItem),
     ) -> Result<()> {
-        let (_extents, end) = file.append_extents();
         let mut edits = Edits::default();
-        if !self.options.no_holes {
+        // Where holes have no items which extents there are stays as it is, and late data of this file relies on that.
+        let held = (!self.options.no_holes).then(|| file.append_extents());
+        if held.is_some() {
             let end = self.ceil(size);
             self.fill_growth(&self.engine.view(), file, &(end..end), &mut edits)?;
         }
@@ -71,8 +71,10 @@ impl Files {
             settle(meta, &file.dirty.lock());
             stamp(&mut meta.item);
         });
-        if let Some(end) = end.filter(|_| same) {
-            file.note_end(end);
+        if let Some((_, Some(end))) = &held
+            && same
+        {
+            file.note_end(*end);
         }
         Ok(())
     }

@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //!
-//! - **B1** Data is on the device before anything of it lands (T7).
+//! - **B1** Data is on the device before anything of it lands (T7). The exception is `late`.
 //! - **B2** One writeback a file at a time: who holds the claim is the only one who allocates for it,
 //!   lands, truncates or punches.
 //!
@@ -418,11 +418,13 @@ impl Files {
     /// Has metadata promised for extents that a job has beyond one a piece, as where free space lies in parts (V1). What
     /// nobody gives at once the landing takes from the global reserve.
     fn promise_parts(&self, job: &mut Job<'_>) {
+        let is_part =
+            |part: &&Placed| matches!(part.target, Target::Fresh(_)) && part.packed.is_none();
         let parts = job.runs.iter().map(|(run, plan)| match plan {
-            Plan::Extents(placed) if placed.iter().all(|part| part.packed.is_none()) => {
-                placed.len().saturating_sub(run.pieces.len())
+            Plan::Extents(placed) => {
+                placed.iter().filter(is_part).count().saturating_sub(run.pieces.len())
             }
-            Plan::Extents(_) | Plan::Inline(_) => 0,
+            Plan::Inline(_) => 0,
         });
         let parts: usize = parts.sum();
         if parts > 0

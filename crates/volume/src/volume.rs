@@ -151,7 +151,7 @@ impl Volume {
     /// Whether a batch of writes is one wait, not one after the other.
     #[must_use]
     pub fn writes_at_once(&self) -> bool {
-        self.devices.load().iter().any(|device| device.device.writes_at_once())
+        self.devices.load().iter().all(|device| device.device.writes_at_once())
     }
 
     /// Finds a device by its number.

@@ -55,8 +55,8 @@ impl LateBatch {
     pub(super) fn end(&mut self, engine: &Engine) -> bool {
         let put = std::mem::take(&mut self.put);
         engine.counters.late.fetch_add(put.len() as u64, Ordering::Relaxed);
-        let all: Vec<_> = put.iter().flat_map(|late| late.writes()).collect();
-        let written = self.is_written || engine.volume.write_batch(&all).is_ok();
+        let all = || put.iter().flat_map(|late| late.writes()).collect::<Vec<_>>();
+        let written = self.is_written || engine.volume.write_batch(&all()).is_ok();
         let mut may_commit = true;
         for late in &put {
             // One that cannot be written is no other's loss.

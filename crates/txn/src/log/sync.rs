@@ -13,7 +13,7 @@
 //!
 //! # Locks
 //!
-//! Commit, log, gate, in this order. Who waits for a log holds none.
+//! Commit, log, gate, in this order. Who waits for a log holds none; he may have the claim of a file whose data is late.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
