@@ -11,6 +11,7 @@ pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
         ("fsyncs".to_owned(), json!(stats.syncs)),
         ("logs".to_owned(), json!(stats.logs)),
         ("data_with_logs".to_owned(), json!(stats.late)),
+        ("log_copies_later".to_owned(), json!(stats.log_copies)),
         ("commits".to_owned(), json!(stats.commits.values().sum::<u64>())),
     ];
     for (why, times) in &stats.commits {

@@ -330,6 +330,7 @@ impl Shared {
                     return;
                 }
             }
+            self.engine.complete_log();
             let due = clock::since(last) >= self.options.commit_interval;
             if !due && !self.engine.wants_commit() {
                 continue;

@@ -41,6 +41,7 @@ pub(crate) fn open(
             && (superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.clear_cache
                 || !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.space_cache_v2),
         tree_log: !options.notreelog,
+        log_copies: options.log_copies,
         lookup: options.bg_lookup,
         promise: options.promise,
         cache_bytes: options.node_cache_bytes.unwrap_or(EngineOptions::default().cache_bytes),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use buttress_data::{Codec, ReadBatch};
 use buttress_format::TreeId;
-use buttress_txn::{AllocPolicy, LookupPolicy, Preempt, PromisePolicy};
+use buttress_txn::{AllocPolicy, LogCopies, LookupPolicy, Preempt, PromisePolicy};
 use buttress_volume::Parity;
 
 use crate::error::{Error, Result};
@@ -69,6 +69,9 @@ pub struct MountOptions {
     pub nologreplay: bool,
     /// Let fsync commit the whole volume instead of writing a log.
     pub notreelog: bool,
+    /// Which copies of a log fsync waits for where metadata has two on one device: the first, and the second follows
+    /// within a fifth of a second of nodes that stay, or all.
+    pub log_copies: LogCopies,
     /// Write dirty data of all files before every commit, not only before those that are due.
     pub flushoncommit: bool,
     /// Dirty data in memory before writers must wait, in bytes.
@@ -112,6 +115,7 @@ impl Default for MountOptions {
             nocow_remember: true,
             nologreplay: false,
             notreelog: false,
+            log_copies: LogCopies::default(),
             flushoncommit: false,
             dirty_bytes_max: 128 << 20,
             page_cache_bytes: 64 << 20,
@@ -128,7 +132,7 @@ impl Default for MountOptions {
 const KNOWN: &str = "rw, ro, subvol=PATH, subvolid=N, commit=SECONDS, nodatacow, datacow, \
     nodatasum, datasum, compress[=ALG[:LEVEL]], compress-force[=ALG[:LEVEL]], nocompress, noatime, relatime, strictatime, discard, nodiscard, max_inline=BYTES, \
     space_cache=v2, clear_cache, bg_reclaim_threshold=PERCENT, raid56=ro|mirror|stripe, \
-    degraded, nologreplay, treelog, notreelog, flushoncommit, noflushoncommit, dirty=BYTES, \
+    degraded, nologreplay, treelog, notreelog, log_copies=first|all, flushoncommit, noflushoncommit, dirty=BYTES, \
     page_cache=BYTES, read_batch=1|16|run, preempt=off|clamp|pace, promise=counted|levels, \
     alloc=linear|linear-trylock|index-single-goal|index-goals, \
     bg_lookup=rwlock-double|rwlock-single|lockfree, nocow_check=always|remembered, defaults";
@@ -230,6 +234,9 @@ impl MountOptions {
             }
             ("treelog", None) => self.notreelog = false,
             ("notreelog", None) => self.notreelog = true,
+            ("log_copies", Some(text)) => {
+                self.log_copies = text.parse().map_err(|why: String| refuse(option, &why))?;
+            }
             ("flushoncommit", None) => self.flushoncommit = true,
             ("noflushoncommit", None) => self.flushoncommit = false,
             ("bg_lookup", Some(text)) => {

@@ -13,6 +13,8 @@ pub struct SyncStats {
     pub logs: u64,
     /// Inodes whose data was written together with a log.
     pub late: u64,
+    /// Nodes of logs whose other copies were written when the log rested.
+    pub log_copies: u64,
     /// Commits made for them instead, by why a log could not say it.
     pub commits: BTreeMap<&'static str, u64>,
 }
@@ -27,6 +29,7 @@ impl Filesystem {
             syncs: done.syncs,
             logs: done.logs,
             late: done.late,
+            log_copies: done.log_copies,
             commits: engine.log_fallbacks(),
         }
     }

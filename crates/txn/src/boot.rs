@@ -20,7 +20,8 @@ use crate::{
     chunk_alloc::DeviceSpace,
     commit::{CommitState, GroupRecord},
     engine::Parts,
-    log, rows, writable,
+    log::{self, LogCopies},
+    rows, writable,
 };
 
 /// How an engine is opened.
@@ -40,6 +41,8 @@ pub struct EngineOptions {
     pub ignore_log: bool,
     /// fsync writes a log; without, it commits.
     pub tree_log: bool,
+    /// Which copies of a log an fsync waits for.
+    pub log_copies: LogCopies,
     /// Whoever opens will replay a log of fsync; see [`Engine::take_log`].
     pub replay_log: bool,
     /// How block groups are chosen for allocations.
@@ -60,6 +63,7 @@ impl Default for EngineOptions {
             rebuild_free_space: false,
             ignore_log: false,
             tree_log: true,
+            log_copies: LogCopies::default(),
             replay_log: false,
             alloc: AllocPolicy::default(),
             lookup: LookupPolicy::default(),

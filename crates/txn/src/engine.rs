@@ -115,6 +115,8 @@ pub struct Engine {
     pub(crate) log_waits: AtomicBool,
     /// Whether the free-space tree of the last commit says what is free.
     pub(crate) trusts_free_space: AtomicBool,
+    /// Nodes of the log may have one copy only.
+    pub(crate) owes_copies: AtomicBool,
     /// Held by whoever drops a part of a subvolume, or moves what trees have, until his commit is done: the
     /// one must not rebuild what the other takes away.
     pub(crate) trees_turn: Mutex<()>,
@@ -192,6 +194,7 @@ impl Engine {
             fallbacks: Mutex::default(),
             log_waits: AtomicBool::new(false),
             trusts_free_space: AtomicBool::new(true),
+            owes_copies: AtomicBool::new(false),
             trees_turn: Mutex::default(),
             turn_wanted: AtomicBool::new(false),
             stop_moving: AtomicBool::new(false),

@@ -54,7 +54,7 @@ pub use error::{Error, Result};
 pub use flush::{Before, Flusher, Gain};
 pub use handle::Handle;
 pub use load::Loader;
-pub use log::{Late, SubvolumeLog};
+pub use log::{Late, LogCopies, SubvolumeLog};
 pub use relocate::{Alone, Users};
 pub use reserve::{MetaReservation, PromisePolicy, Urgency};
 pub use rows::SharedRows;

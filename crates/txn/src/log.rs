@@ -25,6 +25,7 @@
 //! was, to be replayed again.
 
 mod collect;
+mod copies;
 mod extents;
 mod found;
 mod late;
@@ -33,6 +34,7 @@ mod sync;
 mod tracked;
 mod tree;
 
+pub use copies::LogCopies;
 pub use found::SubvolumeLog;
 pub(crate) use found::{has_log, read, without_log};
 pub use late::Late;

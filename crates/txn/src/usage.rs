@@ -57,6 +57,7 @@ pub(crate) struct Counters {
     pub(crate) syncs: AtomicU64,
     pub(crate) logs: AtomicU64,
     pub(crate) late: AtomicU64,
+    pub(crate) log_copies: AtomicU64,
     pub(crate) log_commits: AtomicU64,
     pub(crate) freeze_nanos_max: AtomicU64,
     pub(crate) nodes_written: AtomicU64,
@@ -81,6 +82,8 @@ pub struct Stats {
     pub logs: u64,
     /// Inodes whose data was written together with a log, or with what came instead of it.
     pub late: u64,
+    /// Nodes of logs whose other copies were written when the log rested.
+    pub log_copies: u64,
     /// Commits made for an fsync because a log could not say it.
     pub log_commits: u64,
     /// The longest that a freeze kept operations out, in nanoseconds.
@@ -114,6 +117,7 @@ impl Engine {
             syncs: c.syncs.load(Ordering::Relaxed),
             logs: c.logs.load(Ordering::Relaxed),
             late: c.late.load(Ordering::Relaxed),
+            log_copies: c.log_copies.load(Ordering::Relaxed),
             log_commits: c.log_commits.load(Ordering::Relaxed),
             freeze_nanos_max: c.freeze_nanos_max.load(Ordering::Relaxed),
             nodes_written: c.nodes_written.load(Ordering::Relaxed),

@@ -33,4 +33,4 @@ pub use row_scrub::Sector;
 pub use scrub::Compared;
 pub use stats::Stats;
 pub use volume::{Params, Volume};
-pub use write::NotDurable;
+pub use write::{Copies, NotDurable};

@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **W1** A write that returned `Ok` is on every copy whose device is here and has failed no write,
-//!   and on one copy at least.
+//!   and on one copy at least. One that asks for the first copy is there; the others are not touched, and are
+//!   on the same device, which would take all of them with it.
 //! - **W3** What is written to a chunk with parity is whole rows (`rows`), or what a repair puts back, which
 //!   is what the rest of the row says: after a power cut a row is as good as before. Nothing there is given
 //!   up, or what shares a row with it would lose its parity.
@@ -54,6 +55,17 @@ pub enum NotDurable {
     Flush(Error),
 }
 
+/// Which copies of a range are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Copies {
+    /// Every copy.
+    All,
+    /// The first, which readers begin with: only where [`Volume::has_copies_beside`], elsewhere every copy.
+    First,
+    /// Those that `First` leaves out.
+    Others,
+}
+
 /// A run of one device to be given up.
 struct Gap {
     device: Arc<VolumeDevice>,
@@ -91,10 +103,35 @@ impl Volume {
     ///
     /// When two ranges overlap (W2): the caller's bug.
     pub fn write_batch(&self, writes: &[(Logical, &[u8])]) -> Result<(), Error> {
+        let writes = writes.iter().map(|&(at, bytes)| (at, bytes, Copies::All));
         self.with_transfers(writes, |transfers| self.submit(transfers))?
     }
 
-    /// [`Volume::write_batch`], and then [`Volume::flush`], which one device is asked for in one go.
+    /// [`Volume::write_batch`] of what [`Copies::First`] left out.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::write_batch`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Volume::write_batch`].
+    pub fn write_other_copies(&self, writes: &[(Logical, &[u8])]) -> Result<(), Error> {
+        let writes = writes.iter().map(|&(at, bytes)| (at, bytes, Copies::Others));
+        self.with_transfers(writes, |transfers| self.submit(transfers))?
+    }
+
+    /// Whether an address has several copies, and all of them on one device.
+    #[must_use]
+    pub fn has_copies_beside(&self, at: Logical) -> bool {
+        self.map
+            .load()
+            .find(at)
+            .is_ok_and(|entry| entry.chunk.flags.profile() == BlockGroupFlags::DUP)
+    }
+
+    /// [`Volume::write_batch`] of the copies that are asked for, and then [`Volume::flush`], which one device is asked
+    /// for in one go.
     ///
     /// # Errors
     ///
@@ -103,7 +140,10 @@ impl Volume {
     /// # Panics
     ///
     /// As [`Volume::write_batch`].
-    pub fn write_batch_and_flush(&self, writes: &[(Logical, &[u8])]) -> Result<(), NotDurable> {
+    pub fn write_batch_and_flush(
+        &self,
+        writes: &[(Logical, &[u8], Copies)],
+    ) -> Result<(), NotDurable> {
         let finish = |transfers: &[Transfer<'_>]| match self.only_device() {
             Some(device) => self.submit_and_flush(&device, transfers),
             None => {
@@ -111,13 +151,14 @@ impl Volume {
                 self.flush().map_err(NotDurable::Flush)
             }
         };
+        let writes = writes.iter().copied();
         self.with_transfers(writes, finish).map_err(NotDurable::Write)?
     }
 
     /// Works with what a batch comes to, sorted by device and place.
-    fn with_transfers<T>(
+    fn with_transfers<'a, T>(
         &self,
-        writes: &[(Logical, &[u8])],
+        writes: impl ExactSizeIterator<Item = (Logical, &'a [u8], Copies)>,
         work: impl FnOnce(&[Transfer<'_>]) -> T,
     ) -> Result<T, Error> {
         self.check_writable()?;
@@ -125,12 +166,18 @@ impl Volume {
         let _shared = self.repairs.read();
         let mut transfers = Vec::with_capacity(writes.len());
         let mut striped = Vec::new();
-        for &(at, bytes) in writes {
+        for (at, bytes, copies) in writes {
             if self.has_parity(at) {
                 striped.push((at, bytes));
-            } else {
-                self.plan_write(at, bytes, None, &mut transfers)?;
+                continue;
             }
+            let beside = copies != Copies::All && self.has_copies_beside(at);
+            let is_wanted = |mirror| match copies {
+                Copies::All => true,
+                Copies::First => !beside || mirror == 0,
+                Copies::Others => beside && mirror > 0,
+            };
+            self.plan_write(at, bytes, is_wanted, &mut transfers)?;
         }
         let rows = self.rows(striped)?;
         for row in &rows {
@@ -153,7 +200,7 @@ impl Volume {
     /// Rewrites one copy, for a repair. The caller has `repairs` alone.
     pub(crate) fn write_mirror(&self, at: Logical, bytes: &[u8], mirror: u32) -> Result<(), Error> {
         let mut transfers = Vec::new();
-        self.plan_write(at, bytes, Some(mirror), &mut transfers)?;
+        self.plan_write(at, bytes, |other| other == mirror, &mut transfers)?;
         self.submit(&transfers)
     }
 
@@ -216,17 +263,17 @@ impl Volume {
         })
     }
 
-    /// Cuts a write into what goes where: to every mirror, or to one.
+    /// Cuts a write into what goes where: to the mirrors that are wanted.
     fn plan_write<'a>(
         &self,
         at: Logical,
         bytes: &'a [u8],
-        only: Option<u32>,
+        is_wanted: impl Fn(u32) -> bool,
         transfers: &mut Vec<Transfer<'a>>,
     ) -> Result<(), Error> {
         let class = self.class_of(at);
         self.for_each_copy(Extent::new(at, bytes.len() as u64), |device, offset, part, mirror| {
-            if only.is_some_and(|only| only != mirror) || device.is_lost() {
+            if !is_wanted(mirror) || device.is_lost() {
                 return;
             }
             let device = Arc::clone(device);

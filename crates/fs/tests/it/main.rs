@@ -13,6 +13,7 @@ mod fsync;
 mod in_place;
 mod known;
 mod late;
+mod log_copies;
 mod losses;
 mod model;
 mod moving;

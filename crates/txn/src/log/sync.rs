@@ -24,10 +24,11 @@ use buttress_format::{
     Generation, Incompat, Ino, InodeItem, Key, Kind, Logical, RootItem, TreeId, header::ITEM_LEN,
 };
 use buttress_space::{AllocRequest, Outcome as Space, SpaceKind};
-use buttress_tree::LeafBuilder;
-use buttress_volume::NotDurable;
+use buttress_tree::{LeafBuilder, Node};
+use buttress_volume::{Copies, NotDurable};
 
 use super::collect::{self, Logs, Outcome, Trouble};
+use super::copies::OtherCopies;
 use super::late::{Late, LateBatch};
 use super::queue::Joined;
 use super::tracked::LoggedId;
@@ -53,7 +54,7 @@ const SPARE_MAX: usize = 256;
 /// The log of the running transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
-    logs: Logs,
+    pub(super) logs: Logs,
     /// The log root tree's only node.
     root: Option<Logical>,
     /// Every place for a node that has space.
@@ -62,8 +63,10 @@ pub(crate) struct Writer {
     spare: BTreeSet<Logical>,
     /// Where the next node should lie: they go round, and those of one log lie side by side.
     next: Logical,
+    /// What is on the copies that nobody waits for.
+    pub(super) others: OtherCopies,
     /// A log was not finished: the next durable thing is a commit (S4).
-    broken: bool,
+    pub(super) broken: bool,
 }
 
 impl Writer {
@@ -219,8 +222,13 @@ impl Engine {
     }
 
     /// Writes late data and a log's nodes, and flushes.
-    fn write_durably(&self, late: &mut LateBatch, nodes: Vec<(Logical, &[u8])>) -> Outcome<()> {
-        let batch: Vec<(Logical, &[u8])> = late.writes().chain(nodes).collect();
+    fn write_durably(
+        &self,
+        late: &mut LateBatch,
+        nodes: Vec<(Logical, &[u8], Copies)>,
+    ) -> Outcome<()> {
+        let data = late.writes().map(|(at, bytes)| (at, bytes, Copies::All));
+        let batch: Vec<_> = data.chain(nodes).collect();
         let outcome = self.volume.write_batch_and_flush(&batch);
         drop(batch);
         // Where the flush failed nobody can tell, and nothing is written any more.
@@ -237,7 +245,7 @@ impl Engine {
         writer: &mut Writer,
         late: &mut LateBatch,
     ) -> Outcome<()> {
-        let Writer { logs, root, nodes, spare, next, .. } = writer;
+        let Writer { logs, root, nodes, spare, next, others, .. } = writer;
         let len = u64::from(self.store.geometry().nodesize);
         let leaves: usize = logs.trees.values().map(LogTree::leaves).sum();
         if leaves as u64 * len > LOG_BYTES_MAX {
@@ -299,10 +307,12 @@ impl Engine {
         }
         let leaves = logs.trees.values().flat_map(LogTree::fresh);
         let above = made.iter().map(|node| (node.logical(), node.bytes()));
-        let nodes: Vec<(Logical, &[u8])> = leaves.chain(above).collect();
-        let written = nodes.len() as u64;
+        let nodes = leaves.chain(above).map(|(at, bytes)| (at, bytes, others.wanted(self, at)));
+        let nodes: Vec<_> = nodes.collect();
+        self.counters.nodes_written.fetch_add(nodes.len() as u64, Ordering::Relaxed);
+        let owed = nodes.iter().filter(|(_, _, copies)| *copies == Copies::First);
+        let owed: Vec<Logical> = owed.map(|(at, ..)| *at).collect();
         self.write_durably(late, nodes)?;
-        self.counters.nodes_written.fetch_add(written, Ordering::Relaxed);
         let mut superblock = state.superblock.clone();
         superblock.log_root = top.logical;
         superblock.log_root_level = top.level;
@@ -315,6 +325,15 @@ impl Engine {
         }
         self.volume.commit_flushed(&superblock).map_err(lost)?;
         state.superblock = superblock;
+        for at in &dropped {
+            others.forget(*at);
+        }
+        let mut above: BTreeMap<Logical, Node> =
+            made.into_iter().map(|node| (node.logical(), node)).collect();
+        for at in owed {
+            others.owe(at, above.remove(&at));
+            self.owes_copies.store(true, Ordering::Relaxed);
+        }
         spare.extend(dropped);
         Ok(())
     }

@@ -267,6 +267,11 @@ impl LogTree {
         leaves.filter_map(|leaf| Some((leaf.at?.1, leaf.items.bytes())))
     }
 
+    /// Leaves that are on disk as they are here.
+    pub(crate) fn written(&self) -> impl Iterator<Item = (Logical, &[u8])> {
+        self.leaves.values().filter_map(|leaf| Some((leaf.at?.1, leaf.items.bytes())))
+    }
+
     /// Gives addresses to what changed (L1), and seals it.
     pub(crate) fn build(&mut self, build: &mut Build<'_>) -> Result<()> {
         self.fresh.clear();

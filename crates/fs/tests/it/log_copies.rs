@@ -1,0 +1,193 @@
+//! Copies of a log's nodes that follow when the log rests.
+
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use buttress_base::{AlignedBuf, Rng};
+use buttress_block::Device;
+use buttress_format::{Kind, Profile, RootItem};
+use buttress_fs::{Filesystem, MakeOptions};
+use buttress_tree::{Expect, Geometry, Node, NodePtr, Store};
+use buttress_volume::{OpenOptions, Volume};
+
+use crate::checker::check;
+use crate::volume::{content, copy, file_with, memory, memory_with, mount, mount_with};
+
+/// A node of a log by its first copy, and what its second holds.
+struct Logged {
+    first: Node,
+    second: AlignedBuf,
+    ptr: NodePtr,
+}
+
+struct Disk {
+    volume: Arc<Volume>,
+    geometry: Geometry,
+}
+
+impl Disk {
+    /// The nodes of the log on a device that nobody writes now.
+    fn log(device: &Arc<dyn Device>) -> (Self, Vec<Logged>) {
+        let (volume, superblock) =
+            Volume::open(vec![Arc::clone(device)], OpenOptions::default()).expect("a volume");
+        let geometry = Geometry {
+            nodesize: superblock.nodesize,
+            sectorsize: superblock.sectorsize,
+            csum: superblock.csum_type,
+            fsid: superblock.fsid,
+            chunk_tree_uuid: [0; 16],
+        };
+        let volume = Arc::new(volume);
+        let store = Store::new(Arc::clone(&volume), geometry, 0);
+        buttress_tree::boot::load_chunks(&store, &superblock).expect("chunks");
+        let disk = Self { volume, geometry };
+        let root = NodePtr {
+            logical: superblock.log_root,
+            generation: superblock.generation.next(),
+            level: superblock.log_root_level,
+        };
+        let mut found = Vec::new();
+        if superblock.log_root.0 != 0 {
+            disk.walk(Expect::root(root), &mut found);
+        }
+        (disk, found)
+    }
+
+    fn bytes(&self, ptr: NodePtr, mirror: u32) -> AlignedBuf {
+        let mut buf = AlignedBuf::zeroed(self.geometry.nodesize as usize);
+        self.volume.read_mirror(ptr.logical, &mut buf, mirror).expect("memory");
+        buf
+    }
+
+    fn walk(&self, expect: Expect, found: &mut Vec<Logged>) {
+        let ptr = expect.ptr;
+        let first = Node::verify(self.bytes(ptr, 0), &self.geometry, &expect, true)
+            .unwrap_or_else(|why| panic!("{}: the first copy is there: {why}", ptr.logical));
+        for slot in 0..first.len() {
+            if first.level() > 0 {
+                self.walk(first.expect_child(slot), found);
+            } else if first.key(slot).kind == Kind::ROOT_ITEM {
+                let item = RootItem::parse(first.item(slot)).expect("a root");
+                let root = NodePtr {
+                    logical: item.bytenr,
+                    generation: item.generation,
+                    level: item.level,
+                };
+                self.walk(Expect::root(root), found);
+            }
+        }
+        found.push(Logged { first, second: self.bytes(ptr, 1), ptr });
+    }
+
+    /// K2: a second copy is the node, or cannot pass for it with any key.
+    fn judge(&self, logged: &Logged) -> bool {
+        let is_same = *logged.second == *logged.first.bytes();
+        let other = AlignedBuf::copy_of(&logged.second);
+        let passes = Node::verify(other, &self.geometry, &Expect::root(logged.ptr), true).is_ok();
+        assert!(is_same || !passes, "{}: an old node of this log", logged.ptr.logical);
+        is_same
+    }
+}
+
+/// Waits for a condition that threads of a mount bring about.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        sleep(Duration::from_millis(10));
+    }
+}
+
+fn owed(device: &Arc<dyn Device>) -> usize {
+    let (disk, log) = Disk::log(&(Arc::new(copy(&**device)) as _));
+    log.iter().filter(|logged| !disk.judge(logged)).count()
+}
+
+/// K1: an fsync waits for the first copy; a log that rests has both, and either is enough after a crash.
+#[test]
+fn a_log_that_rests_has_both() {
+    let device = memory(128);
+    let fs = mount_with(&device, "commit=300");
+    let data = vec![7; 9000];
+    let file = file_with(&fs.root(), "file", &data);
+    fs.sync().expect("durable");
+    file.write_at(100, &[8; 5000]).expect("into memory");
+    file.sync().expect("durable");
+    wait_until("a second copy", || fs.sync_stats().log_copies > 0 && owed(&device) == 0);
+
+    let (_, log) = Disk::log(&(Arc::new(copy(&*device)) as _));
+    assert!(log.len() >= 2, "a log of {} nodes", log.len());
+    for damaged in 0..2 {
+        let copied = copy(&*device);
+        for logged in &log {
+            let node = logged.first.bytes();
+            let mut buf = vec![0; node.len()];
+            let mut places = (0..copied.len() - node.len() as u64).step_by(4096).filter(|at| {
+                copied.read_at(*at, &mut buf).expect("memory");
+                buf == node
+            });
+            let at = places.nth(damaged).expect("two copies");
+            copied.write_at(at + 200, &[0xFF; 64]).expect("memory");
+        }
+        let copied: Arc<dyn Device> = Arc::new(copied);
+        let after = mount(&copied);
+        let found = content(&after.root().lookup(b"file").expect("a file"));
+        assert!(found[100..5100].iter().all(|byte| *byte == 8), "copy {damaged} damaged");
+        after.close().expect("a clean end");
+        check(&copied);
+    }
+    drop(file);
+    fs.close().expect("a clean end");
+    check(&device);
+}
+
+/// K2, with places that go round while nodes get their second copies.
+#[test]
+fn a_second_copy_is_never_an_older_node() {
+    let device = memory(256);
+    let fs = mount_with(&device, "commit=300");
+    let files: Vec<_> =
+        (0..4).map(|n| file_with(&fs.root(), &format!("file{n}"), &[n; 4096])).collect();
+    fs.sync().expect("durable");
+    let mut rng = Rng::new(3);
+    let mut single = 0;
+    for round in 0..40 {
+        for _ in 0..30 {
+            let file = &files[rng.below(4) as usize];
+            file.write_at(rng.below(4000) * 8192, &[round; 4096]).expect("into memory");
+            file.sync().expect("durable");
+        }
+        single += owed(&device);
+        if round % 4 == 0 {
+            // Nodes that nobody changes meanwhile get theirs.
+            sleep(Duration::from_millis(250));
+        }
+    }
+    assert!(single > 0, "no node was seen with one copy");
+    assert!(fs.sync_stats().log_copies > 0, "no node got its second");
+    assert!(fs.sync_stats().commits.is_empty(), "{:?}", fs.sync_stats());
+    drop(files);
+    fs.close().expect("a clean end");
+    check(&device);
+}
+
+/// Whoever asks for all copies has them when fsync returns; so has who has one copy of everything.
+#[test]
+fn all_at_once_if_asked() {
+    let single = MakeOptions { metadata: Some(Profile::Single), ..MakeOptions::default() };
+    for (options, mount) in [(MakeOptions::default(), "log_copies=all"), (single, "rw")] {
+        let device = memory_with(128, &options);
+        let fs: Filesystem = mount_with(&device, &format!("commit=300,{mount}"));
+        let file = file_with(&fs.root(), "file", &[7; 9000]);
+        file.sync().expect("durable");
+        sleep(Duration::from_millis(500));
+        assert_eq!(fs.sync_stats().log_copies, 0);
+        if mount != "rw" {
+            assert_eq!(owed(&device), 0);
+        }
+        drop(file);
+        fs.close().expect("a clean end");
+        check(&device);
+    }
+}
