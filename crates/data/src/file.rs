@@ -200,11 +200,13 @@ impl File {
         let mut meta = self.meta.lock();
         let answer = change(&mut meta);
         meta.item.transid = handle.generation();
-        // An item that is as it was needs no place in a log: overwriting within one tick changes none.
-        if meta.put != Some(meta.item) {
+        // An item that is as it was needs no place in a log: writing within one tick changes none. The bytes that extents take
+        // follow a write that was counted, and are counted anew by replay.
+        let nbytes = meta.item.nbytes;
+        if meta.put.is_none_or(|put| InodeItem { nbytes, ..put } != meta.item) {
             meta.item.sequence = meta.item.sequence.wrapping_add(1);
-            meta.put = Some(meta.item);
         }
+        meta.put = Some(meta.item);
         assert!(
             meta.disk_size <= meta.item.size || meta.shrinks,
             "F2: {} on disk of {}",

@@ -260,11 +260,12 @@ impl Collect<'_> {
         }
         if level == Level::Full {
             let logged = self.logs.trees.get(&tree).and_then(|log| log.get(&item_key(ino)));
-            let same_size = match logged.map(InodeItem::parse) {
-                Some(logged) => logged.is_ok_and(|logged| logged.size == item.size),
-                None => false,
-            };
-            self.set(tree, item_key(ino), Some(&bytes));
+            let logged = logged.and_then(|logged| InodeItem::parse(logged).ok());
+            let same_size = logged.is_some_and(|logged| logged.size == item.size);
+            // Replay counts bytes by the extents. The item alone would be a leaf more wherever holes are filled.
+            if logged.is_none_or(|logged| InodeItem { nbytes: item.nbytes, ..logged } != item) {
+                self.set(tree, item_key(ino), Some(&bytes));
+            }
             if has(Kind::XATTR_ITEM, Kind::XATTR_ITEM) {
                 self.log_attributes(id)?;
             }
