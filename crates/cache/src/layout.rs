@@ -219,7 +219,7 @@ impl Superblock {
             return Err(Error::Sequence { found: epoch });
         }
         let is_ours =
-            bytes[32..36] == *STAMP_TAG && u32_at(bytes, 36) == crc32c::crc32c(&bytes[40..]);
+            bytes[32..36] == *STAMP_TAG && u32_at(bytes, 36) == crc_fast::crc32_iscsi(&bytes[40..]);
         let stamp = is_ours.then(|| Stamp {
             origin: u64_at(bytes, 40),
             next: u64_at(bytes, 48),
@@ -243,7 +243,7 @@ impl Superblock {
             bytes[40..48].copy_from_slice(&stamp.origin.to_le_bytes());
             bytes[48..56].copy_from_slice(&stamp.next.to_le_bytes());
             bytes[56..64].copy_from_slice(&stamp.cut.to_disk().to_le_bytes());
-            let crc = crc32c::crc32c(&bytes[40..]);
+            let crc = crc_fast::crc32_iscsi(&bytes[40..]);
             bytes[36..40].copy_from_slice(&crc.to_le_bytes());
         }
         bytes

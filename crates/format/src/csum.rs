@@ -1,6 +1,7 @@
 //! Checksums, and the hashes that keys are made of.
 
 use blake2::Digest as _;
+use crc_fast::{CrcAlgorithm, Digest};
 
 use crate::{Error, Ino, Result, TreeId};
 
@@ -60,7 +61,7 @@ impl CsumType {
     pub fn digest(self, data: &[u8]) -> [u8; 32] {
         let mut out = [0; 32];
         match self {
-            Self::Crc32c => out[..4].copy_from_slice(&crc32c::crc32c(data).to_le_bytes()),
+            Self::Crc32c => out[..4].copy_from_slice(&crc_fast::crc32_iscsi(data).to_le_bytes()),
             Self::Xxhash64 => {
                 out[..8].copy_from_slice(&xxhash_rust::xxh64::xxh64(data, 0).to_le_bytes());
             }
@@ -76,7 +77,10 @@ impl CsumType {
 /// CRC-32C over `data` from a seed, without the usual inversions: the format's hash function.
 #[must_use]
 pub fn crc32c_raw(seed: u32, data: &[u8]) -> u32 {
-    !crc32c::crc32c_append(!seed, data)
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(seed));
+    digest.update(data);
+    // Of 32 bits, as its algorithm is.
+    !(digest.finalize() as u32)
 }
 
 /// Key offset of a name's directory item and of an attribute's item.

@@ -14,6 +14,7 @@ use buttress_base::{AlignedBuf, Rng};
 use buttress_block::{Device, FileDevice, OpenOptions};
 use buttress_cache::{CacheDevice, CacheOptions, Mode, PmemDevice, format};
 use buttress_writecache_rig::work::{SECTOR, Step, Work, sector};
+use crc_fast::{CrcAlgorithm, Digest};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -40,13 +41,13 @@ fn main() -> Result<()> {
             let mut file = direct(path)?;
             let len = file.seek(SeekFrom::End(0))?;
             let piece: u64 = piece.parse()?;
-            let mut crc = 0;
+            let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
             for at in (0..len).step_by(piece as usize) {
                 let mut buf = AlignedBuf::zeroed(piece.min(len - at) as usize);
                 file.read_exact_at(&mut buf, at)?;
-                crc = crc32c::crc32c_append(crc, &buf);
+                digest.update(&buf);
             }
-            say(&format!("sum {crc:08x}"))
+            say(&format!("sum {:08x}", digest.finalize()))
         }
         ["cached", origin, cache, options, seed, steps, align] => {
             let open = |path: &str| -> Result<Arc<dyn Device>> {

@@ -1,6 +1,7 @@
 //! Overlapping writes and flushes from a seed: the same inside the guest, in our process, and in the model.
 
 use buttress_base::Rng;
+use crc_fast::{CrcAlgorithm, Digest};
 
 /// Bytes of a sector.
 pub const SECTOR: usize = 512;
@@ -121,5 +122,7 @@ pub fn read_model(bytes: &[u8]) -> Vec<u32> {
 /// The checksum of a device that holds a model.
 #[must_use]
 pub fn checksum(model: &[u32]) -> u32 {
-    model.iter().fold(0, |crc, &value| crc32c::crc32c_append(crc, &sector(value)))
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    model.iter().for_each(|&value| digest.update(&sector(value)));
+    digest.finalize() as u32
 }
