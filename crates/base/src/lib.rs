@@ -13,6 +13,7 @@
 pub mod aligned;
 pub mod clock;
 pub mod cow_map;
+pub mod event;
 pub mod latch;
 pub mod range_set;
 pub mod rank;
@@ -24,6 +25,7 @@ pub mod thread;
 
 pub use aligned::AlignedBuf;
 pub use cow_map::CowMap;
+pub use event::Event;
 pub use latch::Latch;
 pub use range_set::RangeSet;
 pub use rank::{Held, Rank, Ranked};

@@ -5,18 +5,18 @@
 //! - **Q1** Somebody leads exactly while `led` is set, and who leads ends by calling [`Queue::pass_on`]: the lead
 //!   goes to one of those who came meanwhile, or nobody has it.
 //! - **Q2** Who waits is told exactly once: to lead the batch that he is in, or what became of it.
-//! - **Q3** Nobody is woken under the lock, and each by himself: they do not wait for one another.
+//! - **Q3** Nobody is woken under the lock. Those whom a log serves are woken with one call, but for the first in line.
+//! - **Q4** Where there is anybody in the queue when the lead is handed on, there is a first in line.
 //!
 //! Waking a processor that sleeps takes a tenth of what a log on a fast device does. So the first in line, who leads
 //! next, watches for a while before it sleeps, giving way to whoever wants its processor. It is one thread at most.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use buttress_base::sync::{Condvar, Mutex};
-use buttress_base::{clock, thread};
+use buttress_base::sync::Mutex;
+use buttress_base::{Event, clock, thread};
 
 use super::late::Late;
 use super::tracked::LoggedId;
@@ -28,37 +28,29 @@ const WATCH_MAX: Duration = Duration::from_micros(500);
 /// After so many logs that waited in vain for those who asked before, most logs do not.
 const VAIN_MAX: u32 = 6;
 
-/// Somebody in the queue.
+/// The first in the queue, or all others.
 #[derive(Debug, Default)]
 struct Waiter {
-    told: Mutex<Option<Joined>>,
-    /// For who watches without the lock.
-    is_told: AtomicBool,
-    turned: Condvar,
+    told: OnceLock<Joined>,
+    is_told: Event,
 }
 
 impl Waiter {
     fn tell(&self, what: Joined) {
-        *self.told.lock() = Some(what);
-        self.is_told.store(true, Ordering::Release);
-        self.turned.notify_one();
+        assert!(self.told.set(what).is_ok(), "Q2: told twice");
+        self.is_told.set();
     }
 
     fn watch(&self, time: Duration) {
         let start = clock::now();
-        while !self.is_told.load(Ordering::Acquire) && clock::since(start) < time {
+        while !self.is_told.is_set() && clock::since(start) < time {
             std::thread::yield_now();
         }
     }
 
     fn wait(&self) -> Joined {
-        let mut told = self.told.lock();
-        loop {
-            if let Some(told) = told.take() {
-                return told;
-            }
-            self.turned.wait(&mut told);
-        }
+        self.is_told.wait();
+        self.told.get().expect("Q2: told before").clone()
     }
 }
 
@@ -66,7 +58,11 @@ impl Waiter {
 struct Gathering {
     wanted: BTreeSet<LoggedId>,
     late: Vec<Arc<dyn Late>>,
-    waiters: Vec<Arc<Waiter>>,
+    /// Who leads next, if he is not served before.
+    first: Option<Arc<Waiter>>,
+    others: Option<Arc<Waiter>>,
+    /// How many wait.
+    waiting: usize,
     led: bool,
     /// How many were served by the last log, or asked while it was under way.
     expected: usize,
@@ -82,7 +78,7 @@ struct Gathering {
 pub(crate) struct Queue(Mutex<Gathering>);
 
 /// What somebody who joined is to do.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Joined {
     /// Make the log of all who are in the queue.
     Lead,
@@ -95,7 +91,7 @@ pub(super) struct Batch {
     pub(super) wanted: BTreeSet<LoggedId>,
     /// Their data that is still to be written.
     pub(super) late: Vec<Arc<dyn Late>>,
-    waiters: Vec<Arc<Waiter>>,
+    waiters: [Option<Arc<Waiter>>; 2],
 }
 
 impl std::fmt::Debug for Queue {
@@ -114,9 +110,11 @@ impl Queue {
             if !std::mem::replace(&mut gathering.led, true) {
                 return Joined::Lead;
             }
-            let mine = Arc::new(Waiter::default());
-            let first = gathering.waiters.is_empty() && gathering.took <= WATCH_MAX;
-            gathering.waiters.push(Arc::clone(&mine));
+            gathering.waiting += 1;
+            let first = gathering.first.is_none();
+            let place = if first { &mut gathering.first } else { &mut gathering.others };
+            let mine = Arc::clone(place.get_or_insert_default());
+            let first = first && gathering.took <= WATCH_MAX;
             // The log that is under way, and a part of the next where that was taken already.
             (mine, if first { gathering.took * 2 } else { Duration::ZERO })
         };
@@ -130,7 +128,7 @@ impl Queue {
     /// for once they may join.
     pub(super) fn expects_company(&self) -> bool {
         let gathering = self.0.lock();
-        gathering.waiters.is_empty() && gathering.expected > 1
+        gathering.waiting == 0 && gathering.expected > 1
     }
 
     /// Waits a little for those who are about to ask again, as they did around the last log. Where a log is mostly waiting
@@ -142,7 +140,7 @@ impl Queue {
         }
         let limit = {
             let mut gathering = self.0.lock();
-            if gathering.waiters.len() + 1 >= gathering.expected {
+            if gathering.waiting + 1 >= gathering.expected {
                 return;
             }
             if gathering.skip > 0 {
@@ -156,7 +154,7 @@ impl Queue {
             std::thread::yield_now();
             let late = clock::since(start) >= limit;
             let mut gathering = self.0.lock();
-            if gathering.waiters.len() + 1 >= gathering.expected {
+            if gathering.waiting + 1 >= gathering.expected {
                 gathering.vain = 0;
                 return;
             }
@@ -171,11 +169,11 @@ impl Queue {
     /// Ends the gathering: who comes from now on is of the next batch.
     pub(super) fn take(&self) -> Batch {
         let mut gathering = self.0.lock();
-        gathering.expected = gathering.waiters.len() + 1;
+        gathering.expected = std::mem::take(&mut gathering.waiting) + 1;
         Batch {
             wanted: std::mem::take(&mut gathering.wanted),
             late: std::mem::take(&mut gathering.late),
-            waiters: std::mem::take(&mut gathering.waiters),
+            waiters: [gathering.first.take(), gathering.others.take()],
         }
     }
 
@@ -184,14 +182,17 @@ impl Queue {
         let next = {
             let mut gathering = self.0.lock();
             gathering.took = took;
-            gathering.expected += gathering.waiters.len();
-            gathering.led = !gathering.waiters.is_empty();
-            gathering.led.then(|| gathering.waiters.remove(0))
+            gathering.expected += gathering.waiting;
+            gathering.led = gathering.waiting > 0;
+            let next = gathering.first.take();
+            assert_eq!(next.is_some(), gathering.led, "Q4");
+            gathering.waiting -= usize::from(gathering.led);
+            next
         };
         if let Some(next) = next {
             next.tell(Joined::Lead);
         }
-        for waiter in batch.waiters {
+        for waiter in batch.waiters.into_iter().flatten() {
             waiter.tell(Joined::Done(outcome.clone()));
         }
     }
