@@ -44,6 +44,36 @@ fn options_say_what_is_written() {
     }
 }
 
+/// What a log's inode item says of the bytes that extents take may be old: replay counts them.
+#[test]
+fn replay_counts_the_bytes_of_extents() {
+    const BLOCK: u64 = 4096;
+    let base = Arc::new(MemoryDevice::new(128 << 20));
+    Filesystem::make(&*base, &MakeOptions::default()).expect("a volume");
+    let fs = open_with(Arc::clone(&base) as Arc<dyn Device>, "commit=3000");
+    let file = fs.root().create(b"a", 0o644, 0, 0, 0).expect("a file");
+    file.set_attr(&SetAttr { size: Some(100 * BLOCK), ..SetAttr::default() }).expect("a length");
+    file.write_at(0, &[1; 3 * BLOCK as usize]).expect("a write");
+    fs.sync().expect("sync");
+    // Most of these in one tick of the clock.
+    for block in 1..30 {
+        file.write_at(2 * block * BLOCK, &[2; BLOCK as usize]).expect("a write");
+        file.sync().expect("sync");
+        if block % 7 == 0 {
+            let copy: Arc<dyn Device> = Arc::new(base.fork());
+            let again = open(Arc::clone(&copy));
+            let found = again.resolve("/a").expect("a file").attr();
+            // The first of them lies in what was there.
+            assert_eq!(found.blocks, (3 + block - 1) * BLOCK / 512, "after {block}");
+            again.close().expect("a clean end");
+            judge(&copy);
+        }
+    }
+    assert!(fs.sync_stats().commits.is_empty(), "{:?}", fs.sync_stats());
+    drop(file);
+    fs.close().expect("a clean end");
+}
+
 /// With `flushoncommit` every commit that an fsync makes takes the data of all files along.
 #[test]
 fn a_commit_flushes_everything_if_asked() {
