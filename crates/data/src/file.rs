@@ -197,13 +197,32 @@ impl File {
         handle: &Handle<'_>,
         change: impl FnOnce(&mut Meta) -> R,
     ) -> R {
+        self.put_meta(handle, change, |put, now| put == now)
+    }
+
+    /// As [`update_meta`](Self::update_meta) for extents whose data was written to the device: the write into memory was counted
+    /// as a change of the content, and what they take is none.
+    pub(crate) fn update_landed<R>(
+        &self,
+        handle: &Handle<'_>,
+        change: impl FnOnce(&mut Meta) -> R,
+    ) -> R {
+        let is_same =
+            |put: &InodeItem, now: &InodeItem| InodeItem { nbytes: now.nbytes, ..*put } == *now;
+        self.put_meta(handle, change, is_same)
+    }
+
+    fn put_meta<R>(
+        &self,
+        handle: &Handle<'_>,
+        change: impl FnOnce(&mut Meta) -> R,
+        is_same: impl Fn(&InodeItem, &InodeItem) -> bool,
+    ) -> R {
         let mut meta = self.meta.lock();
         let answer = change(&mut meta);
         meta.item.transid = handle.generation();
-        // An item that is as it was needs no place in a log: writing within one tick changes none. The bytes that extents take
-        // follow a write that was counted, and are counted anew by replay.
-        let nbytes = meta.item.nbytes;
-        if meta.put.is_none_or(|put| InodeItem { nbytes, ..put } != meta.item) {
+        // An item that is as it was needs no place in a log: writing within one tick changes none.
+        if meta.put.is_none_or(|put| !is_same(&put, &meta.item)) {
             meta.item.sequence = meta.item.sequence.wrapping_add(1);
         }
         meta.put = Some(meta.item);

@@ -61,7 +61,7 @@ impl Files {
         let reservation = self.reserve(edits.cost(), promised)?;
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, file);
-        file.update_meta(&handle, |meta| {
+        file.update_landed(&handle, |meta| {
             bytes.count(meta);
             let mut dirty = file.dirty.lock();
             self.count_clean(dirty.landed(run));
@@ -155,7 +155,7 @@ impl Files {
         if first && !part.sums.is_empty() {
             handle.insert_csums(part.disk(), part.sums.clone());
         }
-        file.update_meta(&handle, |meta| {
+        file.update_landed(&handle, |meta| {
             bytes.count(meta);
             finish(meta, &mut file.dirty.lock(), end);
         });
@@ -173,7 +173,7 @@ impl Files {
         let _extents = file.extents.write();
         let reservation = self.reserve(Edits::default().cost(), promised)?;
         let handle = self.engine.begin(reservation);
-        file.update_meta(&handle, |meta| finish(meta, &mut file.dirty.lock(), end));
+        file.update_landed(&handle, |meta| finish(meta, &mut file.dirty.lock(), end));
         Ok(end)
     }
 

@@ -265,7 +265,7 @@ impl<H: Home> Late for LateData<H> {
                 handle.insert_csums(part.disk(), std::mem::take(&mut part.sums));
             }
         }
-        file.update_meta(&handle, |meta| {
+        file.update_landed(&handle, |meta| {
             bytes.into_iter().for_each(|bytes| bytes.count(meta));
             let mut dirty = file.dirty.lock();
             for (run, _) in &runs {

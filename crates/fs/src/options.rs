@@ -70,7 +70,7 @@ pub struct MountOptions {
     /// Let fsync commit the whole volume instead of writing a log.
     pub notreelog: bool,
     /// Which copies of a log fsync waits for where metadata has two on one device: the first, and the second follows
-    /// within a fifth of a second of nodes that stay, or all.
+    /// in a third of a second of nodes that stay, or all.
     pub log_copies: LogCopies,
     /// Write dirty data of all files before every commit, not only before those that are due.
     pub flushoncommit: bool,

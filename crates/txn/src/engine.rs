@@ -248,6 +248,11 @@ impl Engine {
         Generation(self.published.load(Ordering::Acquire))
     }
 
+    /// Whether this session's first commit is durable.
+    pub(crate) fn has_committed(&self) -> bool {
+        self.published() > self.opened
+    }
+
     /// Whether a commit should be made soon, by whoever makes them in the background.
     #[must_use]
     pub fn wants_commit(&self) -> bool {
@@ -481,7 +486,7 @@ impl Engine {
         if self.read_only.is_some() {
             return Ok(());
         }
-        let opened = self.opened;
-        if self.commit()? > opened { self.settle_superblocks() } else { Ok(()) }
+        self.commit()?;
+        if self.has_committed() { self.settle_superblocks() } else { Ok(()) }
     }
 }

@@ -1,4 +1,4 @@
-//! Writing: every copy, sorted and joined; flushing; giving space up.
+//! Writing: every copy, or those that are asked for, sorted and joined; flushing; giving space up.
 //!
 //! # Invariants
 //!

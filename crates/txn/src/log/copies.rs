@@ -7,11 +7,13 @@
 //! # Invariants
 //!
 //! - **K1** The superblock names a node only when its first copy is durable, which is the one that readers begin with.
-//!   The others are written by the second [`PERIOD`] that the node sees, where somebody calls
-//!   [`Engine::complete_log`] so often; else the commit that ends the log makes them needless.
+//!   The others are written by the second [`PERIOD`] that the node sees, and durable by the third: a log that is made
+//!   meanwhile flushes them, or they are flushed for themselves. That is where somebody calls [`Engine::complete_log`] so often;
+//!   the commit that ends the log makes them needless.
 //! - **K2** What another copy of a place holds is the node, or fails the checks that its reader makes: it is of an earlier
 //!   transaction. So once other copies of a place were written, every later node there is written to all of them: an older
-//!   node of the same log could be taken for it.
+//!   node of the same log could be taken for it. And before the first commit of a session all nodes are: a crash before
+//!   it, or a log that was thrown away, may have left nodes of that generation anywhere.
 //!
 //! # Locks
 //!
@@ -75,12 +77,15 @@ pub(super) struct OtherCopies {
     /// Rounds of [`Engine::complete_log`], and when the last began.
     round: u64,
     begun: Option<Instant>,
+    /// Other copies were written, and nothing was flushed since.
+    unflushed: bool,
 }
 
 impl OtherCopies {
     /// Which copies a node is to be written to at once.
     pub(super) fn wanted(&self, engine: &Engine, at: Logical) -> Copies {
         let may_wait = engine.options.log_copies == LogCopies::First
+            && engine.has_committed()
             && engine.volume.has_copies_beside(at)
             && !self.whole.contains(&at);
         if may_wait { Copies::First } else { Copies::All }
@@ -89,6 +94,11 @@ impl OtherCopies {
     /// A node is durable in its first copy.
     pub(super) fn owe(&mut self, at: Logical, above: Option<Node>) {
         self.owed.insert(at, Owed { since: self.round, above });
+    }
+
+    /// A log was made durable, with whatever was written before it.
+    pub(super) fn flushed(&mut self) {
+        self.unflushed = false;
     }
 
     /// A node is no part of the log any more.
@@ -133,15 +143,20 @@ impl Engine {
         if !self.owes_copies.load(Ordering::Relaxed) || self.check_writable().is_err() {
             return;
         }
-        let old = {
+        let (old, unflushed) = {
             let mut log = self.log.lock();
             let others = &mut log.writer.others;
             if !others.next_round() {
                 return;
             }
             self.owes_copies.store(!others.owed.is_empty(), Ordering::Relaxed);
-            others.old()
+            (others.old(), std::mem::take(&mut others.unflushed))
         };
+        if unflushed && let Err(error) = self.volume.flush() {
+            // As behind a log: what was written since the last good flush is in doubt.
+            self.latch(error.into());
+            return;
+        }
         for places in old.chunks(AT_ONCE) {
             if !self.complete(&places.iter().copied().collect()) {
                 return;
@@ -161,12 +176,16 @@ impl Engine {
         writer.others.whole.extend(&done);
         if let Err(error) = outcome {
             tracing::warn!(%error, "the other copies of a log: a commit will end it");
+            // It is not tried again.
+            writer.others.owed.clear();
             writer.broken = true;
             return false;
         }
         for at in &done {
             writer.others.forget(*at);
         }
+        writer.others.unflushed |= !done.is_empty();
+        self.owes_copies.store(true, Ordering::Relaxed);
         self.counters.log_copies.fetch_add(done.len() as u64, Ordering::Relaxed);
         true
     }

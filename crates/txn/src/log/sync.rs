@@ -4,7 +4,7 @@
 //!
 //! - **S1** A log is written under the commit lock, with nothing frozen: it is on top of the last superblock,
 //!   and no commit of older changes can come between (T12).
-//! - **S2** The order is: data and nodes, flush, the superblock with the log to its first copy, flush. Data was
+//! - **S2** The order is: data and nodes (their first copies, `copies`), flush, the superblock with the log to its first copy, flush. Data was
 //!   written before its extents were put, or is late and written with the nodes (`late`).
 //! - **S3** A log's superblock differs from the one on disk within its first sector alone, so that a power cut
 //!   leaves one or the other, never a torn one. A node is thus free as soon as a log without it is durable.
@@ -324,6 +324,7 @@ impl Engine {
             assert_eq!(rest(&superblock), rest(&state.superblock), "S3");
         }
         self.volume.commit_flushed(&superblock).map_err(lost)?;
+        others.flushed();
         state.superblock = superblock;
         for at in &dropped {
             others.forget(*at);
