@@ -293,34 +293,30 @@ pub(crate) fn push_group(
 fn check_groups(context: &Context<'_>, groups: &mut Vec<Group>) {
     let chunks = context.volume.chunks();
     for chunk in chunks.iter() {
-        let found = groups.binary_search_by_key(&chunk.logical, |group| group.extent.start);
-        let Some(group) = found.ok().and_then(|index| groups.get(index)) else {
+        if groups.binary_search_by_key(&chunk.logical, |group| group.extent.start).is_err() {
             let chunk = Extent::new(chunk.logical, chunk.len);
             context.add(Issue::BlockGroupMissing { chunk });
-            continue;
+        }
+    }
+    let mut before = None;
+    groups.retain_mut(|group| {
+        let at = group.extent.start;
+        let found = chunks.binary_search_by_key(&at, |chunk| chunk.logical);
+        let Some(chunk) = found.ok().and_then(|index| chunks.get(index)) else {
+            context.add(Issue::ChunkMissing { group: group.extent });
+            return false;
         };
+        // Of every item: two that begin at one address differ in length, and one of them is wrong.
         let differs = |field, found, expected| {
             if found != expected {
-                let group = group.extent.start;
+                let group = at;
                 context.add(Issue::BlockGroupMismatch { group, field, found, expected });
             }
         };
         differs("length", group.extent.len, chunk.len);
         differs("flags", group.flags.0, chunk.flags.0);
-    }
-    groups.retain(|group| {
-        let at = group.extent.start;
-        let known = chunks.binary_search_by_key(&at, |chunk| chunk.logical).is_ok();
-        if !known {
-            context.add(Issue::ChunkMissing { group: group.extent });
-        }
-        known
+        // Chunks do not overlap; a group that is longer than its chunk must not reach into the next.
+        group.extent.len = chunk.len;
+        before.replace(at) != Some(at)
     });
-    // Chunks do not overlap; a group that is longer than its chunk must not reach into the next.
-    for group in groups.iter_mut() {
-        let at = group.extent.start;
-        if let Ok(index) = chunks.binary_search_by_key(&at, |chunk| chunk.logical) {
-            group.extent.len = chunks[index].len;
-        }
-    }
 }

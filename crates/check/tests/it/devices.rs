@@ -196,6 +196,21 @@ fn chunk_missing() {
     }
 }
 
+/// Of two that begin at one address one is of another length than the chunk, whichever is met first.
+#[test]
+fn block_group_twice() {
+    for device in [victim(), old_victim()] {
+        let patch = Patch::new(device);
+        let tree = group_tree(&patch);
+        let (key, bytes) = patch.find(tree, is(Kind::BLOCK_GROUP_ITEM)).expect("a block group");
+        for aside in [4096, u64::MAX - 4095] {
+            let twin = Key::new(key.objectid, key.kind, key.offset.wrapping_add(aside));
+            patch.insert(tree, twin, bytes.clone());
+        }
+        patch.finds(&["block-group-mismatch"]);
+    }
+}
+
 #[test]
 fn block_group_mismatch() {
     for device in [victim(), old_victim()] {

@@ -355,3 +355,11 @@ fn only_logs_are_of_the_next_generation() {
     let images = sample::small();
     assert_eq!(case("judge", move || judge::judge(&images, input)), None);
 }
+
+/// A chunk had two block groups of two lengths, and the judge looked at one: what it mended was the item of the other.
+#[test]
+fn a_chunk_has_one_block_group() {
+    let input = b"\x0a\x0a\x76\x24\x00\x97\xff\x31\xff\xff\x20\x32\x00\xf7\xff\xff\xff\xff\xff\xff\x7f\xf4\x04\x10\x00\x00\x75\xff\x75\x13\xff\x2c\x2c\x2c\x2c\x2c\x2c\x2c\x75\x75\x00\x00\x00\x01\x2a\x99\x2c";
+    let images = sample::small();
+    assert_eq!(case("judge", move || judge::judge(&images, input)), None);
+}
