@@ -41,12 +41,16 @@ pub struct Row {
     pub chunks: u64,
     /// Seconds that making the volume took.
     pub make_seconds: f64,
-    /// Seconds that opening it took.
+    /// Seconds that opening it took, with finding a file and reading one sector of it.
     pub open_seconds: f64,
-    /// Requests to the device of one opening.
+    /// Requests to the device of that.
     pub open_reads: u64,
+    /// Seconds until all groups were known, so that something could be written, with the opening.
+    pub known_seconds: f64,
+    /// Requests to the device of that.
+    pub known_reads: u64,
     /// Bytes that it read.
-    pub open_bytes: u64,
+    pub known_bytes: u64,
     /// Memory that one group takes in an open volume, bytes of nodes left out.
     pub bytes_per_group: f64,
     /// To find the chunk of an address.
@@ -132,6 +136,18 @@ impl Filler {
         let found = engine.view().get(TreeId::FS, &key).map_err(text)?;
         let item = InodeItem::parse(&found.ok_or("the volume was not made by this program")?);
         Ok(Self { ino, len: item.map_err(text)?.size })
+    }
+
+    /// Reads the sector that its last extent begins with.
+    fn read_last(&self, engine: &Arc<Engine>) -> Result<(), String> {
+        let key = |offset| Key::new(self.ino.0, Kind::EXTENT_DATA, offset);
+        let found =
+            engine.view().at_or_before(TreeId::FS, &key(0), &key(u64::MAX)).map_err(text)?;
+        let (_, item) = found.ok_or("the file has no extents")?;
+        let extent = FileExtent::parse(&item).map_err(text)?;
+        let Body::Prealloc(region) = extent.body else { return Err("not allocated ahead".into()) };
+        let mut sector = vec![0; SECTOR as usize];
+        engine.volume().read_mirror(region.disk, &mut sector, 0).map_err(text)
     }
 
     /// Appends an extent that was allocated.
@@ -347,17 +363,22 @@ pub fn measure(device: &Arc<dyn Device>, groups: u64, rounds: u64) -> Result<Row
     let before = resident();
     let start = clock::now();
     let engine = open_engine(Arc::clone(device))?;
+    let filler = Filler::find(&engine)?;
+    filler.read_last(&engine)?;
     row.open_seconds = clock::since(start).as_secs_f64();
+    row.open_reads = engine.volume().stats().reads;
+    engine.know_groups().map_err(text)?;
+    engine.read_only().map_or(Ok(()), Err)?;
+    row.known_seconds = clock::since(start).as_secs_f64();
     let nodes = engine.store().cached_nodes() as u64 * u64::from(engine.volume().nodesize());
     let (chunks, height) = engine.volume().map_size();
     row.bytes_per_group = resident().saturating_sub(before + nodes) as f64 / chunks as f64;
     (row.chunks, row.map_height) = (chunks as u64, height as u64);
     let stats = engine.volume().stats();
-    (row.open_reads, row.open_bytes) = (stats.reads, stats.read_bytes);
+    (row.known_reads, row.known_bytes) = (stats.reads, stats.read_bytes);
     let all = engine.volume().chunks();
     let of_data = all.iter().filter(|chunk| chunk.flags.has(BlockGroupFlags::DATA));
     let chunks = of_data.map(|chunk| Extent::new(chunk.logical, chunk.len)).collect();
-    let filler = Filler::find(&engine)?;
     let mut opened = Opened { engine, chunks, rng: Rng::new(groups), filler };
     let reads = opened.reads();
     let start = clock::now();

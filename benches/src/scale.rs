@@ -96,11 +96,13 @@ fn medians(found: &[Map<String, Value>], made: f64) -> Value {
 /// The same for people.
 #[must_use]
 pub fn table(value: &Value) -> String {
-    const COLUMNS: [(&str, &str, f64, usize); 14] = [
+    const COLUMNS: [(&str, &str, f64, usize); 16] = [
         ("groups", "groups", 1.0, 0),
         ("make_seconds", "made, s", 1.0, 1),
         ("open_seconds", "open, ms", 1e3, 1),
         ("open_reads", "requests", 1.0, 0),
+        ("known_seconds", "known, ms", 1e3, 1),
+        ("known_reads", "requests", 1.0, 0),
         ("bytes_per_group", "B/group", 1.0, 0),
         ("chunk_lookup", "chunk, ns", 1.0, 0),
         ("group_lookup", "group, ns", 1.0, 0),

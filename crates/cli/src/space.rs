@@ -44,6 +44,8 @@ pub(crate) fn figures(stats: &SpaceStats) -> Figures {
     let rest = [
         ("global_reserve_bytes", json!(accounts.metadata.global_reserve)),
         ("unallocated_bytes", json!(accounts.unallocated)),
+        ("chunks", json!(engine.chunks)),
+        ("groups_known", json!(engine.groups_known)),
         ("unreserved_bytes", json!(accounts.unreserved)),
         ("dirty_bytes", json!(stats.dirty)),
         ("ordered_bytes", json!(stats.ordered)),

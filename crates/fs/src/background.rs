@@ -201,6 +201,7 @@ impl Shared {
         *background.commit_stop.lock() = true;
         background.commit_wake.notify_all();
         self.engine.call_flusher();
+        self.engine.stop_learning();
         self.engine.call_loader();
         let threads = std::mem::take(&mut *background.threads.lock());
         for thread in threads {
@@ -212,9 +213,12 @@ impl Shared {
         }
     }
 
-    /// Reads what is free in block groups that somebody will need.
+    /// Reads the block groups, where that was put off, and what is free in those that somebody will need.
     fn loader(self: &Arc<Self>) {
         let loader = self.engine.attach_loader();
+        if self.engine.know_groups().is_err() {
+            return;
+        }
         while !*self.background.commit_stop.lock() {
             loader.work(LOAD_PERIOD);
         }

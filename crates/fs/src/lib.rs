@@ -88,7 +88,7 @@ pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
 pub use buttress_data::{Codec, Defragment, ReadBatch};
 pub use buttress_format::{Generation, Ino, InodeFlags, RootFlags, RootItem, Timespec, TreeId};
 pub use buttress_txn::{
-    Account, Accounts, BalanceOptions, BalanceProgress, Filter, Preempt, ScrubOptions,
+    Account, Accounts, BalanceOptions, BalanceProgress, Filter, GroupsRead, Preempt, ScrubOptions,
     ScrubProgress, Stats, TrimOptions, TrimProgress, Waits,
 };
 pub use buttress_volume::{Parity, Stats as IoStats};

@@ -6,7 +6,7 @@ use buttress_block::Device;
 use buttress_data::{Files, FilesOptions};
 use buttress_format::{CompatRo, Incompat, TreeId};
 use buttress_tree::{Geometry, Store};
-use buttress_txn::{Engine, EngineOptions, View};
+use buttress_txn::{Engine, EngineOptions, GroupsRead, View};
 use buttress_volume::{OpenOptions, Volume};
 
 use crate::attr::InodeId;
@@ -43,6 +43,8 @@ pub(crate) fn open(
         tree_log: !options.notreelog,
         log_copies: options.log_copies,
         lookup: options.bg_lookup,
+        // Which groups are mostly empty is asked at unmount, too, when nobody reads them any more.
+        groups: if options.reclaim_below > 0 { GroupsRead::First } else { options.bg_read },
         promise: options.promise,
         cache_bytes: options.node_cache_bytes.unwrap_or(EngineOptions::default().cache_bytes),
         ..EngineOptions::default()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use buttress_data::{Codec, ReadBatch};
 use buttress_format::TreeId;
-use buttress_txn::{AllocPolicy, LogCopies, LookupPolicy, Preempt, PromisePolicy};
+use buttress_txn::{AllocPolicy, GroupsRead, LogCopies, LookupPolicy, Preempt, PromisePolicy};
 use buttress_volume::Parity;
 
 use crate::error::{Error, Result};
@@ -63,6 +63,8 @@ pub struct MountOptions {
     pub alloc: AllocPolicy,
     /// How the block group of an address is found; the published baselines are for comparison.
     pub bg_lookup: LookupPolicy,
+    /// Whether block groups are read before the volume is there to be read, or behind that.
+    pub bg_read: GroupsRead,
     /// Whether it is remembered which extents nobody shares, or looked up for every write in place.
     pub nocow_remember: bool,
     /// Ignore the log tree; with `read_only` only.
@@ -112,6 +114,7 @@ impl Default for MountOptions {
             degraded: false,
             alloc: AllocPolicy::default(),
             bg_lookup: LookupPolicy::default(),
+            bg_read: GroupsRead::default(),
             nocow_remember: true,
             nologreplay: false,
             notreelog: false,
@@ -135,7 +138,7 @@ const KNOWN: &str = "rw, ro, subvol=PATH, subvolid=N, commit=SECONDS, nodatacow,
     degraded, nologreplay, treelog, notreelog, log_copies=first|all, flushoncommit, noflushoncommit, dirty=BYTES, \
     page_cache=BYTES, read_batch=1|16|run, preempt=off|clamp|pace, promise=counted|levels, \
     alloc=linear|linear-trylock|index-single-goal|index-goals, \
-    bg_lookup=rwlock-double|rwlock-single|lockfree, nocow_check=always|remembered, defaults";
+    bg_lookup=rwlock-double|rwlock-single|lockfree, bg_read=auto|first|behind, nocow_check=always|remembered, defaults";
 
 impl MountOptions {
     /// Reads a comma separated list of options, as `mount -o` takes it.
@@ -242,6 +245,9 @@ impl MountOptions {
             ("bg_lookup", Some(text)) => {
                 self.bg_lookup = text.parse().map_err(|why: String| refuse(option, &why))?;
             }
+            ("bg_read", Some(text)) => {
+                self.bg_read = text.parse().map_err(|why: String| refuse(option, &why))?;
+            }
             ("nocow_check", Some("always")) => self.nocow_remember = false,
             ("nocow_check", Some("remembered")) => self.nocow_remember = true,
             ("dirty", Some(_)) => self.dirty_bytes_max = number(option, value)?.max(1 << 20),
@@ -315,10 +321,11 @@ mod tests {
     /// Mechanisms and their baselines by name.
     #[test]
     fn mechanisms_parse() {
-        let list = "alloc=linear-trylock,bg_lookup=rwlock-single,nocow_check=always";
+        let list = "alloc=linear-trylock,bg_lookup=rwlock-single,bg_read=behind,nocow_check=always";
         let options = MountOptions::parse(list).expect("list");
         assert_eq!(options.alloc, AllocPolicy::LinearTrylock);
         assert_eq!(options.bg_lookup, LookupPolicy::RwlockSingle);
+        assert_eq!(options.bg_read, GroupsRead::Behind);
         assert!(!options.nocow_remember);
         let text = MountOptions::parse("alloc=best").expect_err("no such").to_string();
         assert!(text.contains("index-goals"), "{text}");

@@ -1,8 +1,11 @@
-//! From the superblock's few chunks to the whole map: reads the chunk tree.
+//! From the superblock's few chunks to the whole map: reads the chunk tree, or looks single chunks up in it.
 
-use buttress_format::{Chunk, DeviceItem, Key, Kind, Superblock, TreeId, ids};
+use std::sync::Arc;
 
-use crate::{Cursor, Error, NodePtr, Result, Store};
+use buttress_format::{Chunk, DeviceItem, Key, Kind, Logical, Superblock, TreeId, ids};
+use buttress_volume::{ChunkSource, Volume};
+
+use crate::{Cursor, Error, Geometry, NodePtr, Result, Store};
 
 /// What the chunk tree says.
 #[derive(Clone, Debug, Default)]
@@ -54,10 +57,69 @@ pub fn load_chunks(store: &Store, superblock: &Superblock) -> Result<ChunkTree> 
         }
         cursor.advance()?;
     }
-    let volume = store.volume();
-    let missing =
-        found.chunks.iter().filter(|c| volume.chunk_at(c.logical).is_none()).cloned().collect();
-    volume.add_chunks(missing)?;
-    volume.has_all_chunks();
+    store.volume().add_all_chunks(found.chunks.clone())?;
     Ok(found)
+}
+
+/// Reads what the chunk tree says of devices: it begins with that, however many chunks there are.
+///
+/// # Errors
+///
+/// When the tree is damaged.
+pub fn load_devices(store: &Store, superblock: &Superblock) -> Result<Vec<DeviceItem>> {
+    let mut found = Vec::new();
+    let mut cursor = Cursor::seek(store, TreeId::CHUNK, chunk_root(superblock), &Key::MIN)?;
+    while let Some((key, item)) = cursor.key().zip(cursor.item()) {
+        match key.kind {
+            Kind::DEV_ITEM => {
+                let malformed = |source| Error::Item { tree: TreeId::CHUNK, key, source };
+                found.push(DeviceItem::parse(item).map_err(malformed)?);
+            }
+            Kind::CHUNK_ITEM => break,
+            _ => {}
+        }
+        cursor.advance()?;
+    }
+    Ok(found)
+}
+
+/// Looks single chunks up, for a volume whose chunk tree was not read through. It has nodes of its own: who waits for one
+/// of them never waits for somebody who waits for a chunk.
+pub struct ChunkTreeSource {
+    store: Store,
+    root: NodePtr,
+}
+
+/// Memory for nodes of the chunk tree, in bytes.
+const SOURCE_CACHE_BYTES: u64 = 4 << 20;
+
+impl ChunkTreeSource {
+    /// Over the last commit's chunk tree, which must stay as it is meanwhile.
+    #[must_use]
+    pub fn new(volume: Arc<Volume>, geometry: Geometry, superblock: &Superblock) -> Self {
+        let store = Store::new(volume, geometry, SOURCE_CACHE_BYTES);
+        Self { store, root: chunk_root(superblock) }
+    }
+
+    fn find(&self, at: Logical) -> Result<Option<Chunk>> {
+        let key = Key::new(ids::FIRST_CHUNK_TREE, Kind::CHUNK_ITEM, at.0);
+        let cursor = Cursor::seek_before(&self.store, TreeId::CHUNK, self.root, &key)?;
+        let of_chunks =
+            |key: &Key| key.objectid == ids::FIRST_CHUNK_TREE && key.kind == Kind::CHUNK_ITEM;
+        let Some((key, item)) = cursor.key().filter(of_chunks).zip(cursor.item()) else {
+            return Ok(None);
+        };
+        let malformed = |source| Error::Item { tree: TreeId::CHUNK, key, source };
+        let chunk = Chunk::parse(&key, item).map_err(malformed)?;
+        Ok((at.distance(chunk.logical) < chunk.len).then_some(chunk))
+    }
+}
+
+impl ChunkSource for ChunkTreeSource {
+    fn chunk_around(
+        &self,
+        at: Logical,
+    ) -> std::result::Result<Option<Chunk>, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.find(at)?)
+    }
 }

@@ -7,21 +7,19 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use buttress_format::{
-    BlockGroupItem, CompatRo, DevExtent, DevStats, DeviceId, Extent, Incompat, Key, Kind, Logical,
-    RootItem, Stripe, Superblock, TreeId, ids,
-};
-use buttress_space::{AllocPolicy, GroupInit, LookupPolicy, Space, SpaceKind};
+use buttress_format::{CompatRo, Incompat, Key, Kind, RootItem, Superblock, TreeId};
+use buttress_space::{AllocPolicy, LookupPolicy, Space, SpaceKind};
 use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store, boot};
 use buttress_volume::{Parity, Volume};
 
 use crate::{
     Engine, Error, PromisePolicy, Result,
     chunk_alloc::DeviceSpace,
-    commit::{CommitState, GroupRecord},
+    commit::CommitState,
     engine::Parts,
+    learn::{self, GroupsRead, Known, Learning},
     log::{self, LogCopies},
-    rows, writable,
+    writable,
 };
 
 /// How an engine is opened.
@@ -51,6 +49,8 @@ pub struct EngineOptions {
     pub lookup: LookupPolicy,
     /// How much metadata a promise takes.
     pub promise: PromisePolicy,
+    /// When block groups are read.
+    pub groups: GroupsRead,
 }
 
 impl Default for EngineOptions {
@@ -68,6 +68,7 @@ impl Default for EngineOptions {
             alloc: AllocPolicy::default(),
             lookup: LookupPolicy::default(),
             promise: PromisePolicy::default(),
+            groups: GroupsRead::default(),
         }
     }
 }
@@ -90,25 +91,31 @@ impl Engine {
             return Err(Error::Log);
         }
         let store = open_store(&volume, &superblock, options.cache_bytes)?;
-        let chunk_tree = boot::load_chunks(&store, &superblock)?;
+        let has_tree = superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE);
+        let is_stale = has_tree && !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE_VALID);
+        let rebuild = is_stale || options.rebuild_free_space;
+        let learning = Learning::default();
+        let chunk_tree = if learn::is_behind(options.groups, &superblock, has_log || rebuild) {
+            learning.ask(&store, &superblock);
+            for item in boot::load_devices(&store, &superblock)? {
+                volume.update_device(item);
+            }
+            None
+        } else {
+            Some(boot::load_chunks(&store, &superblock)?)
+        };
         let roots = read_roots(&store, &superblock)?;
-        let groups = read_groups(&store, &superblock, &roots, &volume)?;
-        let mut devices = DeviceSpace::new(volume.parity() == Parity::Rows);
-        for item in &chunk_tree.devices {
-            // The chunk tree is right about a device; its own superblock may be older.
-            volume.update_device(*item);
-            devices.add_device(*item, volume.device(item.devid).is_some());
-        }
-        for record in groups.values() {
-            devices.count_group(record.flags);
-        }
-        read_device_tree(&store, &roots, &volume, &mut devices)?;
+        learn::read_device_stats(&store, &roots)?;
+        let known = match &chunk_tree {
+            Some(tree) => Some(Known::read(&store, &superblock, &roots, tree, &|| Ok(()))?),
+            None => None,
+        };
         let mut read_only = options.read_only.then(|| "it was asked for".to_string());
         if read_only.is_none() {
             read_only = writable::obstacle(&volume, &store, &superblock, &roots)?;
         }
         if read_only.is_none() {
-            read_only = unrecorded_stripe(&volume, &devices);
+            read_only = known.as_ref().and_then(|known| known.obstacle.clone());
         }
         if let Some(why) = read_only.as_ref().filter(|_| has_log) {
             return Err(Error::LogStays(why.clone()));
@@ -121,16 +128,32 @@ impl Engine {
             space = space.mixed();
         }
         let space = Arc::new(space);
-        if read_only.is_none() {
-            add_groups(&space, &volume, &groups)?;
-        }
-        let has_tree = superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE);
-        let is_stale = has_tree && !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE_VALID);
-        let rebuild = (is_stale || options.rebuild_free_space) && read_only.is_none();
+        let rebuild = rebuild && read_only.is_none();
         let height = roots.iter().map(|(_, root)| root.level).max().unwrap_or(0);
+        let is_behind = known.is_none();
+        let (groups, devices) = match known {
+            Some(known) => (known.groups, known.devices),
+            None => (BTreeMap::new(), DeviceSpace::default()),
+        };
+        if read_only.is_none() {
+            learn::add_groups(&space, &volume, &groups)?;
+        }
         let commit = CommitState { superblock, roots, groups };
-        let engine =
-            Self::join(Parts { volume, store, space, options, read_only, commit, devices, height });
+        let engine = Self::join(Parts {
+            volume,
+            store,
+            space,
+            options,
+            read_only,
+            commit,
+            devices,
+            learning,
+            height,
+        });
+        if is_behind {
+            return Ok(engine);
+        }
+        engine.learning.set_known();
         if engine.read_only.is_none() {
             engine.size_global_reserve();
         }
@@ -220,113 +243,4 @@ fn read_roots(store: &Store, sb: &Superblock) -> Result<Roots> {
         roots.set(tree, ptr);
     }
     Ok(roots)
-}
-
-/// Every block group's item. Where they have a tree of their own that is one walk over its leaves; in the extent tree
-/// a search for each, but for those that share a leaf.
-fn read_groups(
-    store: &Store,
-    sb: &Superblock,
-    roots: &Roots,
-    volume: &Volume,
-) -> Result<BTreeMap<Logical, GroupRecord>> {
-    let tree = if sb.compat_ro.has(CompatRo::BLOCK_GROUP_TREE) {
-        TreeId::BLOCK_GROUP
-    } else {
-        TreeId::EXTENT
-    };
-    let root = roots.find(tree).ok_or(buttress_tree::Error::NoTree(tree))?;
-    let chunks = volume.chunks();
-    let mut records = Vec::with_capacity(chunks.len());
-    let mut cursor = Cursor::seek(store, tree, root, &Key::MIN)?;
-    for chunk in chunks.iter() {
-        let key = Key::new(chunk.logical.0, Kind::BLOCK_GROUP_ITEM, chunk.len);
-        cursor.seek_on(&key)?;
-        let Some((node, slot)) = cursor.current().filter(|(node, slot)| node.key(*slot) == key)
-        else {
-            let at = chunk.logical;
-            return Err(Error::Malformed(format!("the chunk at {at} has no block group item")));
-        };
-        let item = BlockGroupItem::parse(node.item(slot)).map_err(|source| Error::Item {
-            tree,
-            key,
-            source,
-        })?;
-        let record = GroupRecord { len: chunk.len, flags: chunk.flags, used: item.used };
-        records.push((chunk.logical, record));
-    }
-    // Sorted: the map is built in one pass.
-    Ok(records.into_iter().collect())
-}
-
-/// What chunks take of each device, and what earlier sessions counted of its failures.
-fn read_device_tree(
-    store: &Store,
-    roots: &Roots,
-    volume: &Volume,
-    devices: &mut DeviceSpace,
-) -> Result<()> {
-    let root = roots.find(TreeId::DEV).ok_or(buttress_tree::Error::NoTree(TreeId::DEV))?;
-    let mut cursor = Cursor::seek(store, TreeId::DEV, root, &Key::MIN)?;
-    while let Some((key, item)) = cursor.key().zip(cursor.item()) {
-        if key.kind == Kind::DEV_EXTENT {
-            let extent = DevExtent::parse(item).map_err(|source| Error::Item {
-                tree: TreeId::DEV,
-                key,
-                source,
-            })?;
-            devices.take(DeviceId(key.objectid), key.offset, extent.length);
-        }
-        if key.kind == Kind::PERSISTENT_ITEM
-            && key.objectid == ids::DEV_STATS
-            && let Some(device) = volume.device(DeviceId(key.offset))
-        {
-            let stats = DevStats::parse(item).map_err(|source| Error::Item {
-                tree: TreeId::DEV,
-                key,
-                source,
-            })?;
-            device.load_stats(&stats);
-        }
-        cursor.advance()?;
-    }
-    Ok(())
-}
-
-/// Why nothing may be written, if a chunk lies where the device tree has none: the next new one would be put over it.
-fn unrecorded_stripe(volume: &Volume, devices: &DeviceSpace) -> Option<String> {
-    volume.chunks().iter().find_map(|chunk| {
-        let len = chunk.stripe_bytes();
-        let is_open = |at: &&Stripe| devices.may_give_out(at.device, at.offset, len);
-        let at = chunk.stripes.iter().find(is_open)?;
-        Some(format!(
-            "chunk {} lies on device {}, at {}, where the device tree knows of none",
-            chunk.logical, at.device, at.offset
-        ))
-    })
-}
-
-fn add_groups(
-    space: &Space,
-    volume: &Volume,
-    groups: &BTreeMap<Logical, GroupRecord>,
-) -> Result<()> {
-    let mut inits = Vec::with_capacity(groups.len());
-    for ((start, record), chunk) in groups.iter().zip(volume.chunks().iter()) {
-        assert!(*start == chunk.logical, "every chunk has its record, and no other is there");
-        let stripes = chunk.superblock_stripes();
-        let row = rows::given_out(volume, record.flags, *start);
-        inits.push(GroupInit {
-            range: Extent { start: *start, len: record.len },
-            flags: record.flags,
-            used: record.used,
-            birth: buttress_format::Generation(0),
-            // What would be written beside parity, but not in rows, goes elsewhere.
-            read_only: volume.has_parity(*start) && row.is_none(),
-            superblock_stripes: stripes,
-            row,
-        });
-    }
-    space.add_groups(inits)?;
-    Ok(())
 }

@@ -112,6 +112,13 @@ impl Engine {
     ///
     /// As [`commit`](Self::commit).
     pub fn commit_cut(&self, cut: impl FnOnce()) -> Result<Generation> {
+        self.check_unlatched()?;
+        let is_counted = || self.volume.devices().iter().any(|device| device.stats_changed());
+        if !self.learning.is_known() && !is_counted() {
+            // By K1 nothing was changed, and nothing written.
+            cut();
+            return Ok(self.published());
+        }
         self.check_writable()?;
         let wanted = self.view.load().generation();
         let mut state = self.commit.lock();
@@ -121,7 +128,7 @@ impl Engine {
         }
         self.check_writable()?;
         self.commit_wanted.store(false, Ordering::Relaxed);
-        let is_counted = self.volume.devices().iter().any(|device| device.stats_changed());
+        let is_counted = is_counted();
         let is_logged = log::has_log(&state.superblock);
         if self.view.load().running().is_empty() && !is_counted && !is_logged {
             // Data may still be in the device's cache: overwritten in place, it changed no tree.

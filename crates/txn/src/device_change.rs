@@ -47,6 +47,8 @@ impl Engine {
     /// The devices of the volume that are not here.
     #[must_use]
     pub fn missing_devices(&self) -> Vec<DeviceId> {
+        // Who is closing the volume is told of none, here and below.
+        let _ = self.know_groups();
         let known = self.devices.lock().ids();
         known.into_iter().filter(|id| self.volume.device(*id).is_none()).collect()
     }
@@ -54,6 +56,7 @@ impl Engine {
     /// A number that no device has.
     #[must_use]
     pub fn next_device(&self) -> DeviceId {
+        let _ = self.know_groups();
         self.devices.lock().next_id()
     }
 
@@ -230,6 +233,7 @@ impl Engine {
 
     /// Takes no new chunks on a device from now on, or again.
     pub fn use_device(&self, id: DeviceId, usable: bool) {
+        let _ = self.know_groups();
         self.devices.lock().set_usable(id, usable);
     }
 

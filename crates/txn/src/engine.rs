@@ -39,6 +39,7 @@ use crate::{
     delayed_ref::DataRef,
     extent_tree,
     gate::{Gate, Inside},
+    learn::Learning,
     load::Loading,
     log,
     reserve::{Ahead, Demand, Outstanding},
@@ -103,6 +104,7 @@ pub struct Engine {
     /// Somebody wants a commit soon: a full overlay, or a freeze that paces writers.
     pub(crate) commit_wanted: AtomicBool,
     pub(crate) loading: Loading,
+    pub(crate) learning: Learning,
     pub(crate) counters: Counters,
     /// Feature flags that what was written needs, to be in the next superblock.
     pub(crate) features: AtomicU64,
@@ -147,6 +149,7 @@ pub(crate) struct Parts {
     pub(crate) read_only: Option<String>,
     pub(crate) commit: CommitState,
     pub(crate) devices: DeviceSpace,
+    pub(crate) learning: Learning,
     pub(crate) height: u8,
 }
 
@@ -187,6 +190,7 @@ impl Engine {
             drop_marks: Mutex::default(),
             commit_wanted: AtomicBool::new(false),
             loading: Loading::default(),
+            learning: parts.learning,
             counters: Counters::default(),
             features: AtomicU64::new(0),
             log: Mutex::default(),
@@ -220,7 +224,7 @@ impl Engine {
                 let words: Vec<String> = chain.map(ToString::to_string).collect();
                 Some(format!("a commit failed: {}", words.join(": ")))
             }
-            None => self.read_only.clone(),
+            None => self.read_only.as_ref().or(self.learning.unfit()).cloned(),
         }
     }
 
@@ -273,7 +277,18 @@ impl Engine {
         !self.view.load().running().is_empty()
     }
 
+    /// The door to everything that changes something (K1).
     pub(crate) fn check_writable(&self) -> Result<()> {
+        self.check_unlatched()?;
+        self.know_groups()?;
+        match self.learning.unfit() {
+            Some(why) => Err(Error::ReadOnly(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// The same, for what changes nothing where nothing was changed.
+    pub(crate) fn check_unlatched(&self) -> Result<()> {
         if let Some(cause) = self.aborted.get() {
             return Err(Error::Aborted(cause));
         }
@@ -392,6 +407,7 @@ impl Engine {
     /// written is visible.
     #[must_use]
     pub fn begin_nocow(&self, part: Extent) -> Option<NocowWriter> {
+        self.know_groups().ok()?;
         self.space.begin_nocow(part)
     }
 
@@ -402,6 +418,7 @@ impl Engine {
     /// When no group starts there; [`Error::NoSpace`] when data was promised what is free in it, and there is no room
     /// for another chunk.
     pub fn hold_read_only(&self, group: Logical) -> Result<ReadOnlyHold> {
+        self.know_groups()?;
         loop {
             match self.space.hold_read_only(group) {
                 Err(buttress_space::Error::Promised { .. }) => {}
@@ -483,7 +500,7 @@ impl Engine {
     ///
     /// As [`commit`](Self::commit).
     pub fn shutdown(&self) -> Result<()> {
-        if self.read_only.is_some() {
+        if self.read_only().is_some() && self.aborted.get().is_none() {
             return Ok(());
         }
         self.commit()?;

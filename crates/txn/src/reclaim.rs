@@ -106,6 +106,7 @@ impl Engine {
     /// The groups of data and metadata: where each begins, how much of it is in use, how long it is.
     #[must_use]
     pub fn group_fill(&self) -> Vec<(Logical, u64, u64)> {
+        let _ = self.know_groups();
         let groups = self.space.groups();
         let kinds = groups.iter().filter(|group| group.kind() != SpaceKind::System);
         kinds.map(|group| (group.start(), group.used(), group.len())).collect()

@@ -121,6 +121,7 @@ impl Engine {
         options: ScrubOptions,
         watch: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<(ScrubProgress, bool)> {
+        self.know_groups()?;
         let mends = !options.read_only && self.read_only().is_none();
         let mut progress = ScrubProgress { position: options.from, ..ScrubProgress::default() };
         let groups: Vec<(Extent, u64)> = {

@@ -104,6 +104,10 @@ pub struct Stats {
     pub groups_loaded: u64,
     /// Those of which it could not be read, so that nothing is allocated in them.
     pub groups_left: u64,
+    /// Chunks that are known.
+    pub chunks: u64,
+    /// All of them are, and what is in use of each: before that the accounts are empty.
+    pub groups_known: bool,
 }
 
 impl Engine {
@@ -128,6 +132,8 @@ impl Engine {
             enospc: c.enospc.load(Ordering::Relaxed),
             groups_loaded: c.groups_loaded.load(Ordering::Relaxed),
             groups_left: c.groups_left.load(Ordering::Relaxed),
+            chunks: self.volume.map_size().0 as u64,
+            groups_known: self.knows_groups(),
         }
     }
 
@@ -145,6 +151,8 @@ impl Engine {
     /// What there is for data, by the accounts alone: however many block groups there are.
     #[must_use]
     pub fn room(&self) -> Room {
+        // Who is closing the volume is told what there is.
+        let _ = self.know_groups();
         if self.space.count() == 0 {
             let Usage { device_bytes, data_copies, data_available, .. } = self.usage();
             return Room { device_bytes, data_copies, data_available };
@@ -165,6 +173,8 @@ impl Engine {
     pub fn usage(&self) -> Usage {
         use std::collections::BTreeMap;
 
+        // As in `room`.
+        let _ = self.know_groups();
         let mut kinds: BTreeMap<BlockGroupFlags, KindUsage> = BTreeMap::new();
         let mut add = |flags: BlockGroupFlags, total: u64, used: u64| {
             let kind = kinds.entry(flags).or_insert(KindUsage { flags, total: 0, used: 0 });

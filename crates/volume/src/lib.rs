@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod asked;
 mod chunk_map;
 pub mod device;
 pub mod error;
@@ -25,6 +26,7 @@ mod superblocks;
 pub mod volume;
 mod write;
 
+pub use asked::ChunkSource;
 pub use device::{Fault, Trust, VolumeDevice};
 pub use error::{Error, Kind, Uuid};
 pub use open::{OpenOptions, Parity};

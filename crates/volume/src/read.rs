@@ -17,7 +17,7 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-use buttress_format::{DeviceId, Logical};
+use buttress_format::{DeviceId, Extent, Logical};
 
 use crate::chunk_map::Entry;
 use crate::device::{Fault, VolumeDevice};
@@ -56,7 +56,7 @@ impl Volume {
     /// [`Error::NotMapped`], [`Error::NoSuchMirror`] or [`Error::MissingStripe`] where there is no
     /// such copy, [`Error::Mirror`] when its device fails.
     pub fn read_mirror(&self, at: Logical, buf: &mut [u8], mirror: u32) -> Result<(), Error> {
-        let map = self.map.load();
+        let map = self.map_of(Extent::new(at, buf.len() as u64));
         let mut rest = buf;
         let mut at = at;
         while !rest.is_empty() {
@@ -321,7 +321,7 @@ impl Volume {
     /// among these, neighbouring megabytes begin with different ones, so that all devices are read.
     fn mirror_order(&self, at: Logical) -> Result<Vec<u32>, Error> {
         const TURN_BYTES: u64 = 1 << 20;
-        let map = self.map.load();
+        let map = self.map_of(Extent::new(at, 1));
         let entry = map.find(at)?;
         let copies = entry.layout.copies();
         if copies == 1 {
@@ -370,14 +370,14 @@ impl Volume {
 
     /// The device of a copy, if it is here.
     pub(crate) fn here(&self, at: Logical, mirror: u32) -> Option<Arc<VolumeDevice>> {
-        let map = self.map.load();
+        let map = self.map_of(Extent::new(at, 1));
         let entry = map.find(at).ok().filter(|entry| mirror < entry.layout.copies() as u32)?;
         entry.device(entry.piece(at, 1).first_stripe + mirror as usize).cloned()
     }
 
     /// Names the device of a copy, for a message.
     fn device_of(&self, at: Logical, mirror: u32) -> DeviceId {
-        let map = self.map.load();
+        let map = self.map_of(Extent::new(at, 1));
         let Ok(entry) = map.find(at) else { return DeviceId(0) };
         let index = entry.piece(at, 1).first_stripe + mirror as usize;
         entry.chunk.stripes.get(index).map_or(DeviceId(0), |stripe| stripe.device)

@@ -21,9 +21,10 @@ use buttress_base::Latch;
 use buttress_base::sync::{Mutex, RwLock};
 use buttress_block::Device;
 use buttress_format::{
-    BlockGroupFlags, Chunk, CsumType, DeviceId, DeviceItem, Logical, Superblock,
+    BlockGroupFlags, Chunk, CsumType, DeviceId, DeviceItem, Extent, Logical, Superblock,
 };
 
+use crate::asked::Asked;
 use crate::chunk_map::{ChunkMap, Entry};
 use crate::device::{Trust, VolumeDevice};
 use crate::error::{Error, Uuid};
@@ -42,6 +43,8 @@ pub struct Volume {
     /// What is done where there are chunks with parity.
     pub(crate) parity: Parity,
     pub(crate) map: ChunkMap,
+    /// Who knows the chunks that are not in it yet.
+    pub(crate) asked: Asked,
     read_only: Latch<String>,
     pub(crate) counters: Counters,
     pub(crate) repairs: RwLock<()>,
@@ -85,6 +88,7 @@ impl Volume {
             degraded,
             parity: Parity::default(),
             map: ChunkMap::new(),
+            asked: Asked::default(),
             read_only: Latch::new(),
             counters: Counters::default(),
             repairs: RwLock::new(()),
@@ -359,7 +363,7 @@ impl Volume {
     /// chunk's beginning.
     #[must_use]
     pub fn row_bytes(&self, at: Logical) -> Option<u64> {
-        self.map.load().find(at).ok()?.layout.row_bytes()
+        self.map_of(Extent::new(at, 1)).find(at).ok()?.layout.row_bytes()
     }
 
     /// Returns how many chunks there are, and how many nodes of the map one more copies.
@@ -383,13 +387,13 @@ impl Volume {
     /// Finds the chunk around an address.
     #[must_use]
     pub fn chunk_at(&self, at: Logical) -> Option<Arc<Chunk>> {
-        self.map.load().find(at).ok().map(|entry| Arc::clone(&entry.chunk))
+        self.map_of(Extent::new(at, 1)).find(at).ok().map(|entry| Arc::clone(&entry.chunk))
     }
 
     /// Returns how many copies of an address there are; zero where no chunk is.
     #[must_use]
     pub fn mirrors(&self, at: Logical) -> u32 {
-        self.map.load().find(at).map_or(0, |entry| entry.layout.copies() as u32)
+        self.map_of(Extent::new(at, 1)).find(at).map_or(0, |entry| entry.layout.copies() as u32)
     }
 
     /// Finds the devices of a chunk and checks V1.

@@ -7,8 +7,8 @@ use std::sync::{Arc, LazyLock};
 
 use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{
-    FallocateMode, FileKind, Filesystem, Inode, InodeId, MountOptions, RenameFlags, ScrubOptions,
-    SetAttr, XattrFlags,
+    FallocateMode, FileKind, Filesystem, GroupsRead, Inode, InodeId, MountOptions, RenameFlags,
+    ScrubOptions, SetAttr, XattrFlags,
 };
 
 use crate::steps::Steps;
@@ -60,6 +60,15 @@ impl Outcome {
 ///
 /// If the volume makes anybody ask the device without end.
 pub fn exercise(device: MemoryDevice, writes: bool) -> Outcome {
+    exercise_as(device, writes, false)
+}
+
+/// The same; if `behind` its block groups are read when somebody asks for what needs them, and chunks one by one.
+///
+/// # Panics
+///
+/// If the volume makes anybody ask the device without end.
+pub fn exercise_as(device: MemoryDevice, writes: bool, behind: bool) -> Outcome {
     let device: Arc<dyn Device> =
         if writes { Arc::new(device) } else { Arc::new(device.read_only()) };
     let steps = Arc::new(Steps::new(device, REQUESTS_MAX));
@@ -68,11 +77,20 @@ pub fn exercise(device: MemoryDevice, writes: bool) -> Outcome {
     let mut options = MountOptions::parse(options).expect("known options");
     // One thread: the same bytes have the same outcome, and nothing is waited for.
     options.background = false;
+    options.bg_read = if behind { GroupsRead::Behind } else { GroupsRead::First };
     if let Ok(filesystem) = Filesystem::open(vec![steps.clone()], options) {
         outcome.opened = true;
-        let _ = outcome.note(filesystem.statfs());
-        let _ = outcome.note(filesystem.info());
+        let figures = |outcome: &mut Outcome| {
+            let _ = outcome.note(filesystem.statfs());
+            let _ = outcome.note(filesystem.info());
+        };
+        if !behind {
+            figures(&mut outcome);
+        }
         let all = read(&filesystem, &mut outcome);
+        if behind {
+            figures(&mut outcome);
+        }
         if writes {
             change(&filesystem, &all, &mut outcome);
         } else {

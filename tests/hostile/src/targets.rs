@@ -17,7 +17,7 @@ use buttress_tree::{Expect, Geometry, Node, NodePtr};
 use buttress_volume::{OpenOptions, Volume};
 
 use crate::dice::Dice;
-use crate::exercise::exercise;
+use crate::exercise::{exercise, exercise_as};
 use crate::image::{Image, SUPERBLOCK_LEN, SUPERBLOCKS};
 use crate::mutate;
 
@@ -220,15 +220,26 @@ fn parse(key: &Key, payload: &[u8]) {
 }
 
 /// One of several volumes, damaged as the bytes say, and everything done with it: read in one half of the
-/// cases, written too in the other.
+/// cases, written too in the other; with its block groups read first in one half, and behind the opening in the other.
 ///
 /// # Panics
 ///
 /// If there is a bug.
 pub fn image(bases: &[Image], data: &[u8]) {
     let first = data.first().copied().unwrap_or_default();
+    image_as(bases, data, (usize::from(first >> 1) / bases.len()) % 2 == 1);
+}
+
+/// As [`image`], with its block groups read behind the opening, or first.
+///
+/// # Panics
+///
+/// If there is a bug.
+pub fn image_as(bases: &[Image], data: &[u8], behind: bool) {
+    let first = data.first().copied().unwrap_or_default();
     let (writes, base) = (first & 1 == 1, &bases[usize::from(first >> 1) % bases.len()]);
-    let _ = exercise(mutate::damaged(base, data.get(1..).unwrap_or_default()), writes);
+    let device = mutate::damaged(base, data.get(1..).unwrap_or_default());
+    let _ = exercise_as(device, writes, behind);
 }
 
 /// A volume with a log, the log damaged as the bytes say, and mounted, which replays it.

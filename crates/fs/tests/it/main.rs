@@ -1,6 +1,7 @@
 //! The gate of the crate, on devices in memory and throwaway images.
 
 mod alone;
+mod behind;
 mod checker;
 mod content;
 mod contention;

@@ -6,7 +6,7 @@ use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::{Kind, Superblock, TreeId};
 use buttress_fs::{Filesystem, Inode, MountOptions, SetAttr};
-use buttress_hostile::exercise::exercise;
+use buttress_hostile::exercise::exercise_as;
 use buttress_hostile::image::{Image, Place, SUPERBLOCK_LEN, SUPERBLOCKS};
 use buttress_hostile::judge;
 use buttress_hostile::mutate::{damaged, edited};
@@ -22,10 +22,10 @@ const DISK_NUM_BYTES: usize = 29;
 const DISK_LEN: usize = 29;
 
 fn both_ways(what: &str, device: MemoryDevice) {
-    for writes in [false, true] {
+    for (writes, behind) in [(false, false), (true, false), (false, true), (true, true)] {
         let copy = device.fork();
         let found = case(what, move || {
-            let _ = exercise(copy, writes);
+            let _ = exercise_as(copy, writes, behind);
         });
         assert_eq!(found, None);
     }
@@ -210,12 +210,27 @@ fn two_files_dispute_the_length_of_an_extent() {
 const FIRST_STRIPE: std::ops::Range<usize> = 56..64;
 const SECOND_STRIPE: std::ops::Range<usize> = 88..96;
 
-/// It is read, and says why it is not written.
+/// It is read, and says why it is not written: at once, or as soon as its block groups are known.
 fn is_only_read(what: &'static str, device: MemoryDevice, expected: &'static str) {
     both_ways(what, device.fork());
+    for groups in ["first", "behind"] {
+        is_only_read_with(what, device.fork(), expected, groups);
+    }
+}
+
+fn is_only_read_with(
+    what: &'static str,
+    device: MemoryDevice,
+    expected: &'static str,
+    groups: &'static str,
+) {
     let found = case(what, move || {
-        let options = MountOptions::parse("rw,noatime").expect("known options");
+        let options = format!("rw,noatime,bg_read={groups}");
+        let options = MountOptions::parse(&options).expect("known options");
         let filesystem = Filesystem::open(vec![Arc::new(device)], options).expect("it is read");
+        if groups == "behind" {
+            filesystem.root().mkdir(b"new", 0o755, 0, 0).expect_err("nothing is written");
+        }
         let why = filesystem.read_only_reason().expect("it is not written");
         assert!(why.contains(expected), "{why}");
         filesystem.root().mkdir(b"new", 0o755, 0, 0).expect_err("nothing is written");
@@ -315,7 +330,8 @@ fn a_chunk_lies_in_unallocated_space() {
 fn inputs_of_the_fuzzer() {
     let bases = buttress_hostile::sample::small_bases();
     for input in INPUTS {
-        targets::image(&bases, input);
+        targets::image_as(&bases, input, false);
+        targets::image_as(&bases, input, true);
     }
 }
 
@@ -324,8 +340,11 @@ fn inputs_of_the_fuzzer() {
 fn inputs_from_seeds() {
     let images = sample::small();
     for seed in [9_000_002_758, 9_000_005_485, 9_000_017_467, 9_000_019_354, 9_000_020_224] {
-        let (images, bytes) = (Arc::clone(&images), choices(seed, 96));
-        assert_eq!(case(&format!("seed {seed}"), move || targets::image(&images, &bytes)), None);
+        for behind in [false, true] {
+            let (images, bytes) = (Arc::clone(&images), choices(seed, 96));
+            let one = move || targets::image_as(&images, &bytes, behind);
+            assert_eq!(case(&format!("seed {seed}"), one), None);
+        }
     }
 }
 

@@ -28,6 +28,10 @@ fn good_volumes_have_no_errors() {
         // Places beyond the end of a file hold no data, and that is an error by its name.
         let found = exercise::exercise(image.device.fork(), true);
         assert!(found.opened && found.done > outcome.done, "{found:?}");
+        for (writes, first) in [(false, outcome), (true, found)] {
+            let behind = exercise::exercise_as(image.device.fork(), writes, true);
+            assert_eq!(behind, first, "the order in which it is read changes nothing");
+        }
     }
 }
 

@@ -1,0 +1,355 @@
+//! What takes a step for each block group to know: chunks, the groups' own items, what they take of devices.
+//!
+//! # Place
+//!
+//! A volume of a million block groups takes seconds to be read through, and one who reads a file needs three of them. So
+//! where the chunk tree is tall nothing of it is read when the volume is opened: chunks are asked for one by one, and all of
+//! this is learnt behind the opening, by whoever needs it first: who writes, or somebody in the background.
+//!
+//! # Invariants
+//!
+//! - **K1** Nothing is promised, put, allocated or committed before the groups are known: every door to that goes
+//!   through [`Engine::check_writable`], which waits for them.
+//! - **K2** They are learnt by one at a time, from the commit that was found when the volume was opened: by K1 there
+//!   is no other yet.
+//! - **K3** What opening would have refused makes the volume read-only, with the reason: then nothing was written, and
+//!   nothing is.
+//!
+//! # Locks
+//!
+//! `turn` is a long lock, across I/O. Who holds the commit lock was at a door before, and does not come here.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use buttress_base::sync::Mutex;
+use buttress_base::{Latch, clock};
+use buttress_format::{
+    BlockGroupItem, CompatRo, DevExtent, DevStats, DeviceId, Extent, Incompat, Key, Kind, Logical,
+    Stripe, Superblock, TreeId, ids,
+};
+use buttress_space::{GroupInit, Space};
+use buttress_tree::boot::{self, ChunkTree, ChunkTreeSource};
+use buttress_tree::{Cursor, Roots, Store};
+use buttress_volume::{Parity, Volume};
+
+use crate::chunk_alloc::DeviceSpace;
+use crate::commit::GroupRecord;
+use crate::{Engine, Error, Result, rows};
+
+/// When block groups are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupsRead {
+    /// Behind the opening where there are so many that the chunk tree has three levels, else before its end.
+    #[default]
+    Auto,
+    /// Before the end of the opening.
+    First,
+    /// Behind it, wherever that can be.
+    Behind,
+}
+
+impl FromStr for GroupsRead {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "first" => Ok(Self::First),
+            "behind" => Ok(Self::Behind),
+            _ => Err("is auto, first or behind".to_owned()),
+        }
+    }
+}
+
+/// A chunk tree of so many levels above its leaves is not read through first: with nodes of 16 KiB it has over 50,000 chunks.
+const TALL: u8 = 1;
+
+/// Items between two looks whether to go on.
+const STRIDE: usize = 4096;
+
+/// How far the groups are known.
+#[derive(Default)]
+pub(crate) struct Learning {
+    known: AtomicBool,
+    stop: AtomicBool,
+    turn: Mutex<()>,
+    /// Who is asked about chunks meanwhile.
+    source: Mutex<Option<Arc<ChunkTreeSource>>>,
+    /// Why nothing can be written, as it turned out.
+    unfit: Latch<String>,
+}
+
+impl Learning {
+    /// Why nothing can be written, as it turned out behind the opening.
+    pub(crate) fn unfit(&self) -> Option<&String> {
+        self.unfit.cause()
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        self.known.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_known(&self) {
+        self.known.store(true, Ordering::Release);
+    }
+
+    /// Has chunks asked for from now on.
+    pub(crate) fn ask(&self, store: &Store, superblock: &Superblock) {
+        let volume = Arc::clone(store.volume());
+        let source = ChunkTreeSource::new(volume, *store.geometry(), superblock);
+        let source = Arc::new(source);
+        let weak = Arc::downgrade(&source);
+        *self.source.lock() = Some(source);
+        store.volume().ask_for_chunks(weak);
+    }
+}
+
+/// Whether the groups are read behind the opening. What is replayed, recorded anew or moved at once needs them then.
+pub(crate) fn is_behind(when: GroupsRead, superblock: &Superblock, needed: bool) -> bool {
+    let may = !needed && !superblock.incompat.has(Incompat::RAID56);
+    may && match when {
+        GroupsRead::Auto => superblock.chunk_root_level >= TALL,
+        GroupsRead::First => false,
+        GroupsRead::Behind => true,
+    }
+}
+
+/// All of it.
+pub(crate) struct Known {
+    pub(crate) groups: BTreeMap<Logical, GroupRecord>,
+    pub(crate) devices: DeviceSpace,
+    /// Why nothing may be written.
+    pub(crate) obstacle: Option<String>,
+}
+
+impl Known {
+    /// Reads the rest, when all chunks are in the map. `tick` may stop it.
+    pub(crate) fn read(
+        store: &Store,
+        sb: &Superblock,
+        roots: &Roots,
+        chunk_tree: &ChunkTree,
+        tick: &dyn Fn() -> Result<()>,
+    ) -> Result<Self> {
+        let volume = store.volume();
+        let groups = read_groups(store, sb, roots, volume, tick)?;
+        let mut devices = DeviceSpace::new(volume.parity() == Parity::Rows);
+        for item in &chunk_tree.devices {
+            // The chunk tree is right about a device; its own superblock may be older.
+            volume.update_device(*item);
+            devices.add_device(*item, volume.device(item.devid).is_some());
+        }
+        for record in groups.values() {
+            devices.count_group(record.flags);
+        }
+        read_device_extents(store, roots, &mut devices, tick)?;
+        let obstacle = volume.read_only_reason().or_else(|| unrecorded_stripe(volume, &devices));
+        Ok(Self { groups, devices, obstacle })
+    }
+}
+
+impl Engine {
+    /// Waits until the block groups are known, and reads them if nobody does: a volume that was opened without has no
+    /// figures of space before.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stopped`] after [`Engine::stop_learning`]. That they cannot be read is not one: the volume is
+    /// read-only then, and [`Engine::read_only`] says why.
+    pub fn know_groups(&self) -> Result<()> {
+        if self.learning.is_known() { Ok(()) } else { self.learn() }
+    }
+
+    /// Whether the block groups are known.
+    #[must_use]
+    pub fn knows_groups(&self) -> bool {
+        self.learning.is_known()
+    }
+
+    /// Ends the reading of block groups, for good: the volume is to be closed, and nothing was written.
+    pub fn stop_learning(&self) {
+        self.learning.stop.store(true, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn learn(&self) -> Result<()> {
+        let _turn = self.learning.turn.lock();
+        if self.learning.is_known() {
+            return Ok(());
+        }
+        let begun = clock::now();
+        match self.learn_all() {
+            Ok(groups) => {
+                let millis = clock::since(begun).as_millis() as u64;
+                tracing::info!(groups, millis, "the block groups are known");
+            }
+            Err(Error::Stopped) => return Err(Error::Stopped),
+            Err(error) => {
+                tracing::error!(%error, "the block groups cannot be read");
+                self.learning.unfit.set(error.to_string());
+            }
+        }
+        self.learning.set_known();
+        Ok(())
+    }
+
+    fn learn_all(&self) -> Result<usize> {
+        let tick = || match self.learning.stop.load(Ordering::Relaxed) {
+            true => Err(Error::Stopped),
+            false => Ok(()),
+        };
+        tick()?;
+        let (superblock, roots) = {
+            let state = self.commit.lock();
+            (state.superblock.clone(), state.roots.clone())
+        };
+        let chunk_tree = boot::load_chunks(&self.store, &superblock)?;
+        *self.learning.source.lock() = None;
+        let known = Known::read(&self.store, &superblock, &roots, &chunk_tree, &tick)?;
+        let count = known.groups.len();
+        let may_write = self.read_only.is_none();
+        if let Some(why) = known.obstacle.filter(|_| may_write) {
+            self.learning.unfit.set(why);
+        } else if may_write {
+            add_groups(&self.space, &self.volume, &known.groups)?;
+        }
+        *self.devices.lock() = known.devices;
+        self.commit.lock().groups = known.groups;
+        if may_write {
+            self.size_global_reserve();
+        }
+        Ok(count)
+    }
+}
+
+/// Every block group's item. Where they have a tree of their own that is one walk over its leaves; in the extent tree
+/// a search for each, but for those that share a leaf.
+fn read_groups(
+    store: &Store,
+    sb: &Superblock,
+    roots: &Roots,
+    volume: &Volume,
+    tick: &dyn Fn() -> Result<()>,
+) -> Result<BTreeMap<Logical, GroupRecord>> {
+    let tree = if sb.compat_ro.has(CompatRo::BLOCK_GROUP_TREE) {
+        TreeId::BLOCK_GROUP
+    } else {
+        TreeId::EXTENT
+    };
+    let root = roots.find(tree).ok_or(buttress_tree::Error::NoTree(tree))?;
+    let chunks = volume.chunks();
+    let mut records = Vec::with_capacity(chunks.len());
+    let mut cursor = Cursor::seek(store, tree, root, &Key::MIN)?;
+    for (count, chunk) in chunks.iter().enumerate() {
+        if count.is_multiple_of(STRIDE) {
+            tick()?;
+        }
+        let key = Key::new(chunk.logical.0, Kind::BLOCK_GROUP_ITEM, chunk.len);
+        cursor.seek_on(&key)?;
+        let Some((node, slot)) = cursor.current().filter(|(node, slot)| node.key(*slot) == key)
+        else {
+            let at = chunk.logical;
+            return Err(Error::Malformed(format!("the chunk at {at} has no block group item")));
+        };
+        let item = BlockGroupItem::parse(node.item(slot)).map_err(|source| Error::Item {
+            tree,
+            key,
+            source,
+        })?;
+        let record = GroupRecord { len: chunk.len, flags: chunk.flags, used: item.used };
+        records.push((chunk.logical, record));
+    }
+    // Sorted: the map is built in one pass.
+    Ok(records.into_iter().collect())
+}
+
+/// What chunks take of each device.
+fn read_device_extents(
+    store: &Store,
+    roots: &Roots,
+    devices: &mut DeviceSpace,
+    tick: &dyn Fn() -> Result<()>,
+) -> Result<()> {
+    let root = roots.find(TreeId::DEV).ok_or(buttress_tree::Error::NoTree(TreeId::DEV))?;
+    let mut cursor = Cursor::seek(store, TreeId::DEV, root, &Key::MIN)?;
+    let mut count = 0_usize;
+    while let Some((key, item)) = cursor.key().zip(cursor.item()) {
+        if key.kind == Kind::DEV_EXTENT {
+            let extent = DevExtent::parse(item).map_err(|source| Error::Item {
+                tree: TreeId::DEV,
+                key,
+                source,
+            })?;
+            devices.take(DeviceId(key.objectid), key.offset, extent.length);
+        }
+        cursor.advance()?;
+        count += 1;
+        if count.is_multiple_of(STRIDE) {
+            tick()?;
+        }
+    }
+    Ok(())
+}
+
+/// What earlier sessions counted of the failures of devices: the device tree begins with it.
+pub(crate) fn read_device_stats(store: &Store, roots: &Roots) -> Result<()> {
+    let root = roots.find(TreeId::DEV).ok_or(buttress_tree::Error::NoTree(TreeId::DEV))?;
+    let from = Key::new(ids::DEV_STATS, Kind::PERSISTENT_ITEM, 0);
+    let mut cursor = Cursor::seek(store, TreeId::DEV, root, &from)?;
+    while let Some((key, item)) = cursor.key().zip(cursor.item()) {
+        if (key.objectid, key.kind) != (ids::DEV_STATS, Kind::PERSISTENT_ITEM) {
+            break;
+        }
+        if let Some(device) = store.volume().device(DeviceId(key.offset)) {
+            let stats = DevStats::parse(item).map_err(|source| Error::Item {
+                tree: TreeId::DEV,
+                key,
+                source,
+            })?;
+            device.load_stats(&stats);
+        }
+        cursor.advance()?;
+    }
+    Ok(())
+}
+
+/// Why nothing may be written, if a chunk lies where the device tree has none: the next new one would be put over it.
+fn unrecorded_stripe(volume: &Volume, devices: &DeviceSpace) -> Option<String> {
+    volume.chunks().iter().find_map(|chunk| {
+        let len = chunk.stripe_bytes();
+        let is_open = |at: &&Stripe| devices.may_give_out(at.device, at.offset, len);
+        let at = chunk.stripes.iter().find(is_open)?;
+        Some(format!(
+            "chunk {} lies on device {}, at {}, where the device tree knows of none",
+            chunk.logical, at.device, at.offset
+        ))
+    })
+}
+
+pub(crate) fn add_groups(
+    space: &Space,
+    volume: &Volume,
+    groups: &BTreeMap<Logical, GroupRecord>,
+) -> Result<()> {
+    let mut inits = Vec::with_capacity(groups.len());
+    for ((start, record), chunk) in groups.iter().zip(volume.chunks().iter()) {
+        assert!(*start == chunk.logical, "every chunk has its record, and no other is there");
+        let stripes = chunk.superblock_stripes();
+        let row = rows::given_out(volume, record.flags, *start);
+        inits.push(GroupInit {
+            range: Extent { start: *start, len: record.len },
+            flags: record.flags,
+            used: record.used,
+            birth: buttress_format::Generation(0),
+            // What would be written beside parity, but not in rows, goes elsewhere.
+            read_only: volume.has_parity(*start) && row.is_none(),
+            superblock_stripes: stripes,
+            row,
+        });
+    }
+    space.add_groups(inits)?;
+    Ok(())
+}
