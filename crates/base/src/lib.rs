@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 pub mod aligned;
+pub mod apart;
 pub mod clock;
 pub mod cow_map;
 pub mod event;
@@ -24,6 +25,7 @@ pub mod sync;
 pub mod thread;
 
 pub use aligned::AlignedBuf;
+pub use apart::Apart;
 pub use cow_map::CowMap;
 pub use event::Event;
 pub use latch::Latch;

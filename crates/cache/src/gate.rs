@@ -13,10 +13,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use buttress_base::apart::{Apart, STRIPES, stripe};
 use buttress_base::sync::Condvar;
 use buttress_base::{Rank, Ranked};
-
-use crate::stripe::{Apart, STRIPES, stripe};
 
 #[derive(Debug)]
 pub(crate) struct Gate {

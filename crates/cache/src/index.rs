@@ -20,9 +20,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use buttress_base::sync::Condvar;
-use buttress_base::{Held, Rank, Ranked};
+use buttress_base::{Apart, Held, Rank, Ranked};
 
-use crate::stripe::Apart;
 use crate::units::{Epoch, OriginBlock, Slot};
 
 const SHARDS: u64 = 64;

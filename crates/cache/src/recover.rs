@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::time::Instant;
 
 use buttress_base::sync::Mutex;
-use buttress_base::{Latch, Rank, Ranked};
+use buttress_base::{Apart, Latch, Rank, Ranked};
 use buttress_block::Device;
 
 use crate::core::{Core, Limbo, Work};
@@ -34,7 +34,6 @@ use crate::medium::Medium;
 use crate::options::CacheOptions;
 use crate::slots::Slots;
 use crate::status::Counters;
-use crate::stripe::Apart;
 use crate::table::Table;
 use crate::units::{Epoch, OriginBlock, Slot};
 

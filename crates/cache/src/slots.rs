@@ -16,9 +16,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use buttress_base::sync::Condvar;
-use buttress_base::{Rank, Ranked};
+use buttress_base::{Apart, Rank, Ranked};
 
-use crate::stripe::Apart;
 use crate::units::Slot;
 
 #[derive(Debug)]

@@ -1,27 +1,11 @@
 //! Numbers that many threads change without meeting on one line of the processors' caches.
 //!
-//! # Invariants
-//!
-//! - **S1** A thread has one stripe for ever, so what it adds and takes away meets in one place.
+//! A thread has one stripe for ever, so what it adds and takes away meets in one place.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// More than processors that write at a time gain nothing; fewer meet.
-pub(crate) const STRIPES: usize = 16;
-
-/// Something with lines of its own. Processors fetch lines in pairs.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct Apart<T>(pub(crate) T);
-
-/// The stripe of this thread; threads get them in turn (S1).
-pub(crate) fn stripe() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES;
-    }
-    MINE.with(|mine| *mine)
-}
+use buttress_base::Apart;
+use buttress_base::apart::{STRIPES, stripe};
 
 /// A sum.
 #[derive(Debug, Default)]

@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use buttress_base::sync::RwLock;
-use buttress_base::{Rank, Ranked};
+use buttress_base::{Apart, Rank, Ranked};
 use buttress_format::{BlockGroupFlags, Extent, Logical};
 
 use crate::account::{Account, Counts, Ledger};
@@ -53,7 +53,7 @@ pub struct Space {
     nodesize: u32,
     /// Whether data and metadata share their groups, and so one account: that of metadata.
     mixed: bool,
-    ledgers: [Ledger; 3],
+    ledgers: [Apart<Ledger>; 3],
     directory: ArcSwap<Directory>,
     /// Of each kind, who has how much in one piece.
     indexes: [Arc<Index>; 3],
@@ -65,10 +65,10 @@ pub struct Space {
     /// Who writes in place.
     in_place: Arc<Writers>,
     /// What is dirty and will be written in place.
-    pub(crate) unreserved: Unreserved,
-    alloc_counters: AllocCounters,
+    pub(crate) unreserved: Apart<Unreserved>,
+    alloc_counters: Apart<AllocCounters>,
     /// Who waits for data space, and for how many bytes.
-    pub(crate) data_line: Queue<u64>,
+    pub(crate) data_line: Apart<Queue<u64>>,
     /// Held while a new directory is made, so that no change is lost: slots that groups left.
     writers: Ranked<[BTreeSet<usize>; 3]>,
 }
@@ -88,7 +88,7 @@ impl Space {
             sectorsize,
             nodesize,
             mixed: false,
-            ledgers: SpaceKind::ALL.map(Ledger::new),
+            ledgers: SpaceKind::ALL.map(|kind| Apart(Ledger::new(kind))),
             directory: ArcSwap::from_pointee(Directory::default()),
             indexes: std::array::from_fn(|_| Arc::default()),
             goals: Goals::new(buttress_base::thread::parallelism()),
@@ -96,9 +96,9 @@ impl Space {
             lookup: LookupPolicy::default(),
             map: None,
             in_place: Arc::default(),
-            unreserved: Unreserved::new(),
-            alloc_counters: AllocCounters::default(),
-            data_line: Queue::new(),
+            unreserved: Apart(Unreserved::new()),
+            alloc_counters: Apart::default(),
+            data_line: Apart(Queue::new()),
             writers: Ranked::new(Rank::BlockGroups, Default::default()),
         }
     }

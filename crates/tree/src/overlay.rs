@@ -23,6 +23,7 @@ use std::{
     },
 };
 
+use buttress_base::Apart;
 use buttress_base::sync::RwLock;
 use buttress_format::{Key, Kind, TreeId};
 
@@ -46,12 +47,16 @@ struct Shard {
 /// A changed item: where it is, and the length of its new payload, or nothing where it is deleted.
 pub type Changed = (TreeId, Key, Option<usize>);
 
+/// Places in [`Overlay::held`].
+const ITEMS: usize = 0;
+const BYTES: usize = 1;
+
 /// The changes of one transaction. `None` as payload is a deletion.
 #[derive(Debug)]
 pub struct Overlay {
-    shards: Vec<RwLock<Shard>>,
-    items: AtomicU64,
-    bytes: AtomicU64,
+    shards: Vec<Apart<RwLock<Shard>>>,
+    /// Items, and their bytes in memory.
+    held: Apart<[AtomicU64; 2]>,
     /// Items that came to have another length while somebody asked for what is new.
     resized: AtomicU64,
 }
@@ -59,9 +64,8 @@ pub struct Overlay {
 impl Default for Overlay {
     fn default() -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
-            items: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
+            shards: (0..SHARDS).map(|_| Apart::default()).collect(),
+            held: Apart::default(),
             resized: AtomicU64::new(0),
         }
     }
@@ -86,8 +90,8 @@ impl Overlay {
                 if let Some(news) = &mut shard.news {
                     news.push((tree, key));
                 }
-                self.items.fetch_add(1, Ordering::Relaxed);
-                self.bytes.fetch_add(added + ENTRY_BYTES, Ordering::Relaxed);
+                self.held[ITEMS].fetch_add(1, Ordering::Relaxed);
+                self.held[BYTES].fetch_add(added + ENTRY_BYTES, Ordering::Relaxed);
             }
             Some(old) => {
                 let was_put = old.is_some();
@@ -98,8 +102,8 @@ impl Overlay {
                     news.push((tree, key));
                     self.resized.fetch_add(1, Ordering::Relaxed);
                 }
-                self.bytes.fetch_add(added, Ordering::Relaxed);
-                self.bytes.fetch_sub(removed, Ordering::Relaxed);
+                self.held[BYTES].fetch_add(added, Ordering::Relaxed);
+                self.held[BYTES].fetch_sub(removed, Ordering::Relaxed);
             }
         }
     }
@@ -196,19 +200,19 @@ impl Overlay {
     /// Whether nothing was changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.items.load(Ordering::Relaxed) == 0
+        self.held[ITEMS].load(Ordering::Relaxed) == 0
     }
 
     /// Number of distinct items changed.
     #[must_use]
     pub fn items(&self) -> u64 {
-        self.items.load(Ordering::Relaxed)
+        self.held[ITEMS].load(Ordering::Relaxed)
     }
 
     /// Memory that the changes hold, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.held[BYTES].load(Ordering::Relaxed)
     }
 
     /// How many items came to have another length since [`changed`](Self::changed) was first called: they are new to

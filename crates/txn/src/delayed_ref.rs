@@ -15,6 +15,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use buttress_base::Apart;
 use buttress_base::sync::Mutex;
 use buttress_format::{Extent, Ino, Logical, TreeId};
 use smallvec::SmallVec;
@@ -135,16 +136,16 @@ struct Shard {
 /// The changes of one transaction.
 #[derive(Debug)]
 pub(crate) struct DelayedRefs {
-    shards: Vec<Mutex<Shard>>,
-    len: AtomicU64,
+    shards: Vec<Apart<Mutex<Shard>>>,
+    len: Apart<AtomicU64>,
     disputed: Mutex<Option<Logical>>,
 }
 
 impl Default for DelayedRefs {
     fn default() -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            len: AtomicU64::new(0),
+            shards: (0..SHARDS).map(|_| Apart::default()).collect(),
+            len: Apart::default(),
             disputed: Mutex::default(),
         }
     }

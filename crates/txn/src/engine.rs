@@ -22,8 +22,8 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use buttress_base::Latch;
 use buttress_base::sync::{Condvar, Mutex};
+use buttress_base::{Apart, Latch};
 use buttress_format::{Extent, Generation, Incompat, Ino, Key, Kind, Logical, TreeId};
 use buttress_space::{
     AllocRequest, DataReservation, NocowWriter, Outcome, Queue, ReadOnlyHold, Space, SpaceKind,
@@ -42,7 +42,7 @@ use crate::{
     learn::Learning,
     load::Loading,
     log,
-    reserve::{Ahead, Demand, Outstanding},
+    reserve::{Ahead, Demand, Outstanding, Owners},
     rows::{RoomForRows, SharedRows},
     stamps::Stamps,
     sums,
@@ -56,7 +56,8 @@ use crate::{
 const LOADED_IN_VAIN_MAX: u32 = 4;
 
 /// An open volume, below files and names. Shared by reference; every method may be called from
-/// many threads.
+/// many threads. What every operation changes lies apart, from the counts of users before it, too.
+#[repr(align(128))]
 pub struct Engine {
     pub(crate) volume: Arc<Volume>,
     pub(crate) store: Arc<Store>,
@@ -73,14 +74,16 @@ pub struct Engine {
     opened: Generation,
     /// Extents allocated and not yet referenced: their first reference makes their item.
     pub(crate) unborn: Unborn,
+    /// For promises, by the stripe of whoever asks.
+    pub(crate) owners: Owners,
     pub(crate) windows: Windows,
     /// Which answers about users of extents are still right.
     pub(crate) stamps: Stamps,
-    pub(crate) outstanding: Mutex<Outstanding>,
+    pub(crate) outstanding: Apart<Mutex<Outstanding>>,
     /// Who makes room before anybody waits.
-    pub(crate) ahead: Ahead,
+    pub(crate) ahead: Apart<Ahead>,
     /// Who waits for metadata.
-    pub(crate) metadata_line: Queue<Demand>,
+    pub(crate) metadata_line: Apart<Queue<Demand>>,
     /// How many there are who write dirty data back for those who wait.
     pub(crate) flushers: AtomicUsize,
     /// Somebody wants them.
@@ -105,7 +108,7 @@ pub struct Engine {
     pub(crate) commit_wanted: AtomicBool,
     pub(crate) loading: Loading,
     pub(crate) learning: Learning,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Apart<Counters>,
     /// Feature flags that what was written needs, to be in the next superblock.
     pub(crate) features: AtomicU64,
     pub(crate) log: Mutex<log::State>,
@@ -159,7 +162,7 @@ impl Engine {
         let running = Transaction::new(roots.generation.next());
         let generation = roots.generation;
         let view = View::new(Arc::clone(&parts.store), running, None, roots);
-        Arc::new(Self {
+        Arc::new_cyclic(|engine| Self {
             volume: parts.volume,
             store: parts.store,
             space: parts.space,
@@ -172,11 +175,12 @@ impl Engine {
             published: AtomicU64::new(generation.0),
             opened: generation,
             unborn: Unborn::default(),
+            owners: Owners::of(engine),
             windows: Windows::default(),
             stamps: Stamps::default(),
-            outstanding: Mutex::default(),
-            ahead: Ahead::default(),
-            metadata_line: Queue::new(),
+            outstanding: Apart::default(),
+            ahead: Apart::default(),
+            metadata_line: Apart(Queue::new()),
             flushers: AtomicUsize::new(0),
             flusher_called: (Mutex::new(false), Condvar::new()),
             tight: AtomicBool::new(false),
@@ -191,7 +195,7 @@ impl Engine {
             commit_wanted: AtomicBool::new(false),
             loading: Loading::default(),
             learning: parts.learning,
-            counters: Counters::default(),
+            counters: Apart::default(),
             features: AtomicU64::new(0),
             log: Mutex::default(),
             syncs: log::Queue::default(),

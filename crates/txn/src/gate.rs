@@ -9,11 +9,11 @@
 //!
 //! The tests run this under a scheduler that tries the orders of threads.
 
-use crate::sync::{RwLock, RwLockReadGuard};
+use crate::sync::{Apart, RwLock, RwLockReadGuard, STRIPES, stripe};
 
-/// Open to many, closed by one.
+/// Open to many, each by the door of his stripe, closed by one, who closes all doors.
 #[derive(Debug, Default)]
-pub(crate) struct Gate(RwLock<()>);
+pub(crate) struct Gate([Apart<RwLock<()>>; STRIPES]);
 
 /// Somebody inside, until it is dropped.
 pub(crate) type Inside<'g> = RwLockReadGuard<'g, ()>;
@@ -21,14 +21,14 @@ pub(crate) type Inside<'g> = RwLockReadGuard<'g, ()>;
 impl Gate {
     /// Goes in; `running` is asked there which transaction runs (G1).
     pub(crate) fn enter<T>(&self, running: impl FnOnce() -> T) -> (Inside<'_>, T) {
-        let inside = self.0.read();
+        let inside = self.0[stripe()].read();
         let running = running();
         (inside, running)
     }
 
     /// Waits until nobody is inside, and lets nobody in during `change`.
     pub(crate) fn alone<T>(&self, change: impl FnOnce() -> T) -> T {
-        let _alone = self.0.write();
+        let _alone: [_; STRIPES] = std::array::from_fn(|door| self.0[door].write());
         change()
     }
 }

@@ -31,6 +31,7 @@ mod token;
 pub(crate) use ahead::Ahead;
 pub use policy::PromisePolicy;
 pub use token::MetaReservation;
+pub(crate) use token::Owners;
 
 /// Less than this of the devices makes no chunk.
 const CHUNK_MIN: u64 = 1 << 20;

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use buttress_base::Apart;
 use buttress_base::sync::Mutex;
 use buttress_format::Logical;
 
@@ -10,10 +11,12 @@ const SHARDS: usize = 16;
 
 /// Where extents begin that nobody uses yet. One short lock a shard.
 #[derive(Debug, Default)]
-pub(crate) struct Unborn([Mutex<HashSet<Logical, BuildHasherDefault<Spread>>>; SHARDS]);
+pub(crate) struct Unborn([Apart<Mutex<Starts>>; SHARDS]);
+
+type Starts = HashSet<Logical, BuildHasherDefault<Spread>>;
 
 impl Unborn {
-    fn shard(&self, at: Logical) -> &Mutex<HashSet<Logical, BuildHasherDefault<Spread>>> {
+    fn shard(&self, at: Logical) -> &Mutex<Starts> {
         &self.0[(spread(at.0) >> 60) as usize % SHARDS]
     }
 

@@ -1,13 +1,26 @@
 //! What was promised, held by whom it was promised to (P3).
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+
+use buttress_base::apart::{Apart, STRIPES, stripe};
 
 use crate::{Cost, Costs, Engine};
+
+/// The engine, for who holds a promise. Every operation has one: a count of holders for all of them would be what
+/// processors fight about.
+#[derive(Debug)]
+pub(crate) struct Owners([Arc<Apart<Weak<Engine>>>; STRIPES]);
+
+impl Owners {
+    pub(crate) fn of(engine: &Weak<Engine>) -> Self {
+        Self(std::array::from_fn(|_| Arc::new(Apart(Weak::clone(engine)))))
+    }
+}
 
 /// A promise. What was not put when it is dropped was not needed.
 #[must_use = "a reservation that is dropped promises nothing"]
 pub struct MetaReservation {
-    engine: std::sync::Weak<Engine>,
+    owner: Arc<Apart<Weak<Engine>>>,
     /// Many operations' worth may be held as one.
     held: Costs,
     /// Its number in the roll of live tokens.
@@ -20,7 +33,7 @@ impl MetaReservation {
     pub(crate) fn of_granted(engine: &Arc<Engine>, cost: Cost) -> Self {
         let held = Costs::from(cost);
         Self {
-            engine: Arc::downgrade(engine),
+            owner: Arc::clone(&engine.owners.0[stripe()]),
             held,
             #[cfg(debug_assertions)]
             token: engine.outstanding.lock().roll.enter(held.figures()),
@@ -33,9 +46,9 @@ impl MetaReservation {
     ///
     /// When it is another volume's: a bug of the caller.
     pub fn merge(&mut self, mut other: Self) {
-        assert!(self.engine.ptr_eq(&other.engine), "promises of two volumes");
+        assert!(self.owner.ptr_eq(&other.owner), "promises of two volumes");
         #[cfg(debug_assertions)]
-        if let Some(engine) = self.engine.upgrade() {
+        if let Some(engine) = self.owner.upgrade() {
             let mut outstanding = engine.outstanding.lock();
             outstanding.roll.merge(self.token, other.token);
             other.token = outstanding.roll.enter([0; 3]);
@@ -80,10 +93,10 @@ impl MetaReservation {
     fn cut(&mut self, part: Costs) -> Self {
         self.held -= part;
         Self {
-            engine: self.engine.clone(),
+            owner: Arc::clone(&self.owner),
             held: part,
             #[cfg(debug_assertions)]
-            token: self.engine.upgrade().map_or(0, |engine| {
+            token: self.owner.upgrade().map_or(0, |engine| {
                 engine.outstanding.lock().roll.split(self.token, part.figures())
             }),
         }
@@ -95,7 +108,7 @@ impl Drop for MetaReservation {
         if self.held.is_nothing() && cfg!(not(debug_assertions)) {
             return;
         }
-        let Some(engine) = self.engine.upgrade() else { return };
+        let Some(engine) = self.owner.upgrade() else { return };
         self.give_back(&engine);
         #[cfg(debug_assertions)]
         engine.outstanding.lock().roll.leave(self.token, [0; 3]);

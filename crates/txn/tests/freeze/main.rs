@@ -79,9 +79,12 @@ impl Engine {
 }
 
 fn together(engine: &Arc<Engine>, works: Vec<fn(&Engine)>) {
-    let threads = works.into_iter().map(|work| {
+    let threads = works.into_iter().enumerate().map(|(index, work)| {
         let engine = Arc::clone(engine);
-        thread::spawn(move || work(&engine))
+        thread::spawn(move || {
+            sync::set_stripe(index);
+            work(&engine);
+        })
     });
     let threads: Vec<_> = threads.collect();
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
