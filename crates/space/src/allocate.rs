@@ -95,14 +95,14 @@ pub(crate) struct AllocCounters {
 }
 
 impl AllocCounters {
-    pub(crate) fn snapshot(&self) -> AllocStats {
+    pub(crate) fn add_to(&self, sum: AllocStats) -> AllocStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         AllocStats {
-            allocations: read(&self.allocations),
-            probes: read(&self.probes),
-            busy: read(&self.busy),
-            shortened: read(&self.shortened),
-            failed: read(&self.failed),
+            allocations: sum.allocations + read(&self.allocations),
+            probes: sum.probes + read(&self.probes),
+            busy: sum.busy + read(&self.busy),
+            shortened: sum.shortened + read(&self.shortened),
+            failed: sum.failed + read(&self.failed),
         }
     }
 }

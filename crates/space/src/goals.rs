@@ -15,7 +15,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use buttress_base::{Rank, Ranked};
+use buttress_base::{Apart, Rank, Ranked};
 use buttress_format::Logical;
 
 use crate::{AllocPolicy, SpaceKind};
@@ -29,7 +29,7 @@ const GROUPS_PER_GOAL: usize = 4;
 /// The address after the last allocation, for each kind and slot of streams.
 #[derive(Debug)]
 pub(crate) struct Goals {
-    slots: [Box<[AtomicU64]>; 3],
+    slots: [Box<[Apart<AtomicU64>]>; 3],
     /// How many are in use.
     active: [AtomicUsize; 3],
     /// Of the baseline with one goal under a lock.
@@ -39,7 +39,7 @@ pub(crate) struct Goals {
 
 impl Goals {
     pub(crate) fn new(processors: usize) -> Self {
-        let zeros = || (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
+        let zeros = || (0..SLOTS).map(|_| Apart::default()).collect();
         Self {
             slots: std::array::from_fn(|_| zeros()),
             active: std::array::from_fn(|_| AtomicUsize::new(1)),

@@ -31,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use buttress_base::apart::{STRIPES, stripe};
 use buttress_base::sync::RwLock;
 use buttress_base::{Apart, Rank, Ranked};
 use buttress_format::{BlockGroupFlags, Extent, Logical};
@@ -66,7 +67,8 @@ pub struct Space {
     in_place: Arc<Writers>,
     /// What is dirty and will be written in place.
     pub(crate) unreserved: Apart<Unreserved>,
-    alloc_counters: Apart<AllocCounters>,
+    /// By the stripe of whoever allocates.
+    alloc_counters: [Apart<AllocCounters>; STRIPES],
     /// Who waits for data space, and for how many bytes.
     pub(crate) data_line: Apart<Queue<u64>>,
     /// Held while a new directory is made, so that no change is lost: slots that groups left.
@@ -97,7 +99,7 @@ impl Space {
             map: None,
             in_place: Arc::default(),
             unreserved: Apart(Unreserved::new()),
-            alloc_counters: Apart::default(),
+            alloc_counters: Default::default(),
             data_line: Apart(Queue::new()),
             writers: Ranked::new(Rank::BlockGroups, Default::default()),
         }
@@ -284,7 +286,7 @@ impl Space {
     /// Returns what allocations came to so far.
     #[must_use]
     pub fn alloc_stats(&self) -> AllocStats {
-        self.alloc_counters.snapshot()
+        self.alloc_counters.iter().fold(AllocStats::default(), |sum, part| part.add_to(sum))
     }
 
     /// Whether a group may have so many free bytes in one run of which nobody knows yet what is free in it.
@@ -498,7 +500,7 @@ impl Space {
     }
 
     pub(crate) fn alloc_counters(&self) -> &AllocCounters {
-        &self.alloc_counters
+        &self.alloc_counters[stripe()]
     }
 
     /// Compares every group with itself, and every account with its groups and promises. Walks
