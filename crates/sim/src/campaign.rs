@@ -27,6 +27,12 @@ pub fn round() -> u64 {
     std::env::var(ROUND).map_or(0, number)
 }
 
+/// Says whether to look at what tests look at now and then: where it was drawn, and always in a long search.
+#[must_use]
+pub fn always_or(drawn: bool) -> bool {
+    drawn || round() > 0
+}
+
 /// Returns the seeds of this round, as many as `first` has: those themselves in round zero.
 #[must_use]
 pub fn seeds(first: Range<u64>) -> Range<u64> {

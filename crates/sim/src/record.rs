@@ -8,7 +8,8 @@
 //!
 //! # Invariants
 //!
-//! - **S1** What was written before a flush of the same device is in every state after it.
+//! - **S1** What was written before a flush of the same device is in every state after it. What was written durably
+//!   is from then on, and says nothing of what was written before it: a device with FUA does no more.
 //! - **S2** A piece (512 bytes of a disk, 8 of persistent memory) is whole: old, or one of those written
 //!   since the flush; they may survive in any order, so an older one may win over a newer one.
 //!
@@ -22,7 +23,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use buttress_base::{Rank, Ranked, Rng};
-use buttress_block::{Device, Error, MemoryDevice};
+use buttress_block::{Class, Device, Error, MemoryDevice};
 
 /// Which of the devices of one log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +31,18 @@ pub struct DeviceId(pub usize);
 
 #[derive(Debug)]
 enum Event {
-    Write { device: DeviceId, offset: u64, bytes: Arc<[u8]> },
-    Flush { device: DeviceId },
+    Write {
+        device: DeviceId,
+        offset: u64,
+        bytes: Arc<[u8]>,
+    },
+    Flush {
+        device: DeviceId,
+    },
+    /// One write, by its event, is durable.
+    Settled {
+        write: usize,
+    },
     Mark(u64),
 }
 
@@ -145,6 +156,7 @@ impl Log {
                     }
                 }
                 Event::Flush { device } => fold(!(device.0 as u64)),
+                Event::Settled { write } => fold(!(*write as u64 | 1 << 62)),
                 Event::Mark(value) => fold(*value | 1 << 63),
             }
         }
@@ -243,9 +255,18 @@ impl Log {
                         !matches!(&events[*write], Event::Write { device: of, .. } if of == device)
                     });
                 }
+                Event::Settled { write } => {
+                    if let Event::Write { device, offset, bytes } = &events[*write] {
+                        settle(&mut pending[device.0], *write, *offset, bytes.len());
+                        bases[device.0].write_at(*offset, bytes).expect("it was written before");
+                    }
+                    writes.retain(|other| other != write);
+                }
                 Event::Mark(value) => mark = Some(*value),
             }
-            let next_flushes = matches!(events.get(index + 1), None | Some(Event::Flush { .. }));
+            let next = events.get(index + 1);
+            let next_flushes =
+                matches!(next, None | Some(Event::Flush { .. } | Event::Settled { .. }));
             let pieces = pending.iter().map(Vec::len).sum();
             let at = Point { index, ends: next_flushes, writes: &writes, pieces };
             for (draw, subset) in choose(&at).into_iter().enumerate() {
@@ -338,6 +359,15 @@ fn cut(pieces: &mut Vec<Piece>, offset: u64, bytes: &Arc<[u8]>, atom: usize, wri
     }
 }
 
+/// Takes out what a write left pending that is durable now, and what it wrote over: that can win no more.
+fn settle(pieces: &mut Vec<Piece>, write: usize, offset: u64, len: usize) {
+    let end = offset + len as u64;
+    pieces.retain(|piece| {
+        let is_under = piece.offset >= offset && piece.offset + piece.part.len() as u64 <= end;
+        piece.write != write && !(piece.write < write && is_under)
+    });
+}
+
 fn survive(base: &MemoryDevice, pieces: &[Piece], subset: Subset) -> MemoryDevice {
     let device = base.fork();
     let keep = |keeps: &mut dyn FnMut(&Piece) -> bool| {
@@ -393,12 +423,20 @@ impl Recorder {
         self.seen.fork()
     }
 
-    fn record(&self, event: impl FnOnce() -> Event) {
+    /// Answers which event it is.
+    fn record(&self, event: impl FnOnce() -> Event) -> Option<usize> {
         let mut inner = self.log.inner.lock();
-        if inner.recording {
-            let event = event();
-            inner.events.push(event);
+        if !inner.recording {
+            return None;
         }
+        let event = event();
+        inner.events.push(event);
+        Some(inner.events.len() - 1)
+    }
+
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<Option<usize>, Error> {
+        self.seen.write_at(offset, buf)?;
+        Ok(self.record(|| Event::Write { device: self.id, offset, bytes: buf.into() }))
     }
 }
 
@@ -420,8 +458,14 @@ impl Device for Recorder {
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
-        self.seen.write_at(offset, buf)?;
-        self.record(|| Event::Write { device: self.id, offset, bytes: buf.into() });
+        self.write(offset, buf).map(drop)
+    }
+
+    /// As a device with FUA does it.
+    fn write_durably(&self, offset: u64, buf: &[u8], _class: Class) -> Result<(), Error> {
+        if let Some(write) = self.write(offset, buf)? {
+            self.record(|| Event::Settled { write });
+        }
         Ok(())
     }
 
@@ -453,6 +497,8 @@ impl Device for Recorder {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     /// S1 and S2: flushed bytes are everywhere, the others come and go by whole sectors.
@@ -501,5 +547,28 @@ mod tests {
         let mut expected: Vec<_> = before.map(|found| (None, found)).to_vec();
         expected.push((Some(1), all));
         assert_eq!((seen, shown), (expected, 9));
+    }
+
+    /// A durable write is there from then on, over what was written at its place before; what was written elsewhere is as
+    /// it was.
+    #[test]
+    fn a_durable_write_says_nothing_of_others() {
+        let log = Log::new();
+        let device = log.device(&MemoryDevice::new(4096), 512);
+        log.start(&[&device]);
+        device.write_at(0, &[1; 512]).expect("memory");
+        device.write_at(512, &[2; 512]).expect("memory");
+        device.write_durably(512, &[3; 512], Class::Metadata).expect("memory");
+        log.mark(1);
+        let mut seen = BTreeSet::new();
+        log.crashes(&mut Rng::new(1), 40, 1, |crash| {
+            let mut bytes = [0; 1024];
+            crash.devices[0].read_at(0, &mut bytes).expect("memory");
+            seen.insert((crash.mark, bytes[0], bytes[512]));
+        });
+        let after: Vec<_> = seen.iter().filter(|(mark, ..)| mark.is_some()).copied().collect();
+        assert_eq!(after, [(Some(1), 0, 3), (Some(1), 1, 3)]);
+        let before: BTreeSet<_> = seen.iter().filter(|(mark, ..)| mark.is_none()).collect();
+        assert!(before.contains(&(None, 0, 2)) && before.contains(&(None, 1, 3)), "{before:?}");
     }
 }

@@ -326,8 +326,9 @@ fn power_is_cut(way: Way, mount: &str, transactions: usize, seed: u64) -> Seen {
             assert!(has_journal, "{about}: {} rows without a journal", found.rows);
             seen.forgotten += 1;
         }
-        if rng.chance(1, 15) {
-            judge(&device, scratch.path(), rng.chance(1, 4));
+        let drawn = rng.chance(1, 15);
+        if campaign::always_or(drawn) {
+            judge(&device, scratch.path(), drawn && rng.chance(1, 4));
         }
     });
     seen

@@ -32,7 +32,7 @@ fn examine(crash: &Crash, tale: &Tale, rng: &mut Rng, depth: u32) -> Result<(), 
         });
         outcome.map_err(|what| format!("after a crash of replay: {what}"))?;
     }
-    if rng.chance(1, 40) {
+    if campaign::always_or(rng.chance(1, 40)) {
         judge_cut(&device, "as the crash left it");
     }
     let options = buttress_fs::MountOptions::parse(super::OPTIONS).expect("options");
@@ -66,7 +66,7 @@ fn examine(crash: &Crash, tale: &Tale, rng: &mut Rng, depth: u32) -> Result<(), 
     fs.close().map_err(|error| error.to_string())?;
     match rng.below(if emptied { 20 } else { 60 }) {
         0 => check(&device),
-        1..=4 => judge(&device),
+        drawn if campaign::always_or(drawn <= 4) => judge(&device),
         _ => {}
     }
     Ok(())
