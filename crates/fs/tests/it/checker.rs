@@ -14,10 +14,15 @@ use crate::volume;
 ///
 /// When it finds anything.
 pub(crate) fn judge(device: &Arc<dyn Device>) {
+    judged(device).unwrap_or_else(|what| panic!("buttress check:\n{what}"));
+}
+
+/// What it finds, in words.
+pub(crate) fn judged(device: &Arc<dyn Device>) -> Result<(), String> {
     let (devices, options) = (vec![Arc::clone(device)], buttress_check::Options::thorough());
     let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
-    let report = report.unwrap_or_else(|error| panic!("buttress check: {error}"));
-    assert!(report.is_clean(), "buttress check:\n{}", report.to_text());
+    let report = report.map_err(|error| error.to_string())?;
+    if report.is_clean() { Ok(()) } else { Err(report.to_text()) }
 }
 
 /// What our judge finds wrong with what a power cut left. A copy of a superblock may be torn: the next commit

@@ -20,7 +20,7 @@ use buttress_fs::{Filesystem, MakeOptions, MountOptions, XattrFlags};
 use buttress_sim::{Crash, Log, campaign};
 use buttress_volume::Volume;
 
-use crate::checker::judge;
+use crate::checker::judged;
 use crate::volume::{content, file_with, list, pattern};
 
 pub(crate) use model::World;
@@ -81,10 +81,7 @@ fn examine(crash: &Crash, story: &Story, rng: &mut Rng, depth: u32) -> Result<()
     // A mount that changes nothing leaves a copy of the superblock torn, if it was.
     fs.root().set_xattr(b"user.seen", b"1", XattrFlags::default()).expect("an attribute");
     fs.close().map_err(|error| error.to_string())?;
-    if campaign::always_or(rng.chance(1, 12)) {
-        judge(&device);
-    }
-    Ok(())
+    if campaign::always_or(rng.chance(1, 12)) { judged(&device) } else { Ok(()) }
 }
 
 /// A volume on which somebody had a large file: no other may ever show what was in it.

@@ -6,6 +6,8 @@
 //!   there are some now, hole items elsewhere. So replay leaves nothing old there, and they never overlap.
 //! - **E2** What lies behind the file's length is in the log as a whole: replay first cuts the file there.
 //! - **E3** Every new extent comes with the checksums that its transaction has for it.
+//! - **E4** No extent comes with checksums that somebody else has after a crash as set aside, and so without: the last
+//!   commit or the log has it as his, he wrote into it since, and the one who is synced has it from him.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,7 +20,7 @@ use buttress_format::{
 
 use super::collect::{Collect, Outcome, Trouble};
 use super::tracked::LoggedId;
-use crate::{DataRef, Error};
+use crate::{DataRef, Error, extent_tree};
 
 fn key(ino: u64, offset: u64) -> Key {
     Key::new(ino, Kind::EXTENT_DATA, offset)
@@ -104,26 +106,44 @@ fn put(collect: &mut Collect<'_>, tree: TreeId, at: Key, item: &[u8]) -> Outcome
         }
         let offset = at.offset.wrapping_sub(region.offset);
         let who = DataRef { root: tree, ino: Ino(at.objectid), offset };
-        collect.view.running().tracked.log_extent(region.disk, who);
-        if matches!(extent.body, Body::Regular(_)) {
+        let is_written = matches!(extent.body, Body::Regular(_));
+        collect.view.running().tracked.log_extent(region.disk, who, !is_written);
+        if is_written {
             let part = match extent.compression {
                 Compression::None => Extent::new(region.disk.end(region.offset), region.len),
                 _ => region.extent(),
             };
-            sums(collect, tree, part);
+            if sums(collect, tree, part) && is_anothers_aside(collect, region.extent(), who)? {
+                return Err(Trouble::Commit("data in space that another set aside"));
+            }
         }
     }
     collect.set(tree, at, Some(item));
     Ok(())
 }
 
-/// The checksums that this transaction has for a range (E3): whole runs of them, whatever part is named.
-fn sums(collect: &mut Collect<'_>, tree: TreeId, part: Extent) {
+/// Whether somebody else has an extent after a crash that has checksums since the last commit (E4).
+fn is_anothers_aside(collect: &Collect<'_>, extent: Extent, who: DataRef) -> Outcome<bool> {
+    let running = collect.view.running();
+    if running.tracked.is_anothers_aside(extent.start, who) {
+        return Ok(true);
+    }
+    // Who wrote into one of the last commit's had it alone. If nobody came to have it since then, he has it still.
+    match running.refs.find(extent.start) {
+        Some(change) if !change.born => Ok(!extent_tree::is_exclusive(&collect.view, extent, who)?),
+        _ => Ok(false),
+    }
+}
+
+/// The checksums that this transaction has for a range (E3): whole runs of them, whatever part is named. Says whether
+/// there are any.
+fn sums(collect: &mut Collect<'_>, tree: TreeId, part: Extent) -> bool {
     let geometry = *collect.view.store().geometry();
     let size = geometry.csum.size();
     let sector = u64::from(geometry.sectorsize);
     let max = limits::csum_item_max(geometry.nodesize, size);
     let runs = collect.view.running().sums.touching(part);
+    let any = !runs.is_empty();
     for (run, sums) in runs {
         let mut at = run.start;
         for piece in sums.chunks(max) {
@@ -132,6 +152,7 @@ fn sums(collect: &mut Collect<'_>, tree: TreeId, part: Extent) {
             at = Logical(at.0 + (piece.len() / size) as u64 * sector);
         }
     }
+    any
 }
 
 /// Preallocated extents behind the length (E2).

@@ -24,10 +24,19 @@ struct Inner {
     changed: HashMap<LoggedId, BTreeSet<Key>>,
     /// Those of them whose names changed, or that are gone.
     renamed: BTreeSet<LoggedId>,
-    /// The extents that the log names, and whose they are there; nothing where several have them.
-    extents: HashMap<Logical, Option<DataRef>>,
+    /// The extents that the log names.
+    extents: HashMap<Logical, Named>,
     /// Extents that would be free, were they not in the log.
     kept: Vec<Extent>,
+}
+
+/// An extent that the log names.
+#[derive(Debug)]
+struct Named {
+    /// Whose it is there; nothing where several have it.
+    owner: Option<DataRef>,
+    /// Somebody has it there as set aside, at least in part.
+    aside: bool,
 }
 
 /// See the module.
@@ -103,13 +112,20 @@ impl Tracked {
         std::mem::take(&mut self.inner.lock().renamed)
     }
 
-    /// Says that the log names an extent as somebody's.
-    pub(crate) fn log_extent(&self, start: Logical, who: DataRef) {
+    /// Says that the log names an extent as somebody's, and whether as one that is set aside.
+    pub(crate) fn log_extent(&self, start: Logical, who: DataRef, aside: bool) {
         let mut inner = self.inner.lock();
-        let owner = inner.extents.entry(start).or_insert(Some(who));
-        if *owner != Some(who) {
-            *owner = None;
+        let named = inner.extents.entry(start).or_insert(Named { owner: Some(who), aside });
+        if named.owner != Some(who) {
+            named.owner = None;
         }
+        named.aside |= aside;
+    }
+
+    /// Whether the log names an extent as set aside by another, or by several.
+    pub(crate) fn is_anothers_aside(&self, start: Logical, who: DataRef) -> bool {
+        let inner = self.inner.lock();
+        inner.extents.get(&start).is_some_and(|named| named.aside && named.owner != Some(who))
     }
 
     /// Whether the log names an extent as another's, or as that of several: it must stay what it is (K3).
@@ -117,6 +133,6 @@ impl Tracked {
         if !self.used.load(Ordering::Relaxed) {
             return false;
         }
-        self.inner.lock().extents.get(&start).is_some_and(|owner| *owner != Some(who))
+        self.inner.lock().extents.get(&start).is_some_and(|named| named.owner != Some(who))
     }
 }

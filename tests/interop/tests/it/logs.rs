@@ -376,6 +376,22 @@ const SCRIPTS: &[Script] = &[
         ..PLAIN
     },
     Script {
+        name: "shown by another, written where it was set aside before",
+        before: "alloc f 0 200000",
+        after: "write f 8192 8192; clone f 8192 g 0 8192; sync g; write h 0 100; sync h",
+        kept: "g h",
+        commits: "data in space that another set aside",
+        ..PLAIN
+    },
+    Script {
+        name: "shown by another, written where it was synced as set aside",
+        before: "write e 0 10",
+        after: "alloc f 0 200000; sync f; write f 8192 8192; clone f 8192 g 0 8192; sync g; write h 0 100; sync h",
+        kept: "g h",
+        commits: "data in space that another set aside",
+        ..PLAIN
+    },
+    Script {
         name: "made without a name",
         before: "mkdir d; write d/old 0 100",
         after: "unnamed d/f 60000; sync d/f; unnamed d/g 10; sync d; write d/g 0 20; mv d/g d/old; sync d/old",
