@@ -3,7 +3,7 @@
 //! # Place
 //!
 //! A volume of a million block groups takes seconds to be read through, and one who reads a file needs three of them. So
-//! where the chunk tree is tall nothing of it is read when the volume is opened: chunks are asked for one by one, and all of
+//! where the chunk tree has more than a leaf nothing of it is read when the volume is opened: chunks are asked for one by one, and all of
 //! this is learnt behind the opening, by whoever needs it first: who writes, or somebody in the background.
 //!
 //! # Invariants
@@ -42,7 +42,7 @@ use crate::{Engine, Error, Result, rows};
 /// When block groups are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupsRead {
-    /// Behind the opening where there are so many that the chunk tree has three levels, else before its end.
+    /// Behind the opening where the chunk tree has more than a leaf, else before its end.
     #[default]
     Auto,
     /// Before the end of the opening.
@@ -64,7 +64,8 @@ impl FromStr for GroupsRead {
     }
 }
 
-/// A chunk tree of so many levels above its leaves is not read through first: with nodes of 16 KiB it has over 50,000 chunks.
+/// A chunk tree of so many levels above its leaves is not read through first. One leaf of 16 KiB has up to 154 chunks, and is read
+/// in any case.
 const TALL: u8 = 1;
 
 /// Items between two looks whether to go on.
