@@ -124,20 +124,31 @@ impl ExtentChange {
 
 const SHARDS: usize = 16;
 
+type Shard = HashMap<Logical, ExtentChange>;
+
+/// What all shards come to: promises ask for that at every operation where metadata is counted, and would take each lock.
 #[derive(Debug, Default)]
-struct Shard {
-    changes: HashMap<Logical, ExtentChange>,
+struct Sums {
+    len: AtomicU64,
     /// Bytes that its extents add to the extent tree at most.
-    added: u64,
+    added: AtomicU64,
     /// Extents that lose users, and may go.
-    dropped: u64,
+    dropped: AtomicU64,
+}
+
+/// Changes a sum by what one of its parts changed.
+fn alter(sum: &AtomicU64, before: u64, after: u64) {
+    if before != after {
+        // Modulo 2^64, where it became less.
+        sum.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+    }
 }
 
 /// The changes of one transaction.
 #[derive(Debug)]
 pub(crate) struct DelayedRefs {
     shards: Vec<Apart<Mutex<Shard>>>,
-    len: Apart<AtomicU64>,
+    sums: Apart<Sums>,
     disputed: Mutex<Option<Logical>>,
 }
 
@@ -145,7 +156,7 @@ impl Default for DelayedRefs {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Apart::default()).collect(),
-            len: Apart::default(),
+            sums: Apart::default(),
             disputed: Mutex::default(),
         }
     }
@@ -160,10 +171,9 @@ impl DelayedRefs {
     /// Adds to the count of one user. True when the extent vanished: born here, used by nobody. If somebody else
     /// believes in another length of it, the volume is damaged, and this transaction must not be committed.
     pub(crate) fn change(&self, extent: Extent, who: DataRef, delta: i64, born: bool) -> bool {
-        let mut shard = self.shard(extent.start).lock();
-        let Shard { changes, added, dropped } = &mut *shard;
+        let mut changes = self.shard(extent.start).lock();
         let entry = changes.entry(extent.start).or_insert_with(|| {
-            self.len.fetch_add(1, Ordering::Relaxed);
+            self.sums.len.fetch_add(1, Ordering::Relaxed);
             let owner = born.then_some(who.root);
             ExtentChange { extent, born, owner, deltas: Deltas::default() }
         });
@@ -171,15 +181,14 @@ impl DelayedRefs {
             self.disputed.lock().get_or_insert(extent.start);
             return false;
         }
-        *added -= entry.adds();
-        *dropped -= u64::from(entry.drops());
+        let (adds, drops) = (entry.adds(), entry.drops());
         entry.deltas.add(User::File(who), delta);
-        *added += entry.adds();
-        *dropped += u64::from(entry.drops());
+        alter(&self.sums.added, adds, entry.adds());
+        alter(&self.sums.dropped, drops.into(), entry.drops().into());
         let vanished = entry.born && entry.deltas.is_empty();
         if entry.deltas.is_empty() {
             changes.remove(&extent.start);
-            self.len.fetch_sub(1, Ordering::Relaxed);
+            self.sums.len.fetch_sub(1, Ordering::Relaxed);
         }
         vanished
     }
@@ -187,7 +196,7 @@ impl DelayedRefs {
     /// Makes an extent longer that was born here, if nobody but `who` uses it, and he once. Says whether it did.
     pub(crate) fn extend(&self, extent: Extent, more: u64, who: DataRef) -> bool {
         let mut shard = self.shard(extent.start).lock();
-        let Some(change) = shard.changes.get_mut(&extent.start) else { return false };
+        let Some(change) = shard.get_mut(&extent.start) else { return false };
         let may = change.born && change.extent == extent && change.deltas.is_just(User::File(who));
         if may {
             change.extent.len += more;
@@ -197,7 +206,7 @@ impl DelayedRefs {
 
     /// Says who made an extent that was born here, where that is not its first user.
     pub(crate) fn set_owner(&self, at: Logical, owner: Option<TreeId>) {
-        if let Some(change) = self.shard(at).lock().changes.get_mut(&at) {
+        if let Some(change) = self.shard(at).lock().get_mut(&at) {
             change.owner = owner;
         }
     }
@@ -209,14 +218,14 @@ impl DelayedRefs {
 
     /// What this transaction does to an extent.
     pub(crate) fn find(&self, at: Logical) -> Option<ExtentChange> {
-        self.shard(at).lock().changes.get(&at).cloned()
+        self.shard(at).lock().get(&at).cloned()
     }
 
     /// Every change, by address.
     pub(crate) fn sorted(&self) -> Vec<ExtentChange> {
         let mut all = Vec::with_capacity(self.len() as usize);
         for shard in &self.shards {
-            all.extend(shard.lock().changes.values().cloned());
+            all.extend(shard.lock().values().cloned());
         }
         all.sort_unstable_by_key(|c| c.extent.start);
         all
@@ -224,17 +233,17 @@ impl DelayedRefs {
 
     /// Number of extents changed.
     pub(crate) fn len(&self) -> u64 {
-        self.len.load(Ordering::Relaxed)
+        self.sums.len.load(Ordering::Relaxed)
     }
 
     /// Bytes that come to the extent tree at most: what goes does not make room for it.
     pub(crate) fn added(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.lock().added).sum()
+        self.sums.added.load(Ordering::Relaxed)
     }
 
     /// Older extents that lose users, and may go.
     pub(crate) fn dropped(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.lock().dropped).sum()
+        self.sums.dropped.load(Ordering::Relaxed)
     }
 
     /// Whether there are none.
