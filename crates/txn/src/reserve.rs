@@ -258,7 +258,8 @@ impl Engine {
     /// closely, no chunk can be added, and what is promised is more than half of what is left.
     #[must_use]
     pub fn is_tight(&self) -> bool {
-        self.tight.load(Ordering::Relaxed)
+        self.options.promise != PromisePolicy::Levels
+            && self.tight.load(Ordering::Relaxed)
             && self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) < CHUNK_MIN
     }
 
