@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Returns the instant that is now.
 #[must_use]
 pub fn now() -> Instant {
-    #[cfg(debug_assertions)]
+    #[cfg(any(debug_assertions, buttress_seeded))]
     if let Some(now) = crate::seeded::instant() {
         return now;
     }
@@ -21,7 +21,7 @@ pub fn since(then: Instant) -> Duration {
 /// Returns the time since 1970; zero, of a clock that stands before it.
 #[must_use]
 pub fn wall() -> Duration {
-    #[cfg(debug_assertions)]
+    #[cfg(any(debug_assertions, buttress_seeded))]
     if let Some(wall) = crate::seeded::wall() {
         return wall;
     }

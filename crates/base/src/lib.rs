@@ -6,7 +6,7 @@
 //! knows what a device or a tree is, except that [`Rank`] names who takes which short lock: the
 //! order of locks must be one list, and a list of everybody's locks can only live below everybody.
 //! The engine takes locks, threads and time from here alone, so that one seed can decide all of them
-//! (`seeded`, in debug builds).
+//! (`seeded`, in debug builds and in release builds with `--cfg buttress_seeded`).
 
 #![deny(unsafe_code)]
 
@@ -19,7 +19,7 @@ pub mod latch;
 pub mod range_set;
 pub mod rank;
 pub mod rng;
-#[cfg(debug_assertions)]
+#[cfg(any(debug_assertions, buttress_seeded))]
 pub mod seeded;
 pub mod sync;
 pub mod thread;

@@ -2,7 +2,7 @@
 //!
 //! # Place
 //!
-//! Debug builds alone have it. The threads are the system's; each holds its turn until it waits for a lock,
+//! Debug builds have it, and release builds with `--cfg buttress_seeded`. The threads are the system's; each holds its turn until it waits for a lock,
 //! a signal, a time or another thread, or until chance takes the turn away at such a place. Everything else
 //! in the program, and every thread outside of the run, goes on as ever.
 //!
@@ -14,6 +14,9 @@
 //! - **D3** Time passes when nobody can go on, or when chance says so. Then a sleep or a timed wait ends.
 //! - **D4** When nobody can go on and nobody waits for a time, the run is over: a deadlock, reported with the
 //!   place where each thread waits.
+//!
+//! A run with [`Options::processors`] asks no chance: it measures what threads take, and has them take turns as on a machine
+//! with so many processors (`machine`).
 //!
 //! # Not seen
 //!
@@ -30,12 +33,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 mod child;
+mod machine;
 mod turns;
 
 pub(crate) use self::child::{Child, child};
+use self::machine::Machine;
+pub use self::machine::{Cost, Processors};
 pub(crate) use self::turns::{Place, Want};
 use self::turns::{State, Task, Turns, Wait};
 use crate::Rng;
+
+/// How many times an overhead is measured, and what a lock costs a thread by itself, for each time that it is counted for that.
+const LOCKS_TO_LEARN: usize = 200_000;
+const LOCK_NANOS: u64 = 5;
 
 /// Runs at work. Zero: no thread asks further.
 static RUNS: AtomicUsize = AtomicUsize::new(0);
@@ -67,6 +77,8 @@ pub struct Report {
     pub digest: u64,
     /// How much time went by for the threads.
     pub elapsed: Duration,
+    /// How long processors were busy, of a machine.
+    pub busy: Duration,
     /// Threads that there were.
     pub threads: usize,
     /// Who was where at each step, if that was asked for.
@@ -83,11 +95,13 @@ pub struct Options {
     /// Whether time leaps by chance to the next that somebody waits for, while others can go on (D3). Without, a wait is as
     /// long as it has to be.
     pub leaps: bool,
+    /// So many processors decide who is next, in place of chance.
+    pub processors: Option<Processors>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { steps_max: 200_000_000, trace: false, leaps: true }
+        Self { steps_max: 200_000_000, trace: false, leaps: true, processors: None }
     }
 }
 
@@ -141,7 +155,8 @@ pub fn run<T: Send + 'static>(
         over: false,
         trouble: None,
         trace: options.trace.then(Vec::new),
-        leaps: options.leaps,
+        leaps: options.leaps && options.processors.is_none(),
+        machine: options.processors.map(Machine::new),
     };
     let run = Arc::new(Run {
         odds,
@@ -176,6 +191,7 @@ pub fn run<T: Send + 'static>(
         steps: turns.steps,
         digest: turns.digest,
         elapsed: Duration::from_nanos(turns.now),
+        busy: turns.machine.as_ref().map(Machine::busy).unwrap_or_default(),
         threads: turns.tasks.len(),
         trace: turns.trace.take().unwrap_or_default(),
     };
@@ -196,6 +212,18 @@ impl Run {
     /// Chooses who is next; nobody, if the run is over.
     fn choose(&self, turns: &mut Turns) -> Option<usize> {
         loop {
+            if turns.machine.is_some() {
+                let next = turns.choose_last();
+                if next.is_none() {
+                    if !turns.tasks.iter().all(|task| matches!(task.state, State::Ended)) {
+                        turns.trouble = Some(turns.list());
+                    }
+                    turns.over = true;
+                    self.ended.notify_all();
+                }
+                turns.fold(next.unwrap_or(0) as u64);
+                return next;
+            }
             let ready = |task: &&Task| matches!(task.state, State::Ready);
             let count = turns.tasks.iter().filter(ready).count();
             if count > 0 {
@@ -233,7 +261,7 @@ impl Run {
     fn pass(&self, mine: usize, mut turns: MutexGuard<'_, Turns>) {
         let next = self.choose(&mut turns);
         if next == Some(mine) {
-            return;
+            return turns.resume(mine);
         }
         self.hand_over(next, &turns);
         drop(turns);
@@ -252,13 +280,14 @@ impl Run {
         while self.turn.load(Ordering::SeqCst) != mine {
             thread::park();
         }
+        self.lock().resume(mine);
     }
 
     /// One step of the thread that has the turn: time goes on, and the turn may change hands.
     fn step(&self, mine: usize, at: &'static Location<'static>) {
         let mut turns = self.lock();
         turns.steps += 1;
-        turns.now += 200;
+        turns.count_time(mine, true);
         turns.fold(mine as u64 | u64::from(at.line()) << 8);
         if let Some(trace) = &mut turns.trace {
             trace.push((mine, at));
@@ -272,6 +301,13 @@ impl Run {
         if turns.leaps && turns.alarm != u64::MAX && turns.rng.chance(1, 4000) {
             turns.now = turns.now.max(turns.alarm);
         }
+        if turns.machine.is_some() {
+            match turns.is_ahead(mine) {
+                true => self.pass(mine, turns),
+                false => turns.resume(mine),
+            }
+            return;
+        }
         if turns.now >= turns.alarm {
             turns.ring();
         }
@@ -284,6 +320,7 @@ impl Run {
     fn wait(&self, mine: usize, wait: Wait) -> bool {
         let mut turns = self.lock();
         turns.steps += 1;
+        turns.count_time(mine, false);
         turns.fold(mine as u64 | 1 << 40 | u64::from(wait.at.line()) << 8);
         if let Some(trace) = &mut turns.trace {
             trace.push((mine, wait.at));
@@ -293,13 +330,14 @@ impl Run {
         }
         turns.tasks[mine].late = false;
         turns.tasks[mine].state = State::Waits(wait);
+        turns.leave(mine);
         self.pass(mine, turns);
         !self.lock().tasks[mine].late
     }
 
     fn deadline(&self, limit: Option<Duration>) -> Option<u64> {
         let nanos = u64::try_from(limit?.as_nanos()).unwrap_or(u64::MAX);
-        Some(self.lock().now.saturating_add(nanos))
+        Some(self.lock().present().saturating_add(nanos))
     }
 }
 
@@ -326,6 +364,40 @@ pub(crate) fn index() -> Option<usize> {
     mine().map(|(_, index)| index)
 }
 
+/// How many processors this thread's run has, if it has any.
+pub(crate) fn processors() -> Option<usize> {
+    let (run, _) = mine()?;
+    let turns = run.lock();
+    turns.machine.as_ref().map(Machine::count)
+}
+
+/// How long they have been busy, all together.
+pub(crate) fn busy() -> Option<Duration> {
+    let (run, mine) = mine()?;
+    let mut turns = run.lock();
+    turns.count_time(mine, false);
+    turns.resume(mine);
+    turns.machine.as_ref().map(Machine::busy)
+}
+
+/// Measures what it takes to be counted, on a machine where work is measured, and has it taken off from now on: a place where
+/// the turn may change hands is passed some hundred times in the time of one request.
+pub fn learn_overhead() {
+    let Some((run, _)) = mine() else { return };
+    let counted = || run.lock().machine.as_ref().map(Machine::counted);
+    let Some((count, busy)) = counted() else { return };
+    let lock = crate::sync::Mutex::new(());
+    for _ in 0..LOCKS_TO_LEARN {
+        drop(lock.lock());
+    }
+    let Some((count_after, busy_after)) = counted() else { return };
+    // Two of three of these are a lock taken, and one given up.
+    let each = (busy_after - busy) / (count_after - count).max(1);
+    if let Some(machine) = &mut run.lock().machine {
+        machine.take_off(each.saturating_sub(LOCK_NANOS));
+    }
+}
+
 pub(crate) fn bytes() -> Option<[u8; 16]> {
     let (run, _) = mine()?;
     let mut bytes = [0; 16];
@@ -335,14 +407,14 @@ pub(crate) fn bytes() -> Option<[u8; 16]> {
 
 pub(crate) fn instant() -> Option<Instant> {
     let (run, _) = mine()?;
-    let now = run.lock().now;
+    let now = run.lock().present();
     // A day, since programs ask what was an hour ago.
     Some(run.began + Duration::from_secs(86_400) + Duration::from_nanos(now))
 }
 
 pub(crate) fn wall() -> Option<Duration> {
     let (run, _) = mine()?;
-    let now = run.lock().now;
+    let now = run.lock().present();
     Some(Duration::from_secs(1_700_000_000) + Duration::from_nanos(now))
 }
 
@@ -377,41 +449,48 @@ pub(crate) fn acquire<G>(place: Place, want: Want, attempt: impl Fn() -> Option<
                 run.lock().tasks.iter().any(writes)
             };
         if !behind && let Some(guard) = attempt() {
+            run.lock().note_taken(mine, place, want);
             return Some(guard);
         }
         run.wait(mine, Wait { want, place, until: None, at });
     }
 }
 
-/// A lock may be free.
-pub(crate) fn released(place: Place) {
+/// A lock that was held so may be free.
+pub(crate) fn released(place: Place, held: Want) {
     let Some((run, mine)) = mine() else { return };
-    let lock = |want| matches!(want, Want::Mutex | Want::Read | Want::Write);
-    run.lock().wake(place, lock);
+    {
+        let mut turns = run.lock();
+        turns.count_time(mine, false);
+        turns.note_freed(place, held);
+        let woken = turns.wake_for_lock(place);
+        turns.pay_for_waking(mine, woken);
+        turns.resume(mine);
+    }
     if !thread::panicking() {
         run.step(mine, Location::caller());
     }
 }
 
-/// Wakes one, by chance, or all who wait for a signal.
+/// Wakes one, by chance or who came first, or all who wait for a signal.
 pub(crate) fn notify(place: Place, all: bool) {
-    let Some((run, _)) = mine() else { return };
+    let Some((run, mine)) = mine() else { return };
     let mut turns = run.lock();
-    if all {
-        return turns.wake(place, |want| want == Want::Signal);
+    turns.count_time(mine, false);
+    let mut waiting = turns.waiting(place, |want| want == Want::Signal);
+    if !all {
+        let first = match turns.machine {
+            Some(_) => turns.first_of(&waiting),
+            None => turns.rng.choose(&waiting).copied(),
+        };
+        waiting = Vec::from_iter(first);
     }
-    let waits = |task: &Task| matches!(task.state, State::Waits(wait) if wait.place == place && wait.want == Want::Signal);
-    let waiting: Vec<_> = turns
-        .tasks
-        .iter()
-        .enumerate()
-        .filter(|(_, task)| waits(task))
-        .map(|(index, _)| index)
-        .collect();
-    if let Some(&index) = turns.rng.choose(&waiting) {
-        turns.tasks[index].state = State::Ready;
-        turns.tasks[index].late = false;
+    for index in &waiting {
+        turns.make_ready(*index);
+        turns.tasks[*index].late = false;
     }
+    turns.pay_for_waking(mine, waiting.len());
+    turns.resume(mine);
 }
 
 /// Waits for a signal, the lock at `lock` having been given up; says whether it came in time.
@@ -419,7 +498,14 @@ pub(crate) fn notify(place: Place, all: bool) {
 pub(crate) fn wait(signal: Place, lock: Place, limit: Option<Duration>) -> bool {
     let Some((run, mine)) = mine() else { return false };
     let until = run.deadline(limit);
-    run.lock().wake(lock, |want| matches!(want, Want::Mutex | Want::Read | Want::Write));
+    {
+        let mut turns = run.lock();
+        turns.count_time(mine, false);
+        turns.note_freed(lock, Want::Mutex);
+        let woken = turns.wake_for_lock(lock);
+        turns.pay_for_waking(mine, woken);
+        turns.resume(mine);
+    }
     run.wait(mine, Wait { want: Want::Signal, place: signal, until, at: Location::caller() })
 }
 

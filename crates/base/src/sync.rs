@@ -11,17 +11,17 @@
 //! - **Y1** The scheduler hears of a lock that is free only when it is: guards drop the lock first, their
 //!   word to the scheduler second.
 
-#[cfg(not(debug_assertions))]
+#[cfg(not(any(debug_assertions, buttress_seeded)))]
 pub use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };
 
-#[cfg(debug_assertions)]
+#[cfg(any(debug_assertions, buttress_seeded))]
 pub use watched::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };
 
-#[cfg(debug_assertions)]
+#[cfg(any(debug_assertions, buttress_seeded))]
 mod watched {
     use std::fmt;
     use std::ops::{Deref, DerefMut};
@@ -30,11 +30,11 @@ mod watched {
     use crate::seeded::{self, Place, Want};
 
     /// A word to the scheduler that a lock may be free. The last field of each guard (Y1).
-    struct Tell(Place);
+    struct Tell(Place, Want);
 
     impl Drop for Tell {
         fn drop(&mut self) {
-            seeded::released(self.0);
+            seeded::released(self.0, self.1);
         }
     }
 
@@ -63,7 +63,7 @@ mod watched {
         }
 
         fn guard<'a>(&'a self, inner: parking_lot::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-            MutexGuard { inner, _tell: Tell(self.place()) }
+            MutexGuard { inner, _tell: Tell(self.place(), Want::Mutex) }
         }
 
         /// Waits for the lock.
@@ -232,7 +232,7 @@ mod watched {
             let place = self.place();
             let inner = seeded::acquire(place, Want::Read, || self.inner.try_read());
             let inner = inner.unwrap_or_else(|| self.inner.read());
-            RwLockReadGuard { inner, _tell: Tell(place) }
+            RwLockReadGuard { inner, _tell: Tell(place, Want::Read) }
         }
 
         /// Waits for the lock.
@@ -241,7 +241,7 @@ mod watched {
             let place = self.place();
             let inner = seeded::acquire(place, Want::Write, || self.inner.try_write());
             let inner = inner.unwrap_or_else(|| self.inner.write());
-            RwLockWriteGuard { inner, _tell: Tell(place) }
+            RwLockWriteGuard { inner, _tell: Tell(place, Want::Write) }
         }
 
         /// Takes a share of the lock if nobody keeps it from that.
@@ -249,7 +249,7 @@ mod watched {
         pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
             seeded::point();
             let inner = self.inner.try_read()?;
-            Some(RwLockReadGuard { inner, _tell: Tell(self.place()) })
+            Some(RwLockReadGuard { inner, _tell: Tell(self.place(), Want::Read) })
         }
 
         /// Takes the lock if it is free.
@@ -257,7 +257,7 @@ mod watched {
         pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
             seeded::point();
             let inner = self.inner.try_write()?;
-            Some(RwLockWriteGuard { inner, _tell: Tell(self.place()) })
+            Some(RwLockWriteGuard { inner, _tell: Tell(self.place(), Want::Write) })
         }
 
         /// Borrows the value of a lock that nobody else can reach.

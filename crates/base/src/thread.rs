@@ -6,12 +6,12 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 pub use std::thread::panicking;
-#[cfg(not(debug_assertions))]
+#[cfg(not(any(debug_assertions, buttress_seeded)))]
 pub use std::thread::{
     Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, current, park, park_timeout, scope,
 };
 
-#[cfg(debug_assertions)]
+#[cfg(any(debug_assertions, buttress_seeded))]
 pub use watched::{
     Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, current, park, park_timeout, scope,
 };
@@ -19,7 +19,7 @@ pub use watched::{
 /// Sleeps; in a seeded run until nobody else can go on, or chance says that the time is over.
 #[track_caller]
 pub fn sleep(time: Duration) {
-    #[cfg(debug_assertions)]
+    #[cfg(any(debug_assertions, buttress_seeded))]
     if crate::seeded::sleep(time) {
         return;
     }
@@ -29,7 +29,7 @@ pub fn sleep(time: Duration) {
 /// Gives way; in a seeded run a place where the turn may change hands.
 #[track_caller]
 pub fn yield_now() {
-    #[cfg(debug_assertions)]
+    #[cfg(any(debug_assertions, buttress_seeded))]
     if crate::seeded::is_seeded() {
         return crate::seeded::point();
     }
@@ -39,9 +39,9 @@ pub fn yield_now() {
 /// Returns how many threads can run at once: of a seeded run always as many, wherever it runs.
 #[must_use]
 pub fn parallelism() -> usize {
-    #[cfg(debug_assertions)]
+    #[cfg(any(debug_assertions, buttress_seeded))]
     if crate::seeded::is_seeded() {
-        return 3;
+        return crate::seeded::processors().unwrap_or(3);
     }
     // The system reads files to know: nothing to be asked for each small write.
     static KNOWN: LazyLock<usize> =
@@ -52,22 +52,31 @@ pub fn parallelism() -> usize {
 /// Returns the number of this thread in its seeded run.
 #[must_use]
 pub fn seeded_index() -> Option<usize> {
-    #[cfg(debug_assertions)]
+    #[cfg(any(debug_assertions, buttress_seeded))]
     return crate::seeded::index();
-    #[cfg(not(debug_assertions))]
+    #[cfg(not(any(debug_assertions, buttress_seeded)))]
+    None
+}
+
+/// Returns how long the processors of this thread's run were busy, if it has any.
+#[must_use]
+pub fn processors_busy() -> Option<Duration> {
+    #[cfg(any(debug_assertions, buttress_seeded))]
+    return crate::seeded::busy();
+    #[cfg(not(any(debug_assertions, buttress_seeded)))]
     None
 }
 
 /// Returns sixteen bytes of a seeded run, for an identifier that must be the same when it is run again.
 #[must_use]
 pub fn seeded_bytes() -> Option<[u8; 16]> {
-    #[cfg(debug_assertions)]
+    #[cfg(any(debug_assertions, buttress_seeded))]
     return crate::seeded::bytes();
-    #[cfg(not(debug_assertions))]
+    #[cfg(not(any(debug_assertions, buttress_seeded)))]
     None
 }
 
-#[cfg(debug_assertions)]
+#[cfg(any(debug_assertions, buttress_seeded))]
 mod watched {
     use std::io;
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -17,11 +17,14 @@ pub(crate) struct Child {
 
 /// Enters a thread that is about to be started into the run of this one, if it belongs to any.
 pub(crate) fn child(name: &str) -> Option<Child> {
-    let (run, _) = mine()?;
+    let (run, mine) = mine()?;
     let mut turns = run.lock();
+    turns.count_time(mine, false);
+    turns.resume(mine);
     let index = turns.tasks.len();
     let name = name.to_owned();
     turns.tasks.push(Task { name, state: State::Ready, late: false, token: false, thread: None });
+    turns.enter();
     drop(turns);
     Some(Child { run, index })
 }
@@ -47,7 +50,9 @@ impl Child {
 
     fn end(&self) {
         let mut turns = self.run.lock();
+        turns.count_time(self.index, false);
         turns.tasks[self.index].state = State::Ended;
+        turns.leave(self.index);
         turns.wake(Self::PLACE, |want| want == Want::Thread(self.index));
         let next = self.run.choose(&mut turns);
         self.run.hand_over(next, &turns);
@@ -69,18 +74,26 @@ impl Child {
     pub(crate) fn unpark(&self) {
         {
             let mut turns = self.run.lock();
-            let task = &mut turns.tasks[self.index];
-            match task.state {
-                State::Waits(Wait { want: Want::Park, .. }) => task.state = State::Ready,
-                _ => task.token = true,
+            // Whoever calls has the turn, if he belongs to the run.
+            let mine = super::index();
+            mine.iter().for_each(|mine| turns.count_time(*mine, false));
+            match turns.tasks[self.index].state {
+                State::Waits(Wait { want: Want::Park, .. }) => {
+                    turns.make_ready(self.index);
+                    mine.iter().for_each(|mine| turns.pay_for_waking(*mine, 1));
+                }
+                _ => turns.tasks[self.index].token = true,
             }
+            mine.iter().for_each(|mine| turns.resume(*mine));
         }
         point();
     }
 
     /// The system refused to start it.
     pub(crate) fn forget(&self) {
-        self.run.lock().tasks[self.index].state = State::Ended;
+        let mut turns = self.run.lock();
+        turns.tasks[self.index].state = State::Ended;
+        turns.leave(self.index);
     }
 
     /// Waits until it has ended.

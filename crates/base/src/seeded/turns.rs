@@ -4,10 +4,11 @@ use std::fmt::Write;
 use std::panic::Location;
 use std::thread::Thread;
 
+use super::machine::Machine;
 use crate::Rng;
 
 /// A lock or a signal, as the scheduler knows it: equal places are one, nothing else is asked of them (D2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place(pub(super) usize);
 
 impl Place {
@@ -68,6 +69,8 @@ pub(super) struct Turns {
     pub(super) over: bool,
     pub(super) trouble: Option<String>,
     pub(super) leaps: bool,
+    /// What says who is next in place of chance.
+    pub(super) machine: Option<Machine>,
     pub(super) trace: Option<Vec<(usize, &'static Location<'static>)>>,
 }
 
@@ -80,28 +83,46 @@ impl Turns {
     pub(super) fn ring(&mut self) {
         let now = self.now;
         self.alarm = u64::MAX;
-        for task in &mut self.tasks {
-            let State::Waits(Wait { until: Some(until), .. }) = task.state else { continue };
+        for index in 0..self.tasks.len() {
+            let State::Waits(Wait { until: Some(until), .. }) = self.tasks[index].state else {
+                continue;
+            };
             if until <= now {
-                task.state = State::Ready;
-                task.late = true;
+                self.make_ready(index);
+                self.tasks[index].late = true;
             } else {
                 self.alarm = self.alarm.min(until);
             }
         }
     }
 
-    /// Wakes those who wait at a place for something that `wanted` names.
-    pub(super) fn wake(&mut self, place: Place, wanted: impl Fn(Want) -> bool) {
-        for task in &mut self.tasks {
-            if let State::Waits(wait) = task.state
-                && wait.place == place
-                && wanted(wait.want)
-            {
-                task.state = State::Ready;
-                task.late = false;
-            }
+    /// Wakes those who wait at a place for something that `wanted` names; says how many.
+    pub(super) fn wake(&mut self, place: Place, wanted: impl Fn(Want) -> bool) -> usize {
+        let waiting = self.waiting(place, wanted);
+        waiting.iter().for_each(|index| self.make_ready(*index));
+        waiting.len()
+    }
+
+    /// Those who wait at a place for something that `wanted` names.
+    pub(super) fn waiting(&self, place: Place, wanted: impl Fn(Want) -> bool) -> Vec<usize> {
+        let waits = |task: &Task| matches!(task.state, State::Waits(wait) if wait.place == place && wanted(wait.want));
+        let all = self.tasks.iter().enumerate();
+        all.filter(|(_, task)| waits(task)).map(|(index, _)| index).collect()
+    }
+
+    /// A lock may be free: wakes all who want it, and on a machine, where waking costs something, whom `parking_lot` would
+    /// wake. Says how many.
+    pub(super) fn wake_for_lock(&mut self, place: Place) -> usize {
+        let lock = |want| matches!(want, Want::Mutex | Want::Read | Want::Write);
+        if self.machine.is_none() {
+            return self.wake(place, lock);
         }
+        let Some(first) = self.first_of(&self.waiting(place, lock)) else { return 0 };
+        if matches!(self.tasks[first].state, State::Waits(Wait { want: Want::Read, .. })) {
+            return self.wake(place, |want| want == Want::Read);
+        }
+        self.make_ready(first);
+        1
     }
 
     pub(super) fn list(&self) -> String {
