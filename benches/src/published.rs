@@ -11,14 +11,16 @@ use std::{
     collections::BTreeMap,
     fmt::{self, Write as _},
     path::PathBuf,
+    sync::Arc,
 };
 
 use serde_json::{Value, json};
 
 use crate::{
-    Target,
+    Target, processors,
     report::median,
     series::{self, Series},
+    target,
 };
 
 pub use crate::allocate::Allocate;
@@ -26,7 +28,7 @@ pub use crate::enospc::Enospc;
 pub use crate::nocow::Nocow;
 pub use crate::read::Read;
 pub use crate::report::Better;
-pub use crate::slow::Slowness;
+pub use buttress_sim::Slowness;
 
 /// How an experiment is run.
 #[derive(Clone, Debug)]
@@ -43,6 +45,8 @@ pub struct Plan {
     pub mount: bool,
     /// Write each image through before it is used, so that its memory is there.
     pub prefault: bool,
+    /// On so many processors as there need not be (`processors`).
+    pub processors: Option<usize>,
 }
 
 /// Somebody who does the job.
@@ -79,7 +83,7 @@ impl Subject {
 }
 
 /// One published job.
-pub trait Experiment {
+pub trait Experiment: Send + Sync {
     /// The word on the command line.
     fn name(&self) -> &'static str;
 
@@ -92,6 +96,11 @@ pub trait Experiment {
     ///
     /// What stopped it, in words.
     fn run(&self, subject: &Subject, plan: &Plan, out: &mut Table) -> Result<(), String>;
+
+    /// Whether all its clocks and threads are the engine's, so that [`processors`] can run it.
+    fn runs_on_processors(&self) -> bool {
+        false
+    }
 }
 
 /// Runs an experiment: every subject in turn, `plan.runs` times. `say` is told what happens.
@@ -100,7 +109,7 @@ pub trait Experiment {
 ///
 /// The first failure, in words.
 pub fn run(
-    experiment: &dyn Experiment,
+    experiment: &Arc<dyn Experiment>,
     plan: &Plan,
     say: &mut dyn FnMut(&str),
 ) -> Result<Table, String> {
@@ -113,29 +122,48 @@ pub fn run(
         };
         subjects.retain(|subject| plan.only.iter().any(|word| means(word, &subject.name)));
     }
-    if subjects.is_empty() {
-        return Err("none of the subjects has such a name".into());
+    if plan.processors.is_some() {
+        if !experiment.runs_on_processors() {
+            return Err(format!("{} cannot be run with --processors", experiment.name()));
+        }
+        subjects.retain(|subject| subject.target.is_library());
     }
-    let mut table = Table {
-        name: experiment.name(),
-        subjects: subjects.iter().map(|subject| subject.name.clone()).collect(),
-        figures: BTreeMap::new(),
-        order: Vec::new(),
-        series: Vec::new(),
-    };
+    if !target::has_loops() {
+        let is_left_out = |subject: &Subject| subject.target.needs_loop();
+        let left_out: Vec<_> = subjects.extract_if(.., |subject| is_left_out(subject)).collect();
+        let names: Vec<_> = left_out.iter().map(|subject| subject.name.as_str()).collect();
+        if !names.is_empty() {
+            say(&format!("left out, for want of root or loop devices: {}", names.join(", ")));
+        }
+    }
+    if subjects.is_empty() {
+        return Err("none of the subjects has such a name, or what it needs".into());
+    }
+    let names = subjects.iter().map(|subject| subject.name.clone()).collect();
+    let mut table = Table { name: experiment.name(), subjects: names, ..Table::default() };
     for run in 0..plan.runs {
         for subject in &subjects {
             say(&format!("run {} of {}: {}", run + 1, plan.runs, subject.name));
-            experiment
-                .run(subject, plan, &mut table)
-                .map_err(|error| format!("{}: {error}", subject.name))?;
+            let done = match plan.processors {
+                None => experiment.run(subject, plan, &mut table),
+                Some(count) => {
+                    let (experiment, subject) = (Arc::clone(experiment), subject.clone());
+                    let (plan, mut own) = (plan.clone(), std::mem::take(&mut table));
+                    processors::run(count, move || {
+                        experiment.run(&subject, &plan, &mut own)?;
+                        Ok(own)
+                    })
+                    .map(|own| table = own)
+                }
+            };
+            done.map_err(|error| format!("{}: {error}", subject.name))?;
         }
     }
     Ok(table)
 }
 
 /// Figures of several runs, by what was measured and by whom.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Table {
     name: &'static str,
     subjects: Vec<String>,
@@ -345,9 +373,11 @@ mod tests {
             only: Vec::new(),
             mount: false,
             prefault: false,
+            processors: None,
         };
         let mut said = Vec::new();
-        let table = run(&Count, &plan, &mut |text| said.push(text.to_string())).expect("runs");
+        let count: Arc<dyn Experiment> = Arc::new(Count);
+        let table = run(&count, &plan, &mut |text| said.push(text.to_string())).expect("runs");
         assert_eq!(said[1], "run 1 of 3: fast");
         assert_eq!(said.len(), 6);
         assert_eq!(table.values("rate", "fast"), [6.0; 3]);
@@ -359,7 +389,7 @@ mod tests {
         assert_eq!(table.svg().matches("<polyline").count(), 2);
         assert!(table.svg().ends_with("</svg>\n"));
         let only = vec!["slow".to_string(), "as".to_string()];
-        let table = run(&Count, &Plan { only, ..plan.clone() }, &mut |_| ()).expect("runs");
+        let table = run(&count, &Plan { only, ..plan.clone() }, &mut |_| ()).expect("runs");
         assert_eq!(table.subjects, ["slow", "fast"]);
     }
 }

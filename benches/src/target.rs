@@ -76,10 +76,20 @@ impl Target {
         })
     }
 
+    /// Whether it stands on a loop device, which only root has.
+    pub(crate) fn needs_loop(self) -> bool {
+        matches!(self, Self::Loop | Self::MountLoop | Self::Btrfs | Self::Ext4 | Self::Raw)
+    }
+
     /// Whether the target is used through the library, not through a folder.
     pub(crate) fn is_library(self) -> bool {
         matches!(self, Self::Library | Self::Loop)
     }
+}
+
+/// Whether there are loop devices, and the right to use them.
+pub(crate) fn has_loops() -> bool {
+    rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists()
 }
 
 pub(crate) fn sh(program: &str, args: &[&str]) -> Result<String, String> {
@@ -162,11 +172,9 @@ impl Setup {
         if prefault {
             write_through(&image)?;
         }
-        let loop_device = match target {
-            Target::Loop | Target::MountLoop | Target::Btrfs | Target::Ext4 | Target::Raw => {
-                Some(sh("losetup", &["--find", "--show", &path])?)
-            }
-            _ => None,
+        let loop_device = match target.needs_loop() {
+            true => Some(sh("losetup", &["--find", "--show", &path])?),
+            false => None,
         };
         let options = options.to_string();
         let mut setup = Self { target, image, mountpoint, loop_device, mounted: false, options };

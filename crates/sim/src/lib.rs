@@ -1,16 +1,18 @@
-//! Devices that record, crash and fail, for the tests of every crate above.
+//! Devices that record, crash, fail and are slow, for the tests of every crate above.
 //!
 //! # Place
 //!
 //! Beside `block`, so that every crate that stands on a device can be tested on one that is worse than
 //! any real one: [`record`] knows what a power cut could leave at every point of a run, [`fault`] fails
-//! the n-th request. [`campaign`] makes a test one round of a long search.
+//! the n-th request, [`slow`] takes its time. [`campaign`] makes a test one round of a long search.
 
 #![forbid(unsafe_code)]
 
 pub mod campaign;
 pub mod fault;
 pub mod record;
+pub mod slow;
 
 pub use fault::{FaultDevice, Faults, Misfortune};
 pub use record::{Crash, DeviceId, Log, Recorder};
+pub use slow::{Slow, Slowness};

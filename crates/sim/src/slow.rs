@@ -1,4 +1,4 @@
-//! A device that is made as slow as a disk or a network volume, for all who write to it alike.
+//! A device that is made as slow as a disk or a network volume, for all who write to it alike, by the engine's clock.
 //!
 //! # Invariants
 //!
@@ -11,15 +11,12 @@
 //! Discards, and zeroes that are not sent, cost a request without bytes. Until [`Slow::begin`] it is as fast as what is
 //! behind it, so that filling a volume takes no hours.
 
-use std::{
-    io::IoSlice,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    thread,
-    time::{Duration, Instant},
-};
+use std::io::IoSlice;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use buttress_block::{Class, Device, Error, Extent, FileDevice, Refused, Space, Write};
-use parking_lot::Mutex;
+use buttress_base::{clock, sync::Mutex, thread};
+use buttress_block::{Class, Device, Error, Extent, Refused, Space, Write};
 
 /// How slow a device is.
 #[derive(Clone, Copy, Debug)]
@@ -45,19 +42,23 @@ struct Queue {
 
 /// What a device was asked for since it became slow.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Asked {
-    pub(crate) reads: u64,
-    pub(crate) writes: u64,
-    pub(crate) flushes: u64,
-    /// Bytes of data, and of metadata.
-    pub(crate) data: u64,
-    pub(crate) metadata: u64,
+pub struct Asked {
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Bytes of data.
+    pub data: u64,
+    /// Bytes of metadata.
+    pub metadata: u64,
 }
 
-/// A file that is slow.
+/// A device that is slow.
 #[derive(Debug)]
-pub(crate) struct Slow {
-    file: FileDevice,
+pub struct Slow<D> {
+    inner: D,
     slowness: Slowness,
     began: AtomicBool,
     since: Instant,
@@ -87,14 +88,16 @@ impl Queue {
     }
 }
 
-impl Slow {
-    pub(crate) fn new(file: FileDevice, slowness: Slowness) -> Self {
+impl<D: Device> Slow<D> {
+    /// As fast as `inner`, until [`begin`](Self::begin).
+    #[must_use]
+    pub fn new(inner: D, slowness: Slowness) -> Self {
         let places = vec![0.0; slowness.depth.max(1)];
         Self {
-            file,
+            inner,
             slowness,
             began: AtomicBool::new(false),
-            since: Instant::now(),
+            since: clock::now(),
             queue: Mutex::new(Queue { line: 0.0, places, last: 0.0 }),
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
@@ -105,11 +108,12 @@ impl Slow {
     }
 
     /// It is slow from now on.
-    pub(crate) fn begin(&self) {
+    pub fn begin(&self) {
         self.began.store(true, Ordering::Release);
     }
 
-    pub(crate) fn asked(&self) -> Asked {
+    /// What it was asked for since then.
+    pub fn asked(&self) -> Asked {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Asked {
             reads: of(&self.reads),
@@ -126,7 +130,7 @@ impl Slow {
             return None;
         }
         let mut queue = self.queue.lock();
-        let now = self.since.elapsed().as_secs_f64();
+        let now = clock::since(self.since).as_secs_f64();
         lens.into_iter().map(|len| queue.take(now, len, &self.slowness)).reduce(f64::max)
     }
 
@@ -136,7 +140,7 @@ impl Slow {
 
     fn sleep_until(&self, time: Option<f64>) {
         let Some(time) = time else { return };
-        let left = time - self.since.elapsed().as_secs_f64();
+        let left = time - clock::since(self.since).as_secs_f64();
         if left > 0.0 {
             thread::sleep(Duration::from_secs_f64(left));
         }
@@ -155,17 +159,17 @@ fn len_of(bufs: &[IoSlice<'_>]) -> u64 {
     bufs.iter().map(|buf| buf.len() as u64).sum()
 }
 
-impl Device for Slow {
+impl<D: Device> Device for Slow<D> {
     fn name(&self) -> String {
-        self.file.name()
+        self.inner.name()
     }
 
     fn len(&self) -> u64 {
-        self.file.len()
+        self.inner.len()
     }
 
     fn writable(&self) -> bool {
-        self.file.writable()
+        self.inner.writable()
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
@@ -173,7 +177,7 @@ impl Device for Slow {
         if done.is_some() {
             self.reads.fetch_add(1, Ordering::Relaxed);
         }
-        let found = self.file.read_at(offset, buf);
+        let found = self.inner.read_at(offset, buf);
         self.sleep_until(done);
         found
     }
@@ -197,7 +201,7 @@ impl Device for Slow {
         self.count(len, class);
         let written = match self.forgets(class) {
             true => Ok(()),
-            false => self.file.write_classed_at(offset, bufs, class),
+            false => self.inner.write_classed_at(offset, bufs, class),
         };
         self.sleep_until(done);
         written
@@ -210,7 +214,7 @@ impl Device for Slow {
         }
         let written = match writes.iter().all(|write| self.forgets(write.class)) {
             true => Ok(()),
-            false => self.file.write_many(writes),
+            false => self.inner.write_many(writes),
         };
         self.sleep_until(done);
         written
@@ -221,32 +225,34 @@ impl Device for Slow {
         if done.is_some() {
             self.flushes.fetch_add(1, Ordering::Relaxed);
         }
-        let flushed = self.file.flush();
+        let flushed = self.inner.flush();
         self.sleep_until(done);
         flushed
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         let done = self.take([0]);
-        let discarded = self.file.discard(offset, len);
+        let discarded = self.inner.discard(offset, len);
         self.sleep_until(done);
         discarded
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, space: Space) -> Result<(), Error> {
         let done = self.take([0]);
-        let written = self.file.write_zeroes(offset, len, space);
+        let written = self.inner.write_zeroes(offset, len, space);
         self.sleep_until(done);
         written
     }
 
     fn extent_at(&self, offset: u64, len: u64) -> Result<Extent, Error> {
-        self.file.extent_at(offset, len)
+        self.inner.extent_at(offset, len)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use buttress_block::MemoryDevice;
+
     use super::*;
 
     /// S1: the line is shared, and as many wait for their latency at once as it is deep.
@@ -271,12 +277,9 @@ mod tests {
     /// Metadata is kept, and everything is until it is slow.
     #[test]
     fn data_alone_is_forgotten() {
-        let path = std::env::temp_dir().join(format!("buttress-slow-{}", std::process::id()));
-        let device = FileDevice::create(&path, 1 << 20).expect("there is space for a file");
-        std::fs::remove_file(&path).expect("it is there");
         let slowness =
             Slowness { mib_s: None, latency: Duration::ZERO, depth: 1, forgets_data: true };
-        let slow = Slow::new(device, slowness);
+        let slow = Slow::new(MemoryDevice::new(1 << 20), slowness);
         let write = |class, byte| {
             let buf = [byte; 4096];
             slow.write_classed_at(0, &[IoSlice::new(&buf)], class).expect("it is taken");

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use buttress_bench::foreground;
@@ -35,6 +36,10 @@ pub(crate) struct Args {
     /// for the first time costs whoever touches it.
     #[arg(long, global = true)]
     prefault: bool,
+    /// On so many processors as there need not be: the engine's threads take turns on one, and what they take is counted. For
+    /// `enospc`, and a program that was built for it.
+    #[arg(long, value_name = "COUNT", global = true)]
+    processors: Option<usize>,
     /// Only those whose names are, or contain, one of these words.
     #[arg(long, value_delimiter = ',', global = true)]
     only: Vec<String>,
@@ -173,10 +178,10 @@ enum Verb {
 
 impl Verb {
     /// What runs in the common frame; nothing for what has no file systems to be compared.
-    fn experiment(&self) -> Option<Box<dyn Experiment>> {
+    fn experiment(&self) -> Option<Arc<dyn Experiment>> {
         match self {
             &Self::Allocate { ref workers, fragmented } => {
-                Some(Box::new(Allocate { workers: workers.clone(), fragmented }))
+                Some(Arc::new(Allocate { workers: workers.clone(), fragmented }))
             }
             &Self::Enospc {
                 ref promise,
@@ -195,7 +200,7 @@ impl Verb {
                 let latency = Duration::from_micros(latency.unwrap_or(0));
                 let slow = is_slow.then_some(Slowness { mib_s, latency, depth, forgets_data });
                 let promise = promise.clone();
-                Some(Box::new(Enospc {
+                Some(Arc::new(Enospc {
                     jobs,
                     mib,
                     names,
@@ -206,14 +211,14 @@ impl Verb {
                     promise,
                 }))
             }
-            Self::Read { threads } => Some(Box::new(Read { threads: threads.clone() })),
+            Self::Read { threads } => Some(Arc::new(Read { threads: threads.clone() })),
             &Self::Nocow { ref blocks, jobs, depth, groups, file_mib } => {
                 let blocks = blocks.clone();
-                Some(Box::new(Nocow { blocks, jobs, depth, groups, file_mib, cow: false }))
+                Some(Arc::new(Nocow { blocks, jobs, depth, groups, file_mib, cow: false }))
             }
             &Self::Cow { ref blocks, jobs, depth, file_mib } => {
                 let blocks = blocks.clone();
-                Some(Box::new(Nocow { blocks, jobs, depth, groups: 0, file_mib, cow: true }))
+                Some(Arc::new(Nocow { blocks, jobs, depth, groups: 0, file_mib, cow: true }))
             }
             Self::Writeback { .. } | Self::Foreground { .. } | Self::Scale { .. } => None,
         }
@@ -301,10 +306,10 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         }
         return Ok(Exit::Success);
     };
-    let Args { runs, scale, dir, mount, prefault, only, plot, .. } = args;
-    let plan = Plan { dir, runs, scale, only, mount, prefault };
+    let Args { runs, scale, dir, mount, prefault, processors, only, plot, .. } = args;
+    let plan = Plan { dir, runs, scale, only, mount, prefault, processors };
     let progress = ui.count_bar("bench", 0);
-    let table = published::run(experiment.as_ref(), &plan, &mut |what| progress.say(what))
+    let table = published::run(&experiment, &plan, &mut |what| progress.say(what))
         .map_err(|error| Failure::new(Exit::Failure, error))?;
     drop(progress);
     if let Some(path) = plot {

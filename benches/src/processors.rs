@@ -1,0 +1,71 @@
+//! An experiment on so many processors, which there need not be.
+//!
+//! # Place
+//!
+//! The engine's own threads, locks and clock take turns under the scheduler of `buttress_base::seeded`: one runs at a time, on
+//! one real processor, and what it takes there is counted as the time of one of so many. The time that is shown is that of
+//! the run. Caches, memory and its lines are what this machine has, and nobody takes them from anybody.
+
+use std::time::Duration;
+
+/// How to have a program that can.
+const HOW: &str = "this program was built without a scheduler of its own; build one that has it: \
+    RUSTFLAGS='--cfg buttress_seeded' cargo build --release --target-dir target/processors";
+
+/// Runs `work` on so many processors.
+///
+/// # Errors
+///
+/// Its own; those of threads that wait for each other for ever; or that this program has no scheduler.
+#[cfg(any(debug_assertions, buttress_seeded))]
+pub(crate) fn run<T: Send + 'static>(
+    count: usize,
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    use buttress_base::seeded::{self, Cost, Options, Processors};
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+    if cfg!(not(buttress_seeded)) {
+        return Err(HOW.to_owned());
+    }
+    let cost = Cost::of_this_machine();
+    // Passing the turn on between real processors costs caches, which would be counted.
+    let all = sched_getaffinity(None).map_err(|error| error.to_string())?;
+    let mut one = CpuSet::new();
+    let last = (0..CpuSet::MAX_CPU).rev().find(|cpu| all.is_set(*cpu));
+    one.set(last.ok_or("there is no processor")?);
+    sched_setaffinity(None, &one).map_err(|error| error.to_string())?;
+    let options = Options {
+        steps_max: u64::MAX,
+        processors: Some(Processors { count, cost }),
+        ..Options::default()
+    };
+    let done = seeded::run(0, options, || {
+        seeded::learn_overhead();
+        work()
+    });
+    sched_setaffinity(None, &all).map_err(|error| error.to_string())?;
+    let (value, _) = done.map_err(|stuck| stuck.to_string())?;
+    value
+}
+
+/// As the other, which is not there.
+#[cfg(not(any(debug_assertions, buttress_seeded)))]
+pub(crate) fn run<T: Send + 'static>(
+    _: usize,
+    _: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    Err(HOW.to_owned())
+}
+
+/// How long processors were busy: those of the run, or those of the machine.
+pub(crate) fn busy() -> f64 {
+    buttress_base::thread::processors_busy()
+        .as_ref()
+        .map_or_else(crate::cpu::busy, Duration::as_secs_f64)
+}
+
+/// Whether this is such a run.
+pub(crate) fn is_run() -> bool {
+    buttress_base::thread::processors_busy().is_some()
+}
