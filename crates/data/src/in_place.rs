@@ -74,20 +74,20 @@ impl Files {
                 }
             };
             asked = Some((region.disk, exclusive));
-            let disk = Logical(region.disk.0 + region.offset + (part.start - mapping.offset));
-            let bytes = Extent { start: disk, len: part.end - part.start };
-            if !exclusive || !self.engine.read_csums(&view, bytes)?.is_empty() {
+            let whole = Logical(region.disk.0 + region.offset);
+            let disk = Logical(whole.0 + (part.start - mapping.offset));
+            let has_sums = |start, range: &Range<u64>| {
+                let bytes = Extent { start, len: range.end - range.start };
+                self.engine.read_csums(&view, bytes).map(|sums| !sums.is_empty())
+            };
+            if !exclusive || has_sums(disk, &part)? {
                 continue;
             }
             let prealloc = mapping.is_prealloc();
-            if !prealloc && self.options.remember_exclusive {
-                let whole = Logical(region.disk.0 + region.offset);
-                let spot = Spot {
-                    range: mapping.offset..mapping.end,
-                    disk: whole,
-                    of: region.disk,
-                    stamp,
-                };
+            let range = mapping.offset..mapping.end;
+            // What is remembered is asked for no part of it again. Files that were made elsewhere may have checksums under another.
+            if !prealloc && self.options.remember_exclusive && !has_sums(whole, &range)? {
+                let spot = Spot { range, disk: whole, of: region.disk, stamp };
                 file.exclusive.lock().insert(file.layout(), spot);
             }
             let target = Target::InPlace { disk, prealloc };
@@ -166,7 +166,11 @@ impl Files {
                 && region.disk.0 + region.offset == spot.disk.0
                 && !mapping.is_prealloc()
                 && mapping.extent.generation > last_snapshot
-                && self.engine.extent_is_exclusive(&view, disk_extent(region), who)?)
+                && self.engine.extent_is_exclusive(&view, disk_extent(region), who)?
+                && self
+                    .engine
+                    .read_csums(&view, Extent { start: spot.disk, len: region.len })?
+                    .is_empty())
         };
         look().unwrap_or(true)
     }
