@@ -100,7 +100,7 @@ impl Shared {
         let before = self.pools();
         let written = self.make_round(round);
         let yielded = self.pools().room().saturating_sub(before.room());
-        tell("clamp", round, yielded);
+        self.tell_round("clamp", round, yielded);
         written > 0 || yielded > 0
     }
 
@@ -126,7 +126,7 @@ impl Shared {
                 let took = now.duration_since(commit.since);
                 let gained = pools.room().saturating_sub(commit.before.room());
                 let yielded = gained.saturating_add(pace.filled_in(took));
-                tell("pace", &commit.round, yielded);
+                self.tell_round("pace", &commit.round, yielded);
                 pace.note(now, &commit.round, took, commit.before.items, yielded);
             }
             if asked.is_none()
@@ -146,7 +146,7 @@ impl Shared {
                         let took = clock::since(now);
                         let gained = after.room().saturating_sub(pools.room());
                         let yielded = gained.saturating_add(pace.filled_in(took));
-                        tell("pace", &round, yielded);
+                        self.tell_round("pace", &round, yielded);
                         pace.note(clock::now(), &round, took, 0, yielded);
                     }
                 }
@@ -154,13 +154,18 @@ impl Shared {
             buttress_base::thread::sleep(TICK);
         }
     }
-}
 
-fn tell(source: &str, round: &Round, yielded: u64) {
-    let pool = match round {
-        Round::Dirty { .. } => "dirty",
-        Round::Commit { .. } => "overlay",
-    };
-    let forecast = round.forecast();
-    tracing::debug!(target: "buttress::flush", source, pool, forecast, yielded, "made room ahead");
+    /// Says what a round was thought to give back, and what it did; both are added up.
+    fn tell_round(&self, source: &str, round: &Round, yielded: u64) {
+        let made = &self.background.made_ahead;
+        let (pool, rounds) = match round {
+            Round::Dirty { .. } => ("dirty", &made.dirty),
+            Round::Commit { .. } => ("overlay", &made.commits),
+        };
+        let forecast = round.forecast();
+        rounds.fetch_add(1, Ordering::Relaxed);
+        made.forecast.fetch_add(forecast, Ordering::Relaxed);
+        made.yielded.fetch_add(yielded, Ordering::Relaxed);
+        tracing::debug!(target: "buttress::flush", source, pool, forecast, yielded, "made room ahead");
+    }
 }

@@ -24,6 +24,14 @@ pub struct SpaceStats {
     pub ladders: u64,
     /// Rounds made before anybody waited.
     pub rounds: u64,
+    /// Those of them that are over and wrote data back, and those that committed.
+    pub rounds_dirty: u64,
+    /// See [`rounds_dirty`](Self::rounds_dirty).
+    pub rounds_commit: u64,
+    /// Bytes of metadata that they were thought to give back, together.
+    pub round_forecast: u64,
+    /// Bytes of metadata that they did.
+    pub round_yield: u64,
     /// Bytes of data that were written back to make room.
     pub flushed: u64,
     /// How often data that was written needed more metadata than it was promised.
@@ -50,6 +58,10 @@ impl Filesystem {
             ordered: shared.files.ordered_bytes(),
             ladders: background.climbed.load(Ordering::Relaxed),
             rounds: background.rounds.load(Ordering::Relaxed),
+            rounds_dirty: background.made_ahead.dirty.load(Ordering::Relaxed),
+            rounds_commit: background.made_ahead.commits.load(Ordering::Relaxed),
+            round_forecast: background.made_ahead.forecast.load(Ordering::Relaxed),
+            round_yield: background.made_ahead.yielded.load(Ordering::Relaxed),
             flushed: background.flushed.load(Ordering::Relaxed),
             short_landings: shared.files.short_landings(),
             clamp: background.clamp_bits.load(Ordering::Relaxed),

@@ -378,7 +378,7 @@ impl Engine {
                     if self.counters.groups_left.load(Ordering::Relaxed) > 0
                         && self.add_chunk(SpaceKind::Data)? => {}
                 Outcome::Full { .. } if self.make_room_for_rows(&mut room)? => {}
-                Outcome::Full { .. } => return Err(Error::NoSpace("data")),
+                Outcome::Full { .. } => return Err(self.no_space(SpaceKind::Data, want)),
             }
             // On a fragmented volume no group may have it, and there may be very many.
             request.hurry = loaded >= LOADED_IN_VAIN_MAX;

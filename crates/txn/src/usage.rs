@@ -65,6 +65,8 @@ pub(crate) struct Counters {
     pub(crate) waits: WaitCounters,
     pub(crate) data_waits: WaitCounters,
     pub(crate) enospc: AtomicU64,
+    pub(crate) audits: AtomicU64,
+    pub(crate) audits_overtaken: AtomicU64,
     pub(crate) groups_loaded: AtomicU64,
     pub(crate) groups_left: AtomicU64,
 }
@@ -100,6 +102,10 @@ pub struct Stats {
     pub data_waits: Waits,
     /// How many were refused space in the end.
     pub enospc: u64,
+    /// How often accounts were compared with groups and tokens, in debug builds, and how often they changed too fast for that.
+    pub audits: u64,
+    /// See [`audits`](Self::audits).
+    pub audits_overtaken: u64,
     /// Block groups of which it was read what is free in them.
     pub groups_loaded: u64,
     /// Those of which it could not be read, so that nothing is allocated in them.
@@ -130,6 +136,8 @@ impl Engine {
             waits: c.waits.snapshot(),
             data_waits: c.data_waits.snapshot(),
             enospc: c.enospc.load(Ordering::Relaxed),
+            audits: c.audits.load(Ordering::Relaxed),
+            audits_overtaken: c.audits_overtaken.load(Ordering::Relaxed),
             groups_loaded: c.groups_loaded.load(Ordering::Relaxed),
             groups_left: c.groups_left.load(Ordering::Relaxed),
             chunks: self.volume.map_size().0 as u64,
