@@ -355,10 +355,20 @@ mod tests {
             assert!(clamp.is_due(&Pools { promised: pools.promised + lacks, ..pools }));
         }
         assert_eq!(clamp.lacks(&full), None);
-        // E16: promises of data on its way do not count.
-        let ordered = Pools { ordered: 128 * MIB, dirty: 64 * MIB, ..pools };
-        assert!(!clamp.is_due(&ordered));
+    }
+
+    /// E16: promises of data on its way begin no round, however early the clamp begins others; as soon as half of it waits,
+    /// they do.
+    #[test]
+    fn e16_data_on_its_way_begins_no_round() {
+        let pools = loaded();
+        let ordered = Pools { ordered: 2 * pools.dirty, ..pools };
+        for bits in CLAMP_MIN..=3 {
+            assert!(!Clamp { clamp: bits }.is_due(&ordered), "{bits}");
+        }
+        let clamp = Clamp::default();
         assert_eq!(clamp.lacks(&ordered), Some(16 * MIB), "soon enough to look again");
+        assert!(clamp.is_due(&Pools { ordered: 2 * pools.dirty - 2, ..pools }));
     }
 
     /// C4: paths are taken, and nothing that a round could give back: with them alone none is made, however often it

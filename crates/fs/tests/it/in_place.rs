@@ -185,7 +185,7 @@ impl World {
 /// N9, N10, N16: random writes beside snapshots and clones; every file and every snapshot keeps its bytes, with
 /// and without what is remembered.
 #[test]
-fn nobody_else_sees_what_is_written() {
+fn n9_n10_n15_nobody_else_sees_what_is_written() {
     let seeds = setting("BUTTRESS_SEEDS", 4);
     let options =
         ["rw", "nocow_check=always", "bg_lookup=rwlock-double", "bg_lookup=rwlock-single"];

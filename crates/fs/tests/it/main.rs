@@ -21,6 +21,8 @@ mod moving;
 mod names;
 mod packing;
 mod parity_cuts;
+#[cfg(debug_assertions)]
+mod processors;
 mod reads;
 mod room;
 #[cfg(debug_assertions)]

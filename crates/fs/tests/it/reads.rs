@@ -57,7 +57,7 @@ fn read_cold(below: &Arc<dyn Device>, threads: usize, options: &str, len: usize)
 /// However many threads read a file, the device sees requests as long as those of one, and each block once. Page by page,
 /// as before 2012, it sees as many as there are pages.
 #[test]
-fn r1_many_readers_make_long_requests() {
+fn r1_r6_many_readers_make_long_requests() {
     let device = memory(256);
     let len = 48 * MIB;
     let fs = mount(&device);

@@ -167,6 +167,31 @@ fn e11_churn_takes_no_chunks() {
     check(&device);
 }
 
+/// A1: a thousand times data fills more than there was, and goes: nothing stays promised, and block groups are not made and
+/// removed by turns.
+#[test]
+fn a1_coming_and_going_is_no_ping_pong() {
+    let device = memory(4096);
+    let fs = mount_with(&device, "commit=300");
+    let groups = || fs.space_stats().accounts.data.total;
+    let (mut changes, mut before) = (0, groups());
+    for cycle in 0..1000 {
+        let file = file_with(&fs.root(), "file", &[7; 9000]);
+        let how = FallocateMode::Allocate { keep_size: false };
+        file.fallocate(9000, 600 << 20, how).expect("space");
+        drop(file);
+        fs.root().unlink(b"file").expect("removed");
+        fs.sync().expect("durable");
+        let data = fs.space_stats().accounts.data;
+        assert_eq!((data.may_use, data.reserved), (0, 0), "cycle {cycle}: {data}");
+        changes += u32::from(data.total != before);
+        before = data.total;
+    }
+    assert!(changes <= 4, "{changes} times in 1000 cycles there were more groups or fewer");
+    fs.close().expect("it closes");
+    check(&device);
+}
+
 /// E14: the end of a mount while everybody waits for space: nobody hangs, everybody is told.
 #[test]
 fn e14_the_end_while_others_wait() {

@@ -1,7 +1,9 @@
 //! The whole file system from one seed: which thread runs when, what time it is, what each client does, where
 //! the power is cut.
 //!
-//! Three clients with models of their own, one that cuts and deletes snapshots, and the threads of the mount.
+//! Three clients with models of their own, who read back what they wrote, one that cuts and deletes snapshots, one that reads
+//! everybody's files, in some runs one that moves block groups or checks all copies, and the threads of the mount. Each run
+//! has a kind of files: plain ones, compressed ones, some written in place, or mostly renamed.
 //! `BUTTRESS_SEED=n` runs seed `n` alone; `BUTTRESS_SEEDS=first..last` several. `BUTTRESS_CUTS` multiplies the
 //! states that are looked at after each. A failing seed is printed, and fails again.
 
@@ -12,7 +14,10 @@ use std::sync::Arc;
 
 use buttress_base::{Rng, seeded, sync::Mutex, thread};
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::{Filesystem, MakeOptions, MountOptions, TreeId, XattrFlags};
+use buttress_fs::{
+    BalanceOptions, ErrorKind, Filesystem, Ino, InodeId, MakeOptions, MountOptions, ScrubOptions,
+    TreeId, XattrFlags,
+};
 use buttress_sim::{Log, campaign};
 
 use crate::checker::judge;
@@ -52,6 +57,34 @@ fn snapshots(fs: &Filesystem, mut rng: Rng) {
     }
 }
 
+/// Reads files that others write: runs of pages are claimed by several at a time.
+fn reads(fs: &Filesystem, mut rng: Rng) {
+    let mut buf = vec![0; 40_000];
+    for _ in 0..40 {
+        thread::sleep(std::time::Duration::from_micros(rng.below(2000)));
+        let ino = Ino(257 + rng.below(30));
+        let Ok(inode) = fs.inode(InodeId { tree: TreeId::FS, ino }) else { continue };
+        match inode.read_at(rng.below(40_000), &mut buf) {
+            Ok(_) => {}
+            // It is a directory, or is gone.
+            Err(error) => assert!(matches!(error.kind(), ErrorKind::Name(_)), "{error}"),
+        }
+    }
+}
+
+/// Has block groups go from writable to read-only and away, or all copies read, under the clients.
+fn moves(fs: &Filesystem, mut rng: Rng) {
+    for _ in 0..rng.below(3) {
+        thread::sleep(std::time::Duration::from_millis(rng.below(20)));
+        if rng.chance(1, 3) {
+            let (found, _) = fs.scrub(ScrubOptions::default(), &mut |_| true).expect("a scrub");
+            assert_eq!(found.uncorrectable_errors, 0, "{found:?}");
+        } else {
+            fs.balance(&BalanceOptions::full(), &mut |_| true).expect("a balance");
+        }
+    }
+}
+
 /// Everything that one seed decides.
 fn whole(seed: u64, operations: usize) -> Outcome {
     let work = move || {
@@ -74,18 +107,21 @@ fn whole(seed: u64, operations: usize) -> Outcome {
             .collect();
         fs.sync().expect("a sync");
         log.start(&[&device]);
+        let kind =
+            *rng.choose(&["plain", "in place", "compressed", "renames"]).expect("one of them");
         let done = Arc::new(Mutex::new(vec![[0; CLIENTS]]));
         let clients: Vec<_> = roots
             .into_iter()
             .enumerate()
             .map(|(client, root)| {
                 let (fs, log, done) = (Arc::clone(&fs), Arc::clone(&log), Arc::clone(&done));
-                let mut world = World::new(fs, rng.next_u64(), root, "plain");
+                let mut world = World::new(fs, rng.next_u64(), root, kind);
                 let work = move || {
                     let states = vec![world.state.clone()];
                     let mut story = Story { states, synced: Vec::new(), root };
                     for _ in 0..operations {
                         let synced = world.step();
+                        world.read_back();
                         story.synced.push(synced);
                         story.states.push(world.state.clone());
                         let mut done = done.lock();
@@ -107,8 +143,17 @@ fn whole(seed: u64, operations: usize) -> Outcome {
             let name = "snapshots".to_owned();
             thread::Builder::new().name(name).spawn(move || snapshots(&fs, rng)).expect("a thread")
         };
+        let others: Vec<_> = [("reads", reads as fn(&Filesystem, Rng)), ("moves", moves)]
+            .into_iter()
+            .map(|(name, work)| {
+                let (fs, rng) = (Arc::clone(&fs), Rng::new(rng.next_u64()));
+                let builder = thread::Builder::new().name(name.to_owned());
+                builder.spawn(move || work(&fs, rng)).expect("a thread")
+            })
+            .collect();
         let stories = clients.into_iter().map(|client| client.join().expect("a client")).collect();
         cutter.join().expect("the one that cuts snapshots");
+        others.into_iter().for_each(|other| other.join().expect("one that reads or moves"));
         let fs = Arc::into_inner(fs).expect("nobody else has it");
         fs.close().expect("an unmount");
         let done = std::mem::take(&mut *done.lock());

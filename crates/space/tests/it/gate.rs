@@ -10,7 +10,7 @@ use crate::world::*;
 
 /// L1: a transaction does not use a group that a later one made.
 #[test]
-fn a_commit_uses_no_group_of_the_next() {
+fn x9_a_commit_uses_no_group_of_the_next() {
     let space = empty_space();
     space.add_group(new_group(Metadata, 0, MIB, 6)).expect("sound");
     let of_5 = AllocRequest { limit: Generation(5), ..exactly(Metadata, NODE) };

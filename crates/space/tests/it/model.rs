@@ -388,7 +388,7 @@ impl Drop for Place {
 
 /// G1, G3, S1, L1, L3: against the oracle, from several seeds.
 #[test]
-fn agrees_with_a_byte_for_every_sector() {
+fn x5_x6_agrees_with_a_byte_for_every_sector() {
     for seed in 0..12 {
         let mut world = World::new(seed);
         for step in 0..STEPS {

@@ -135,7 +135,7 @@ fn churn(space: &Space, seed: u64) {
 
 /// G1, L2, A1: no overlap while it runs, and everything whole again afterwards.
 #[test]
-fn threads_never_share_a_sector() {
+fn n4_x12_threads_never_share_a_sector() {
     for (seed, policy) in (1..).zip(AllocPolicy::ALL) {
         println!("seed {seed}, {policy}");
         let space = Arc::new(empty_space().choosing(policy).for_processors(4));

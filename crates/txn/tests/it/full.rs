@@ -14,6 +14,7 @@ use buttress_block::{FileDevice, OpenOptions};
 use buttress_fs::{
     ErrorKind, FallocateMode, Filesystem, Inode, MountOptions, SetAttr, make::MakeOptions,
 };
+use buttress_sim::campaign;
 
 use crate::judge;
 
@@ -128,17 +129,17 @@ fn fill_and_empty(size: u64, len_max: u64, rounds: u64) {
 }
 
 #[test]
-fn full_of_large_files() {
+fn e9_full_of_large_files() {
     fill_and_empty(192 << 20, 4 << 20, 2);
 }
 
 #[test]
-fn full_of_small_files() {
+fn e9_full_of_small_files() {
     fill_and_empty(120 << 20, 12 << 10, 2);
 }
 
 #[test]
-fn full_of_names() {
+fn e9_full_of_names() {
     fill_and_empty(110 << 20, 2, 1);
 }
 
@@ -150,6 +151,11 @@ fn storm(seed: u64, size: u64, options: &str, millis: u64) {
     let device = FileDevice::open(&path, OpenOptions::WRITE).expect("the image opens");
     let options = MountOptions::parse(options).expect("options");
     let fs = Filesystem::open(vec![Arc::new(device)], options).expect("it mounts");
+    let seed = seed + 100 * campaign::round();
+    let dirs: Vec<_> = (0..8)
+        .map(|thread| fs.root().mkdir(format!("dir{thread}").as_bytes(), 0o755, 0, 0))
+        .collect::<Result<_, _>>()
+        .expect("folders");
     let filler = fs.root().create(b"filler", 0o100_644, 0, 0, 0).expect("a file");
     let mut at = 0;
     for piece in [16_u64 << 20, 1 << 20] {
@@ -162,31 +168,26 @@ fn storm(seed: u64, size: u64, options: &str, millis: u64) {
     drop(filler);
     let until = Instant::now() + Duration::from_millis(millis);
     let kept: Vec<Kept> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..8)
-            .map(|thread| {
-                let fs = fs.clone();
-                scope.spawn(move || {
-                    let name = format!("dir{thread}");
-                    let dir = full(fs.root().mkdir(name.as_bytes(), 0o755, 0, 0))?;
-                    Some(stay_full(&fs, &dir, seed * 8 + thread, until))
-                })
-            })
-            .collect();
-        workers
-            .into_iter()
-            .map(|worker| worker.join().expect("no panic").unwrap_or_default())
-            .collect()
+        let worker = |(thread, dir): (usize, Inode)| {
+            let fs = fs.clone();
+            scope.spawn(move || stay_full(&fs, &dir, seed * 8 + thread as u64, until))
+        };
+        let workers: Vec<_> = dirs.into_iter().enumerate().map(worker).collect();
+        workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
     });
     let stats = fs.space_stats();
     assert_eq!(fs.read_only_reason(), None, "{}", stats.accounts);
     assert!(stats.engine.enospc > 0, "it was never full: {}", stats.accounts);
     let accounts = stats.accounts;
+    let (compared, overtaken) = (stats.engine.audits, stats.engine.audits_overtaken);
+    assert!(cfg!(not(debug_assertions)) || compared > 9 * overtaken, "{compared}, {overtaken}");
+    campaign::count("commits that were audited", compared as usize);
     assert_eq!(accounts.waiting, (0, 0), "nobody is left in a line: {accounts}");
     fs.close().expect("a full volume unmounts");
     judge::check(&path);
     let fs = open(&path);
     for (thread, kept) in kept.iter().enumerate() {
-        let Ok(dir) = fs.root().lookup(format!("dir{thread}").as_bytes()) else { continue };
+        let dir = fs.root().lookup(format!("dir{thread}").as_bytes()).expect("it was made");
         verify(&dir, kept);
         for name in kept.keys() {
             dir.unlink(name.as_bytes()).expect("removing always works");
@@ -246,9 +247,9 @@ fn stay_full(fs: &Filesystem, dir: &Inode, seed: u64, until: Instant) -> Kept {
             (14, Some(name)) => {
                 full(dir.lookup(name.as_bytes()).expect("it is there").sync());
             }
-            _ if seed.is_multiple_of(8) => match snapshot.take() {
+            (15, _) => match snapshot.take() {
                 None => {
-                    let name = format!("snapshot{count}");
+                    let name = format!("snapshot{seed}-{count}");
                     let tree = fs.root().id().tree;
                     snapshot = full(fs.root().snapshot(name.as_bytes(), tree, true)).map(|_| name);
                 }
@@ -265,11 +266,12 @@ fn stay_full(fs: &Filesystem, dir: &Inode, seed: u64, until: Instant) -> Kept {
     kept
 }
 
-/// Milliseconds of one storm; `BUTTRESS_STORM_SECONDS` for long ones.
+/// Milliseconds of one storm; `BUTTRESS_STORM_SECONDS` for long ones, and ten seconds in a round of a search.
 fn storm_millis() -> u64 {
     let seconds =
         std::env::var("BUTTRESS_STORM_SECONDS").ok().and_then(|text| text.parse::<u64>().ok());
-    seconds.map_or(1500, |seconds| seconds * 1000)
+    let usual = if campaign::round() > 0 { 10_000 } else { 1500 };
+    seconds.map_or(usual, |seconds| seconds * 1000)
 }
 
 /// E4, E9, E12: at the edge of a full volume `ENOSPC` is the only failure, by every rule of making room.

@@ -212,6 +212,7 @@ fn run(seed: u64, wanted: usize, images: &Images, seen: &mut Seen) {
         Story { states: vec![world.state.clone()], synced: Vec::new(), root: world.root };
     for done in 1..=OPERATIONS {
         story.synced.push(world.step());
+        world.read_back();
         story.states.push(world.state.clone());
         log.mark(done);
     }

@@ -186,6 +186,18 @@ impl World {
         Synced::Nothing
     }
 
+    /// Reads some file and compares it; sometimes, and never two in one step.
+    pub(crate) fn read_back(&mut self) {
+        let files: Vec<_> = self.state.iter().filter(|(_, object)| !object.dir).collect();
+        if files.is_empty() || !self.rng.chance(1, 2) {
+            return;
+        }
+        let (ino, object) = files[self.rng.below(files.len() as u64) as usize];
+        let mut found = vec![0; object.content.len() + 1];
+        let len = self.inode(*ino).read_at(0, &mut found).expect("a read");
+        assert!(found[..len] == object.content[..], "{ino} has other content: {:?}", self.history);
+    }
+
     fn write(&mut self, place: (u64, &'static str), file: Option<u64>) {
         let ino = file.unwrap_or_else(|| {
             let made = self.inode(place.0).create(place.1.as_bytes(), 0o644, 0, 0, 0);
