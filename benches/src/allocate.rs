@@ -4,18 +4,19 @@
 use std::{
     fs::File,
     path::Path,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    thread,
-    time::{Duration, Instant},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    time::Duration,
 };
 
+use buttress_base::{clock, thread};
 use buttress_fs::{FallocateMode, Filesystem, Inode, SetAttr};
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 
 use crate::{
-    Target, cpu,
+    Target,
     enospc::fill,
     latency::Latencies,
+    processors,
     published::{Better, Experiment, Plan, Subject, Table},
     target::Setup,
     work::text,
@@ -43,6 +44,10 @@ impl Experiment for Allocate {
         if self.fragmented { "allocate, fragmented" } else { "allocate" }
     }
 
+    fn runs_on_processors(&self) -> bool {
+        true
+    }
+
     fn subjects(&self, plan: &Plan) -> Vec<Subject> {
         let mut subjects = vec![
             Subject::new("kernel btrfs", Target::Btrfs, ""),
@@ -66,7 +71,7 @@ impl Experiment for Allocate {
             fragment(&setup, fs.as_ref())?;
         }
         for &workers in &self.workers {
-            let busy = cpu::busy();
+            let busy = processors::busy();
             let (rate, times) = match &fs {
                 Some(fs) => together(workers, time, |i| {
                     let name = format!("w{workers}-{i}");
@@ -93,7 +98,7 @@ impl Experiment for Allocate {
             };
             let what = format!("allocations by {workers}");
             out.add(&what, "1/s", Better::More, subject, rate);
-            let spent = (cpu::busy() - busy) / (rate * time.as_secs_f64());
+            let spent = (processors::busy() - busy) / (rate * time.as_secs_f64());
             let what = format!("processor time of each, {workers}");
             out.add(&what, "us", Better::Less, subject, spent * 1e6);
             let what = format!("p99 of an allocation, {workers}");
@@ -183,14 +188,21 @@ fn together<W: FnMut(Option<u64>) -> Result<(), String>>(
     make: impl Fn(usize) -> Result<W, String> + Sync,
 ) -> Result<(f64, Latencies), String> {
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
-    let ready = std::sync::Barrier::new(workers + 1);
+    let ready = AtomicUsize::new(0);
+    // No barrier of the standard library: the scheduler of `processors` would not know that one waits in it.
+    let wait = || {
+        while ready.load(Ordering::Acquire) < workers {
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
     thread::scope(|scope| {
         let threads: Vec<_> = (0..workers)
             .map(|i| {
-                let (stop, done, ready, make) = (&stop, &done, &ready, &make);
+                let (stop, done, ready, make, wait) = (&stop, &done, &ready, &make, &wait);
                 scope.spawn(move || {
                     let work = make(i);
-                    ready.wait();
+                    ready.fetch_add(1, Ordering::Release);
+                    wait();
                     let mut work = work?;
                     let (mut times, mut count) = (Latencies::default(), 0_u64);
                     while !stop.load(Ordering::Relaxed) {
@@ -212,10 +224,10 @@ fn together<W: FnMut(Option<u64>) -> Result<(), String>>(
                 })
             })
             .collect();
-        ready.wait();
-        let start = Instant::now();
+        wait();
+        let start = clock::now();
         thread::sleep(time);
-        let rate = done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64();
+        let rate = done.load(Ordering::Relaxed) as f64 / clock::since(start).as_secs_f64();
         stop.store(true, Ordering::Relaxed);
         let mut times = Latencies::default();
         for thread in threads {

@@ -1,6 +1,8 @@
 //! How long operations took, counted in classes an eighth apart: one more costs nanoseconds and no memory.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use buttress_base::clock;
 
 /// Classes of an octave.
 const STEPS: u32 = 8;
@@ -38,9 +40,9 @@ impl Latencies {
 
     /// Does something, and counts how long it took.
     pub(crate) fn time<R>(&mut self, work: impl FnOnce() -> R) -> R {
-        let start = Instant::now();
+        let start = clock::now();
         let done = work();
-        self.add(start.elapsed());
+        self.add(clock::since(start));
         done
     }
 

@@ -12,7 +12,11 @@ use std::time::Duration;
 const HOW: &str = "this program was built without a scheduler of its own; build one that has it: \
     RUSTFLAGS='--cfg buttress_seeded' cargo build --release --target-dir target/processors";
 
-/// Runs `work` on so many processors.
+/// So many places are named where threads waited.
+#[cfg(any(debug_assertions, buttress_seeded))]
+const MOST: usize = 5;
+
+/// Runs `work` on so many processors; beside what it answers says where its threads waited for locks most.
 ///
 /// # Errors
 ///
@@ -21,7 +25,7 @@ const HOW: &str = "this program was built without a scheduler of its own; build 
 pub(crate) fn run<T: Send + 'static>(
     count: usize,
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
-) -> Result<T, String> {
+) -> Result<(T, Vec<String>), String> {
     use buttress_base::seeded::{self, Cost, Options, Processors};
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -45,8 +49,12 @@ pub(crate) fn run<T: Send + 'static>(
         work()
     });
     sched_setaffinity(None, &all).map_err(|error| error.to_string())?;
-    let (value, _) = done.map_err(|stuck| stuck.to_string())?;
-    value
+    let (value, report) = done.map_err(|stuck| stuck.to_string())?;
+    let waited = report.waited.iter().take(MOST).map(|waited| {
+        let (times, seconds) = (waited.count, waited.time.as_secs_f64());
+        format!("waited {seconds:.3} s for a lock, {times} times, at {}", waited.at)
+    });
+    value.map(|value| (value, waited.collect()))
 }
 
 /// As the other, which is not there.
@@ -54,7 +62,7 @@ pub(crate) fn run<T: Send + 'static>(
 pub(crate) fn run<T: Send + 'static>(
     _: usize,
     _: impl FnOnce() -> Result<T, String> + Send + 'static,
-) -> Result<T, String> {
+) -> Result<(T, Vec<String>), String> {
     Err(HOW.to_owned())
 }
 

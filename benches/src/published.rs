@@ -153,7 +153,10 @@ pub fn run(
                         experiment.run(&subject, &plan, &mut own)?;
                         Ok(own)
                     })
-                    .map(|own| table = own)
+                    .map(|(own, waited)| {
+                        table = own;
+                        waited.iter().for_each(|line| say(line));
+                    })
                 }
             };
             done.map_err(|error| format!("{}: {error}", subject.name))?;

@@ -38,7 +38,7 @@ mod turns;
 
 pub(crate) use self::child::{Child, child};
 use self::machine::Machine;
-pub use self::machine::{Cost, Processors};
+pub use self::machine::{Cost, Processors, Waited};
 pub(crate) use self::turns::{Place, Want};
 use self::turns::{State, Task, Turns, Wait};
 use crate::Rng;
@@ -79,6 +79,8 @@ pub struct Report {
     pub elapsed: Duration,
     /// How long processors were busy, of a machine.
     pub busy: Duration,
+    /// Where threads of a machine waited for locks, most first.
+    pub waited: Vec<Waited>,
     /// Threads that there were.
     pub threads: usize,
     /// Who was where at each step, if that was asked for.
@@ -192,6 +194,7 @@ pub fn run<T: Send + 'static>(
         digest: turns.digest,
         elapsed: Duration::from_nanos(turns.now),
         busy: turns.machine.as_ref().map(Machine::busy).unwrap_or_default(),
+        waited: turns.machine.as_ref().map(Machine::waited).unwrap_or_default(),
         threads: turns.tasks.len(),
         trace: turns.trace.take().unwrap_or_default(),
     };
@@ -440,6 +443,7 @@ pub(crate) fn acquire<G>(place: Place, want: Want, attempt: impl Fn() -> Option<
     let (run, mine) = mine()?;
     let at = Location::caller();
     run.step(mine, at);
+    let since = run.lock().now;
     loop {
         // As parking_lot: a reader waits behind a writer that waits. It makes deadlocks of readers that
         // read again show.
@@ -449,7 +453,7 @@ pub(crate) fn acquire<G>(place: Place, want: Want, attempt: impl Fn() -> Option<
                 run.lock().tasks.iter().any(writes)
             };
         if !behind && let Some(guard) = attempt() {
-            run.lock().note_taken(mine, place, want);
+            run.lock().note_taken(mine, place, want, since, at);
             return Some(guard);
         }
         run.wait(mine, Wait { want, place, until: None, at });

@@ -20,6 +20,7 @@
 //! Who waits for a lock a short time is thought to spin, as `parking_lot` does, and to sleep otherwise.
 
 use std::collections::HashMap;
+use std::panic::Location;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -96,6 +97,17 @@ pub struct Processors {
     pub cost: Cost,
 }
 
+/// What threads waited at one place in the code, for a lock.
+#[derive(Clone, Copy, Debug)]
+pub struct Waited {
+    /// Where it is taken.
+    pub at: &'static Location<'static>,
+    /// How often one waited there.
+    pub count: u64,
+    /// How long, all together.
+    pub time: Duration,
+}
+
 /// What one thread did, in nanoseconds of the run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clock {
@@ -131,6 +143,7 @@ pub(super) struct Machine {
     processors: Vec<Processor>,
     clocks: Vec<Clock>,
     freed: HashMap<Place, Freed>,
+    waited: HashMap<&'static Location<'static>, Waited>,
     /// Since when the thread with the turn has run on the real machine.
     resumed: Instant,
     /// What all did together.
@@ -150,11 +163,19 @@ impl Machine {
             processors: slots,
             clocks: vec![Clock { on: Some(0), ..Clock::default() }],
             freed: HashMap::new(),
+            waited: HashMap::new(),
             resumed: Instant::now(),
             busy: 0,
             overhead: 0,
             counted: 0,
         }
+    }
+
+    /// Where threads waited for locks, and how long; most first.
+    pub(super) fn waited(&self) -> Vec<Waited> {
+        let mut all: Vec<_> = self.waited.values().copied().collect();
+        all.sort_by_key(|waited| std::cmp::Reverse(waited.time));
+        all
     }
 
     /// What was counted so far: how often, and how much in all.
@@ -308,10 +329,17 @@ impl Turns {
         }
     }
 
-    /// A lock was taken (M2).
-    pub(super) fn note_taken(&mut self, mine: usize, place: Place, want: Want) {
+    /// A lock was taken (M2) that a thread wanted since then.
+    pub(super) fn note_taken(
+        &mut self,
+        mine: usize,
+        place: Place,
+        want: Want,
+        since: u64,
+        at: &'static Location<'static>,
+    ) {
         let Some(machine) = &mut self.machine else { return };
-        let Some(freed) = machine.freed.get(&place) else { return };
+        let freed = machine.freed.get(&place).copied().unwrap_or_default();
         let free = if want == Want::Read { freed.whole } else { freed.whole.max(freed.share) };
         let waits = free.saturating_sub(machine.clocks[mine].at);
         if waits > 0 {
@@ -319,6 +347,12 @@ impl Turns {
             let asleep = if waits > SPIN { until_awake } else { 0 };
             machine.clocks[mine].at += waits + asleep;
             self.now = machine.clocks[mine].at;
+        }
+        if self.now > since {
+            let none = Waited { at, count: 0, time: Duration::ZERO };
+            let waited = machine.waited.entry(at).or_insert(none);
+            waited.count += 1;
+            waited.time += Duration::from_nanos(self.now - since);
         }
     }
 
