@@ -2,7 +2,8 @@
 //!
 //! # Place
 //!
-//! Balance, scrub and the removal of devices hold a group read-only while they look at what does not change.
+//! Balance and the removal of devices hold a group read-only while they move what does not change. A scrub need not: what it
+//! holds against checksums is never written in place, and its view keeps that from being freed.
 //! Writers in place take a [`NocowWriter`] before they look at what they overwrite, and keep it until it is
 //! visible.
 //!
