@@ -361,9 +361,9 @@ mod tests {
     /// they do.
     #[test]
     fn e16_data_on_its_way_begins_no_round() {
-        let pools = loaded();
+        let pools = Pools { overlay: 0, ..loaded() };
         let ordered = Pools { ordered: 2 * pools.dirty, ..pools };
-        for bits in CLAMP_MIN..=3 {
+        for bits in CLAMP_MIN..=CLAMP_MAX {
             assert!(!Clamp { clamp: bits }.is_due(&ordered), "{bits}");
         }
         let clamp = Clamp::default();
