@@ -131,6 +131,7 @@ impl Engine {
         let is_counted = is_counted();
         let is_logged = log::has_log(&state.superblock);
         if self.view.load().running().is_empty() && !is_counted && !is_logged {
+            self.give_credit_back();
             // Data may still be in the device's cache: overwritten in place, it changed no tree.
             cut();
             self.volume.flush().map_err(|error| self.latch(error.into()))?;
@@ -249,6 +250,7 @@ impl Engine {
     fn freeze(&self) -> Arc<Transaction> {
         let started = clock::now();
         let frozen = self.gate.alone(|| {
+            self.give_credit_back();
             self.audit();
             let view = self.view.load_full();
             let frozen = Arc::clone(view.running());

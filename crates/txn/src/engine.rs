@@ -42,7 +42,7 @@ use crate::{
     learn::Learning,
     load::Loading,
     log,
-    reserve::{Ahead, Demand, Outstanding, Owners},
+    reserve::{Ahead, Credits, Demand, Outstanding, Owners},
     rows::{RoomForRows, SharedRows},
     stamps::Stamps,
     sums,
@@ -80,6 +80,8 @@ pub struct Engine {
     /// Which answers about users of extents are still right.
     pub(crate) stamps: Stamps,
     pub(crate) outstanding: Apart<Mutex<Outstanding>>,
+    /// Promises kept at hand.
+    pub(crate) credits: Credits,
     /// Who makes room before anybody waits.
     pub(crate) ahead: Apart<Ahead>,
     /// Who waits for metadata.
@@ -179,6 +181,7 @@ impl Engine {
             windows: Windows::default(),
             stamps: Stamps::default(),
             outstanding: Apart::default(),
+            credits: Credits::default(),
             ahead: Apart::default(),
             metadata_line: Apart(Queue::new()),
             flushers: AtomicUsize::new(0),

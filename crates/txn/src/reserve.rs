@@ -24,11 +24,13 @@ use buttress_space::{Class, Reach, SpaceKind, Ticket, Verdict};
 use crate::{Cost, Costs, Engine, Result, View, flush::Waits, transaction::Transaction};
 
 mod ahead;
+mod credit;
 mod data;
 mod policy;
 mod token;
 
 pub(crate) use ahead::Ahead;
+pub(crate) use credit::Credits;
 pub use policy::PromisePolicy;
 pub use token::MetaReservation;
 pub(crate) use token::Owners;
@@ -89,9 +91,16 @@ impl Engine {
     ) -> Result<Option<MetaReservation>> {
         self.check_writable()?;
         self.pace()?;
+        if urgency == Urgency::Normal
+            && let Some(promise) = self.from_credit(cost)
+        {
+            return Ok(Some(promise));
+        }
         let class = class_of(urgency, Reach::All);
         let take = || self.metadata_line.at_once(class, || self.try_reserve(cost, urgency));
-        let granted = take() || (self.may_count(urgency) && self.recount() && take());
+        let granted = take()
+            || (self.give_credit_back() && take())
+            || (self.may_count(urgency) && self.recount() && take());
         if granted {
             self.ahead.look();
         }
@@ -134,11 +143,19 @@ impl Engine {
         // So that tests hold what is counted against what is made, wherever there is room.
         #[cfg(debug_assertions)]
         self.recount();
+        if urgency == Urgency::Normal
+            && let Some(promise) = self.from_credit(cost)
+        {
+            return Ok(promise);
+        }
         let class = class_of(urgency, reach);
         // Those with priority never wait for the flusher, which may wait for one of them.
         let reach = if class == Class::Priority { Reach::Commit } else { reach };
         let take = || self.metadata_line.at_once(class, || self.try_reserve(cost, urgency));
-        if take() || (self.may_count(urgency) && self.recount() && take()) {
+        if take()
+            || (self.give_credit_back() && take())
+            || (self.may_count(urgency) && self.recount() && take())
+        {
             self.ahead.look();
             return Ok(MetaReservation::of_granted(self, cost));
         }
@@ -146,6 +163,7 @@ impl Engine {
             self.try_reserve(demand.cost, demand.urgency)
         });
         let Some(ticket) = ticket else { return Ok(MetaReservation::of_granted(self, cost)) };
+        self.give_credit_back();
         let bytes = self.bytes_of(cost);
         let mut ticket = MetaTicket { engine: self, ticket: Some(ticket), cost };
         self.wait_in_line(SpaceKind::Metadata, reach, bytes, &mut ticket)
@@ -182,6 +200,28 @@ impl Engine {
         if !self.fits(&outstanding, cost, urgency) {
             return false;
         }
+        self.grant(&mut outstanding, cost);
+        true
+    }
+
+    /// Promises what several operations will need, where there is plenty.
+    fn try_reserve_batch(&self, cost: Cost) -> bool {
+        let mut outstanding = self.outstanding.lock();
+        let running = self.view.load();
+        let to_come = outstanding.costs + cost.into();
+        let items = running.running().items() + to_come.all_items();
+        let bytes = running.running().bytes() + to_come.bytes;
+        let account = self.space.account(SpaceKind::Metadata);
+        let taken =
+            self.need(items, bytes, account.used) + self.frozen_left() + account.global_reserve;
+        let is_plenty = taken <= account.free().saturating_sub(account.may_use) / 2;
+        if is_plenty {
+            self.grant(&mut outstanding, cost);
+        }
+        is_plenty
+    }
+
+    fn grant(&self, outstanding: &mut Outstanding, cost: Cost) {
         let cost = Costs::from(cost);
         outstanding.costs += cost;
         if self.options.promise == PromisePolicy::Levels {
@@ -189,7 +229,6 @@ impl Engine {
         }
         #[cfg(debug_assertions)]
         outstanding.roll.grant(cost.figures());
-        true
     }
 
     /// Takes back a grant that nobody took.
@@ -246,6 +285,10 @@ impl Engine {
         let put = put.unwrap_or(need).min(need);
         self.set_tight(need - put > free.saturating_sub(put + taken) / 2);
         fits || self.overcommit(need + taken - free)
+    }
+
+    fn is_tight_now(&self) -> bool {
+        self.tight.load(Ordering::Relaxed)
     }
 
     fn set_tight(&self, tight: bool) {

@@ -73,8 +73,34 @@ impl MetaReservation {
         (self.cut(part), short)
     }
 
-    /// Gives back what it holds, to the engine whose it is: who has that at hand need not look for it.
+    /// Gives back what it holds, to the engine whose it is: who has that at hand need not look for it. It may be kept for a
+    /// while, as promised as it was.
     pub(crate) fn give_back(&mut self, engine: &Engine) {
+        if self.held.is_nothing() {
+            return;
+        }
+        if let Some(mut promise) = engine.keep(self.take(engine)) {
+            promise.settle(engine);
+        }
+    }
+
+    /// All that it holds, as another.
+    fn take(&mut self, engine: &Engine) -> Self {
+        #[cfg(not(debug_assertions))]
+        let _ = engine;
+        Self {
+            owner: Arc::clone(&self.owner),
+            held: std::mem::take(&mut self.held),
+            #[cfg(debug_assertions)]
+            token: {
+                let nothing = engine.outstanding.lock().roll.enter([0; 3]);
+                std::mem::replace(&mut self.token, nothing)
+            },
+        }
+    }
+
+    /// Takes what it holds off the sum of all promises.
+    pub(super) fn settle(&mut self, engine: &Engine) {
         let held = std::mem::take(&mut self.held);
         if held.is_nothing() {
             return;
@@ -88,6 +114,16 @@ impl MetaReservation {
         if held.all_items() > 0 {
             engine.serve_metadata();
         }
+    }
+
+    pub(super) fn held(&self) -> Costs {
+        self.held
+    }
+
+    /// Cuts off what somebody wants, if all of it is there.
+    pub(super) fn cut_all_of(&mut self, cost: Cost) -> Option<Self> {
+        let cost = Costs::from(cost);
+        (self.held.map(cost, u64::min) == cost).then(|| self.cut(cost))
     }
 
     fn cut(&mut self, part: Costs) -> Self {

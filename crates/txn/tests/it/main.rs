@@ -3,6 +3,7 @@
 mod clusters;
 mod counted;
 mod crash;
+mod credit;
 mod full;
 mod judge;
 mod levels;

@@ -1,0 +1,112 @@
+//! Promises kept at hand: those that few operations are about to need, and those that came back.
+//!
+//! # Place
+//!
+//! What is promised to all together is one sum under one lock, which every operation took twice: with many processors that is
+//! what they wait for. Each stripe of threads has a batch promised at once, which its operations cut theirs from, and gives
+//! back by the batch.
+//!
+//! # Invariants
+//!
+//! - **B1** What is kept here counts as promised, so the sum is never less than what operations hold.
+//! - **B2** A promise that came back is not handed out again: each batch is held against what there is.
+//! - **B3** Nothing is kept while somebody waits for metadata, and whoever is about to wait or to be refused has all of it given
+//!   back first. Who keeps something looks afterwards whether anybody waits; who waits has joined the line before he looks here.
+//! - **B4** A batch is promised only where at least half of what is free stays so, by the crude bound; never by the published rule
+//!   of promises, which is there to be compared with.
+
+use std::mem;
+
+use buttress_base::{
+    apart::{Apart, STRIPES, stripe},
+    sync::Mutex,
+};
+use buttress_space::Class;
+
+use super::{MetaReservation, PromisePolicy};
+use crate::{Cost, Costs, Engine};
+
+/// Operations of a batch.
+const BATCH: u32 = 16;
+
+/// What operations with more items need is not kept.
+const ITEMS_MAX: u64 = 64;
+
+#[derive(Debug, Default)]
+struct Credit {
+    unused: Option<MetaReservation>,
+    spent: Option<MetaReservation>,
+    /// How many came back since `spent` was given back.
+    came_back: u32,
+}
+
+/// What stripes of threads keep.
+#[derive(Debug, Default)]
+pub(crate) struct Credits([Apart<Mutex<Credit>>; STRIPES]);
+
+impl Engine {
+    /// A promise from what this thread's stripe keeps, or from a batch that it is promised now.
+    pub(super) fn from_credit(self: &std::sync::Arc<Self>, cost: Cost) -> Option<MetaReservation> {
+        if !self.may_keep(cost.into()) {
+            return None;
+        }
+        let mut credit = self.credits.0[stripe()].lock();
+        if let Some(part) = credit.unused.as_mut().and_then(|unused| unused.cut_all_of(cost)) {
+            return Some(part);
+        }
+        let batch = cost.times(BATCH);
+        if !self.metadata_line.at_once(Class::Normal, || self.try_reserve_batch(batch)) {
+            return None;
+        }
+        let mut fresh = MetaReservation::of_granted(self, batch);
+        let part = fresh.cut_all_of(cost);
+        let old = credit.unused.replace(fresh);
+        drop(credit);
+        // Of other operations than this.
+        drop(old);
+        part
+    }
+
+    /// Whether promises of this size may be kept here (B3, B4).
+    fn may_keep(&self, cost: Costs) -> bool {
+        self.options.promise != PromisePolicy::Levels
+            && cost.all_items() <= ITEMS_MAX
+            && !self.metadata_line.is_waiting()
+    }
+
+    /// Keeps a promise that came back; the promise itself, where it is not to be kept.
+    pub(super) fn keep(&self, promise: MetaReservation) -> Option<MetaReservation> {
+        if !self.may_keep(promise.held()) || self.is_tight_now() {
+            return Some(promise);
+        }
+        let mut credit = self.credits.0[stripe()].lock();
+        credit.came_back += 1;
+        let all = match credit.spent.take() {
+            None => promise,
+            Some(mut spent) => {
+                spent.merge(promise);
+                spent
+            }
+        };
+        // Who joined the line before this lock was taken is seen, who joins later takes it (B3).
+        if credit.came_back >= BATCH || self.metadata_line.is_waiting() {
+            credit.came_back = 0;
+            return Some(all);
+        }
+        credit.spent = Some(all);
+        None
+    }
+
+    /// Gives back all that is kept; says whether there was anything.
+    pub(crate) fn give_credit_back(&self) -> bool {
+        let mut found = false;
+        for credit in &self.credits.0 {
+            let Credit { unused, spent, .. } = mem::take(&mut *credit.lock());
+            for mut promise in [unused, spent].into_iter().flatten() {
+                found = true;
+                promise.settle(self);
+            }
+        }
+        found
+    }
+}

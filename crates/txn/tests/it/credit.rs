@@ -1,0 +1,74 @@
+//! Promises that are kept at hand count as promised, are given back to who needs them, and are gone behind a commit.
+
+use std::sync::Arc;
+
+use buttress_block::MemoryDevice;
+use buttress_fs::make::{MakeOptions, make};
+use buttress_txn::{Cost, Costs, Engine, EngineOptions, MetaReservation, Urgency};
+use buttress_volume::Volume;
+
+const COST: Cost = Cost { items: 5, whole: 3, bytes: 500 };
+/// Operations of a batch.
+const BATCH: u64 = 16;
+
+fn engine(mib: u64) -> Arc<Engine> {
+    let device = Arc::new(MemoryDevice::new(mib << 20));
+    make(&*device, &MakeOptions { seed: Some(1), ..MakeOptions::default() }).expect("a volume");
+    let options = buttress_volume::OpenOptions { writable: true, ..Default::default() };
+    let (volume, superblock) = Volume::open(vec![device], options).expect("a volume");
+    Engine::open(Arc::new(volume), superblock, EngineOptions::default()).expect("it opens")
+}
+
+fn ask(engine: &Arc<Engine>, cost: Cost) -> Option<MetaReservation> {
+    engine.reserve_at_once(cost, Urgency::Normal).expect("nothing failed")
+}
+
+fn batches(engine: &Engine) -> u64 {
+    let promised = engine.accounts().promised;
+    let Costs { items, whole, bytes } = promised;
+    assert_eq!((items * 3, items * 100), (whole * 5, bytes), "whole operations: {promised:?}");
+    assert_eq!(items % (BATCH * 5), 0, "whole batches: {promised:?}");
+    items / (BATCH * 5)
+}
+
+/// A batch serves as many operations, and what they held is given back by the batch: a second one is held against what there
+/// is, and not made of the first (B1, B2).
+#[test]
+fn batches_come_and_go() {
+    let engine = engine(1024);
+    for round in 0..4 * BATCH {
+        let held = ask(&engine, COST).expect("there is plenty");
+        assert_eq!(batches(&engine), 1, "operation {round}");
+        drop(held);
+    }
+    // All of the last batch came back, with nothing left of it.
+    assert_eq!(batches(&engine), 0);
+    let held: Vec<_> = (0..BATCH + 1).map(|_| ask(&engine, COST).expect("plenty")).collect();
+    assert_eq!(batches(&engine), 2);
+    drop(held);
+    assert_eq!(batches(&engine), 1, "one went, the other has been used once");
+    drop(ask(&engine, Cost::of(7, 10)).expect("plenty"));
+    engine.commit().expect("a commit");
+    assert_eq!(engine.accounts().promised, Costs::default());
+}
+
+/// Whoever would be refused has all of it given back first, by whomever it is kept (B3).
+#[test]
+fn nobody_is_refused_for_it() {
+    let engine = engine(160);
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| drop(ask(&engine, COST)));
+        }
+    });
+    assert!(engine.accounts().promised.items > 0, "nothing was kept");
+    // All that fits: none is left for anybody behind it, and what was kept was part of it.
+    let mut all = Vec::new();
+    while let Some(promise) = ask(&engine, Cost::of(500, 1 << 20)) {
+        all.push(promise);
+        assert!(all.len() < 10_000);
+    }
+    let held: u64 = all.len() as u64 * 500;
+    assert_eq!(engine.accounts().promised.items, held, "something is kept by the side");
+    drop(all);
+}
