@@ -136,6 +136,7 @@ impl Engine {
             None => (BTreeMap::new(), DeviceSpace::default()),
         };
         if read_only.is_none() {
+            volume.mend_torn_superblocks(&superblock)?;
             learn::add_groups(&space, &volume, &groups)?;
         }
         let commit = CommitState { superblock, roots, groups };

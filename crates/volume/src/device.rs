@@ -63,6 +63,8 @@ pub struct VolumeDevice {
     pub device: Arc<dyn Device>,
     /// What its superblock said of it when the volume was opened.
     pub item: DeviceItem,
+    /// The first copy of its superblock is torn: another was read.
+    pub(crate) torn: AtomicBool,
     trust: AtomicU8,
     faults: [AtomicU64; 5],
     faults_changed: AtomicBool,
@@ -78,6 +80,7 @@ impl VolumeDevice {
             uuid: item.uuid,
             device,
             item,
+            torn: AtomicBool::new(false),
             trust: AtomicU8::new(trust as u8),
             faults: Default::default(),
             faults_changed: AtomicBool::new(false),

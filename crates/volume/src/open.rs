@@ -7,8 +7,10 @@
 //!   reading refuses the volume, one that changes writing makes it read-only.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use buttress_block::Device;
+use buttress_format::limits::SUPER_OFFSETS;
 use buttress_format::{CompatRo, DeviceId, Generation, Incompat, Superblock};
 
 use crate::device::{Trust, VolumeDevice};
@@ -192,5 +194,8 @@ fn join(candidate: Candidate, newest: Generation) -> VolumeDevice {
             "device missed transactions that the others have; its copies are read last until a scrub"
         );
     }
-    VolumeDevice::new(device, superblock.dev_item, trust)
+    let is_torn = superblock.bytenr != SUPER_OFFSETS[0];
+    let device = VolumeDevice::new(device, superblock.dev_item, trust);
+    device.torn.store(is_torn, Ordering::Relaxed);
+    device
 }

@@ -7,7 +7,8 @@
 //!
 //! A superblock is eight sectors, and a power cut can tear it. So a commit never writes all copies
 //! between two flushes: the others follow with the nodes of the next commit, and when the first is
-//! torn they still hold the commit before, whole, with everything that it reaches.
+//! torn they still hold the commit before, whole, with everything that it reaches. A torn one is written whole again before anything
+//! else is (`mend_torn_superblocks`).
 //!
 //! # Failure
 //!
@@ -15,6 +16,7 @@
 //! and only the next open knows.
 
 use std::io::IoSlice;
+use std::sync::atomic::Ordering;
 
 use buttress_block::{Class, Device, Error as BlockError, Operation, probe};
 use buttress_format::limits::{DEVICE_RESERVED, SUPER_OFFSETS, SUPER_SIZE};
@@ -183,6 +185,39 @@ impl Volume {
     fn check_commit(&self, superblock: &Superblock) -> Result<(), Error> {
         assert_eq!(superblock.fsid, self.fsid(), "a superblock of another filesystem");
         self.check_writable()
+    }
+
+    /// Writes the superblock that was found to first copies that a power cut tore, and makes that durable. Before anything else is
+    /// written: what is left of a torn one names trees that are whole as long as nothing is written over them, and a second cut,
+    /// in the middle of writing the next one, can leave just what it lacked.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::write_superblocks`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Volume::write_superblocks`].
+    pub fn mend_torn_superblocks(&self, found: &Superblock) -> Result<(), Error> {
+        let devices = self.devices();
+        let is_to_mend = |device: &VolumeDevice| {
+            device.torn.load(Ordering::Relaxed) && device.trust() < Trust::Stale
+        };
+        let torn: Vec<_> = devices.iter().filter(|device| is_to_mend(device)).collect();
+        if torn.is_empty() {
+            return Ok(());
+        }
+        self.check_commit(found)?;
+        for device in &torn {
+            let mut own = found.clone();
+            own.dev_item = item_of(device, found);
+            self.write_copies_of(device, &own, &SUPER_OFFSETS[..1])?;
+        }
+        self.flush()?;
+        for device in torn {
+            device.torn.store(false, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Writes a superblock that is durable in its first copy to the others. Does not flush.

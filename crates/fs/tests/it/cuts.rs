@@ -9,6 +9,7 @@ use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{Filesystem, Inode, MakeOptions};
 use buttress_sim::{Log, campaign};
+use buttress_volume::Volume;
 
 use crate::checker::judge_cut;
 use crate::volume::{content, copy, drop_all, file_with, list, mount, pattern, setting};
@@ -61,6 +62,60 @@ fn begun() -> MemoryDevice {
     drop((live, many));
     fs.close().expect("a close");
     copy(&*shared)
+}
+
+/// Two cuts, each while a first superblock is written: what is left of the one is never made whole by what is left of the other,
+/// for it names trees that were written over in between.
+#[test]
+fn two_torn_superblocks_make_no_third() {
+    let base = MemoryDevice::new(256 << 20);
+    Filesystem::make(&base, &MakeOptions::default()).expect("a volume");
+    let shared: Arc<dyn Device> = Arc::new(base.fork());
+    let fs = mount(&shared);
+    file_with(&fs.root(), "kept", b"kept");
+    fs.close().expect("a close");
+    let sector = |device: &dyn Device, number: u64| {
+        let mut sector = [0; 512];
+        device.read_at((64 << 10) + number * 512, &mut sector).expect("it reads");
+        sector
+    };
+    let cut = |device: &MemoryDevice, files: u64, check: &mut dyn FnMut(&MemoryDevice)| {
+        let log = Log::new();
+        let recorder = log.device(device, 512);
+        log.start(&[&recorder]);
+        let fs = mount(&(Arc::clone(&recorder) as Arc<dyn Device>));
+        for number in 0..files {
+            file_with(&fs.root(), &format!("{files}-{number}"), &pattern(number, 700));
+        }
+        fs.close().expect("a close");
+        log.intervals(&mut Rng::new(1), 1, 100, |crash| check(&crash.devices[0]));
+    };
+    let (mut torn, mut states) = (0, 0);
+    // Other files, so other trees in the same places.
+    cut(&copy(&*shared), 400, &mut |device| {
+        // What it names is new, and something behind that is not.
+        let is_torn = Volume::read_superblock_mirror(device, 0).is_err()
+            && sector(device, 0) != sector(&*shared, 0)
+            && sector(device, 1) == sector(&*shared, 1);
+        if torn == 6 || !is_torn {
+            return;
+        }
+        torn += 1;
+        cut(device, 3, &mut |device| {
+            states += 1;
+            let device: Arc<dyn Device> = Arc::new(device.fork());
+            let fs = mount(&device);
+            assert_eq!(content(&fs.root().lookup(b"kept").expect("a file")), b"kept");
+            list(&fs.root()).iter().for_each(|name| {
+                content(&fs.root().lookup(name.as_bytes()).expect("a file"));
+            });
+            fs.close().expect("a close");
+            if states % 20 == 0 {
+                judge_cut(&device, "two torn superblocks");
+            }
+        });
+    });
+    assert!(torn == 6 && states > 600, "{torn} times, {states} states");
 }
 
 /// Everything is moved, data and metadata, and the power goes somewhere in between: each file is what it was, and
