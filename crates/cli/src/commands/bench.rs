@@ -38,8 +38,8 @@ pub(crate) struct Args {
     prefault: bool,
     /// On so many processors as there need not be: the engine's threads take turns on one, and what they take is counted. For
     /// `enospc`, and a program that was built for it.
-    #[arg(long, value_name = "COUNT", global = true)]
-    processors: Option<usize>,
+    #[arg(long, value_name = "COUNT", global = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    processors: Option<u16>,
     /// Only those whose names are, or contain, one of these words.
     #[arg(long, value_delimiter = ',', global = true)]
     only: Vec<String>,
@@ -307,6 +307,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         return Ok(Exit::Success);
     };
     let Args { runs, scale, dir, mount, prefault, processors, only, plot, .. } = args;
+    let processors = processors.map(usize::from);
     let plan = Plan { dir, runs, scale, only, mount, prefault, processors };
     let progress = ui.count_bar("bench", 0);
     let table = published::run(&experiment, &plan, &mut |what| progress.say(what))
