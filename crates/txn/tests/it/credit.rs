@@ -70,5 +70,13 @@ fn nobody_is_refused_for_it() {
     }
     let held: u64 = all.len() as u64 * 500;
     assert_eq!(engine.accounts().promised.items, held, "something is kept by the side");
+    // Where there is less than plenty each promise is by itself (B4).
+    all.pop();
+    for _ in 0..40 {
+        let promise = ask(&engine, COST).expect("there is room again");
+        assert_eq!(engine.accounts().promised.items, held - 500 + 5);
+        drop(promise);
+        assert_eq!(engine.accounts().promised.items, held - 500);
+    }
     drop(all);
 }
