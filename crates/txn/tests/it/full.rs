@@ -181,7 +181,7 @@ fn storm(seed: u64, size: u64, options: &str, millis: u64) {
     let accounts = stats.accounts;
     let (compared, overtaken) = (stats.engine.audits, stats.engine.audits_overtaken);
     assert!(cfg!(not(debug_assertions)) || compared > 9 * overtaken, "{compared}, {overtaken}");
-    campaign::count("commits that were audited", compared as usize);
+    campaign::count("audits", compared as usize);
     assert_eq!(accounts.waiting, (0, 0), "nobody is left in a line: {accounts}");
     fs.close().expect("a full volume unmounts");
     judge::check(&path);
