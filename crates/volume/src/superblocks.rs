@@ -200,23 +200,13 @@ impl Volume {
     /// As [`Volume::write_superblocks`].
     pub fn mend_torn_superblocks(&self, found: &Superblock) -> Result<(), Error> {
         let devices = self.devices();
-        let is_to_mend = |device: &VolumeDevice| {
-            device.torn.load(Ordering::Relaxed) && device.trust() < Trust::Stale
-        };
-        let torn: Vec<_> = devices.iter().filter(|device| is_to_mend(device)).collect();
-        if torn.is_empty() {
+        let is_torn = |device: &VolumeDevice| device.torn.load(Ordering::Relaxed);
+        if !devices.iter().any(|device| is_torn(device)) {
             return Ok(());
         }
-        self.check_commit(found)?;
-        for device in &torn {
-            let mut own = found.clone();
-            own.dev_item = item_of(device, found);
-            self.write_copies_of(device, &own, &SUPER_OFFSETS[..1])?;
-        }
+        self.write_copies_to(found, &SUPER_OFFSETS[..1], is_torn)?;
         self.flush()?;
-        for device in torn {
-            device.torn.store(false, Ordering::Relaxed);
-        }
+        devices.iter().for_each(|device| device.torn.store(false, Ordering::Relaxed));
         Ok(())
     }
 
@@ -234,9 +224,19 @@ impl Volume {
     }
 
     fn write_copies(&self, superblock: &Superblock, offsets: &[u64]) -> Result<(), Error> {
+        self.write_copies_to(superblock, offsets, |_| true)
+    }
+
+    fn write_copies_to(
+        &self,
+        superblock: &Superblock,
+        offsets: &[u64],
+        is_meant: impl Fn(&VolumeDevice) -> bool,
+    ) -> Result<(), Error> {
         self.check_commit(superblock)?;
         let mut outcome = Ok(());
-        for device in self.devices().iter().filter(|device| device.trust() < Trust::Stale) {
+        let is_meant = |device: &VolumeDevice| device.trust() < Trust::Stale && is_meant(device);
+        for device in self.devices().iter().filter(|device| is_meant(device)) {
             let mut own = superblock.clone();
             own.dev_item = item_of(device, superblock);
             let written = self.write_copies_of(device, &own, offsets).or_else(|error| {
