@@ -80,15 +80,18 @@ impl Files {
                 let bytes = Extent { start, len: range.end - range.start };
                 self.engine.read_csums(&view, bytes).map(|sums| !sums.is_empty())
             };
-            if !exclusive || has_sums(disk, &part)? {
+            if !exclusive {
                 continue;
             }
             let prealloc = mapping.is_prealloc();
             let range = mapping.offset..mapping.end;
             // What is remembered is asked for no part of it again. Files that were made elsewhere may have checksums under another.
-            if !prealloc && self.options.remember_exclusive && !has_sums(whole, &range)? {
+            let is_bare = !prealloc && self.options.remember_exclusive && !has_sums(whole, &range)?;
+            if is_bare {
                 let spot = Spot { range, disk: whole, of: region.disk, stamp };
                 file.exclusive.lock().insert(file.layout(), spot);
+            } else if has_sums(disk, &part)? {
+                continue;
             }
             let target = Target::InPlace { disk, prealloc };
             let right = Some(right);
