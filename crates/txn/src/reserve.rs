@@ -207,18 +207,21 @@ impl Engine {
     /// Promises what several operations will need, where there is plenty.
     fn try_reserve_batch(&self, cost: Cost) -> bool {
         let mut outstanding = self.outstanding.lock();
-        let running = self.view.load();
-        let to_come = outstanding.costs + cost.into();
-        let items = running.running().items() + to_come.all_items();
-        let bytes = running.running().bytes() + to_come.bytes;
+        let view = self.view.load();
         let account = self.space.account(SpaceKind::Metadata);
-        let taken =
-            self.need(items, bytes, account.used) + self.frozen_left() + account.global_reserve;
+        let crude = self.crude_need(view.running(), outstanding.costs + cost.into(), account.used);
+        let taken = crude + self.frozen_left() + account.global_reserve;
         let is_plenty = taken <= account.free().saturating_sub(account.may_use) / 2;
         if is_plenty {
             self.grant(&mut outstanding, cost);
         }
         is_plenty
+    }
+
+    /// What a transaction and promises need together, by what bounds both.
+    fn crude_need(&self, running: &Transaction, to_come: Costs, used: u64) -> u64 {
+        let items = running.items() + to_come.all_items();
+        self.need(items, running.bytes() + to_come.bytes, used)
     }
 
     fn grant(&self, outstanding: &mut Outstanding, cost: Cost) {
@@ -253,8 +256,6 @@ impl Engine {
             Urgency::Frees => Costs::default(),
         };
         let to_come = promised + cost.into();
-        let items = running.running().items() + to_come.all_items();
-        let bytes = running.running().bytes() + to_come.bytes;
         let account = self.space.account(SpaceKind::Metadata);
         let kept = match urgency {
             Urgency::Normal => account.global_reserve,
@@ -267,7 +268,7 @@ impl Engine {
             0 => need,
             apart => need.max(put() + apart),
         };
-        let crude = self.need(items, bytes, account.used);
+        let crude = self.crude_need(running.running(), to_come, account.used);
         let crude = with_apart(crude, &|| self.need_of(running.running()));
         let taken = self.frozen_left() + kept;
         // What mixed groups have promised to data.
@@ -298,7 +299,8 @@ impl Engine {
     }
 
     /// Whether those who hold promises for long, as dirty data does, had better need them soon: metadata is counted
-    /// closely, no chunk can be added, and what is promised is more than half of what is left.
+    /// closely, no chunk can be added, and what is promised is more than half of what is left. Never by the published rule of
+    /// promises: its baseline writes nothing ahead.
     #[must_use]
     pub fn is_tight(&self) -> bool {
         self.options.promise != PromisePolicy::Levels
