@@ -2,15 +2,15 @@
 //!
 //! # Place
 //!
-//! Debug builds have it, and release builds with `--cfg buttress_seeded`. The threads are the system's; each holds its turn until it waits for a lock,
-//! a signal, a time or another thread, or until chance takes the turn away at such a place. Everything else
-//! in the program, and every thread outside of the run, goes on as ever.
+//! Debug builds have it, and release builds with `--cfg buttress_seeded`. The threads are the system's; each holds its
+//! turn until it waits for a lock, a signal, a time or another thread, or until chance takes the turn away at such a
+//! place. Everything else in the program, and every thread outside of the run, goes on as ever.
 //!
 //! # Invariants
 //!
 //! - **D1** One thread of a run has the turn; only it executes code of the test.
 //! - **D2** Who has the turn next follows from the seed and from what the threads did, and from nothing of
-//!   the machine: no clock, no address, no identifier of the system.
+//!   the machine: no clock, no address, no identifier of the system. Measured processors alone are of the machine.
 //! - **D3** Time passes when nobody can go on, or when chance says so. Then a sleep or a timed wait ends.
 //! - **D4** When nobody can go on and nobody waits for a time, the run is over: a deadlock, reported with the
 //!   place where each thread waits.

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! In a release build these are `parking_lot`'s, by name and at no cost. In a debug build each is wrapped
-//! once more: a thread that runs under [`crate::seeded`] waits in the scheduler, every other thread in
+//! In a release build these are `parking_lot`'s, by name and at no cost. In a debug build, and in one with `--cfg
+//! buttress_seeded`, each is wrapped once more: a thread that runs under [`crate::seeded`] waits in the scheduler, every other thread in
 //! `parking_lot`, after one relaxed load.
 //!
 //! # Invariants

@@ -1,6 +1,6 @@
 //! Threads of the engine: the system's own, one of which runs at a time in a seeded run ([`crate::seeded`]).
 //!
-//! In a release build the names are those of the standard library.
+//! In a release build without `--cfg buttress_seeded` the names are those of the standard library.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -36,7 +36,8 @@ pub fn yield_now() {
     std::thread::yield_now();
 }
 
-/// Returns how many threads can run at once: of a seeded run always as many, wherever it runs.
+/// Returns how many threads can run at once: of a seeded run always as many, wherever it runs, or as it has
+/// processors.
 #[must_use]
 pub fn parallelism() -> usize {
     #[cfg(any(debug_assertions, buttress_seeded))]
