@@ -58,6 +58,7 @@ pub(crate) fn figures(stats: &SpaceStats) -> Figures {
         ("wait_p999_us", micros(999)),
         ("wait_max_us", json!(waits.nanos_max / 1000)),
         ("refused", json!(engine.enospc)),
+        ("interrupted", json!(engine.interrupted)),
         ("preempt", json!(format!("{:?}", stats.preempt).to_lowercase())),
         ("ladders", json!(stats.ladders)),
         ("preempt_rounds", json!(stats.rounds)),

@@ -20,7 +20,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use buttress_base::clock;
+use buttress_base::{clock, interrupt};
 use buttress_format::{Extent, InodeFlags, Logical};
 use buttress_txn::{DataReservation, MetaReservation, NoReserve, NocowWriter, SharedRows, Urgency};
 
@@ -274,7 +274,8 @@ impl Files {
         range: Range<u64>,
         written: &mut Written,
     ) -> Result<()> {
-        self.write_claimed(file, file.claim(), range, written)
+        // Whoever wrote what is dirty was told that it was taken.
+        interrupt::shielded(|| self.write_claimed(file, file.claim(), range, written))
     }
 
     /// As [`writeback`](Self::writeback), for who has the claim.
@@ -310,6 +311,10 @@ impl Files {
     ///
     /// Failures stay with the files they belong to.
     pub fn writeback_many(&self, files: &[&File]) -> Written {
+        interrupt::shielded(|| self.write_many(files))
+    }
+
+    fn write_many(&self, files: &[&File]) -> Written {
         let mut jobs: Vec<Job<'_>> = Vec::with_capacity(files.len());
         for file in files {
             if let Some(claim) = file.try_claim()

@@ -67,6 +67,8 @@ pub enum ErrorKind {
     Corrupt,
     /// The volume is full.
     NoSpace,
+    /// Nobody wants it done any more ([`Interrupt`](crate::Interrupt)); nothing was changed.
+    Interrupted,
     /// The call cannot be right.
     Invalid,
     /// A feature or an operation that is not implemented.
@@ -214,6 +216,7 @@ fn txn_kind(error: &buttress_txn::Error) -> ErrorKind {
     use buttress_txn::Error as E;
     match error {
         E::NoSpace(_) => ErrorKind::NoSpace,
+        E::Interrupted => ErrorKind::Interrupted,
         E::ReadOnly(_) => ErrorKind::ReadOnly,
         E::Aborted(_) => ErrorKind::Aborted,
         E::Log | E::LogStays(_) => ErrorKind::Unsupported,

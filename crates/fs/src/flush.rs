@@ -21,8 +21,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use buttress_base::clock;
 use buttress_base::sync::{Condvar, Mutex, RwLock};
+use buttress_base::{clock, interrupt};
 use buttress_data::{Files, Written};
 use buttress_format::TreeId;
 use buttress_txn::Round;
@@ -332,10 +332,15 @@ impl Shared {
             }
             return;
         }
+        // What he wrote is written. Whom nobody waits for any more is not kept until others' data is, too.
+        if interrupt::is_interrupted() {
+            return;
+        }
         // Kept by the file, and told when it is synced.
         self.noting(|| self.files.writeback_whole(&cell.file));
         for _ in 0..4 {
-            if self.files.dirty_bytes() <= limit || !self.write_batch(None) {
+            let is_done = self.files.dirty_bytes() <= limit || interrupt::is_interrupted();
+            if is_done || !self.write_batch(None) {
                 return;
             }
         }

@@ -85,6 +85,7 @@ mod ops;
 mod subvolume;
 
 pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
+pub use buttress_base::Interrupt;
 pub use buttress_data::{Codec, Defragment, ReadBatch};
 pub use buttress_format::{Generation, Ino, InodeFlags, RootFlags, RootItem, Timespec, TreeId};
 pub use buttress_txn::{

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use buttress_base::interrupt;
 use buttress_base::sync::Mutex;
 use buttress_data::Files;
 use buttress_format::{Incompat, InodeItem, Key, Kind, Superblock, TreeId};
@@ -149,6 +150,7 @@ impl Shared {
         }
         // What frees space draws on what dirty data was promised, too.
         if urgency == Urgency::Normal && !self.engine.has_flusher() {
+            Self::expect_wanted()?;
             self.write_all();
         }
         match self.engine.reserve_in_line(cost, urgency) {
@@ -158,6 +160,27 @@ impl Shared {
                 Ok(self.engine.reserve(cost, urgency)?)
             }
             other => Ok(other?),
+        }
+    }
+
+    /// Has everything give back what it can, without any lock held: once, for a caller who found no room.
+    ///
+    /// # Errors
+    ///
+    /// Those of a commit; `Interrupted` when nobody wants to wait for the next step.
+    pub(crate) fn give_all_back(&self) -> Result<()> {
+        Self::expect_wanted()?;
+        self.clean_all();
+        self.write_all();
+        self.engine.commit_while_wanted()?;
+        Ok(())
+    }
+
+    /// Looks whether what this thread is about to do at length is still wanted.
+    pub(crate) fn expect_wanted() -> Result<()> {
+        match interrupt::is_interrupted() {
+            true => Err(buttress_txn::Error::Interrupted.into()),
+            false => Ok(()),
         }
     }
 

@@ -23,6 +23,9 @@ pub enum Error {
     /// Nothing left of this kind of space, after everything that could free some.
     #[error("no space left for {0}")]
     NoSpace(&'static str),
+    /// Who asked for it no longer wants it, and waited for space ([`buttress_base::Interrupt`]); nothing was changed.
+    #[error("interrupted while it waited for space")]
+    Interrupted,
     /// The volume cannot be written, and why.
     #[error("the volume is read-only: {0}")]
     ReadOnly(String),

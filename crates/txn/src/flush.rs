@@ -13,13 +13,17 @@
 //! - **F2** Who is refused was refused after a whole ladder without anybody served, which began when he was in the line;
 //!   the first one first, and after each it is looked whether those behind him fit.
 //! - **F3** When the engine fails, everybody who waits is told.
+//! - **F4** Who waits for data, or can wait for everything, gives up when nobody wants it done any more
+//!   ([`Interrupt`](buttress_base::Interrupt)), and leaves nothing. The others free space or make visible what was written, and are
+//!   served or refused; whoever writes back is not interrupted at all.
 
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use buttress_base::clock;
+use buttress_base::{clock, interrupt};
+use buttress_format::Generation;
 use buttress_space::{
     Arrivals, Class, DataReservation, DataTicket, Ladder, Reach, SpaceKind, Step,
 };
@@ -41,6 +45,9 @@ pub(crate) trait Waits {
 
     /// Whether nobody is served before him.
     fn is_first(&self) -> bool;
+
+    /// Whether he may give up (F4).
+    fn may_give_up(&self) -> bool;
 }
 
 impl Waits for DataTicket<'_> {
@@ -52,6 +59,10 @@ impl Waits for DataTicket<'_> {
 
     fn is_first(&self) -> bool {
         DataTicket::is_first(self)
+    }
+
+    fn may_give_up(&self) -> bool {
+        true
     }
 }
 
@@ -366,6 +377,7 @@ impl Engine {
             ?reach,
             waited_us = waited.as_micros() as u64,
             granted = matches!(outcome, Ok(Some(_))),
+            interrupted = matches!(outcome, Err(Error::Interrupted)),
             "waited for space"
         );
         if let Some(promise) = outcome? {
@@ -398,6 +410,7 @@ impl Engine {
                 return Ok(verdict);
             }
             self.check_writable()?;
+            self.check_wanted(ticket)?;
         }
         // Nobody else does it: whoever stands first makes room, as far as he can (F1).
         let mut ladder = self.ladder(kind, Reach::Commit);
@@ -408,6 +421,7 @@ impl Engine {
                 return Ok(verdict);
             }
             self.check_writable()?;
+            self.check_wanted(ticket)?;
             if !is_first {
                 continue;
             }
@@ -420,12 +434,40 @@ impl Engine {
                     return Ok(verdict);
                 }
                 self.check_writable()?;
+                self.check_wanted(ticket)?;
             }
             let before = self.before_step(kind, step);
             let gain = self.climb(kind, step)?;
             self.tell_step(&before, gain);
             ladder.note(gain.gained, false);
         }
+    }
+
+    /// As [`commit`](Self::commit), for a caller who waits for the one under way no longer than he wants it (F4).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interrupted`], with nothing done; as [`commit`](Self::commit).
+    pub fn commit_while_wanted(&self) -> Result<Generation> {
+        let under_way = || self.view.load().frozen().map(|frozen| frozen.generation);
+        let awaited = under_way();
+        while interrupt::is_heeded() && awaited.is_some() && awaited == under_way() {
+            if interrupt::is_interrupted() {
+                self.counters.interrupted.fetch_add(1, Ordering::Relaxed);
+                return Err(Error::Interrupted);
+            }
+            buttress_base::thread::sleep(OWN_SLICE);
+        }
+        self.commit()
+    }
+
+    /// Whether who waits, and may give up, still wants what he waits for (F4).
+    fn check_wanted(&self, waiter: &impl Waits) -> Result<()> {
+        if !waiter.may_give_up() || !interrupt::is_interrupted() {
+            return Ok(());
+        }
+        self.counters.interrupted.fetch_add(1, Ordering::Relaxed);
+        Err(Error::Interrupted)
     }
 
     /// Readers hold back freed space only for the length of an operation: waits a little for them.

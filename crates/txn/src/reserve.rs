@@ -165,7 +165,7 @@ impl Engine {
         let Some(ticket) = ticket else { return Ok(MetaReservation::of_granted(self, cost)) };
         self.give_credit_back();
         let bytes = self.bytes_of(cost);
-        let mut ticket = MetaTicket { engine: self, ticket: Some(ticket), cost };
+        let mut ticket = MetaTicket { engine: self, ticket: Some(ticket), cost, class };
         self.wait_in_line(SpaceKind::Metadata, reach, bytes, &mut ticket)
     }
 
@@ -401,6 +401,7 @@ struct MetaTicket<'e> {
     engine: &'e Arc<Engine>,
     ticket: Option<Ticket<'e, Demand>>,
     cost: Cost,
+    class: Class,
 }
 
 impl Waits for MetaTicket<'_> {
@@ -415,6 +416,10 @@ impl Waits for MetaTicket<'_> {
 
     fn is_first(&self) -> bool {
         self.ticket.as_ref().is_some_and(Ticket::is_first)
+    }
+
+    fn may_give_up(&self) -> bool {
+        self.class == Class::Normal
     }
 }
 

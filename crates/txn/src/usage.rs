@@ -65,6 +65,7 @@ pub(crate) struct Counters {
     pub(crate) waits: WaitCounters,
     pub(crate) data_waits: WaitCounters,
     pub(crate) enospc: AtomicU64,
+    pub(crate) interrupted: AtomicU64,
     pub(crate) audits: AtomicU64,
     pub(crate) audits_overtaken: AtomicU64,
     pub(crate) groups_loaded: AtomicU64,
@@ -102,6 +103,8 @@ pub struct Stats {
     pub data_waits: Waits,
     /// How many were refused space in the end.
     pub enospc: u64,
+    /// How many gave up because nobody wanted it done any more.
+    pub interrupted: u64,
     /// How often accounts were compared with groups and tokens, in debug builds, and how often they changed too fast for that.
     pub audits: u64,
     /// See [`audits`](Self::audits).
@@ -136,6 +139,7 @@ impl Engine {
             waits: c.waits.snapshot(),
             data_waits: c.data_waits.snapshot(),
             enospc: c.enospc.load(Ordering::Relaxed),
+            interrupted: c.interrupted.load(Ordering::Relaxed),
             audits: c.audits.load(Ordering::Relaxed),
             audits_overtaken: c.audits_overtaken.load(Ordering::Relaxed),
             groups_loaded: c.groups_loaded.load(Ordering::Relaxed),

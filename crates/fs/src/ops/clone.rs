@@ -108,9 +108,7 @@ impl Inode {
         };
         let mut done = attempt()?;
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
-            shared.clean_all();
-            shared.write_all();
-            shared.engine.commit()?;
+            shared.give_all_back()?;
             done = attempt()?;
         }
         Ok(done?)

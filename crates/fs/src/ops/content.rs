@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use buttress_base::interrupt;
 use buttress_data::{Effort, End, Files, Home};
 use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
 use buttress_txn::{Late, Urgency};
@@ -166,9 +167,7 @@ impl Inode {
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
             // What goes through memory stands in line; there the same is done for it, and for all others.
             if !(buffered > 0 && shared.engine.has_flusher()) {
-                shared.clean_all();
-                shared.write_all();
-                shared.engine.commit()?;
+                shared.give_all_back()?;
             }
             done = attempt(Effort::Full)?;
         }
@@ -192,6 +191,11 @@ impl Inode {
     ///
     /// `Io`, `Aborted`; the first failure of writing this inode's data in the background, once.
     pub fn sync(&self) -> Result<()> {
+        // Others may be made durable with it.
+        interrupt::shielded(|| self.sync_shielded())
+    }
+
+    fn sync_shielded(&self) -> Result<()> {
         let shared = self.shared();
         if self.cell.expect_writable().is_err() {
             return shared.engine.aborted().map_or(Ok(()), |_| shared.expect_writable());

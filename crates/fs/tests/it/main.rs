@@ -12,6 +12,7 @@ mod events;
 mod faults;
 mod fsync;
 mod in_place;
+mod interrupted;
 mod known;
 mod late;
 mod log_copies;

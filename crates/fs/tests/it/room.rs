@@ -15,7 +15,7 @@ use crate::volume::{file_with, memory, memory_with, mount, mount_with, pattern};
 const BLOCK: u64 = 4096;
 
 /// Fills a volume, and gives so many bytes back: a commit frees them.
-fn fill(fs: &Filesystem, spare: u64) -> Inode {
+pub(crate) fn fill(fs: &Filesystem, spare: u64) -> Inode {
     fill_with(fs, "filler", 1 << 20, spare)
 }
 
@@ -258,7 +258,7 @@ fn promises_know_how_tall_a_subvolume_is() {
 
 /// Where a device stands whose flushes are held up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Door {
+pub(crate) enum Door {
     Open,
     Closed,
     /// Somebody stands before it.
@@ -267,15 +267,15 @@ enum Door {
 
 /// Holds flushes up while its door is closed.
 #[derive(Debug)]
-struct Held(Mutex<Door>, Condvar);
+pub(crate) struct Held(Mutex<Door>, Condvar);
 
 impl Held {
-    fn set(&self, door: Door) {
+    pub(crate) fn set(&self, door: Door) {
         *self.0.lock().expect("a door") = door;
         self.1.notify_all();
     }
 
-    fn wait_for_knock(&self) {
+    pub(crate) fn wait_for_knock(&self) {
         let door = self.0.lock().expect("a door");
         drop(self.1.wait_while(door, |door| *door != Door::Knocked).expect("a door"));
     }
@@ -294,7 +294,7 @@ impl Hook for Held {
     }
 }
 
-fn held(mib: u64) -> (Arc<dyn Device>, Arc<Hooked<Held>>, Filesystem) {
+pub(crate) fn held(mib: u64) -> (Arc<dyn Device>, Arc<Hooked<Held>>, Filesystem) {
     let below = memory(mib);
     let held = Hooked::new(&below, Held(Mutex::new(Door::Open), Condvar::new()));
     let device: Arc<dyn Device> = Arc::clone(&held) as _;

@@ -11,7 +11,7 @@ const COST: Cost = Cost { items: 5, whole: 3, bytes: 500 };
 /// Operations of a batch.
 const BATCH: u64 = 16;
 
-fn engine(mib: u64) -> Arc<Engine> {
+pub(crate) fn engine(mib: u64) -> Arc<Engine> {
     let device = Arc::new(MemoryDevice::new(mib << 20));
     make(&*device, &MakeOptions { seed: Some(1), ..MakeOptions::default() }).expect("a volume");
     let options = buttress_volume::OpenOptions { writable: true, ..Default::default() };
