@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
+use buttress_base::interrupt::Heeding;
 use buttress_fs::SetAttr;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, INodeNo, InitFlags,
@@ -17,10 +18,11 @@ use fuser::{
 };
 
 use crate::attr::{time_from_wire, time_or_now};
-use crate::crew::Kind;
+use crate::crew::{Duty, Kind};
 use crate::door::content::{Write, Written};
 use crate::door::listing::{Entries, Names};
 use crate::door::{Answer, Caller, Door, Entry, VALID};
+use crate::killed;
 
 /// No state is kept for an open file: its node says it all.
 const NO_HANDLE: FileHandle = FileHandle(0);
@@ -58,6 +60,13 @@ impl std::ops::Deref for Desk {
 
     fn deref(&self) -> &Arc<Door> {
         &self.0
+    }
+}
+
+impl Desk {
+    /// A duty for a request that may wait for space, for as long as somebody waits for the answer.
+    fn work_for(&self, request: &Request, kind: Kind) -> (Duty<'_>, Option<Heeding>) {
+        (self.crew.duty(kind), killed::heed(request.pid()))
     }
 }
 
@@ -130,7 +139,7 @@ impl fuser::Filesystem for Desk {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let _duty = self.crew.duty(if size.is_some() { Kind::Space } else { Kind::Meta });
+        let _work = self.work_for(req, if size.is_some() { Kind::Space } else { Kind::Meta });
         let set = SetAttr {
             mode,
             uid,
@@ -165,7 +174,7 @@ impl fuser::Filesystem for Desk {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let _duty = self.crew.duty(Kind::Meta);
+        let _work = self.work_for(req, Kind::Meta);
         let name = name.as_bytes();
         send_entry(
             self.guarded("mknod", parent.0, || {
@@ -184,7 +193,7 @@ impl fuser::Filesystem for Desk {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let _duty = self.crew.duty(Kind::Meta);
+        let _work = self.work_for(req, Kind::Meta);
         let name = name.as_bytes();
         send_entry(
             self.guarded("mkdir", parent.0, || {
@@ -218,7 +227,7 @@ impl fuser::Filesystem for Desk {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let _duty = self.crew.duty(Kind::Meta);
+        let _work = self.work_for(req, Kind::Meta);
         let (name, target) = (link_name.as_bytes(), target.as_os_str().as_bytes());
         send_entry(
             self.guarded("symlink", parent.0, || {
@@ -230,7 +239,7 @@ impl fuser::Filesystem for Desk {
 
     fn rename(
         &self,
-        _req: &Request,
+        req: &Request,
         parent: INodeNo,
         name: &OsStr,
         newparent: INodeNo,
@@ -238,7 +247,7 @@ impl fuser::Filesystem for Desk {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let _duty = self.crew.duty(Kind::Meta);
+        let _work = self.work_for(req, Kind::Meta);
         let (old, new) = (name.as_bytes(), newname.as_bytes());
         let renamed = self.guarded("rename", parent.0, || {
             Door::rename(self, parent.0, old, newparent.0, new, flags)
@@ -248,13 +257,13 @@ impl fuser::Filesystem for Desk {
 
     fn link(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         newparent: INodeNo,
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
-        let _duty = self.crew.duty(Kind::Meta);
+        let _work = self.work_for(req, Kind::Meta);
         let name = newname.as_bytes();
         send_entry(
             self.guarded("link", ino.0, || Door::link(self, ino.0, newparent.0, name)),
@@ -290,7 +299,7 @@ impl fuser::Filesystem for Desk {
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
@@ -300,13 +309,14 @@ impl fuser::Filesystem for Desk {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let _duty = self.crew.duty(Kind::write(data.len()));
+        let _work = self.work_for(req, Kind::write(data.len()));
         let write = Write { node: ino.0, offset, how: write_flags, flags: flags.0 };
         match self.guarded("write", ino.0, || Door::write(self, write, data)) {
             Ok(Written::Bytes(count)) => reply.written(count),
             Ok(Written::Waits(patience)) => {
-                let (desk, data) = (self.clone(), data.to_vec());
+                let (desk, data, task) = (self.clone(), data.to_vec(), req.pid());
                 self.where_room_comes(move || {
+                    let _heeding = killed::heed(task);
                     match desk.guarded("write", ino.0, || desk.write_aside(write, &data, &patience))
                     {
                         Ok(count) => reply.written(count),
@@ -428,7 +438,7 @@ impl fuser::Filesystem for Desk {
 
     fn setxattr(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -436,7 +446,7 @@ impl fuser::Filesystem for Desk {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let _duty = self.crew.duty(Kind::List);
+        let _work = self.work_for(req, Kind::List);
         send_empty(
             self.guarded("setxattr", ino.0, || {
                 Door::setxattr(self, ino.0, name.as_bytes(), value, flags)
@@ -486,7 +496,7 @@ impl fuser::Filesystem for Desk {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let _duty = self.crew.duty(Kind::Meta);
+        let _work = self.work_for(req, Kind::Meta);
         let name = name.as_bytes();
         match self.guarded("create", parent.0, || {
             Door::create(self, caller(req), parent.0, name, mode, umask, flags)
@@ -517,7 +527,7 @@ impl fuser::Filesystem for Desk {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        let _duty = self.crew.duty(Kind::Meta);
+        let _work = self.work_for(req, Kind::Meta);
         match self.guarded("ioctl", ino.0, || Door::ioctl(self, req.uid(), ino.0, cmd, in_data)) {
             Ok(result) => reply.ioctl(0, &result),
             Err(errno) => reply.error(errno),
@@ -526,7 +536,7 @@ impl fuser::Filesystem for Desk {
 
     fn fallocate(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
@@ -534,7 +544,7 @@ impl fuser::Filesystem for Desk {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let _duty = self.crew.duty(Kind::Space);
+        let _work = self.work_for(req, Kind::Space);
         send_empty(
             self.guarded("fallocate", ino.0, || Door::fallocate(self, ino.0, offset, length, mode)),
             reply,
@@ -559,7 +569,7 @@ impl fuser::Filesystem for Desk {
 
     fn copy_file_range(
         &self,
-        _req: &Request,
+        req: &Request,
         ino_in: INodeNo,
         _fh_in: FileHandle,
         offset_in: u64,
@@ -570,7 +580,7 @@ impl fuser::Filesystem for Desk {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let _duty = self.crew.duty(Kind::Space);
+        let _work = self.work_for(req, Kind::Space);
         let (from, to) = ((ino_in.0, offset_in), (ino_out.0, offset_out));
         match self.guarded("copy_file_range", ino_in.0, || Door::copy_range(self, from, to, len)) {
             Ok(count) => reply.written(count),

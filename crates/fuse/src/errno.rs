@@ -14,6 +14,7 @@ fn from_kind(kind: ErrorKind) -> Errno {
     match kind {
         ErrorKind::Io | ErrorKind::Corrupt => Errno::EIO,
         ErrorKind::NoSpace => Errno::ENOSPC,
+        ErrorKind::Interrupted => Errno::EINTR,
         ErrorKind::Invalid => Errno::EINVAL,
         ErrorKind::Unsupported => Errno::EOPNOTSUPP,
         ErrorKind::Aborted | ErrorKind::ReadOnly => Errno::EROFS,
@@ -45,7 +46,11 @@ fn log(kind: ErrorKind, error: &Error) {
     match kind {
         ErrorKind::Io | ErrorKind::Corrupt => tracing::error!("{}", Chain(error)),
         ErrorKind::Aborted => tracing::warn!("{}", Chain(error)),
-        ErrorKind::NoSpace | ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::ReadOnly => {
+        ErrorKind::NoSpace
+        | ErrorKind::Interrupted
+        | ErrorKind::Invalid
+        | ErrorKind::Unsupported
+        | ErrorKind::ReadOnly => {
             tracing::debug!("{}", Chain(error));
         }
         ErrorKind::Name(_) => {}

@@ -27,6 +27,7 @@ mod aside;
 mod crew;
 mod dispatch;
 mod door;
+mod killed;
 mod ring;
 #[cfg(all(test, debug_assertions))]
 mod seeds;

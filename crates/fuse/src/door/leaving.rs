@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use buttress_base::{clock, thread};
+use buttress_base::{clock, interrupt, thread};
 use fuser::Errno;
 
 use super::{Answer, Door, Node};
@@ -190,7 +190,7 @@ impl Door {
 
     /// Waits for a file without a name to go, another than `id`, if one may; says whether more went than `gone`.
     fn room_comes(&self, id: u64, gone: u64, refused: Instant) -> bool {
-        while clock::since(refused) < FORGOTTEN {
+        while clock::since(refused) < FORGOTTEN && !interrupt::is_interrupted() {
             match self.outlook(id, gone) {
                 Outlook::Came => return true,
                 Outlook::None => return false,

@@ -63,6 +63,7 @@ impl Header {
             unique: head.u64(8),
             node: head.u64(16),
             caller: Caller { uid: head.u32(24), gid: head.u32(28) },
+            task: head.u32(32),
             payload_len: self.payload_len,
         }
     }
@@ -126,6 +127,8 @@ pub(super) struct Request {
     pub(super) unique: u64,
     pub(super) node: u64,
     pub(super) caller: Caller,
+    /// The number of the thread that waits for the answer; zero where none does.
+    pub(super) task: u32,
     pub(super) payload_len: u32,
 }
 

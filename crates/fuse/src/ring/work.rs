@@ -12,6 +12,7 @@ use crate::dispatch::Desk;
 use crate::door::content::{Read, Seek, Write, Written};
 use crate::door::leaving::Awaited;
 use crate::door::{Answer, VALID};
+use crate::killed;
 
 const LOOKUP: u32 = 1;
 const GETATTR: u32 = 3;
@@ -59,10 +60,17 @@ pub(super) fn is_large(taken: &Taken) -> bool {
     matches!(kind(taken), Some(Kind::ReadLarge | Kind::WriteLarge))
 }
 
+/// Whether a request may wait for space as long as somebody waits for its answer. What makes data durable is not given up: others'
+/// data may be among it.
+fn may_wait(opcode: u32) -> bool {
+    matches!(opcode, SETATTR | SYMLINK | MKDIR | RENAME | RENAME2 | WRITE | CREATE | FALLOCATE)
+}
+
 /// Works a request out and answers it; a panic is answered with `EIO`.
 pub(super) fn work(desk: &Desk, mut taken: Taken) {
     let request = taken.request();
     let (node, caller, op) = (request.node, request.caller, taken.header().op());
+    let _heeding = may_wait(request.opcode).then(|| killed::heed(request.task));
     let answer: Answer<Vec<u8>> = match request.opcode {
         READ => return read(desk, taken),
         WRITE => return write(desk, taken),
@@ -178,7 +186,9 @@ fn write(desk: &Desk, taken: Taken) {
                 return answer_write(taken, desk.write_in_vain(write));
             }
             let there = desk.clone();
+            let task = taken.request().task;
             desk.where_room_comes(move || {
+                let _heeding = killed::heed(task);
                 let work = || there.write_aside(write, front(&taken, len)?, &for_room);
                 let answer = there.guarded("write", node, work);
                 drop(of_entry);

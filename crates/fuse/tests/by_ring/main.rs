@@ -7,6 +7,8 @@
 mod attributes;
 #[path = "../it/content.rs"]
 mod content;
+#[path = "../it/killed.rs"]
+mod killed;
 #[path = "../it/lifetime.rs"]
 mod lifetime;
 #[path = "../it/listing.rs"]

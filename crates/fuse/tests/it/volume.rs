@@ -67,8 +67,10 @@ pub(crate) fn open(image: &Path) -> Filesystem {
     Filesystem::open(devices, MountOptions::default()).expect("a sound volume")
 }
 
-/// While a file of this name is beside the image, the device does not answer.
+/// While a file of this name is beside the image, the device does not answer those who read.
 pub(crate) const HOLD: &str = "hold";
+/// The same for who has it make durable what was written.
+pub(crate) const HOLD_FLUSH: &str = "hold flush";
 /// A file of this name says that somebody waits for that.
 pub(crate) const WAITS: &str = "waits";
 /// A device that was held for so long fails.
@@ -79,6 +81,21 @@ const HELD_MAX: Duration = Duration::from_secs(120);
 struct Held {
     device: FileDevice,
     directory: PathBuf,
+}
+
+impl Held {
+    /// Waits until it is no longer held up; false when that took too long.
+    fn is_let_go(&self, by: &str) -> bool {
+        let since = Instant::now();
+        while self.directory.join(by).exists() {
+            std::fs::write(self.directory.join(WAITS), b"").expect("written");
+            if since.elapsed() > HELD_MAX {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
 }
 
 impl Device for Held {
@@ -95,14 +112,7 @@ impl Device for Held {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        let since = Instant::now();
-        while self.directory.join(HOLD).exists() {
-            std::fs::write(self.directory.join(WAITS), b"").expect("written");
-            if since.elapsed() > HELD_MAX {
-                return self.device.read_at(u64::MAX, buf);
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let offset = if self.is_let_go(HOLD) { offset } else { u64::MAX };
         self.device.read_at(offset, buf)
     }
 
@@ -115,7 +125,10 @@ impl Device for Held {
     }
 
     fn flush(&self) -> Result<(), Error> {
-        self.device.flush()
+        match self.is_let_go(HOLD_FLUSH) {
+            true => self.device.flush(),
+            false => self.device.write_at(u64::MAX, &[]),
+        }
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {

@@ -1,0 +1,65 @@
+//! Requests whose asker was killed: whoever waits for space in one gives up, as he would in Linux.
+//!
+//! # Why not by what the protocol has
+//!
+//! `FUSE_INTERRUPT` says that a signal came, of whatever kind, and the protocol library answers it by itself: that nobody
+//! handles it. From then on the kernel sends none, and a task whose request has been taken waits for the answer even when it
+//! is killed. Waiting for space is what takes long here, and ends for a killed task alone, in Linux as well; so who waits
+//! looks himself whether the task that asked is about to die. The kernel says that of every task.
+//!
+//! # Invariants
+//!
+//! - **K1** Only a task that has `SIGKILL` pending is given up: the kernel puts it into every thread of a process that a signal
+//!   is to end, whichever signal that is. One that is not seen, in another name space or hidden, is waited for.
+//! - **K2** It is looked at by who waits, every few hundredths of a second: nobody else pays more than the noting of a number.
+
+use std::fs;
+
+use buttress_base::Interrupt;
+use buttress_base::interrupt::Heeding;
+
+/// `SIGKILL` in a set of signals as the kernel prints it.
+const KILLED: u64 = 1 << (9 - 1);
+
+/// Has this thread work for the task with a number in the kernel's request, as long as what is returned lives. What the kernel
+/// does by itself has no task.
+pub(crate) fn heed(task: u32) -> Option<Heeding> {
+    of(task).map(|interrupt| interrupt.heed())
+}
+
+/// The same for what goes on elsewhere.
+pub(crate) fn of(task: u32) -> Option<Interrupt> {
+    (task != 0).then(|| Interrupt::asked(is_killed, task))
+}
+
+/// Whether a task is about to die of a signal.
+fn is_killed(task: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{task}/status")).unwrap_or_default();
+    pending(&status).is_some_and(|pending| pending & KILLED != 0)
+}
+
+/// The signals that wait for a thread, by its `status`.
+fn pending(status: &str) -> Option<u64> {
+    let set = status.lines().find_map(|line| line.strip_prefix("SigPnd:"))?;
+    u64::from_str_radix(set.trim(), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// K1: what the kernel prints is read, and who is not there is not killed.
+    #[test]
+    fn pending_signals_are_read() {
+        let status = |set: &str| format!("Name:\tdd\nThreads:\t1\nSigPnd:\t{set}\nShdPnd:\t0100\n");
+        assert_eq!(pending(&status("0000000000000100")), Some(KILLED));
+        assert_eq!(
+            pending(&status("0000000000004000")),
+            Some(1 << 14),
+            "SIGTERM, which it may handle"
+        );
+        assert_eq!(pending("Name:\tdd\n"), None);
+        assert!(!is_killed(std::process::id()) && !is_killed(u32::MAX));
+        assert!(of(0).is_none(), "the kernel's own requests");
+    }
+}
