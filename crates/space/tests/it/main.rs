@@ -3,6 +3,8 @@
 mod gate;
 mod kept;
 mod known;
+#[cfg(debug_assertions)]
+mod life;
 mod model;
 mod quiet;
 mod rows;

@@ -1,0 +1,255 @@
+//! Groups that are made, found empty and removed while they are used: the crate as it is, its locks and threads in orders
+//! that a seed decides. `BUTTRESS_SEED=n` runs seed `n` alone, `BUTTRESS_MODEL_RUNS` so many.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use buttress_base::{Rng, seeded, thread};
+use buttress_format::{Extent, Logical};
+use buttress_space::SpaceKind::Data;
+use buttress_space::{AllocPolicy, AllocRequest, Error, Group, LookupPolicy, Space};
+
+use crate::world::*;
+
+/// Places of groups, and sectors of each: so few that all meet.
+const PLACES: u64 = 3;
+const SECTORS: u64 = 4;
+const LEN: u64 = SECTORS * SECTOR;
+const STEPS: usize = 6;
+
+/// How often what could happen did.
+#[derive(Debug, Default)]
+struct Tally {
+    made: AtomicU64,
+    removed: AtomicU64,
+    not_empty: AtomicU64,
+    promised: AtomicU64,
+    written: AtomicU64,
+    refused: AtomicU64,
+}
+
+struct World {
+    space: Arc<Space>,
+    /// Extents in use that nobody does anything with: who takes one out is alone with it.
+    recorded: Mutex<Vec<Extent>>,
+    /// Groups that are gone.
+    gone: Mutex<Vec<Arc<Group>>>,
+    /// Where somebody writes in place.
+    writing: Mutex<Vec<Arc<Group>>>,
+    tally: Arc<Tally>,
+}
+
+/// Once more.
+fn note(count: &AtomicU64) {
+    count.fetch_add(1, Ordering::Relaxed);
+}
+
+impl World {
+    /// One of those in use, if there is any.
+    fn take(&self, rng: &mut Rng) -> Option<Extent> {
+        let mut recorded = self.recorded.lock().expect("no poison");
+        let index = rng.below((recorded.len() as u64).max(1)) as usize;
+        (index < recorded.len()).then(|| recorded.swap_remove(index))
+    }
+
+    fn put(&self, extent: Extent) {
+        self.recorded.lock().expect("no poison").push(extent);
+    }
+
+    /// The group of what somebody has; it is there as long as he has it.
+    fn home(&self, extent: Extent) -> Arc<Group> {
+        let group = self.space.group_at(extent.start).expect("its group was removed");
+        assert!(group.range().end() >= extent.end());
+        group
+    }
+
+    /// Every byte that is promised is free somewhere (A1, A3).
+    fn expect_backed(&self) {
+        let account = self.space.account(Data);
+        assert!(account.free() >= account.may_use, "promised and not there: {account}");
+    }
+
+    /// Makes a group where there is none.
+    fn make(&self, place: u64) {
+        match self.space.add_group(new_group(Data, place * LEN, LEN, 1)) {
+            Ok(()) => note(&self.tally.made),
+            Err(Error::Overlap { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Has some sectors promised, and takes them near a group.
+    fn allocate(&self, place: u64, rng: &mut Rng) {
+        let Ok(mut promise) = self.space.reserve_data(rng.range(1..4) * SECTOR) else { return };
+        self.expect_backed();
+        let (goal, want) = (Some(Logical(place * LEN)), promise.bytes());
+        let request = AllocRequest { min: SECTOR, goal, ..exactly(Data, want) };
+        let extent = got(self.space.allocate_data(&mut promise, request));
+        let home = self.home(extent);
+        if rng.chance(1, 4) {
+            self.space.free(extent);
+            return;
+        }
+        self.space.commit_used(extent);
+        assert!(Arc::ptr_eq(&home, &self.home(extent)), "another group came under it");
+        self.put(extent);
+    }
+
+    /// Gives something up: at once, or when nobody reads it any more.
+    fn give_up(&self, rng: &mut Rng) {
+        let Some(extent) = self.take(rng) else { return };
+        let home = self.home(extent);
+        if rng.chance(1, 2) {
+            self.space.pin(extent).expect("in use");
+            assert!(Arc::ptr_eq(&home, &self.home(extent)), "another group came under it");
+            self.space.unpin(extent);
+        } else {
+            self.space.free(extent);
+        }
+    }
+
+    /// Writes in place.
+    fn write(&self, rng: &mut Rng) {
+        let Some(extent) = self.take(rng) else { return };
+        if let Some(right) = self.space.begin_nocow(extent) {
+            let home = self.home(extent);
+            let writing = || self.writing.lock().expect("no poison");
+            writing().push(Arc::clone(&home));
+            thread::yield_now();
+            assert!(Arc::ptr_eq(&home, &self.home(extent)), "another group came under it");
+            let at = writing().iter().position(|group| Arc::ptr_eq(group, &home));
+            writing().swap_remove(at.expect("it is there"));
+            note(&self.tally.written);
+            drop(right);
+        } else {
+            note(&self.tally.refused);
+        }
+        self.put(extent);
+    }
+
+    fn remove(&self, start: Logical) {
+        match self.space.remove_group(start) {
+            Ok(group) => {
+                note(&self.tally.removed);
+                self.gone.lock().expect("no poison").push(group);
+            }
+            Err(Error::NotEmpty { .. }) => note(&self.tally.not_empty),
+            Err(Error::Promised { .. }) => note(&self.tally.promised),
+            Err(Error::NoGroup { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+        self.expect_backed();
+    }
+
+    /// As a commit: who looks empty is removed.
+    fn sweep(&self) {
+        for group in self.space.groups_of(Data) {
+            if group.used() == 0 {
+                self.remove(group.start());
+            }
+        }
+    }
+
+    /// As a balance: stops a group, waits, and removes it if nothing is there.
+    fn drain(&self, place: u64) {
+        let Ok(hold) = self.space.hold_read_only(Logical(place * LEN)) else { return };
+        hold.drain();
+        self.expect_backed();
+        assert_eq!(hold.group().usage().reserved, 0, "Q2");
+        let is_here = |group: &Arc<Group>| Arc::ptr_eq(group, hold.group());
+        let is_written = self.writing.lock().expect("no poison").iter().any(is_here);
+        assert!(!is_written, "Q2");
+        self.remove(Logical(place * LEN));
+    }
+
+    /// Nothing is left, nothing was counted twice, and nobody got anything of a group that was gone.
+    fn finish(&self) {
+        let left = std::mem::take(&mut *self.recorded.lock().expect("no poison"));
+        assert_eq!(
+            left.iter().map(|extent| extent.len).sum::<u64>(),
+            self.space.account(Data).used
+        );
+        left.into_iter().for_each(|extent| self.space.free(extent));
+        self.space.verify().expect("sound");
+        assert!(self.space.audit().expect("tokens and accounts agree"), "nobody is in the way");
+        let account = self.space.account(Data);
+        assert_eq!(account.total, self.space.count() as u64 * LEN);
+        assert_eq!(account.available(), account.total, "{account}");
+        for group in &*self.gone.lock().expect("no poison") {
+            let usage = group.usage();
+            assert_eq!((usage.used, usage.reserved, usage.pinned), (0, 0, 0), "it was gone");
+        }
+    }
+}
+
+/// What a thread does, again and again.
+type Party = fn(&World, &mut Rng);
+
+/// One who makes groups and uses them, two who use what there is, and two who remove.
+const PARTIES: [Party; 5] = [
+    |world, rng| {
+        let place = rng.below(PLACES);
+        world.make(place);
+        world.allocate(place, rng);
+    },
+    |world, rng| {
+        world.allocate(rng.below(PLACES), rng);
+        world.give_up(rng);
+    },
+    |world, rng| {
+        world.allocate(rng.below(PLACES), rng);
+        world.write(rng);
+        world.give_up(rng);
+    },
+    |world, _| world.sweep(),
+    |world, rng| world.drain(rng.below(PLACES)),
+];
+
+fn run(seed: u64, tally: &Arc<Tally>) {
+    let tally = Arc::clone(tally);
+    let work = move || {
+        let mut rng = Rng::new(seed ^ 0x4e34);
+        let lookup = *rng.choose(&LookupPolicy::ALL).expect("one of them");
+        let policy = *rng.choose(&AllocPolicy::ALL).expect("one of them");
+        let space = empty_space().looking_up(lookup).choosing(policy).for_processors(2);
+        let (recorded, gone, writing) = Default::default();
+        let world = Arc::new(World { space: Arc::new(space), recorded, gone, writing, tally });
+        let threads: Vec<_> = PARTIES
+            .into_iter()
+            .map(|party| {
+                let (world, mut rng) = (Arc::clone(&world), Rng::new(rng.next_u64()));
+                let work = move || (0..STEPS).for_each(|_| party(&world, &mut rng));
+                thread::Builder::new().spawn(work).expect("a thread")
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        world.finish();
+    };
+    seeded::run(seed, seeded::Options::default(), work).unwrap_or_else(|stuck| panic!("{stuck}"));
+}
+
+/// N4: in whatever order groups are made, looked up, found empty and removed, none goes that holds anything, that
+/// somebody writes to or that a promise needs, and each is counted once.
+#[test]
+fn n4_groups_come_and_go_in_any_order() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = match number("BUTTRESS_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("BUTTRESS_MODEL_RUNS").unwrap_or(1500),
+    };
+    let tally = Arc::new(Tally::default());
+    for seed in seeds.clone() {
+        let told = std::panic::catch_unwind(|| run(seed, &tally));
+        if let Err(panic) = told {
+            eprintln!("again: BUTTRESS_SEED={seed} cargo test -p buttress-space --test it n4_");
+            std::panic::resume_unwind(panic);
+        }
+    }
+    println!("{tally:?}");
+    if seeds.end - seeds.start > 100 {
+        let Tally { made, removed, not_empty, promised, written, refused } = &*tally;
+        for count in [made, removed, not_empty, promised, written, refused] {
+            assert!(count.load(Ordering::Relaxed) > 50, "it did not come to that: {tally:?}");
+        }
+    }
+}
