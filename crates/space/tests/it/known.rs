@@ -161,10 +161,10 @@ fn x11_nobody_bounces() {
 }
 
 /// Lengths of the free runs of a volume that was written and deleted at random for long, 90% full.
-fn aged(processors: usize) -> Vec<u64> {
+fn aged(processors: usize, seed: u64) -> Vec<u64> {
     const GROUPS: u64 = 48;
     let space = Arc::new(groups(GROUPS, processors, AllocPolicy::IndexGoals));
-    let mut rng = Rng::new(13);
+    let mut rng = Rng::new(seed);
     let mut files: Vec<Vec<Extent>> = Vec::new();
     let (mut bytes, mut inode) = (0, 0);
     for _ in 0..12_000 {
@@ -201,20 +201,31 @@ fn aged(processors: usize) -> Vec<u64> {
     free
 }
 
-/// X13: several goals leave the free space of an aged volume in as large parts as one does.
+/// Classes of free runs: by doubled lengths from a sector on, 64 KiB and more in one.
+const CLASSES: usize = 5;
+
+/// How many free runs of each class there are, and how many sectors in them, in volumes of so many seeds.
+fn histogram(processors: usize) -> [(u64, u64); CLASSES] {
+    let mut classes = [(0, 0); CLASSES];
+    for len in (13..45).flat_map(|seed| aged(processors, seed)) {
+        let class = ((len / SECTOR).ilog2() as usize).min(CLASSES - 1);
+        classes[class].0 += 1;
+        classes[class].1 += len / SECTOR;
+    }
+    classes
+}
+
+/// X13: several goals leave an aged volume as many free runs of each class as one does, and as much in them, give or take
+/// a tenth.
 #[test]
 fn x13_goals_do_not_fragment() {
-    let (one, many) = (aged(1), aged(8));
-    let mean = |free: &[u64]| free.iter().sum::<u64>() / free.len() as u64;
-    // In runs of 64 KiB and more, of which files of that size could be made.
-    let large = |free: &[u64]| free.iter().filter(|len| **len >= 64 * KIB).sum::<u64>();
-    println!(
-        "mean {} and {}, in large runs {} and {}",
-        mean(&one),
-        mean(&many),
-        large(&one),
-        large(&many)
-    );
-    assert!(mean(&many) * 10 >= mean(&one) * 9, "mean {} to {}", mean(&one), mean(&many));
-    assert!(large(&many) * 10 >= large(&one) * 9, "large {} to {}", large(&one), large(&many));
+    let one = histogram(1);
+    for processors in [2, 4, 8, 16] {
+        let many = histogram(processors);
+        println!("{processors}: {many:?}, one: {one:?}");
+        let is_near = |many: u64, one: u64| many.abs_diff(one) * 10 <= one;
+        for (many, one) in many.into_iter().zip(one) {
+            assert!(is_near(many.0, one.0) && is_near(many.1, one.1), "{many:?} for {one:?}");
+        }
+    }
 }
