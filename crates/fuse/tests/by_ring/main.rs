@@ -7,6 +7,8 @@
 mod attributes;
 #[path = "../it/content.rs"]
 mod content;
+#[path = "../it/full.rs"]
+mod full;
 #[path = "../it/killed.rs"]
 mod killed;
 #[path = "../it/lifetime.rs"]

@@ -6,6 +6,7 @@
 
 mod attributes;
 mod content;
+mod full;
 mod killed;
 mod lifetime;
 mod listing;
