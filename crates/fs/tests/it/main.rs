@@ -1,5 +1,7 @@
 //! The gate of the crate, on devices in memory and throwaway images.
 
+#[cfg(debug_assertions)]
+mod ahead;
 mod alone;
 mod behind;
 mod checker;

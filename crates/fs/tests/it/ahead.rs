@@ -1,0 +1,176 @@
+//! Room that is made ahead on a small volume, full as it may be, in counted time: the same every time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use buttress_base::seeded::{self, Cost, Options, Processors};
+use buttress_base::{Rng, thread};
+use buttress_block::{Device, MemoryDevice};
+use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, XattrFlags};
+use buttress_sim::{Slow, Slowness};
+
+/// What a step costs.
+const STEP: Duration = Duration::from_nanos(500);
+const IDLE: Duration = Duration::from_secs(30);
+const LOAD: Duration = Duration::from_millis(200);
+
+/// Runs work on so many processors.
+fn run<T: Send + 'static>(processors: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let processors = Some(Processors { count: processors, cost: Cost::Step(STEP) });
+    let options = Options { processors, steps_max: u64::MAX, ..Options::default() };
+    let (result, _) = seeded::run(1, options, work).unwrap_or_else(|stuck| panic!("{stuck}"));
+    result
+}
+
+/// A volume on which no chunk can come any more, and how many small files are in it.
+struct Crowded {
+    fs: Filesystem,
+    slow: Arc<Slow<MemoryDevice>>,
+    files: u64,
+}
+
+impl Crowded {
+    fn new(preempt: &str) -> Self {
+        let base = MemoryDevice::new(160 << 20);
+        let make = MakeOptions { seed: Some(7), ..MakeOptions::default() };
+        Filesystem::make(&base, &make).expect("a volume");
+        let how = Slowness {
+            mib_s: Some(500.0),
+            latency: Duration::from_micros(200),
+            depth: 32,
+            forgets_data: false,
+        };
+        let slow = Arc::new(Slow::new(base, how));
+        let options = format!("rw,noatime,commit=3600,preempt={preempt}");
+        let options = MountOptions::parse(&options).expect("options");
+        let device = Arc::clone(&slow) as Arc<dyn Device>;
+        let fs = Filesystem::open(vec![device], options).expect("a mount");
+        let filler = fs.root().create(b"filler", 0o644, 0, 0, 0).expect("a file");
+        let mut at = 0;
+        for piece in [1 << 20, 4096] {
+            let how = FallocateMode::Allocate { keep_size: false };
+            while filler.fallocate(at, piece, how).is_ok() {
+                at += piece;
+            }
+        }
+        // Some data has room, and no group of it is empty.
+        for hole in 0..at >> 22 {
+            filler.fallocate(hole << 22, 1 << 20, FallocateMode::PunchHole).expect("a hole");
+        }
+        drop(filler);
+        fs.sync().expect("a sync");
+        Self { fs, slow, files: 0 }
+    }
+
+    /// Makes small files until so many per cent of the metadata that files may have are in use, or no more fits.
+    fn fill(&mut self, percent: u64) {
+        let is_full = |fs: &Filesystem| {
+            let metadata = fs.space_stats().accounts.metadata;
+            metadata.used * 100 >= (metadata.total - metadata.global_reserve) * percent
+        };
+        while !is_full(&self.fs) {
+            for _ in 0..20 {
+                let name = format!("f{}", self.files);
+                let Ok(file) = self.fs.root().create(name.as_bytes(), 0o644, 0, 0, 0) else {
+                    assert!(percent > 95, "it is full before {percent}%");
+                    return self.fs.sync().expect("a sync");
+                };
+                let _ = file.set_xattr(b"user.large", &[1; 3000], XattrFlags::default());
+                self.files += 1;
+            }
+            self.fs.sync().expect("a sync");
+        }
+    }
+
+    /// Changes files at random from four threads for a while; says how often.
+    fn load(&self) -> u64 {
+        let over = Arc::new(AtomicBool::new(false));
+        let writers: Vec<_> = (0..4)
+            .map(|writer| {
+                let (root, files, over) = (self.fs.root(), self.files, Arc::clone(&over));
+                let work = move || {
+                    let mut rng = Rng::new(writer);
+                    let mut count = 0;
+                    while !over.load(Ordering::Relaxed) {
+                        let name = format!("f{}", rng.below(files));
+                        let file = root.lookup(name.as_bytes()).expect("a file");
+                        let changed =
+                            file.set_xattr(b"user.large", &[2; 3000], XattrFlags::default());
+                        changed.expect("what was there is replaced");
+                        count += 1;
+                    }
+                    count
+                };
+                thread::Builder::new().spawn(work).expect("a thread")
+            })
+            .collect();
+        thread::sleep(LOAD);
+        over.store(true, Ordering::Relaxed);
+        writers.into_iter().map(|writer| writer.join().expect("a writer")).sum()
+    }
+}
+
+/// What came of it at one degree of fullness.
+#[derive(Debug)]
+struct Held {
+    /// Rounds and commits of an idle volume, before a load and behind it.
+    idle: [(u64, u64); 2],
+    /// Those of a loaded one.
+    loaded: (u64, u64),
+    changes: u64,
+}
+
+fn hold(preempt: &'static str) -> Vec<Held> {
+    let work = move || {
+        let mut volume = Crowded::new(preempt);
+        volume.slow.begin();
+        let mut seen = Vec::new();
+        for percent in [40, 80, 90, 94, 98] {
+            volume.fill(percent);
+            let figures = |volume: &Crowded| {
+                let stats = volume.fs.space_stats();
+                (stats.rounds, stats.engine.commits)
+            };
+            let mut last = figures(&volume);
+            let mut since = |volume: &Crowded| {
+                let now = figures(volume);
+                let before = std::mem::replace(&mut last, now);
+                (now.0 - before.0, now.1 - before.1)
+            };
+            thread::sleep(IDLE);
+            let before = since(&volume);
+            let changes = volume.load();
+            // What was begun under load ends.
+            thread::sleep(LOAD / 4);
+            let loaded = since(&volume);
+            thread::sleep(IDLE);
+            seen.push(Held { idle: [before, since(&volume)], loaded, changes });
+        }
+        volume.fs.close().expect("an unmount");
+        seen
+    };
+    run(4, work)
+}
+
+/// E1: a volume that is left alone is left alone, however full it is. Under load no rule makes more commits than writers
+/// have to wait for without one, but for ten a second.
+#[test]
+fn e1_a_full_volume_is_not_flushed_for_ever() {
+    let off = hold("off");
+    for preempt in ["clamp", "pace"] {
+        let mut rounds = 0;
+        for (held, off) in hold(preempt).iter().zip(&off) {
+            println!("{preempt}: {held:?}, off: {:?}", off.loaded);
+            assert_eq!(held.idle, [(0, 0); 2], "{preempt}: {held:?}");
+            let (made, commits) = held.loaded;
+            let most = off.loaded.1 + off.loaded.1 / 10 + LOAD.as_millis() as u64 / 100;
+            assert!(commits <= most, "{preempt}: {held:?}, {most} at most");
+            assert!(made <= commits, "{preempt}: {held:?}");
+            assert!(held.changes * 10 >= off.changes * 7, "{preempt}: {held:?}, {off:?}");
+            rounds += made;
+        }
+        // So little metadata is not worth a round of the clamp.
+        assert_eq!(rounds > 0, preempt == "pace", "{preempt}");
+    }
+}
