@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use buttress_base::seeded::{self, Cost, Options, Processors};
-use buttress_base::{Rng, thread};
+use buttress_base::{Rng, clock, thread};
 use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, XattrFlags};
 use buttress_sim::{Slow, Slowness};
@@ -172,5 +172,59 @@ fn e1_a_full_volume_is_not_flushed_for_ever() {
         }
         // So little metadata is not worth a round of the clamp.
         assert_eq!(rounds > 0, preempt == "pace", "{preempt}");
+    }
+}
+
+/// E2: 64 threads come to the line at the same time, again and again: each time they are one reason to make room earlier, or
+/// none where data on its way holds what they wait for.
+#[test]
+fn e2_many_who_wait_at_once_are_one_step() {
+    const THREADS: usize = 64;
+    for processors in [4, 8, 16] {
+        let work = move || {
+            let mut volume = Crowded::new("clamp");
+            volume.fill(90);
+            let create = |writer| {
+                let name = format!("w{writer}");
+                volume.fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file")
+            };
+            let files: Vec<_> = (0..THREADS).map(create).collect();
+            volume.fs.sync().expect("a sync");
+            volume.slow.begin();
+            let mut steps = 0;
+            for meeting in 0..10_u64 {
+                let before = volume.fs.space_stats();
+                let when = clock::now() + Duration::from_millis(50);
+                let writers: Vec<_> = files
+                    .iter()
+                    .map(|file| {
+                        let file = file.clone();
+                        let work = move || {
+                            thread::sleep(when.saturating_duration_since(clock::now()));
+                            file.write_at(meeting * 20 * 4096, &[3; 4096]).expect("room");
+                        };
+                        thread::Builder::new().spawn(work).expect("a thread")
+                    })
+                    .collect();
+                writers.into_iter().for_each(|writer| writer.join().expect("a writer"));
+                thread::sleep(Duration::from_millis(50));
+                let after = volume.fs.space_stats();
+                let waits = after.engine.waits.count() - before.engine.waits.count();
+                let step = after.clamp - before.clamp;
+                println!(
+                    "{processors} processors, {waits} waited: from {} by {step}",
+                    before.clamp
+                );
+                assert!(waits as usize > THREADS / 2, "{waits} met");
+                assert_eq!(after.ladders - before.ladders, 1, "they waited together");
+                assert!(step <= 1, "{waits} who waited made {step} steps");
+                steps += step;
+            }
+            drop(files);
+            volume.fs.close().expect("an unmount");
+            steps
+        };
+        let steps = run(processors, work);
+        assert!(steps > 1, "{processors} processors: no step at all");
     }
 }
