@@ -13,8 +13,9 @@
 
 use std::ops::Range;
 
-/// Most streams of one file.
-const STREAMS: usize = 16;
+/// Most streams of one file, and most of them that are of one read: who reads here and there is not looked for among many.
+const STREAMS: usize = 64;
+const FRESH: usize = 16;
 /// The first window, of who begins at the front of a file.
 const FIRST: u64 = 128 << 10;
 /// Reads further apart than this have nothing to do with each other.
@@ -53,8 +54,9 @@ impl Streams {
     /// Takes note of a read; answers what is likely to be asked for next. No window is wider than `widest`.
     pub(crate) fn note(&mut self, read: &Range<u64>, widest: u64) -> Advice {
         let (stream, advice) = self.follow(read, widest);
-        if self.0.len() == STREAMS {
-            self.0.remove(0);
+        let mut fresh = self.0.iter().filter(|stream| stream.window == 0).count();
+        while self.0.len() == STREAMS || fresh >= FRESH {
+            fresh -= usize::from(self.0.remove(0).window == 0);
         }
         self.0.push(stream);
         advice
@@ -157,6 +159,21 @@ mod tests {
         }
     }
 
+    /// However many read a file from its front, each at a pace of his own, they are known again.
+    #[test]
+    fn many_read_a_file_from_its_front() {
+        let mut streams = Streams::default();
+        let mut rng = buttress_base::Rng::new(1);
+        let mut steps = [0_u32; STREAMS];
+        for _ in 0..10_000 {
+            let step = &mut steps[rng.below(STREAMS as u64) as usize];
+            let start = u64::from(*step) * PIECE;
+            let window = streams.note(&(start..start + PIECE), WIDEST).window;
+            assert_eq!(window, (FIRST << (*step).min(10)).min(WIDEST), "at {start}");
+            *step += 1;
+        }
+    }
+
     /// Reads that continue nothing are not followed.
     #[test]
     fn scattered_reads_have_no_window() {
@@ -165,7 +182,7 @@ mod tests {
             let start = number * 7919 * 4096 % (1 << 30);
             assert_eq!(streams.note(&(start..start + 4096), WIDEST), Advice::default());
         }
-        assert!(streams.0.len() <= STREAMS);
+        assert_eq!(streams.0.len(), FRESH);
     }
 
     /// Who reads in order is told of each byte once (M2), in time, and never further than two windows.
