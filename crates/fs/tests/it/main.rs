@@ -26,6 +26,8 @@ mod packing;
 mod parity_cuts;
 #[cfg(debug_assertions)]
 mod processors;
+#[cfg(debug_assertions)]
+mod readers;
 mod reads;
 mod room;
 #[cfg(debug_assertions)]

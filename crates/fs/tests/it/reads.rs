@@ -69,8 +69,7 @@ fn r1_r6_many_readers_make_long_requests() {
     for threads in [2, 4, 16, 64] {
         let (requests, bytes) = read_cold(&device, threads, "ro", len);
         assert_eq!(bytes, len as u64, "each block once, {threads} threads");
-        // Who falls behind on a busy machine begins a run of his own now and then.
-        assert!(requests * 3 <= alone * 4, "{threads} threads: {requests} requests, one: {alone}");
+        assert!(requests * 9 <= alone * 10, "{threads} threads: {requests} requests, one: {alone}");
     }
     let (requests, bytes) = read_cold(&device, 4, "ro,read_batch=1", len);
     assert_eq!((requests, bytes), (len / SECTOR, len as u64));

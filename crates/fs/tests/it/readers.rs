@@ -1,0 +1,97 @@
+//! Many readers of one file, in orders that a seed decides: by chance, and on processors that there need not be, each reader
+//! at a pace of his own.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use buttress_base::seeded::{self, Cost, Options, Processors};
+use buttress_base::{Rng, thread};
+use buttress_block::{Device, Error, MemoryDevice};
+use buttress_fs::{Filesystem, MountOptions};
+use buttress_sim::{Slow, Slowness};
+
+use crate::devices::{Hook, Hooked};
+use crate::volume::{copy, file_with, memory, mount, pattern};
+
+const LEN: usize = 8 << 20;
+const PIECE: usize = 32 << 10;
+
+/// How long each request is, those of metadata's size left out.
+#[derive(Debug, Default)]
+struct Requests(Mutex<Vec<usize>>);
+
+impl Hook for Requests {
+    fn read(&self, below: &dyn Device, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        if buf.len() != 16384 {
+            self.0.lock().expect("a list").push(buf.len());
+        }
+        below.read_at(offset, buf)
+    }
+}
+
+/// Reads a file from end to end, with so many threads that think for up to `pause` behind each read; answers the requests.
+fn read_cold(device: MemoryDevice, readers: u64, pause: Duration, seed: u64) -> Vec<usize> {
+    let how = Slowness {
+        mib_s: Some(500.0),
+        latency: Duration::from_micros(200),
+        depth: 32,
+        forgets_data: false,
+    };
+    let slow = Arc::new(Slow::new(device, how));
+    slow.begin();
+    let watched = Hooked::new(&(slow as Arc<dyn Device>), Requests::default());
+    let options = MountOptions::parse("ro").expect("options");
+    let fs = Filesystem::open(vec![watched.clone()], options).expect("a mount");
+    let file = fs.resolve("large").expect("a file");
+    watched.hook.0.lock().expect("a list").clear();
+    let readers: Vec<_> = (0..readers)
+        .map(|reader| {
+            let (file, mut rng) = (file.clone(), Rng::new(seed * 100 + reader));
+            let work = move || {
+                let (mut buf, expected) = (vec![0; PIECE], pattern(9, LEN));
+                for offset in (0..LEN).step_by(PIECE) {
+                    assert_eq!(file.read_at(offset as u64, &mut buf).expect("a read"), PIECE);
+                    assert!(buf == expected[offset..offset + PIECE], "at {offset}");
+                    if !pause.is_zero() {
+                        thread::sleep(pause * rng.below(1000) as u32 / 1000);
+                    }
+                }
+            };
+            thread::Builder::new().spawn(work).expect("a thread")
+        })
+        .collect();
+    readers.into_iter().for_each(|reader| reader.join().expect("a reader"));
+    let requests = watched.hook.0.lock().expect("a list").clone();
+    drop(file);
+    fs.close().expect("a close");
+    requests
+}
+
+/// R1: whatever the order in which 2 to 64 threads read a file, and however far they are apart, requests are nine tenths as
+/// long as those of one at least, and each block is read once.
+#[test]
+fn r1_readers_in_any_order_make_long_requests() {
+    let device = memory(256);
+    let fs = mount(&device);
+    file_with(&fs.root(), "large", &pattern(9, LEN));
+    fs.close().expect("a close");
+    let machine = Some(Processors { count: 2, cost: Cost::Step(Duration::from_nanos(500)) });
+    let pauses = [(None, 0), (machine, 40), (machine, 400)];
+    for (seed, (processors, micros)) in (1..).zip(pauses) {
+        let read = |readers| {
+            let copy = copy(&*device);
+            let work = move || read_cold(copy, readers, Duration::from_micros(micros), seed);
+            let options = Options { processors, steps_max: u64::MAX, ..Options::default() };
+            let (requests, _) =
+                seeded::run(seed, options, work).unwrap_or_else(|stuck| panic!("{stuck}"));
+            assert_eq!(requests.iter().sum::<usize>(), LEN, "each block once, {readers} readers");
+            requests
+        };
+        let alone = read(1).len();
+        for readers in [2, 4, 16, 64] {
+            let requests = read(readers);
+            let is_as_long = requests.len() * 9 <= alone * 10;
+            assert!(is_as_long, "{readers} readers, seed {seed}: {requests:?}, one: {alone}");
+        }
+    }
+}
