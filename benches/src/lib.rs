@@ -13,6 +13,7 @@ pub mod cores;
 mod cpu;
 mod disk;
 mod enospc;
+mod fio;
 pub mod foreground;
 mod fsync;
 pub mod groups;

@@ -10,7 +10,6 @@ use std::{
     fs::{File, OpenOptions},
     os::unix::fs::FileExt,
     path::Path,
-    process::Command,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
@@ -21,6 +20,7 @@ use buttress_fs::{FallocateMode, Filesystem, Inode};
 
 use crate::{
     Target, cpu,
+    fio::{Engine, Fio, Place, Work},
     latency::Latencies,
     published::{Better, Experiment, Plan, Subject, Table},
     target::Setup,
@@ -95,19 +95,19 @@ impl Experiment for Nocow {
             let fs = setup.open()?;
             let files = self.prepare(&fs, bytes)?;
             for &block in &self.blocks {
-                self.measure(subject, block, time, out, || {
-                    drive(jobs, time, bytes, block, |job, at, data| {
-                        files[job].write_direct(at, data).map_err(text).map(drop)
-                    })
+                let seen = drive(jobs, time, bytes, block, |job, at, data| {
+                    files[job].write_direct(at, data).map_err(text).map(drop)
                 })?;
+                tell(subject, block, &seen, out);
             }
             drop(files);
             return fs.close().map_err(text);
         }
-        let paths: Vec<_> = match subject.target {
-            Target::Raw => vec![setup.device().to_path_buf(); jobs],
-            _ => (0..jobs).map(|job| setup.folder().join(format!("job-{job}"))).collect(),
+        let place = |job: usize| match subject.target {
+            Target::Raw => Place { path: setup.device().into(), offset: job as u64 * bytes },
+            _ => Place::whole(setup.folder().join(format!("job-{job}"))),
         };
+        let places: Vec<_> = (0..jobs).map(place).collect();
         if subject.target != Target::Raw {
             for group in 0..self.groups {
                 let file = File::create(setup.folder().join(format!("filler-{group}")));
@@ -115,47 +115,24 @@ impl Experiment for Nocow {
                 let mode = rustix::fs::FallocateFlags::empty();
                 rustix::fs::fallocate(&file, mode, 0, GIB).map_err(text)?;
             }
-            for path in &paths {
-                fill(path, bytes, !self.cow)?;
+            for place in &places {
+                fill(&place.path, bytes, !self.cow)?;
             }
             crate::work::sync(setup.folder())?;
         }
         for &block in &self.blocks {
-            self.measure(subject, block, time, out, || {
-                fio(&paths, self.depth, block, bytes, time, subject.target)
-            })?;
+            let work = Work::RandomWrites { direct: true, time, ramp: Duration::ZERO };
+            let engine = Engine::Libaio { depth: self.depth };
+            let seen = Fio { engine, work, block, bytes, step: None }.run(&places, || ())?;
+            let rate = seen.bytes / seen.seconds;
+            let seen = Seen { rate, p99: seen.p99 * 1e6, spent: seen.spent / seen.bytes };
+            tell(subject, block, &seen, out);
         }
         Ok(())
     }
 }
 
 impl Nocow {
-    /// Runs one size of writes, and reports.
-    fn measure(
-        &self,
-        subject: &Subject,
-        block: usize,
-        time: Duration,
-        out: &mut Table,
-        job: impl FnOnce() -> Result<Seen, String>,
-    ) -> Result<(), String> {
-        let busy = cpu::busy();
-        let Seen { rate, p99 } = job()?;
-        let spent = (cpu::busy() - busy) / (rate * time.as_secs_f64() / GIB as f64);
-        let kib = block >> 10;
-        if block >= 32 << 10 {
-            let mib = rate / MIB as f64;
-            out.add(&format!("{kib} KiB random direct"), "MiB/s", Better::More, subject, mib);
-        } else {
-            let writes = rate / block as f64;
-            out.add(&format!("{kib} KiB random direct"), "1/s", Better::More, subject, writes);
-        }
-        let what = format!("processor time of a GiB, {kib} KiB");
-        out.add(&what, "s", Better::Less, subject, spent);
-        out.add(&format!("p99 of {kib} KiB"), "us", Better::Less, subject, p99);
-        Ok(())
-    }
-
     /// Fills block groups, and makes the files that are written to.
     fn prepare(&self, fs: &Filesystem, bytes: u64) -> Result<Vec<Inode>, String> {
         let create =
@@ -202,6 +179,22 @@ struct Seen {
     rate: f64,
     /// Of a write, in microseconds; where a job has many under way, with what it waited for those before it.
     p99: f64,
+    /// Seconds of the processors for a byte.
+    spent: f64,
+}
+
+/// Reports one size of writes.
+fn tell(subject: &Subject, block: usize, seen: &Seen, out: &mut Table) {
+    let kib = block >> 10;
+    let what = format!("{kib} KiB random direct");
+    if block >= 32 << 10 {
+        out.add(&what, "MiB/s", Better::More, subject, seen.rate / MIB as f64);
+    } else {
+        out.add(&what, "1/s", Better::More, subject, seen.rate / block as f64);
+    }
+    let what = format!("processor time of a GiB, {kib} KiB");
+    out.add(&what, "s", Better::Less, subject, seen.spent * GIB as f64);
+    out.add(&format!("p99 of {kib} KiB"), "us", Better::Less, subject, seen.p99);
 }
 
 /// Threads that write at random places until the time is over.
@@ -213,7 +206,7 @@ fn drive(
     write: impl Fn(usize, u64, &[u8]) -> Result<(), String> + Sync,
 ) -> Result<Seen, String> {
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
-    let start = Instant::now();
+    let (start, busy) = (Instant::now(), cpu::busy());
     thread::scope(|scope| {
         let threads: Vec<_> = (0..jobs)
             .map(|job| {
@@ -238,43 +231,8 @@ fn drive(
         for thread in threads {
             times.join(&thread.join().map_err(|_| "a job panicked".to_string())??);
         }
-        let rate = done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64();
-        Ok(Seen { rate, p99: times.p99() })
+        let bytes = done.load(Ordering::Relaxed) as f64;
+        let (rate, spent) = (bytes / start.elapsed().as_secs_f64(), (cpu::busy() - busy) / bytes);
+        Ok(Seen { rate, p99: times.p99(), spent })
     })
-}
-
-/// The published job: `fio` with `libaio`.
-fn fio(
-    paths: &[std::path::PathBuf],
-    depth: usize,
-    block: usize,
-    bytes: u64,
-    time: Duration,
-    target: Target,
-) -> Result<Seen, String> {
-    let mut command = Command::new("fio");
-    command.args(["--output-format=json", "--ioengine=libaio", "--rw=randwrite", "--direct=1"]);
-    command.args(["--norandommap", "--randrepeat=0", "--group_reporting", "--time_based"]);
-    command.arg(format!("--runtime={}ms", time.as_millis()));
-    command.args([
-        format!("--bs={block}"),
-        format!("--iodepth={depth}"),
-        format!("--size={bytes}"),
-    ]);
-    for (job, path) in paths.iter().enumerate() {
-        command.arg(format!("--name=job-{job}")).arg(format!("--filename={}", path.display()));
-        if target == Target::Raw {
-            command.arg(format!("--offset={}", job as u64 * bytes));
-        }
-    }
-    let answer = command.output().map_err(|error| format!("fio: {error}"))?;
-    if !answer.status.success() {
-        return Err(format!("fio: {}", String::from_utf8_lossy(&answer.stderr).trim()));
-    }
-    let found: serde_json::Value = serde_json::from_slice(&answer.stdout).map_err(text)?;
-    let jobs = || found["jobs"].as_array().into_iter().flatten().map(|job| &job["write"]);
-    let rate: f64 = jobs().filter_map(|job| job["bw_bytes"].as_f64()).sum();
-    let slow = jobs().filter_map(|job| job["clat_ns"]["percentile"]["99.000000"].as_f64());
-    let p99 = slow.fold(0.0, f64::max) / 1e3;
-    if rate > 0.0 { Ok(Seen { rate, p99 }) } else { Err("fio wrote nothing".into()) }
 }

@@ -49,6 +49,14 @@ pub struct Plan {
     pub processors: Option<usize>,
 }
 
+impl Plan {
+    /// A number of the job at this scale, at least one.
+    #[must_use]
+    pub fn scaled(&self, number: u64) -> u64 {
+        ((number as f64 * self.scale).round() as u64).max(1)
+    }
+}
+
 /// Somebody who does the job.
 #[derive(Clone, Debug)]
 pub struct Subject {

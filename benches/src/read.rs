@@ -1,16 +1,12 @@
 //! One file read by several threads in order, 32 KiB at a time, cold: the job behind Linux's batches of 2012
-//! (four threads, 745 to 887 MB/s). Each thread reads all of it.
+//! (four threads, 745 to 887 MB/s). Each thread reads all of it, once: through a folder it is one of `fio`'s, with the
+//! library beside it one of ours.
 
-use std::{
-    fs::File,
-    os::unix::fs::FileExt,
-    sync::Barrier,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs::File, os::unix::fs::FileExt, sync::Barrier, thread, time::Instant};
 
 use crate::{
     Target, cpu,
+    fio::{Engine, Fio, Place, Work},
     latency::Latencies,
     published::{Better, Experiment, Plan, Subject, Table},
     target::Setup,
@@ -48,8 +44,8 @@ impl Experiment for Read {
     }
 
     fn run(&self, subject: &Subject, plan: &Plan, out: &mut Table) -> Result<(), String> {
-        let mut setup = Setup::of(subject, plan, SIZE)?;
-        let mib = ((1024.0 * plan.scale) as u64).max(1);
+        let mib = plan.scaled(1024);
+        let mut setup = Setup::of(subject, plan, SIZE.max(2 * (mib << 20)))?;
         let chunk = pattern(4, MIB);
         if subject.target.is_library() {
             let fs = setup.open()?;
@@ -71,36 +67,41 @@ impl Experiment for Read {
                 // What is read goes into a cache once, and on its way through buffers.
                 touch_memory(2 * mib);
             }
-            let busy = cpu::busy();
-            let (time, times, requests) = if subject.target.is_library() {
+            let bytes = (mib * MIB as u64 * threads as u64) as f64;
+            let (seen, requests) = if subject.target.is_library() {
                 let fs = setup.open()?;
                 let file = fs.resolve("large").map_err(text)?;
                 let before = fs.io_stats();
-                let (time, times) =
-                    together(threads, mib, |at, buf| file.read_at(at, buf).map_err(text))?;
+                let seen = together(threads, mib, |at, buf| file.read_at(at, buf).map_err(text))?;
                 let after = fs.io_stats();
                 drop(file);
                 fs.close().map_err(text)?;
                 let bytes = after.read_bytes - before.read_bytes;
-                (time, times, Some((after.reads - before.reads, bytes)))
+                (seen, Some((after.reads - before.reads, bytes)))
             } else {
                 setup.unmount()?;
                 setup.mount()?;
-                let file = File::open(setup.folder().join("large")).map_err(text)?;
                 let before = setup.device_reads();
-                let (time, times) =
-                    together(threads, mib, |at, buf| file.read_at(buf, at).map_err(text))?;
+                let places = vec![Place::whole(setup.folder().join("large")); threads];
+                let (engine, work) = (Engine::Psync, Work::ReadOnce);
+                let fio = Fio { engine, work, block: PIECE, bytes: mib << 20, step: None };
+                let seen = fio.run(&places, || ())?;
+                if seen.bytes != bytes {
+                    return Err(format!("{} of {bytes} bytes were read", seen.bytes));
+                }
                 let after = setup.device_reads();
                 let requests = before.zip(after).map(|(b, a)| (a.0 - b.0, a.1 - b.1));
-                (time, times, requests)
+                let (seconds, spent, p99) = (seen.seconds, seen.spent, seen.p99 * 1e6);
+                (Seen { seconds, spent, p99 }, requests)
             };
-            let gib = mib as f64 / 1024.0 * threads as f64;
             let what = format!("read by {threads}, cold");
-            out.add(&what, "MiB/s", Better::More, subject, gib * 1024.0 / time.as_secs_f64());
+            let rate = bytes / MIB as f64 / seen.seconds;
+            out.add(&what, "MiB/s", Better::More, subject, rate);
             let what = format!("processor time of a GiB, {threads}");
-            out.add(&what, "s", Better::Less, subject, (cpu::busy() - busy) / gib);
+            let spent = seen.spent / (bytes / (1_u64 << 30) as f64);
+            out.add(&what, "s", Better::Less, subject, spent);
             let what = format!("p99 of 32 KiB, {threads}");
-            out.add(&what, "us", Better::Less, subject, times.p99());
+            out.add(&what, "us", Better::Less, subject, seen.p99);
             if let Some((count, bytes)) = requests.filter(|(count, _)| *count > 0) {
                 let what = format!("requests to the device, {threads}");
                 out.add(&what, "", Better::Less, subject, count as f64);
@@ -120,12 +121,22 @@ fn touch_memory(mib: u64) {
     std::hint::black_box(&pieces);
 }
 
-/// Lets threads read `mib` MiB each; how long the last took, and how long each read.
+/// What the readers did.
+struct Seen {
+    /// Until the last was done.
+    seconds: f64,
+    /// Seconds of the processors.
+    spent: f64,
+    /// Of a piece, in microseconds.
+    p99: f64,
+}
+
+/// Lets threads read `mib` MiB each.
 fn together(
     threads: usize,
     mib: u64,
     read: impl Fn(u64, &mut [u8]) -> Result<usize, String> + Sync,
-) -> Result<(Duration, Latencies), String> {
+) -> Result<Seen, String> {
     let ready = Barrier::new(threads + 1);
     thread::scope(|scope| {
         let running: Vec<_> = (0..threads)
@@ -144,11 +155,12 @@ fn together(
             })
             .collect();
         ready.wait();
-        let start = Instant::now();
+        let (start, busy) = (Instant::now(), cpu::busy());
         let mut times = Latencies::default();
         for thread in running {
             times.join(&thread.join().map_err(|_| "a reader panicked".to_string())??);
         }
-        Ok((start.elapsed(), times))
+        let seconds = start.elapsed().as_secs_f64();
+        Ok(Seen { seconds, spent: cpu::busy() - busy, p99: times.p99() })
     })
 }

@@ -1,0 +1,301 @@
+//! Jobs of `fio`, which drives what lies in a folder, or a device with nothing on it.
+//!
+//! # Invariants
+//!
+//! - **F1** Processor time is that of the whole machine while the jobs were measured: neither the quarter of a second in
+//!   which `fio` begins nor the ramp counts.
+//! - **F2** A rate over time is made of what jobs counted themselves, in histograms with the time of each: the log of
+//!   bandwidth is kept by a thread beside them, which is late where they keep the processors busy, and says nothing of a
+//!   time in which nothing was done.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use crate::{cpu, work::text};
+
+/// From the beginning of the program to the first request.
+const BEGINS: Duration = Duration::from_millis(250);
+/// From the last request to the end of the program, at most; before the first it sleeps for longer.
+const ENDS: Duration = Duration::from_millis(40);
+/// How often the processors are looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// How often a job writes down what it did.
+const WRITTEN_DOWN: Duration = Duration::from_millis(20);
+
+/// How requests are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    /// So many at a time.
+    Libaio {
+        /// That many.
+        depth: usize,
+    },
+    /// One call each, `pread` or `pwrite`, by threads of one process.
+    Psync,
+}
+
+/// What each job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Reads all of its part, from the beginning to the end.
+    ReadOnce,
+    /// Writes at random places for as long, after a ramp that is not measured.
+    RandomWrites {
+        /// Not through memory.
+        direct: bool,
+        /// As long.
+        time: Duration,
+        /// And so long before.
+        ramp: Duration,
+    },
+}
+
+/// Where a job works.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// The file, which several may share; one that is shorter than the jobs' bytes would be removed, and begun again.
+    pub(crate) path: PathBuf,
+    /// Where its part begins.
+    pub(crate) offset: u64,
+}
+
+impl Place {
+    /// All of a file.
+    pub(crate) fn whole(path: PathBuf) -> Self {
+        Self { path, offset: 0 }
+    }
+}
+
+/// Jobs that do the same, each in its place.
+#[derive(Clone, Debug)]
+pub(crate) struct Fio {
+    /// How.
+    pub(crate) engine: Engine,
+    /// What.
+    pub(crate) work: Work,
+    /// Bytes of a request.
+    pub(crate) block: usize,
+    /// Bytes of a job's part.
+    pub(crate) bytes: u64,
+    /// From one sample of the rate to the next, where it is wanted over time.
+    pub(crate) step: Option<Duration>,
+}
+
+/// What all jobs did together; times of requests are in seconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Seen {
+    /// Bytes that were moved.
+    pub(crate) bytes: f64,
+    /// For how long.
+    pub(crate) seconds: f64,
+    /// How long a request took in the mean, from when it was handed over.
+    pub(crate) mean: f64,
+    /// Half of them took no longer.
+    pub(crate) p50: f64,
+    /// All but one in a hundred.
+    pub(crate) p99: f64,
+    /// All but one in a thousand.
+    pub(crate) p999: f64,
+    /// All.
+    pub(crate) longest: f64,
+    /// Bytes a second, sample by sample, where they were asked for.
+    pub(crate) rates: Vec<f64>,
+    /// Seconds of the processors (F1).
+    pub(crate) spent: f64,
+}
+
+impl Fio {
+    /// Lets the jobs do it. `begun` is called about when the ramp is over.
+    ///
+    /// # Errors
+    ///
+    /// What `fio` says, or that there is none.
+    pub(crate) fn run(&self, places: &[Place], begun: impl FnOnce()) -> Result<Seen, String> {
+        let logs = self.step.map(|_| Logs::new()).transpose()?;
+        let mut command = Command::new("fio");
+        command.args(self.arguments(places, logs.as_ref().map(|logs| logs.0.as_path())));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let stop = AtomicBool::new(false);
+        let (answer, ended, looks) = thread::scope(|scope| {
+            let watch = scope.spawn(|| look_until(&stop));
+            let child = command.spawn();
+            if let (Work::RandomWrites { ramp, .. }, Ok(_)) = (self.work, &child) {
+                thread::sleep(BEGINS + ramp);
+            }
+            begun();
+            let answer = child.and_then(std::process::Child::wait_with_output);
+            let ended = Instant::now();
+            stop.store(true, Ordering::Relaxed);
+            (answer, ended, watch.join().unwrap_or_default())
+        });
+        let answer = answer.map_err(|error| format!("fio: {error}"))?;
+        if !answer.status.success() {
+            return Err(format!("fio: {}", String::from_utf8_lossy(&answer.stderr).trim()));
+        }
+        let side = if self.work == Work::ReadOnce { "read" } else { "write" };
+        let mut seen = parse(&answer.stdout, side)?;
+        let measured = Duration::from_secs_f64(seen.seconds);
+        let from = ended.checked_sub(measured + ENDS).unwrap_or(ended);
+        seen.spent = between(&looks, from, ended);
+        if let (Some(step), Some(logs)) = (self.step, &logs) {
+            let samples = (seen.seconds / step.as_secs_f64()).round() as usize;
+            seen.rates = vec![0.0; samples];
+            for log in logs.all()? {
+                add_log(&log, self.block, step, &mut seen.rates);
+            }
+        }
+        Ok(seen)
+    }
+
+    fn arguments(&self, places: &[Place], logs: Option<&Path>) -> Vec<String> {
+        // Files are neither laid out nor emptied before, and what is in memory stays there.
+        let always = "--output-format=json --group_reporting --randrepeat=0 --invalidate=0 \
+             --fallocate=none --overwrite=0";
+        let mut all: Vec<String> = always.split_whitespace().map(str::to_owned).collect();
+        let mut add = |name: &str, value: String| all.push(format!("--{name}={value}"));
+        match self.engine {
+            Engine::Libaio { depth } => {
+                add("ioengine", "libaio".to_owned());
+                add("iodepth", depth.to_string());
+            }
+            Engine::Psync => {
+                add("ioengine", "psync".to_owned());
+                add("thread", "1".to_owned());
+            }
+        }
+        match self.work {
+            Work::ReadOnce => add("rw", "read".to_owned()),
+            Work::RandomWrites { direct, time, ramp } => {
+                add("rw", "randwrite".to_owned());
+                // No place is skipped because it was written before, and no two blocks are alike.
+                add("norandommap", "1".to_owned());
+                add("scramble_buffers", "1".to_owned());
+                add("direct", u8::from(direct).to_string());
+                add("time_based", "1".to_owned());
+                add("runtime", format!("{}ms", time.as_millis()));
+                add("ramp_time", format!("{}ms", ramp.as_millis()));
+            }
+        }
+        add("bs", self.block.to_string());
+        add("size", self.bytes.to_string());
+        if let Some(logs) = logs {
+            add("write_hist_log", logs.join("job").display().to_string());
+            add("log_hist_msec", WRITTEN_DOWN.as_millis().to_string());
+            // The fewest classes: only their sum is used.
+            add("log_hist_coarseness", "6".to_owned());
+        }
+        for (job, place) in places.iter().enumerate() {
+            add("name", format!("job-{job}"));
+            add("filename", place.path.display().to_string());
+            add("offset", place.offset.to_string());
+        }
+        all
+    }
+}
+
+/// A folder for logs, which goes with this.
+struct Logs(PathBuf);
+
+impl Logs {
+    fn new() -> Result<Self, String> {
+        let folder = format!("buttress-bench-{}.fio", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        Ok(Self(folder))
+    }
+
+    fn all(&self) -> Result<Vec<String>, String> {
+        let entries = fs::read_dir(&self.0).map_err(text)?;
+        entries.map(|entry| fs::read_to_string(entry.map_err(text)?.path()).map_err(text)).collect()
+    }
+}
+
+impl Drop for Logs {
+    fn drop(&mut self) {
+        // Left behind, it is used again by a process with the same number.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Reads what `fio` says of its one group of jobs.
+fn parse(answer: &[u8], side: &str) -> Result<Seen, String> {
+    // Notes come before.
+    let start = answer.iter().position(|byte| *byte == b'{').unwrap_or(0);
+    let found: Value = serde_json::from_slice(&answer[start..]).map_err(text)?;
+    let group = &found["jobs"][0][side];
+    let number = |value: &Value| value.as_f64().unwrap_or(0.0);
+    let (times, nanos) = (&group["clat_ns"], 1e-9);
+    let quantile = |share: &str| number(&times["percentile"][share]) * nanos;
+    let seen = Seen {
+        bytes: number(&group["io_bytes"]),
+        seconds: number(&group["runtime"]) / 1e3,
+        mean: number(&times["mean"]) * nanos,
+        p50: quantile("50.000000"),
+        p99: quantile("99.000000"),
+        p999: quantile("99.900000"),
+        longest: number(&times["max"]) * nanos,
+        ..Seen::default()
+    };
+    if seen.bytes > 0.0 && seen.seconds > 0.0 { Ok(seen) } else { Err("fio did nothing".into()) }
+}
+
+/// Adds what one job's log of histograms tells to rates of all: lines of milliseconds, direction, bytes of a request,
+/// and how many took how long since the line before.
+fn add_log(log: &str, block: usize, step: Duration, rates: &mut [f64]) {
+    let step = step.as_secs_f64();
+    let mut before = 0.0;
+    for line in log.lines() {
+        let mut fields = line.split(',').filter_map(|field| field.trim().parse::<f64>().ok());
+        let Some(millis) = fields.next() else { continue };
+        let now = millis / 1e3;
+        let bytes = fields.skip(2).sum::<f64>() * block as f64;
+        let rate = bytes / (now - before).max(f64::MIN_POSITIVE);
+        let last = (now / step).ceil() as usize;
+        for at in (before / step) as usize..last.min(rates.len()) {
+            let (from, to) = (before.max(at as f64 * step), now.min((at + 1) as f64 * step));
+            rates[at] += rate * (to - from).max(0.0) / step;
+        }
+        before = now;
+    }
+}
+
+/// How many seconds processors had been busy, time and again.
+fn look_until(stop: &AtomicBool) -> Vec<(Instant, f64)> {
+    let mut looks = Vec::new();
+    let mut is_last = false;
+    loop {
+        looks.push((Instant::now(), cpu::busy()));
+        if is_last {
+            return looks;
+        }
+        thread::sleep(LOOK);
+        is_last = stop.load(Ordering::Relaxed);
+    }
+}
+
+/// How busy they were between two moments.
+fn between(looks: &[(Instant, f64)], from: Instant, to: Instant) -> f64 {
+    let at = |moment: Instant| {
+        let next = looks.partition_point(|(time, _)| *time < moment);
+        match (next.checked_sub(1).and_then(|at| looks.get(at)), looks.get(next)) {
+            (Some((t0, b0)), Some((t1, b1))) => {
+                let part = (moment - *t0).as_secs_f64() / (*t1 - *t0).as_secs_f64();
+                b0 + (b1 - b0) * part
+            }
+            (Some((_, busy)), None) | (None, Some((_, busy))) => *busy,
+            (None, None) => 0.0,
+        }
+    };
+    (at(to) - at(from)).max(0.0)
+}
+
+#[cfg(test)]
+mod tests;
