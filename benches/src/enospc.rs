@@ -6,28 +6,26 @@
 //! - Small files fill a good part of the metadata groups, and data has taken all that the devices had left for another:
 //!   it is free inside of block groups again, none of which is empty, so that nothing is ever unallocated.
 //! - A slow device is slow only while the jobs write. Only ours stands on it: Linux has no such device.
-//! - The jobs write into three times what ours keeps dirty. Linux is told to keep no more than that either, for the
-//!   device; whether it obeys is not measured.
+//! - The jobs write into three times what ours keeps dirty, or more. Linux is told to keep no more than that either, for
+//!   the device; whether it obeys is not measured.
+//! - Through a folder the jobs are threads of `fio`, with the library beside them threads of ours ([`writers`]). Either
+//!   write into files that were made before and have nothing in them, for a while that is not measured first.
 
-use std::{
-    fs::{File, OpenOptions},
-    os::unix::fs::{FileExt, OpenOptionsExt},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+mod writers;
 
-use buttress_base::{AlignedBuf, clock, thread};
-use buttress_fs::{FallocateMode, SetAttr};
+use std::{fs::File, os::unix::fs::FileExt, sync::Arc, time::Duration};
+
+use buttress_base::clock;
+use buttress_fs::{FallocateMode, SetAttr, SpaceStats};
 use buttress_sim::{Slow, slow::Asked};
-use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::{
-    Target, processors,
+    Target,
+    fio::{Engine, Fio, Place, Seen, Work},
+    processors,
     published::{Better, Experiment, Plan, Slowness, Subject, Table},
-    target::Setup,
+    target::{Commits, Setup},
     work::text,
 };
 
@@ -50,9 +48,6 @@ const RAMP: f64 = 4.0;
 /// Samples of a second.
 const SAMPLES: usize = 10;
 
-/// Writes a block of a job at an offset.
-type Write<'w> = dyn Fn(usize, u64, &[u8]) -> Result<(), String> + Sync + 'w;
-
 /// The two ways of writing.
 const BUFFERED: &str = "through memory";
 const DIRECT: &str = "direct";
@@ -62,15 +57,15 @@ const DIRECT: &str = "direct";
 pub struct Enospc {
     /// How many write at a time.
     pub jobs: usize,
-    /// Bytes that each writes into, in MiB.
+    /// Bytes that each writes into, in MiB; times the scale, where that is above one.
     pub mib: u64,
-    /// Small files that lie in the trees.
+    /// Small files that lie in the trees; times the same.
     pub names: usize,
     /// Seconds at a scale of one.
     pub seconds: f64,
     /// Leave block groups empty, which go, and come again for whoever takes them first.
     pub unallocated: bool,
-    /// How long the volume is, in MiB.
+    /// How long the volume is, in MiB; times the same.
     pub size_mib: u64,
     /// How much metadata a promise of ours takes, as the mount option says it.
     pub promise: String,
@@ -120,11 +115,32 @@ impl Experiment for Enospc {
     }
 
     fn run(&self, subject: &Subject, plan: &Plan, out: &mut Table) -> Result<(), String> {
-        let setup = Setup::of(subject, plan, self.size_mib * MIB)?;
+        // Smaller, the volume would have no room for what must be more than is kept dirty.
+        let larger = Plan { scale: plan.scale.max(1.0), ..plan.clone() };
+        let own = Self {
+            mib: larger.scaled(self.mib),
+            names: larger.scaled(self.names as u64) as usize,
+            size_mib: larger.scaled(self.size_mib),
+            ..self.clone()
+        };
+        let setup = Setup::of(subject, plan, own.size_mib * MIB)?;
         let time = Duration::from_secs_f64(self.seconds * plan.scale);
-        if !subject.target.is_library() {
-            return self.run_mounted(&setup, subject, time, out);
+        if subject.target.is_library() {
+            own.run_library(&setup, subject, time, out)
+        } else {
+            own.run_folder(&setup, subject, time, out)
         }
+    }
+}
+
+impl Enospc {
+    fn run_library(
+        &self,
+        setup: &Setup,
+        subject: &Subject,
+        time: Duration,
+        out: &mut Table,
+    ) -> Result<(), String> {
         let slow = match self.slow {
             Some(slowness) => Some(Arc::new(Slow::new(setup.file()?, slowness))),
             None => None,
@@ -171,9 +187,14 @@ impl Experiment for Enospc {
                 }
             };
             self.write(time.div_f64(RAMP), &write)?;
-            let (before, asked_before) = (fs.space_stats(), asked());
-            self.phase(subject, way, time, out, &|| fs.sync().map_err(text), &write)?;
-            let after = fs.space_stats();
+            let (before, asked_before, busy) = (fs.space_stats(), asked(), processors::busy());
+            let mut seen = self.write(time, &write)?;
+            let start = clock::now();
+            fs.sync().map_err(text)?;
+            let sync = clock::since(start);
+            seen.spent = processors::busy() - busy;
+            let (after, asked_after) = (fs.space_stats(), asked());
+            tell(subject, way, &seen, sync, out);
             let all = after.engine.waits.since(&before.engine.waits);
             let data = after.engine.data_waits.since(&before.engine.data_waits);
             let mut add = |what: &str, unit, value: f64| {
@@ -183,26 +204,26 @@ impl Experiment for Enospc {
             add("waits for data", "", data.count() as f64);
             add("waited together", "s", all.nanos as f64 / 1e9);
             add("p99.9 of waits", "ms", all.per_mille(999).as_secs_f64() * 1e3);
-            let commits = (after.engine.commits - before.engine.commits) as f64;
-            let took = (after.engine.commit_nanos - before.engine.commit_nanos) as f64 / 1e6;
-            add("commits", "", commits);
-            add("a commit", "ms", took / commits.max(1.0));
             add("rounds made ahead", "", (after.rounds - before.rounds) as f64);
             let used = after.accounts.metadata.used as f64 / MIB as f64;
             let total = after.accounts.metadata.total as f64 / MIB as f64;
             add("metadata in use", "MiB", used);
             add("metadata", "MiB", total);
-            if let (Some(before), Some(after)) = (asked_before, asked()) {
+            if let (Some(before), Some(after)) = (asked_before, asked_after) {
                 tell_asked(&before, &after, &mut add);
             }
+            let commits = |stats: &SpaceStats| Commits {
+                count: stats.engine.commits,
+                took: Duration::from_nanos(stats.engine.commit_nanos),
+            };
+            tell_commits(subject, way, commits(&before), commits(&after), out);
+            self.compute_as_long(subject, way, &seen, time, out)?;
         }
         drop(files);
         fs.close().map_err(text)
     }
-}
 
-impl Enospc {
-    fn run_mounted(
+    fn run_folder(
         &self,
         setup: &Setup,
         subject: &Subject,
@@ -225,79 +246,84 @@ impl Enospc {
         }
         setup.bound_dirty(DIRTY);
         filler.sync_all().map_err(text)?;
+        let file = |job: usize| setup.folder().join(format!("job{job}"));
+        let places: Vec<_> = (0..self.jobs).map(|job| Place::whole(file(job))).collect();
+        for place in &places {
+            let file = File::create(&place.path).map_err(text)?;
+            file.set_len(self.mib * MIB).map_err(text)?;
+        }
         for way in [BUFFERED, DIRECT] {
-            let flags = if way == DIRECT { OFlags::DIRECT } else { OFlags::empty() };
-            let mut files = Vec::new();
-            for job in 0..self.jobs {
-                let mut options = OpenOptions::new();
-                options.create(true).truncate(false).write(true);
-                options.custom_flags(flags.bits().cast_signed());
-                files.push(options.open(setup.folder().join(format!("job{job}"))).map_err(text)?);
+            let work = Work::RandomWrites { direct: way == DIRECT, time, ramp: time.div_f64(RAMP) };
+            let (engine, bytes) = (Engine::Psync, self.mib * MIB);
+            let fio = Fio { engine, work, block: BLOCK, bytes, step: Some(SAMPLE) };
+            let mut before = None;
+            let mut seen = fio.run(&places, || before = setup.commits())?;
+            let (start, busy) = (clock::now(), processors::busy());
+            crate::work::sync(setup.folder())?;
+            let sync = clock::since(start);
+            seen.spent += processors::busy() - busy;
+            tell(subject, way, &seen, sync, out);
+            if let (Some(before), Some(after)) = (before, setup.commits()) {
+                tell_commits(subject, way, before, after, out);
             }
-            let sync = || crate::work::sync(setup.folder());
-            let write = |job: usize, at, data: &[u8]| -> Result<(), String> {
-                files[job].write_all_at(data, at).map_err(text)
-            };
-            self.write(time.div_f64(RAMP), &write)?;
-            self.phase(subject, way, time, out, &sync, &write)?;
+            self.compute_as_long(subject, way, &seen, time, out)?;
         }
         Ok(())
     }
 
-    /// One way of writing, and what was seen of it.
-    fn phase(
+    /// What the machine's scheduler does to as many threads that compute as long and wait for nothing.
+    fn compute_as_long(
         &self,
         subject: &Subject,
         way: &str,
+        seen: &Seen,
         time: Duration,
         out: &mut Table,
-        sync: &dyn Fn() -> Result<(), String>,
-        write: &Write<'_>,
     ) -> Result<(), String> {
-        let busy = processors::busy();
-        let start = clock::now();
-        let seen = self.write(time, write)?;
-        sync()?;
-        let synced = clock::since(start);
-        let busy = processors::busy() - busy;
-        let bytes = seen.rates.iter().sum::<f64>() * SAMPLE.as_secs_f64();
-        let mut add = |what: &str, unit, better, value: f64| {
-            out.add(&format!("{what}, {way}"), unit, better, subject, value);
-        };
-        let mib = bytes / MIB as f64;
-        add("written", "MiB/s", Better::More, mib / time.as_secs_f64());
-        add("written and synced", "MiB/s", Better::More, mib / synced.as_secs_f64());
-        let seconds: Vec<_> = seen.rates.chunks_exact(SAMPLES).map(mean).collect();
-        add("variation of the rate, second by second", "", Better::Less, variation(&seconds));
-        add("variation of the rate, tenths", "", Better::Less, variation(&seen.rates));
-        add("p99 of a write", "ms", Better::Less, seen.quantile(0.99) * 1e3);
-        add("p99.9 of a write", "ms", Better::Less, seen.quantile(0.999) * 1e3);
-        add("longest write", "ms", Better::Less, seen.quantile(1.0) * 1e3);
-        add("processor time", "s/GiB", Better::Less, busy / (bytes / (1u64 << 30) as f64));
-        if !processors::is_run() {
-            // What the machine's scheduler does to as many threads that compute as long and wait for nothing.
-            let mean = Duration::from_secs_f64(seen.mean());
-            let alone = self.write(time.min(Duration::from_secs(1)), &|_, _, _| {
-                let start = clock::now();
-                while clock::since(start) < mean {
-                    std::hint::spin_loop();
-                }
-                Ok(())
-            })?;
-            let p999 = alone.quantile(0.999) * 1e3;
-            out.add(
-                &format!("p99.9 of computing as long, {way}"),
-                "ms",
-                Better::Less,
-                subject,
-                p999,
-            );
+        if processors::is_run() {
+            return Ok(());
         }
-        let rates = seen.rates.iter().map(|rate| rate / MIB as f64).collect();
-        let step = SAMPLE.as_secs_f64();
-        out.add_series(&format!("over time, {way}"), "MiB/s", subject, step, rates);
+        let mean = Duration::from_secs_f64(seen.mean);
+        let alone = self.write(time.min(Duration::from_secs(1)), &|_, _, _| {
+            let start = clock::now();
+            while clock::since(start) < mean {
+                std::hint::spin_loop();
+            }
+            Ok(())
+        })?;
+        let what = format!("p99.9 of computing as long, {way}");
+        out.add(&what, "ms", Better::Less, subject, alone.p999 * 1e3);
         Ok(())
     }
+}
+
+/// What was seen of one way of writing, and of the sync behind it.
+fn tell(subject: &Subject, way: &str, seen: &Seen, sync: Duration, out: &mut Table) {
+    let mut add = |what: &str, unit, better, value: f64| {
+        out.add(&format!("{what}, {way}"), unit, better, subject, value);
+    };
+    let mib = seen.bytes / MIB as f64;
+    let synced = seen.seconds + sync.as_secs_f64();
+    add("written", "MiB/s", Better::More, mib / seen.seconds);
+    add("written and synced", "MiB/s", Better::More, mib / synced);
+    let seconds: Vec<_> = seen.rates.chunks_exact(SAMPLES).map(mean).collect();
+    add("variation of the rate, second by second", "", Better::Less, variation(&seconds));
+    add("variation of the rate, tenths", "", Better::Less, variation(&seen.rates));
+    add("p99 of a write", "ms", Better::Less, seen.p99 * 1e3);
+    add("p99.9 of a write", "ms", Better::Less, seen.p999 * 1e3);
+    add("longest write", "ms", Better::Less, seen.longest * 1e3);
+    add("processor time", "s/GiB", Better::Less, seen.spent / (mib / 1024.0));
+    let rates = seen.rates.iter().map(|rate| rate / MIB as f64).collect();
+    let step = SAMPLE.as_secs_f64();
+    out.add_series(&format!("over time, {way}"), "MiB/s", subject, step, rates);
+}
+
+/// How many commits there were while the jobs wrote and until all was durable.
+fn tell_commits(subject: &Subject, way: &str, before: Commits, after: Commits, out: &mut Table) {
+    let count = after.count.saturating_sub(before.count) as f64;
+    let took = after.took.saturating_sub(before.took).as_secs_f64() * 1e3;
+    out.add(&format!("commits, {way}"), "", Better::Less, subject, count);
+    out.add(&format!("a commit, {way}"), "ms", Better::Less, subject, took / count.max(1.0));
 }
 
 /// What a slow device was asked for in between.
@@ -325,72 +351,6 @@ pub(crate) fn fill(mut take: impl FnMut(u64, u64) -> bool) -> u64 {
 /// Where the pieces are that go again.
 fn gaps(len: u64) -> impl Iterator<Item = u64> {
     (0..len / PIECE).filter(|piece| piece % STAYS > 0).map(|piece| piece * PIECE)
-}
-
-/// What the writers saw.
-struct Seen {
-    /// Bytes a second, sample by sample.
-    rates: Vec<f64>,
-    /// How long each write took, in seconds, sorted.
-    times: Vec<f32>,
-}
-
-impl Seen {
-    fn mean(&self) -> f64 {
-        let sum: f64 = self.times.iter().copied().map(f64::from).sum();
-        sum / self.times.len().max(1) as f64
-    }
-
-    fn quantile(&self, share: f64) -> f64 {
-        let at =
-            ((self.times.len() as f64 * share) as usize).min(self.times.len().saturating_sub(1));
-        self.times.get(at).copied().map_or(0.0, f64::from)
-    }
-}
-
-impl Enospc {
-    fn write(&self, time: Duration, write: &Write<'_>) -> Result<Seen, String> {
-        let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
-        let blocks = self.mib * MIB / BLOCK as u64;
-        thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.jobs)
-                .map(|job| {
-                    let (stop, done) = (&stop, &done);
-                    scope.spawn(move || {
-                        let mut state = job as u64 * 2 + 1;
-                        let mut times = Vec::new();
-                        let mut data = AlignedBuf::copy_of(&[job as u8; BLOCK]);
-                        while !stop.load(Ordering::Relaxed) {
-                            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                            data[..8].copy_from_slice(&state.to_le_bytes());
-                            let at = (state >> 33) % blocks * BLOCK as u64;
-                            let start = clock::now();
-                            write(job, at, &data)?;
-                            times.push(clock::since(start).as_secs_f32());
-                            done.fetch_add(BLOCK as u64, Ordering::Relaxed);
-                        }
-                        Ok::<_, String>(times)
-                    })
-                })
-                .collect();
-            let mut rates = Vec::new();
-            let start = clock::now();
-            let mut before = 0;
-            while clock::since(start) < time {
-                thread::sleep(SAMPLE);
-                let now = done.load(Ordering::Relaxed);
-                rates.push((now - before) as f64 / SAMPLE.as_secs_f64());
-                before = now;
-            }
-            stop.store(true, Ordering::Relaxed);
-            let mut times = Vec::new();
-            for thread in threads {
-                times.extend(thread.join().map_err(|_| "a job panicked".to_string())??);
-            }
-            times.sort_by(f32::total_cmp);
-            Ok(Seen { rates, times })
-        })
-    }
 }
 
 fn mean(rates: &[f64]) -> f64 {

@@ -151,6 +151,11 @@ impl Fio {
             for log in logs.all()? {
                 add_log(&log, self.block, step, &mut seen.rates);
             }
+            // What came after each job's last line.
+            let rest = seen.bytes / step.as_secs_f64() - seen.rates.iter().sum::<f64>();
+            if let Some(last) = seen.rates.last_mut() {
+                *last += rest.max(0.0);
+            }
         }
         Ok(seen)
     }
@@ -257,8 +262,15 @@ fn add_log(log: &str, block: usize, step: Duration, rates: &mut [f64]) {
         let Some(millis) = fields.next() else { continue };
         let now = millis / 1e3;
         let bytes = fields.skip(2).sum::<f64>() * block as f64;
-        let rate = bytes / (now - before).max(f64::MIN_POSITIVE);
         let last = (now / step).ceil() as usize;
+        if now <= before {
+            // Two of one millisecond.
+            if let Some(rate) = rates.get_mut(last.saturating_sub(1)) {
+                *rate += bytes / step;
+            }
+            continue;
+        }
+        let rate = bytes / (now - before);
         for at in (before / step) as usize..last.min(rates.len()) {
             let (from, to) = (before.max(at as f64 * step), now.min((at + 1) as f64 * step));
             rates[at] += rate * (to - from).max(0.0) / step;

@@ -101,6 +101,39 @@ pub(crate) fn sh(program: &str, args: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&out.stdout).trim().to_string())
 }
 
+/// The `buttress` beside this program.
+fn program() -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|e| e.to_string())?;
+    Ok(own.with_file_name("buttress"))
+}
+
+/// How many commits a volume has had, and how long they took together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Commits {
+    pub(crate) count: u64,
+    pub(crate) took: Duration,
+}
+
+impl Commits {
+    /// As Linux's btrfs has them in `commit_stats`: a name and a number each line.
+    fn of_btrfs(text: &str) -> Option<Self> {
+        let number = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+            lines.find(|(known, _)| *known == name)?.1.trim().parse().ok()
+        };
+        let took = Duration::from_millis(number("total_commit_ms")?);
+        Some(Self { count: number("commits")?, took })
+    }
+
+    /// As `buttress --json stats` has them.
+    fn of_stats(text: &str) -> Option<Self> {
+        let told: serde_json::Value = serde_json::from_str(text).ok()?;
+        let space = &told["sections"]["space"];
+        let took = Duration::from_micros(space["commit_us"].as_u64()?);
+        Some(Self { count: space["commits"].as_u64()?, took })
+    }
+}
+
 /// Writes what a new image holds over itself, piece by piece.
 fn write_through(image: &Path) -> Result<(), String> {
     let show = |error: std::io::Error| format!("{}: {error}", image.display());
@@ -190,13 +223,11 @@ impl Setup {
             Target::Library | Target::Loop | Target::Raw => return Ok(()),
             Target::Mount | Target::MountLoop => {
                 let image = self.device().to_string_lossy().into_owned();
-                let own = std::env::current_exe().map_err(|e| e.to_string())?;
-                let program = own.with_file_name("buttress");
                 let mut args = vec!["mount", &image, &dir];
                 if !self.options.is_empty() {
                     args.extend(["-o", &self.options]);
                 }
-                sh(&program.to_string_lossy(), &args)?;
+                sh(&program()?.to_string_lossy(), &args)?;
             }
             Target::Btrfs if !self.options.is_empty() => {
                 sh("mount", &["-o", &self.options, &device, &dir])?;
@@ -250,16 +281,36 @@ impl Setup {
         Some((field(0)?, field(2)? * SECTOR))
     }
 
+    /// The commits of this volume so far, of a mount of ours or of Linux's btrfs, where it says so.
+    pub(crate) fn commits(&self) -> Option<Commits> {
+        match self.target {
+            Target::Btrfs => {
+                let path = self.btrfs_folder()?.join("commit_stats");
+                Commits::of_btrfs(&std::fs::read_to_string(path).ok()?)
+            }
+            Target::Mount | Target::MountLoop => {
+                let folder = self.mountpoint.to_string_lossy();
+                let told = sh(&program().ok()?.to_string_lossy(), &["--json", "stats", &folder]);
+                Commits::of_stats(&told.ok()?)
+            }
+            _ => None,
+        }
+    }
+
+    /// What Linux's btrfs says of this volume.
+    fn btrfs_folder(&self) -> Option<PathBuf> {
+        let id = sh("findmnt", &["-no", "UUID", &self.mountpoint.to_string_lossy()]).ok()?;
+        Some(PathBuf::from(format!("/sys/fs/btrfs/{id}")))
+    }
+
     /// Has Linux keep no more than so many bytes of this volume dirty, where it can be told.
     pub(crate) fn bound_dirty(&self, bytes: u64) {
         use std::os::unix::fs::MetadataExt;
         // btrfs has an identity of its own, which is that of its files.
         let Ok(found) = std::fs::metadata(&self.mountpoint) else { return };
         let (major, minor) = (found.dev() >> 8, found.dev() & 0xff);
-        let own = sh("findmnt", &["-no", "UUID", &self.mountpoint.to_string_lossy()]);
-        let own = own.map(|id| PathBuf::from(format!("/sys/fs/btrfs/{id}/bdi")));
-        let bdi = match (self.target, own) {
-            (Target::Btrfs, Ok(own)) => own,
+        let bdi = match (self.target, self.btrfs_folder()) {
+            (Target::Btrfs, Some(own)) => own.join("bdi"),
             _ => PathBuf::from(format!("/sys/class/bdi/{major}:{minor}")),
         };
         for (name, value) in [("strict_limit", 1), ("max_bytes", bytes)] {
@@ -303,5 +354,22 @@ impl Drop for Setup {
         }
         let _ = std::fs::remove_file(&self.image);
         let _ = std::fs::remove_dir(&self.mountpoint);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both who are asked for their commits are understood; whoever says nothing of them has none.
+    #[test]
+    fn commits_are_read() {
+        let linux =
+            "commits 3\ncur_commit_ms 0\nlast_commit_ms 5\nmax_commit_ms 9\ntotal_commit_ms 20\n";
+        let same = Some(Commits { count: 3, took: Duration::from_millis(20) });
+        assert_eq!(Commits::of_btrfs(linux), same);
+        let own = r#"{"pid": 7, "sections": {"space": {"commit_us": 20000, "commits": 3}}}"#;
+        assert_eq!(Commits::of_stats(own), same);
+        assert_eq!((Commits::of_btrfs(""), Commits::of_stats("{}")), (None, None));
     }
 }

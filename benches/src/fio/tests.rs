@@ -25,10 +25,11 @@ const ANSWER: &str = r#"note: something that is no JSON
 }
 "#;
 
-/// Nothing for half of a second; what came last in a window is in its line.
+/// Two lines of one time, then nothing for half of a second; what came last in a window is in its line.
 const LOG: &str = "\
 20, 1, 4096, 0, 0, 7362, 800, 3, 1, 0
-100, 1, 4096, 0, 0, 1834, 0, 0, 0, 0
+100, 1, 4096, 0, 0, 1800, 0, 0, 0, 0
+100, 1, 4096, 0, 0, 34, 0, 0, 0, 0
 600, 1, 4096, 0, 0, 0, 0, 0, 0, 5
 650, 1, 4096, 0, 0, 1000, 0, 0, 0, 0
 ";
