@@ -1,5 +1,6 @@
 //! Allocation by many workers, as will-it-scale's `fallocate2` does it: each appends to a file of its own by
-//! `fallocate`, 8 KiB at a time up to 1 MiB, truncates it to nothing, and begins again.
+//! `fallocate`, 8 KiB at a time up to 1 MiB, truncates it to nothing, and begins again. Everybody is driven by threads of
+//! ours: the engine `falloc` of `fio` appends, and cannot truncate what it goes over again.
 
 use std::{
     fs::File,

@@ -1,7 +1,7 @@
 //! Random direct writes into files that are overwritten in place, as in the published measurement of block-group
 //! lookups: fixed blocks, a deep queue, many jobs, and a tree of many filled block groups.
 //!
-//! Linux is driven by `fio` with `libaio`; the library by threads, as many as there are jobs, since it has no
+//! Folders are driven by `fio` with `libaio`; the library by threads, as many as there are jobs, since it has no
 //! queue: each write of it is done when the call returns.
 //!
 //! The same job on files that are copied on write, with checksums, is an experiment of its own.
@@ -39,9 +39,9 @@ pub struct Nocow {
     pub jobs: usize,
     /// Writes of each job that wait for the device.
     pub depth: usize,
-    /// Data block groups of a GiB that are filled before.
+    /// Data block groups of a GiB that are filled before; times the scale.
     pub groups: u64,
-    /// MiB of each job's file.
+    /// MiB of each job's file; times the scale, but at least twice what waits of the job.
     pub file_mib: u64,
     /// Nothing in place: copied on write, with checksums.
     pub cow: bool,
@@ -84,16 +84,20 @@ impl Experiment for Nocow {
     }
 
     fn run(&self, subject: &Subject, plan: &Plan, out: &mut Table) -> Result<(), String> {
-        let (jobs, bytes) = (self.jobs, self.file_mib * MIB);
+        let longest = self.blocks.iter().copied().max().unwrap_or(0);
+        let waiting = (self.depth * longest) as u64;
+        let bytes = plan.scaled(self.file_mib * MIB).max(2 * waiting).next_multiple_of(MIB);
+        let jobs = self.jobs;
+        let groups = if self.groups > 0 { plan.scaled(self.groups) } else { 0 };
         // An extent is kept as long as any of it is in use, so what is copied may need its room twice.
         let copies = if self.cow { 3 } else { 1 };
         let room = (jobs as u64 * bytes * copies + 2 * GIB).next_multiple_of(GIB);
-        let size = room + self.groups * (GIB + GIB / 8);
+        let size = room + groups * (GIB + GIB / 8);
         let setup = Setup::of(subject, plan, size)?;
         let time = Duration::from_secs_f64(3.0 * plan.scale);
         if subject.target.is_library() {
             let fs = setup.open()?;
-            let files = self.prepare(&fs, bytes)?;
+            let files = self.prepare(&fs, groups, bytes)?;
             for &block in &self.blocks {
                 let seen = drive(jobs, time, bytes, block, |job, at, data| {
                     files[job].write_direct(at, data).map_err(text).map(drop)
@@ -109,7 +113,7 @@ impl Experiment for Nocow {
         };
         let places: Vec<_> = (0..jobs).map(place).collect();
         if subject.target != Target::Raw {
-            for group in 0..self.groups {
+            for group in 0..groups {
                 let file = File::create(setup.folder().join(format!("filler-{group}")));
                 let file = file.map_err(text)?;
                 let mode = rustix::fs::FallocateFlags::empty();
@@ -134,10 +138,10 @@ impl Experiment for Nocow {
 
 impl Nocow {
     /// Fills block groups, and makes the files that are written to.
-    fn prepare(&self, fs: &Filesystem, bytes: u64) -> Result<Vec<Inode>, String> {
+    fn prepare(&self, fs: &Filesystem, groups: u64, bytes: u64) -> Result<Vec<Inode>, String> {
         let create =
             |name: String| fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0).map_err(text);
-        for group in 0..self.groups {
+        for group in 0..groups {
             let file = create(format!("filler-{group}"))?;
             file.fallocate(0, GIB, FallocateMode::Allocate { keep_size: false }).map_err(text)?;
         }

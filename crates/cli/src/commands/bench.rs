@@ -23,13 +23,16 @@ pub(crate) struct Args {
     /// Runs of each; they take turns, and medians are shown.
     #[arg(long, default_value_t = 5, global = true)]
     runs: usize,
-    /// Size of the job; 1 is what a small machine does in minutes.
+    /// Size of the job; 1 is what a small machine does in minutes. Seconds are times this, and of `nocow` and `cow` files and
+    /// block groups, of `read` the file; of `enospc` files, names and volume where it is above 1, since the jobs must write
+    /// into more than is kept in memory.
     #[arg(long, default_value_t = 1.0, global = true)]
     scale: f64,
     /// A memory-backed folder for the images.
     #[arg(long, default_value = "/dev/shm", global = true)]
     dir: PathBuf,
-    /// Drive ours through a mount too.
+    /// Drive ours through a mount too. Mounts and Linux's file systems are driven by `fio`; allocations, which it has no job
+    /// for, by threads, as the library is.
     #[arg(long, global = true)]
     mount: bool,
     /// Write each image through before it is used, and use as much memory as `read` will need once before: what is touched
@@ -70,10 +73,10 @@ enum Verb {
         /// Writes that wait, of each job.
         #[arg(long, default_value_t = 64)]
         depth: usize,
-        /// Block groups of a GiB that are filled before; the published number is 3500.
-        #[arg(long, default_value_t = 350)]
+        /// Block groups of a GiB that are filled before, times --scale.
+        #[arg(long, default_value_t = 3500)]
         groups: u64,
-        /// MiB of each file.
+        /// MiB of each file, times --scale.
         #[arg(long, default_value_t = 128)]
         file_mib: u64,
     },
@@ -88,7 +91,7 @@ enum Verb {
         /// Writes that wait, of each job.
         #[arg(long, default_value_t = 64)]
         depth: usize,
-        /// MiB of each file.
+        /// MiB of each file, times --scale.
         #[arg(long, default_value_t = 128)]
         file_mib: u64,
     },
@@ -97,10 +100,10 @@ enum Verb {
         /// How many write at a time.
         #[arg(long, default_value_t = 4)]
         jobs: usize,
-        /// MiB that each writes into.
+        /// MiB that each writes into, times --scale where that is above 1.
         #[arg(long, default_value_t = 96)]
         mib: u64,
-        /// Small files that fill the trees; a volume without has metadata enough.
+        /// Small files that fill the trees, times the same; a volume without has metadata enough.
         #[arg(long, default_value_t = 40_000)]
         names: usize,
         /// Seconds of a run, times --scale.
@@ -109,7 +112,7 @@ enum Verb {
         /// Leave the devices space for new chunks, so that metadata is scarce for a while only.
         #[arg(long)]
         unallocated: bool,
-        /// MiB of the volume.
+        /// MiB of the volume, times the same.
         #[arg(long, default_value_t = 2048)]
         size_mib: u64,
         /// A device of so many MiB a second, all requests together. On a slow device there are only ours.
