@@ -9,7 +9,10 @@ use buttress_base::Rng;
 use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
 use buttress_space::{AllocPolicy, AllocRequest, GroupInit, Outcome, Space, SpaceKind};
 
-use crate::cores::{Costs, Scene, simulate};
+use crate::{
+    cores::{Costs, Scene, simulate},
+    costs::Measured,
+};
 
 const GIB: u64 = 1 << 30;
 const SECTOR: u64 = 4096;
@@ -173,30 +176,15 @@ pub(crate) fn table(most: usize) -> String {
     out
 }
 
-/// Nanoseconds of a choice of ours, and of what lies beside it, on this machine.
-fn own_costs() -> Costs {
-    use crate::cores::LockCost;
-    let row = measure(1000, AllocPolicy::IndexGoals);
-    // An allocation and its freeing take one group's lock each, and the account's inside.
-    let half = (row.small / 2.0) as u64;
-    Costs {
-        private: half / 4,
-        goal: LockCost { hold: 5, cold: 150 },
-        group: LockCost { hold: half / 2, cold: 600 },
-        shared: LockCost { hold: 20, cold: 150 },
-        lists: None,
-        probe: 5,
-        busy: 60,
-    }
-}
-
 /// Simulates, and says it in a table: allocations a second of one processor.
 #[must_use]
 pub(crate) fn cores_table() -> String {
-    let mut out = String::from(
+    let measured = Measured::here();
+    let mut out = format!("{measured}\n\n");
+    out.push_str(
         "   cores  ext4 base  +skip  +own goals, linear  +own goals, lists |  ours: linear  trylock  one goal  goals\n",
     );
-    let own = own_costs();
+    let own = |policy| measured.costs(policy);
     let each = |cores: usize, policy, own_goals, costs| {
         let rounds = (20_000 / cores).clamp(100, 2000);
         simulate(&Scene { cores, groups: 1024, policy, own_goals, costs, rounds }).each
@@ -210,10 +198,10 @@ pub(crate) fn cores_table() -> String {
             each(cores, AllocPolicy::LinearTrylock, false, plain),
             each(cores, AllocPolicy::LinearTrylock, true, plain),
             each(cores, AllocPolicy::IndexGoals, true, lists),
-            each(cores, AllocPolicy::Linear, false, own),
-            each(cores, AllocPolicy::LinearTrylock, false, own),
-            each(cores, AllocPolicy::IndexSingleGoal, false, own),
-            each(cores, AllocPolicy::IndexGoals, false, own),
+            each(cores, AllocPolicy::Linear, false, own(AllocPolicy::Linear)),
+            each(cores, AllocPolicy::LinearTrylock, false, own(AllocPolicy::LinearTrylock)),
+            each(cores, AllocPolicy::IndexSingleGoal, false, own(AllocPolicy::IndexSingleGoal)),
+            each(cores, AllocPolicy::IndexGoals, false, own(AllocPolicy::IndexGoals)),
         );
     }
     out

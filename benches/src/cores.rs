@@ -44,6 +44,8 @@ pub struct Costs {
     pub group: LockCost,
     /// What all share: figures of the whole volume, freed extents of a transaction.
     pub shared: LockCost,
+    /// A goal without a lock, which everybody writes: that it goes round, where there are others.
+    pub line: u64,
     /// Lists that groups are moved between; nothing where an index needs no lock.
     pub lists: Option<LockCost>,
     /// Looking at a group's summary.
@@ -63,6 +65,7 @@ impl Costs {
             goal: LockCost { hold: 60, cold: 1040 },
             group: LockCost { hold: 1350, cold: 2990 },
             shared: LockCost { hold: 170, cold: 500 },
+            line: 260,
             lists: lists.then_some(LockCost { hold: 300, cold: 1190 }),
             probe: 5,
             busy: 60,
@@ -235,15 +238,10 @@ impl World {
     }
 }
 
-/// Simulates.
-///
-/// # Panics
-///
-/// When the space of a volume that is never full runs out: a fault of the search.
-#[must_use]
-pub fn simulate(scene: &Scene) -> Outcome {
-    let space = Space::new(4096, 16384).choosing(scene.policy).for_processors(scene.cores);
-    let groups = (0..scene.groups as u64).map(|i| GroupInit {
+/// The volume: nothing is in use, so that whoever appends finds room behind the goal.
+pub(crate) fn empty_space(groups: usize, policy: AllocPolicy, cores: usize) -> Arc<Space> {
+    let space = Space::new(4096, 16384).choosing(policy).for_processors(cores);
+    let groups = (0..groups as u64).map(|i| GroupInit {
         range: Extent { start: Logical((1 + i) * GROUP_LEN), len: GROUP_LEN },
         flags: BlockGroupFlags::DATA,
         used: 0,
@@ -254,6 +252,31 @@ pub fn simulate(scene: &Scene) -> Outcome {
     });
     let space = Arc::new(space);
     space.add_groups(groups.collect()).expect("sound groups");
+    space
+}
+
+/// What one who appends asks for.
+pub(crate) fn request(stream: u64, goal: Option<Logical>) -> AllocRequest {
+    AllocRequest {
+        kind: SpaceKind::Data,
+        want: PIECE,
+        min: PIECE,
+        align: 4096,
+        goal,
+        limit: Generation(u64::MAX),
+        stream,
+        hurry: false,
+    }
+}
+
+/// Simulates.
+///
+/// # Panics
+///
+/// When the space of a volume that is never full runs out: a fault of the search.
+#[must_use]
+pub fn simulate(scene: &Scene) -> Outcome {
+    let space = empty_space(scene.groups, scene.policy, scene.cores);
     let world = World::new(scene);
     let totals: Vec<(u64, u64, u64)> = thread::scope(|scope| {
         let threads: Vec<_> = (0..scene.cores)
@@ -315,16 +338,7 @@ impl Core<'_> {
         if locked {
             world.pass(core, GOAL);
         }
-        let request = AllocRequest {
-            kind: SpaceKind::Data,
-            want: PIECE,
-            min: PIECE,
-            align: 4096,
-            goal,
-            limit: Generation(u64::MAX),
-            stream: core as u64,
-            hurry: false,
-        };
+        let request = request(core as u64, goal);
         let extent = space.with_search(request, |search| {
             let mut seen = 0;
             loop {
@@ -356,9 +370,7 @@ impl Core<'_> {
         if locked {
             world.pass(core, GOAL);
         } else if one_goal {
-            // A line that everybody writes: it goes round without a lock, but it goes round.
-            let line = scene.costs.goal.cold / 4;
-            world.spend(core, if scene.cores > 1 { line } else { 0 });
+            world.spend(core, if scene.cores > 1 { scene.costs.line } else { 0 });
         }
         if scene.costs.lists.is_some() {
             world.pass(core, LISTS);

@@ -10,6 +10,7 @@
 mod allocate;
 mod choice;
 pub mod cores;
+mod costs;
 mod cpu;
 mod disk;
 mod enospc;

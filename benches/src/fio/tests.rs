@@ -46,7 +46,7 @@ fn answers_are_read() {
     assert!(parse(b"fio: pid=1, err=28", "write").is_err());
 }
 
-/// Each line's bytes lie in the samples that its time touches, and none is lost.
+/// F2: each line's bytes lie in the samples that its time touches, and none is lost.
 #[test]
 fn logs_become_rates() {
     let mut rates = vec![0.0; 7];
@@ -59,7 +59,7 @@ fn logs_become_rates() {
     assert!((rates.iter().sum::<f64>() / sum - 2.0).abs() < 1e-9, "of a second job");
 }
 
-/// Between two looks a straight line; outside of them nothing.
+/// F1: between two looks a straight line; outside of them nothing.
 #[test]
 fn looks_are_joined() {
     let start = Instant::now();
