@@ -185,7 +185,7 @@ impl Fio {
                 add("scramble_buffers", "1".to_owned());
                 add("direct", u8::from(direct).to_string());
                 add("time_based", "1".to_owned());
-                add("runtime", format!("{}ms", time.as_millis()));
+                add("runtime", format!("{}ms", time.as_millis().max(1)));
                 add("ramp_time", format!("{}ms", ramp.as_millis()));
             }
         }
