@@ -157,7 +157,15 @@ impl Files {
             Short::Metadata(cost) => {
                 // Who holds the claim must not wait for those who need it.
                 let claims = promise.placed.is_some();
-                let more = self.promise_metadata(cost, effort, claims)?;
+                let more = match self.promise_metadata(cost, effort, claims) {
+                    // What commits cannot give, dirty data may hold: he stands in line without the claim, and looks once more
+                    // where the file's data lies.
+                    Err(error) if claims && effort == Effort::Full && error.is_no_space() => {
+                        promise.placed = None;
+                        self.promise_metadata(cost, effort, false)?
+                    }
+                    other => other?,
+                };
                 promise.cost = promise.cost.and(cost);
                 join(&mut promise.metadata, more);
                 Ok(())

@@ -8,6 +8,8 @@
 //! # Invariants
 //!
 //! - **M1** It never waits for a file's writeback claim: who holds one may stand in the line that it serves.
+//! - **M2** Nobody is refused for what others were promised a moment ago: it is waited until that is dirty data, or done, and
+//!   then there is another ladder. A ladder that finds nothing to do is faster than a thread that was woken.
 //!
 //! # Failure
 //!
@@ -35,6 +37,11 @@ const DIRTY_PART: u64 = 8;
 const STILL: Duration = Duration::from_millis(20);
 const ORDERED: Duration = Duration::from_secs(30);
 
+/// The longest that it waits for promises to become something, while they do.
+const SETTLING: Duration = Duration::from_millis(200);
+/// So many ladders more there are for that where nobody is served.
+const MORE_LADDERS: u32 = 3;
+
 impl Shared {
     pub(crate) fn room_maker(self: &Arc<Self>, _attached: Flusher) {
         while !self.background.is_stopping() {
@@ -52,13 +59,18 @@ impl Shared {
     /// Climbs one ladder for those who wait, to its end or theirs.
     fn make_room(&self, kind: SpaceKind) -> Result<()> {
         let begun = self.engine.arrivals(kind);
-        let mut ladder = self.engine.ladder(kind, Reach::All);
+        let anew = || self.engine.ladder(kind, Reach::All);
+        let (mut ladder, mut more) = (anew(), MORE_LADDERS);
         self.background.climbed.fetch_add(1, Ordering::Relaxed);
         while self.engine.waits(kind) {
             if self.background.is_stopping() {
                 return Ok(());
             }
             let Some(step) = ladder.next_step() else {
+                if more > 0 && self.promises_settle(kind) {
+                    (ladder, more) = (anew(), more - 1);
+                    continue;
+                }
                 self.engine.refuse(kind, begun);
                 return Ok(());
             };
@@ -74,8 +86,36 @@ impl Shared {
             };
             self.engine.tell_step(&before, gain);
             ladder.note(gain.gained, gain.served);
+            more = if gain.served { MORE_LADDERS } else { more };
         }
         Ok(())
+    }
+
+    /// Waits until what is promised has become dirty data, or was done, as long as some does (M2). Says whether anything
+    /// changed, so that there may be room, or something to be written.
+    fn promises_settle(&self, kind: SpaceKind) -> bool {
+        let look = || {
+            let accounts = self.engine.accounts();
+            let promised = match kind {
+                SpaceKind::Data => (accounts.data.may_use, 0),
+                _ => (accounts.promised.all_items(), accounts.promised.bytes),
+            };
+            (promised, self.files.dirty_bytes())
+        };
+        let first = look();
+        let (begun, mut since, mut seen) = (clock::now(), clock::now(), first);
+        while seen.0 != (0, 0)
+            && clock::since(since) < STILL
+            && clock::since(begun) < SETTLING
+            && !self.background.is_stopping()
+        {
+            buttress_base::thread::sleep(Duration::from_millis(1));
+            let now = look();
+            if now != seen {
+                (seen, since) = (now, clock::now());
+            }
+        }
+        seen != first
     }
 
     /// Takes a step that is about dirty data; says whether any landed.

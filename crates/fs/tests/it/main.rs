@@ -9,6 +9,7 @@ mod content;
 mod contention;
 mod cuts;
 mod devices;
+mod early;
 mod events;
 #[cfg(debug_assertions)]
 mod faults;
