@@ -202,6 +202,7 @@ impl Engine {
                     Step::Dirty | Step::AllDirty | Step::Ordered => {
                         pools.filled() - pools.to_commit()
                     }
+                    Step::Count => pools.paths,
                     _ => 0,
                 };
                 (pools.headroom(), held)
@@ -210,7 +211,7 @@ impl Engine {
         let forecast = match step {
             Step::Chunk => self.devices.lock().available(self.kind_flags(kind)),
             Step::Unpin | Step::Readers | Step::Commit => held + account.pinned,
-            Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => held,
+            Step::Count | Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => held,
         };
         Before { kind, step, waiting: self.waited_for(kind), room, forecast }
     }
@@ -245,7 +246,7 @@ impl Engine {
     /// What a commit or a chunk met.
     pub fn climb(&self, kind: SpaceKind, step: Step) -> Result<Gain> {
         let before = self.served(kind);
-        // Cheaper than any step, and may be enough.
+        // Cheaper than any other step, and may be enough before each of them.
         if kind == SpaceKind::Metadata && self.served_since(kind, before) {
             return Ok(Gain { gained: true, served: true });
         }
@@ -274,6 +275,8 @@ impl Engine {
                 }
                 helps
             }
+            // Above.
+            Step::Count => false,
             Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => false,
         };
         self.serve(kind);
