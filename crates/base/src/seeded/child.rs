@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use super::points::mine;
 use super::turns::{Place, State, Task, Wait, Want};
-use super::{MINE, Run, mine, point};
+use super::{MINE, Run, point};
 
 /// A thread of a run, as its parent knows it.
 #[derive(Clone, Debug)]

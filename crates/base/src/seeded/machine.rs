@@ -21,10 +21,13 @@
 
 use std::collections::HashMap;
 use std::panic::Location;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::turns::{Place, State, Turns, Want};
+
+mod cost;
+
+pub use cost::{Cost, Processors, Waited};
 
 /// How far one may be ahead of the others: passing the turn on takes longer than most steps.
 const AHEAD: u64 = 2_000;
@@ -37,76 +40,6 @@ const SPIN: u64 = 4_000;
 
 /// What a processor needs to go from one thread to another.
 const SWITCH: u64 = 1_500;
-
-/// How many times waking is measured.
-const WAKINGS: usize = 200;
-
-/// What the work of a thread costs it.
-#[derive(Clone, Copy, Debug)]
-pub enum Cost {
-    /// So much for each place where the turn may change hands, and nothing for waking others.
-    Step(Duration),
-    /// What it takes on this machine. Waking a thread takes `wake` of who does it, and `until_awake` until that one runs.
-    Measured {
-        /// Of the one who wakes.
-        wake: Duration,
-        /// From then on, where a processor is free.
-        until_awake: Duration,
-    },
-}
-
-impl Cost {
-    /// Measured, with what waking takes on this machine now: the median of some hundreds.
-    #[must_use]
-    pub fn of_this_machine() -> Self {
-        let (mut wakes, mut sleeps) = (Vec::new(), Vec::new());
-        let (told, hears) = std::sync::mpsc::channel();
-        let sleeper = thread::spawn(move || {
-            for _ in 0..WAKINGS {
-                thread::park();
-                if told.send(Instant::now()).is_err() {
-                    return;
-                }
-            }
-        });
-        for _ in 0..WAKINGS {
-            // It sleeps by then, and its processor too.
-            thread::sleep(Duration::from_micros(300));
-            let begun = Instant::now();
-            sleeper.thread().unpark();
-            wakes.push(begun.elapsed());
-            if let Ok(awake) = hears.recv() {
-                sleeps.push(awake.saturating_duration_since(begun));
-            }
-        }
-        drop((hears, sleeper.join()));
-        let median = |times: &mut Vec<Duration>| {
-            times.sort_unstable();
-            times.get(times.len() / 2).copied().unwrap_or_default()
-        };
-        Self::Measured { wake: median(&mut wakes), until_awake: median(&mut sleeps) }
-    }
-}
-
-/// How many processors there are, and what work costs.
-#[derive(Clone, Copy, Debug)]
-pub struct Processors {
-    /// How many.
-    pub count: usize,
-    /// What a thread takes of them.
-    pub cost: Cost,
-}
-
-/// What threads waited at one place in the code, for a lock.
-#[derive(Clone, Copy, Debug)]
-pub struct Waited {
-    /// Where it is taken.
-    pub at: &'static Location<'static>,
-    /// How often one waited there.
-    pub count: u64,
-    /// How long, all together.
-    pub time: Duration,
-}
 
 /// What one thread did, in nanoseconds of the run.
 #[derive(Clone, Copy, Debug, Default)]
