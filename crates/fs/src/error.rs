@@ -67,7 +67,8 @@ pub enum ErrorKind {
     Corrupt,
     /// The volume is full.
     NoSpace,
-    /// Nobody wants it done any more ([`Interrupt`](crate::Interrupt)); nothing was changed.
+    /// Nobody wants it done any more ([`Interrupt`](crate::Interrupt)): as with `NoSpace`, of a range that is allocated or shared a part
+    /// may be done, of everything else nothing is.
     Interrupted,
     /// The call cannot be right.
     Invalid,
