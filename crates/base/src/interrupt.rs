@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! Who calls the engine says whose work it is ([`Interrupt::heeded`]); who lets a thread wait for long, holding nothing
-//! that others wait for, asks ([`is_interrupted`]) and gives up. In between nobody passes anything on.
+//! Who calls the engine says whose work it is ([`Interrupt::heeded`]); who lets a thread wait for long, where to give up
+//! loses nothing, asks ([`is_interrupted`]) and gives up. In between nobody passes anything on.
 //!
 //! # Invariants
 //!

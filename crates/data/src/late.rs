@@ -23,6 +23,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use buttress_base::interrupt;
 use buttress_base::sync::Mutex;
 use buttress_format::{Compression, InodeFlags, Logical};
 use buttress_txn::{Cost, Late, MetaReservation};
@@ -132,6 +133,11 @@ impl Files {
     ///
     /// As [`writeback`](Self::writeback).
     pub fn write_late<H: Home>(home: H) -> Result<Option<Arc<LateData<H>>>> {
+        // Who syncs was told that it was taken.
+        interrupt::shielded(|| Self::write_late_shielded(home))
+    }
+
+    fn write_late_shielded<H: Home>(home: H) -> Result<Option<Arc<LateData<H>>>> {
         let (files, file) = (home.files(), home.file());
         let claim = file.claim();
         if !files.may_be_late(file) {

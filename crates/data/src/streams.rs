@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-/// Most streams of one file, and most of them that are of one read: who reads here and there is not looked for among many.
+/// Most streams of one file, and most of them that are not read in order: who reads here and there is not looked for among many.
 const STREAMS: usize = 64;
 const FRESH: usize = 16;
 /// The first window, of who begins at the front of a file.

@@ -67,8 +67,7 @@ pub enum ErrorKind {
     Corrupt,
     /// The volume is full.
     NoSpace,
-    /// Nobody wants it done any more ([`Interrupt`](crate::Interrupt)): as with `NoSpace`, of a range that is allocated or shared a part
-    /// may be done, of everything else nothing is.
+    /// Nobody wants it done any more ([`Interrupt`](crate::Interrupt)). What was done before stays, as with `NoSpace`.
     Interrupted,
     /// The call cannot be right.
     Invalid,

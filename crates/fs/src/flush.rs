@@ -332,13 +332,10 @@ impl Shared {
             }
             return;
         }
-        // What he wrote is written. Whom nobody waits for any more is not kept until others' data is, too.
-        if interrupt::is_interrupted() {
-            return;
-        }
         // Kept by the file, and told when it is synced.
         self.noting(|| self.files.writeback_whole(&cell.file));
         for _ in 0..4 {
+            // For whom nobody waits any more is not kept until others' data is written, too.
             let is_done = self.files.dirty_bytes() <= limit || interrupt::is_interrupted();
             if is_done || !self.write_batch(None) {
                 return;

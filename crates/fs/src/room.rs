@@ -8,8 +8,9 @@
 //! # Invariants
 //!
 //! - **M1** It never waits for a file's writeback claim: who holds one may stand in the line that it serves.
-//! - **M2** Nobody is refused for what others were promised a moment ago: it is waited until that is dirty data, or done, and
-//!   then there is another ladder. A ladder that finds nothing to do is faster than a thread that was woken.
+//! - **M2** Nobody whom it makes room for is refused for what others were promised a moment ago: it is waited until that is dirty
+//!   data, or done, and then there is another ladder, a few times. A ladder that finds nothing to do is faster than a thread
+//!   that was woken.
 //!
 //! # Failure
 //!
@@ -107,6 +108,7 @@ impl Shared {
         while seen.0 != (0, 0)
             && clock::since(since) < STILL
             && clock::since(begun) < SETTLING
+            && self.engine.waits(kind)
             && !self.background.is_stopping()
         {
             buttress_base::thread::sleep(Duration::from_millis(1));

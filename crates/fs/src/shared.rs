@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use buttress_base::interrupt;
 use buttress_base::sync::Mutex;
 use buttress_data::Files;
 use buttress_format::{Incompat, InodeItem, Key, Kind, Superblock, TreeId};
@@ -150,7 +149,7 @@ impl Shared {
         }
         // What frees space draws on what dirty data was promised, too.
         if urgency == Urgency::Normal && !self.engine.has_flusher() {
-            Self::expect_wanted()?;
+            self.engine.expect_wanted()?;
             self.write_all();
         }
         match self.engine.reserve_in_line(cost, urgency) {
@@ -169,19 +168,12 @@ impl Shared {
     ///
     /// Those of a commit; `Interrupted` when nobody wants to wait for the next step.
     pub(crate) fn give_all_back(&self) -> Result<()> {
-        Self::expect_wanted()?;
+        self.engine.expect_wanted()?;
         self.clean_all();
+        self.engine.expect_wanted()?;
         self.write_all();
         self.engine.commit_while_wanted()?;
         Ok(())
-    }
-
-    /// Looks whether what this thread is about to do at length is still wanted.
-    pub(crate) fn expect_wanted() -> Result<()> {
-        match interrupt::is_interrupted() {
-            true => Err(buttress_txn::Error::Interrupted.into()),
-            false => Ok(()),
-        }
     }
 
     /// Puts nothing but the inode item of a cell, changed.

@@ -139,7 +139,7 @@ impl fuser::Filesystem for Desk {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let _work = self.work_for(req, if size.is_some() { Kind::Space } else { Kind::Meta });
+        let _duty = self.crew.duty(if size.is_some() { Kind::Space } else { Kind::Meta });
         let set = SetAttr {
             mode,
             uid,
@@ -309,14 +309,15 @@ impl fuser::Filesystem for Desk {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let _work = self.work_for(req, Kind::write(data.len()));
+        let _duty = self.crew.duty(Kind::write(data.len()));
+        let _heeding = killed::heed_write(req.pid(), write_flags);
         let write = Write { node: ino.0, offset, how: write_flags, flags: flags.0 };
         match self.guarded("write", ino.0, || Door::write(self, write, data)) {
             Ok(Written::Bytes(count)) => reply.written(count),
             Ok(Written::Waits(patience)) => {
                 let (desk, data, task) = (self.clone(), data.to_vec(), req.pid());
                 self.where_room_comes(move || {
-                    let _heeding = killed::heed(task);
+                    let _heeding = killed::heed_write(task, write_flags);
                     match desk.guarded("write", ino.0, || desk.write_aside(write, &data, &patience))
                     {
                         Ok(count) => reply.written(count),

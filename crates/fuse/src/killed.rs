@@ -10,13 +10,18 @@
 //! # Invariants
 //!
 //! - **K1** Only a task that has `SIGKILL` pending is given up: the kernel puts it into every thread of a process that a signal
-//!   is to end, whichever signal that is. One that is not seen, in another name space or hidden, is waited for.
-//! - **K2** It is looked at by who waits, every few hundredths of a second: nobody else pays more than the noting of a number.
+//!   is to end, but for signals that leave a core behind, which end it once it has its answer, as in Linux. One that is hidden is
+//!   waited for.
+//! - **K2** It is looked at by who waits, every few hundredths of a second, and by who is to write back what is too much in
+//!   memory: nobody else pays more than the noting of a number.
+//! - **K3** What the kernel wrote into its cache is never given up, nor times that it kept there: whoever wrote it was told that it was
+//!   taken. It sends such writes for nobody; the times for whoever closes the file.
 
 use std::fs;
 
 use buttress_base::Interrupt;
 use buttress_base::interrupt::Heeding;
+use fuser::WriteFlags;
 
 /// `SIGKILL` in a set of signals as the kernel prints it.
 const KILLED: u64 = 1 << (9 - 1);
@@ -24,22 +29,23 @@ const KILLED: u64 = 1 << (9 - 1);
 /// Has this thread work for the task with a number in the kernel's request, as long as what is returned lives. What the kernel
 /// does by itself has no task.
 pub(crate) fn heed(task: u32) -> Option<Heeding> {
-    of(task).map(|interrupt| interrupt.heed())
+    (task != 0).then(|| Interrupt::asked(is_killed, task).heed())
 }
 
-/// The same for what goes on elsewhere.
-pub(crate) fn of(task: u32) -> Option<Interrupt> {
-    (task != 0).then(|| Interrupt::asked(is_killed, task))
+/// The same for a write (K3).
+pub(crate) fn heed_write(task: u32, how: WriteFlags) -> Option<Heeding> {
+    if how.contains(WriteFlags::FUSE_WRITE_CACHE) { None } else { heed(task) }
 }
 
 /// Whether a task is about to die of a signal.
 fn is_killed(task: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{task}/status")).unwrap_or_default();
+    let status = fs::read(format!("/proc/{task}/status")).unwrap_or_default();
     pending(&status).is_some_and(|pending| pending & KILLED != 0)
 }
 
-/// The signals that wait for a thread, by its `status`.
-fn pending(status: &str) -> Option<u64> {
+/// The signals that wait for a thread, by its `status`, which begins with a name of any bytes.
+fn pending(status: &[u8]) -> Option<u64> {
+    let status = String::from_utf8_lossy(status);
     let set = status.lines().find_map(|line| line.strip_prefix("SigPnd:"))?;
     u64::from_str_radix(set.trim(), 16).ok()
 }
@@ -51,15 +57,19 @@ mod tests {
     /// K1: what the kernel prints is read, and who is not there is not killed.
     #[test]
     fn pending_signals_are_read() {
-        let status = |set: &str| format!("Name:\tdd\nThreads:\t1\nSigPnd:\t{set}\nShdPnd:\t0100\n");
+        let status = |set: &str| {
+            let rest = format!("\nThreads:\t1\nSigPnd:\t{set}\nShdPnd:\t0100\n");
+            [b"Name:\tcut off \xc3".as_slice(), rest.as_bytes()].concat()
+        };
         assert_eq!(pending(&status("0000000000000100")), Some(KILLED));
         assert_eq!(
             pending(&status("0000000000004000")),
             Some(1 << 14),
             "SIGTERM, which it may handle"
         );
-        assert_eq!(pending("Name:\tdd\n"), None);
+        assert_eq!(pending(b"Name:\tdd\n"), None);
         assert!(!is_killed(std::process::id()) && !is_killed(u32::MAX));
-        assert!(of(0).is_none(), "the kernel's own requests");
+        assert!(heed(0).is_none(), "the kernel's own requests");
+        assert!(heed_write(1, WriteFlags::FUSE_WRITE_CACHE).is_none(), "from its cache");
     }
 }

@@ -446,31 +446,47 @@ impl Engine {
         }
     }
 
-    /// As [`commit`](Self::commit), for a caller who waits for the one under way no longer than he wants it (F4).
+    /// As [`commit`](Self::commit), for a caller who waits for one under way no longer than he wants it (F4). He makes none if
+    /// that is not needed for what was running when he came.
     ///
     /// # Errors
     ///
     /// [`Error::Interrupted`], with nothing done; as [`commit`](Self::commit).
     pub fn commit_while_wanted(&self) -> Result<Generation> {
-        let under_way = || self.view.load().frozen().map(|frozen| frozen.generation);
-        let awaited = under_way();
-        while interrupt::is_heeded() && awaited.is_some() && awaited == under_way() {
+        let wanted = self.view.load().generation();
+        while interrupt::is_heeded()
+            && self.published() < wanted
+            && self.view.load().frozen().is_some()
+        {
+            self.check_writable()?;
             if interrupt::is_interrupted() {
-                self.counters.interrupted.fetch_add(1, Ordering::Relaxed);
-                return Err(Error::Interrupted);
+                return Err(self.interrupted());
             }
             buttress_base::thread::sleep(OWN_SLICE);
+        }
+        if self.published() >= wanted {
+            return Ok(self.published());
         }
         self.commit()
     }
 
+    /// Looks whether what this thread is about to do at length for somebody is still wanted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interrupted`].
+    pub fn expect_wanted(&self) -> Result<()> {
+        if interrupt::is_interrupted() { Err(self.interrupted()) } else { Ok(()) }
+    }
+
+    fn interrupted(&self) -> Error {
+        self.counters.interrupted.fetch_add(1, Ordering::Relaxed);
+        Error::Interrupted
+    }
+
     /// Whether who waits, and may give up, still wants what he waits for (F4).
     fn check_wanted(&self, waiter: &impl Waits) -> Result<()> {
-        if !waiter.may_give_up() || !interrupt::is_interrupted() {
-            return Ok(());
-        }
-        self.counters.interrupted.fetch_add(1, Ordering::Relaxed);
-        Err(Error::Interrupted)
+        if waiter.may_give_up() { self.expect_wanted() } else { Ok(()) }
     }
 
     /// Readers hold back freed space only for the length of an operation: waits a little for them.

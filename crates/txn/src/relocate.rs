@@ -307,7 +307,9 @@ impl Engine {
     fn copy_data(&self, old: Extent, above: &dyn Users) -> Result<Option<(Extent, crate::Csums)>> {
         let geometry = *self.store.geometry();
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
-        let mut promise = self.reserve_data(old.len + self.row_slack())?;
+        // It is stopped by who watches it, not by a signal to who waits for it.
+        let reserve = || self.reserve_data(old.len + self.row_slack());
+        let mut promise = buttress_base::interrupt::shielded(reserve)?;
         let new = match self.allocate_data(&mut promise, old.len, old.len, None, 0) {
             Ok(new) => new,
             // There is room, but in pieces: a new chunk is all of one.

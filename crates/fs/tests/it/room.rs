@@ -263,6 +263,8 @@ pub(crate) enum Door {
     Closed,
     /// Somebody stands before it.
     Knocked,
+    /// Whoever comes is turned away.
+    Walled,
 }
 
 /// Holds flushes up while its door is closed.
@@ -284,13 +286,16 @@ impl Held {
 impl Hook for Held {
     fn flush(&self, below: &dyn Device) -> Result<(), Error> {
         let mut door = self.0.lock().expect("a door");
-        while *door != Door::Open {
+        while !matches!(*door, Door::Open | Door::Walled) {
             *door = Door::Knocked;
             self.1.notify_all();
             door = self.1.wait(door).expect("a door");
         }
-        drop(door);
-        below.flush()
+        match *door {
+            // Behind its end.
+            Door::Walled => below.write_at(u64::MAX, &[0]),
+            _ => below.flush(),
+        }
     }
 }
 

@@ -60,10 +60,10 @@ pub(super) fn is_large(taken: &Taken) -> bool {
     matches!(kind(taken), Some(Kind::ReadLarge | Kind::WriteLarge))
 }
 
-/// Whether a request may wait for space as long as somebody waits for its answer. What makes data durable is not given up: others'
-/// data may be among it.
+/// Whether a request, other than a write, may wait for space as long as somebody waits for its answer. What makes data durable is
+/// not given up, nor what says when a file was written (K3 of `killed`).
 fn may_wait(opcode: u32) -> bool {
-    matches!(opcode, SETATTR | SYMLINK | MKDIR | RENAME | RENAME2 | WRITE | CREATE | FALLOCATE)
+    matches!(opcode, SYMLINK | MKDIR | RENAME | RENAME2 | CREATE | FALLOCATE)
 }
 
 /// Works a request out and answers it; a panic is answered with `EIO`.
@@ -177,6 +177,8 @@ fn write(desk: &Desk, taken: Taken) {
     let len = op.u32(16) as usize;
     let how = WriteFlags::from_bits_retain(op.u32(20));
     let write = Write { node, offset: op.u64(8), how, flags: op.i32(32) };
+    let task = taken.request().task;
+    let _heeding = killed::heed_write(task, how);
     match desk.guarded("write", node, || desk.write(write, front(&taken, len)?)) {
         Ok(Written::Bytes(count)) => answer_write(taken, Ok(count)),
         Ok(Written::Waits(for_room)) => {
@@ -186,9 +188,8 @@ fn write(desk: &Desk, taken: Taken) {
                 return answer_write(taken, desk.write_in_vain(write));
             }
             let there = desk.clone();
-            let task = taken.request().task;
             desk.where_room_comes(move || {
-                let _heeding = killed::heed(task);
+                let _heeding = killed::heed_write(task, how);
                 let work = || there.write_aside(write, front(&taken, len)?, &for_room);
                 let answer = there.guarded("write", node, work);
                 drop(of_entry);

@@ -1,9 +1,15 @@
 //! Who waits for space and is interrupted leaves nothing behind, at whatever step that is.
 
 use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::Interrupt;
-use buttress_txn::{Cost, Costs, Error, Urgency};
+use buttress_block::{Device, Error as DeviceError, MemoryDevice};
+use buttress_format::{Key, Kind, TreeId};
+use buttress_fs::make::{MakeOptions, make};
+use buttress_txn::{Cost, Costs, Engine, EngineOptions, Error, Urgency};
+use buttress_volume::Volume;
 
 use crate::credit::engine;
 
@@ -61,4 +67,94 @@ fn e6_interrupted_at_each_step() {
     drop((promise, all));
     engine.commit().expect("a commit");
     assert_eq!(engine.accounts().promised, Costs::default());
+}
+
+/// A device whose flushes wait, and fail when they are let go.
+#[derive(Debug)]
+struct Held {
+    below: MemoryDevice,
+    is_held: AtomicBool,
+    waits: AtomicBool,
+    fails: AtomicBool,
+}
+
+impl Device for Held {
+    fn name(&self) -> String {
+        self.below.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.below.len()
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.below.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), DeviceError> {
+        self.below.write_at(offset, buf)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        while self.is_held.load(Ordering::SeqCst) {
+            self.waits.store(true, Ordering::SeqCst);
+            std::thread::yield_now();
+        }
+        match self.fails.load(Ordering::SeqCst) {
+            // Behind its end.
+            true => self.below.write_at(u64::MAX, &[0]),
+            false => self.below.flush(),
+        }
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        self.below.discard(offset, len)
+    }
+}
+
+/// Who waits for a commit that is under way leaves when he is interrupted, makes none of his own where the next one is enough, and is
+/// told when it fails: what was frozen then stays so.
+#[test]
+fn a_commit_is_waited_for_while_it_is_wanted() {
+    for fails in [false, true] {
+        let below = MemoryDevice::new(160 << 20);
+        make(&below, &MakeOptions { seed: Some(1), ..MakeOptions::default() }).expect("a volume");
+        let [is_held, waits, fails_now] = [(); 3].map(|()| AtomicBool::new(false));
+        let device = Arc::new(Held { below, is_held, waits, fails: fails_now });
+        let options = buttress_volume::OpenOptions { writable: true, ..Default::default() };
+        let opened = Volume::open(vec![Arc::clone(&device) as _], options);
+        let (volume, superblock) = opened.expect("a volume");
+        let engine = Engine::open(Arc::new(volume), superblock, EngineOptions::default());
+        let engine = engine.expect("it opens");
+        let change = || {
+            let promise = engine.reserve(Cost::of(5, 500), Urgency::Normal).expect("there is room");
+            let handle = engine.begin(promise);
+            handle.put(TreeId::FS, Key::new(300, Kind::XATTR_ITEM, 0), vec![7; 100]);
+        };
+        change();
+        device.is_held.store(true, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let commit = scope.spawn(|| engine.commit());
+            while !device.waits.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            let (gone, stays) = (Interrupt::new(), Interrupt::new());
+            let wait = |interrupt: &Interrupt| interrupt.heeded(|| engine.commit_while_wanted());
+            gone.raise();
+            assert!(matches!(wait(&gone), Err(Error::Interrupted)));
+            let waits = scope.spawn(move || wait(&stays));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            device.fails.store(fails, Ordering::SeqCst);
+            device.is_held.store(false, Ordering::SeqCst);
+            let (commit, waits) = (commit.join(), waits.join());
+            assert_eq!(commit.expect("no panic").is_err(), fails);
+            let waits = waits.expect("no panic");
+            assert_eq!(waits.is_err(), fails, "{waits:?}");
+            assert!(!fails || matches!(waits, Err(Error::Aborted(_))), "{waits:?}");
+        });
+    }
 }
