@@ -1,10 +1,11 @@
 //! Refusals that would come too early: what lacks is held by others, who give it back as soon as they are let.
 
+use buttress_base::AlignedBuf;
 use buttress_fs::{FallocateMode, Filesystem, Inode};
 
 use crate::checker::check;
 use crate::room::fill;
-use crate::volume::{memory, mount_with, nocow};
+use crate::volume::{file_with, memory, mount_with, nocow};
 
 const BLOCK: u64 = 4096;
 const WRITERS: usize = 64;
@@ -60,6 +61,43 @@ fn e4_writers_in_place_wait_for_dirty_data() {
         let all = in_place(&fs, files, WRITERS as u64 * blocks);
         assert_eq!(refused(&all, blocks), 0, "promise={promise}, {files} files");
         drop(all);
+        fs.close().expect("it closes");
+        check(&device);
+    }
+}
+
+/// E4 for data that is written at once: what overwriting needs is what it frees, which a commit gives back. As long as what is free holds
+/// one block of each writer, none is refused, however many come at once.
+#[test]
+fn e4_direct_writers_wait_for_what_they_free() {
+    for ordered in [false, true] {
+        let device = memory(160);
+        let fs = mount_with(&device, "commit=300");
+        let files: Vec<_> =
+            (0..WRITERS).map(|i| file_with(&fs.root(), &format!("f{i}"), b"")).collect();
+        for file in &files {
+            file.write_direct(0, &AlignedBuf::zeroed(8 * BLOCK as usize)).expect("there is room");
+        }
+        let _filler = fill(&fs, 2 << 20);
+        fs.sync().expect("durable");
+        let refused: usize = std::thread::scope(|scope| {
+            let writers: Vec<_> = files
+                .iter()
+                .map(|file| {
+                    scope.spawn(move || {
+                        let data = AlignedBuf::zeroed(BLOCK as usize);
+                        let write = |turn: u64| {
+                            let block = if ordered { turn % 8 } else { turn * 5 % 8 };
+                            file.write_direct(block * BLOCK, &data).is_err()
+                        };
+                        (0..60).filter(|turn| write(*turn)).count()
+                    })
+                })
+                .collect();
+            writers.into_iter().map(|writer| writer.join().expect("no panic")).sum()
+        });
+        assert_eq!(refused, 0, "ordered: {ordered}");
+        drop(files);
         fs.close().expect("it closes");
         check(&device);
     }
