@@ -91,7 +91,7 @@ thread_local! {
 }
 
 /// Interrupts a thread at a look of its own, counted from zero.
-fn at_look(number: u32) -> Interrupt {
+pub(crate) fn at_look(number: u32) -> Interrupt {
     LOOKS.set(number);
     let ask = |_| {
         let left = LOOKS.get();

@@ -1,5 +1,5 @@
 //! A full volume under one seed: whoever fills, deletes, cuts, copies and syncs there meets `ENOSPC` and no other
-//! failure, whatever the order of the threads, and nobody waits for ever. Debug builds compare the accounts with groups
+//! failure, whatever the order of the threads, but that some are interrupted while they wait, and nobody waits for ever. Debug builds compare the accounts with groups
 //! and tokens at every commit.
 
 use std::collections::BTreeMap;
@@ -7,12 +7,15 @@ use std::sync::Arc;
 
 use buttress_base::{Rng, seeded, thread};
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::{Filesystem, Inode, MakeOptions, MountOptions, SetAttr, TreeId};
+use buttress_fs::{
+    Error, ErrorKind, Filesystem, Inode, MakeOptions, MountOptions, SetAttr, TreeId,
+};
 use buttress_sim::campaign;
 
 use super::seeds;
 use crate::checker::{check, judge};
 use crate::fsync::{fill, full};
+use crate::interrupted::at_look;
 use crate::volume::{content, mount, pattern};
 
 const CLIENTS: u64 = 4;
@@ -34,6 +37,15 @@ fn remove(dir: &Inode, name: &str) {
     dir.unlink(name.as_bytes()).expect("removing always works");
 }
 
+/// What came of something that needs room, and that nobody may want any more by the time that there is some.
+fn wanted<T>(rng: &mut Rng, work: impl FnOnce() -> Result<T, Error>) -> Option<T> {
+    let looks = if rng.chance(2, 3) { rng.below(3) as u32 } else { u32::MAX };
+    match at_look(looks).heeded(work) {
+        Err(error) if error.kind() == ErrorKind::Interrupted => None,
+        other => full(other),
+    }
+}
+
 /// Keeps a file if all of it was taken.
 fn put(dir: &Inode, name: &str, rng: &mut Rng, kept: &mut Kept) {
     let (seed, len) = (rng.next_u64(), rng.below(150_000) as usize);
@@ -41,7 +53,7 @@ fn put(dir: &Inode, name: &str, rng: &mut Rng, kept: &mut Kept) {
     let none = SetAttr { size: Some(0), ..SetAttr::default() };
     file.set_attr(&none).expect("shrinking always works");
     kept.remove(name);
-    match full(file.write_at(0, &pattern(seed, len))) {
+    match wanted(rng, || file.write_at(0, &pattern(seed, len))) {
         Some(_) => drop(kept.insert(name.to_owned(), (seed, len))),
         None => remove(dir, name),
     }
@@ -56,7 +68,8 @@ fn stay_full(fs: &Filesystem, dir: &Inode, mut rng: Rng) -> Kept {
         match (rng.below(14), victim) {
             (0..=5, _) | (_, None) => {
                 let name = format!("f{count}");
-                if full(dir.create(name.as_bytes(), 0o644, 0, 0, 0)).is_some() {
+                let create = || dir.create(name.as_bytes(), 0o644, 0, 0, 0);
+                if wanted(&mut rng, create).is_some() {
                     put(dir, &name, &mut rng, &mut kept);
                 }
             }
@@ -73,7 +86,8 @@ fn stay_full(fs: &Filesystem, dir: &Inode, mut rng: Rng) -> Kept {
             _ => match snapshot.take() {
                 None => {
                     let name = format!("s{}-{count}", dir.id().ino.0);
-                    let made = full(fs.root().snapshot(name.as_bytes(), TreeId::FS, true));
+                    let cut = || fs.root().snapshot(name.as_bytes(), TreeId::FS, true);
+                    let made = wanted(&mut rng, cut);
                     snapshot = made.map(|_| name);
                 }
                 Some(name) => {
@@ -87,7 +101,7 @@ fn stay_full(fs: &Filesystem, dir: &Inode, mut rng: Rng) -> Kept {
 }
 
 /// Everything that one seed decides: the volume, and what each client left in it.
-fn storm(seed: u64) -> (Arc<dyn Device>, Vec<Kept>, u64) {
+fn storm(seed: u64) -> (Arc<dyn Device>, Vec<Kept>, [u64; 2]) {
     let work = move || {
         let mut rng = Rng::new(seed ^ 0xf011);
         let base = MemoryDevice::new(112 << 20);
@@ -117,7 +131,7 @@ fn storm(seed: u64) -> (Arc<dyn Device>, Vec<Kept>, u64) {
         assert_eq!(fs.read_only_reason(), None, "{}", stats.accounts);
         assert_eq!(stats.accounts.waiting, (0, 0), "nobody is left in a line");
         fs.close().expect("a full volume unmounts");
-        (device, kept, stats.engine.enospc)
+        (device, kept, [stats.engine.enospc, stats.engine.interrupted])
     };
     let (outcome, _) = seeded::run(seed, seeded::Options::default(), work)
         .unwrap_or_else(|stuck| panic!("{stuck}"));
@@ -126,11 +140,11 @@ fn storm(seed: u64) -> (Arc<dyn Device>, Vec<Kept>, u64) {
 
 #[test]
 fn a_full_volume_in_every_order() {
-    let mut refusals = 0;
+    let (mut refusals, mut interrupted) = (0, 0);
     let seeds = seeds(1..4);
     for seed in seeds.clone() {
         let told = std::panic::catch_unwind(|| {
-            let (device, kept, refused) = storm(seed);
+            let (device, kept, gave_up) = storm(seed);
             if seed.is_multiple_of(3) {
                 check(&device);
             } else {
@@ -148,17 +162,20 @@ fn a_full_volume_in_every_order() {
             fs.root().delete_subvolume(b"aside").expect("removing always works");
             fs.close().expect("it unmounts");
             judge(&device);
-            refused
+            gave_up
         });
-        refusals += told.unwrap_or_else(|panic| {
+        let gave_up = told.unwrap_or_else(|panic| {
             eprintln!(
                 "again: BUTTRESS_SEED={seed} cargo test -p buttress-fs --test it a_full_volume_in"
             );
             std::panic::resume_unwind(panic)
         });
+        refusals += gave_up[0];
+        interrupted += gave_up[1];
     }
     campaign::count("orders", (seeds.end - seeds.start) as usize);
     campaign::count("refusals", refusals as usize);
+    campaign::count("interrupted", interrupted as usize);
     assert!(refusals > 0, "it was never full");
 }
 
