@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use buttress_format::{Body, Compression, FileExtent, InodeItem};
-use buttress_txn::{Urgency, View};
+use buttress_txn::{Cost, MetaReservation, Urgency, View};
 
 use crate::drop_extents::Edits;
 use crate::error::{Error, Result};
@@ -17,6 +17,7 @@ use crate::extent_map::Mapping;
 use crate::file::{End, File};
 use crate::files::Files;
 use crate::land::{STEP_ITEMS, settle};
+use crate::promise::join;
 use crate::write::SIZE_MAX;
 
 impl Files {
@@ -91,12 +92,16 @@ impl Files {
     fn shorten(&self, file: &File, size: u64, stamp: impl FnOnce(&mut InodeItem)) -> Result<()> {
         let _claim = file.claim();
         let keep = self.ceil(size);
+        let inline = self.promise_inline(file, size)?;
         {
             let mut meta = file.meta();
             let mut dirty = file.dirty.lock();
             self.forget(&mut dirty, keep..u64::MAX);
             if size < keep && dirty.waits(self.floor(size)) {
                 dirty.patch(size, &vec![0; (keep - size) as usize]);
+            }
+            if let Some(inline) = inline {
+                join(&mut dirty.metadata, inline);
             }
             meta.item.size = size;
             meta.shrinks = true;
@@ -109,6 +114,23 @@ impl Files {
             meta.item.size = meta.item.size.max(meta.disk_size);
         }
         cut
+    }
+
+    /// What dirty data takes in the tree that a cut makes short enough to lie there: it was promised as a sector. If it is not there
+    /// at once, who lands it asks for it.
+    fn promise_inline(&self, file: &File, size: u64) -> Result<Option<MetaReservation>> {
+        let (flags, codec, old_size) = {
+            let meta = file.meta();
+            (meta.item.flags, meta.codec, meta.item.size)
+        };
+        let max_inline = u64::from(self.options.max_inline);
+        let packs = self.choice(flags, codec).is_some();
+        let limit = if packs { self.sector } else { max_inline };
+        if size == 0 || size > limit || old_size <= limit || !file.dirty.lock().waits(0) {
+            return Ok(None);
+        }
+        let bytes = size.min(max_inline) as u32;
+        Ok(self.engine.reserve_at_once(Cost::of(0, bytes), Urgency::Normal)?)
     }
 
     /// Removes what lies behind the length, which is `size` already.

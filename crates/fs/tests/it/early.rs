@@ -1,7 +1,7 @@
 //! Refusals that would come too early: what lacks is held by others, who give it back as soon as they are let.
 
 use buttress_base::AlignedBuf;
-use buttress_fs::{FallocateMode, Filesystem, Inode};
+use buttress_fs::{FallocateMode, Filesystem, Inode, SetAttr};
 
 use crate::checker::check;
 use crate::room::fill;
@@ -61,6 +61,24 @@ fn e4_writers_in_place_wait_for_dirty_data() {
         let all = in_place(&fs, files, WRITERS as u64 * blocks);
         assert_eq!(refused(&all, blocks), 0, "promise={promise}, {files} files");
         drop(all);
+        fs.close().expect("it closes");
+        check(&device);
+    }
+}
+
+/// V1: what is cut before it lands, to a length that lies in the tree, has room promised there, and draws on no reserve.
+#[test]
+fn what_is_cut_to_lie_in_the_tree_is_promised() {
+    for options in ["rw", "compress-force=zstd"] {
+        let device = memory(512);
+        let fs = mount_with(&device, &format!("{options},commit=300"));
+        for i in 0..300_u64 {
+            let file = file_with(&fs.root(), &format!("f{i}"), &vec![i as u8; 9000]);
+            let size = Some(1 + i * 13 % 2040);
+            file.set_attr(&SetAttr { size, ..SetAttr::default() }).expect("shrinking always works");
+        }
+        fs.sync().expect("durable");
+        assert_eq!(fs.space_stats().short_landings, 0, "{options}");
         fs.close().expect("it closes");
         check(&device);
     }
