@@ -133,8 +133,11 @@ impl Files {
         let packs = self.choice(meta.item.flags, meta.codec).is_some();
         // Content that may come to lie in the tree is metadata too.
         let max_inline = u64::from(self.options.max_inline);
-        let inline = end <= if packs { self.sector } else { max_inline };
-        let grown = if inline { end.min(max_inline).saturating_sub(meta.item.size) } else { 0 };
+        let size = end.max(meta.item.size);
+        let inline = size <= if packs { self.sector } else { max_inline };
+        // What waits already was promised that; what lies on the disk may do so in an extent.
+        let held = if dirty.waits(0) { meta.item.size } else { 0 };
+        let grown = if inline { size.min(max_inline).saturating_sub(held) } else { 0 };
         // Preallocated extents may lie behind the length.
         let prealloc = meta.item.flags & InodeFlags::PREALLOC != 0;
         let disk_end =
@@ -220,6 +223,9 @@ impl Files {
     pub(crate) fn dirty_sector(&self, file: &File, sector: u64, size: u64) -> Result<()> {
         let mut edges = [Edge { sector, content: None }];
         let range = sector..sector + self.sector;
+        // However long it becomes before it lands.
+        let max_inline = u64::from(self.options.max_inline);
+        let longest = if sector == 0 { size.max(max_inline) } else { size };
         let mut promise = Promise::default();
         loop {
             let meta = file.meta();
@@ -227,7 +233,7 @@ impl Files {
             if dirty.waits(sector) {
                 return Ok(());
             }
-            match self.lack(&meta, &dirty, &range, &mut edges, &promise, size) {
+            match self.lack(&meta, &dirty, &range, &mut edges, &promise, longest) {
                 None => {
                     let claim = self.keep_promise(&mut dirty, &range, promise);
                     let content = edges[0].content.as_ref().expect("what lacked was loaded");

@@ -79,6 +79,16 @@ fn what_is_cut_to_lie_in_the_tree_is_promised() {
         }
         fs.sync().expect("durable");
         assert_eq!(fs.space_stats().short_landings, 0, "{options}");
+        // Cut on the disk, where they lie in an extent, and then written, or longer by a little.
+        for i in 0..300_u64 {
+            let file = file_with(&fs.root(), &format!("g{i}"), &vec![i as u8; 9000]);
+            file.sync().expect("durable");
+            let size = Some(100 + i * 5);
+            file.set_attr(&SetAttr { size, ..SetAttr::default() }).expect("shrinking always works");
+            file.write_at(i % 90, &[1; 10]).expect("there is room");
+        }
+        fs.sync().expect("durable");
+        assert_eq!(fs.space_stats().short_landings, 0, "{options}, written");
         fs.close().expect("it closes");
         check(&device);
     }
