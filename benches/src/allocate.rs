@@ -1,6 +1,7 @@
 //! Allocation by many workers, as will-it-scale's `fallocate2` does it: each appends to a file of its own by
-//! `fallocate`, 8 KiB at a time up to 1 MiB, truncates it to nothing, and begins again. Everybody is driven by threads of
-//! ours: the engine `falloc` of `fio` appends, and cannot truncate what it goes over again.
+//! `fallocate`, 8 KiB at a time up to 1 MiB, truncates it to nothing, and begins again. No job of `fio` truncates what it
+//! goes over again, so threads of ours drive everybody; what lies in a folder also does the nearest that there is: each
+//! file is removed, and made anew.
 
 use std::{
     fs::File,
@@ -16,6 +17,7 @@ use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use crate::{
     Target,
     enospc::fill,
+    fio::{Engine, Fio, Place, Work},
     latency::Latencies,
     processors,
     published::{Better, Experiment, Plan, Subject, Table},
@@ -104,12 +106,38 @@ impl Experiment for Allocate {
             out.add(&what, "us", Better::Less, subject, spent * 1e6);
             let what = format!("p99 of an allocation, {workers}");
             out.add(&what, "us", Better::Less, subject, times.p99());
+            if fs.is_none() {
+                by_fio(&setup, subject, workers, time, out)?;
+            }
         }
         if let Some(fs) = fs {
             fs.close().map_err(text)?;
         }
         Ok(())
     }
+}
+
+/// The same by `fio`, in a folder, but for the cut.
+fn by_fio(
+    setup: &Setup,
+    subject: &Subject,
+    workers: usize,
+    time: Duration,
+    out: &mut Table,
+) -> Result<(), String> {
+    let job = |i| Place::whole(setup.folder().join(format!("f{workers}-{i}")));
+    let places: Vec<_> = (0..workers).map(job).collect();
+    let (engine, work) = (Engine::Falloc, Work::Anew { time });
+    let fio = Fio { engine, work, block: PIECE as usize, bytes: WHOLE, step: None };
+    let seen = fio.run(&places, || ())?;
+    let count = seen.bytes / PIECE as f64;
+    let what = format!("allocations by {workers}, fio, removed");
+    out.add(&what, "1/s", Better::More, subject, count / seen.seconds);
+    let what = format!("processor time of each, {workers}, fio, removed");
+    out.add(&what, "us", Better::Less, subject, seen.spent / count * 1e6);
+    let what = format!("p99 of an allocation, {workers}, fio, removed");
+    out.add(&what, "us", Better::Less, subject, seen.p99 * 1e6);
+    Ok(())
 }
 
 /// A file that is filled by `fallocate`.

@@ -40,6 +40,8 @@ pub(crate) enum Engine {
     },
     /// One call each, `pread` or `pwrite`, by threads of one process.
     Psync,
+    /// `fallocate` in place of writes, by threads of one process.
+    Falloc,
 }
 
 /// What each job does.
@@ -47,6 +49,11 @@ pub(crate) enum Engine {
 pub(crate) enum Work {
     /// Reads all of its part, from the beginning to the end.
     ReadOnce,
+    /// Writes its part from the beginning to the end, removes the file, makes it anew and begins again, for as long.
+    Anew {
+        /// As long.
+        time: Duration,
+    },
     /// Writes at random places for as long, after a ramp that is not measured.
     RandomWrites {
         /// Not through memory.
@@ -175,9 +182,22 @@ impl Fio {
                 add("ioengine", "psync".to_owned());
                 add("thread", "1".to_owned());
             }
+            Engine::Falloc => {
+                add("ioengine", "falloc".to_owned());
+                add("thread", "1".to_owned());
+            }
         }
         match self.work {
             Work::ReadOnce => add("rw", "read".to_owned()),
+            Work::Anew { time } => {
+                add("rw", "write".to_owned());
+                // Else it is made, and given its size, before.
+                add("create_on_open", "1".to_owned());
+                add("unlink_each_loop", "1".to_owned());
+                // The time ends it: where it is the measure the file is begun again without being removed.
+                add("loops", i32::MAX.to_string());
+                add("runtime", format!("{}ms", time.as_millis().max(1)));
+            }
             Work::RandomWrites { direct, time, ramp } => {
                 add("rw", "randwrite".to_owned());
                 // No place is skipped because it was written before, and no two blocks are alike.

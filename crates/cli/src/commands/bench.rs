@@ -31,8 +31,8 @@ pub(crate) struct Args {
     /// A memory-backed folder for the images.
     #[arg(long, default_value = "/dev/shm", global = true)]
     dir: PathBuf,
-    /// Drive ours through a mount too. Mounts and Linux's file systems are driven by `fio`; allocations, which it has no job
-    /// for, by threads, as the library is.
+    /// Drive ours through a mount too. Mounts and Linux's file systems are driven by `fio`; allocations by
+    /// threads, as the library is, and by the job of `fio` that comes nearest.
     #[arg(long, global = true)]
     mount: bool,
     /// Write each image through before it is used, and use as much memory as `read` will need once before: what is touched
