@@ -4,7 +4,8 @@
 //!
 //! - **G1** An inode with dirty data is in the dirty list, or on its way back from it, and its cell keeps
 //!   itself alive while it is in it; one that goes leaves the list, and its dirty data is never written.
-//! - **G2** Whoever drains the list also waits for the batches that others took from it.
+//! - **G2** Whoever drains the list also waits for the batches that others took from it, and writes back what they put
+//!   back: what was too much for one round, and what somebody else was writing.
 //! - **G3** Spare threads write only while the devices are what is waited for, and much is dirty, or for the clamp, which
 //!   wants several parts on their way at once: elsewhere they would take the processors from the writers.
 //!
@@ -97,6 +98,11 @@ impl Flush {
         true
     }
 
+    /// The cells in the list.
+    fn listed(&self) -> Vec<Arc<InodeCell>> {
+        self.dirty.lock().cells.iter().filter_map(|(cell, _)| cell.upgrade()).collect()
+    }
+
     /// Takes every cell out of the list of dirty ones.
     pub(crate) fn drain(&self) -> Vec<Arc<InodeCell>> {
         let listed = std::mem::take(&mut self.dirty.lock().cells);
@@ -110,9 +116,7 @@ impl Flush {
 
     /// Forgets what waits to be written to a subvolume that was deleted.
     pub(crate) fn forget_tree(&self, files: &Files, tree: TreeId) {
-        let listed: Vec<_> =
-            self.dirty.lock().cells.iter().filter_map(|(cell, _)| cell.upgrade()).collect();
-        let mine: Vec<_> = listed.into_iter().filter(|cell| cell.tree() == tree).collect();
+        let mine: Vec<_> = self.listed().into_iter().filter(|cell| cell.tree() == tree).collect();
         for cell in &mine {
             files.forget_waiting(&cell.file);
             let kept = cell.kept.lock().take();
@@ -353,12 +357,29 @@ impl Shared {
                 self.write_cells(batch);
                 self.enlist_again(batch);
             }
-            for cell in &cells {
-                if cell.file.is_dirty() {
-                    let _ = self.files.writeback(&cell.file, 0..u64::MAX);
-                }
+            self.write_whole(&cells);
+        }
+        let left = {
+            let _nothing_in_flight = self.background.flush.in_flight.write();
+            self.background.flush.listed()
+        };
+        // They stay listed: who comes now must find them. Without the lock, since a batch may have to end before somebody
+        // who writes one of these has room for it.
+        for batch in left.chunks(BATCH_INODES) {
+            self.write_cells(batch);
+        }
+        self.write_whole(&left);
+    }
+
+    /// Writes back what of some inodes is dirty, and waits for who is writing them.
+    fn write_whole(&self, cells: &[Arc<InodeCell>]) {
+        for cell in cells {
+            if !cell.is_gone() && cell.file.is_dirty() {
+                let _ = self.files.writeback(&cell.file, 0..u64::MAX);
             }
         }
-        drop(self.background.flush.in_flight.write());
     }
 }
+
+#[cfg(test)]
+mod tests;
