@@ -104,6 +104,8 @@ pub(crate) struct Background {
     pub(crate) flushed: AtomicU64,
     /// Ladders climbed for those who waited.
     pub(crate) climbed: AtomicU64,
+    /// Those of them for metadata, which the clamp is about.
+    pub(crate) climbed_for_metadata: AtomicU64,
     /// Rounds made ahead, how low the clamp is, and how long operations are held up meanwhile.
     pub(crate) rounds: AtomicU64,
     pub(crate) made_ahead: MadeAhead,

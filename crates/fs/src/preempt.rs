@@ -51,10 +51,10 @@ impl Shared {
 
     fn clamp(&self) {
         let mut clamp = Clamp::default();
-        let mut climbed = self.background.climbed.load(Ordering::Relaxed);
+        let mut climbed = self.background.climbed_for_metadata.load(Ordering::Relaxed);
         while !self.background.is_stopping() {
             self.engine.wait_for_promises(clamp.lacks(&self.pools()), TICK);
-            let now = self.background.climbed.load(Ordering::Relaxed);
+            let now = self.background.climbed_for_metadata.load(Ordering::Relaxed);
             if now != climbed {
                 climbed = now;
                 clamp.note_wait(&self.pools());

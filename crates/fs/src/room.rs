@@ -11,6 +11,8 @@
 //! - **M2** Nobody whom it makes room for is refused for what others were promised a moment ago: it is waited until that is dirty
 //!   data, or done, and then there is another ladder, a few times. A ladder that finds nothing to do is faster than a thread
 //!   that was woken.
+//! - **M3** Who waits for one kind of space has a step taken for each that is taken for the other: as long as somebody is served,
+//!   a ladder has no end.
 //!
 //! # Failure
 //!
@@ -21,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buttress_base::clock;
-use buttress_txn::{Flusher, Gain, Reach, SpaceKind, Step};
+use buttress_txn::{Arrivals, Flusher, Gain, Ladder, Reach, SpaceKind, Step};
 
 use crate::error::Result;
 use crate::flush::BATCH_BYTES;
@@ -43,53 +45,78 @@ const SETTLING: Duration = Duration::from_millis(200);
 /// So many ladders more there are for that where nobody is served.
 const MORE_LADDERS: u32 = 3;
 
+/// A ladder that is climbed for those who wait for one kind of space.
+struct Climb {
+    kind: SpaceKind,
+    /// Who came later is not refused at its end.
+    begun: Arrivals,
+    ladder: Ladder,
+    /// So many more there may be.
+    more: u32,
+}
+
 impl Shared {
     pub(crate) fn room_maker(self: &Arc<Self>, _attached: Flusher) {
+        const KINDS: [SpaceKind; 2] = [SpaceKind::Metadata, SpaceKind::Data];
+        let mut climbs: [Option<Climb>; 2] = [None, None];
         while !self.background.is_stopping() {
-            let Some(kind) = self.engine.wait_for_waiters(PERIOD) else { continue };
-            if let Err(error) = self.make_room(kind) {
-                if self.engine.aborted().is_some() {
-                    return;
+            if !self.engine.wait_for_waiters(PERIOD) {
+                continue;
+            }
+            for (kind, climb) in KINDS.into_iter().zip(&mut climbs) {
+                if !self.engine.waits(kind) || self.background.is_stopping() {
+                    *climb = None;
+                    continue;
                 }
-                tracing::error!(%kind, %error, "making room failed");
-                self.engine.refuse(kind, self.engine.arrivals(kind));
+                let mut going = climb.take().unwrap_or_else(|| self.begin_climb(kind));
+                match self.climb_on(&mut going) {
+                    Ok(true) => *climb = Some(going),
+                    Ok(false) => {}
+                    Err(_) if self.engine.aborted().is_some() => return,
+                    Err(error) => {
+                        tracing::error!(%kind, %error, "making room failed");
+                        self.engine.refuse(kind, self.engine.arrivals(kind));
+                    }
+                }
             }
         }
     }
 
-    /// Climbs one ladder for those who wait, to its end or theirs.
-    fn make_room(&self, kind: SpaceKind) -> Result<()> {
-        let begun = self.engine.arrivals(kind);
-        let anew = || self.engine.ladder(kind, Reach::All);
-        let (mut ladder, mut more) = (anew(), MORE_LADDERS);
+    fn begin_climb(&self, kind: SpaceKind) -> Climb {
         self.background.climbed.fetch_add(1, Ordering::Relaxed);
-        while self.engine.waits(kind) {
-            if self.background.is_stopping() {
-                return Ok(());
-            }
-            let Some(step) = ladder.next_step() else {
-                if more > 0 && self.promises_settle(kind) {
-                    (ladder, more) = (anew(), more - 1);
-                    continue;
-                }
-                self.engine.refuse(kind, begun);
-                return Ok(());
-            };
-            let before = self.engine.before_step(kind, step);
-            let gain = match step {
-                Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => {
-                    let before = self.engine.served(kind);
-                    let gained = self.take_step(kind, step);
-                    self.engine.serve_counted(kind);
-                    Gain { gained, served: self.engine.served(kind) != before }
-                }
-                step => self.engine.climb(kind, step)?,
-            };
-            self.engine.tell_step(&before, gain);
-            ladder.note(gain.gained, gain.served);
-            more = if gain.served { MORE_LADDERS } else { more };
+        if kind == SpaceKind::Metadata {
+            self.background.climbed_for_metadata.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(())
+        let begun = self.engine.arrivals(kind);
+        Climb { kind, begun, ladder: self.engine.ladder(kind, Reach::All), more: MORE_LADDERS }
+    }
+
+    /// Takes the next step for those who wait, or refuses them at the end. Says whether to go on.
+    fn climb_on(&self, climb: &mut Climb) -> Result<bool> {
+        let kind = climb.kind;
+        let Some(step) = climb.ladder.next_step() else {
+            if climb.more > 0 && self.promises_settle(kind) {
+                climb.ladder = self.engine.ladder(kind, Reach::All);
+                climb.more -= 1;
+                return Ok(true);
+            }
+            self.engine.refuse(kind, climb.begun);
+            return Ok(false);
+        };
+        let before = self.engine.before_step(kind, step);
+        let gain = match step {
+            Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => {
+                let before = self.engine.served(kind);
+                let gained = self.take_step(kind, step);
+                self.engine.serve_counted(kind);
+                Gain { gained, served: self.engine.served(kind) != before }
+            }
+            step => self.engine.climb(kind, step)?,
+        };
+        self.engine.tell_step(&before, gain);
+        climb.ladder.note(gain.gained, gain.served);
+        climb.more = if gain.served { MORE_LADDERS } else { climb.more };
+        Ok(true)
     }
 
     /// Waits until what is promised has become dirty data, or was done, as long as some does (M2). Says whether anything
@@ -183,3 +210,6 @@ impl Shared {
         written
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -114,12 +114,11 @@ impl Engine {
         self.flushers.load(Ordering::SeqCst) > 0
     }
 
-    /// Sleeps until somebody waits whom the flusher can help, at most so long.
-    pub fn wait_for_waiters(&self, limit: Duration) -> Option<SpaceKind> {
-        let kinds = [SpaceKind::Metadata, SpaceKind::Data];
-        let waits = |kind: &SpaceKind| self.waits(*kind);
-        if let Some(kind) = kinds.iter().copied().find(waits) {
-            return Some(kind);
+    /// Sleeps until somebody waits whom the flusher can help, at most so long; says whether anybody does.
+    pub fn wait_for_waiters(&self, limit: Duration) -> bool {
+        let waits = || self.waits(SpaceKind::Metadata) || self.waits(SpaceKind::Data);
+        if waits() {
+            return true;
         }
         {
             let mut called = self.flusher_called.0.lock();
@@ -128,7 +127,7 @@ impl Engine {
             }
             *called = false;
         }
-        kinds.iter().copied().find(waits)
+        waits()
     }
 
     /// Wakes the flusher, because somebody waits or because it is to end.
@@ -345,6 +344,10 @@ impl Engine {
             SpaceKind::Data => self.space.data_line().refuse_first(Class::Normal, before),
             _ => self.metadata_line.refuse_first(Class::Normal, before),
         };
+        // What came free since the last step.
+        if self.serve(kind) > 0 {
+            return;
+        }
         while !blocks(Class::Priority) && refuse_first() {
             if self.serve(kind) > 0 {
                 break;

@@ -70,6 +70,6 @@ pub use view::View;
 pub use window::Window;
 
 pub use buttress_space::{
-    Account, AllocPolicy, AllocStats, Clamp, DataReservation, LookupPolicy, NoReserve, NocowWriter,
-    Pace, Pools, Preempt, Reach, ReadOnlyHold, Round, SpaceKind, Step,
+    Account, AllocPolicy, AllocStats, Arrivals, Clamp, DataReservation, Ladder, LookupPolicy,
+    NoReserve, NocowWriter, Pace, Pools, Preempt, Reach, ReadOnlyHold, Round, SpaceKind, Step,
 };

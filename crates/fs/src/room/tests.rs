@@ -1,0 +1,81 @@
+//! Two lines and one thread that makes room for both.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+use buttress_block::MemoryDevice;
+use buttress_txn::{Cost, Urgency};
+
+use super::*;
+use crate::{
+    ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, SetAttr,
+};
+
+/// More than any volume here has.
+const IMPOSSIBLE: Cost = Cost::of(100_000, 1 << 30);
+/// So often metadata is asked for by each at most: as often as that nobody need climb before data has its turn.
+const ASKED_MAX: usize = 400;
+
+/// A volume without space for data, and a file, written in place, that ends where there is none.
+fn full(options: &str) -> (Filesystem, Inode, u64) {
+    let device = MemoryDevice::new(128 << 20);
+    Filesystem::make(&device, &MakeOptions::default()).expect("an empty volume");
+    let options = MountOptions::parse(options).expect("options");
+    let fs = Filesystem::open(vec![Arc::new(device)], options).expect("a mount");
+    let file = fs.root().create(b"file", 0o644, 0, 0, 0).expect("a file");
+    let flags = Some(InodeFlags::NODATACOW);
+    file.set_attr(&SetAttr { flags, ..SetAttr::default() }).expect("flags");
+    let how = FallocateMode::Allocate { keep_size: false };
+    let mut size = 0;
+    while file.fallocate(size, 1 << 20, how).is_ok() {
+        size += 1 << 20;
+    }
+    (fs, file, size)
+}
+
+/// M3: who waits for data is told, though somebody waits for metadata at every moment, in vain.
+#[test]
+fn data_is_not_behind_metadata() {
+    let (fs, file, size) = full("commit=300");
+    let (done, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let engine = &fs.shared().engine;
+                while !done.load(Ordering::Relaxed) && asked.load(Ordering::Relaxed) < ASKED_MAX {
+                    engine.reserve(IMPOSSIBLE, Urgency::Normal).expect_err("there is no such room");
+                    asked.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        while asked.load(Ordering::Relaxed) < 8 {
+            std::thread::yield_now();
+        }
+        let error = file.write_at(size, &[1; 8 << 20]).expect_err("there is no room");
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        done.store(true, Ordering::Relaxed);
+        let asked = asked.load(Ordering::Relaxed);
+        assert!(asked < ASKED_MAX, "data waited until nobody waited for metadata");
+    });
+    drop(file);
+    fs.close().expect("closed");
+}
+
+/// The clamp is about metadata: it is not lowered for those who find no room for data.
+#[test]
+fn data_does_not_lower_the_clamp() {
+    let (fs, file, size) = full("preempt=clamp,commit=300");
+    let before = fs.space_stats();
+    for _ in 0..10 {
+        file.write_at(size, &[1; 8 << 20]).expect_err("there is no room");
+        // What waits in memory is what makes it early; until the clamp has looked.
+        for _ in 0..5 {
+            file.write_at(0, &[1; 64 << 10]).expect("in place");
+            std::thread::sleep(Duration::from_millis(4));
+        }
+    }
+    let after = fs.space_stats();
+    assert!(after.ladders >= before.ladders + 10, "it was climbed for them");
+    assert!(after.clamp <= 1, "as at the beginning, not {}", after.clamp);
+    drop(file);
+    fs.close().expect("closed");
+}
