@@ -77,6 +77,7 @@ impl Drop for ReadOnlyHold {
         let ledger = self.space.ledger(self.group.kind());
         self.group.change(ledger, |state| state.allow_writes());
         self.group.mark_stopped();
+        self.space.serve_freed();
     }
 }
 
