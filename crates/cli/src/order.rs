@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use buttress_fs::{BalanceProgress, Filesystem};
+use buttress_fs::{BalanceProgress, Filesystem, ScrubOptions};
 use buttress_fuse::Beside;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -68,6 +68,8 @@ pub(crate) enum Order {
     Scrub {
         resume: bool,
         read_only: bool,
+        #[serde(default)]
+        hold_groups: bool,
         state: Option<PathBuf>,
     },
     Subvolume(subvolume::Act),
@@ -149,8 +151,13 @@ impl Order {
                 fstrim::carry_out(fs, options, name, watch)
             }
             Self::Resize { size } => resize::carry_out(fs, size, name, &mut moving),
-            Self::Scrub { resume, read_only, state } => {
-                scrub::carry_out(fs, (*resume, *read_only, state.as_deref()), name, watch)
+            Self::Scrub { resume, read_only, hold_groups, state } => {
+                let how = ScrubOptions {
+                    read_only: *read_only,
+                    hold_groups: *hold_groups,
+                    ..ScrubOptions::default()
+                };
+                scrub::carry_out(fs, how, (*resume, state.as_deref()), name, watch)
             }
             Self::Subvolume(act) => act.carry_out(fs, beside, watch),
         }

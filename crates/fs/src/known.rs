@@ -168,8 +168,12 @@ fn n2_groups_flip_beside_writers() {
             });
         }
         scope.spawn(move || {
-            while !stop.load(Ordering::Relaxed) {
-                fs.scrub(crate::ScrubOptions::default(), &mut |_| true).expect("a scrub");
+            for hold_groups in [false, true].into_iter().cycle() {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let how = crate::ScrubOptions { hold_groups, ..Default::default() };
+                fs.scrub(how, &mut |_| true).expect("a scrub");
             }
         });
         let writers = files.iter().zip(0_u64..).map(|(file, seed)| {

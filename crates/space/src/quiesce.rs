@@ -3,7 +3,8 @@
 //! # Place
 //!
 //! Balance and the removal of devices hold a group read-only while they move what does not change. A scrub need not: what it
-//! holds against checksums is never written in place, and its view keeps that from being freed.
+//! holds against checksums is never written in place, and its view keeps that from being freed. It does where it is asked
+//! to, to compare copies of what has no checksums (`txn::scrub_hold`).
 //! Writers in place take a [`NocowWriter`] before they look at what they overwrite, and keep it until it is
 //! visible.
 //!

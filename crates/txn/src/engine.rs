@@ -44,6 +44,7 @@ use crate::{
     log,
     reserve::{Ahead, Credits, Demand, Outstanding, Owners},
     rows::{RoomForRows, SharedRows},
+    scrub_hold::ScrubHold,
     stamps::Stamps,
     sums,
     transaction::Transaction,
@@ -77,6 +78,7 @@ pub struct Engine {
     /// For promises, by the stripe of whoever asks.
     pub(crate) owners: Owners,
     pub(crate) windows: Windows,
+    pub(crate) scrub_hold: ScrubHold,
     /// Which answers about users of extents are still right.
     pub(crate) stamps: Stamps,
     pub(crate) outstanding: Apart<Mutex<Outstanding>>,
@@ -179,6 +181,7 @@ impl Engine {
             unborn: Unborn::default(),
             owners: Owners::of(engine),
             windows: Windows::default(),
+            scrub_hold: ScrubHold::default(),
             stamps: Stamps::default(),
             outstanding: Apart::default(),
             credits: Credits::default(),

@@ -250,7 +250,7 @@ impl Engine {
             return Ok(Gain { gained: true, served: true });
         }
         let gained = match step {
-            Step::Unpin => self.release_pinned(),
+            Step::Unpin => self.let_scrub_go() | self.release_pinned(),
             Step::Readers => {
                 self.wait_for_unpin(|| self.serve(kind) > 0);
                 true

@@ -19,9 +19,9 @@ use buttress_format::{
     Extent, ExtentFlags, ExtentItem, Generation, Header, Key, Kind, Logical, TreeId, header, limits,
 };
 use buttress_tree::Cursor;
-use buttress_volume::{Compared, Trust, Volume};
+use buttress_volume::{Trust, Volume};
 
-use crate::{Engine, Error, Result, View, scrub_rows::Striped};
+use crate::{Engine, Error, Result, ScrubOptions, ScrubProgress, View, scrub_rows::Striped};
 
 /// Data that is read at a time.
 const RUN_BYTES: u64 = 1 << 20;
@@ -30,71 +30,12 @@ const STEP_BYTES: u64 = 64 << 20;
 /// Threads that look at once; the devices are busy with fewer.
 const THREADS_MAX: usize = 8;
 
-/// How to scrub.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScrubOptions {
-    /// Mend nothing.
-    pub read_only: bool,
-    /// Begin at this address: where an earlier one ended.
-    pub from: Logical,
-}
-
-/// What has been looked at so far, and what was found, in the words of `btrfs scrub`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are those of btrfs-progs")]
-pub struct ScrubProgress {
-    pub data_extents_scrubbed: u64,
-    pub tree_extents_scrubbed: u64,
-    /// Every copy counted.
-    pub data_bytes_scrubbed: u64,
-    /// Every copy counted.
-    pub tree_bytes_scrubbed: u64,
-    pub read_errors: u64,
-    pub csum_errors: u64,
-    /// Tree nodes that are not what they should be.
-    pub verify_errors: u64,
-    /// Sectors without a checksum.
-    pub no_csum: u64,
-    /// Superblocks that are damaged or old.
-    pub super_errors: u64,
-    /// Sectors of parity that are not that of their data.
-    pub parity_errors: u64,
-    pub uncorrectable_errors: u64,
-    pub corrected_errors: u64,
-    /// Where it is: everything before was looked at.
-    pub position: Logical,
-    /// Bytes in use, one copy counted, that were looked at.
-    pub done: u64,
-    /// Bytes in use when it began, one copy counted.
-    pub total: u64,
-}
-
-impl ScrubProgress {
-    /// Whether anything was wrong.
-    #[must_use]
-    pub fn has_errors(&self) -> bool {
-        let copies = self.read_errors + self.csum_errors + self.verify_errors;
-        copies + self.super_errors + self.parity_errors > 0
-    }
-
-    pub(crate) fn add(&mut self, found: &Compared) {
-        self.read_errors += found.read_errors;
-        self.uncorrectable_errors += found.uncorrectable;
-        self.corrected_errors += found.corrected;
-    }
-
-    /// Adds what another thread found; where it is and how much there is stays as it was.
-    fn sum(&mut self, other: &Self) {
-        self.tree_extents_scrubbed += other.tree_extents_scrubbed;
-        self.data_bytes_scrubbed += other.data_bytes_scrubbed;
-        self.tree_bytes_scrubbed += other.tree_bytes_scrubbed;
-        self.read_errors += other.read_errors;
-        self.csum_errors += other.csum_errors;
-        self.verify_errors += other.verify_errors;
-        self.no_csum += other.no_csum;
-        self.uncorrectable_errors += other.uncorrectable_errors;
-        self.corrected_errors += other.corrected_errors;
-    }
+/// How a group is looked at.
+#[derive(Clone, Copy)]
+struct How<'h> {
+    mends: bool,
+    /// Whether nobody has written there since it began.
+    is_still: &'h (dyn Fn() -> bool + Sync),
 }
 
 /// One extent to look at.
@@ -140,6 +81,14 @@ impl Engine {
         let chunks = self.volume.chunks();
         for chunk in chunks.iter() {
             let end = chunk.logical.end(chunk.len);
+            let wanted = progress.position < end && options.hold_groups;
+            let held = wanted.then(|| self.hold_for_scrub(chunk.logical)).flatten();
+            progress.groups_held += u64::from(held.is_some());
+            let is_still = &|| match &held {
+                Some(held) => held.lasts(),
+                None => options.hold_groups && self.read_only().is_some(),
+            };
+            let how = How { mends, is_still };
             while progress.position < end {
                 let from = progress.position.max(chunk.logical);
                 let row = self.volume.row_bytes(chunk.logical);
@@ -150,7 +99,7 @@ impl Engine {
                 });
                 progress.position = match striped {
                     Some(striped) => self.scrub_rows(striped, from, mends, &mut progress)?,
-                    None => self.scrub_step(from, end, mends, &mut progress)?,
+                    None => self.scrub_step(from, end, how, &mut progress)?,
                 };
                 if !watch(&progress) {
                     return Ok((progress, false));
@@ -168,7 +117,7 @@ impl Engine {
         &self,
         from: Logical,
         end: Logical,
-        mends: bool,
+        how: How<'_>,
         progress: &mut ScrubProgress,
     ) -> Result<Logical> {
         let view = self.view();
@@ -182,8 +131,8 @@ impl Engine {
             let mut mine = ScrubProgress::default();
             while let Some(piece) = pieces.get(next_piece.fetch_add(1, Ordering::Relaxed)) {
                 match piece.level {
-                    Some(level) => self.scrub_node(piece, level, mends, &mut mine)?,
-                    None => self.scrub_data(&view, piece.extent, mends, &mut mine)?,
+                    Some(level) => self.scrub_node(piece, level, how.mends, &mut mine)?,
+                    None => self.scrub_data(&view, piece.extent, how, &mut mine)?,
                 }
             }
             Ok(mine)
@@ -238,7 +187,7 @@ impl Engine {
         &self,
         view: &View,
         run: Extent,
-        mends: bool,
+        How { mends, is_still }: How<'_>,
         progress: &mut ScrubProgress,
     ) -> Result<()> {
         let geometry = *self.store.geometry();
@@ -265,6 +214,10 @@ impl Engine {
                 progress.no_csum += count as u64;
                 if mends {
                     progress.corrected_errors += self.volume.catch_up(part, 16 * sector)?;
+                }
+                if is_still() {
+                    let unlike = self.volume.unlike(part, sector)?;
+                    progress.no_csum_unlike += if is_still() { unlike } else { 0 };
                 }
                 // Whether each copy can be read at all.
                 let compared =

@@ -134,6 +134,43 @@ impl Volume {
         copies
     }
 
+    /// For data without checksums: how many units have copies that are not alike. Copies that cannot be read, or are on
+    /// devices that missed transactions, are not asked. Says too much beside somebody who writes there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`].
+    pub fn unlike(&self, range: Extent, unit: usize) -> Result<u64, Error> {
+        self.readings(range.start)?;
+        let len = usize::try_from(range.len).unwrap_or(usize::MAX);
+        let is_whole = |at: usize, mirror: u32| {
+            let device = self.here(range.start.end(at as u64), mirror);
+            device.is_some_and(|device| device.trust() == Trust::Whole)
+        };
+        let mut unlike = vec![false; len / unit];
+        // Of each unit the first copy that was read.
+        let (mut first, mut known) = (vec![0; len], vec![false; len / unit]);
+        let mut other = vec![0; len];
+        for mirror in 0..self.mirrors(range.start) {
+            if self.read_mirror(range.start, &mut other, mirror).is_err() {
+                continue;
+            }
+            let pairs = first.chunks_exact_mut(unit).zip(other.chunks_exact(unit));
+            for (index, (first, other)) in pairs.enumerate() {
+                if !is_whole(index * unit, mirror) {
+                    continue;
+                }
+                if known[index] {
+                    unlike[index] |= *first != *other;
+                } else {
+                    first.copy_from_slice(other);
+                    known[index] = true;
+                }
+            }
+        }
+        Ok(unlike.iter().filter(|unlike| **unlike).count() as u64)
+    }
+
     /// For data without checksums: makes the copies on devices that missed transactions equal to one
     /// on a device that did not. Returns how many units were rewritten.
     ///

@@ -42,6 +42,10 @@ pub(crate) struct Args {
     /// Only look: mend nothing.
     #[arg(long, short = 'r')]
     readonly: bool,
+    /// Hold each block group read-only while it is looked at, where the others have room for its writers,
+    /// and tell whether copies of what has no checksums are alike.
+    #[arg(long)]
+    hold_groups: bool,
     /// Where to keep how far it is; /var/lib/buttress unless given, or a folder of the user's.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
@@ -66,6 +70,10 @@ struct Status {
     csum_errors: u64,
     verify_errors: u64,
     no_csum: u64,
+    #[serde(default)]
+    no_csum_unlike: u64,
+    #[serde(default)]
+    groups_held: u64,
     super_errors: u64,
     #[serde(default)]
     parity_errors: u64,
@@ -88,6 +96,8 @@ impl Status {
             csum_errors: self.csum_errors + progress.csum_errors,
             verify_errors: self.verify_errors + progress.verify_errors,
             no_csum: self.no_csum + progress.no_csum,
+            no_csum_unlike: self.no_csum_unlike + progress.no_csum_unlike,
+            groups_held: self.groups_held + progress.groups_held,
             super_errors: self.super_errors + progress.super_errors,
             parity_errors: self.parity_errors + progress.parity_errors,
             uncorrectable_errors: self.uncorrectable_errors + progress.uncorrectable_errors,
@@ -115,8 +125,9 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
 
 fn start(args: &Args, resume: bool, ui: &Ui) -> Result<Exit> {
     let state = args.state.as_deref().map(std::path::absolute).transpose();
-    let (read_only, state) = (args.readonly, state.context(|| "the folder of --state")?);
-    let order = Order::Scrub { resume, read_only, state };
+    let state = state.context(|| "the folder of --state")?;
+    let (read_only, hold_groups) = (args.readonly, args.hold_groups);
+    let order = Order::Scrub { resume, read_only, hold_groups, state };
     let done = order::run(&order, &args.image, &args.devices, "scrub", ui)?;
     let status: Status = serde_json::from_value(done).context(|| "the answer")?;
     show(&status, ui)?;
@@ -128,11 +139,11 @@ fn start(args: &Args, resume: bool, ui: &Ui) -> Result<Exit> {
     })
 }
 
-/// Scrubs a volume that is open: whether from where an earlier one stopped, whether it only looks, and where it
-/// notes how far it is.
+/// Scrubs a volume that is open: how, whether from where an earlier one stopped, and where it notes how far it is.
 pub(crate) fn carry_out(
     fs: &Filesystem,
-    (resume, read_only, state): (bool, bool, Option<&Path>),
+    how: ScrubOptions,
+    (resume, state): (bool, Option<&Path>),
     name: &str,
     watch: Watch<'_>,
 ) -> Result<Value> {
@@ -148,7 +159,8 @@ pub(crate) fn carry_out(
     }
     let before = before.unwrap_or(fresh);
     let begun = Instant::now();
-    let from = buttress_format::Logical(before.last_logical);
+    let read_only = how.read_only;
+    let how = ScrubOptions { from: buttress_format::Logical(before.last_logical), ..how };
     let mut noted = Instant::now();
     let mut told = |progress: &ScrubProgress| {
         if noted.elapsed() >= NOTE_EVERY {
@@ -158,8 +170,7 @@ pub(crate) fn carry_out(
         let text = if progress.has_errors() { "errors found" } else { "" };
         watch(&Step { done: progress.done, total: progress.total, text: text.to_owned() })
     };
-    let (progress, complete) =
-        fs.scrub(ScrubOptions { read_only, from }, &mut told).context(|| name)?;
+    let (progress, complete) = fs.scrub(how, &mut told).context(|| name)?;
     let word = if complete { "finished" } else { "interrupted" };
     let status = running(before.with(&progress), &before, begun, word, read_only);
     note(&file, &status);
@@ -219,6 +230,10 @@ fn show(status: &Status, ui: &Ui) -> Result<()> {
     ];
     for (what, value) in rows {
         ui.line(format!("{what:<18}{value}"))?;
+    }
+    if status.groups_held > 0 || status.no_csum_unlike > 0 {
+        ui.line(format!("  Groups held:    {}", status.groups_held))?;
+        ui.line(format!("  Copies unlike:  {} sectors without checksums", status.no_csum_unlike))?;
     }
     if status.errors() > 0 {
         ui.line(format!("  Corrected:      {}", status.corrected_errors))?;

@@ -31,6 +31,7 @@ mod processors;
 mod readers;
 mod reads;
 mod room;
+mod scrubs;
 #[cfg(debug_assertions)]
 mod seeded;
 mod snapshots;

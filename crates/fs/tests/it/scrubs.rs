@@ -1,0 +1,137 @@
+//! Scrubs that hold block groups read-only: what has no checksums is compared, and nobody is refused for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use buttress_block::{Device, MemoryDevice};
+use buttress_format::Profile;
+use buttress_fs::{
+    Filesystem, MakeOptions, MountOptions, ScrubOptions, ScrubProgress, make::make_on,
+};
+
+use crate::checker::check;
+use crate::room::fill;
+use crate::volume::{file_with, memory, mount_with, nocow};
+
+const SECTOR: usize = 4096;
+
+fn scrub(fs: &Filesystem, hold_groups: bool) -> ScrubProgress {
+    let how = ScrubOptions { hold_groups, ..ScrubOptions::default() };
+    fs.scrub(how, &mut |_| true).expect("a scrub").0
+}
+
+/// Two devices with everything on both.
+fn mirrors(mib: u64) -> Vec<Arc<dyn Device>> {
+    let devices: Vec<_> = (0..2).map(|_| MemoryDevice::new(mib << 20)).collect();
+    let parts: Vec<_> = devices.iter().map(|device| device as &dyn Device).collect();
+    let (metadata, data) = (Some(Profile::Raid1), Some(Profile::Raid1));
+    make_on(&parts, &MakeOptions { metadata, data, ..MakeOptions::default() }).expect("a volume");
+    devices.into_iter().map(|device| Arc::new(device) as _).collect()
+}
+
+fn open(devices: &[Arc<dyn Device>], options: &str) -> Filesystem {
+    let options = MountOptions::parse(options).expect("options");
+    Filesystem::open(devices.to_vec(), options).expect("a mount")
+}
+
+/// Copies that are not alike are counted where the group is held and nowhere else, also on a volume that is only read.
+#[test]
+fn copies_without_checksums_are_compared() {
+    let devices = mirrors(256);
+    let fs = open(&devices, "rw");
+    let file = nocow(&fs, "file");
+    let marked: Vec<u8> = (0..64 * SECTOR).map(|at| (at / SECTOR) as u8 ^ 0x5A).collect();
+    file.write_at(0, &marked).expect("a write");
+    drop(file);
+    fs.close().expect("closed");
+    let mut place = vec![0; SECTOR];
+    let mut damaged = 0;
+    for at in (1 << 20..devices[1].len()).step_by(SECTOR) {
+        devices[1].read_at(at, &mut place).expect("a read");
+        let is_ours = place.iter().all(|byte| *byte == place[0]);
+        if is_ours && [0x5A, 0x5A ^ 17, 0x5A ^ 63].contains(&place[0]) {
+            devices[1].write_at(at, &[0xEE; SECTOR]).expect("damage");
+            damaged += 1;
+        }
+    }
+    assert_eq!(damaged, 3, "the sectors of the file that were meant");
+    for options in ["rw", "ro"] {
+        let fs = open(&devices, options);
+        let (plain, held) = (scrub(&fs, false), scrub(&fs, true));
+        assert_eq!((plain.no_csum_unlike, plain.groups_held), (0, 0), "{options}");
+        assert_eq!((held.no_csum_unlike, held.no_csum), (3, 64), "{options}");
+        assert_eq!(held.groups_held > 0, options == "rw", "{options}");
+        assert!(!held.has_errors(), "{options}: which copy is right nobody can tell");
+        fs.close().expect("closed");
+    }
+}
+
+/// Beside writers in place no sector is taken for damaged that is being written, and what is written arrives.
+#[test]
+fn writers_in_place_beside_a_scrub_that_holds() {
+    let devices = mirrors(256);
+    let fs = open(&devices, "rw,commit=300");
+    let files: Vec<_> = (0..2).map(|i| nocow(&fs, &format!("f{i}"))).collect();
+    for file in &files {
+        file.write_at(0, &[1; 256 * SECTOR]).expect("a write");
+    }
+    fs.sync().expect("durable");
+    let stop = AtomicBool::new(false);
+    let turns = std::thread::scope(|scope| {
+        let writers: Vec<_> = files
+            .iter()
+            .map(|file| {
+                scope.spawn(|| {
+                    let mut turn = 0_u64;
+                    while !stop.load(Ordering::Relaxed) {
+                        turn += 1;
+                        let at = turn * 7 % 256 * SECTOR as u64;
+                        file.write_at(at, &[turn as u8; SECTOR]).expect("there is room");
+                        file.flush_data().expect("it arrives");
+                    }
+                    turn
+                })
+            })
+            .collect();
+        let found: Vec<_> = (0..60).map(|_| scrub(&fs, true)).collect();
+        stop.store(true, Ordering::Relaxed);
+        assert!(found.iter().any(|found| found.groups_held > 0), "some were held");
+        assert!(found.iter().all(|found| found.no_csum_unlike == 0));
+        writers.into_iter().map(|writer| writer.join().expect("no panic")).collect::<Vec<_>>()
+    });
+    for (file, turns) in files.iter().zip(turns) {
+        let mut found = [0; SECTOR];
+        for turn in turns.saturating_sub(255).max(1)..=turns {
+            file.read_at(turn * 7 % 256 * SECTOR as u64, &mut found).expect("a read");
+            assert_eq!(found, [turn as u8; SECTOR]);
+        }
+    }
+    drop(files);
+    fs.close().expect("closed");
+}
+
+/// U4: all that is free lies in groups that are held one after the other; who needs it has it at once, while the scrub stands
+/// still.
+#[test]
+fn nobody_is_refused_for_a_scrub() {
+    let device = memory(128);
+    let fs = mount_with(&device, "rw,commit=300");
+    let kept = file_with(&fs.root(), "kept", &[1; 12 << 20]);
+    fs.sync().expect("durable");
+    let (mut looks, mut held) = (0, false);
+    let how = ScrubOptions { hold_groups: true, ..ScrubOptions::default() };
+    let mut during = |progress: &ScrubProgress| {
+        (looks, held) = (looks + 1, progress.groups_held > 0);
+        // All that there is, and back.
+        drop(fill(&fs, 0));
+        let data = fs.space_stats().accounts.data;
+        assert!(data.read_only == 0 && data.free() < 1 << 20, "{data:?}");
+        fs.root().unlink(b"filler").expect("removed");
+        true
+    };
+    fs.scrub(how, &mut during).expect("a scrub");
+    assert!(held && looks >= 3, "{looks} looks");
+    drop(kept);
+    fs.close().expect("closed");
+    check(&device);
+}
