@@ -87,6 +87,8 @@ pub(crate) struct Dirty {
     unreserved: Option<NoReserve>,
     /// Metadata for what is in `pieces` (P5).
     pub(crate) metadata: Option<MetaReservation>,
+    /// Of that, bytes for what of the first sector may come to lie in the tree.
+    pub(crate) inline: u32,
     /// Space for the last write could not be promised: the next one looks for its place first.
     pub(crate) crowded: bool,
     /// Somebody holds the writeback claim.
@@ -224,6 +226,11 @@ impl Dirty {
         self.pieces.len()
     }
 
+    /// Notes how much content that lies in the tree `metadata` is enough for.
+    pub(crate) fn promised_inline(&mut self, bytes: u32) {
+        self.inline = self.inline.max(bytes);
+    }
+
     /// Notes sectors that have their place on disk (P2), and takes their token.
     pub(crate) fn place(&mut self, range: Range<u64>, token: NoReserve) {
         let all = self.placed.total() + token.bytes();
@@ -344,6 +351,10 @@ impl Dirty {
         for run in &mut runs {
             run.unreserved = self.displace(run.offset..run.end());
         }
+        if taken > 0 {
+            // What is taken gets a share of it.
+            self.inline = 0;
+        }
         self.bytes -= taken;
         self.writing_bytes += taken;
         runs
@@ -412,6 +423,9 @@ impl Dirty {
                 self.pieces.insert(range.end, tail);
             }
             gone += piece.len() as u64;
+        }
+        if !self.waits(0) {
+            self.inline = 0;
         }
         self.bytes -= gone;
         gone

@@ -20,7 +20,7 @@ use buttress_txn::{Cost, DataReservation, MetaReservation, NoReserve, Urgency};
 
 use crate::dirty::Dirty;
 use crate::error::{Error, Result};
-use crate::file::File;
+use crate::file::{File, Meta};
 use crate::files::Files;
 use crate::land::STEP_ITEMS;
 use crate::writeback::Claim;
@@ -130,6 +130,37 @@ impl Files {
             .and(Cost::of(0, sums + size.grown));
         let more = cost.beyond(promise.cost);
         (more != Cost::default()).then_some(Short::Metadata(more))
+    }
+
+    /// What a file's content may take in the tree at a length.
+    pub(crate) fn inline_bytes(&self, meta: &Meta, size: u64) -> u32 {
+        let max_inline = u64::from(self.options.max_inline);
+        let packs = self.choice(meta.item.flags, meta.codec).is_some();
+        let limit = if packs { self.sector } else { max_inline };
+        if size <= limit { size.min(max_inline) as u32 } else { 0 }
+    }
+
+    /// What dirty data that nobody writes to takes in the tree at a new length, beyond what it was promised there.
+    pub(crate) fn inline_lack(&self, file: &File, size: u64) -> Option<Cost> {
+        let meta = file.meta();
+        let dirty = file.dirty.lock();
+        let bytes = self.inline_bytes(&meta, size).saturating_sub(dirty.inline);
+        (bytes > 0 && dirty.waits(0)).then(|| Cost::of(0, bytes))
+    }
+
+    /// Hands that to a file whose length has changed. What was taken for writing meanwhile has the length it was taken with.
+    pub(crate) fn keep_inline(
+        &self,
+        meta: &Meta,
+        dirty: &mut Dirty,
+        promised: &mut Option<MetaReservation>,
+    ) {
+        if dirty.waits(0)
+            && let Some(promised) = promised.take()
+        {
+            join(&mut dirty.metadata, promised);
+            dirty.promised_inline(self.inline_bytes(meta, meta.item.size));
+        }
     }
 
     /// What so many extents more cost than pieces were promised for.

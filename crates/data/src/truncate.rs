@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use buttress_format::{Body, Compression, FileExtent, InodeItem};
-use buttress_txn::{Cost, MetaReservation, Urgency, View};
+use buttress_txn::{Urgency, View};
 
 use crate::drop_extents::Edits;
 use crate::error::{Error, Result};
@@ -17,7 +17,6 @@ use crate::extent_map::Mapping;
 use crate::file::{End, File};
 use crate::files::Files;
 use crate::land::{STEP_ITEMS, settle};
-use crate::promise::join;
 use crate::write::SIZE_MAX;
 
 impl Files {
@@ -63,13 +62,18 @@ impl Files {
             self.fill_growth(&self.engine.view(), file, &(end..end), &mut edits)?;
         }
         let same = edits.len() == 0;
-        let reservation = self.engine.reserve(edits.cost(), Urgency::Normal)?;
+        let inline = self.inline_lack(file, size);
+        let cost = edits.cost().and(inline.unwrap_or_default());
+        let mut reservation = self.engine.reserve(cost, Urgency::Normal)?;
+        let mut inline = inline.map(|inline| reservation.split_cost(inline).0);
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, file);
         file.update_meta(&handle, |meta| {
             bytes.count(meta);
             meta.item.size = meta.item.size.max(size);
-            settle(meta, &file.dirty.lock());
+            let mut dirty = file.dirty.lock();
+            self.keep_inline(meta, &mut dirty, &mut inline);
+            settle(meta, &dirty);
             stamp(&mut meta.item);
         });
         if let Some((_, Some(end))) = &held
@@ -92,7 +96,11 @@ impl Files {
     fn shorten(&self, file: &File, size: u64, stamp: impl FnOnce(&mut InodeItem)) -> Result<()> {
         let _claim = file.claim();
         let keep = self.ceil(size);
-        let inline = self.promise_inline(file, size)?;
+        // It was promised as a sector. If it is not there at once, who lands it asks for it.
+        let mut inline = match self.inline_lack(file, size) {
+            Some(cost) => self.engine.reserve_at_once(cost, Urgency::Normal)?,
+            None => None,
+        };
         {
             let mut meta = file.meta();
             let mut dirty = file.dirty.lock();
@@ -100,10 +108,8 @@ impl Files {
             if size < keep && dirty.waits(self.floor(size)) {
                 dirty.patch(size, &vec![0; (keep - size) as usize]);
             }
-            if let Some(inline) = inline {
-                join(&mut dirty.metadata, inline);
-            }
             meta.item.size = size;
+            self.keep_inline(&meta, &mut dirty, &mut inline);
             meta.shrinks = true;
         }
         let cut = self.cut_in_steps(file, size, stamp);
@@ -114,23 +120,6 @@ impl Files {
             meta.item.size = meta.item.size.max(meta.disk_size);
         }
         cut
-    }
-
-    /// What dirty data takes in the tree that a cut makes short enough to lie there: it was promised as a sector. If it is not there
-    /// at once, who lands it asks for it.
-    fn promise_inline(&self, file: &File, size: u64) -> Result<Option<MetaReservation>> {
-        let (flags, codec, old_size) = {
-            let meta = file.meta();
-            (meta.item.flags, meta.codec, meta.item.size)
-        };
-        let max_inline = u64::from(self.options.max_inline);
-        let packs = self.choice(flags, codec).is_some();
-        let limit = if packs { self.sector } else { max_inline };
-        if size == 0 || size > limit || old_size <= limit || !file.dirty.lock().waits(0) {
-            return Ok(None);
-        }
-        let bytes = size.min(max_inline) as u32;
-        Ok(self.engine.reserve_at_once(Cost::of(0, bytes), Urgency::Normal)?)
     }
 
     /// Removes what lies behind the length, which is `size` already.

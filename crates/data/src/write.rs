@@ -69,6 +69,7 @@ impl Files {
             match self.lack(&meta, &dirty, &range, &mut edges, &promise, end) {
                 None => {
                     let claim = self.keep_promise(&mut dirty, &range, promise);
+                    dirty.promised_inline(self.inline_bytes(&meta, end.max(meta.item.size)));
                     let new = self.store(&mut dirty, offset, data, &mut edges);
                     drop(dirty);
                     self.count_dirty(new);
@@ -131,13 +132,8 @@ impl Files {
             }
         }
         let packs = self.choice(meta.item.flags, meta.codec).is_some();
-        // Content that may come to lie in the tree is metadata too.
-        let max_inline = u64::from(self.options.max_inline);
-        let size = end.max(meta.item.size);
-        let inline = size <= if packs { self.sector } else { max_inline };
-        // What waits already was promised that; what lies on the disk may do so in an extent.
-        let held = if dirty.waits(0) { meta.item.size } else { 0 };
-        let grown = if inline { size.min(max_inline).saturating_sub(held) } else { 0 };
+        // Content that may come to lie in the tree is metadata too, also what of it lies on the disk now: it may do so in an extent.
+        let grown = self.inline_bytes(meta, end.max(meta.item.size)).saturating_sub(dirty.inline);
         // Preallocated extents may lie behind the length.
         let prealloc = meta.item.flags & InodeFlags::PREALLOC != 0;
         let disk_end =
@@ -145,7 +141,7 @@ impl Files {
         // The sectors at the ends are put by themselves.
         let extra = if range.end - range.start > self.sector { edges.len() as u32 } else { 0 };
         let each = if packs { PACKED_PER_PIECE } else { 1 };
-        let size = Size { extra, each, grown: grown as u32 };
+        let size = Size { extra, each, grown };
         self.short(promise, dirty, range, disk_end, size).map(Lack::Promise)
     }
 
@@ -223,9 +219,6 @@ impl Files {
     pub(crate) fn dirty_sector(&self, file: &File, sector: u64, size: u64) -> Result<()> {
         let mut edges = [Edge { sector, content: None }];
         let range = sector..sector + self.sector;
-        // However long it becomes before it lands.
-        let max_inline = u64::from(self.options.max_inline);
-        let longest = if sector == 0 { size.max(max_inline) } else { size };
         let mut promise = Promise::default();
         loop {
             let meta = file.meta();
@@ -233,9 +226,10 @@ impl Files {
             if dirty.waits(sector) {
                 return Ok(());
             }
-            match self.lack(&meta, &dirty, &range, &mut edges, &promise, longest) {
+            match self.lack(&meta, &dirty, &range, &mut edges, &promise, size) {
                 None => {
                     let claim = self.keep_promise(&mut dirty, &range, promise);
+                    dirty.promised_inline(self.inline_bytes(&meta, size.max(meta.item.size)));
                     let content = edges[0].content.as_ref().expect("what lacked was loaded");
                     let new = dirty.put(&self.pool, sector, content);
                     self.count_dirty(new);

@@ -5,7 +5,7 @@ use buttress_fs::{FallocateMode, Filesystem, Inode, SetAttr};
 
 use crate::checker::check;
 use crate::room::fill;
-use crate::volume::{file_with, memory, mount_with, nocow};
+use crate::volume::{file_with, memory, mount_with, nocow, pattern};
 
 const BLOCK: u64 = 4096;
 const WRITERS: usize = 64;
@@ -89,6 +89,46 @@ fn what_is_cut_to_lie_in_the_tree_is_promised() {
         }
         fs.sync().expect("durable");
         assert_eq!(fs.space_stats().short_landings, 0, "{options}, written");
+        fs.close().expect("it closes");
+        check(&device);
+    }
+}
+
+/// V1: what grows over a hole before it lands, to a length that lies in the tree still, has the rest promised there, and that once, however
+/// often its length goes up and down.
+#[test]
+fn what_grows_to_lie_in_the_tree_is_promised() {
+    for options in ["rw", "compress-force=zstd"] {
+        let device = memory(512);
+        let fs = mount_with(&device, &format!("{options},commit=300"));
+        let resize = |file: &Inode, size| {
+            let size = Some(size);
+            file.set_attr(&SetAttr { size, ..SetAttr::default() }).expect("there is room");
+        };
+        let grown = |name: &str| {
+            let make = |i: u64| {
+                let file =
+                    file_with(&fs.root(), &format!("{name}{i}"), &pattern(i, 1 + i as usize));
+                resize(&file, 550 + i * 5);
+                file
+            };
+            (0..300).map(make).collect::<Vec<_>>()
+        };
+        grown("f");
+        fs.sync().expect("durable");
+        assert_eq!(fs.space_stats().short_landings, 0, "{options}");
+        let files = grown("g");
+        let promised = || fs.space_stats().accounts.promised.bytes;
+        let before = promised();
+        for _ in 0..50 {
+            files.iter().for_each(|file| resize(file, 3000));
+            files.iter().for_each(|file| resize(file, 550));
+        }
+        // Compressed, 3000 bytes may lie there too.
+        assert!(promised() <= before + 300 * 2048, "{options}: {} after {before}", promised());
+        fs.sync().expect("durable");
+        assert_eq!(fs.space_stats().short_landings, 0, "{options}, up and down");
+        drop(files);
         fs.close().expect("it closes");
         check(&device);
     }
