@@ -228,13 +228,14 @@ impl Files {
             self.fill_growth(&view, target, &part, &mut edits)?;
         }
         drop(view);
+        let ends = self.promise_ends(target, &part)?;
         let reservation = self.engine.reserve(edits.cost(), Urgency::Normal)?;
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, target);
         target.update_meta(&handle, |meta| {
             bytes.count(meta);
             let mut dirty = target.dirty.lock();
-            self.forget(&mut dirty, part.clone());
+            self.forget(&mut dirty, part.clone(), ends);
             let size = meta.item.size.max(part.end.min(target_offset + len));
             meta.item.size = size;
             grow(meta, &dirty, &part, size);

@@ -85,10 +85,12 @@ pub(crate) struct Dirty {
     /// Sectors of `pieces` that have their place on disk, and no space promised (P2).
     placed: RangeSet,
     unreserved: Option<NoReserve>,
-    /// Metadata for what is in `pieces` (P5).
+    /// Metadata for what is in `pieces` (P5), while nothing is on its way that was a part of it: then it is there with that.
     pub(crate) metadata: Option<MetaReservation>,
-    /// Of that, bytes for what of the first sector may come to lie in the tree.
+    /// Of that, bytes for what of the first sector may come to lie in the tree, and for how many extents there is what it costs to
+    /// split another.
     pub(crate) inline: u32,
+    pub(crate) splits: u32,
     /// Space for the last write could not be promised: the next one looks for its place first.
     pub(crate) crowded: bool,
     /// Somebody holds the writeback claim.
@@ -217,18 +219,24 @@ impl Dirty {
 
     /// How many buffers touch a range, which wait or are on their way.
     pub(crate) fn pieces_in(&self, range: &Range<u64>) -> usize {
-        in_range(&self.pieces, range, Vec::len)
-            + in_range(&self.writing, range, |piece| piece.len())
+        in_range(&self.pieces, range, Vec::len) + self.writing_in(range)
     }
 
-    /// How many buffers wait; each has metadata for an extent of its own (P5).
-    pub(crate) fn pieces(&self) -> usize {
-        self.pieces.len()
+    /// How many of them are on their way.
+    pub(crate) fn writing_in(&self, range: &Range<u64>) -> usize {
+        in_range(&self.writing, range, |piece| piece.len())
     }
 
-    /// Notes how much content that lies in the tree `metadata` is enough for.
-    pub(crate) fn promised_inline(&mut self, bytes: u32) {
-        self.inline = self.inline.max(bytes);
+    /// How many extents of pieces may split no other yet, by what was promised, if each piece becomes so many.
+    pub(crate) fn unsplit(&self, each: u32) -> u32 {
+        (self.pieces.len() as u32 * each).saturating_sub(self.splits)
+    }
+
+    /// Whether forgetting `range` leaves two pieces of one.
+    pub(crate) fn is_within_one(&self, range: &Range<u64>) -> bool {
+        before(&self.pieces, range.start).is_some_and(|(start, piece)| {
+            start < range.start && range.end < start + piece.len() as u64
+        })
     }
 
     /// Notes sectors that have their place on disk (P2), and takes their token.
@@ -351,10 +359,9 @@ impl Dirty {
         for run in &mut runs {
             run.unreserved = self.displace(run.offset..run.end());
         }
-        if taken > 0 {
-            // What is taken gets a share of it.
-            self.inline = 0;
-        }
+        let pieces: usize = runs.iter().map(|run| run.pieces.len()).sum();
+        self.splits = self.splits.saturating_sub(pieces as u32);
+        self.note_gone();
         self.bytes -= taken;
         self.writing_bytes += taken;
         runs
@@ -424,11 +431,19 @@ impl Dirty {
             }
             gone += piece.len() as u64;
         }
+        self.note_gone();
+        self.bytes -= gone;
+        gone
+    }
+
+    /// What is promised for pieces that are there no more goes with the last of them, or with the first sector.
+    fn note_gone(&mut self) {
         if !self.waits(0) {
             self.inline = 0;
         }
-        self.bytes -= gone;
-        gone
+        if self.pieces.is_empty() {
+            self.splits = 0;
+        }
     }
 }
 

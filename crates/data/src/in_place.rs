@@ -218,7 +218,7 @@ impl Files {
 }
 
 /// Whether a regular item and its right neighbour show one extent back to back.
-fn continues(left: &Mapping, right: &Mapping) -> bool {
+pub(crate) fn continues(left: &Mapping, right: &Mapping) -> bool {
     let (Some(a), Some(b)) = (left.region(), right.region()) else { return false };
     let plain = |mapping: &Mapping| mapping.extent.compression == Compression::None;
     let regular = |mapping: &Mapping| matches!(mapping.extent.body, Body::Regular(_));

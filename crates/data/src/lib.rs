@@ -9,6 +9,7 @@ mod exclusive;
 
 mod codec;
 mod compress;
+mod covered;
 mod dirty;
 mod drop_extents;
 mod extent_map;

@@ -5,8 +5,9 @@
 //!
 //! - **V1** What is promised covers the write whatever writeback does with it: every piece an extent of
 //!   its own, every item under it cut, those included that come to be there until it lands: who waits or is on his
-//!   way under it becomes an item, and may split one. Where free space lies in parts smaller than a piece
-//!   more is promised once the parts are known, if it is there; for those, and a file with extents behind its length, as a
+//!   way under it becomes an item, and may split one; what may be written where it lies lands by itself, and so does what lies between
+//!   such. A piece that grows, or loses its middle, is promised what it needs beyond what it had. Where free space lies in parts smaller
+//!   than a piece more is promised once the parts are known, if it is there; for those, and a file with extents behind its length, as a
 //!   crash leaves it, the global reserve gives what lacks.
 //! - **V2** Sectors that will be written where they lie need no data space, and have a token that says so. That
 //!   they may be is asked with the writeback claim held until they are put, so that no writeback takes their
@@ -18,6 +19,7 @@ use buttress_base::RangeSet;
 use buttress_format::InodeFlags;
 use buttress_txn::{Cost, DataReservation, MetaReservation, NoReserve, Urgency};
 
+use crate::covered::Covered;
 use crate::dirty::Dirty;
 use crate::error::{Error, Result};
 use crate::file::{File, Meta};
@@ -56,8 +58,11 @@ pub(crate) struct Promise<'f> {
     metadata: Option<MetaReservation>,
     /// Costs that `metadata` was made for.
     cost: Cost,
-    /// Extent items that will be under the write at most, once they are counted.
-    covered: Option<u32>,
+    /// What the file notes with it: see [`Dirty`].
+    inline: u32,
+    splits: u32,
+    /// What will be under the write, once it is counted, and for how many bytes that was: some of it may be taken since.
+    covered: Option<(Covered, u64)>,
     /// Sectors that will be written where they lie (V2), once somebody looked.
     placed: Option<Lies<'f>>,
 }
@@ -75,8 +80,8 @@ struct Lies<'f> {
 pub(crate) enum Short {
     Data(u64),
     Metadata(Cost),
-    /// To be counted: the items under the write.
-    Covered,
+    /// To be counted: what lies under so many bytes of the write.
+    Covered(u64),
 }
 
 /// What beside its range makes a write larger.
@@ -87,33 +92,37 @@ pub(crate) struct Size {
     /// Extents that one piece may become.
     pub(crate) each: u32,
     /// Bytes that may become inline content.
-    pub(crate) grown: u32,
+    pub(crate) inline: u32,
 }
 
 impl Files {
     /// What `promise` lacks before `range`, whole sectors, can be put.
     pub(crate) fn short(
         &self,
-        promise: &Promise<'_>,
+        promise: &mut Promise<'_>,
         dirty: &Dirty,
         range: &Range<u64>,
         disk_end: u64,
         size: Size,
     ) -> Option<Short> {
-        let (mut need, mut missing, mut pieces) = (0, 0, 0);
+        let (mut need, mut missing, mut pieces, mut gaps) = (0, 0, 0, 0);
         dirty.for_each_gap(range.clone(), |gap, fresh| {
             missing += gap.end - gap.start;
             need += self.with_slack(promise.unplaced(&gap), fresh > 0);
             pieces += fresh as u32;
+            gaps += 1;
         });
         let have = promise.data.as_ref().map_or(0, DataReservation::bytes);
         if need > have {
             return Some(Short::Data(need - have));
         }
-        if missing > 0 && range.start < disk_end && promise.covered.is_none() {
-            return Some(Short::Covered);
+        let counted = promise.covered.filter(|(_, counted)| missing <= *counted);
+        if missing > 0 && range.start < disk_end && counted.is_none() {
+            return Some(Short::Covered(missing));
         }
-        let covered = if missing > 0 { promise.covered.unwrap_or(0) } else { 0 };
+        let counted = counted.filter(|_| missing > 0);
+        let (covered, parts) =
+            counted.map_or((0, 0), |(covered, _)| (covered.items, covered.parts));
         if missing > 0 {
             pieces += size.extra;
         }
@@ -121,13 +130,17 @@ impl Files {
         let extents = pieces * size.each + covered / STEP_ITEMS as u32;
         let sums = (missing / self.sector) as u32 * self.csum_type.size() as u32;
         let holes = if self.options.no_holes { Cost::default() } else { HOLE_COST };
-        let split = if covered > 0 { SPLIT_COST } else { Cost::default() };
+        // What goes on with a piece that lay over nothing so far may make it split one.
+        let joined = dirty.unsplit(size.each).min(gaps * size.each);
+        promise.splits = if covered > 0 { extents + joined } else { 0 };
+        promise.inline = size.inline;
+        let grown = size.inline.saturating_sub(dirty.inline);
         let cost = EXTENT_COST
-            .and(split)
             .and(holes)
-            .times(extents)
+            .times(extents + parts)
+            .and(SPLIT_COST.times(promise.splits))
             .and(COVERED_COST.times(covered))
-            .and(Cost::of(0, sums + size.grown));
+            .and(Cost::of(0, sums + grown));
         let more = cost.beyond(promise.cost);
         (more != Cost::default()).then_some(Short::Metadata(more))
     }
@@ -159,8 +172,21 @@ impl Files {
             && let Some(promised) = promised.take()
         {
             join(&mut dirty.metadata, promised);
-            dirty.promised_inline(self.inline_bytes(meta, meta.item.size));
+            dirty.inline = dirty.inline.max(self.inline_bytes(meta, meta.item.size));
         }
+    }
+
+    /// What is needed where the middle of a piece that waits is about to be forgotten: its ends are pieces then. Nobody takes or puts
+    /// any meanwhile. If it is not there at once, who lands them asks for it.
+    pub(crate) fn promise_ends(
+        &self,
+        file: &File,
+        range: &Range<u64>,
+    ) -> Result<Option<MetaReservation>> {
+        if !file.dirty.lock().is_within_one(range) {
+            return Ok(None);
+        }
+        Ok(self.engine.reserve_at_once(self.cost_of_parts(1), Urgency::Normal)?)
     }
 
     /// What so many extents more cost than pieces were promised for.
@@ -201,17 +227,8 @@ impl Files {
                 join(&mut promise.metadata, more);
                 Ok(())
             }
-            Short::Covered => {
-                let mut covered = 0;
-                let _extents = file.extents.read();
-                let view = self.engine.view();
-                self.for_each_mapping(&view, file, range.clone(), |_| {
-                    covered += 1;
-                    Ok(true)
-                })?;
-                // Nothing lands meanwhile. Each becomes an item, and may make two of another.
-                covered += 2 * file.dirty.lock().pieces_in(range) as u32;
-                promise.covered = Some(covered);
+            Short::Covered(missing) => {
+                promise.covered = Some((self.covered(file, range)?, missing));
                 Ok(())
             }
         }
@@ -291,7 +308,9 @@ impl Files {
             slack += self.with_slack(bytes, fresh > 0) - bytes;
             lies.push(gap);
         });
-        let Promise { data, metadata, placed, .. } = promise;
+        let Promise { data, metadata, placed, inline, splits, .. } = promise;
+        dirty.inline = dirty.inline.max(inline);
+        dirty.splits += splits;
         let claim = placed.map(|Lies { sectors, mut token, claim }| {
             for gap in lies {
                 for spot in sectors.iter() {

@@ -68,13 +68,14 @@ impl Files {
                 self.fill_growth(&view, file, &(at..to), &mut edits)?;
             }
             drop(view);
+            let ends = self.promise_ends(file, &(at..to))?;
             let reservation = self.engine.reserve(edits.cost(), Urgency::Frees)?;
             let handle = self.engine.begin(reservation);
             let bytes = edits.apply(&handle, file);
             file.update_meta(&handle, |meta| {
                 bytes.count(meta);
                 let mut dirty = file.dirty.lock();
-                self.forget(&mut dirty, at..to);
+                self.forget(&mut dirty, at..to, ends);
                 // What was waited for may be gone: the length on disk need not wait for it.
                 settle(meta, &dirty);
                 if to == high

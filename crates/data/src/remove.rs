@@ -26,7 +26,7 @@ impl Files {
     /// Forgets everything that waits for writeback; what is on its way goes on.
     pub fn forget_waiting(&self, file: &File) {
         let mut dirty = file.dirty.lock();
-        self.forget(&mut dirty, 0..u64::MAX);
+        self.forget(&mut dirty, 0..u64::MAX, None);
     }
 
     /// Removes some of the items of an inode that nobody can reach any more; `last` runs inside the handle

@@ -104,7 +104,7 @@ impl Files {
         {
             let mut meta = file.meta();
             let mut dirty = file.dirty.lock();
-            self.forget(&mut dirty, keep..u64::MAX);
+            self.forget(&mut dirty, keep..u64::MAX, None);
             if size < keep && dirty.waits(self.floor(size)) {
                 dirty.patch(size, &vec![0; (keep - size) as usize]);
             }

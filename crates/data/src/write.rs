@@ -12,13 +12,14 @@
 use std::ops::Range;
 
 use buttress_format::{InodeFlags, InodeItem};
+use buttress_txn::MetaReservation;
 
 use crate::dirty::Dirty;
 use crate::error::{Error, Result};
 use crate::file::{File, Meta};
 use crate::files::Files;
 use crate::packing::PACKED_PER_PIECE;
-use crate::promise::{Effort, Promise, Short, Size};
+use crate::promise::{Effort, Promise, Short, Size, join};
 
 /// No file is longer: offsets are signed for everybody above.
 pub(crate) const SIZE_MAX: u64 = i64::MAX as u64 & !0xfff;
@@ -66,10 +67,9 @@ impl Files {
         loop {
             let mut meta = file.meta();
             let mut dirty = file.dirty.lock();
-            match self.lack(&meta, &dirty, &range, &mut edges, &promise, end) {
+            match self.lack(&meta, &dirty, &range, &mut edges, &mut promise, end) {
                 None => {
                     let claim = self.keep_promise(&mut dirty, &range, promise);
-                    dirty.promised_inline(self.inline_bytes(&meta, end.max(meta.item.size)));
                     let new = self.store(&mut dirty, offset, data, &mut edges);
                     drop(dirty);
                     self.count_dirty(new);
@@ -119,7 +119,7 @@ impl Files {
         dirty: &Dirty,
         range: &Range<u64>,
         edges: &mut [Edge],
-        promise: &Promise<'_>,
+        promise: &mut Promise<'_>,
         end: u64,
     ) -> Option<Lack> {
         for (index, edge) in edges.iter_mut().enumerate() {
@@ -133,7 +133,7 @@ impl Files {
         }
         let packs = self.choice(meta.item.flags, meta.codec).is_some();
         // Content that may come to lie in the tree is metadata too, also what of it lies on the disk now: it may do so in an extent.
-        let grown = self.inline_bytes(meta, end.max(meta.item.size)).saturating_sub(dirty.inline);
+        let inline = self.inline_bytes(meta, end.max(meta.item.size));
         // Preallocated extents may lie behind the length.
         let prealloc = meta.item.flags & InodeFlags::PREALLOC != 0;
         let disk_end =
@@ -141,7 +141,7 @@ impl Files {
         // The sectors at the ends are put by themselves.
         let extra = if range.end - range.start > self.sector { edges.len() as u32 } else { 0 };
         let each = if packs { PACKED_PER_PIECE } else { 1 };
-        let size = Size { extra, each, grown };
+        let size = Size { extra, each, inline };
         self.short(promise, dirty, range, disk_end, size).map(Lack::Promise)
     }
 
@@ -226,10 +226,9 @@ impl Files {
             if dirty.waits(sector) {
                 return Ok(());
             }
-            match self.lack(&meta, &dirty, &range, &mut edges, &promise, size) {
+            match self.lack(&meta, &dirty, &range, &mut edges, &mut promise, size) {
                 None => {
                     let claim = self.keep_promise(&mut dirty, &range, promise);
-                    dirty.promised_inline(self.inline_bytes(&meta, size.max(meta.item.size)));
                     let content = edges[0].content.as_ref().expect("what lacked was loaded");
                     let new = dirty.put(&self.pool, sector, content);
                     self.count_dirty(new);
@@ -271,8 +270,18 @@ impl Files {
         self.write(file, range.start, &zeros, Effort::Full, |_| ())
     }
 
-    /// Forgets dirty sectors of `range` and gives back the space they were promised.
-    pub(crate) fn forget(&self, dirty: &mut Dirty, range: Range<u64>) {
+    /// Forgets dirty sectors of `range` and gives back the space they were promised. `ends` is for what it leaves of a piece
+    /// ([`Files::promise_ends`]).
+    pub(crate) fn forget(
+        &self,
+        dirty: &mut Dirty,
+        range: Range<u64>,
+        ends: Option<MetaReservation>,
+    ) {
+        if let Some(ends) = ends {
+            join(&mut dirty.metadata, ends);
+            dirty.splits += 1;
+        }
         let gone = dirty.forget(range.clone());
         if gone == 0 {
             return;

@@ -73,9 +73,10 @@ impl Files {
             Overwrite::Done => return Ok(()),
             Overwrite::NotHere(stamp) => stamp,
         };
+        let ends = self.promise_ends(file, &range)?;
         let placed = self.write_placed(file, offset, data)?;
         self.land(file, &placed, &mut None, |meta, dirty| {
-            self.forget(dirty, range.clone());
+            self.forget(dirty, range.clone(), ends);
             meta.item.size = meta.item.size.max(end);
             grow(meta, dirty, &range, end);
             stamp(&mut meta.item);

@@ -188,6 +188,8 @@ pub(crate) struct Job<'f> {
     /// What was promised for the data, and for making the runs visible.
     promised: Option<DataReservation>,
     pub(crate) metadata: Option<MetaReservation>,
+    /// More waited when it was taken, and that metadata is for all of it.
+    is_part: bool,
     _claim: Claim<'f>,
 }
 
@@ -212,6 +214,7 @@ impl<'f> Job<'f> {
             failed: None,
             promised: None,
             metadata,
+            is_part: false,
             _claim: claim,
         }
     }
@@ -342,7 +345,6 @@ impl Files {
     ) -> Option<Job<'f>> {
         let mut meta = file.meta();
         let mut dirty = file.dirty.lock();
-        let pieces = dirty.pieces();
         let runs = dirty.take(range, ROUND_BYTES_MAX);
         // Said before it lands, for those who are promised metadata meanwhile.
         meta.landed_end = meta.landed_end.max(runs.last()?.end());
@@ -350,15 +352,12 @@ impl Files {
         self.count_ordered(taken);
         let lies = |run: &Run| run.unreserved.as_ref().map_or(0, NoReserve::bytes);
         taken -= runs.iter().map(lies).sum::<u64>();
-        let (promised, metadata) = if dirty.bytes() == 0 {
-            dirty.crowded = false;
-            (dirty.promised.take(), dirty.metadata.take())
+        let is_part = dirty.bytes() > 0;
+        let promised = if is_part {
+            dirty.promised.as_mut().map(|promised| promised.split(taken))
         } else {
-            let left = dirty.pieces();
-            (
-                dirty.promised.as_mut().map(|promised| promised.split(taken)),
-                dirty.metadata.as_mut().map(|metadata| metadata.split(pieces - left, pieces)),
-            )
+            dirty.crowded = false;
+            dirty.promised.take()
         };
         Some(Job {
             file,
@@ -369,7 +368,9 @@ impl Files {
             runs: Vec::new(),
             failed: None,
             promised,
-            metadata,
+            // What some of it needs is not known: the rest comes back when it has landed.
+            metadata: dirty.metadata.take(),
+            is_part,
             _claim: claim,
         })
     }
@@ -616,7 +617,7 @@ impl Files {
 
     /// Makes a job's extents visible. Answers the claim, for the next round.
     pub(crate) fn land_job<'f>(&self, job: Job<'f>) -> Result<Claim<'f>> {
-        let Job { file, size, runs, mut failed, mut metadata, _claim: claim, .. } = job;
+        let Job { file, size, runs, mut failed, mut metadata, is_part, _claim: claim, .. } = job;
         let ordered: u64 = runs.iter().map(|(run, _)| run.len).sum();
         for (run, plan) in runs {
             if failed.is_none() {
@@ -645,6 +646,12 @@ impl Files {
             self.count_clean(lost);
         }
         self.count_landed(ordered);
+        if is_part && let Some(rest) = metadata {
+            let mut dirty = file.dirty.lock();
+            if dirty.bytes() > 0 {
+                join(&mut dirty.metadata, rest);
+            }
+        }
         match failed {
             None => Ok(claim),
             Some(error) => {

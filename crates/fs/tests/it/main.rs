@@ -17,6 +17,7 @@ mod fsync;
 mod in_place;
 mod interrupted;
 mod known;
+mod landings;
 mod late;
 mod log_copies;
 mod losses;

@@ -1,0 +1,89 @@
+//! What lies under a write: how many items its extents will replace, and in how many parts it may land.
+
+use std::ops::Range;
+
+use buttress_format::{Compression, InodeFlags};
+
+use crate::error::Result;
+use crate::extent_map::Mapping;
+use crate::file::File;
+use crate::files::Files;
+use crate::in_place::continues;
+
+/// What lies under a write at most, until it lands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Covered {
+    /// Extent items.
+    pub(crate) items: u32,
+    /// Parts of it beyond one, where what lies there may be written in place: each lands by itself.
+    pub(crate) parts: u32,
+}
+
+/// Where one part ends and another begins.
+struct Seams {
+    at: u64,
+    /// Whether what ends there may be written in place.
+    lies: Option<bool>,
+    /// The part before the write is one with its first, where that goes on with a piece.
+    first: u32,
+    count: u32,
+}
+
+impl Seams {
+    fn meet(&mut self, start: u64, at: u64, lies: bool) {
+        if self.lies == Some(true) || (self.lies == Some(false) && lies) {
+            *(if at == start { &mut self.first } else { &mut self.count }) += 1;
+        }
+        self.lies = Some(lies);
+    }
+}
+
+impl Files {
+    /// Counts what lies under `range`, whole sectors. Nothing lands meanwhile.
+    pub(crate) fn covered(&self, file: &File, range: &Range<u64>) -> Result<Covered> {
+        let flags = file.with_item(|item| item.flags);
+        let nocow = flags & InodeFlags::NODATACOW != 0;
+        let may_lie = nocow || flags & InodeFlags::PREALLOC != 0;
+        let from = range.start.saturating_sub(if may_lie { self.sector } else { 0 });
+        let mut seams = Seams { at: from, lies: None, first: 0, count: 0 };
+        let mut items = 0;
+        let mut left: Option<Mapping> = None;
+        let _extents = file.extents.read();
+        let view = self.engine.view();
+        self.for_each_mapping(&view, file, from..range.end, |mapping| {
+            items += u32::from(mapping.end > range.start);
+            if !may_lie {
+                return Ok(true);
+            }
+            let begin = mapping.offset.max(from);
+            if seams.at < begin {
+                seams.meet(range.start, seams.at, false);
+            }
+            let lies = mapping.is_prealloc()
+                || (nocow
+                    && mapping.extent.compression == Compression::None
+                    && mapping.region().is_some_and(|region| region.disk.0 != 0));
+            seams.meet(range.start, begin, lies);
+            seams.at = mapping.end;
+            // What is converted takes its neighbour's item along.
+            let joins = |left: &Mapping| {
+                (left.is_prealloc() || mapping.is_prealloc()) && continues(left, &mapping)
+            };
+            items += u32::from(left.as_ref().is_some_and(joins));
+            left = Some(mapping);
+            Ok(true)
+        })?;
+        if may_lie && seams.at < range.end {
+            seams.meet(range.start, seams.at, false);
+        }
+        let dirty = file.dirty.lock();
+        let goes_on = range.start > 0 && dirty.waits(range.start - self.sector);
+        let mut parts = seams.count + if goes_on { seams.first } else { 0 };
+        if may_lie {
+            parts += 2 * dirty.writing_in(range) as u32;
+        }
+        // Each becomes an item, and may make two of another.
+        items += 2 * dirty.pieces_in(range) as u32;
+        Ok(Covered { items, parts })
+    }
+}
