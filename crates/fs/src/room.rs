@@ -70,8 +70,9 @@ impl Shared {
                 }
                 let mut going = climb.take().unwrap_or_else(|| self.begin_climb(kind));
                 match self.climb_on(&mut going) {
-                    Ok(true) => *climb = Some(going),
-                    Ok(false) => {}
+                    // For who comes when nobody waits any more it begins anew.
+                    Ok(true) if self.engine.waits(kind) => *climb = Some(going),
+                    Ok(_) => {}
                     Err(_) if self.engine.aborted().is_some() => return,
                     Err(error) => {
                         tracing::error!(%kind, %error, "making room failed");
