@@ -59,6 +59,7 @@ impl Experiment for Allocate {
             Subject::new("buttress, linear-trylock", Target::Library, "alloc=linear-trylock"),
             Subject::new("buttress, index, one goal", Target::Library, "alloc=index-single-goal"),
             Subject::new("buttress", Target::Library, ""),
+            Subject::new("buttress on loop", Target::Loop, ""),
         ];
         if plan.mount {
             subjects.extend(Subject::mounts(""));

@@ -107,8 +107,19 @@ impl Experiment for Enospc {
         for rule in rules {
             let options = format!("preempt={rule},promise={}", self.promise);
             subjects.push(Subject::new(rule, Target::Library, &options));
-            if plan.mount && self.slow.is_none() {
-                subjects.push(Subject::new(&format!("{rule}, mount"), Target::Mount, &options));
+            if self.slow.is_some() {
+                continue;
+            }
+            subjects.push(Subject::new(&format!("{rule} on loop"), Target::Loop, &options));
+            if plan.mount {
+                for mount in Subject::mounts(&options) {
+                    let way = mount.name.trim_start_matches("buttress ");
+                    subjects.push(Subject::new(
+                        &format!("{rule}, {way}"),
+                        mount.target,
+                        &mount.options,
+                    ));
+                }
             }
         }
         subjects

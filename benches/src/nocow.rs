@@ -76,6 +76,7 @@ impl Experiment for Nocow {
             Subject::new("buttress, one lookup", Target::Library, single),
             Subject::new("buttress, no lock", Target::Library, lockfree),
             Subject::new("buttress", Target::Library, "nodatacow"),
+            Subject::new("buttress on loop", Target::Loop, "nodatacow"),
         ];
         if plan.mount {
             subjects.extend(Subject::mounts("nodatacow"));

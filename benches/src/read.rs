@@ -36,6 +36,7 @@ impl Experiment for Read {
             Subject::new("buttress page by page", Target::Library, "read_batch=1"),
             Subject::new("buttress by sixteen", Target::Library, "read_batch=16"),
             Subject::new("buttress", Target::Library, ""),
+            Subject::new("buttress on loop", Target::Loop, ""),
         ];
         if plan.mount {
             subjects.extend(Subject::mounts(""));
