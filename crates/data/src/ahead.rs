@@ -2,21 +2,22 @@
 //!
 //! # Invariants
 //!
-//! - **B1** It is a reader like any other: it holds the file's `extents` and a view while it reads, and what it
-//!   keeps was checked. It never waits: not for who changes the file, nor for who reads the same.
+//! - **B1** It is a reader like any other: it finds what to read with the file's `extents` held, and what it reads then is a
+//!   trial (`read_plan`), which keeps what lies where it read. It never waits: not for who changes the file, nor for
+//!   who reads the same.
 //! - **B2** It passes extents and holes, and ends at the end of the file. Between two extents nothing is read.
 //! - **B3** What goes wrong here is nobody's error. Who asks for those bytes reads them himself.
 
 use std::ops::Range;
 
-use buttress_format::{Body, Compression, InodeFlags, Logical};
-use buttress_txn::View;
+use buttress_format::{Body, Compression, Logical};
 
 use crate::error::Result;
 use crate::file::File;
 use crate::files::Files;
 use crate::pages::{For, REGION};
 use crate::read_packed::Packed;
+use crate::read_plan::{Source, Trust};
 
 /// Ranges of this length are part of a long sequence: whole regions are read.
 const LONG: u64 = 512 << 10;
@@ -47,27 +48,40 @@ impl Files {
 
     /// Reads ranges into memory, as far as they are not there, or on their way.
     pub fn read_ahead(&self, file: &File, ahead: &Ahead) {
-        let Some(_extents) = file.extents.try_read() else { return };
+        let Some(extents) = file.extents.try_read() else { return };
         if file.dirty.lock().is_late() {
             return;
         }
         let view = self.engine.view();
+        let source = Source::of(&view, file, file.layout(), Trust::Trial);
+        let end = self.ceil(file.size());
+        let (mut places, mut packed) = (Vec::new(), Vec::new());
         for range in &ahead.0 {
-            let range = range.start..range.end.min(self.ceil(file.size()));
-            if range.is_empty() || !self.pages.is_on() {
-                continue;
-            }
-            if let Err(error) = self.read_range_ahead(&view, file, &range) {
+            let range = range.start..range.end.min(end);
+            if let Err(error) = self.find_ahead(&source, &range, &mut places, &mut packed) {
                 tracing::debug!(%error, ino = %file.ino, "reading ahead failed");
                 return;
             }
         }
+        drop(extents);
+        let outcome = places
+            .iter()
+            .try_for_each(|place| self.read_place_ahead(&source, place))
+            .and_then(|()| self.read_packed_ahead(&source, &packed));
+        if let Err(error) = outcome {
+            tracing::debug!(%error, ino = %file.ino, "reading ahead failed");
+        }
     }
 
-    fn read_range_ahead(&self, view: &View, file: &File, range: &Range<u64>) -> Result<()> {
-        let checked = !file.with_item(|item| item.flags & InodeFlags::NODATASUM != 0);
-        let mut packed = Vec::new();
-        self.for_each_mapping(view, file, range.clone(), |mapping| {
+    /// Finds what makes up a range: parts of extents, and extents that are compressed.
+    fn find_ahead(
+        &self,
+        source: &Source<'_>,
+        range: &Range<u64>,
+        places: &mut Vec<Place>,
+        packed: &mut Vec<Packed>,
+    ) -> Result<()> {
+        self.for_each_mapping(source.view, source.file, range.clone(), |mapping| {
             let (low, high) = (mapping.offset.max(range.start), mapping.end.min(range.end));
             match &mapping.extent.body {
                 Body::Regular(region) if region.disk.0 == 0 => {}
@@ -75,17 +89,7 @@ impl Files {
                     let place = |at: u64| region.disk.0 + region.offset + (at - mapping.offset);
                     let is_long = range.end - range.start >= LONG;
                     let reach = self.ceil(place(if is_long { mapping.end } else { high }));
-                    let mut at = self.floor(place(low));
-                    while at < place(high) {
-                        at = match self.pages.claim(Logical(at), (reach - at).min(REGION)) {
-                            Ok(claim) => {
-                                let end = claim.extent().end().0;
-                                self.load(view, file, claim, checked, For::Later)?;
-                                end
-                            }
-                            Err(there) => there.0,
-                        };
-                    }
+                    places.push(Place { part: self.floor(place(low))..place(high), reach });
                 }
                 // Whole: what asks for a part of it later finds it unpacked.
                 Body::Regular(_) => {
@@ -95,7 +99,27 @@ impl Files {
                 Body::Prealloc(_) | Body::Inline(_) => {}
             }
             Ok(true)
-        })?;
-        self.read_packed_ahead(view, file, &packed, checked)
+        })
     }
+
+    fn read_place_ahead(&self, source: &Source<'_>, place: &Place) -> Result<()> {
+        let mut at = place.part.start;
+        while at < place.part.end && self.pages.is_on() {
+            at = match self.pages.claim(Logical(at), (place.reach - at).min(REGION)) {
+                Ok(claim) => {
+                    let end = claim.extent().end().0;
+                    self.load(source, claim, For::Later)?;
+                    end
+                }
+                Err(there) => there.0,
+            };
+        }
+        Ok(())
+    }
+}
+
+/// A part of an extent by its addresses on the volume, and how far it may be read.
+struct Place {
+    part: Range<u64>,
+    reach: u64,
 }

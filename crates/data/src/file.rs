@@ -28,6 +28,7 @@ use crate::codec::Codec;
 use crate::dirty::Dirty;
 use crate::error::Error;
 use crate::exclusive::Exclusive;
+use crate::read_plan::FreeReads;
 use crate::streams::Streams;
 
 const TYPE_MASK: u32 = 0o170_000;
@@ -55,6 +56,7 @@ pub struct File {
     end: Ranked<Option<End>>,
     pub(crate) dirty: Ranked<Dirty>,
     pub(crate) streams: Ranked<Streams>,
+    pub(crate) free_reads: FreeReads,
     /// Room behind its last extent, for the next.
     pub(crate) window: OnceLock<Arc<Window>>,
     /// Signalled when the writeback claim is given back.
@@ -122,6 +124,7 @@ impl File {
             end: Ranked::new(Rank::Leaf, None),
             dirty: Ranked::new(Rank::PageIndex, Dirty::default()),
             streams: Ranked::new(Rank::Leaf, Streams::default()),
+            free_reads: FreeReads::default(),
             window: OnceLock::new(),
             idle: Condvar::new(),
             exclusive: Ranked::new(Rank::Leaf, Exclusive::default()),
@@ -268,7 +271,8 @@ impl File {
     pub(crate) fn change_layout(&self) {
         let next = self.layout() + 1;
         let next = if next.is_multiple_of(LAYOUTS) { fresh_layouts() } else { next };
-        self.layout.store(next, Ordering::Relaxed);
+        // Before anything of it can be freed: who read without the lock looks whether it is as it was (L1 of `read_plan`).
+        self.layout.store(next, Ordering::SeqCst);
     }
 
     /// Where its extents end, if that is known; to be asked with `extents` held, or where nobody else adds any.
@@ -301,9 +305,9 @@ impl File {
         self.change_extents()
     }
 
-    /// Which layout the extents make up; to be asked with `extents` held.
+    /// Which layout the extents make up; to be asked with `extents` held, or for whether it is another than it was.
     pub(crate) fn layout(&self) -> u64 {
-        self.layout.load(Ordering::Relaxed)
+        self.layout.load(Ordering::SeqCst)
     }
 
     fn item_key(&self) -> Key {

@@ -35,6 +35,7 @@ mod late;
 mod punch;
 mod read;
 mod read_packed;
+mod read_plan;
 mod remove;
 mod replay;
 mod seek;

@@ -3,8 +3,7 @@
 //! # Invariants
 //!
 //! - **R1** No byte is returned that failed its checksum on every mirror.
-//! - **R2** While extents are read, none of them can be freed and written by somebody else: the file's
-//!   `extents` lock is held shared across the I/O, and so is the view that named them.
+//! - **R2** What is handed out was no extent of somebody else's by the time that it was read: see `read_plan`.
 //!
 //! Runs of extents that lie one behind the other on disk are read in one call. Long ones go straight into
 //! the caller's buffer but for ends that are no whole sector, and leave nothing behind; what is read in
@@ -14,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use buttress_base::AlignedBuf;
-use buttress_format::{Body, Compression, Extent, InodeFlags, Logical};
+use buttress_format::{Body, Extent, Logical};
 use buttress_txn::{Csums, View};
 
 use crate::ahead::Ahead;
@@ -24,10 +23,10 @@ use crate::extent_map::{Mapping, extent_error};
 use crate::file::File;
 use crate::files::Files;
 use crate::pages::{Claim, For, Found, REGION, ReadBatch};
-use crate::read_packed::Packed;
+use crate::read_plan::{Run, Source, Trust};
 
 /// Longest run that is read, and checked, in one go.
-const RUN_BYTES_MAX: u64 = 4 << 20;
+pub(crate) const RUN_BYTES_MAX: u64 = 4 << 20;
 
 /// Reads of so many bytes are long requests by themselves: a copy in memory costs more than it saves.
 const DIRECT_BYTES_MIN: usize = 512 << 10;
@@ -40,13 +39,11 @@ pub struct DataMismatch {
     pub logical: Logical,
 }
 
-/// Sectors that lie one behind the other, in the file and on disk.
-struct Run {
-    offset: u64,
-    disk: u64,
-    len: u64,
-    /// Bytes behind it in the same extent.
-    room: u64,
+/// What of a read is not in memory.
+struct Gaps {
+    /// Bytes that can be read.
+    len: usize,
+    parts: Vec<Range<u64>>,
 }
 
 impl Files {
@@ -71,17 +68,13 @@ impl Files {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<(usize, Ahead)> {
-        let _extents = file.extents.read();
-        let size = file.size();
-        let len =
-            usize::try_from(size.saturating_sub(offset)).map_or(buf.len(), |n| n.min(buf.len()));
-        if len == 0 {
+        let extents = file.extents.read();
+        let Some(gaps) = self.copy_dirty(file, offset, buf) else {
             return Ok((0, Ahead::default()));
-        }
+        };
+        let len = gaps.len;
         let buf = &mut buf[..len];
-        let mut gaps = Vec::new();
-        file.dirty.lock().copy_out(offset, buf, &mut gaps);
-        if gaps.is_empty() {
+        if gaps.parts.is_empty() {
             return Ok((len, Ahead::default()));
         }
         let reader = self.reading.enter();
@@ -99,11 +92,54 @@ impl Files {
         } else {
             (None, Ahead::default())
         };
-        for gap in gaps {
-            let part = (gap.start - offset) as usize..(gap.end - offset) as usize;
-            self.read_window(&view, file, gap, &mut buf[part], window)?;
+        let plan = self.plan(&view, file, &gaps.parts, offset, buf)?;
+        if plan.is_done() {
+            return Ok((len, ahead));
         }
-        Ok((len, ahead))
+        if !file.free_reads.may() {
+            self.carry_out(&plan, &view, file, Trust::Held, buf, window)?;
+            return Ok((len, ahead));
+        }
+        let stamp = plan.stamp(&self.engine);
+        drop(extents);
+        let outcome = self.carry_out(&plan, &view, file, Trust::Trial, buf, window);
+        if outcome.is_ok() && stamp.is_valid(file, &self.engine) {
+            return Ok((len, ahead));
+        }
+        // Not right, or not sure to be: with the extents held nobody can change them.
+        file.free_reads.note_vain();
+        drop(view);
+        self.read_held(file, offset, buf, window).map(|len| (len, ahead))
+    }
+
+    /// Copies what waits in memory, and says how much can be read and what of it is missing; nothing behind the end.
+    fn copy_dirty(&self, file: &File, offset: u64, buf: &mut [u8]) -> Option<Gaps> {
+        let size = file.size();
+        let len =
+            usize::try_from(size.saturating_sub(offset)).map_or(buf.len(), |n| n.min(buf.len()));
+        if len == 0 {
+            return None;
+        }
+        let mut parts = Vec::new();
+        file.dirty.lock().copy_out(offset, &mut buf[..len], &mut parts);
+        Some(Gaps { len, parts })
+    }
+
+    /// Reads with the file's extents held.
+    fn read_held(
+        &self,
+        file: &File,
+        offset: u64,
+        buf: &mut [u8],
+        window: Option<u64>,
+    ) -> Result<usize> {
+        let _extents = file.extents.read();
+        let Some(gaps) = self.copy_dirty(file, offset, buf) else { return Ok(0) };
+        let view = self.engine.view();
+        let buf = &mut buf[..gaps.len];
+        let plan = self.plan(&view, file, &gaps.parts, offset, buf)?;
+        self.carry_out(&plan, &view, file, Trust::Held, buf, window)?;
+        Ok(gaps.len)
     }
 
     /// Reads a whole compressed extent of a file as it lies on disk.
@@ -117,9 +153,9 @@ impl Files {
         }
         let _extents = file.extents.read();
         let view = self.engine.view();
-        let checked = !file.with_item(|item| item.flags & InodeFlags::NODATASUM != 0);
         let mut stored = AlignedBuf::zeroed(extent.len as usize);
-        self.read_sectors(&view, file, extent.start.0, &mut stored, checked)?;
+        let source = Source::held(&view, file);
+        self.read_sectors(&source, extent.start.0, &mut stored)?;
         Ok(stored.to_vec())
     }
 
@@ -133,91 +169,17 @@ impl Files {
         range: Range<u64>,
         buf: &mut [u8],
     ) -> Result<()> {
-        self.read_window(view, file, range, buf, None)
-    }
-
-    /// As [`read_extents`](Self::read_extents); with a window, through what is kept in memory, and reading
-    /// that many bytes more where they are missing and lie in the same extent.
-    fn read_window(
-        &self,
-        view: &View,
-        file: &File,
-        range: Range<u64>,
-        buf: &mut [u8],
-        window: Option<u64>,
-    ) -> Result<()> {
-        assert_eq!(range.end - range.start, buf.len() as u64);
-        let checked = !file.with_item(|item| item.flags & InodeFlags::NODATASUM != 0);
-        let mut at = range.start;
-        let mut pending: Option<Run> = None;
-        let mut packed = Vec::new();
-        let part =
-            |low: u64, high: u64| (low - range.start) as usize..(high - range.start) as usize;
-        let read = |run: &Run, out: &mut [u8]| match window {
-            Some(window) => self.read_kept(view, file, run, out, checked, window),
-            None => self.read_around(view, file, run, out, checked),
-        };
-        self.for_each_mapping(view, file, range.clone(), |mapping| {
-            let (low, high) = (mapping.offset.max(range.start), mapping.end.min(range.end));
-            buf[part(at, low)].fill(0);
-            at = high;
-            match &mapping.extent.body {
-                Body::Regular(region)
-                    if region.disk.0 != 0 && mapping.extent.compression == Compression::None =>
-                {
-                    let disk = region.disk.0 + region.offset + (low - mapping.offset);
-                    match &mut pending {
-                        Some(run)
-                            if run.disk + run.len == disk
-                                && run.offset + run.len == low
-                                && run.len + (high - low) <= RUN_BYTES_MAX =>
-                        {
-                            run.len += high - low;
-                            run.room = mapping.end - high;
-                        }
-                        _ => {
-                            let room = mapping.end - high;
-                            let next = Run { offset: low, disk, len: high - low, room };
-                            if let Some(run) = pending.replace(next) {
-                                let out = &mut buf[part(run.offset, run.offset + run.len)];
-                                read(&run, out)?;
-                            }
-                        }
-                    }
-                }
-                Body::Prealloc(_) => buf[part(low, high)].fill(0),
-                Body::Regular(region) if region.disk.0 == 0 => buf[part(low, high)].fill(0),
-                Body::Regular(_) => {
-                    buf[part(low, high)].fill(0);
-                    packed.push(Packed { mapping, low, high });
-                }
-                Body::Inline(_) => {
-                    let content = self.inline_content(&mapping)?;
-                    let skip = (low - mapping.offset) as usize;
-                    copy_front(&mut buf[part(low, high)], content.get(skip..).unwrap_or(&[]));
-                }
-            }
-            Ok(true)
-        })?;
-        buf[part(at, range.end)].fill(0);
-        self.read_packed(view, file, &packed, checked, |one, content| {
-            copy_front(&mut buf[part(one.low, one.high)], content);
-        })?;
-        if let Some(run) = pending {
-            let out = &mut buf[part(run.offset, run.offset + run.len)];
-            read(&run, out)?;
-        }
-        Ok(())
+        let base = range.start;
+        let plan = self.plan(view, file, std::slice::from_ref(&range), base, buf)?;
+        self.carry_out(&plan, view, file, Trust::Held, buf, None)
     }
 
     /// Reads a run through what is kept, and keeps what was missing.
-    fn read_kept(
+    pub(crate) fn read_kept(
         &self,
-        view: &View,
-        file: &File,
+        source: &Source<'_>,
         run: &Run,
         out: &mut [u8],
-        checked: bool,
         window: u64,
     ) -> Result<()> {
         let end = run.disk + run.len;
@@ -232,8 +194,9 @@ impl Files {
                 Found::Ready { bytes, from } => (bytes, from),
                 Found::Claimed(claim) => {
                     let stop = claim.extent().end().0.min(end);
-                    match self.load(view, file, claim, checked, For::Now) {
+                    match self.load(source, claim, For::Now) {
                         Ok(bytes) => (bytes, 0),
+                        Err(error) if source.trust == Trust::Trial => return Err(error),
                         // It may be what nobody asked for that is bad.
                         Err(_) => {
                             let (low, high) = (at - run.disk, stop - run.disk);
@@ -244,7 +207,7 @@ impl Files {
                                 room: 0,
                             };
                             let out = &mut out[low as usize..high as usize];
-                            self.read_run(view, file, &part, out, checked)?;
+                            self.read_run(source, &part, out)?;
                             at = stop;
                             continue;
                         }
@@ -256,7 +219,7 @@ impl Files {
                         let want = (reach - busy.0).min(REGION);
                         if let Ok(next) = self.pages.claim(busy, want) {
                             // Who needs it and does not find it is told why.
-                            let _ = self.load(view, file, next, checked, For::Later);
+                            let _ = self.load(source, next, For::Later);
                         }
                     }
                     self.pages.wait(Logical(first));
@@ -275,31 +238,22 @@ impl Files {
     /// Reads what was claimed, and gives it to everybody.
     pub(crate) fn load(
         &self,
-        view: &View,
-        file: &File,
+        source: &Source<'_>,
         claim: Claim<'_>,
-        checked: bool,
         whom: For,
     ) -> Result<Arc<AlignedBuf>> {
         let extent = claim.extent();
         let mut bytes = self.pages.buffer(extent.len);
-        self.read_sectors(view, file, extent.start.0, &mut bytes, checked)?;
+        self.read_sectors(source, extent.start.0, &mut bytes)?;
         let bytes = Arc::new(bytes);
         claim.publish(&bytes, whom);
         Ok(bytes)
     }
 
     /// Reads a run, what is kept of it from memory, and keeps nothing.
-    fn read_around(
-        &self,
-        view: &View,
-        file: &File,
-        run: &Run,
-        out: &mut [u8],
-        checked: bool,
-    ) -> Result<()> {
+    pub(crate) fn read_around(&self, source: &Source<'_>, run: &Run, out: &mut [u8]) -> Result<()> {
         if !self.pages.is_on() {
-            return self.read_run(view, file, run, out, checked);
+            return self.read_run(source, run, out);
         }
         let end = run.disk + run.len;
         let (mut missing, mut at) = (run.disk, run.disk);
@@ -316,7 +270,7 @@ impl Files {
             if missing < at {
                 let (offset, len) = (run.offset + (missing - run.disk), at - missing);
                 let gap = Run { offset, disk: missing, len, room: 0 };
-                self.read_run(view, file, &gap, &mut out[place(missing, at)], checked)?;
+                self.read_run(source, &gap, &mut out[place(missing, at)])?;
             }
             let Some((bytes, from)) = kept else { return Ok(()) };
             let stop = end.min(at + (bytes.len() - from) as u64);
@@ -327,21 +281,14 @@ impl Files {
     }
 
     /// Reads a run, of which the first and the last sector may be asked for in part.
-    fn read_run(
-        &self,
-        view: &View,
-        file: &File,
-        run: &Run,
-        out: &mut [u8],
-        checked: bool,
-    ) -> Result<()> {
+    fn read_run(&self, source: &Source<'_>, run: &Run, out: &mut [u8]) -> Result<()> {
         let end = run.disk + run.len;
         let (inner, inner_end) = (self.ceil(run.disk), self.floor(end));
         if inner > run.disk || inner_end < end {
             let (low, high) = (self.floor(run.disk), self.ceil(end));
             if inner >= inner_end || high - low <= 16 * self.sector {
                 let mut bounce = AlignedBuf::zeroed((high - low) as usize);
-                self.read_sectors(view, file, low, &mut bounce, checked)?;
+                self.read_sectors(source, low, &mut bounce)?;
                 let from = (run.disk - low) as usize;
                 out.copy_from_slice(&bounce[from..from + out.len()]);
                 return Ok(());
@@ -358,11 +305,11 @@ impl Files {
             };
             let part = (step - run.disk) as usize..(stop - run.disk) as usize;
             if step >= inner && stop <= inner_end {
-                self.read_sectors(view, file, step, &mut out[part], checked)?;
+                self.read_sectors(source, step, &mut out[part])?;
             } else {
                 let low = self.floor(step);
                 let mut bounce = AlignedBuf::zeroed(self.sector as usize);
-                self.read_sectors(view, file, low, &mut bounce, checked)?;
+                self.read_sectors(source, low, &mut bounce)?;
                 let from = (step - low) as usize;
                 out[part.clone()].copy_from_slice(&bounce[from..from + part.len()]);
             }
@@ -374,20 +321,31 @@ impl Files {
     /// Reads whole sectors and checks them (R1).
     pub(crate) fn read_sectors(
         &self,
-        view: &View,
-        file: &File,
+        source: &Source<'_>,
         disk: u64,
         out: &mut [u8],
-        checked: bool,
     ) -> Result<()> {
         let extent = Extent { start: Logical(disk), len: out.len() as u64 };
-        let csums = if checked { Some(self.engine.read_csums(view, extent)?) } else { None };
+        let csums = match source.checked {
+            true => Some(self.engine.read_csums(source.view, extent)?),
+            false => None,
+        };
+        // Sums go with their extent: there may have been some when this was planned.
+        let is_trial = source.trust == Trust::Trial;
+        if is_trial && csums.as_ref().is_some_and(|csums| !csums.is_whole()) {
+            return Err(source.stale(extent.start));
+        }
         let csums = csums.filter(|csums| !csums.is_empty());
         let sector = self.sector as usize;
         let verify = |at: usize, bytes: &[u8]| match &csums {
             Some(csums) => self.verify(extent.start, at, bytes, csums),
             None => Ok(()),
         };
+        if is_trial {
+            let is_right = self.volume.try_read_verified_by(extent.start, out, sector, verify);
+            return if is_right { Ok(()) } else { Err(source.stale(extent.start)) };
+        }
+        let file = source.file;
         self.volume.read_verified_by(extent.start, out, sector, verify).map_err(|error| match error
         {
             buttress_volume::Error::NoGoodMirror { logical, source: None, .. } => {
@@ -428,7 +386,7 @@ impl Files {
 }
 
 /// Copies as much as there is, and zeroes behind it.
-fn copy_front(out: &mut [u8], content: &[u8]) {
+pub(crate) fn copy_front(out: &mut [u8], content: &[u8]) {
     let (head, tail) = out.split_at_mut(content.len().min(out.len()));
     head.copy_from_slice(&content[..head.len()]);
     tail.fill(0);

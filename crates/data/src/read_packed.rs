@@ -13,13 +13,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use buttress_base::AlignedBuf;
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_format::{Compression, Extent, Logical};
-use buttress_txn::View;
 
 use crate::compress::{RAM_BYTES_MAX, decompress};
 use crate::error::Result;
 use crate::extent_map::{Mapping, disk_extent, extent_error};
-use crate::file::File;
 use crate::files::Files;
+use crate::read_plan::Source;
 use crate::unpacked::{Claim, Known, Which};
 
 /// Most extents that are unpacked side by side (Z2): two MiB of content.
@@ -44,10 +43,8 @@ impl Files {
     /// order.
     pub(crate) fn read_packed(
         &self,
-        view: &View,
-        file: &File,
+        source: &Source<'_>,
         parts: &[Packed],
-        checked: bool,
         mut take: impl FnMut(&Packed, &[u8]),
     ) -> Result<()> {
         let mut place = |part: &Packed, content: &[u8]| {
@@ -64,9 +61,9 @@ impl Files {
                 let extent = disk_extent(region);
                 if extent.len > RAM_BYTES_MAX {
                     let what = "is compressed and too long";
-                    return Err(extent_error(file, part.mapping.offset, what));
+                    return Err(extent_error(source.file, part.mapping.offset, what));
                 }
-                let which = Which { layout: file.layout(), disk: region.disk };
+                let which = Which { layout: source.layout, disk: region.disk };
                 if part.high - part.low >= part.mapping.extent.ram_bytes {
                     todo.push(Todo { index, extent, claim: None });
                     continue;
@@ -77,7 +74,7 @@ impl Files {
                     Known::Busy => busy.push((part, which)),
                 }
             }
-            self.unpack(view, file, batch, todo, checked, &mut place)?;
+            self.unpack(source, batch, todo, &mut place)?;
             for (part, which) in busy {
                 loop {
                     match self.unpacked.find(which) {
@@ -88,7 +85,7 @@ impl Files {
                             let extent = disk_extent(region);
                             let todo = vec![Todo { index: 0, extent, claim: Some(claim) }];
                             let one = std::slice::from_ref(part);
-                            break self.unpack(view, file, one, todo, checked, &mut place)?;
+                            break self.unpack(source, one, todo, &mut place)?;
                         }
                     }
                 }
@@ -98,26 +95,20 @@ impl Files {
     }
 
     /// Unpacks extents that will be asked for in parts, but for those that are there or on their way.
-    pub(crate) fn read_packed_ahead(
-        &self,
-        view: &View,
-        file: &File,
-        parts: &[Packed],
-        checked: bool,
-    ) -> Result<()> {
+    pub(crate) fn read_packed_ahead(&self, source: &Source<'_>, parts: &[Packed]) -> Result<()> {
         for batch in parts.chunks(BATCH) {
             let mut todo = Vec::new();
             for (index, part) in batch.iter().enumerate() {
                 let Some(region) = part.mapping.region() else { continue };
                 let extent = disk_extent(region);
-                let which = Which { layout: file.layout(), disk: region.disk };
+                let which = Which { layout: source.layout, disk: region.disk };
                 if extent.len <= RAM_BYTES_MAX
                     && let Known::Claimed(claim) = self.unpacked.find(which)
                 {
                     todo.push(Todo { index, extent, claim: Some(claim) });
                 }
             }
-            self.unpack(view, file, batch, todo, checked, &mut |_, _| ())?;
+            self.unpack(source, batch, todo, &mut |_, _| ())?;
         }
         Ok(())
     }
@@ -125,11 +116,9 @@ impl Files {
     /// Unpacks what nobody has, those that lie side by side read together.
     fn unpack(
         &self,
-        view: &View,
-        file: &File,
+        source: &Source<'_>,
         batch: &[Packed],
         todo: Vec<Todo<'_>>,
-        checked: bool,
         place: &mut impl FnMut(&Packed, &[u8]),
     ) -> Result<()> {
         let sector = self.sector as usize;
@@ -138,7 +127,7 @@ impl Files {
             let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
             let start = first.extent.start.0;
             let mut bytes = AlignedBuf::zeroed((last.extent.end().0 - start) as usize);
-            self.read_sectors(view, file, start, &mut bytes, checked)?;
+            self.read_sectors(source, start, &mut bytes)?;
             let bytes = Arc::new(bytes);
             for one in group {
                 let from = (one.extent.start.0 - start) as usize;

@@ -79,6 +79,7 @@ pub struct Engine {
     pub(crate) owners: Owners,
     pub(crate) windows: Windows,
     pub(crate) scrub_hold: ScrubHold,
+    pub(crate) freed_at_once: Apart<AtomicU64>,
     /// Which answers about users of extents are still right.
     pub(crate) stamps: Stamps,
     pub(crate) outstanding: Apart<Mutex<Outstanding>>,
@@ -182,6 +183,7 @@ impl Engine {
             owners: Owners::of(engine),
             windows: Windows::default(),
             scrub_hold: ScrubHold::default(),
+            freed_at_once: Apart::default(),
             stamps: Stamps::default(),
             outstanding: Apart::default(),
             credits: Credits::default(),
@@ -390,6 +392,18 @@ impl Engine {
             request.hurry = loaded >= LOADED_IN_VAIN_MAX;
         }
         unreachable!("the loop is left by an answer")
+    }
+
+    /// How many extents of data were free as soon as their last reference went, since they were born in the same
+    /// transaction: no view holds those, so who read one without its file's extents held may have read somebody else's.
+    /// Counted before it is free.
+    #[must_use]
+    pub fn freed_at_once(&self) -> u64 {
+        self.freed_at_once.0.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn note_freed_at_once(&self) {
+        self.freed_at_once.0.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Gives back an extent that never got a reference: its write failed.

@@ -134,6 +134,8 @@ impl<'e> Handle<'e> {
             if self.transaction().tracked.keep(extent) {
                 self.engine.space.pin(extent).expect("S1: it was in use until now");
             } else {
+                // Before anybody else can have it.
+                self.engine.note_freed_at_once();
                 self.engine.space.free(extent);
             }
         }

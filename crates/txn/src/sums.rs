@@ -159,6 +159,12 @@ impl Csums {
         !self.known.iter().any(|k| *k)
     }
 
+    /// Whether every sector has a checksum.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.known.iter().all(|k| *k)
+    }
+
     /// Takes over what is not known yet: callers go from the youngest source to the oldest.
     fn merge(&mut self, run: Extent, sums: &[u8]) {
         let start = run.start.0.max(self.extent.start.0);

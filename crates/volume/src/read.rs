@@ -56,6 +56,17 @@ impl Volume {
     /// [`Error::NotMapped`], [`Error::NoSuchMirror`] or [`Error::MissingStripe`] where there is no
     /// such copy, [`Error::Mirror`] when its device fails.
     pub fn read_mirror(&self, at: Logical, buf: &mut [u8], mirror: u32) -> Result<(), Error> {
+        self.read_copy(at, buf, mirror, true)
+    }
+
+    /// As [`Self::read_mirror`]; `tells` says whether a device that fails has it counted.
+    fn read_copy(
+        &self,
+        at: Logical,
+        buf: &mut [u8],
+        mirror: u32,
+        tells: bool,
+    ) -> Result<(), Error> {
         let map = self.map_of(Extent::new(at, buf.len() as u64));
         let mut rest = buf;
         let mut at = at;
@@ -73,8 +84,10 @@ impl Volume {
             let place = self.place(entry, &piece, at, mirror)?;
             self.counters.read(piece.len);
             place.device.device.read_at(place.offset, part).map_err(|source| {
-                self.counters.io_failure();
-                place.device.count(Fault::Read);
+                if tells {
+                    self.counters.io_failure();
+                    place.device.count(Fault::Read);
+                }
                 Error::Mirror { logical: at, mirror, device: place.device.id, source }
             })?;
             rest = after;
@@ -225,6 +238,31 @@ impl Volume {
             }
         }
         Ok(())
+    }
+
+    /// As [`Volume::read_verified_by`] from the copy that it would read first, for who may be reading what is not his
+    /// any more: says whether all of it passes, counts no failure and repairs nothing.
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    pub fn try_read_verified_by<E: Display>(
+        &self,
+        at: Logical,
+        buf: &mut [u8],
+        unit: usize,
+        mut verify: impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> bool {
+        assert!(unit > 0 && buf.len().is_multiple_of(unit), "{} by {unit}", buf.len());
+        let Some(first) = self.mirror_order(at).ok().and_then(|order| order.first().copied())
+        else {
+            return false;
+        };
+        self.read_copy(at, buf, first, false).is_ok()
+            && buf
+                .chunks_exact(unit)
+                .enumerate()
+                .all(|(index, part)| verify(index * unit, part).is_ok())
     }
 
     /// Says what is wrong with bytes that came from a mirror.

@@ -13,6 +13,7 @@ mod early;
 mod events;
 #[cfg(debug_assertions)]
 mod faults;
+mod free_reads;
 mod fsync;
 mod in_place;
 mod interrupted;

@@ -1,0 +1,218 @@
+//! What a read is going to read: found with the file's extents held, and read without.
+//!
+//! # Invariants
+//!
+//! - **L1** Nothing that a plan names can be written by somebody else while its view lives, but for what was born in this
+//!   transaction: that is free as soon as its last user drops it. So what was read without the lock counts only where
+//!   the file has the same layout still, and uses all of it, or where no data at all was freed like that since.
+//! - **L2** A trial leaves nothing: a sum that does not fit is no failure of a device then, nothing is repaired, and no
+//!   sector goes unchecked because its sum went with its extent. Whatever is wrong is read again with the lock held.
+//! - **L3** What a trial keeps in memory is what lay at its address: who writes there forgets it (P1 of `pages`), and what
+//!   is unpacked is known by the layout that named it, which is none any more when its extents are freed.
+//!
+//! So who lands data, cuts or clones does not wait for a slow device that somebody reads from, and nobody who finds
+//! everything in memory waits behind him.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use buttress_format::{Body, Compression, InodeFlags, Logical};
+use buttress_txn::{Engine, View};
+
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::files::Files;
+use crate::read::{RUN_BYTES_MAX, copy_front};
+use crate::read_packed::Packed;
+
+/// So many reads hold the extents behind one that did not and was in vain: its bytes were read twice.
+const HELD_BEHIND_VAIN: u32 = 64;
+
+/// Sectors that lie one behind the other, in the file and on disk.
+pub(crate) struct Run {
+    pub(crate) offset: u64,
+    pub(crate) disk: u64,
+    pub(crate) len: u64,
+    /// Bytes behind it in the same extent.
+    pub(crate) room: u64,
+}
+
+/// What is to be read for a buffer whose holes and inline content are there already.
+pub(crate) struct Plan {
+    /// The file offset that the buffer begins with.
+    base: u64,
+    layout: u64,
+    runs: Vec<Run>,
+    packed: Vec<Packed>,
+}
+
+/// Whether what is read can be wrong because it is somebody else's by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// It cannot: the extents are held.
+    Held,
+    /// It can (L2).
+    Trial,
+}
+
+/// Where sectors are read from, and how.
+pub(crate) struct Source<'r> {
+    pub(crate) view: &'r View,
+    pub(crate) file: &'r File,
+    /// Whether there are to be checksums.
+    pub(crate) checked: bool,
+    /// The layout that named them.
+    pub(crate) layout: u64,
+    pub(crate) trust: Trust,
+}
+
+impl<'r> Source<'r> {
+    /// For who holds the extents.
+    pub(crate) fn held(view: &'r View, file: &'r File) -> Self {
+        Self::of(view, file, file.layout(), Trust::Held)
+    }
+
+    pub(crate) fn of(view: &'r View, file: &'r File, layout: u64, trust: Trust) -> Self {
+        let checked = !file.with_item(|item| item.flags & InodeFlags::NODATASUM != 0);
+        Self { view, file, checked, layout, trust }
+    }
+
+    /// A trial was in vain; nobody but its caller is told.
+    pub(crate) fn stale(&self, logical: Logical) -> Error {
+        Error::Checksum { tree: self.file.tree, ino: self.file.ino, logical }
+    }
+}
+
+/// Whether reads of a file hold its extents.
+#[derive(Debug, Default)]
+pub(crate) struct FreeReads(AtomicU32);
+
+impl FreeReads {
+    /// Whether one may do without. Counts are of a few at most, so that it does not matter which of two they are.
+    pub(crate) fn may(&self) -> bool {
+        let left = self.0.load(Ordering::Relaxed);
+        if left > 0 {
+            self.0.store(left - 1, Ordering::Relaxed);
+        }
+        left == 0
+    }
+
+    pub(crate) fn note_vain(&self) {
+        self.0.store(HELD_BEHIND_VAIN, Ordering::Relaxed);
+    }
+}
+
+/// What has to be as it was for a trial to count (L1).
+pub(crate) struct Stamp {
+    layout: u64,
+    freed_at_once: u64,
+}
+
+impl Stamp {
+    pub(crate) fn is_valid(&self, file: &File, engine: &Engine) -> bool {
+        file.layout() == self.layout || engine.freed_at_once() == self.freed_at_once
+    }
+}
+
+impl Plan {
+    /// Whether nothing is left to read.
+    pub(crate) fn is_done(&self) -> bool {
+        self.runs.is_empty() && self.packed.is_empty()
+    }
+
+    /// To be taken before the extents are let go.
+    pub(crate) fn stamp(&self, engine: &Engine) -> Stamp {
+        Stamp { layout: self.layout, freed_at_once: engine.freed_at_once() }
+    }
+}
+
+impl Files {
+    /// Finds what makes up ranges of a file, and fills in what is no data on a device. `buf` begins at the offset `base`.
+    ///
+    /// The caller holds `file.extents` shared, or is the only one who changes extents.
+    pub(crate) fn plan(
+        &self,
+        view: &View,
+        file: &File,
+        ranges: &[Range<u64>],
+        base: u64,
+        buf: &mut [u8],
+    ) -> Result<Plan> {
+        let mut plan = Plan { base, layout: file.layout(), runs: Vec::new(), packed: Vec::new() };
+        let part = |low: u64, high: u64| (low - base) as usize..(high - base) as usize;
+        for range in ranges {
+            let mut at = range.start;
+            self.for_each_mapping(view, file, range.clone(), |mapping| {
+                let (low, high) = (mapping.offset.max(range.start), mapping.end.min(range.end));
+                buf[part(at, low)].fill(0);
+                at = high;
+                match &mapping.extent.body {
+                    Body::Regular(region)
+                        if region.disk.0 != 0
+                            && mapping.extent.compression == Compression::None =>
+                    {
+                        let disk = region.disk.0 + region.offset + (low - mapping.offset);
+                        let room = mapping.end - high;
+                        plan.add(Run { offset: low, disk, len: high - low, room });
+                    }
+                    Body::Prealloc(_) => buf[part(low, high)].fill(0),
+                    Body::Regular(region) if region.disk.0 == 0 => buf[part(low, high)].fill(0),
+                    Body::Regular(_) => {
+                        buf[part(low, high)].fill(0);
+                        plan.packed.push(Packed { mapping, low, high });
+                    }
+                    Body::Inline(_) => {
+                        let content = self.inline_content(&mapping)?;
+                        let skip = (low - mapping.offset) as usize;
+                        copy_front(&mut buf[part(low, high)], content.get(skip..).unwrap_or(&[]));
+                    }
+                }
+                Ok(true)
+            })?;
+            buf[part(at, range.end)].fill(0);
+        }
+        Ok(plan)
+    }
+
+    /// Reads what a plan names; with a window, through what is kept in memory, and reading that many bytes more where
+    /// they are missing and lie in the same extent.
+    pub(crate) fn carry_out(
+        &self,
+        plan: &Plan,
+        view: &View,
+        file: &File,
+        trust: Trust,
+        buf: &mut [u8],
+        window: Option<u64>,
+    ) -> Result<()> {
+        let source = Source::of(view, file, plan.layout, trust);
+        let part = |low: u64, high: u64| (low - plan.base) as usize..(high - plan.base) as usize;
+        for run in &plan.runs {
+            let out = &mut buf[part(run.offset, run.offset + run.len)];
+            match window {
+                Some(window) => self.read_kept(&source, run, out, window)?,
+                None => self.read_around(&source, run, out)?,
+            }
+        }
+        self.read_packed(&source, &plan.packed, |one, content| {
+            copy_front(&mut buf[part(one.low, one.high)], content);
+        })
+    }
+}
+
+impl Plan {
+    /// Adds a run, to the last one where it goes on.
+    fn add(&mut self, run: Run) {
+        match self.runs.last_mut() {
+            Some(last)
+                if last.disk + last.len == run.disk
+                    && last.offset + last.len == run.offset
+                    && last.len + run.len <= RUN_BYTES_MAX =>
+            {
+                last.len += run.len;
+                last.room = run.room;
+            }
+            _ => self.runs.push(run),
+        }
+    }
+}

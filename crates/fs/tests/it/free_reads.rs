@@ -1,0 +1,174 @@
+//! Reads that stand still at the device hold nothing of the file, and give nothing to their callers that became somebody
+//! else's meanwhile.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use buttress_block::{Device, Error};
+use buttress_fs::{FallocateMode, Filesystem, Inode, InodeFlags, SetAttr};
+
+use crate::checker::check;
+use crate::devices::{Hook, Hooked};
+use crate::room::fill;
+use crate::volume::{file_with, memory, mount_with};
+
+/// The length of the reads that stand still; nothing else here is as long.
+const LEN: usize = 80 << 10;
+/// For what must happen while a read stands still, and would wait for it otherwise.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Door {
+    Open,
+    Closed,
+    Knocked,
+}
+
+/// Holds reads of [`LEN`] bytes back before they read anything.
+#[derive(Debug)]
+struct Gate(Mutex<Door>, Condvar);
+
+impl Gate {
+    fn set(&self, door: Door) {
+        *self.0.lock().expect("a door") = door;
+        self.1.notify_all();
+    }
+
+    fn wait_for_knock(&self) {
+        let door = self.0.lock().expect("a door");
+        drop(self.1.wait_while(door, |door| *door != Door::Knocked).expect("a door"));
+    }
+}
+
+impl Hook for Gate {
+    fn read(&self, below: &dyn Device, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        if buf.len() == LEN {
+            let mut door = self.0.lock().expect("a door");
+            while *door != Door::Open {
+                *door = Door::Knocked;
+                self.1.notify_all();
+                door = self.1.wait(door).expect("a door");
+            }
+        }
+        below.read_at(offset, buf)
+    }
+}
+
+fn gated(mib: u64, options: &str) -> (Arc<dyn Device>, Arc<Hooked<Gate>>, Filesystem) {
+    let below = memory(mib);
+    let gate = Hooked::new(&below, Gate(Mutex::new(Door::Open), Condvar::new()));
+    let device: Arc<dyn Device> = Arc::clone(&gate) as _;
+    let fs = mount_with(&device, &format!("commit=300,{options}"));
+    (below, gate, fs)
+}
+
+/// Reads a file from its beginning, and does something else while the device has the request; answers what was read.
+fn while_it_reads(gate: &Hooked<Gate>, file: &Inode, act: impl FnOnce() + Send) -> Vec<u8> {
+    gate.hook.set(Door::Closed);
+    thread::scope(|scope| {
+        let reads = scope.spawn(|| {
+            let mut buf = vec![0; LEN];
+            let len = file.read_at(0, &mut buf).expect("a read");
+            buf.truncate(len);
+            buf
+        });
+        gate.hook.wait_for_knock();
+        let acts = scope.spawn(act);
+        let begun = Instant::now();
+        while !acts.is_finished() && begun.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let was_done = acts.is_finished();
+        gate.hook.set(Door::Open);
+        acts.join().expect("no panic");
+        assert!(was_done, "it waited for a device that somebody else reads from");
+        reads.join().expect("no panic")
+    })
+}
+
+/// Data is landed, a file is cut and read by others while somebody reads from a slow device; what he gets is what was there
+/// when he began, or is there at the end.
+#[test]
+fn nobody_waits_for_who_reads() {
+    for options in ["rw", "page_cache=0"] {
+        let (below, gate, fs) = gated(256, options);
+        let file = file_with(&fs.root(), "file", &[1; LEN]);
+        let short = file_with(&fs.root(), "short", &[1; LEN]);
+        fs.sync().expect("durable");
+        let content = while_it_reads(&gate, &file, || {
+            file.write_at(4096, &[2; 4096]).expect("a write");
+            file.flush_data().expect("it lands");
+            let mut other = [0; 4096];
+            file.read_at(4096, &mut other).expect("a read");
+            assert_eq!(other, [2; 4096]);
+        });
+        assert_eq!(content.len(), LEN, "{options}");
+        let changed = &content[4096..8192];
+        assert!(changed == [1; 4096] || changed == [2; 4096], "{options}");
+        assert!(content[..4096] == [1; 4096] && content[8192..] == [1; LEN - 8192], "{options}");
+        let content = while_it_reads(&gate, &short, || {
+            let cut = SetAttr { size: Some(100), ..SetAttr::default() };
+            short.set_attr(&cut).expect("shrinking always works");
+        });
+        assert!(content.len() == 100 || content.len() == LEN, "{options}: {}", content.len());
+        assert_eq!(content[..100], [1; 100], "{options}");
+        drop((file, short));
+        fs.close().expect("closed");
+        check(&below);
+    }
+}
+
+/// L1: what is dropped in the transaction that it was born in is another file's at once. Without checksums only the layout tells.
+#[test]
+fn r7_nothing_of_others_is_read() {
+    for sums in [false, true] {
+        for options in ["page_cache=0", "rw"] {
+            // A commit that came in between, to make room, keeps what was dropped.
+            let is_met = (0..20).any(|_| another_takes_its_place(sums, options));
+            assert!(is_met, "{options}, sums: {sums}");
+        }
+    }
+}
+
+/// A file is cut while somebody reads it, and another is written where it was; says whether that came about.
+fn another_takes_its_place(sums: bool, options: &str) -> bool {
+    let (below, gate, fs) = gated(128, options);
+    let make = |name: &str| {
+        let file = file_with(&fs.root(), name, b"");
+        let flags = (!sums).then_some(InodeFlags::NODATACOW);
+        file.set_attr(&SetAttr { flags, ..SetAttr::default() }).expect("flags");
+        file
+    };
+    let (mine, others) = (make("mine"), make("others"));
+    let allocate = FallocateMode::Allocate { keep_size: false };
+    let place = file_with(&fs.root(), "place", b"");
+    place.fallocate(0, LEN as u64, allocate).expect("there is room");
+    let filler = fill(&fs, 0);
+    let mut end = filler.attr().size;
+    while filler.fallocate(end, 4096, allocate).is_ok() {
+        end += 4096;
+    }
+    drop(place);
+    fs.root().unlink(b"place").expect("removed");
+    fs.sync().expect("durable");
+    mine.write_at(0, &[1; LEN]).expect("there is room");
+    mine.flush_data().expect("it lands");
+    let mut is_free = false;
+    let content = while_it_reads(&gate, &mine, || {
+        let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+        mine.set_attr(&cut).expect("shrinking always works");
+        // There is no other place then.
+        is_free = fs.space_stats().accounts.data.free() == LEN as u64;
+        others.write_at(0, &[2; LEN]).expect("there is room");
+        others.flush_data().expect("it lands");
+    });
+    assert!(content.iter().all(|byte| *byte == 1), "{options}, sums: {sums}: it is not his");
+    let mut found = vec![0; LEN];
+    assert_eq!(others.read_at(0, &mut found).expect("a read"), LEN);
+    assert!(found == [2; LEN], "{options}: what was read meanwhile is not kept for others");
+    drop((mine, others, filler));
+    fs.close().expect("closed");
+    check(&below);
+    is_free
+}
