@@ -16,7 +16,7 @@ mod writers;
 use std::{fs::File, os::unix::fs::FileExt, sync::Arc, time::Duration};
 
 use buttress_base::clock;
-use buttress_fs::{FallocateMode, SetAttr, SpaceStats};
+use buttress_fs::{FallocateMode, SetAttr, SpaceKind, SpaceStats};
 use buttress_sim::{Slow, slow::Asked};
 use rustix::fs::{FallocateFlags, fallocate};
 
@@ -206,8 +206,9 @@ impl Enospc {
             seen.spent = processors::busy() - busy;
             let (after, asked_after) = (fs.space_stats(), asked());
             tell(subject, way, &seen, sync, out);
-            let all = after.engine.waits.since(&before.engine.waits);
-            let data = after.engine.data_waits.since(&before.engine.data_waits);
+            let (waits, earlier) = (&after.engine.waits, &before.engine.waits);
+            let all = waits.all().since(&earlier.all());
+            let data = waits.of_kind(SpaceKind::Data).since(&earlier.of_kind(SpaceKind::Data));
             let mut add = |what: &str, unit, value: f64| {
                 out.add(&format!("{what}, {way}"), unit, Better::Less, subject, value);
             };

@@ -4,8 +4,8 @@
 //!
 //! `mount` and `nbd` open a [`Live`] and give it sections: a name, and a closure that returns figures. `stats`
 //! and `cache` ask, and verbs that work on a volume as a whole give their [`Order`] to the mount that has it.
-//! What it says to an order is lines of JSON: any number of steps, then what came of it. A section's figures are names and scalars in the order in which a person reads them; a
-//! name that ends in `bytes` is shown as a size.
+//! What it says to an order is lines of JSON: any number of steps, then what came of it. A section's figures are names and scalars, or
+//! objects of scalars, in the order in which a person reads them; what ends in `bytes` is shown as a size.
 //!
 //! # Invariants
 //!

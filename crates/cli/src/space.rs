@@ -1,6 +1,11 @@
-//! What a mount's space holds, for `buttress stats`.
+//! What a mount's space holds, who waited for it, and what was done about that, for `buttress stats`.
+//!
+//! # Invariants
+//!
+//! - **T1** Whatever an event of space says (`buttress::reserve`, `buttress::flush`, `buttress::enospc`) is here as a sum
+//!   or, of a refusal, as the last one.
 
-use buttress_fs::{Account, SpaceStats, SyncStats};
+use buttress_fs::{Account, Reach, RoundFigures, SpaceKind, SpaceStats, SyncStats, Waits};
 use serde_json::{Value, json};
 
 use crate::live::Figures;
@@ -39,7 +44,9 @@ pub(crate) fn figures(stats: &SpaceStats) -> Figures {
             add(format!("{kind}_{name}_bytes"), json!(bytes));
         }
     }
-    let (engine, waits) = (&stats.engine, &stats.engine.waits);
+    let engine = &stats.engine;
+    let (waits, data_waits) = (engine.waits.all(), engine.waits.of_kind(SpaceKind::Data));
+    let (wrote, committed) = (&stats.wrote_ahead, &stats.committed_ahead);
     let micros = |share| json!(waits.per_mille(share).as_micros() as u64);
     let rest = [
         ("global_reserve_bytes", json!(accounts.metadata.global_reserve)),
@@ -52,8 +59,12 @@ pub(crate) fn figures(stats: &SpaceStats) -> Figures {
         ("overlay_bytes", json!(engine.overlay_bytes)),
         ("waiting_for_data", json!(accounts.waiting.0)),
         ("waiting_for_metadata", json!(accounts.waiting.1)),
+        ("waiting_for_data_bytes", json!(stats.waited_for.0)),
+        ("waiting_for_metadata_bytes", json!(stats.waited_for.1)),
         ("waits", json!(waits.count())),
-        ("waits_for_data", json!(engine.data_waits.count())),
+        ("waits_for_data", json!(data_waits.count())),
+        ("waited_bytes", json!(waits.bytes)),
+        ("waited_for_data_bytes", json!(data_waits.bytes)),
         ("wait_p50_us", micros(500)),
         ("wait_p999_us", micros(999)),
         ("wait_max_us", json!(waits.nanos_max / 1000)),
@@ -62,10 +73,10 @@ pub(crate) fn figures(stats: &SpaceStats) -> Figures {
         ("preempt", json!(format!("{:?}", stats.preempt).to_lowercase())),
         ("ladders", json!(stats.ladders)),
         ("preempt_rounds", json!(stats.rounds)),
-        ("preempt_rounds_dirty", json!(stats.rounds_dirty)),
-        ("preempt_rounds_commit", json!(stats.rounds_commit)),
-        ("preempt_forecast_bytes", json!(stats.round_forecast)),
-        ("preempt_yield_bytes", json!(stats.round_yield)),
+        ("preempt_rounds_dirty", json!(wrote.rounds)),
+        ("preempt_rounds_commit", json!(committed.rounds)),
+        ("preempt_forecast_bytes", json!(wrote.forecast + committed.forecast)),
+        ("preempt_yield_bytes", json!(wrote.yielded + committed.yielded)),
         ("clamp", json!(stats.clamp)),
         ("delay_us", json!(stats.delay.as_micros() as u64)),
         ("flushed_bytes", json!(stats.flushed)),
@@ -78,4 +89,57 @@ pub(crate) fn figures(stats: &SpaceStats) -> Figures {
         add(name.to_owned(), value);
     }
     figures
+}
+
+/// Who waited: by what for, and by whether he could wait for dirty data (`all`) or for commits alone.
+pub(crate) fn wait_figures(stats: &SpaceStats) -> Figures {
+    let row = |waits: Waits| {
+        let micros = |share| waits.per_mille(share).as_micros() as u64;
+        json!({
+            "times": waits.count(),
+            "bytes": waits.bytes,
+            "granted": waits.granted,
+            "granted_bytes": waits.granted_bytes,
+            "refused": waits.refused,
+            "interrupted": waits.interrupted,
+            "total_us": waits.nanos / 1000,
+            "p50_us": micros(500),
+            "p999_us": micros(999),
+            "max_us": waits.nanos_max / 1000,
+        })
+    };
+    let kinds = [SpaceKind::Metadata, SpaceKind::Data];
+    let lines = kinds.into_iter().flat_map(|kind| {
+        [(Reach::All, "all"), (Reach::Commit, "commit")].map(|(reach, name)| (kind, reach, name))
+    });
+    let waits = &stats.engine.waits;
+    lines
+        .map(|(kind, reach, name)| (format!("{kind}_{name}"), row(waits.of(kind, reach))))
+        .collect()
+}
+
+/// What each step of the ladder came to for those who waited, and rounds before anybody did.
+pub(crate) fn flush_figures(stats: &SpaceStats) -> Figures {
+    let steps = stats.engine.steps.rows().map(|(kind, step, figures)| {
+        let row = json!({
+            "times": figures.times,
+            "gained": figures.gained,
+            "served": figures.served,
+            "forecast_bytes": figures.forecast,
+            "yielded_bytes": figures.yielded,
+        });
+        (format!("{kind}_{}", step.name()), row)
+    });
+    let round = |figures: &RoundFigures| {
+        json!({
+            "times": figures.rounds,
+            "forecast_bytes": figures.forecast,
+            "yielded_bytes": figures.yielded,
+        })
+    };
+    let ahead = [
+        ("ahead_dirty".to_owned(), round(&stats.wrote_ahead)),
+        ("ahead_overlay".to_owned(), round(&stats.committed_ahead)),
+    ];
+    steps.chain(ahead).collect()
 }

@@ -81,12 +81,10 @@ pub(crate) enum Dropping {
     Waits,
 }
 
-/// What rounds ahead of the wall came to, those that are over.
+/// What rounds ahead of the wall came to that write back, or that commit: those that are over.
 #[derive(Default)]
 pub(crate) struct MadeAhead {
-    /// Rounds that wrote data back, and rounds that committed.
-    pub(crate) dirty: AtomicU64,
-    pub(crate) commits: AtomicU64,
+    pub(crate) rounds: AtomicU64,
     /// Bytes of metadata that they were thought to give back, and that they did.
     pub(crate) forecast: AtomicU64,
     pub(crate) yielded: AtomicU64,
@@ -108,7 +106,8 @@ pub(crate) struct Background {
     pub(crate) climbed_for_metadata: AtomicU64,
     /// Rounds made ahead, how low the clamp is, and how long operations are held up meanwhile.
     pub(crate) rounds: AtomicU64,
-    pub(crate) made_ahead: MadeAhead,
+    pub(crate) wrote_ahead: MadeAhead,
+    pub(crate) committed_ahead: MadeAhead,
     pub(crate) clamp_bits: AtomicU32,
     pub(crate) turnstile: Turnstile,
     threads: Mutex<Vec<JoinHandle<()>>>,

@@ -89,8 +89,9 @@ pub use buttress_base::Interrupt;
 pub use buttress_data::{Codec, Defragment, ReadBatch};
 pub use buttress_format::{Generation, Ino, InodeFlags, RootFlags, RootItem, Timespec, TreeId};
 pub use buttress_txn::{
-    Account, Accounts, BalanceOptions, BalanceProgress, Filter, GroupsRead, Preempt, ScrubOptions,
-    ScrubProgress, Stats, TrimOptions, TrimProgress, Waits,
+    Account, Accounts, BalanceOptions, BalanceProgress, Filter, FlushSteps, GroupsRead, Preempt,
+    Reach, ScrubOptions, ScrubProgress, SpaceKind, Stats, Step, StepFigures, TrimOptions,
+    TrimProgress, Waits, WaitsByLine,
 };
 pub use buttress_volume::{Parity, Stats as IoStats};
 pub use error::{Error, ErrorKind, NameError, Result};
@@ -99,7 +100,7 @@ pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};
 pub use make::{MakeOptions, MakeReport};
 pub use ops::KeepingTimes;
 pub use options::{Atime, MountOptions};
-pub use space_stats::SpaceStats;
+pub use space_stats::{RoundFigures, SpaceStats};
 pub use statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};
 pub use subvolume::Received;
 pub use sync_stats::SyncStats;

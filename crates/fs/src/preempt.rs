@@ -157,13 +157,12 @@ impl Shared {
 
     /// Says what a round was thought to give back, and what it did; both are added up.
     fn tell_round(&self, source: &str, round: &Round, yielded: u64) {
-        let made = &self.background.made_ahead;
-        let (pool, rounds) = match round {
-            Round::Dirty { .. } => ("dirty", &made.dirty),
-            Round::Commit { .. } => ("overlay", &made.commits),
+        let (pool, made) = match round {
+            Round::Dirty { .. } => ("dirty", &self.background.wrote_ahead),
+            Round::Commit { .. } => ("overlay", &self.background.committed_ahead),
         };
         let forecast = round.forecast();
-        rounds.fetch_add(1, Ordering::Relaxed);
+        made.rounds.fetch_add(1, Ordering::Relaxed);
         made.forecast.fetch_add(forecast, Ordering::Relaxed);
         made.yielded.fetch_add(yielded, Ordering::Relaxed);
         tracing::debug!(target: "buttress::flush", source, pool, forecast, yielded, "made room ahead");

@@ -110,13 +110,13 @@ impl Shared {
                 let before = self.engine.served(kind);
                 let gained = self.take_step(kind, step);
                 self.engine.serve_counted(kind);
-                Gain { gained, served: self.engine.served(kind) != before }
+                Gain { gained, served: self.engine.served(kind) - before }
             }
             step => self.engine.climb(kind, step)?,
         };
         self.engine.tell_step(&before, gain);
-        climb.ladder.note(gain.gained, gain.served);
-        climb.more = if gain.served { MORE_LADDERS } else { climb.more };
+        climb.ladder.note(gain.gained, gain.served > 0);
+        climb.more = if gain.served > 0 { MORE_LADDERS } else { climb.more };
         Ok(true)
     }
 

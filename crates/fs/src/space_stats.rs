@@ -3,15 +3,39 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use buttress_txn::{Accounts, Preempt, Stats};
+use buttress_txn::{Accounts, Preempt, SpaceKind, Stats};
 
+use crate::background::MadeAhead;
 use crate::filesystem::Filesystem;
+
+/// What rounds came to that were made before anybody waited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoundFigures {
+    /// How many are over.
+    pub rounds: u64,
+    /// Bytes of metadata that they were thought to give back, together.
+    pub forecast: u64,
+    /// Bytes of metadata that they did.
+    pub yielded: u64,
+}
+
+impl RoundFigures {
+    fn of(made: &MadeAhead) -> Self {
+        Self {
+            rounds: made.rounds.load(Ordering::Relaxed),
+            forecast: made.forecast.load(Ordering::Relaxed),
+            yielded: made.yielded.load(Ordering::Relaxed),
+        }
+    }
+}
 
 /// Space of a mounted volume as it is now, and what was done since it was mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceStats {
     /// All accounts.
     pub accounts: Accounts,
+    /// Bytes that are waited for now, of data and of metadata.
+    pub waited_for: (u64, u64),
     /// What the engine has done; waits for space among it.
     pub engine: Stats,
     /// The rule by which room is made ahead.
@@ -24,14 +48,10 @@ pub struct SpaceStats {
     pub ladders: u64,
     /// Rounds made before anybody waited.
     pub rounds: u64,
-    /// Those of them that are over and wrote data back, and those that committed.
-    pub rounds_dirty: u64,
-    /// See [`rounds_dirty`](Self::rounds_dirty).
-    pub rounds_commit: u64,
-    /// Bytes of metadata that they were thought to give back, together.
-    pub round_forecast: u64,
-    /// Bytes of metadata that they did.
-    pub round_yield: u64,
+    /// Those of them that wrote data back.
+    pub wrote_ahead: RoundFigures,
+    /// Those of them that committed.
+    pub committed_ahead: RoundFigures,
     /// Bytes of data that were written back to make room.
     pub flushed: u64,
     /// How often data that was written needed more metadata than it was promised.
@@ -52,16 +72,18 @@ impl Filesystem {
         let background = &shared.background;
         SpaceStats {
             accounts: shared.engine.accounts(),
+            waited_for: (
+                shared.engine.waited_for(SpaceKind::Data),
+                shared.engine.waited_for(SpaceKind::Metadata),
+            ),
             engine: shared.engine.statistics(),
             preempt: shared.options.preempt,
             dirty: shared.files.dirty_bytes(),
             ordered: shared.files.ordered_bytes(),
             ladders: background.climbed.load(Ordering::Relaxed),
             rounds: background.rounds.load(Ordering::Relaxed),
-            rounds_dirty: background.made_ahead.dirty.load(Ordering::Relaxed),
-            rounds_commit: background.made_ahead.commits.load(Ordering::Relaxed),
-            round_forecast: background.made_ahead.forecast.load(Ordering::Relaxed),
-            round_yield: background.made_ahead.yielded.load(Ordering::Relaxed),
+            wrote_ahead: RoundFigures::of(&background.wrote_ahead),
+            committed_ahead: RoundFigures::of(&background.committed_ahead),
             flushed: background.flushed.load(Ordering::Relaxed),
             short_landings: shared.files.short_landings(),
             clamp: background.clamp_bits.load(Ordering::Relaxed),

@@ -42,6 +42,38 @@ pub enum Step {
     Readers,
 }
 
+impl Step {
+    /// All steps.
+    pub const ALL: [Self; 9] =
+        [Count, Unpin, Dirty, AllDirty, Ordered, Clean, Chunk, Commit, Readers];
+
+    /// Its name in what is told to people and scripts.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Count => "count",
+            Unpin => "unpin",
+            Dirty => "dirty",
+            AllDirty => "all_dirty",
+            Ordered => "ordered",
+            Clean => "clean",
+            Chunk => "chunk",
+            Commit => "commit",
+            Readers => "readers",
+        }
+    }
+
+    /// Whether a ladder for that kind of space may name it.
+    #[must_use]
+    pub fn is_for(self, kind: SpaceKind) -> bool {
+        match kind {
+            SpaceKind::Data => !matches!(self, Count | Dirty),
+            SpaceKind::Metadata => true,
+            SpaceKind::System => false,
+        }
+    }
+}
+
 /// What a caller may wait for, by what he holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
@@ -137,6 +169,8 @@ mod tests {
         for kind in [SpaceKind::Data, SpaceKind::Metadata] {
             for crowded in [false, true] {
                 assert_eq!(climb(&mut Ladder::new(kind, Reach::Handle, crowded)), []);
+                let all = climb(&mut Ladder::new(kind, Reach::All, crowded));
+                assert!(all.iter().all(|step| step.is_for(kind)), "{kind}: {all:?}");
                 let steps = climb(&mut Ladder::new(kind, Reach::Commit, crowded));
                 assert!(!steps.iter().any(|s| matches!(s, Dirty | AllDirty | Ordered | Clean)));
                 assert!(steps.contains(&Commit) && steps.contains(&Chunk));

@@ -1,10 +1,6 @@
 //! All accounts of a volume at one moment: what is dumped when space runs out, and shown to operators.
 
-use std::{
-    fmt,
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::{fmt, sync::atomic::Ordering};
 
 use buttress_format::Generation;
 use buttress_space::{Account, Pools, SpaceKind};
@@ -133,83 +129,5 @@ impl Engine {
     pub fn want_commit(&self) -> Generation {
         self.commit_wanted.store(true, Ordering::Relaxed);
         self.view.load().generation()
-    }
-}
-
-/// Powers of two of microseconds that are told apart: the last is over nine minutes.
-const CLASSES: usize = 30;
-
-/// How long those who waited did, without a lock.
-#[derive(Debug, Default)]
-pub(crate) struct WaitCounters {
-    classes: [AtomicU64; CLASSES],
-    nanos: AtomicU64,
-    nanos_max: AtomicU64,
-}
-
-impl WaitCounters {
-    pub(crate) fn note(&self, waited: Duration) {
-        let micros = waited.as_micros() as u64;
-        let class = (u64::BITS - micros.leading_zeros()) as usize;
-        self.classes[class.min(CLASSES - 1)].fetch_add(1, Ordering::Relaxed);
-        let nanos = waited.as_nanos() as u64;
-        self.nanos.fetch_add(nanos, Ordering::Relaxed);
-        self.nanos_max.fetch_max(nanos, Ordering::Relaxed);
-    }
-
-    pub(crate) fn snapshot(&self) -> Waits {
-        let mut classes = [0; CLASSES];
-        for (to, from) in classes.iter_mut().zip(&self.classes) {
-            *to = from.load(Ordering::Relaxed);
-        }
-        Waits {
-            classes,
-            nanos: self.nanos.load(Ordering::Relaxed),
-            nanos_max: self.nanos_max.load(Ordering::Relaxed),
-        }
-    }
-}
-
-/// How long those who had to wait for something did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
-    /// How many waited less than a microsecond, two, four, and so on.
-    pub classes: [u64; CLASSES],
-    /// All waits together, in nanoseconds.
-    pub nanos: u64,
-    /// The longest, in nanoseconds.
-    pub nanos_max: u64,
-}
-
-impl Waits {
-    /// How many waited.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.classes.iter().sum()
-    }
-
-    /// Those since an earlier look; the longest is the longest of all.
-    #[must_use]
-    pub fn since(&self, earlier: &Self) -> Self {
-        let mut classes = self.classes;
-        for (class, before) in classes.iter_mut().zip(earlier.classes) {
-            *class -= before;
-        }
-        Self { classes, nanos: self.nanos - earlier.nanos, nanos_max: self.nanos_max }
-    }
-
-    /// The time that so many of a thousand stayed below, to a factor of two.
-    #[must_use]
-    pub fn per_mille(&self, share: u64) -> Duration {
-        let wanted = (self.count() * share).div_ceil(1000);
-        let mut seen = 0;
-        for (class, count) in self.classes.iter().enumerate() {
-            seen += count;
-            if seen >= wanted && seen > 0 {
-                let bound = Duration::from_micros(1 << class);
-                return bound.min(Duration::from_nanos(self.nanos_max));
-            }
-        }
-        Duration::ZERO
     }
 }

@@ -30,6 +30,13 @@ use buttress_space::{
 
 use crate::{Engine, Error, Result, Urgency};
 
+mod steps;
+pub(crate) mod waits;
+
+pub(crate) use steps::StepCounters;
+pub use steps::{Before, FlushSteps, Gain, StepFigures};
+use waits::End;
+
 /// How long somebody in the line sleeps before he looks whether he is alone.
 const SLICE: Duration = Duration::from_millis(20);
 /// The same for him who may have to make room himself.
@@ -64,28 +71,6 @@ impl Waits for DataTicket<'_> {
     fn may_give_up(&self) -> bool {
         true
     }
-}
-
-/// What one step came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gain {
-    /// Something was done.
-    pub gained: bool,
-    /// Somebody who waited was served.
-    pub served: bool,
-}
-
-/// What there was before a step of the ladder.
-#[derive(Clone, Copy, Debug)]
-pub struct Before {
-    kind: SpaceKind,
-    step: Step,
-    /// Bytes that were waited for.
-    waiting: u64,
-    /// Bytes that could be promised.
-    room: u64,
-    /// Bytes that the step was thought to give back.
-    forecast: u64,
 }
 
 /// Somebody who writes dirty data back for those who wait, for as long as it lives.
@@ -188,56 +173,6 @@ impl Engine {
         Ladder::new(kind, reach, account.used > account.total / 10 * 7)
     }
 
-    /// Looks at what there is before a step.
-    #[must_use]
-    pub fn before_step(&self, kind: SpaceKind, step: Step) -> Before {
-        let account = self.space.account(kind);
-        let (room, held) = match kind {
-            SpaceKind::Data => (account.free().saturating_sub(account.may_use), 0),
-            _ => {
-                let pools = self.pools(0, 0);
-                let held = match step {
-                    Step::Commit => pools.to_commit() + pools.frozen,
-                    Step::Dirty | Step::AllDirty | Step::Ordered => {
-                        pools.filled() - pools.to_commit()
-                    }
-                    Step::Count => pools.paths,
-                    _ => 0,
-                };
-                (pools.headroom(), held)
-            }
-        };
-        let forecast = match step {
-            Step::Chunk => self.devices.lock().available(self.kind_flags(kind)),
-            Step::Unpin | Step::Readers | Step::Commit => held + account.pinned,
-            Step::Count | Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => held,
-        };
-        Before { kind, step, waiting: self.waited_for(kind), room, forecast }
-    }
-
-    /// Tells what a step came to: how much it was thought to give back, and how much it did, in bytes. What others
-    /// took meanwhile hides some of it.
-    pub fn tell_step(&self, before: &Before, gain: Gain) {
-        let &Before { kind, step, waiting, room, forecast } = before;
-        if !tracing::enabled!(target: "buttress::flush", tracing::Level::DEBUG) {
-            return;
-        }
-        let after = self.before_step(kind, step);
-        let served = if gain.served { waiting.saturating_sub(after.waiting) } else { 0 };
-        tracing::debug!(
-            target: "buttress::flush",
-            source = "tickets",
-            %kind,
-            ?step,
-            waiting,
-            forecast,
-            yielded = (after.room + served).saturating_sub(room),
-            gained = gain.gained,
-            served = gain.served,
-            "made room"
-        );
-    }
-
     /// Takes a step that is the engine's own; one that is not gains nothing.
     ///
     /// # Errors
@@ -247,7 +182,7 @@ impl Engine {
         let before = self.served(kind);
         // Cheaper than any other step, and may be enough before each of them.
         if kind == SpaceKind::Metadata && self.served_since(kind, before) {
-            return Ok(Gain { gained: true, served: true });
+            return Ok(Gain { gained: true, served: self.served(kind) - before });
         }
         let gained = match step {
             Step::Unpin => self.let_scrub_go() | self.release_pinned(),
@@ -279,7 +214,7 @@ impl Engine {
             Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => false,
         };
         self.serve(kind);
-        Ok(Gain { gained, served: self.served(kind) != before })
+        Ok(Gain { gained, served: self.served(kind) - before })
     }
 
     /// Whether anybody was served since there were so many, or is now.
@@ -371,21 +306,13 @@ impl Engine {
     ) -> Result<W::Promise> {
         let started = clock::now();
         let outcome = self.wait_for_verdict(kind, reach, ticket);
-        let waited = clock::since(started);
-        self.counters.waits.note(waited);
-        if kind == SpaceKind::Data {
-            self.counters.data_waits.note(waited);
-        }
-        tracing::debug!(
-            target: "buttress::reserve",
-            %kind,
-            bytes,
-            ?reach,
-            waited_us = waited.as_micros() as u64,
-            granted = matches!(outcome, Ok(Some(_))),
-            interrupted = matches!(outcome, Err(Error::Interrupted)),
-            "waited for space"
-        );
+        let end = match &outcome {
+            Ok(Some(_)) => End::Granted,
+            Ok(None) => End::Refused,
+            Err(Error::Interrupted) => End::Interrupted,
+            Err(_) => End::Failed,
+        };
+        self.tell_wait(kind, reach, bytes, clock::since(started), end);
         if let Some(promise) = outcome? {
             return Ok(promise);
         }

@@ -47,14 +47,15 @@ mod view;
 mod window;
 mod writable;
 
-pub use accounts::{Accounts, Waits};
+pub use accounts::Accounts;
 pub use balance::{BalanceOptions, BalanceProgress, Filter};
 pub use boot::EngineOptions;
 pub use cost::{Cost, Costs};
 pub use delayed_ref::DataRef;
 pub use engine::Engine;
 pub use error::{Error, Result};
-pub use flush::{Before, Flusher, Gain};
+pub use flush::waits::{Waits, WaitsByLine};
+pub use flush::{Before, FlushSteps, Flusher, Gain, StepFigures};
 pub use handle::Handle;
 pub use learn::GroupsRead;
 pub use load::Loader;

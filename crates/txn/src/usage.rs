@@ -6,9 +6,9 @@ use buttress_format::BlockGroupFlags;
 use buttress_space::{AllocStats, SpaceKind};
 
 use crate::{
-    Engine,
-    accounts::{WaitCounters, Waits},
+    Engine, FlushSteps, WaitsByLine,
     chunk_alloc::DeviceSpace,
+    flush::{StepCounters, waits::WaitCounters},
 };
 
 /// Space of one kind and profile.
@@ -63,7 +63,7 @@ pub(crate) struct Counters {
     pub(crate) nodes_written: AtomicU64,
     pub(crate) settle_rounds_max: AtomicU64,
     pub(crate) waits: WaitCounters,
-    pub(crate) data_waits: WaitCounters,
+    pub(crate) steps: StepCounters,
     pub(crate) enospc: AtomicU64,
     pub(crate) interrupted: AtomicU64,
     pub(crate) audits: AtomicU64,
@@ -97,10 +97,10 @@ pub struct Stats {
     pub settle_rounds_max: u64,
     /// Memory that the running transaction holds, in bytes.
     pub overlay_bytes: u64,
-    /// Waits for space of any kind.
-    pub waits: Waits,
-    /// Those of them that were for data.
-    pub data_waits: Waits,
+    /// Who waited for space.
+    pub waits: WaitsByLine,
+    /// What was done to make room for those who wait.
+    pub steps: FlushSteps,
     /// How many were refused space in the end.
     pub enospc: u64,
     /// How many gave up because nobody wanted it done any more.
@@ -137,7 +137,7 @@ impl Engine {
             settle_rounds_max: c.settle_rounds_max.load(Ordering::Relaxed),
             overlay_bytes: self.view.load().running().bytes(),
             waits: c.waits.snapshot(),
-            data_waits: c.data_waits.snapshot(),
+            steps: c.steps.snapshot(),
             enospc: c.enospc.load(Ordering::Relaxed),
             interrupted: c.interrupted.load(Ordering::Relaxed),
             audits: c.audits.load(Ordering::Relaxed),

@@ -1,4 +1,8 @@
 //! `buttress stats`: what running mounts and servers hold and do.
+//!
+//! # Invariants
+//!
+//! - **S1** Scripts are given every figure, people none that is an object of zeroes alone, and no heading above nothing.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -11,6 +15,9 @@ use crate::exit::{Exit, Failure, Result};
 use crate::live::{self, Answer, Section};
 use crate::size;
 use crate::ui::{Tone, Ui};
+
+/// What an object of figures calls how often it was counted.
+const TIMES: &str = "times";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -99,12 +106,16 @@ fn show(answer: &Answer, before: Option<(&Answer, f64)>, ui: &Ui, text: &mut Str
         let _ = writeln!(text, "  cached by {}", cache.display());
     }
     for section in &answer.sections {
-        let _ = writeln!(text, "  {}", ui.tint(Tone::Heading, &section.name));
+        if section.figures.iter().all(|(_, value)| is_empty(value)) {
+            continue;
+        }
+        let heading = section.name.replace('_', " ");
+        let _ = writeln!(text, "  {}", ui.tint(Tone::Heading, &heading));
         let earlier = before.and_then(|(answer, seconds)| {
             let same = answer.sections.iter().find(|earlier| earlier.name == section.name)?;
             Some((same, seconds))
         });
-        for (name, value) in &section.figures {
+        for (name, value) in section.figures.iter().filter(|(_, value)| !is_empty(value)) {
             let rate = earlier.and_then(|(section, seconds)| rate(section, name, value, seconds));
             let rate = rate.map(|rate| ui.tint(Tone::Dim, &rate)).unwrap_or_default();
             let label = name.replace('_', " ");
@@ -112,6 +123,11 @@ fn show(answer: &Answer, before: Option<(&Answer, f64)>, ui: &Ui, text: &mut Str
             let _ = writeln!(text, "{}", line.trim_end());
         }
     }
+}
+
+/// Whether it is an object that says nothing (S1).
+fn is_empty(value: &Value) -> bool {
+    value.as_object().is_some_and(|parts| parts.values().all(|part| part.as_f64() == Some(0.0)))
 }
 
 fn is_bytes(name: &str) -> bool {
@@ -128,14 +144,31 @@ fn shown(name: &str, value: &Value) -> String {
             }
         },
         Value::String(text) => text.clone(),
+        Value::Object(parts) => in_a_line(parts),
         other => other.to_string(),
     }
 }
 
-/// How fast a whole number changes, if it does.
+/// The parts of an object that are not zero, behind how often there was something to count.
+fn in_a_line(parts: &Map<String, Value>) -> String {
+    let times = parts.get(TIMES).map(|times| format!("{times} {TIMES}"));
+    let others = parts.iter().filter(|(name, value)| *name != TIMES && value.as_u64() != Some(0));
+    let others = others.map(|(name, value)| {
+        let value = shown(name, value);
+        match name.strip_suffix("_us") {
+            Some(name) => format!("{} {value}us", name.replace('_', " ")),
+            None if name == "bytes" => value,
+            None => format!("{} {value}", name.trim_end_matches("_bytes").replace('_', " ")),
+        }
+    });
+    times.into_iter().chain(others).collect::<Vec<_>>().join(", ")
+}
+
+/// How fast a whole number changes, if it does; of an object, how often there is something to count.
 fn rate(before: &Section, name: &str, value: &Value, seconds: f64) -> Option<String> {
     let (_, earlier) = before.figures.iter().find(|(earlier, _)| earlier == name)?;
-    let (earlier, now) = (earlier.as_u64()?, value.as_u64()?);
+    let count = |value: &Value| value.get(TIMES).unwrap_or(value).as_u64();
+    let (earlier, now) = (count(earlier)?, count(value)?);
     if earlier == now || seconds <= 0.0 {
         return None;
     }
@@ -165,5 +198,21 @@ mod tests {
         assert_eq!(rate(&before, "origin_alone", &now.figures[1].1, 2.0), None);
         assert_eq!(shown("free_bytes", &now.figures[0].1), "2.00KiB");
         assert_eq!(shown("origin_alone", &now.figures[1].1), "whole");
+    }
+
+    /// Objects are a line each, which begins with how often; what is zero is left out.
+    #[test]
+    fn objects_are_shown_in_a_line() {
+        let row = |times: u64| json!({ "times": times, "gained": 0, "forecast_bytes": 4096, "bytes": 512, "max_us": 7 });
+        let line = "3 times, 512.00B, forecast 4.00KiB, max 7us";
+        assert_eq!(shown("metadata_commit", &row(3)), line);
+        let section = |times| Section {
+            name: "flush_steps".to_owned(),
+            figures: vec![("metadata_commit".to_owned(), row(times))],
+        };
+        let speed = rate(&section(3), "metadata_commit", &row(9), 2.0);
+        assert_eq!(speed.as_deref(), Some("+3/s"));
+        assert!(is_empty(&json!({ "times": 0, "max_us": 0 })) && is_empty(&json!({})));
+        assert!(!is_empty(&json!(0)) && !is_empty(&row(0)));
     }
 }

@@ -210,7 +210,7 @@ fn e2_many_who_wait_at_once_are_one_step() {
                 writers.into_iter().for_each(|writer| writer.join().expect("a writer"));
                 thread::sleep(Duration::from_millis(50));
                 let after = volume.fs.space_stats();
-                let waits = after.engine.waits.count() - before.engine.waits.count();
+                let waits = after.engine.waits.all().count() - before.engine.waits.all().count();
                 let step = after.clamp - before.clamp;
                 println!(
                     "{processors} processors, {waits} waited: from {} by {step}",

@@ -111,7 +111,7 @@ fn scarce(preempt: &'static str, samples: usize) -> Seen {
         fs.close().expect("an unmount");
         // The first fifth is the way into it.
         let samples = seen.split_off(samples / 5);
-        Seen { samples, wait: stats.engine.waits.per_mille(999), rounds: stats.rounds }
+        Seen { samples, wait: stats.engine.waits.all().per_mille(999), rounds: stats.rounds }
     };
     let processors = Processors { count: 4, cost: Cost::Step(STEP) };
     let options =

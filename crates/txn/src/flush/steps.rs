@@ -1,0 +1,177 @@
+//! What the steps of the ladder came to: told one by one to whoever listens, and added up.
+//!
+//! # Invariants
+//!
+//! - **S1** Each step that is told is counted, with the same figures, and counted whether anybody listens or not.
+//! - **S2** Whoever looks before a step or tells of it holds no lock: a look takes short ones, one after the other.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use buttress_space::{SpaceKind, Step};
+
+use crate::Engine;
+
+/// The kinds of space that ladders are climbed for.
+const KINDS: [SpaceKind; 2] = [SpaceKind::Metadata, SpaceKind::Data];
+
+/// What one step came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gain {
+    /// Something was done.
+    pub gained: bool,
+    /// So many who waited were served meanwhile.
+    pub served: u64,
+}
+
+/// What there was before a step of the ladder.
+#[derive(Clone, Copy, Debug)]
+pub struct Before {
+    kind: SpaceKind,
+    step: Step,
+    /// Bytes that were waited for.
+    waiting: u64,
+    /// Bytes that could be promised.
+    room: u64,
+    /// Bytes that the step was thought to give back.
+    forecast: u64,
+}
+
+/// What one step came to, all times together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepFigures {
+    /// How often it was taken.
+    pub times: u64,
+    /// How often something was done.
+    pub gained: u64,
+    /// How many who waited were served meanwhile.
+    pub served: u64,
+    /// Bytes that it was thought to give back.
+    pub forecast: u64,
+    /// Bytes that it did.
+    pub yielded: u64,
+}
+
+/// What all steps came to, by the kind of space that was waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlushSteps([[StepFigures; Step::ALL.len()]; KINDS.len()]);
+
+impl FlushSteps {
+    /// What a step came to for those who waited for a kind; nothing for the kind that nobody waits for.
+    #[must_use]
+    pub fn of(&self, kind: SpaceKind, step: Step) -> StepFigures {
+        index(kind).map_or_else(StepFigures::default, |index| self.0[index][step as usize])
+    }
+
+    /// All steps that there are for each kind, metadata first.
+    pub fn rows(&self) -> impl Iterator<Item = (SpaceKind, Step, StepFigures)> + '_ {
+        let all = KINDS.into_iter().flat_map(|kind| Step::ALL.map(|step| (kind, step)));
+        let named = all.filter(|(kind, step)| step.is_for(*kind));
+        named.map(|(kind, step)| (kind, step, self.of(kind, step)))
+    }
+}
+
+fn index(kind: SpaceKind) -> Option<usize> {
+    KINDS.iter().position(|known| *known == kind)
+}
+
+#[derive(Debug, Default)]
+struct StepCounter {
+    times: AtomicU64,
+    gained: AtomicU64,
+    served: AtomicU64,
+    forecast: AtomicU64,
+    yielded: AtomicU64,
+}
+
+impl StepCounter {
+    fn snapshot(&self) -> StepFigures {
+        StepFigures {
+            times: self.times.load(Ordering::Relaxed),
+            gained: self.gained.load(Ordering::Relaxed),
+            served: self.served.load(Ordering::Relaxed),
+            forecast: self.forecast.load(Ordering::Relaxed),
+            yielded: self.yielded.load(Ordering::Relaxed),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct StepCounters([[StepCounter; Step::ALL.len()]; KINDS.len()]);
+
+impl StepCounters {
+    fn note(&self, before: &Before, gain: Gain, yielded: u64) {
+        let Some(index) = index(before.kind) else { return };
+        let counter = &self.0[index][before.step as usize];
+        counter.times.fetch_add(1, Ordering::Relaxed);
+        counter.gained.fetch_add(u64::from(gain.gained), Ordering::Relaxed);
+        counter.served.fetch_add(gain.served, Ordering::Relaxed);
+        counter.forecast.fetch_add(before.forecast, Ordering::Relaxed);
+        counter.yielded.fetch_add(yielded, Ordering::Relaxed);
+    }
+
+    pub(crate) fn snapshot(&self) -> FlushSteps {
+        FlushSteps(self.0.each_ref().map(|steps| steps.each_ref().map(StepCounter::snapshot)))
+    }
+}
+
+impl Engine {
+    /// Looks at what there is before a step.
+    #[must_use]
+    pub fn before_step(&self, kind: SpaceKind, step: Step) -> Before {
+        let account = self.space.account(kind);
+        let (room, held) = match kind {
+            SpaceKind::Data => (account.free().saturating_sub(account.may_use), 0),
+            _ => {
+                let pools = self.pools(0, 0);
+                let held = match step {
+                    Step::Commit => pools.to_commit() + pools.frozen,
+                    Step::Dirty | Step::AllDirty | Step::Ordered => {
+                        pools.filled() - pools.to_commit()
+                    }
+                    Step::Count => pools.paths,
+                    _ => 0,
+                };
+                (pools.headroom(), held)
+            }
+        };
+        let forecast = match step {
+            Step::Chunk => self.devices.lock().available(self.kind_flags(kind)),
+            Step::Unpin | Step::Readers | Step::Commit => held + account.pinned,
+            Step::Count | Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => held,
+        };
+        Before { kind, step, waiting: self.waited_for(kind), room, forecast }
+    }
+
+    /// Bytes that can be promised now.
+    fn promisable(&self, kind: SpaceKind) -> u64 {
+        match kind {
+            SpaceKind::Data => {
+                let account = self.space.account(kind);
+                account.free().saturating_sub(account.may_use)
+            }
+            SpaceKind::Metadata | SpaceKind::System => self.pools(0, 0).headroom(),
+        }
+    }
+
+    /// Tells what a step came to: how much it was thought to give back, and how much it did, in bytes. What others
+    /// took meanwhile hides some of it.
+    pub fn tell_step(&self, before: &Before, gain: Gain) {
+        let &Before { kind, step, waiting, room, forecast } = before;
+        let is_served = gain.served > 0;
+        let served = if is_served { waiting.saturating_sub(self.waited_for(kind)) } else { 0 };
+        let yielded = (self.promisable(kind) + served).saturating_sub(room);
+        self.counters.steps.note(before, gain, yielded);
+        tracing::debug!(
+            target: "buttress::flush",
+            source = "tickets",
+            %kind,
+            ?step,
+            waiting,
+            forecast,
+            yielded,
+            gained = gain.gained,
+            served = gain.served,
+            "made room"
+        );
+    }
+}

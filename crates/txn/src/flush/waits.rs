@@ -1,0 +1,222 @@
+//! Who waited for space: told one by one to whoever listens, and added up.
+//!
+//! # Invariants
+//!
+//! - **W1** Each wait that is told is counted in one line, with the same figures, and counted whether anybody listens or
+//!   not.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use buttress_space::{Reach, SpaceKind};
+
+use crate::Engine;
+
+/// Powers of two of microseconds that are told apart: the last is over nine minutes.
+const CLASSES: usize = 30;
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// He has what he waited for.
+    Granted,
+    /// Nothing helped.
+    Refused,
+    /// Nobody wanted it any more.
+    Interrupted,
+    /// Nothing is written any more, or making room met an error.
+    Failed,
+}
+
+/// Who waited in one line, without a lock.
+#[derive(Debug, Default)]
+struct WaitCounter {
+    classes: [AtomicU64; CLASSES],
+    nanos: AtomicU64,
+    nanos_max: AtomicU64,
+    bytes: AtomicU64,
+    granted: AtomicU64,
+    granted_bytes: AtomicU64,
+    refused: AtomicU64,
+    interrupted: AtomicU64,
+}
+
+impl WaitCounter {
+    fn note(&self, bytes: u64, waited: Duration, end: End) {
+        let add = |to: &AtomicU64, what| to.fetch_add(what, Ordering::Relaxed);
+        let micros = waited.as_micros() as u64;
+        let class = (u64::BITS - micros.leading_zeros()) as usize;
+        add(&self.classes[class.min(CLASSES - 1)], 1);
+        let nanos = waited.as_nanos() as u64;
+        add(&self.nanos, nanos);
+        self.nanos_max.fetch_max(nanos, Ordering::Relaxed);
+        add(&self.bytes, bytes);
+        match end {
+            End::Granted => {
+                add(&self.granted_bytes, bytes);
+                add(&self.granted, 1)
+            }
+            End::Refused => add(&self.refused, 1),
+            End::Interrupted => add(&self.interrupted, 1),
+            End::Failed => 0,
+        };
+    }
+
+    fn snapshot(&self) -> Waits {
+        let load = |from: &AtomicU64| from.load(Ordering::Relaxed);
+        Waits {
+            classes: self.classes.each_ref().map(load),
+            nanos: load(&self.nanos),
+            nanos_max: load(&self.nanos_max),
+            bytes: load(&self.bytes),
+            granted: load(&self.granted),
+            granted_bytes: load(&self.granted_bytes),
+            refused: load(&self.refused),
+            interrupted: load(&self.interrupted),
+        }
+    }
+}
+
+/// Place in arrays of those who wait for a kind and can wait for so much. Who holds a handle waits for nothing.
+fn place(kind: SpaceKind, reach: Reach) -> usize {
+    2 * usize::from(kind == SpaceKind::Data) + usize::from(reach != Reach::All)
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct WaitCounters([WaitCounter; 4]);
+
+impl WaitCounters {
+    pub(crate) fn snapshot(&self) -> WaitsByLine {
+        WaitsByLine(self.0.each_ref().map(WaitCounter::snapshot))
+    }
+}
+
+impl Engine {
+    pub(super) fn tell_wait(
+        &self,
+        kind: SpaceKind,
+        reach: Reach,
+        bytes: u64,
+        waited: Duration,
+        end: End,
+    ) {
+        self.counters.waits.0[place(kind, reach)].note(bytes, waited, end);
+        tracing::debug!(
+            target: "buttress::reserve",
+            %kind,
+            bytes,
+            ?reach,
+            waited_us = waited.as_micros() as u64,
+            granted = end == End::Granted,
+            interrupted = end == End::Interrupted,
+            "waited for space"
+        );
+    }
+}
+
+/// Who waited, by what it was for and what else he could wait for meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitsByLine([Waits; 4]);
+
+impl WaitsByLine {
+    /// Those who waited for a kind, by what they could wait for.
+    #[must_use]
+    pub fn of(&self, kind: SpaceKind, reach: Reach) -> Waits {
+        self.0[place(kind, reach)]
+    }
+
+    /// All who waited for a kind.
+    #[must_use]
+    pub fn of_kind(&self, kind: SpaceKind) -> Waits {
+        self.of(kind, Reach::All).and(&self.of(kind, Reach::Commit))
+    }
+
+    /// All who waited.
+    #[must_use]
+    pub fn all(&self) -> Waits {
+        self.of_kind(SpaceKind::Metadata).and(&self.of_kind(SpaceKind::Data))
+    }
+}
+
+/// How long those who had to wait for space did, and what came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// How many waited less than a microsecond, two, four, and so on.
+    pub classes: [u64; CLASSES],
+    /// All waits together, in nanoseconds.
+    pub nanos: u64,
+    /// The longest, in nanoseconds.
+    pub nanos_max: u64,
+    /// Bytes that they asked for.
+    pub bytes: u64,
+    /// How many got them.
+    pub granted: u64,
+    /// Bytes that those got.
+    pub granted_bytes: u64,
+    /// How many were refused.
+    pub refused: u64,
+    /// How many gave up because nobody wanted it any more.
+    pub interrupted: u64,
+}
+
+impl Waits {
+    /// How many waited.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.classes.iter().sum()
+    }
+
+    /// Those since an earlier look; the longest is the longest of all.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut classes = self.classes;
+        for (class, before) in classes.iter_mut().zip(earlier.classes) {
+            *class -= before;
+        }
+        Self {
+            classes,
+            nanos: self.nanos - earlier.nanos,
+            nanos_max: self.nanos_max,
+            bytes: self.bytes - earlier.bytes,
+            granted: self.granted - earlier.granted,
+            granted_bytes: self.granted_bytes - earlier.granted_bytes,
+            refused: self.refused - earlier.refused,
+            interrupted: self.interrupted - earlier.interrupted,
+        }
+    }
+
+    /// These and others together.
+    fn and(&self, others: &Self) -> Self {
+        let mut classes = self.classes;
+        for (class, more) in classes.iter_mut().zip(others.classes) {
+            *class += more;
+        }
+        Self {
+            classes,
+            nanos: self.nanos + others.nanos,
+            nanos_max: self.nanos_max.max(others.nanos_max),
+            bytes: self.bytes + others.bytes,
+            granted: self.granted + others.granted,
+            granted_bytes: self.granted_bytes + others.granted_bytes,
+            refused: self.refused + others.refused,
+            interrupted: self.interrupted + others.interrupted,
+        }
+    }
+
+    /// The time that so many of a thousand stayed below, to a factor of two.
+    #[must_use]
+    pub fn per_mille(&self, share: u64) -> Duration {
+        let wanted = (self.count() * share).div_ceil(1000);
+        let mut seen = 0;
+        for (class, count) in self.classes.iter().enumerate() {
+            seen += count;
+            if seen >= wanted && seen > 0 {
+                let bound = Duration::from_micros(1 << class);
+                return bound.min(Duration::from_nanos(self.nanos_max));
+            }
+        }
+        Duration::ZERO
+    }
+}
