@@ -5,10 +5,23 @@
 //! - **T1** Whatever an event of space says (`buttress::reserve`, `buttress::flush`, `buttress::enospc`) is here as a sum
 //!   or, of a refusal, as the last one.
 
-use buttress_fs::{Account, Reach, RoundFigures, SpaceKind, SpaceStats, SyncStats, Waits};
+use buttress_fs::{
+    Account, Accounts, Reach, RoundFigures, SpaceKind, SpaceStats, SyncStats, Waits,
+};
 use serde_json::{Value, json};
 
 use crate::live::Figures;
+
+/// What makes the figures of one part.
+type Part = fn(&SpaceStats) -> Figures;
+
+/// All parts that space has, by the names that scripts read.
+pub(crate) const PARTS: [(&str, Part); 4] = [
+    ("space", figures),
+    ("waits", wait_figures),
+    ("flush_steps", flush_figures),
+    ("last_enospc", refusal_figures),
+];
 
 /// What fsync did: inodes, logs, and commits that came instead, by reason.
 pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
@@ -26,7 +39,7 @@ pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
 }
 
 /// Names and figures, in the order in which a person reads them.
-pub(crate) fn figures(stats: &SpaceStats) -> Figures {
+fn figures(stats: &SpaceStats) -> Figures {
     let mut figures = Figures::new();
     let mut add = |name: String, value: Value| figures.push((name, value));
     let accounts = &stats.accounts;
@@ -92,7 +105,7 @@ pub(crate) fn figures(stats: &SpaceStats) -> Figures {
 }
 
 /// Who waited: by what for, and by whether he could wait for dirty data (`all`) or for commits alone.
-pub(crate) fn wait_figures(stats: &SpaceStats) -> Figures {
+fn wait_figures(stats: &SpaceStats) -> Figures {
     let row = |waits: Waits| {
         let micros = |share| waits.per_mille(share).as_micros() as u64;
         json!({
@@ -119,7 +132,7 @@ pub(crate) fn wait_figures(stats: &SpaceStats) -> Figures {
 }
 
 /// What each step of the ladder came to for those who waited, and rounds before anybody did.
-pub(crate) fn flush_figures(stats: &SpaceStats) -> Figures {
+fn flush_figures(stats: &SpaceStats) -> Figures {
     let steps = stats.engine.steps.rows().map(|(kind, step, figures)| {
         let row = json!({
             "times": figures.times,
@@ -142,4 +155,39 @@ pub(crate) fn flush_figures(stats: &SpaceStats) -> Figures {
         ("ahead_overlay".to_owned(), round(&stats.committed_ahead)),
     ];
     steps.chain(ahead).collect()
+}
+
+/// The last time that somebody was refused space, and all accounts then; nothing where nobody was.
+fn refusal_figures(stats: &SpaceStats) -> Figures {
+    let Some(refusal) = &stats.last_refusal else { return Figures::new() };
+    let account = |account: &Account| {
+        json!({
+            "total_bytes": account.total,
+            "used_bytes": account.used,
+            "reserved_bytes": account.reserved,
+            "pinned_bytes": account.pinned,
+            "read_only_bytes": account.read_only,
+            "superblock_bytes": account.super_bytes,
+            "may_use_bytes": account.may_use,
+            "global_reserve_bytes": account.global_reserve,
+        })
+    };
+    let Accounts { data, metadata, system, promised, running, waiting, .. } = &refusal.accounts;
+    let figures = [
+        ("kind", json!(refusal.kind.to_string())),
+        ("bytes", json!(refusal.bytes)),
+        ("seconds_ago", json!(refusal.ago.as_millis() as f64 / 1000.0)),
+        ("data", account(data)),
+        ("metadata", account(metadata)),
+        ("system", account(system)),
+        ("unallocated_bytes", json!(refusal.accounts.unallocated)),
+        ("unreserved_bytes", json!(refusal.accounts.unreserved)),
+        ("promised", json!({ "items": promised.all_items(), "bytes": promised.bytes })),
+        ("running", json!({ "items": running.0, "bytes": running.1 })),
+        ("frozen_bytes", json!(refusal.accounts.frozen)),
+        ("height", json!(refusal.accounts.height)),
+        ("waiting_for_data", json!(waiting.0)),
+        ("waiting_for_metadata", json!(waiting.1)),
+    ];
+    figures.map(|(name, value)| (name.to_owned(), value)).into()
 }

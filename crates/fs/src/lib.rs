@@ -90,7 +90,7 @@ pub use buttress_data::{Codec, Defragment, ReadBatch};
 pub use buttress_format::{Generation, Ino, InodeFlags, RootFlags, RootItem, Timespec, TreeId};
 pub use buttress_txn::{
     Account, Accounts, BalanceOptions, BalanceProgress, Filter, FlushSteps, GroupsRead, Preempt,
-    Reach, ScrubOptions, ScrubProgress, SpaceKind, Stats, Step, StepFigures, TrimOptions,
+    Reach, Refusal, ScrubOptions, ScrubProgress, SpaceKind, Stats, Step, StepFigures, TrimOptions,
     TrimProgress, Waits, WaitsByLine,
 };
 pub use buttress_volume::{Parity, Stats as IoStats};

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use buttress_txn::{Accounts, Preempt, SpaceKind, Stats};
+use buttress_txn::{Accounts, Preempt, Refusal, SpaceKind, Stats};
 
 use crate::background::MadeAhead;
 use crate::filesystem::Filesystem;
@@ -38,6 +38,8 @@ pub struct SpaceStats {
     pub waited_for: (u64, u64),
     /// What the engine has done; waits for space among it.
     pub engine: Stats,
+    /// The last time that somebody was refused space.
+    pub last_refusal: Option<Refusal>,
     /// The rule by which room is made ahead.
     pub preempt: Preempt,
     /// Bytes that are dirty, and those of them on their way.
@@ -77,6 +79,7 @@ impl Filesystem {
                 shared.engine.waited_for(SpaceKind::Metadata),
             ),
             engine: shared.engine.statistics(),
+            last_refusal: shared.engine.last_refusal(),
             preempt: shared.options.preempt,
             dirty: shared.files.dirty_bytes(),
             ordered: shared.files.ordered_bytes(),

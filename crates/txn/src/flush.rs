@@ -30,9 +30,12 @@ use buttress_space::{
 
 use crate::{Engine, Error, Result, Urgency};
 
+mod refusal;
 mod steps;
 pub(crate) mod waits;
 
+pub use refusal::Refusal;
+pub(crate) use refusal::Refused;
 pub(crate) use steps::StepCounters;
 pub use steps::{Before, FlushSteps, Gain, StepFigures};
 use waits::End;
@@ -319,16 +322,6 @@ impl Engine {
         // A refusal may be the end of the engine.
         self.check_writable()?;
         Err(self.no_space(kind, bytes))
-    }
-
-    /// Tells and counts that nobody has so many bytes of a kind; the error that says so.
-    pub(crate) fn no_space(&self, kind: SpaceKind, bytes: u64) -> Error {
-        self.counters.enospc.fetch_add(1, Ordering::Relaxed);
-        tracing::debug!(target: "buttress::enospc", %kind, bytes, accounts = %self.accounts(), "no space");
-        Error::NoSpace(match kind {
-            SpaceKind::Data => "data",
-            SpaceKind::Metadata | SpaceKind::System => "metadata",
-        })
     }
 
     fn wait_for_verdict<W: Waits>(

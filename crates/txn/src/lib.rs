@@ -55,7 +55,7 @@ pub use delayed_ref::DataRef;
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use flush::waits::{Waits, WaitsByLine};
-pub use flush::{Before, FlushSteps, Flusher, Gain, StepFigures};
+pub use flush::{Before, FlushSteps, Flusher, Gain, Refusal, StepFigures};
 pub use handle::Handle;
 pub use learn::GroupsRead;
 pub use load::Loader;

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use buttress_base::sync::Mutex;
 use buttress_format::BlockGroupFlags;
 use buttress_space::{AllocStats, SpaceKind};
 
 use crate::{
     Engine, FlushSteps, WaitsByLine,
     chunk_alloc::DeviceSpace,
-    flush::{StepCounters, waits::WaitCounters},
+    flush::{Refused, StepCounters, waits::WaitCounters},
 };
 
 /// Space of one kind and profile.
@@ -65,6 +66,7 @@ pub(crate) struct Counters {
     pub(crate) waits: WaitCounters,
     pub(crate) steps: StepCounters,
     pub(crate) enospc: AtomicU64,
+    pub(crate) refused: Mutex<Option<Refused>>,
     pub(crate) interrupted: AtomicU64,
     pub(crate) audits: AtomicU64,
     pub(crate) audits_overtaken: AtomicU64,
@@ -138,7 +140,7 @@ impl Engine {
             overlay_bytes: self.view.load().running().bytes(),
             waits: c.waits.snapshot(),
             steps: c.steps.snapshot(),
-            enospc: c.enospc.load(Ordering::Relaxed),
+            enospc: c.enospc.load(Ordering::Acquire),
             interrupted: c.interrupted.load(Ordering::Relaxed),
             audits: c.audits.load(Ordering::Relaxed),
             audits_overtaken: c.audits_overtaken.load(Ordering::Relaxed),

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use buttress_block::{Device, FileDevice, OpenOptions};
 use buttress_cache::{CacheDevice, CacheOptions};
-use buttress_fs::{Filesystem, MountOptions, SpaceStats};
+use buttress_fs::{Filesystem, MountOptions};
 use buttress_fuse::{Options, Session, Unmounted, Unmounter};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -33,7 +33,7 @@ use signal_hook::iterator::Signals;
 use crate::cached::{self, Cached};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
-use crate::live::{Figures, Live, Subject};
+use crate::live::{Live, Subject};
 use crate::ui::Ui;
 
 /// How long a mount waits for the one before it to write its last.
@@ -252,12 +252,7 @@ fn live(
         live.cache(cache);
     }
     live.volume(fs, Some(session.beside()));
-    let parts: [(_, fn(&SpaceStats) -> Figures); 3] = [
-        ("space", crate::space::figures),
-        ("waits", crate::space::wait_figures),
-        ("flush_steps", crate::space::flush_figures),
-    ];
-    for (name, figures) in parts {
+    for (name, figures) in crate::space::PARTS {
         let fs = fs.clone();
         live.section(name, move || figures(&fs.space_stats()));
     }
