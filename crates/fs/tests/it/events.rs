@@ -1,8 +1,8 @@
 //! What a mount tells of its space while it works: who waited for how much and how long, what was done to make
-//! room, and all accounts when somebody is refused.
+//! room, and all accounts when somebody is refused. What is counted without listening is the same.
 //!
-//! Listeners are of the whole process, so that threads of the mount are heard, too; other tests run beside this one.
-//! Of those who wait the test hears its own threads alone.
+//! Listeners are of the whole process, so that threads of the mount are heard, too; other tests run beside these.
+//! Of those who wait the first test hears its own threads alone; the second runs again in a process of its own.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -12,7 +12,10 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use buttress_base::Rng;
-use buttress_fs::{ErrorKind, FallocateMode, Filesystem, SetAttr, XattrFlags};
+use buttress_fs::{
+    ErrorKind, FallocateMode, Filesystem, Reach, RoundFigures, SetAttr, SpaceKind, SpaceStats,
+    Step, StepFigures, XattrFlags,
+};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber, span};
 
@@ -193,4 +196,172 @@ fn space_says_what_happens_to_it() {
         assert!(["dirty", "overlay"].contains(&&*told.fields["pool"]), "{told:?}");
         let _ = (told.number("forecast"), told.number("yielded"));
     }
+}
+
+/// Set in the process that runs the second test for itself.
+const ALONE: &str = "BUTTRESS_TEST_ALONE";
+
+/// Events of one target whose fields have these values, as text; a field that not all have behind one that tells
+/// those apart.
+fn heard_with(target: &str, fields: &[(&str, String)]) -> Vec<Told> {
+    let fits = |told: &Told| fields.iter().all(|(name, value)| told.fields[name] == *value);
+    heard(target).into_iter().filter(fits).collect()
+}
+
+fn sum(told: &[Told], name: &str) -> u64 {
+    told.iter().map(|told| told.number(name)).sum()
+}
+
+fn those_with(told: &[Told], name: &str) -> Vec<Told> {
+    told.iter().filter(|told| told.fields[name] == "true").cloned().collect()
+}
+
+/// What differs between what was told and what is counted, in words.
+fn difference(stats: &SpaceStats) -> Option<String> {
+    let engine = &stats.engine;
+    let mut found = Vec::new();
+    let mut expect = |what: String, told: Vec<u64>, counted: Vec<u64>| {
+        if told != counted {
+            found.push(format!("{what}: told {told:?}, counted {counted:?}"));
+        }
+    };
+    for kind in [SpaceKind::Metadata, SpaceKind::Data] {
+        for step in Step::ALL {
+            let fields = [
+                ("source", "tickets".to_owned()),
+                ("kind", kind.to_string()),
+                ("step", format!("{step:?}")),
+            ];
+            let told = heard_with("buttress::flush", &fields);
+            let StepFigures { times, gained, served, forecast, yielded } =
+                engine.steps.of(kind, step);
+            expect(
+                format!("{kind} {step:?}"),
+                vec![
+                    told.len() as u64,
+                    those_with(&told, "gained").len() as u64,
+                    sum(&told, "served"),
+                    sum(&told, "forecast"),
+                    sum(&told, "yielded"),
+                ],
+                vec![times, gained, served, forecast, yielded],
+            );
+        }
+        for reach in [Reach::All, Reach::Commit] {
+            let fields = [("kind", kind.to_string()), ("reach", format!("{reach:?}"))];
+            let told = heard_with("buttress::reserve", &fields);
+            let granted = those_with(&told, "granted");
+            let interrupted = those_with(&told, "interrupted");
+            let waits = engine.waits.of(kind, reach);
+            let (times, micros) = (told.len() as u64, sum(&told, "waited_us"));
+            expect(
+                format!("{kind} {reach:?}"),
+                vec![
+                    times,
+                    sum(&told, "bytes"),
+                    granted.len() as u64,
+                    sum(&granted, "bytes"),
+                    times - (granted.len() + interrupted.len()) as u64,
+                    interrupted.len() as u64,
+                    // Each event says whole microseconds.
+                    u64::from((micros..=micros + times).contains(&(waits.nanos / 1000))),
+                ],
+                vec![
+                    waits.count(),
+                    waits.bytes,
+                    waits.granted,
+                    waits.granted_bytes,
+                    waits.refused,
+                    waits.interrupted,
+                    1,
+                ],
+            );
+        }
+    }
+    for (pool, figures) in [("dirty", &stats.wrote_ahead), ("overlay", &stats.committed_ahead)] {
+        let fields = [("source", "pace".to_owned()), ("pool", pool.to_owned())];
+        let told = heard_with("buttress::flush", &fields);
+        let &RoundFigures { rounds, forecast, yielded } = figures;
+        expect(
+            format!("ahead, {pool}"),
+            vec![told.len() as u64, sum(&told, "forecast"), sum(&told, "yielded")],
+            vec![rounds, forecast, yielded],
+        );
+    }
+    let refusals = heard("buttress::enospc");
+    expect("refused".to_owned(), vec![refusals.len() as u64], vec![engine.enospc]);
+    (!found.is_empty()).then(|| found.join("\n"))
+}
+
+/// Writers on a full volume where dirty data is promised so much metadata that they wait for it; then somebody is refused.
+fn wait_for_metadata(fs: &Filesystem) -> u64 {
+    let filler = file_with(&fs.root(), "filler", b"");
+    let allocate = FallocateMode::Allocate { keep_size: false };
+    let mut at = 0;
+    while filler.fallocate(at, 1 << 20, allocate).is_ok() {
+        at += 1 << 20;
+    }
+    let cut = SetAttr { size: Some(at - (40 << 20)), ..SetAttr::default() };
+    filler.set_attr(&cut).expect("shrinking always works");
+    std::thread::scope(|scope| {
+        for i in 0..4_u64 {
+            let file = file_with(&fs.root(), &format!("file {i}"), b"");
+            scope.spawn(move || {
+                let mut rng = Rng::new(i);
+                for _ in 0..1000 {
+                    let at = rng.below(1000) * BLOCK * 2;
+                    file.write_at(at, &[i as u8; BLOCK as usize]).expect("there is room");
+                }
+            });
+        }
+    });
+    let refused = filler.fallocate(at, 100 << 20, allocate).expect_err("it is full");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    100 << 20
+}
+
+#[test]
+fn figures_are_what_was_told() {
+    if std::env::var_os(ALONE).is_none() {
+        let test = std::env::current_exe().expect("this program");
+        let status = std::process::Command::new(test)
+            .args(["--exact", "events::figures_are_what_was_told"])
+            .env(ALONE, "1")
+            .status();
+        assert!(status.expect("it starts").success());
+        return;
+    }
+    tracing::subscriber::set_global_default(Listener).expect("no other test runs");
+    LISTENS.store(true, Ordering::Relaxed);
+    let fs = mount_with(&memory(160), "preempt=pace,promise=levels,dirty=64M");
+    let asked = wait_for_metadata(&fs);
+    fs.sync().expect("durable");
+
+    // The mount's threads end what they were at.
+    let mut differs = difference(&fs.space_stats());
+    for _ in 0..1000 {
+        if differs.is_none() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        differs = difference(&fs.space_stats());
+    }
+    let stats = fs.space_stats();
+    assert_eq!(differs, None, "{stats:?}");
+
+    let waits = stats.engine.waits.of(SpaceKind::Metadata, Reach::All);
+    assert!(waits.granted > 0 && waits.granted_bytes > 0, "{waits:?}");
+    let served: u64 = stats.engine.steps.rows().map(|(.., figures)| figures.served).sum();
+    assert!(served > 0, "{:?}", stats.engine.steps);
+    assert_eq!((stats.waited_for, stats.accounts.waiting), ((0, 0), (0, 0)));
+
+    let refusal = stats.last_refusal.expect("somebody was refused");
+    let told = heard("buttress::enospc").pop().expect("it was told");
+    assert_eq!((refusal.kind, refusal.bytes), (SpaceKind::Data, asked));
+    assert_eq!(told.fields["kind"], refusal.kind.to_string());
+    assert_eq!(told.number("bytes"), refusal.bytes);
+    assert_eq!(told.fields["accounts"], refusal.accounts.to_string());
+    assert!(refusal.accounts.data.available() < asked, "{}", refusal.accounts);
+    assert!(refusal.ago < Duration::from_secs(600), "{refusal:?}");
+    fs.close().expect("it closes");
 }
