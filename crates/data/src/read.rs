@@ -155,7 +155,7 @@ impl Files {
         let view = self.engine.view();
         let mut stored = AlignedBuf::zeroed(extent.len as usize);
         let source = Source::held(&view, file);
-        self.read_sectors(&source, extent.start.0, &mut stored)?;
+        self.read_sectors(&source, extent.start.0, &mut stored, For::Now)?;
         Ok(stored.to_vec())
     }
 
@@ -244,7 +244,8 @@ impl Files {
     ) -> Result<Arc<AlignedBuf>> {
         let extent = claim.extent();
         let mut bytes = self.pages.buffer(extent.len);
-        self.read_sectors(source, extent.start.0, &mut bytes)?;
+        // Who asked for some of it reads that again where it fails, and it counts as bad then.
+        self.read_sectors(source, extent.start.0, &mut bytes, For::Later)?;
         let bytes = Arc::new(bytes);
         claim.publish(&bytes, whom);
         Ok(bytes)
@@ -288,7 +289,7 @@ impl Files {
             let (low, high) = (self.floor(run.disk), self.ceil(end));
             if inner >= inner_end || high - low <= 16 * self.sector {
                 let mut bounce = AlignedBuf::zeroed((high - low) as usize);
-                self.read_sectors(source, low, &mut bounce)?;
+                self.read_sectors(source, low, &mut bounce, For::Now)?;
                 let from = (run.disk - low) as usize;
                 out.copy_from_slice(&bounce[from..from + out.len()]);
                 return Ok(());
@@ -305,11 +306,11 @@ impl Files {
             };
             let part = (step - run.disk) as usize..(stop - run.disk) as usize;
             if step >= inner && stop <= inner_end {
-                self.read_sectors(source, step, &mut out[part])?;
+                self.read_sectors(source, step, &mut out[part], For::Now)?;
             } else {
                 let low = self.floor(step);
                 let mut bounce = AlignedBuf::zeroed(self.sector as usize);
-                self.read_sectors(source, low, &mut bounce)?;
+                self.read_sectors(source, low, &mut bounce, For::Now)?;
                 let from = (step - low) as usize;
                 out[part.clone()].copy_from_slice(&bounce[from..from + part.len()]);
             }
@@ -324,6 +325,7 @@ impl Files {
         source: &Source<'_>,
         disk: u64,
         out: &mut [u8],
+        whom: For,
     ) -> Result<()> {
         let extent = Extent { start: Logical(disk), len: out.len() as u64 };
         let csums = match source.checked {
@@ -346,8 +348,11 @@ impl Files {
             return if is_right { Ok(()) } else { Err(source.stale(extent.start)) };
         }
         let file = source.file;
-        self.volume.read_verified_by(extent.start, out, sector, verify).map_err(|error| match error
-        {
+        let read = match whom {
+            For::Now => self.volume.read_verified_by(extent.start, out, sector, verify),
+            For::Later => self.volume.read_ahead_by(extent.start, out, sector, verify),
+        };
+        read.map_err(|error| match error {
             buttress_volume::Error::NoGoodMirror { logical, source: None, .. } => {
                 Error::Checksum { tree: file.tree, ino: file.ino, logical }
             }

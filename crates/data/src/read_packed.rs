@@ -18,6 +18,7 @@ use crate::compress::{RAM_BYTES_MAX, decompress};
 use crate::error::Result;
 use crate::extent_map::{Mapping, disk_extent, extent_error};
 use crate::files::Files;
+use crate::pages::For;
 use crate::read_plan::Source;
 use crate::unpacked::{Claim, Known, Which};
 
@@ -74,7 +75,7 @@ impl Files {
                     Known::Busy => busy.push((part, which)),
                 }
             }
-            self.unpack(source, batch, todo, &mut place)?;
+            self.unpack(source, batch, todo, For::Now, &mut place)?;
             for (part, which) in busy {
                 loop {
                     match self.unpacked.find(which) {
@@ -85,7 +86,7 @@ impl Files {
                             let extent = disk_extent(region);
                             let todo = vec![Todo { index: 0, extent, claim: Some(claim) }];
                             let one = std::slice::from_ref(part);
-                            break self.unpack(source, one, todo, &mut place)?;
+                            break self.unpack(source, one, todo, For::Now, &mut place)?;
                         }
                     }
                 }
@@ -108,7 +109,7 @@ impl Files {
                     todo.push(Todo { index, extent, claim: Some(claim) });
                 }
             }
-            self.unpack(source, batch, todo, &mut |_, _| ())?;
+            self.unpack(source, batch, todo, For::Later, &mut |_, _| ())?;
         }
         Ok(())
     }
@@ -119,6 +120,7 @@ impl Files {
         source: &Source<'_>,
         batch: &[Packed],
         todo: Vec<Todo<'_>>,
+        whom: For,
         place: &mut impl FnMut(&Packed, &[u8]),
     ) -> Result<()> {
         let sector = self.sector as usize;
@@ -127,7 +129,7 @@ impl Files {
             let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
             let start = first.extent.start.0;
             let mut bytes = AlignedBuf::zeroed((last.extent.end().0 - start) as usize);
-            self.read_sectors(source, start, &mut bytes)?;
+            self.read_sectors(source, start, &mut bytes, whom)?;
             let bytes = Arc::new(bytes);
             for one in group {
                 let from = (one.extent.start.0 - start) as usize;

@@ -17,6 +17,7 @@ mod open;
 mod parity;
 pub mod place;
 mod read;
+mod recover;
 mod replace;
 mod row_scrub;
 mod rows;

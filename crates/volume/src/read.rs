@@ -3,49 +3,26 @@
 //! # Invariants
 //!
 //! - **R1** Bytes are handed out by `read_verified` only when the caller's check has passed them.
-//! - **R2** A repair writes bytes that were, at that moment, on a copy the check had passed; no
-//!   writer is between the look and the write.
 //!
-//! # Locks
-//!
-//! A repair takes `Volume::repairs` alone, across its reads and writes; plain reads take nothing.
-//!
-//! # Failure
-//!
-//! A repair that fails is counted as a failure of the device, and the read succeeds all the same.
+//! What is done about bad copies is in [`recover`](crate::recover).
 
 use std::fmt::Display;
 use std::sync::Arc;
 
-use buttress_format::{DeviceId, Extent, Logical};
+use buttress_format::{Extent, Logical};
 
 use crate::chunk_map::Entry;
 use crate::device::{Fault, VolumeDevice};
 use crate::error::{Error, Uuid};
-use crate::held::Held;
 use crate::layout::Piece;
 use crate::parity::Row;
+use crate::recover::{Counting, Failure, judge};
 use crate::volume::Volume;
 
 /// One copy of a piece, on its device.
 pub(crate) struct Place<'a> {
     pub(crate) device: &'a Arc<VolumeDevice>,
     pub(crate) offset: u64,
-}
-
-/// Why a copy was passed over.
-struct Failure {
-    mirror: u32,
-    reason: String,
-    source: Option<Box<Error>>,
-}
-
-impl Failure {
-    /// The source says what happened; the text need not.
-    fn unread(mirror: u32, error: Error) -> Self {
-        let reason = "it could not be read".to_owned();
-        Self { mirror, reason, source: Some(Box::new(error)) }
-    }
 }
 
 impl Volume {
@@ -206,8 +183,40 @@ impl Volume {
         at: Logical,
         buf: &mut [u8],
         unit: usize,
+        verify: impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> Result<(), Error> {
+        self.read_units(at, buf, unit, false, verify)
+    }
+
+    /// As [`Volume::read_verified_by`], for bytes of which nobody may have asked for any: a unit without a good copy is not
+    /// counted (R3).
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::read_verified_by`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Volume::read_verified_by`].
+    pub fn read_ahead_by<E: Display>(
+        &self,
+        at: Logical,
+        buf: &mut [u8],
+        unit: usize,
+        verify: impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> Result<(), Error> {
+        self.read_units(at, buf, unit, true, verify)
+    }
+
+    fn read_units<E: Display>(
+        &self,
+        at: Logical,
+        buf: &mut [u8],
+        unit: usize,
+        is_ahead: bool,
         mut verify: impl FnMut(usize, &[u8]) -> Result<(), E>,
     ) -> Result<(), Error> {
+        let counting = Counting { repairs: self.counters.repairs(), is_ahead };
         assert!(unit > 0 && buf.len().is_multiple_of(unit), "{} by {unit}", buf.len());
         let order = self.mirror_order(at)?;
         let Some((&first, others)) = order.split_first() else {
@@ -220,12 +229,10 @@ impl Volume {
             let within = index * unit;
             let failure = match &unread {
                 Some(error) => {
-                    Some(Failure { mirror: first, reason: error.to_string(), source: None })
+                    let reason = error.to_string();
+                    Some(Failure { mirror: first, reason, source: None, is_mismatch: false })
                 }
-                None => {
-                    let at = at.end(within as u64);
-                    self.judge(at, first, part, |bytes| verify(within, bytes))
-                }
+                None => judge(first, part, |bytes| verify(within, bytes)),
             };
             if let Some(mut failure) = failure {
                 if again.is_empty()
@@ -234,7 +241,7 @@ impl Volume {
                     failure = Failure::unread(first, error);
                 }
                 let at = at.end(within as u64);
-                self.recover(at, part, again, failure, |bytes| verify(within, bytes))?;
+                self.recover(at, part, again, failure, counting, |bytes| verify(within, bytes))?;
             }
         }
         Ok(())
@@ -263,96 +270,6 @@ impl Volume {
                 .chunks_exact(unit)
                 .enumerate()
                 .all(|(index, part)| verify(index * unit, part).is_ok())
-    }
-
-    /// Says what is wrong with bytes that came from a mirror.
-    fn judge<E: Display>(
-        &self,
-        at: Logical,
-        mirror: u32,
-        bytes: &[u8],
-        check: impl FnOnce(&[u8]) -> Result<(), E>,
-    ) -> Option<Failure> {
-        let reason = check(bytes).err()?.to_string();
-        self.counters.csum_failure();
-        if let Some(device) = self.here(at, mirror) {
-            device.count(Fault::Corruption);
-        }
-        Some(Failure { mirror, reason, source: None })
-    }
-
-    /// Tries copies until one is good, then rewrites those that were not.
-    fn recover<E: Display>(
-        &self,
-        at: Logical,
-        buf: &mut [u8],
-        order: &[u32],
-        first: Failure,
-        mut verify: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), Error> {
-        let mut bad = vec![first.mirror];
-        let mut last = first;
-        for &mirror in order {
-            let failure = match self.read_mirror(at, buf, mirror) {
-                Ok(()) => self.judge(at, mirror, buf, &mut verify),
-                Err(error) => Some(Failure::unread(mirror, error)),
-            };
-            match failure {
-                None => {
-                    bad.retain(|&other| other != mirror);
-                    self.repair(at, buf, mirror, &bad);
-                    return Ok(());
-                }
-                Some(failure) => {
-                    if !bad.contains(&mirror) {
-                        bad.push(mirror);
-                    }
-                    last = failure;
-                }
-            }
-        }
-        Err(Error::NoGoodMirror {
-            logical: at,
-            len: buf.len() as u64,
-            mirrors_tried: bad.len() as u32,
-            mirror: last.mirror,
-            device: self.device_of(at, last.mirror),
-            reason: last.reason,
-            source: last.source,
-        })
-    }
-
-    /// Rewrites bad copies with bytes that the mirror `good` was just seen to hold, and says how many.
-    pub(crate) fn repair(&self, at: Logical, bytes: &[u8], good: u32, bad: &[u32]) -> u64 {
-        if bad.is_empty() || !self.writable() {
-            return 0;
-        }
-        if self.hold(|| Held { at, bytes: bytes.to_vec(), good, bad: bad.to_vec() }) {
-            return 0;
-        }
-        let _alone = self.repairs.write();
-        // Somebody may have written here since; what was good then would be old now (R2).
-        let mut now = vec![0; bytes.len()];
-        if self.read_mirror(at, &mut now, good).is_err() || now != bytes {
-            return 0;
-        }
-        let mut rewritten = 0;
-        for &mirror in bad {
-            if self.here(at, mirror).is_none_or(|device| device.is_lost()) {
-                continue;
-            }
-            match self.write_mirror(at, bytes, mirror) {
-                Ok(()) => {
-                    self.counters.repair();
-                    rewritten += 1;
-                    tracing::warn!(logical = at.0, mirror, len = bytes.len(), "rewrote a bad copy");
-                }
-                Err(error) => {
-                    tracing::error!(logical = at.0, mirror, %error, "cannot rewrite a bad copy");
-                }
-            }
-        }
-        rewritten
     }
 
     /// Lists the mirrors of an address, best first: those on devices that are here and up to date;
@@ -411,13 +328,5 @@ impl Volume {
         let map = self.map_of(Extent::new(at, 1));
         let entry = map.find(at).ok().filter(|entry| mirror < entry.layout.copies() as u32)?;
         entry.device(entry.piece(at, 1).first_stripe + mirror as usize).cloned()
-    }
-
-    /// Names the device of a copy, for a message.
-    fn device_of(&self, at: Logical, mirror: u32) -> DeviceId {
-        let map = self.map_of(Extent::new(at, 1));
-        let Ok(entry) = map.find(at) else { return DeviceId(0) };
-        let index = entry.piece(at, 1).first_stripe + mirror as usize;
-        entry.chunk.stripes.get(index).map_or(DeviceId(0), |stripe| stripe.device)
     }
 }

@@ -90,6 +90,10 @@ impl Counters {
         add(&self.repairs, 1);
     }
 
+    pub(crate) fn repairs(&self) -> u64 {
+        self.repairs.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn snapshot(&self) -> Stats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {

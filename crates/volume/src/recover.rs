@@ -1,0 +1,175 @@
+//! Recovering: what is done when a copy is not good.
+//!
+//! # Invariants
+//!
+//! - **R2** A repair writes bytes that were, at that moment, on a copy the check had passed; no
+//!   writer is between the look and the write.
+//! - **R3** A bad copy is counted once for who reads it, and not where somebody put it right while this one read, nor where it was
+//!   read ahead and there is no good one: who asks for it reads it again.
+//!
+//! # Locks
+//!
+//! A repair takes `Volume::repairs` alone, across its reads and writes.
+//!
+//! # Failure
+//!
+//! A repair that fails is counted as a failure of the device, and the read succeeds all the same.
+
+use std::fmt::Display;
+
+use buttress_format::{DeviceId, Extent, Logical};
+
+use crate::device::Fault;
+use crate::error::Error;
+use crate::held::Held;
+use crate::volume::Volume;
+
+/// Why a copy was passed over.
+pub(crate) struct Failure {
+    pub(crate) mirror: u32,
+    pub(crate) reason: String,
+    pub(crate) source: Option<Box<Error>>,
+    /// It was read, and is not what it should be.
+    pub(crate) is_mismatch: bool,
+}
+
+/// What a read has to do with the counters (R3).
+#[derive(Clone, Copy)]
+pub(crate) struct Counting {
+    /// How many repairs there were when it began.
+    pub(crate) repairs: u64,
+    pub(crate) is_ahead: bool,
+}
+
+impl Failure {
+    /// The source says what happened; the text need not.
+    pub(crate) fn unread(mirror: u32, error: Error) -> Self {
+        let reason = "it could not be read".to_owned();
+        Self { mirror, reason, source: Some(Box::new(error)), is_mismatch: false }
+    }
+}
+
+impl Volume {
+    /// Tries copies until one is good, then rewrites those that were not.
+    pub(crate) fn recover<E: Display>(
+        &self,
+        at: Logical,
+        buf: &mut [u8],
+        order: &[u32],
+        first: Failure,
+        counting: Counting,
+        mut verify: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), Error> {
+        let mut bad = vec![first.mirror];
+        let mut mismatches: Vec<u32> =
+            first.is_mismatch.then_some(first.mirror).into_iter().collect();
+        let mut last = first;
+        for &mirror in order {
+            let failure = match self.read_mirror(at, buf, mirror) {
+                Ok(()) => judge(mirror, buf, &mut verify),
+                Err(error) => Some(Failure::unread(mirror, error)),
+            };
+            match failure {
+                None => {
+                    bad.retain(|&other| other != mirror);
+                    let (_, right) = self.put_right(at, buf, mirror, &bad);
+                    if self.counters.repairs() != counting.repairs {
+                        mismatches.retain(|mirror| !right.contains(mirror));
+                    }
+                    self.count_mismatches(at, &mismatches);
+                    return Ok(());
+                }
+                Some(failure) => {
+                    mismatches.extend(failure.is_mismatch.then_some(mirror));
+                    if !bad.contains(&mirror) {
+                        bad.push(mirror);
+                    }
+                    last = failure;
+                }
+            }
+        }
+        if !counting.is_ahead {
+            self.count_mismatches(at, &mismatches);
+        }
+        Err(Error::NoGoodMirror {
+            logical: at,
+            len: buf.len() as u64,
+            mirrors_tried: bad.len() as u32,
+            mirror: last.mirror,
+            device: self.device_of(at, last.mirror),
+            reason: last.reason,
+            source: last.source,
+        })
+    }
+
+    fn count_mismatches(&self, at: Logical, mirrors: &[u32]) {
+        for &mirror in mirrors {
+            self.counters.csum_failure();
+            if let Some(device) = self.here(at, mirror) {
+                device.count(Fault::Corruption);
+            }
+        }
+    }
+
+    /// Rewrites bad copies with bytes that the mirror `good` was just seen to hold, and says how many.
+    pub(crate) fn repair(&self, at: Logical, bytes: &[u8], good: u32, bad: &[u32]) -> u64 {
+        self.put_right(at, bytes, good, bad).0
+    }
+
+    /// As [`Self::repair`]; says as well which copies are right by now without that.
+    fn put_right(&self, at: Logical, bytes: &[u8], good: u32, bad: &[u32]) -> (u64, Vec<u32>) {
+        let mut right = Vec::new();
+        if bad.is_empty() || !self.writable() {
+            return (0, right);
+        }
+        if self.hold(|| Held { at, bytes: bytes.to_vec(), good, bad: bad.to_vec() }) {
+            return (0, right);
+        }
+        let _alone = self.repairs.write();
+        // Somebody may have written here since; what was good then would be old now (R2).
+        let mut now = vec![0; bytes.len()];
+        if self.read_mirror(at, &mut now, good).is_err() || now != bytes {
+            return (0, right);
+        }
+        let mut rewritten = 0;
+        for &mirror in bad {
+            if self.here(at, mirror).is_none_or(|device| device.is_lost()) {
+                continue;
+            }
+            // Somebody else may have found it, too (R3).
+            if self.read_mirror(at, &mut now, mirror).is_ok() && now == bytes {
+                right.push(mirror);
+                continue;
+            }
+            match self.write_mirror(at, bytes, mirror) {
+                Ok(()) => {
+                    self.counters.repair();
+                    rewritten += 1;
+                    tracing::warn!(logical = at.0, mirror, len = bytes.len(), "rewrote a bad copy");
+                }
+                Err(error) => {
+                    tracing::error!(logical = at.0, mirror, %error, "cannot rewrite a bad copy");
+                }
+            }
+        }
+        (rewritten, right)
+    }
+
+    /// Names the device of a copy, for a message.
+    fn device_of(&self, at: Logical, mirror: u32) -> DeviceId {
+        let map = self.map_of(Extent::new(at, 1));
+        let Ok(entry) = map.find(at) else { return DeviceId(0) };
+        let index = entry.piece(at, 1).first_stripe + mirror as usize;
+        entry.chunk.stripes.get(index).map_or(DeviceId(0), |stripe| stripe.device)
+    }
+}
+
+/// Says what is wrong with bytes that came from a mirror.
+pub(crate) fn judge<E: Display>(
+    mirror: u32,
+    bytes: &[u8],
+    check: impl FnOnce(&[u8]) -> Result<(), E>,
+) -> Option<Failure> {
+    let reason = check(bytes).err()?.to_string();
+    Some(Failure { mirror, reason, source: None, is_mismatch: true })
+}
