@@ -29,9 +29,12 @@ mod packing;
 mod parity_cuts;
 #[cfg(debug_assertions)]
 mod processors;
+mod races;
 #[cfg(debug_assertions)]
 mod readers;
 mod reads;
+mod repairs;
+mod reuse;
 mod room;
 mod scrubs;
 #[cfg(debug_assertions)]

@@ -1,0 +1,140 @@
+//! R7: reads beside what moves extents and cuts files.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use buttress_base::Rng;
+use buttress_block::{Device, Error};
+use buttress_fs::{BalanceOptions, Filesystem, Filter, Inode, MountOptions, SetAttr};
+
+use crate::checker::check;
+use crate::devices::{Hook, Hooked};
+use crate::volume::{file_with, memory, setting};
+
+const SECTOR: usize = 4096;
+const LEN: usize = 4 << 20;
+
+/// A device whose discarded bytes are wrong at once.
+#[derive(Debug)]
+struct Forgets;
+
+impl Hook for Forgets {
+    fn discard(&self, below: &dyn Device, offset: u64, len: u64) -> Result<(), Error> {
+        for at in (offset..offset + len).step_by(SECTOR) {
+            below.write_at(at, &[0xA5; 512])?;
+        }
+        Ok(())
+    }
+}
+
+/// Which byte a file has at a place, if it has one there: not the one of another place, nor of another file.
+fn byte(seed: u64, at: usize) -> u8 {
+    ((at as u64 / 64 * 0x9E37_79B9 + seed * 0x1234_5677) >> 16) as u8 | 1
+}
+
+fn bytes(seed: u64, from: usize, len: usize) -> Vec<u8> {
+    (from..from + len).map(|at| byte(seed, at)).collect()
+}
+
+fn resize(file: &Inode, size: u64) {
+    file.set_attr(&SetAttr { size: Some(size), ..SetAttr::default() }).expect("another length");
+}
+
+/// Short reads and long ones, by way of what is kept in memory and past it. What is told of lies within the file, and is what
+/// was written there, or nothing where it may have been cut.
+fn read(file: &Inode, seed: u64, may_be_cut: bool, rng: &mut Rng, buf: &mut [u8]) {
+    let most = *rng.choose(&[SECTOR, 40_000, 700_000]).expect("some");
+    let len = rng.range(1..most as u64 + 1) as usize;
+    let at = rng.below((LEN - len) as u64) as usize;
+    let found = file.read_at(at as u64, &mut buf[..len]).expect("a read");
+    assert!(found == len || may_be_cut, "{found} of {len} at {at}");
+    let is_right = |n: &usize| buf[*n] == byte(seed, at + n) || (may_be_cut && buf[*n] == 0);
+    let wrong = (0..found).find(|n| !is_right(n));
+    assert_eq!(wrong, None, "{found} bytes at {at}, seed {seed}");
+}
+
+/// All of the data is moved again and again, while some files are cut, grow and are written, and others never change. What is
+/// moved, cut or written over is discarded, and given to somebody else. Nobody reads anything wrong, and nobody is told of a
+/// checksum that does not match.
+#[test]
+fn r7_reads_beside_moves_and_cuts() {
+    const MOVES: u64 = 4;
+    let seed = setting("BUTTRESS_SEED", 5);
+    for options in ["rw,discard,commit=1,page_cache=2m", "rw,discard,commit=1,compress=zstd:1"] {
+        let below = memory(320);
+        let device: Arc<dyn Device> = Hooked::new(&below, Forgets) as _;
+        let options = MountOptions::parse(options).expect("options");
+        let fs = Filesystem::open(vec![device], options).expect("a mount");
+        let make = |number: u64| {
+            let file = file_with(&fs.root(), &format!("file-{number}"), &bytes(number, 0, LEN));
+            file.sync().expect("a sync");
+            file
+        };
+        // The first of them never changes.
+        let files: Vec<_> = (0..3).map(make).collect();
+        let done = AtomicBool::new(false);
+        let rounds = AtomicU64::new(0);
+        thread::scope(|scope| {
+            let (files, done, fs) = (&files, &done, &fs);
+            let guarded = |work: &dyn Fn()| {
+                let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+                // Else the others would go on for ever.
+                if outcome.is_err() {
+                    done.store(true, Ordering::SeqCst);
+                }
+                outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            };
+            for reader in 0..2 {
+                scope.spawn(move || {
+                    guarded(&|| {
+                        let mut rng = Rng::new(seed * 100 + reader);
+                        let mut buf = vec![0; LEN];
+                        while !done.load(Ordering::SeqCst) {
+                            let number = rng.below(3);
+                            read(&files[number as usize], number, number > 0, &mut rng, &mut buf);
+                        }
+                    });
+                });
+            }
+            for number in 1..3_u64 {
+                let rounds = &rounds;
+                scope.spawn(move || {
+                    guarded(&|| {
+                        let file = &files[number as usize];
+                        let mut rng = Rng::new(seed * 1000 + number);
+                        while !done.load(Ordering::SeqCst) {
+                            rounds.fetch_add(1, Ordering::SeqCst);
+                            let len = rng.range(1..200_000) as usize;
+                            let at = rng.below((LEN - len) as u64) as usize;
+                            file.write_at(at as u64, &bytes(number, at, len)).expect("a write");
+                            match rng.below(8) {
+                                0 => resize(file, rng.below(LEN as u64)),
+                                1 => resize(file, LEN as u64),
+                                2 => file.sync().expect("a sync"),
+                                3 => file.flush_data().expect("it arrives"),
+                                _ => {}
+                            }
+                        }
+                    });
+                });
+            }
+            guarded(&|| {
+                let all =
+                    BalanceOptions { data: Some(Filter::default()), ..BalanceOptions::default() };
+                let mut moved = 0;
+                while moved < MOVES && !done.load(Ordering::SeqCst) {
+                    let found = fs.balance(&all, &mut |_| true).expect("a balance");
+                    moved += u64::from(found.completed > 0);
+                }
+                done.store(true, Ordering::SeqCst);
+            });
+        });
+        assert!(rounds.load(Ordering::SeqCst) > 20);
+        let stats = fs.io_stats();
+        assert_eq!((stats.csum_failures, stats.repairs, stats.io_failures), (0, 0, 0));
+        drop(files);
+        fs.close().expect("a close");
+        check(&below);
+    }
+}

@@ -1,0 +1,303 @@
+//! N5: device space and addresses that come to be somebody else's while a scrub or a trim is under way. It stands where it
+//! tells of its progress, or in the middle of a request, while a block group goes and its place is taken by a new one.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use buttress_block::{Device, Error, MemoryDevice};
+use buttress_format::{DevExtent, Key, Kind, Logical};
+use buttress_fs::{
+    FallocateMode, Filesystem, Inode, MakeOptions, MountOptions, ScrubOptions, TreeId, TrimOptions,
+};
+
+use crate::checker::check;
+use crate::devices::{Hook, Hooked};
+use crate::volume::{content, file_with, mount, pattern};
+
+const MIB: u64 = 1 << 20;
+const PIECE: u64 = 2 * MIB;
+
+/// Which of the steps are tried: of those that follow each other most are alike.
+const STRIDE: usize = 3;
+
+/// How long something is given to happen that must not.
+const PATIENCE: Duration = Duration::from_millis(150);
+
+/// What a device does with discards and long reads: it forgets at once what it is told to, and stands still in the first
+/// request behind `arm` until somebody says that he is done, or has been given his time.
+#[derive(Debug, Default)]
+struct Standing {
+    /// Which one: 1 for reads of data, 2 for discards.
+    armed: AtomicU64,
+    stands: AtomicBool,
+    is_done: AtomicBool,
+    discarded: Mutex<Vec<Range<u64>>>,
+}
+
+const READS: u64 = 1;
+const DISCARDS: u64 = 2;
+
+impl Standing {
+    fn stand(&self, which: u64) {
+        if self.armed.compare_exchange(which, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return;
+        }
+        self.stands.store(true, Ordering::SeqCst);
+        for _ in 0..100 {
+            if self.is_done.load(Ordering::SeqCst) {
+                return;
+            }
+            std::thread::sleep(PATIENCE / 100);
+        }
+    }
+}
+
+impl Hook for Standing {
+    fn read(&self, below: &dyn Device, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        if buf.len() as u64 >= 128 << 10 {
+            self.stand(READS);
+        }
+        below.read_at(offset, buf)
+    }
+
+    fn discard(&self, below: &dyn Device, offset: u64, len: u64) -> Result<(), Error> {
+        self.stand(DISCARDS);
+        self.discarded.lock().expect("no panic").push(offset..offset + len);
+        for at in (offset..offset + len).step_by(64 << 10) {
+            below.write_at(at, &[0xA5; 512])?;
+        }
+        below.write_at(offset + len - 512, &[0xA5; 512])
+    }
+}
+
+/// What lies below, its hook, and a mount on which a file takes all that there is beside another one.
+fn full(options: &str) -> (Arc<dyn Device>, Arc<Hooked<Standing>>, Filesystem) {
+    let below: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 * MIB));
+    Filesystem::make(&*below, &MakeOptions::default()).expect("an empty volume");
+    let hooked = Hooked::new(&below, Standing::default());
+    let device: Arc<dyn Device> = Arc::clone(&hooked) as _;
+    let options = MountOptions::parse(options).expect("options");
+    let fs = Filesystem::open(vec![device], options).expect("a mount");
+    file_with(&fs.root(), "kept", &kept());
+    fs.sync().expect("durable");
+    put(&fs, "old", 1);
+    (below, hooked, fs)
+}
+
+fn kept() -> Vec<u8> {
+    pattern(7, 2 * MIB as usize)
+}
+
+/// What is written at the front of a piece of a file.
+fn written(seed: u64, number: u64) -> Vec<u8> {
+    pattern(seed * 1000 + number, 256 << 10)
+}
+
+/// Fills the volume with a file, of which a part of each [`PIECE`] is written; answers how many of these it has.
+fn put(fs: &Filesystem, name: &str, seed: u64) -> u64 {
+    let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+    let count = extend(&file, seed, 0);
+    fs.sync().expect("durable");
+    count
+}
+
+/// Makes a file longer, from so many pieces on, as long as there is room.
+fn extend(file: &Inode, seed: u64, from: u64) -> u64 {
+    let allocate = FallocateMode::Allocate { keep_size: false };
+    let mut count = from;
+    while file.fallocate(count * PIECE, PIECE, allocate).is_ok() {
+        file.write_direct(count * PIECE, &written(seed, count)).expect("it has its place");
+        count += 1;
+    }
+    count
+}
+
+/// Removes a file, and whatever groups come to be empty, for good.
+fn remove(fs: &Filesystem, name: &str) {
+    fs.root().unlink(name.as_bytes()).expect("removed");
+    for _ in 0..3 {
+        fs.sync().expect("durable");
+    }
+}
+
+/// Which part of the device is whose, by the address of the chunk.
+fn parts(fs: &Filesystem) -> Vec<(Range<u64>, Logical)> {
+    let view = fs.view();
+    let key = |offset| Key::new(1, Kind::DEV_EXTENT, offset);
+    let items = view.range(TreeId::DEV, key(0), key(u64::MAX));
+    let part = |(key, item): (Key, buttress_tree::Item)| {
+        let part = DevExtent::parse(&item).expect("a part of the device");
+        (key.offset..key.offset + part.length, part.chunk_offset)
+    };
+    items.map(|found| part(found.expect("it reads"))).collect()
+}
+
+/// How many bytes of the device have gone from one chunk to another.
+fn changed_hands(before: &[(Range<u64>, Logical)], after: &[(Range<u64>, Logical)]) -> u64 {
+    let overlap =
+        |a: &Range<u64>, b: &Range<u64>| a.end.min(b.end).saturating_sub(a.start.max(b.start));
+    let pairs = before.iter().flat_map(|old| after.iter().map(move |new| (old, new)));
+    pairs.filter(|(old, new)| old.1 != new.1).map(|(old, new)| overlap(&old.0, &new.0)).sum()
+}
+
+/// Everything is there, in this mount and the next.
+fn verify(below: &Arc<dyn Device>, fs: Filesystem, name: &str, seed: u64, count: u64) {
+    let look = |fs: &Filesystem| {
+        assert!(content(&fs.resolve("kept").expect("the file")) == kept());
+        let file = fs.resolve(name).expect("the file");
+        let mut found = vec![0; written(0, 0).len()];
+        for number in 0..count {
+            file.read_at(number * PIECE, &mut found).expect("a read");
+            assert!(found == written(seed, number), "piece {number} of {name}");
+        }
+    };
+    look(&fs);
+    fs.close().expect("closed");
+    let fs = mount(below);
+    look(&fs);
+    fs.close().expect("closed");
+    check(below);
+}
+
+/// At whichever step of a scrub groups go and others take their place, whether it holds groups or not: it finds nothing wrong,
+/// mends nothing, and comes to its end.
+#[test]
+fn n5_groups_change_hands_between_steps_of_a_scrub() {
+    for hold_groups in [false, true] {
+        let mut moved = 0;
+        for step in (0..).step_by(STRIDE) {
+            let (below, _, fs) = full("rw,commit=300");
+            let before = parts(&fs);
+            let (mut looks, mut count) = (0, None);
+            let how = ScrubOptions { hold_groups, ..ScrubOptions::default() };
+            let found = fs.scrub(how, &mut |_| {
+                if looks == step {
+                    remove(&fs, "old");
+                    count = Some(put(&fs, "new", 2));
+                    moved += changed_hands(&before, &parts(&fs));
+                }
+                looks += 1;
+                true
+            });
+            let (found, is_whole) = found.expect("a scrub");
+            assert!(!found.has_errors() && is_whole, "step {step}: {found:?}");
+            assert_eq!(found.corrected_errors, 0, "step {step}");
+            let Some(count) = count else {
+                assert!(looks >= 6, "only {looks} steps");
+                break;
+            };
+            assert!(count > 20, "{count} pieces");
+            verify(&below, fs, "new", 2, count);
+        }
+        assert!(moved > 50 * MIB, "{moved} bytes have gone to another chunk");
+    }
+}
+
+/// The same in the middle of a step: no chunk goes that holds what is being read, before it was judged.
+#[test]
+fn n5_nothing_that_a_scrub_reads_changes_hands() {
+    let (below, hooked, fs) = full("rw,commit=300");
+    let before = parts(&fs);
+    hooked.hook.armed.store(READS, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            while !hooked.hook.stands.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            remove(&fs, "old");
+            let now = parts(&fs);
+            hooked.hook.is_done.store(true, Ordering::SeqCst);
+            assert!(before.iter().all(|part| now.contains(part)), "{before:?}, then {now:?}");
+        });
+        let (found, is_whole) = fs.scrub(ScrubOptions::default(), &mut |_| true).expect("a scrub");
+        assert!(!found.has_errors() && is_whole, "{found:?}");
+        assert_eq!(found.corrected_errors, 0);
+        other.join().expect("no panic");
+    });
+    // Nobody looks any more, and commits find groups empty.
+    file_with(&fs.root(), "last", b"x");
+    remove(&fs, "last");
+    let count = put(&fs, "new", 2);
+    assert!(changed_hands(&before, &parts(&fs)) > 0, "nothing went to another chunk");
+    verify(&below, fs, "new", 2, count);
+}
+
+/// At whichever step of a trim groups go and others take their place: nothing of what is in use by then is discarded.
+#[test]
+fn n5_groups_change_hands_between_steps_of_a_trim() {
+    let (mut moved, mut discarded) = (0, 0);
+    for step in (0..).step_by(STRIDE) {
+        let (below, hooked, fs) = full("rw,commit=300");
+        // So that there are groups and device space to tell of.
+        remove(&fs, "old");
+        file_with(&fs.root(), "old", &pattern(3, 20 * MIB as usize));
+        fs.sync().expect("durable");
+        let before = parts(&fs);
+        let (mut looks, mut count) = (0, None);
+        fs.trim(TrimOptions::default(), &mut |_| {
+            if looks == step {
+                remove(&fs, "old");
+                count = Some(put(&fs, "new", 2));
+                moved += changed_hands(&before, &parts(&fs));
+                hooked.hook.discarded.lock().expect("no panic").clear();
+            }
+            looks += 1;
+            true
+        })
+        .expect("a trim");
+        let Some(count) = count else {
+            assert!(looks >= 6, "only {looks} steps");
+            break;
+        };
+        discarded += hooked.hook.discarded.lock().expect("no panic").len();
+        verify(&below, fs, "new", 2, count);
+    }
+    assert!(moved > 0, "nothing went to another chunk");
+    assert!(discarded > 0, "nothing was left to tell of");
+}
+
+/// The same in the middle of each request: what is being discarded is nobody's until it is, in a group and beside the groups.
+#[test]
+fn n5_nothing_that_a_trim_tells_of_is_given_out() {
+    for step in (0..).step_by(STRIDE) {
+        let (below, hooked, fs) = full("rw,commit=300");
+        remove(&fs, "old");
+        let hook = &hooked.hook;
+        let mut looks = 0;
+        let mut arm = || {
+            if looks == step {
+                hook.armed.store(DISCARDS, Ordering::SeqCst);
+            }
+            looks += 1;
+        };
+        arm();
+        let is_over = AtomicBool::new(false);
+        let count = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                while !hook.stands.load(Ordering::SeqCst) {
+                    if is_over.load(Ordering::SeqCst) {
+                        return None;
+                    }
+                    std::thread::yield_now();
+                }
+                let count = put(&fs, "new", 2);
+                hook.is_done.store(true, Ordering::SeqCst);
+                Some(count)
+            });
+            let told = fs.trim(TrimOptions::default(), &mut |_| {
+                arm();
+                true
+            });
+            is_over.store(true, Ordering::SeqCst);
+            told.expect("a trim");
+            other.join().expect("no panic")
+        });
+        let Some(count) = count else {
+            assert!(looks >= 6, "only {looks} requests");
+            break;
+        };
+        verify(&below, fs, "new", 2, count);
+    }
+}
