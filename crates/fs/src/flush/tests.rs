@@ -11,11 +11,14 @@ use crate::{Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, SetAttr};
 /// How long something is given to happen that must not.
 const PATIENCE: Duration = Duration::from_millis(150);
 
-/// A device that lets a write through when the door of its first byte is open.
+/// A device that lets a write through when the door of its first byte is open, and a flush that a test has barred when it says
+/// so.
 #[derive(Debug)]
 struct Doors {
     below: MemoryDevice,
     doors: Vec<(u8, Door)>,
+    flush: Door,
+    flush_is_barred: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -31,6 +34,13 @@ impl Doors {
 }
 
 impl Door {
+    fn pass(&self) {
+        self.knocked.store(true, Ordering::SeqCst);
+        while !self.open.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    }
+
     fn wait_for_knock(&self) {
         while !self.knocked.load(Ordering::SeqCst) {
             std::thread::yield_now();
@@ -61,15 +71,15 @@ impl Device for Doors {
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
         for (_, door) in self.doors.iter().filter(|(byte, _)| buf.iter().all(|b| b == byte)) {
-            door.knocked.store(true, Ordering::SeqCst);
-            while !door.open.load(Ordering::SeqCst) {
-                std::thread::yield_now();
-            }
+            door.pass();
         }
         self.below.write_at(offset, buf)
     }
 
     fn flush(&self) -> Result<(), Error> {
+        if self.flush_is_barred.load(Ordering::SeqCst) {
+            self.flush.pass();
+        }
         self.below.flush()
     }
 
@@ -83,7 +93,8 @@ fn volume(mib: u64, doors: &[u8], options: &str) -> (Arc<Doors>, Filesystem) {
     let below = MemoryDevice::new(mib << 20);
     Filesystem::make(&below, &MakeOptions::default()).expect("an empty volume");
     let doors = doors.iter().map(|byte| (*byte, Door::default())).collect();
-    let device = Arc::new(Doors { below, doors });
+    let (flush, flush_is_barred) = (Door::default(), AtomicBool::new(false));
+    let device = Arc::new(Doors { below, doors, flush, flush_is_barred });
     let options = MountOptions::parse(options).expect("options");
     let shown: Arc<dyn Device> = Arc::clone(&device) as _;
     (device, Filesystem::open(vec![shown], options).expect("a mount"))
@@ -186,4 +197,84 @@ fn a_sync_waits_for_more_than_a_round() {
     });
     drop(large);
     fs.close().expect("closed");
+}
+
+/// What a file of a snapshot holds for who mounts such a device now.
+fn bytes_in_snapshot(device: MemoryDevice, name: &str) -> Vec<u8> {
+    let options = MountOptions::parse("ro").expect("options");
+    let fs = Filesystem::open(vec![Arc::new(device)], options).expect("a mount");
+    let file = fs.resolve(name).expect("it is there");
+    let mut found = vec![0; file.attr().size as usize];
+    file.read_at(0, &mut found).expect("a read");
+    found
+}
+
+/// N16: buffered data stands before the device, on its way to where it lies; it is dirty again behind that, and written to once
+/// more between the cut of a snapshot and its being durable. The snapshot holds what was written before it was asked for, and not
+/// a byte of it changes.
+#[test]
+fn n16_buffered_data_on_its_way_beside_a_snapshot() {
+    const OLD: u8 = 0xA0;
+    const ON_ITS_WAY: u8 = 0xB0;
+    const AGAIN: u8 = 0xC0;
+    const LATER: u8 = 0xD0;
+    const LEN: usize = 64 << 10;
+    for case in 0..6 {
+        let (overwrites, by_batch) = (case % 2 == 0, case / 2 % 2 == 0);
+        let options = if case < 3 { "rw,commit=300" } else { "rw,commit=300,nocow_check=always" };
+        let (device, fs) = volume(128, &[ON_ITS_WAY], options);
+        let file = file(&fs, "file");
+        if overwrites {
+            let flags = Some(InodeFlags::NODATACOW);
+            file.set_attr(&SetAttr { flags, ..SetAttr::default() }).expect("flags");
+            file.write_at(0, &[OLD; LEN]).expect("a write");
+        } else {
+            let allocate = crate::FallocateMode::Allocate { keep_size: false };
+            file.fallocate(0, LEN as u64, allocate).expect("space");
+        }
+        fs.sync().expect("durable");
+        let mut expected = vec![ON_ITS_WAY; LEN];
+        file.write_at(0, &expected).expect("a write");
+        let first = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                if by_batch {
+                    fs.shared().write_free_batch(u64::MAX);
+                } else {
+                    file.flush_data().expect("it arrives");
+                }
+            });
+            device.door(ON_ITS_WAY).wait_for_knock();
+            file.write_at(LEN as u64 / 2, &[AGAIN; LEN]).expect("a write");
+            expected.resize(LEN / 2 * 3, 0);
+            expected[LEN / 2..].fill(AGAIN);
+            device.flush_is_barred.store(true, Ordering::SeqCst);
+            let snapshot = scope.spawn(|| {
+                let source = fs.root().id().tree;
+                drop(fs.root().snapshot(b"snapshot", source, true).expect("a snapshot"));
+                bytes_in_snapshot(device.below.fork(), "snapshot/file")
+            });
+            // One that waits for nobody is let through, and durable by then.
+            std::thread::sleep(PATIENCE);
+            if device.flush.knocked.load(Ordering::SeqCst) {
+                device.flush.open();
+                std::thread::sleep(PATIENCE);
+            }
+            device.door(ON_ITS_WAY).open();
+            device.flush.wait_for_knock();
+            file.write_at(0, &[LATER; LEN / 4]).expect("a write");
+            file.flush_data().expect("it arrives");
+            device.flush.open();
+            snapshot.join().expect("no panic")
+        });
+        file.write_at(LEN as u64 / 4, &[LATER; LEN / 2]).expect("a write");
+        file.flush_data().expect("it arrives");
+        fs.sync().expect("durable");
+        drop(file);
+        fs.close().expect("closed");
+        let last = bytes_in_snapshot(device.below.fork(), "snapshot/file");
+        assert!(first == last, "case {case}: the snapshot has changed");
+        assert!(last == expected, "case {case}: it is not what was written before");
+        expected[..LEN / 4 * 3].fill(LATER);
+        assert!(bytes_in_snapshot(device.below.fork(), "file") == expected, "case {case}");
+    }
 }
