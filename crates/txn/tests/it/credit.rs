@@ -1,7 +1,9 @@
 //! Promises that are kept at hand count as promised, are given back to who needs them, and are gone behind a commit.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 
+use buttress_base::Rng;
 use buttress_block::MemoryDevice;
 use buttress_fs::make::{MakeOptions, make};
 use buttress_txn::{Cost, Costs, Engine, EngineOptions, MetaReservation, Urgency};
@@ -10,6 +12,8 @@ use buttress_volume::Volume;
 const COST: Cost = Cost { items: 5, whole: 3, bytes: 500 };
 /// Operations of a batch.
 const BATCH: u64 = 16;
+/// Steps of a race.
+const STEPS: usize = 300;
 
 pub(crate) fn engine(mib: u64) -> Arc<Engine> {
     let device = Arc::new(MemoryDevice::new(mib << 20));
@@ -79,4 +83,69 @@ fn nobody_is_refused_for_it() {
         assert_eq!(engine.accounts().promised.items, held - 500);
     }
     drop(all);
+}
+
+/// E10: threads of several stripes have their batches promised, use them up, give promises back and have all that is kept taken
+/// away, in steps from a seed that they begin together. Between the steps, when nobody moves, promised is what operations hold
+/// and what stripes may keep beside: never less, and not a batch more than two for each. In the end it is nothing.
+#[test]
+fn e10_refills_against_releases() {
+    const THREADS: u64 = 4;
+    const KINDS: [Cost; 2] = [COST, Cost { items: 7, whole: 0, bytes: 900 }];
+    const LARGE: Cost = Cost { items: 100, whole: 0, bytes: 1 << 20 };
+    for (seed, mib) in [(1, 1024), (2, 1024), (3, 160), (4, 160)] {
+        let engine = engine(mib);
+        let steps = Barrier::new(THREADS as usize + 1);
+        let held: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (engine, steps, sum) = (&engine, &steps, &held[thread as usize]);
+                scope.spawn(move || {
+                    let mut rng = Rng::new(seed * 10 + thread);
+                    let mut mine: Vec<(MetaReservation, u64)> = Vec::new();
+                    for _ in 0..STEPS {
+                        steps.wait();
+                        for _ in 0..rng.below(12) {
+                            let cost = match rng.below(20) {
+                                0 if mib < 1024 => LARGE,
+                                kind => KINDS[usize::from(kind > 15)],
+                            };
+                            if rng.chance(11, 20) {
+                                let promise = ask(engine, cost);
+                                mine.extend(
+                                    promise.map(|promise| (promise, u64::from(cost.items))),
+                                );
+                            } else if !mine.is_empty() {
+                                drop(mine.swap_remove(rng.below(mine.len() as u64) as usize));
+                            }
+                        }
+                        // What would be refused has all that is kept given back.
+                        if rng.chance(1, 8) {
+                            let more = ask(engine, Cost::of(1_000_000, 1 << 30));
+                            assert!(more.is_none(), "so much there is not");
+                        }
+                        sum.store(mine.iter().map(|(_, items)| items).sum(), Ordering::SeqCst);
+                        steps.wait();
+                        // Looked at in between.
+                        steps.wait();
+                    }
+                });
+            }
+            for step in 0..STEPS {
+                steps.wait();
+                steps.wait();
+                let held: u64 = held.iter().map(|sum| sum.load(Ordering::SeqCst)).sum();
+                let promised = engine.accounts().promised.items;
+                let kept = THREADS * 2 * BATCH * u64::from(KINDS[1].items);
+                assert!(
+                    (held..=held + kept).contains(&promised),
+                    "seed {seed}, step {step}: {promised} promised, {held} held"
+                );
+                steps.wait();
+            }
+        });
+        engine.commit().expect("a commit");
+        let _ = ask(&engine, Cost::of(1_000_000, 1 << 30));
+        assert_eq!(engine.accounts().promised, Costs::default(), "seed {seed}");
+    }
 }
