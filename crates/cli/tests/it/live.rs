@@ -204,6 +204,35 @@ fn a_mount_tells_of_its_space() {
     }
     watching.kill().expect("it runs until it is ended");
     watching.wait().expect("it ends");
+
+    assert_eq!(after["sections"]["last_enospc"], serde_json::json!({}));
+    assert!(!bench.ok(&["stats", "mnt"]).contains("last enospc"));
+    let mut big = std::fs::File::create(bench.path("mnt/big")).expect("a file");
+    let block = vec![1; 1 << 20];
+    let refused = (0..400).find_map(|_| big.write_all(&block).and_then(|()| big.sync_all()).err());
+    assert_eq!(refused.expect("it is full").kind(), std::io::ErrorKind::StorageFull);
+    drop(big);
+    let full = ask();
+    let part = |section: &str, figure: &str, name: &str| {
+        let found = full["sections"][section][figure][name].as_u64();
+        found.unwrap_or_else(|| panic!("no {name} of {figure} in {full}"))
+    };
+    assert!(number(&full, "refused") > 0 && number(&full, "waited_bytes") > 0, "{full}");
+    assert_eq!(figure(&full, "last_enospc", "kind"), "data");
+    assert!(figure(&full, "last_enospc", "bytes").as_u64() > Some(0), "{full}");
+    assert!(figure(&full, "last_enospc", "seconds_ago").as_f64() < Some(600.0), "{full}");
+    assert!(part("last_enospc", "data", "used_bytes") >= 100 << 20, "{full}");
+    assert!(part("flush_steps", "data_commit", "times") > 0, "{full}");
+    for name in ["gained", "served", "forecast_bytes", "yielded_bytes"] {
+        part("flush_steps", "metadata_dirty", name);
+    }
+    part("flush_steps", "ahead_overlay", "forecast_bytes");
+    let waited = ["data_all", "data_commit"].map(|line| part("waits", line, "times"));
+    assert_eq!(waited.iter().sum::<u64>(), number(&full, "waits_for_data"), "{full}");
+    let shown = bench.ok(&["stats", "mnt"]);
+    for word in ["last enospc", "flush steps", "data commit", " times", "seconds ago"] {
+        assert!(shown.contains(word), "no {word:?} in {shown}");
+    }
     mounted.end();
 }
 
