@@ -72,10 +72,8 @@ impl Volume {
             match failure {
                 None => {
                     bad.retain(|&other| other != mirror);
-                    let (_, right) = self.put_right(at, buf, mirror, &bad);
-                    if self.counters.repairs() != counting.repairs {
-                        mismatches.retain(|mirror| !right.contains(mirror));
-                    }
+                    let (_, right) = self.put_right(at, buf, mirror, &bad, counting.repairs);
+                    mismatches.retain(|mirror| !right.contains(mirror));
                     self.count_mismatches(at, &mismatches);
                     return Ok(());
                 }
@@ -113,11 +111,19 @@ impl Volume {
 
     /// Rewrites bad copies with bytes that the mirror `good` was just seen to hold, and says how many.
     pub(crate) fn repair(&self, at: Logical, bytes: &[u8], good: u32, bad: &[u32]) -> u64 {
-        self.put_right(at, bytes, good, bad).0
+        self.put_right(at, bytes, good, bad, self.counters.repairs()).0
     }
 
-    /// As [`Self::repair`]; says as well which copies are right by now without that.
-    fn put_right(&self, at: Logical, bytes: &[u8], good: u32, bad: &[u32]) -> (u64, Vec<u32>) {
+    /// As [`Self::repair`], where there had been so many repairs when the copies were read; says as well which of them others
+    /// have put right since.
+    fn put_right(
+        &self,
+        at: Logical,
+        bytes: &[u8],
+        good: u32,
+        bad: &[u32],
+        repairs: u64,
+    ) -> (u64, Vec<u32>) {
         let mut right = Vec::new();
         if bad.is_empty() || !self.writable() {
             return (0, right);
@@ -131,13 +137,14 @@ impl Volume {
         if self.read_mirror(at, &mut now, good).is_err() || now != bytes {
             return (0, right);
         }
+        let may_be_right = self.counters.repairs() != repairs;
         let mut rewritten = 0;
         for &mirror in bad {
             if self.here(at, mirror).is_none_or(|device| device.is_lost()) {
                 continue;
             }
-            // Somebody else may have found it, too (R3).
-            if self.read_mirror(at, &mut now, mirror).is_ok() && now == bytes {
+            // Somebody else found it, too (R3).
+            if may_be_right && self.read_mirror(at, &mut now, mirror).is_ok() && now == bytes {
                 right.push(mirror);
                 continue;
             }
