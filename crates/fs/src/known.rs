@@ -12,6 +12,8 @@ use buttress_txn::{Cost, ReadOnlyHold, Urgency};
 use crate::upkeep::Holders;
 use crate::{ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MountOptions, SetAttr};
 
+mod guards;
+
 const SECTOR: u64 = 4096;
 const MIB: u64 = 1 << 20;
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use buttress_base::Rng;
 use buttress_block::{Device, Error};
@@ -15,11 +16,18 @@ use crate::volume::{file_with, memory, setting};
 const SECTOR: usize = 4096;
 const LEN: usize = 4 << 20;
 
-/// A device whose discarded bytes are wrong at once.
-#[derive(Debug)]
-struct Forgets;
+/// A device whose discarded bytes are wrong at once, and that takes its time for some reads.
+#[derive(Debug, Default)]
+struct Forgets(AtomicU64);
 
 impl Hook for Forgets {
+    fn read(&self, below: &dyn Device, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        if buf.len() != 16384 && self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(4) {
+            thread::sleep(Duration::from_millis(3));
+        }
+        below.read_at(offset, buf)
+    }
+
     fn discard(&self, below: &dyn Device, offset: u64, len: u64) -> Result<(), Error> {
         for at in (offset..offset + len).step_by(SECTOR) {
             below.write_at(at, &[0xA5; 512])?;
@@ -63,7 +71,7 @@ fn r7_reads_beside_moves_and_cuts() {
     let seed = setting("BUTTRESS_SEED", 5);
     for options in ["rw,discard,commit=1,page_cache=2m", "rw,discard,commit=1,compress=zstd:1"] {
         let below = memory(320);
-        let device: Arc<dyn Device> = Hooked::new(&below, Forgets) as _;
+        let device: Arc<dyn Device> = Hooked::new(&below, Forgets::default()) as _;
         let options = MountOptions::parse(options).expect("options");
         let fs = Filesystem::open(vec![device], options).expect("a mount");
         let make = |number: u64| {

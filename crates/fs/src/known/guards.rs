@@ -1,0 +1,192 @@
+//! N3: whatever ends a write in place, its right to the group is given back, and given back once.
+
+use std::sync::mpsc;
+
+use buttress_format::Profile;
+use buttress_sim::{FaultDevice, Faults};
+
+use super::*;
+use crate::MakeOptions;
+
+/// Far more than a drain takes that has nobody to wait for.
+const LONG: std::time::Duration = std::time::Duration::from_secs(20);
+
+const POLICIES: [&str; 4] =
+    ["", ",nocow_check=always", ",bg_lookup=rwlock-double", ",bg_lookup=rwlock-single"];
+
+/// Every group of data is drained: a right that was not given back would hold that up for ever, and so would one that was given
+/// back twice.
+fn drain_all(fs: &Filesystem, when: &str) {
+    let holds = hold(fs, |_| true);
+    assert!(!holds.is_empty(), "{when}: no group could be held");
+    let (done, wait) = mpsc::channel();
+    std::thread::spawn(move || {
+        holds.iter().for_each(ReadOnlyHold::drain);
+        drop(holds);
+        let _ = done.send(());
+    });
+    wait.recv_timeout(LONG).unwrap_or_else(|_| panic!("{when}: a right was not given back once"));
+}
+
+/// A right that is given back too often would let this drain go while somebody writes.
+fn drain_waits_for_a_writer(fs: &Filesystem, at: Logical, when: &str) {
+    let extent = buttress_format::Extent { start: at, len: SECTOR };
+    let right = fs.shared().engine.begin_nocow(extent).expect("nobody holds the group");
+    let holds = hold(fs, |_| true);
+    let (done, wait) = mpsc::channel();
+    let drained = std::thread::spawn(move || {
+        holds.iter().for_each(ReadOnlyHold::drain);
+        let _ = done.send(());
+    });
+    // Nothing that it could wait for but the writer: had it not seen him it would be done at once.
+    for _ in 0..200 {
+        std::thread::yield_now();
+    }
+    assert!(wait.try_recv().is_err(), "{when}: a drain went past a writer");
+    drop(right);
+    wait.recv_timeout(LONG).unwrap_or_else(|_| panic!("{when}: the drain does not return"));
+    drained.join().expect("no panic");
+}
+
+/// Where the first byte of a file lies.
+fn first_byte(fs: &Filesystem, file: &Inode) -> Logical {
+    let key = Key::new(file.id().ino.0, Kind::EXTENT_DATA, 0);
+    let item = fs.view().get(file.id().tree, &key).expect("it reads").expect("an extent");
+    match buttress_format::FileExtent::parse(&item).expect("an extent").body {
+        buttress_format::Body::Regular(region) => Logical(region.disk.0 + region.offset),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Each request of a write in place fails in turn, on a mount that has read nothing yet: looking for extents, for who else
+/// refers to them and for checksums, and writing, of what lies alone and of what must go elsewhere since it is shared.
+#[test]
+fn n3_each_request_of_a_write_in_place_fails() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20));
+    // One copy: else whoever reads goes on to the other.
+    let made = MakeOptions { metadata: Some(Profile::Single), ..MakeOptions::default() };
+    Filesystem::make(&*device, &made).expect("an empty volume");
+    let fs = mount(&device, "rw");
+    let (target, other) = (nocow(&fs, "target"), nocow(&fs, "other"));
+    // Three extents: one that is shared is shared as a whole.
+    for (from, sectors) in [(0, 16), (16, 8), (24, 40)] {
+        target.write_at(from * SECTOR, &bytes(1, sectors)).expect("a write");
+        target.flush_data().expect("it arrives");
+    }
+    drop((target, other));
+    fs.close().expect("closed");
+    // What is written goes elsewhere there, and is the file's alone until it is shared again.
+    let share = |device: &Arc<dyn Device>| {
+        let fs = mount(device, "rw");
+        let file = |name: &str| fs.resolve(name).expect("the file");
+        file("target").clone_range(16 * SECTOR, &file("other"), 0, 8 * SECTOR).expect("shared");
+        fs.close().expect("closed");
+    };
+    for (index, policy) in POLICIES.iter().enumerate() {
+        for direct in [true, false] {
+            let (mut n, mut failed) = (0, 0);
+            loop {
+                let when = format!("request {n}, direct: {direct}{policy}");
+                share(&device);
+                let faults = Faults::none();
+                let faulty: Arc<dyn Device> = FaultDevice::new(Arc::clone(&device), &faults);
+                let fs = mount(&faulty, &format!("rw,commit=300{policy}"));
+                let target = fs.resolve("target").expect("the file");
+                let new = bytes(10 + index as u8, 32);
+                faults.fail(n, false);
+                let outcome = if direct {
+                    target.write_direct(0, &new).map(|_| ())
+                } else {
+                    target.write_at(0, &new).and_then(|_| target.flush_data())
+                };
+                let requests = faults.count();
+                faults.heal();
+                if let Err(error) = &outcome {
+                    assert_eq!(error.kind(), ErrorKind::Io, "{when}: {error}");
+                    failed += 1;
+                }
+                assert_eq!((pending(&fs), unreserved(&fs)), ((0, 0), 0), "{when}");
+                drain_all(&fs, &when);
+                drain_waits_for_a_writer(&fs, first_byte(&fs, &target), &when);
+                // Who comes later writes where it lies, and is waited for no longer than he writes.
+                let before = first_byte(&fs, &target);
+                target.write_direct(0, &bytes(99, 8)).expect("the device works again");
+                assert_eq!(first_byte(&fs, &target), before, "{when}: elsewhere");
+                drain_all(&fs, &when);
+                // What was lost is told once to who syncs the file, and once to who syncs everything.
+                let _ = (target.sync(), fs.sync());
+                drop(target);
+                fs.close().unwrap_or_else(|error| panic!("{when}: {error}"));
+                if n >= requests {
+                    break;
+                }
+                n += 1;
+            }
+            assert!(failed >= 3, "only {failed} requests failed, direct: {direct}, {policy}");
+        }
+    }
+    judge(&device);
+}
+
+/// What is written over two groups, of which one is held: what lies there is promised nothing elsewhere, and the right to the
+/// other group goes with it.
+#[test]
+fn n3_data_that_is_promised_nothing() {
+    for policy in POLICIES {
+        let device = volume(160);
+        let fs = mount(&device, &format!("rw{policy}"));
+        let target = nocow(&fs, "target");
+        target.write_at(0, &bytes(1, 16)).expect("a write");
+        target.flush_data().expect("it arrives, in the first group");
+        let filler = fill(&fs);
+        let size = filler.attr().size;
+        // Its end lies in the group that was filled last.
+        let cut = SetAttr { size: Some(size - MIB), ..SetAttr::default() };
+        filler.set_attr(&cut).expect("shrinking always works");
+        fs.sync().expect("durable");
+        target.write_at(16 * SECTOR, &bytes(2, 16)).expect("there is room");
+        fs.sync().expect("durable");
+        drop(filler);
+        let filler = file(&fs, "rest");
+        let allocate = FallocateMode::Allocate { keep_size: false };
+        let mut at = 0;
+        for size in [64 << 10, SECTOR] {
+            while filler.fallocate(at, size, allocate).is_ok() {
+                at += size;
+            }
+        }
+        fs.sync().expect("durable");
+        for round in 0..4_u8 {
+            target.write_at(0, &bytes(50 + round, 32)).expect("in place");
+            let first = first_byte(&fs, &target);
+            let mut holds = hold(&fs, |_| true);
+            assert!(holds.len() > 1, "there is one group only");
+            holds.retain(|hold| {
+                let group = hold.group().range();
+                group.start <= first && first < group.end()
+            });
+            let outcome = if round < 2 {
+                target.flush_data()
+            } else {
+                target.write_direct(0, &bytes(60 + round, 32)).map(|_| ())
+            };
+            let when = format!("round {round}{policy}");
+            let kind = outcome.map_err(|error| error.kind());
+            // What is dirty may have been written in the background before the group was held.
+            let is_written = round < 2 && kind == Ok(());
+            assert!(is_written || kind == Err(ErrorKind::NoSpace), "{when}: {kind:?}");
+            drop(holds);
+            let _ = target.flush_data();
+            assert_eq!((pending(&fs), unreserved(&fs)), ((0, 0), 0), "{when}");
+            drain_all(&fs, &when);
+            drain_waits_for_a_writer(&fs, first_byte(&fs, &target), &when);
+            target.write_direct(0, &bytes(70 + round, 32)).expect("in place");
+            assert!(content(&target) == bytes(70 + round, 32), "{when}");
+            drain_all(&fs, &when);
+            let _ = (target.sync(), fs.sync());
+        }
+        drop((target, filler));
+        fs.close().expect("closed");
+        judge(&device);
+    }
+}
