@@ -60,12 +60,12 @@ impl Shared {
         const KINDS: [SpaceKind; 2] = [SpaceKind::Metadata, SpaceKind::Data];
         let mut climbs: [Option<Climb>; 2] = [None, None];
         while !self.background.is_stopping() {
-            if !self.engine.wait_for_waiters(PERIOD) {
+            if climbs.iter().all(Option::is_none) && !self.engine.wait_for_waiters(PERIOD) {
                 continue;
             }
             for (kind, climb) in KINDS.into_iter().zip(&mut climbs) {
-                if !self.engine.waits(kind) || self.background.is_stopping() {
-                    *climb = None;
+                // One that goes on was looked at behind its last step.
+                if climb.is_none() && !self.engine.waits(kind) {
                     continue;
                 }
                 let mut going = climb.take().unwrap_or_else(|| self.begin_climb(kind));
