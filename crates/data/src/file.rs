@@ -11,7 +11,7 @@
 //!
 //! Outermost first: the caller's lock of the inode (one changer of length and layout at a time), the
 //! writeback claim (`Dirty::busy`; waited for beside another file's only with the locks of both inodes), `extents`
-//! (shared: who reads the extents' sectors; exclusive: who changes which extents there are; of several files at once
+//! (shared: who finds which extents there are, and some who read them (`read_plan`); exclusive: who changes that; of several files at once
 //! only shared beside one, or exclusive in the order of their numbers by who has nothing else), then two short ones,
 //! the item's and the dirty map's. The short ones are taken inside a handle, so nobody begins a handle, reserves or
 //! does I/O under them.
