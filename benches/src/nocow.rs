@@ -1,8 +1,8 @@
 //! Random direct writes into files that are overwritten in place, as in the published measurement of block-group
 //! lookups: fixed blocks, a deep queue, many jobs, and a tree of many filled block groups.
 //!
-//! Folders are driven by `fio` with `libaio`; the library by threads, as many as there are jobs, since it has no
-//! queue: each write of it is done when the call returns.
+//! Folders are driven by `fio` with `libaio`; the library by threads, since it has no queue: each write of it is done when
+//! the call returns. One thread does a job, and in a row of its own as many as the queue is deep.
 //!
 //! The same job on files that are copied on write, with checksums, is an experiment of its own.
 
@@ -53,11 +53,14 @@ impl Experiment for Nocow {
     }
 
     fn subjects(&self, plan: &Plan) -> Vec<Subject> {
+        let deep =
+            |name, target, options| Subject::new(name, target, options).with_threads(self.depth);
         if self.cow {
             let mut subjects = vec![
                 Subject::new("kernel btrfs", Target::Btrfs, ""),
                 Subject::new("kernel ext4", Target::Ext4, ""),
                 Subject::new("buttress", Target::Library, ""),
+                deep("buttress, as deep", Target::Library, ""),
                 Subject::new("buttress on loop", Target::Loop, ""),
             ];
             if plan.mount {
@@ -76,6 +79,7 @@ impl Experiment for Nocow {
             Subject::new("buttress, one lookup", Target::Library, single),
             Subject::new("buttress, no lock", Target::Library, lockfree),
             Subject::new("buttress", Target::Library, "nodatacow"),
+            deep("buttress, as deep", Target::Library, "nodatacow"),
             Subject::new("buttress on loop", Target::Loop, "nodatacow"),
         ];
         if plan.mount {
@@ -100,7 +104,9 @@ impl Experiment for Nocow {
             let fs = setup.open()?;
             let files = self.prepare(&fs, groups, bytes)?;
             for &block in &self.blocks {
-                let seen = drive(jobs, time, bytes, block, |job, at, data| {
+                let threads = jobs * subject.threads.max(1);
+                let seen = drive(threads, time, bytes, block, |thread, at, data| {
+                    let job = thread % jobs;
                     files[job].write_direct(at, data).map_err(text).map(drop)
                 })?;
                 tell(subject, block, &seen, out);
@@ -204,7 +210,7 @@ fn tell(subject: &Subject, block: usize, seen: &Seen, out: &mut Table) {
 
 /// Threads that write at random places until the time is over.
 fn drive(
-    jobs: usize,
+    threads: usize,
     time: Duration,
     bytes: u64,
     block: usize,
@@ -213,17 +219,17 @@ fn drive(
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let (start, busy) = (Instant::now(), cpu::busy());
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..jobs)
-            .map(|job| {
+        let threads: Vec<_> = (0..threads)
+            .map(|thread| {
                 let (stop, done, write) = (&stop, &done, &write);
                 scope.spawn(move || {
-                    let mut rng = Rng::new(job as u64);
+                    let mut rng = Rng::new(thread as u64);
                     let mut data = AlignedBuf::zeroed(block);
-                    data.copy_from_slice(&pattern(job, block));
+                    data.copy_from_slice(&pattern(thread, block));
                     let mut times = Latencies::default();
                     while !stop.load(Ordering::Relaxed) {
                         let at = rng.below(bytes / block as u64) * block as u64;
-                        times.time(|| write(job, at, &data))?;
+                        times.time(|| write(thread, at, &data))?;
                         done.fetch_add(block as u64, Ordering::Relaxed);
                     }
                     Ok::<_, String>(times)

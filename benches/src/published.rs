@@ -66,13 +66,21 @@ pub struct Subject {
     pub target: Target,
     /// Mount options, for ours and for Linux's btrfs.
     pub options: String,
+    /// Threads of each job, where the library does it: as many calls of a job wait at a time.
+    pub threads: usize,
 }
 
 impl Subject {
-    /// A subject with mount options.
+    /// A subject with mount options, one thread to a job.
     #[must_use]
     pub fn new(name: &str, target: Target, options: &str) -> Self {
-        Self { name: name.into(), target, options: options.into() }
+        Self { name: name.into(), target, options: options.into(), threads: 1 }
+    }
+
+    /// The same with so many threads to a job.
+    #[must_use]
+    pub fn with_threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
     }
 
     /// Our mounts, with mount options: one that reads requests from the device and, where the kernel offers that
