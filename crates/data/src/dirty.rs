@@ -10,6 +10,7 @@
 //!   `late` is what has its item first.
 //! - **P4** Bytes at or behind the file's length are zero.
 //! - **P5** For every piece there is metadata in `metadata` to make an extent of it visible.
+//! - **P6** All of that is for this file's own items: where it is much, it counts as the leaves that these lie in.
 //!
 //! # Locks
 //!
@@ -21,7 +22,7 @@ use std::sync::Arc;
 
 use buttress_base::{RangeSet, Rank, Ranked};
 use buttress_format::Logical;
-use buttress_txn::{DataReservation, MetaReservation, NoReserve};
+use buttress_txn::{DataReservation, InodeReserve, MetaReservation, NoReserve};
 
 use crate::error::Error;
 
@@ -87,6 +88,8 @@ pub(crate) struct Dirty {
     unreserved: Option<NoReserve>,
     /// Metadata for what is in `pieces` (P5), while nothing is on its way that was a part of it: then it is there with that.
     pub(crate) metadata: Option<MetaReservation>,
+    /// By what that counts, once it is much (P6).
+    pub(crate) reserve: Option<Arc<InodeReserve>>,
     /// Of that, bytes for what of the first sector may come to lie in the tree, and for how many extents there is what it costs to
     /// split another.
     pub(crate) inline: u32,

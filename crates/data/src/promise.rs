@@ -39,6 +39,9 @@ const COVERED_COST: Cost = Cost { items: 1, whole: 3, bytes: 64 };
 /// What holes' items add to an extent, on volumes where holes have items.
 const HOLE_COST: Cost = Cost::of(2, 106);
 
+/// Fewer items than this are promised path by path.
+const MANY_ITEMS: u64 = 64;
+
 /// How much is done for metadata before a write is refused for lack of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
@@ -296,6 +299,7 @@ impl Files {
     /// is to be dropped when the short locks are free again.
     pub(crate) fn keep_promise<'f>(
         &self,
+        file: &File,
         dirty: &mut Dirty,
         range: &Range<u64>,
         promise: Promise<'f>,
@@ -334,8 +338,18 @@ impl Files {
         }
         if let Some(metadata) = metadata {
             join(&mut dirty.metadata, metadata);
+            self.count_by_inode(file, dirty);
         }
         claim
+    }
+
+    /// Has much metadata count by the inode: all of it is for items of this one.
+    fn count_by_inode(&self, file: &File, dirty: &mut Dirty) {
+        let Some(metadata) = &mut dirty.metadata else { return };
+        if metadata.items() > MANY_ITEMS {
+            let new = || self.engine.inode_reserve(file.tree(), file.ino());
+            metadata.bind(dirty.reserve.get_or_insert_with(new));
+        }
     }
 }
 

@@ -69,7 +69,7 @@ impl Files {
             let mut dirty = file.dirty.lock();
             match self.lack(&meta, &dirty, &range, &mut edges, &mut promise, end) {
                 None => {
-                    let claim = self.keep_promise(&mut dirty, &range, promise);
+                    let claim = self.keep_promise(file, &mut dirty, &range, promise);
                     let new = self.store(&mut dirty, offset, data, &mut edges);
                     drop(dirty);
                     self.count_dirty(new);
@@ -228,7 +228,7 @@ impl Files {
             }
             match self.lack(&meta, &dirty, &range, &mut edges, &mut promise, size) {
                 None => {
-                    let claim = self.keep_promise(&mut dirty, &range, promise);
+                    let claim = self.keep_promise(file, &mut dirty, &range, promise);
                     let content = edges[0].content.as_ref().expect("what lacked was loaded");
                     let new = dirty.put(&self.pool, sector, content);
                     self.count_dirty(new);

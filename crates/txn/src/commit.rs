@@ -189,6 +189,9 @@ impl Engine {
             "settled"
         );
         raise(&self.counters.settle_rounds_max, settled.rounds);
+        let account = self.space.account(SpaceKind::Metadata);
+        let of_reserve = account.global_reserve.saturating_sub(account.free());
+        raise(&self.counters.reserve_taken_max, of_reserve);
         // All its nodes have addresses: it takes no more, and writing them may be what takes longest.
         self.frozen_need.store(0, Ordering::Relaxed);
         frozen.counted.settle(settled.nodes.len() as u64);

@@ -32,6 +32,9 @@
 //!   both changed leaves is packed: of what the commit made, all full, as in N4, and of what only the other changes. The
 //!   extent tree is packed once more, of all leaves that the commit may leave. Of the other trees all leaves are made once
 //!   more, as many as it may make.
+//! - **N8** Of what was promised for the dirty data of one inode no more nodes are dirty than those of the leaves between its first
+//!   extent and its last become, in this transaction and in the next (D1, D2 of `count::inode`), beside what else is: a run of
+//!   dirty leaves becomes no more than its parts would by themselves (N1).
 //! - **N7** What is not known is not counted, and the crude bound holds: nodes that snapshots share, whose data
 //!   references change with them; snapshots, drops, devices, a free-space tree made anew; trees that are new; an extent tree too
 //!   large to be looked at.
@@ -41,18 +44,22 @@
 //! Who counts holds a lock that only others who would count wait for, and reads nodes with it. Nothing waits for
 //! him with a handle in hand.
 
+mod inode;
 mod items;
 mod parts;
 mod whole;
 mod work;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use buttress_base::sync::Mutex;
 use buttress_format::{Generation, header::ITEM_LEN};
 use buttress_space::SpaceKind;
 
-use crate::{Costs, Engine, Urgency, transaction::Transaction};
+use crate::{Costs, Engine, InodeReserve, Urgency, View, transaction::Transaction};
 use parts::Parts;
 use work::Work;
 
@@ -134,31 +141,71 @@ impl Engine {
     /// Bytes of metadata that a commit of a transaction may allocate, by what was counted of it, with so much to come.
     /// Nothing where nobody counted.
     pub(crate) fn closer_need(&self, transaction: &Transaction, to_come: Costs) -> Option<u64> {
+        self.need_by_count(transaction, to_come, false)
+    }
+
+    /// The same with all that was promised to come, of which the dirty data of an inode counts as the nodes that it can dirty
+    /// (N8).
+    pub(crate) fn need_with_promised(
+        &self,
+        transaction: &Transaction,
+        to_come: Costs,
+    ) -> Option<u64> {
+        self.need_by_count(transaction, to_come, true)
+    }
+
+    fn need_by_count(
+        &self,
+        transaction: &Transaction,
+        to_come: Costs,
+        is_all: bool,
+    ) -> Option<u64> {
         let count = (*transaction.counted.seen.lock())?;
         if transaction.counted.never.load(Ordering::Relaxed) || !transaction.is_plain() {
             return None;
         }
+        let spared = if is_all { self.inode_reserves.spared(count.roots) } else { 0 };
         let nodesize = u64::from(self.store.geometry().nodesize);
         let (nodes, since, fills) = count.now(transaction);
-        let paths = (since + to_come.items).saturating_mul(self.levels());
+        let items = since + to_come.items.saturating_sub(spared);
+        let paths = items.saturating_mul(self.levels());
         let nodes = nodes.saturating_add(paths).saturating_add(SLACK);
         let whole = to_come.whole.saturating_mul(WHOLE_BYTES);
         let fills = fills.saturating_add(2 * to_come.bytes).saturating_add(whole);
         Some(nodes.saturating_mul(nodesize).saturating_add(fills))
     }
 
-    /// Whether it can help those who fill the volume to count: not where the paths of what they were promised already are
-    /// more than is free.
+    /// Bytes of metadata that the running transaction and all who were promised some may need, counted now; nothing where
+    /// that cannot be counted.
+    #[must_use]
+    pub fn counted_need(&self) -> Option<u64> {
+        self.give_credit_back();
+        self.recount_beyond(0);
+        let promised = self.outstanding.lock();
+        self.need_with_promised(self.view.load().running(), promised.sum())
+    }
+
+    /// Whether it can help those who fill the volume to count: not where what they were promised already is more than is
+    /// free, whatever was counted.
     pub(crate) fn may_count(&self, urgency: Urgency) -> bool {
         let nodesize = u64::from(self.store.geometry().nodesize);
-        let promised =
-            || self.outstanding.lock().sum().items.saturating_mul(self.levels() * nodesize);
+        let promised = || {
+            // What dirty data was promised counts as what the count will find.
+            let items = self.outstanding.lock().sum().items;
+            let paths = items.saturating_sub(self.inode_reserves.items());
+            paths.saturating_mul(self.levels() * nodesize)
+        };
         urgency != Urgency::Normal || promised() < self.space.account(SpaceKind::Metadata).free()
     }
 
     /// Counts what the running transaction needs, as far as that was not done. Says whether more is known now: who did not
     /// fit may.
     pub(crate) fn recount(&self) -> bool {
+        self.recount_beyond(WORTH - 1)
+    }
+
+    /// The same if more items came than that.
+    fn recount_beyond(&self, few: u64) -> bool {
         crate::handle::expect_none("H2: nodes are read");
         let view = self.view.load_full();
         let running = view.running();
@@ -172,7 +219,8 @@ impl Engine {
         if let Some(known) = known
             && known.roots == view.roots().generation
             && known.below == below
-            && known.now(running).1 < WORTH
+            && known.now(running).1 <= few
+            && !self.inode_reserves.are_fresh()
         {
             return false;
         }
@@ -181,6 +229,7 @@ impl Engine {
             count.nodes = self.nodes_beside(frozen, below, &count, &work, running);
         }
         count.below = below;
+        self.bound_inodes(&view, &work);
         *running.counted.seen.lock() = Some(count);
         drop(work);
         // Those first who wait already: nobody is let in before them.
@@ -206,6 +255,26 @@ impl Engine {
         let Some(known) = known.filter(|_| older.roots == work.roots) else { return each_twice };
         let parts = work.parts_beside(&older, known.parts, geometry, running);
         parts.nodes(geometry.leaf_room() as u64).min(each_twice)
+    }
+
+    /// Looks up how many nodes the dirty data of each inode can dirty that much was promised for (N8).
+    fn bound_inodes(&self, view: &View, running: &Work) {
+        let Some(roots) = running.roots else { return };
+        let frozen = view.frozen().map(|frozen| &frozen.counted);
+        let older = frozen.map(|frozen| (frozen.work.lock(), *frozen.seen.lock()));
+        // Not known before it was counted whole, on the same trees.
+        let is_known = older.as_ref().is_none_or(|(work, count)| {
+            work.roots == running.roots && count.is_some_and(|count| count.is_whole)
+        });
+        let bound = |inode: Arc<InodeReserve>| {
+            let of = (inode.tree, inode.ino);
+            let older = older.as_ref().map(|(work, _)| &**work);
+            let nodes = is_known.then(|| self.nodes_of_inode(view, of, running, older)).flatten();
+            (inode, nodes.map(|nodes| nodes.div_ceil(self.levels())))
+        };
+        let bounds: Vec<_> = self.inode_reserves.list().into_iter().map(bound).collect();
+        let _all_promises = self.outstanding.lock();
+        self.inode_reserves.set(roots, &bounds);
     }
 
     /// What is known of a transaction that is about to be frozen.

@@ -42,7 +42,7 @@ use crate::{
     learn::Learning,
     load::Loading,
     log,
-    reserve::{Ahead, Credits, Demand, Outstanding, Owners},
+    reserve::{Ahead, Credits, Demand, InodeReserves, Outstanding, Owners},
     rows::{RoomForRows, SharedRows},
     scrub_hold::ScrubHold,
     stamps::Stamps,
@@ -83,6 +83,8 @@ pub struct Engine {
     /// Which answers about users of extents are still right.
     pub(crate) stamps: Stamps,
     pub(crate) outstanding: Apart<Mutex<Outstanding>>,
+    /// What of them dirty data of inodes was promised.
+    pub(crate) inode_reserves: Arc<InodeReserves>,
     /// Promises kept at hand.
     pub(crate) credits: Credits,
     /// Who makes room before anybody waits.
@@ -186,6 +188,7 @@ impl Engine {
             freed_at_once: Apart::default(),
             stamps: Stamps::default(),
             outstanding: Apart::default(),
+            inode_reserves: Arc::default(),
             credits: Credits::default(),
             ahead: Apart::default(),
             metadata_line: Apart(Queue::new()),

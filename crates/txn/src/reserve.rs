@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use buttress_format::TreeId;
+use buttress_format::{Ino, TreeId};
 use buttress_space::{Class, Reach, SpaceKind, Ticket, Verdict};
 
 use crate::{Cost, Costs, Engine, Result, View, flush::Waits, transaction::Transaction};
@@ -26,11 +26,14 @@ use crate::{Cost, Costs, Engine, Result, View, flush::Waits, transaction::Transa
 mod ahead;
 mod credit;
 mod data;
+mod inode;
 mod policy;
 mod token;
 
 pub(crate) use ahead::Ahead;
 pub(crate) use credit::Credits;
+pub use inode::InodeReserve;
+pub(crate) use inode::InodeReserves;
 pub use policy::PromisePolicy;
 pub use token::MetaReservation;
 pub(crate) use token::Owners;
@@ -169,6 +172,12 @@ impl Engine {
         self.wait_in_line(SpaceKind::Metadata, reach, bytes, &mut ticket)
     }
 
+    /// What one inode's dirty data is promised, for who binds promises to it ([`MetaReservation::bind`]).
+    #[must_use]
+    pub fn inode_reserve(&self, tree: TreeId, ino: Ino) -> Arc<InodeReserve> {
+        self.inode_reserves.enter(tree, ino)
+    }
+
     /// Serves those who wait for metadata, the first first. Called wherever some comes free.
     pub(crate) fn serve_metadata(&self) -> u64 {
         self.metadata_line.serve(|demand| self.try_reserve(demand.cost, demand.urgency))
@@ -277,7 +286,10 @@ impl Engine {
             self.set_tight(false);
             return true;
         }
-        let closer = self.closer_need(running.running(), to_come);
+        let closer = match urgency {
+            Urgency::Normal | Urgency::Lands => self.need_with_promised(running.running(), to_come),
+            Urgency::Frees => self.closer_need(running.running(), to_come),
+        };
         // All of it but what operations hold, and may give back when they put less.
         let put = self.closer_need(running.running(), Costs::default());
         let need =

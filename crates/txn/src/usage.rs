@@ -63,6 +63,7 @@ pub(crate) struct Counters {
     pub(crate) freeze_nanos_max: AtomicU64,
     pub(crate) nodes_written: AtomicU64,
     pub(crate) settle_rounds_max: AtomicU64,
+    pub(crate) reserve_taken_max: AtomicU64,
     pub(crate) waits: WaitCounters,
     pub(crate) steps: StepCounters,
     pub(crate) enospc: AtomicU64,
@@ -97,6 +98,8 @@ pub struct Stats {
     pub nodes_written: u64,
     /// Most rounds that a commit needed to settle its own nodes.
     pub settle_rounds_max: u64,
+    /// Bytes that a commit took of the global reserve, at most: what promises did not cover, and what freed space.
+    pub reserve_taken_max: u64,
     /// Memory that the running transaction holds, in bytes.
     pub overlay_bytes: u64,
     /// Who waited for space.
@@ -137,6 +140,7 @@ impl Engine {
             freeze_nanos_max: c.freeze_nanos_max.load(Ordering::Relaxed),
             nodes_written: c.nodes_written.load(Ordering::Relaxed),
             settle_rounds_max: c.settle_rounds_max.load(Ordering::Relaxed),
+            reserve_taken_max: c.reserve_taken_max.load(Ordering::Relaxed),
             overlay_bytes: self.view.load().running().bytes(),
             waits: c.waits.snapshot(),
             steps: c.steps.snapshot(),

@@ -95,6 +95,16 @@ impl ItemTree {
         self.heaviest = self.heaviest.max(leaf.heaviest);
     }
 
+    /// The weight of the leaf there, if it is dirty.
+    pub(super) fn weight_at(&self, spot: Spot) -> Option<u64> {
+        self.spots.get(&spot).copied()
+    }
+
+    /// Bytes that come to its leaves.
+    pub(super) fn added(&self) -> u64 {
+        self.added
+    }
+
     /// Leaves that are made: each by itself, or packed in runs.
     pub(super) fn makes(&self, room: u64) -> u64 {
         let packed = (self.weight + self.added) / room.saturating_sub(self.heaviest).max(1);

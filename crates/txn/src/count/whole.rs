@@ -38,7 +38,7 @@ fn others() -> [TreeId; 5] {
 }
 
 /// Most leaves that so many bytes are cut into, none of their items heavier than that.
-fn packed(bytes: u64, room: u64, heaviest: u64) -> u64 {
+pub(super) fn packed(bytes: u64, room: u64, heaviest: u64) -> u64 {
     bytes / (room - heaviest) + 1
 }
 

@@ -148,6 +148,11 @@ impl Work {
         Ok(shared)
     }
 
+    /// A tree with changed items.
+    pub(super) fn tree(&self, tree: TreeId) -> Option<&ItemTree> {
+        self.trees.get(&tree)
+    }
+
     /// Nodes of the trees that operations change, which have so many leaves to come (N1 to N3).
     fn with_inner(&self, leaves: u64, geometry: &Geometry) -> u64 {
         let share = geometry.ptrs_max() as u64 / 2;

@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use buttress_base::apart::{Apart, STRIPES, stripe};
 
+use super::InodeReserve;
 use crate::{Cost, Costs, Engine};
 
 /// The engine, for who holds a promise. Every operation has one: a count of holders for all of them would be what
@@ -23,6 +24,8 @@ pub struct MetaReservation {
     owner: Arc<Apart<Weak<Engine>>>,
     /// Many operations' worth may be held as one.
     held: Costs,
+    /// The inode whose dirty data it is for, where that is counted by the inode.
+    of: Option<Arc<InodeReserve>>,
     /// Its number in the roll of live tokens.
     #[cfg(debug_assertions)]
     token: u64,
@@ -35,8 +38,26 @@ impl MetaReservation {
         Self {
             owner: Arc::clone(&engine.owners.0[stripe()]),
             held,
+            of: None,
             #[cfg(debug_assertions)]
             token: engine.outstanding.lock().roll.enter(held.figures()),
+        }
+    }
+
+    /// Has it count by the inode whose dirty data it is for, and all that is merged with it from now on. None of its items
+    /// may be for anything else.
+    pub fn bind(&mut self, of: &Arc<InodeReserve>) {
+        if !self.of.as_ref().is_some_and(|own| Arc::ptr_eq(own, of)) {
+            self.unbind();
+            of.add(self.held.items);
+            self.of = Some(Arc::clone(of));
+        }
+    }
+
+    /// Has every item count by itself again.
+    fn unbind(&mut self) {
+        if let Some(of) = self.of.take() {
+            of.take(self.held.items);
         }
     }
 
@@ -52,6 +73,13 @@ impl MetaReservation {
             let mut outstanding = engine.outstanding.lock();
             outstanding.roll.merge(self.token, other.token);
             other.token = outstanding.roll.enter([0; 3]);
+        }
+        match &self.of {
+            Some(of) => {
+                other.bind(of);
+                other.of = None;
+            }
+            None => other.unbind(),
         }
         self.held += std::mem::take(&mut other.held);
     }
@@ -79,6 +107,7 @@ impl MetaReservation {
         if self.held.is_nothing() {
             return;
         }
+        self.unbind();
         if let Some(mut promise) = engine.keep(self.take(engine)) {
             promise.settle(engine);
         }
@@ -91,6 +120,7 @@ impl MetaReservation {
         Self {
             owner: Arc::clone(&self.owner),
             held: std::mem::take(&mut self.held),
+            of: self.of.take(),
             #[cfg(debug_assertions)]
             token: {
                 let nothing = engine.outstanding.lock().roll.enter([0; 3]);
@@ -101,6 +131,7 @@ impl MetaReservation {
 
     /// Takes what it holds off the sum of all promises.
     pub(super) fn settle(&mut self, engine: &Engine) {
+        self.unbind();
         let held = std::mem::take(&mut self.held);
         if held.is_nothing() {
             return;
@@ -114,6 +145,12 @@ impl MetaReservation {
         if held.all_items() > 0 {
             engine.serve_metadata();
         }
+    }
+
+    /// Items of trees that operations change.
+    #[must_use]
+    pub fn items(&self) -> u64 {
+        self.held.items
     }
 
     pub(super) fn held(&self) -> Costs {
@@ -131,6 +168,7 @@ impl MetaReservation {
         Self {
             owner: Arc::clone(&self.owner),
             held: part,
+            of: self.of.clone(),
             #[cfg(debug_assertions)]
             token: self.owner.upgrade().map_or(0, |engine| {
                 engine.outstanding.lock().roll.split(self.token, part.figures())
@@ -144,7 +182,7 @@ impl Drop for MetaReservation {
         if self.held.is_nothing() && cfg!(not(debug_assertions)) {
             return;
         }
-        let Some(engine) = self.owner.upgrade() else { return };
+        let Some(engine) = self.owner.upgrade() else { return self.unbind() };
         self.give_back(&engine);
         #[cfg(debug_assertions)]
         engine.outstanding.lock().roll.leave(self.token, [0; 3]);

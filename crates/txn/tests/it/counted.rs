@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use buttress_base::Rng;
 use buttress_format::{Extent, Ino, Key, Kind, TreeId};
 use buttress_fs::make::MakeOptions;
-use buttress_txn::{Cost, DataRef, Engine, Urgency};
+use buttress_txn::{Cost, DataRef, Engine, Handle, MetaReservation, Urgency};
 
 use crate::judge;
 
@@ -171,6 +171,118 @@ fn many_leaves(seed: u64, asked: bool) {
 fn nor_of_an_extent_tree_of_many_leaves() {
     for seed in seeds(40, 8) {
         many_leaves(seed, seed % 4 == 3);
+    }
+}
+
+fn extent_key(ino: Ino, block: u64) -> Key {
+    Key::new(ino.0, Kind::EXTENT_DATA, block * 4096)
+}
+
+/// Extents of one inode are put anywhere, two where one is split, or go; each with its share of what was promised. Where the
+/// tree must not grow, there are all of them already.
+fn land(handle: &Handle<'_>, rng: &mut Rng, ino: Ino, blocks: u64, grows: bool) {
+    let key = |block| extent_key(ino, block);
+    let at = rng.below(blocks);
+    handle.put(TreeId::FS, Key::new(ino.0, Kind::INODE_ITEM, 0), [1; 160]);
+    match rng.below(8) {
+        _ if !grows => handle.put(TreeId::FS, key(at), [6; 53]),
+        0 => handle.delete(TreeId::FS, key(at)),
+        1 => {
+            handle.put(TreeId::FS, key(at), [2; 53]);
+            handle.put(TreeId::FS, key(at + 1), [3; 53]);
+        }
+        _ => handle.put(TreeId::FS, key(at), [4; 53]),
+    }
+}
+
+/// Inodes are promised as much as there is room for, thousands of items in leaves that they share, and any part of it lands,
+/// in this transaction or in later ones: no commit needs any of the global reserve.
+fn inodes(seed: u64, nodesize: u32, asked: bool) {
+    let grows = seed.is_multiple_of(3);
+    let cost = if grows { Cost { items: 4, whole: 8, bytes: 456 } } else { Cost::of(2, 0) };
+    let dir = tempfile::tempdir().expect("a folder");
+    let options = MakeOptions { nodesize, ..MakeOptions::default() };
+    let path = judge::volume(dir.path(), 256 << 20, &options);
+    let engine = judge::open(&path);
+    // No chunk comes any more.
+    let mut kept = Vec::new();
+    while let Ok(Some(space)) = engine.reserve_data_at_once(8 << 20) {
+        kept.push(space);
+    }
+    let mut rng = Rng::new(seed);
+    let metadata = engine.accounts().metadata.total;
+    let blocks = [800, 6000, 20_000, 30_000][rng.below(4) as usize];
+    let inos: Vec<_> = (0..4).map(|index| Ino(1 << 21 | index)).collect();
+    for (ino, block) in inos.iter().flat_map(|ino| (0..blocks).map(move |block| (*ino, block))) {
+        if grows {
+            break;
+        }
+        let promise = engine.reserve(Cost::of(1, 53), Urgency::Normal).expect("there is room");
+        engine.begin(promise).put(TreeId::FS, extent_key(ino, block), [5; 53]);
+        if block == blocks - 1 {
+            engine.commit().expect("there is room");
+        }
+    }
+    let filled = metadata / 100 * (66 + rng.below(16));
+    for at in 0.. {
+        if engine.accounts().metadata.used > filled {
+            break;
+        }
+        for item in 0..100 {
+            let promise =
+                engine.reserve(Cost::of(1, 3000), Urgency::Normal).expect("there is room");
+            let key = Key::new(1 << 22 | at, Kind::XATTR_ITEM, item);
+            engine.begin(promise).put(TreeId::FS, key, [5; 3000]);
+        }
+        engine.commit().expect("there is room");
+    }
+    let mut inodes: Vec<_> = inos
+        .into_iter()
+        .map(|ino| (ino, engine.inode_reserve(TreeId::FS, ino), None::<MetaReservation>, 0_u32))
+        .collect();
+    let (mut landed, mut most) = (0, 0);
+    beside(&engine, asked, || {
+        for round in 0..40 {
+            for (_, reserve, promised, waits) in &mut inodes {
+                for _ in 0..rng.below(200) {
+                    let more = rng.below(16) as u32 + 1;
+                    let token = engine.reserve_at_once(cost.times(more), Urgency::Normal);
+                    let Some(mut token) = token.expect("it can be written to") else { break };
+                    token.bind(reserve);
+                    match &mut *promised {
+                        Some(all) => all.merge(token),
+                        None => *promised = Some(token),
+                    }
+                    *waits += more;
+                }
+            }
+            most = most.max(inodes.iter().map(|(_, _, _, waits)| waits).sum());
+            for (ino, _, promised, waits) in &mut inodes {
+                let part = rng.below(u64::from(*waits) + 1) as u32;
+                let Some(all) = promised else { continue };
+                for _ in 0..part {
+                    let (token, short) = all.split_cost(cost);
+                    assert_eq!(short, Cost::default());
+                    land(&engine.begin(token), &mut rng, *ino, blocks, grows);
+                }
+                *waits -= part;
+                landed += part;
+            }
+            if rng.chance(1, 3) || round == 39 {
+                engine.commit().expect("no commit makes more than was counted");
+            }
+        }
+    });
+    let taken = engine.statistics().reserve_taken_max;
+    assert_eq!(taken, 0, "{seed}: {landed} landed, {most} at once");
+    drop((inodes, kept));
+    engine.shutdown().expect("the last commit");
+}
+
+#[test]
+fn what_inodes_were_promised_covers_what_lands() {
+    for seed in seeds(60, 16) {
+        inodes(seed, if seed % 2 == 0 { 16 << 10 } else { 4 << 10 }, seed % 4 == 3);
     }
 }
 
