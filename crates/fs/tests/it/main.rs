@@ -9,6 +9,7 @@ mod content;
 mod contention;
 mod cuts;
 mod devices;
+mod dirty_blocks;
 mod early;
 mod events;
 #[cfg(debug_assertions)]
