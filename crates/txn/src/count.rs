@@ -59,7 +59,9 @@ use buttress_base::sync::Mutex;
 use buttress_format::{Generation, header::ITEM_LEN};
 use buttress_space::SpaceKind;
 
-use crate::{Costs, Engine, InodeReserve, Urgency, View, transaction::Transaction};
+use crate::{
+    Costs, Engine, InodeReserve, Urgency, View, reserve::Moment, transaction::Transaction,
+};
 use parts::Parts;
 use work::Work;
 
@@ -229,7 +231,7 @@ impl Engine {
             count.nodes = self.nodes_beside(frozen, below, &count, &work, running);
         }
         count.below = below;
-        self.bound_inodes(&view, &work);
+        self.bound_inodes(&view, &work, below);
         *running.counted.seen.lock() = Some(count);
         drop(work);
         // Those first who wait already: nobody is let in before them.
@@ -258,8 +260,13 @@ impl Engine {
     }
 
     /// Looks up how many nodes the dirty data of each inode can dirty that much was promised for (N8).
-    fn bound_inodes(&self, view: &View, running: &Work) {
+    fn bound_inodes(&self, view: &View, running: &Work, below: u64) {
         let Some(roots) = running.roots else { return };
+        let now = Moment { roots, below, leaves: running.dirty_leaves() };
+        let (due, moment) = self.inode_reserves.due(now);
+        if due.is_empty() && moment == now {
+            return;
+        }
         let frozen = view.frozen().map(|frozen| &frozen.counted);
         let older = frozen.map(|frozen| (frozen.work.lock(), *frozen.seen.lock()));
         // Not known before it was counted whole, on the same trees.
@@ -272,9 +279,9 @@ impl Engine {
             let nodes = is_known.then(|| self.nodes_of_inode(view, of, running, older)).flatten();
             (inode, nodes.map(|nodes| nodes.div_ceil(self.levels())))
         };
-        let bounds: Vec<_> = self.inode_reserves.list().into_iter().map(bound).collect();
+        let bounds: Vec<_> = due.into_iter().map(bound).collect();
         let _all_promises = self.outstanding.lock();
-        self.inode_reserves.set(roots, &bounds);
+        self.inode_reserves.set(moment, &bounds);
     }
 
     /// What is known of a transaction that is about to be frozen.

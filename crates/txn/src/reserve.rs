@@ -33,7 +33,7 @@ mod token;
 pub(crate) use ahead::Ahead;
 pub(crate) use credit::Credits;
 pub use inode::InodeReserve;
-pub(crate) use inode::InodeReserves;
+pub(crate) use inode::{InodeReserves, Moment};
 pub use policy::PromisePolicy;
 pub use token::MetaReservation;
 pub(crate) use token::Owners;

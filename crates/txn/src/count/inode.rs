@@ -64,14 +64,9 @@ impl Span<'_> {
         self.inner += 1;
         let node = self.store.node(self.tree, at).ok()?;
         let (first, last) = self.keys;
-        for slot in 0..node.len() {
-            let is_behind = slot > 0 && node.key(slot) > last;
-            let is_before = slot + 1 < node.len() && node.key(slot + 1) <= first;
-            if !is_behind && !is_before {
-                self.add(&node.expect_child_below(slot, at.below), (node.logical(), slot))?;
-            }
-        }
-        Some(())
+        (node.child_slot(&first)..=node.child_slot(&last)).try_for_each(|slot| {
+            self.add(&node.expect_child_below(slot, at.below), (node.logical(), slot))
+        })
     }
 
     /// Nodes that become of it in this transaction and in the next (D2); `grown` are the bytes that a commit under way adds,

@@ -148,6 +148,11 @@ impl Work {
         Ok(shared)
     }
 
+    /// Leaves with changed items.
+    pub(super) fn dirty_leaves(&self) -> u64 {
+        self.leaves.len() as u64
+    }
+
     /// A tree with changed items.
     pub(super) fn tree(&self, tree: TreeId) -> Option<&ItemTree> {
         self.trees.get(&tree)

@@ -12,7 +12,8 @@
 //!   after a promise was counted, and shrinks before one is given back, so it is part of what is promised at any time.
 //! - **I2** Bounds are of the trees that a count was held against, and of the commit under way on these. They are used
 //!   with such a count alone, and change under the lock of the sum of promises.
-//! - **I3** What commits add to an inode's leaves before the rest of its data lands was promised twice, as all bytes are: once
+//! - **I3** A bound that is old is no smaller than one of now: less of the leaves was dirty (D2 of `count::inode`).
+//! - **I4** What commits add to an inode's leaves before the rest of its data lands was promised twice, as all bytes are: once
 //!   for the leaf that it fills, and once for that leaf when it is dirty again.
 
 use std::sync::{
@@ -41,6 +42,24 @@ struct Held {
     items: u64,
     /// So many of them count at most.
     bound: u64,
+    /// It was looked up.
+    is_known: bool,
+}
+
+/// When bounds were looked up: of which trees, beside what of a commit under way, and how many leaves were dirty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    pub(crate) roots: Generation,
+    pub(crate) below: u64,
+    pub(crate) leaves: u64,
+}
+
+impl Moment {
+    /// Whether bounds of then are as good as if they were of now, nearly (I3).
+    fn is_near(self, now: Self) -> bool {
+        (self.roots, self.below) == (now.roots, now.below)
+            && now.leaves <= self.leaves + self.leaves / 8 + 16
+    }
 }
 
 impl Held {
@@ -63,7 +82,7 @@ impl InodeReserve {
     }
 
     fn set_bound(&self, bound: Option<u64>) {
-        self.change(|held| held.bound = bound.unwrap_or(UNBOUND));
+        self.change(|held| (held.bound, held.is_known) = (bound.unwrap_or(UNBOUND), true));
     }
 
     fn change(&self, change: impl FnOnce(&mut Held)) {
@@ -91,8 +110,7 @@ pub(crate) struct InodeReserves {
     /// Items that were promised to any of them, and those of them that count for nothing (I1).
     items: AtomicU64,
     spared: AtomicU64,
-    /// The trees that the bounds are of (I2); zero while there are none.
-    roots: AtomicU64,
+    looked: Mutex<Option<Moment>>,
     /// One came since they were looked up.
     fresh: AtomicBool,
     known: Mutex<Vec<Weak<InodeReserve>>>,
@@ -101,7 +119,7 @@ pub(crate) struct InodeReserves {
 impl InodeReserves {
     /// Makes one for an inode, without a bound as yet.
     pub(crate) fn enter(self: &Arc<Self>, tree: TreeId, ino: Ino) -> Arc<InodeReserve> {
-        let held = Mutex::new(Held { items: 0, bound: UNBOUND });
+        let held = Mutex::new(Held { items: 0, bound: UNBOUND, is_known: false });
         let new = Arc::new(InodeReserve { tree, ino, held, all: Arc::clone(self) });
         self.known.lock().push(Arc::downgrade(&new));
         self.fresh.store(true, Ordering::Relaxed);
@@ -113,25 +131,34 @@ impl InodeReserves {
         self.fresh.load(Ordering::Relaxed)
     }
 
-    /// All of them, whose bounds are about to be looked up.
-    pub(crate) fn list(&self) -> Vec<Arc<InodeReserve>> {
-        self.fresh.store(false, Ordering::Relaxed);
+    /// Those whose bounds are to be looked up, and the moment that bounds are of then: all, or those that came since.
+    pub(crate) fn due(&self, now: Moment) -> (Vec<Arc<InodeReserve>>, Moment) {
+        let near = self.looked.lock().filter(|looked| looked.is_near(now));
+        let has_fresh = self.fresh.swap(false, Ordering::Relaxed);
+        if near.is_some() && !has_fresh {
+            return (Vec::new(), now);
+        }
         let mut known = self.known.lock();
         known.retain(|inode| inode.strong_count() > 0);
-        known.iter().filter_map(Weak::upgrade).collect()
+        let mut due: Vec<_> = known.iter().filter_map(Weak::upgrade).collect();
+        drop(known);
+        if near.is_some() {
+            due.retain(|inode| !inode.held.lock().is_known);
+        }
+        (due, near.unwrap_or(now))
     }
 
-    /// Sets bounds, in items, of these trees; the caller holds the lock of the sum of promises (I2).
-    pub(crate) fn set(&self, roots: Generation, bounds: &[(Arc<InodeReserve>, Option<u64>)]) {
+    /// Sets bounds, in items; the caller holds the lock of the sum of promises (I2).
+    pub(crate) fn set(&self, moment: Moment, bounds: &[(Arc<InodeReserve>, Option<u64>)]) {
         for (inode, bound) in bounds {
             inode.set_bound(*bound);
         }
-        self.roots.store(roots.0, Ordering::Relaxed);
+        *self.looked.lock() = Some(moment);
     }
 
     /// Items promised that count for nothing beside what was counted on these trees.
     pub(crate) fn spared(&self, roots: Generation) -> u64 {
-        match self.roots.load(Ordering::Relaxed) == roots.0 {
+        match self.looked.lock().is_some_and(|looked| looked.roots == roots) {
             true => self.spared.load(Ordering::Relaxed),
             false => 0,
         }
@@ -147,31 +174,50 @@ impl InodeReserves {
 mod tests {
     use super::*;
 
-    const ROOTS: Generation = Generation(7);
+    fn at(roots: u64, leaves: u64) -> Moment {
+        Moment { roots: Generation(roots), below: 0, leaves }
+    }
 
     /// I1, I2: what is beyond the bounds, of the trees that they are of.
     #[test]
     fn what_is_beyond_the_bounds_is_spared() {
         let all = Arc::new(InodeReserves::default());
+        let spared = |roots| all.spared(Generation(roots));
         let one = all.enter(TreeId::FS, Ino(257));
         let other = all.enter(TreeId::FS, Ino(258));
         one.add(100);
         other.add(5);
-        assert_eq!(all.spared(ROOTS), 0);
-        assert!(all.are_fresh());
-        let bounds: Vec<_> = all.list().into_iter().map(|inode| (inode, Some(10))).collect();
-        all.set(ROOTS, &bounds);
-        assert!(!all.are_fresh());
-        assert_eq!((all.spared(ROOTS), all.spared(Generation(8))), (90, 0));
+        assert_eq!((spared(7), all.are_fresh()), (0, true));
+        let (due, moment) = all.due(at(7, 0));
+        let bounds: Vec<_> = due.into_iter().map(|inode| (inode, Some(10))).collect();
+        all.set(moment, &bounds);
+        assert_eq!((spared(7), spared(8), all.are_fresh()), (90, 0, false));
         other.add(10);
-        assert_eq!(all.spared(ROOTS), 95);
+        assert_eq!(spared(7), 95);
         one.take(95);
-        assert_eq!(all.spared(ROOTS), 5);
-        all.set(Generation(8), &[(Arc::clone(&other), None)]);
-        assert_eq!((all.spared(ROOTS), all.spared(Generation(8))), (0, 0));
+        assert_eq!(spared(7), 5);
+        all.set(at(8, 0), &[(Arc::clone(&other), None)]);
+        assert_eq!((spared(7), spared(8), all.items()), (0, 0, 20));
         one.take(5);
         other.take(15);
-        drop((one, bounds));
-        assert_eq!(all.list().len(), 1);
+    }
+
+    /// Those that are looked up: all on other trees, or with many leaves more, and else those that came since.
+    #[test]
+    fn bounds_are_looked_up_when_they_are_old() {
+        let all = Arc::new(InodeReserves::default());
+        let look = |moment| {
+            let (due, moment) = all.due(moment);
+            let bounds: Vec<_> = due.into_iter().map(|inode| (inode, Some(1))).collect();
+            all.set(moment, &bounds);
+            bounds.len()
+        };
+        let one = all.enter(TreeId::FS, Ino(257));
+        assert_eq!((look(at(7, 0)), look(at(7, 16)), look(at(7, 17))), (1, 0, 0));
+        let other = all.enter(TreeId::FS, Ino(258));
+        assert_eq!((look(at(7, 18)), look(at(7, 40)), look(at(8, 40))), (1, 2, 2));
+        drop(one);
+        assert_eq!(look(at(9, 40)), 1);
+        drop(other);
     }
 }
