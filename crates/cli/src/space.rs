@@ -63,6 +63,7 @@ fn figures(stats: &SpaceStats) -> Figures {
     let micros = |share| json!(waits.per_mille(share).as_micros() as u64);
     let rest = [
         ("global_reserve_bytes", json!(accounts.metadata.global_reserve)),
+        ("global_reserve_taken_max_bytes", json!(engine.reserve_taken_max)),
         ("unallocated_bytes", json!(accounts.unallocated)),
         ("chunks", json!(engine.chunks)),
         ("groups_known", json!(engine.groups_known)),

@@ -39,7 +39,7 @@ const COVERED_COST: Cost = Cost { items: 1, whole: 3, bytes: 64 };
 /// What holes' items add to an extent, on volumes where holes have items.
 const HOLE_COST: Cost = Cost::of(2, 106);
 
-/// Fewer items than this are promised path by path.
+/// So many items are promised path by path.
 const MANY_ITEMS: u64 = 64;
 
 /// How much is done for metadata before a write is refused for lack of it.

@@ -145,6 +145,7 @@ impl Engine {
     /// Commits what is running, under the commit lock.
     fn commit_held(&self, state: &mut CommitState, cut: impl FnOnce()) -> Result<()> {
         let started = clock::now();
+        self.let_inodes_land();
         let frozen = self.freeze();
         cut();
         let outcome = self.commit_frozen(state, &frozen);

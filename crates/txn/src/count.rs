@@ -32,12 +32,12 @@
 //!   both changed leaves is packed: of what the commit made, all full, as in N4, and of what only the other changes. The
 //!   extent tree is packed once more, of all leaves that the commit may leave. Of the other trees all leaves are made once
 //!   more, as many as it may make.
-//! - **N8** Of what was promised for the dirty data of one inode no more nodes are dirty than those of the leaves between its first
-//!   extent and its last become, in this transaction and in the next (D1, D2 of `count::inode`), beside what else is: a run of
-//!   dirty leaves becomes no more than its parts would by themselves (N1).
 //! - **N7** What is not known is not counted, and the crude bound holds: nodes that snapshots share, whose data
 //!   references change with them; snapshots, drops, devices, a free-space tree made anew; trees that are new; an extent tree too
 //!   large to be looked at.
+//! - **N8** Of what was promised for the dirty data of one inode no more nodes are dirty than those of the leaves between its first
+//!   extent and its last become, in this transaction and in the next (D1, D2 of `count::inode`), beside what else is: a run of
+//!   dirty leaves becomes no more than its parts would by themselves (N1).
 //!
 //! # Locks
 //!
@@ -143,7 +143,7 @@ impl Engine {
     /// Bytes of metadata that a commit of a transaction may allocate, by what was counted of it, with so much to come.
     /// Nothing where nobody counted.
     pub(crate) fn closer_need(&self, transaction: &Transaction, to_come: Costs) -> Option<u64> {
-        self.need_by_count(transaction, to_come, false)
+        self.need_by_count(transaction, to_come, 0)
     }
 
     /// The same with all that was promised to come, of which the dirty data of an inode counts as the nodes that it can dirty
@@ -153,20 +153,20 @@ impl Engine {
         transaction: &Transaction,
         to_come: Costs,
     ) -> Option<u64> {
-        self.need_by_count(transaction, to_come, true)
+        let inodes = &self.inode_reserves;
+        let spared =
+            if inodes.items() > 0 { inodes.spared(self.view.load().roots().generation) } else { 0 };
+        self.need_by_count(transaction, to_come, spared)
     }
 
-    fn need_by_count(
-        &self,
-        transaction: &Transaction,
-        to_come: Costs,
-        is_all: bool,
-    ) -> Option<u64> {
+    fn need_by_count(&self, transaction: &Transaction, to_come: Costs, spared: u64) -> Option<u64> {
         let count = (*transaction.counted.seen.lock())?;
         if transaction.counted.never.load(Ordering::Relaxed) || !transaction.is_plain() {
             return None;
         }
-        let spared = if is_all { self.inode_reserves.spared(count.roots) } else { 0 };
+        // Bounds beside a count of older trees would have what their commit gave back twice.
+        let is_of_these = spared > 0 && self.inode_reserves.are_of(count.roots);
+        let spared = if is_of_these { spared } else { 0 };
         let nodesize = u64::from(self.store.geometry().nodesize);
         let (nodes, since, fills) = count.now(transaction);
         let items = since + to_come.items.saturating_sub(spared);
@@ -175,16 +175,6 @@ impl Engine {
         let whole = to_come.whole.saturating_mul(WHOLE_BYTES);
         let fills = fills.saturating_add(2 * to_come.bytes).saturating_add(whole);
         Some(nodes.saturating_mul(nodesize).saturating_add(fills))
-    }
-
-    /// Bytes of metadata that the running transaction and all who were promised some may need, counted now; nothing where
-    /// that cannot be counted.
-    #[must_use]
-    pub fn counted_need(&self) -> Option<u64> {
-        self.give_credit_back();
-        self.recount_beyond(0);
-        let promised = self.outstanding.lock();
-        self.need_with_promised(self.view.load().running(), promised.sum())
     }
 
     /// Whether it can help those who fill the volume to count: not where what they were promised already is more than is
@@ -206,12 +196,21 @@ impl Engine {
         self.recount_beyond(WORTH - 1)
     }
 
+    /// The same if anything came.
+    pub(crate) fn recount_all(&self) -> bool {
+        self.recount_beyond(0)
+    }
+
     /// The same if more items came than that.
     fn recount_beyond(&self, few: u64) -> bool {
         crate::handle::expect_none("H2: nodes are read");
         let view = self.view.load_full();
         let running = view.running();
         let mut work = running.counted.work.lock();
+        // Frozen since it was looked up, it was counted as a whole, perhaps, and is nobody's to promise from.
+        if !Arc::ptr_eq(self.view.load().running(), running) {
+            return false;
+        }
         let known = *running.counted.seen.lock();
         let below = match view.frozen() {
             None => Some(0),
@@ -261,22 +260,20 @@ impl Engine {
 
     /// Looks up how many nodes the dirty data of each inode can dirty that much was promised for (N8).
     fn bound_inodes(&self, view: &View, running: &Work, below: u64) {
-        let Some(roots) = running.roots else { return };
-        let now = Moment { roots, below, leaves: running.dirty_leaves() };
-        let (due, moment) = self.inode_reserves.due(now);
-        if due.is_empty() && moment == now {
-            return;
-        }
+        let Some(roots) = running.roots.filter(|_| self.inode_reserves.items() > 0) else { return };
         let frozen = view.frozen().map(|frozen| &frozen.counted);
         let older = frozen.map(|frozen| (frozen.work.lock(), *frozen.seen.lock()));
         // Not known before it was counted whole, on the same trees.
-        let is_known = older.as_ref().is_none_or(|(work, count)| {
+        let is_sure = older.as_ref().is_none_or(|(work, count)| {
             work.roots == running.roots && count.is_some_and(|count| count.is_whole)
         });
+        let (leaves, added) = running.dirty();
+        let now = Moment { roots, below, leaves, added, is_sure };
+        let Some((due, moment)) = self.inode_reserves.due(now) else { return };
         let bound = |inode: Arc<InodeReserve>| {
             let of = (inode.tree, inode.ino);
             let older = older.as_ref().map(|(work, _)| &**work);
-            let nodes = is_known.then(|| self.nodes_of_inode(view, of, running, older)).flatten();
+            let nodes = is_sure.then(|| self.nodes_of_inode(view, of, running, older)).flatten();
             (inode, nodes.map(|nodes| nodes.div_ceil(self.levels())))
         };
         let bounds: Vec<_> = due.into_iter().map(bound).collect();

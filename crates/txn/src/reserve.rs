@@ -304,7 +304,7 @@ impl Engine {
         self.tight.load(Ordering::Relaxed)
     }
 
-    fn set_tight(&self, tight: bool) {
+    pub(super) fn set_tight(&self, tight: bool) {
         if self.tight.load(Ordering::Relaxed) != tight {
             self.tight.store(tight, Ordering::Relaxed);
         }

@@ -217,7 +217,11 @@ fn e2_many_who_wait_at_once_are_one_step() {
                     before.clamp
                 );
                 assert!(waits as usize > THREADS / 2, "{waits} met");
-                assert_eq!(after.ladders - before.ladders, 1, "they waited together");
+                assert_eq!(
+                    after.ladders - before.ladders,
+                    1,
+                    "{waits} waited together, {processors} processors"
+                );
                 assert!(step <= 1, "{waits} who waited made {step} steps");
                 steps += step;
             }
@@ -227,6 +231,6 @@ fn e2_many_who_wait_at_once_are_one_step() {
         };
         let steps = run(processors, work);
         // One alone works the line off as it comes.
-        assert!(steps > 1 || processors == 1, "{processors} processors: no step at all");
+        assert!(steps > 0 || processors == 1, "{processors} processors: no step at all");
     }
 }

@@ -95,11 +95,6 @@ impl ItemTree {
         self.heaviest = self.heaviest.max(leaf.heaviest);
     }
 
-    /// The weight of the leaf there, if it is dirty.
-    pub(super) fn weight_at(&self, spot: Spot) -> Option<u64> {
-        self.spots.get(&spot).copied()
-    }
-
     /// Bytes that come to its leaves.
     pub(super) fn added(&self) -> u64 {
         self.added

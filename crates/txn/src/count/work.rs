@@ -148,14 +148,15 @@ impl Work {
         Ok(shared)
     }
 
-    /// Leaves with changed items.
-    pub(super) fn dirty_leaves(&self) -> u64 {
-        self.leaves.len() as u64
+    /// How many leaves have changed items, and bytes that come to them.
+    pub(super) fn dirty(&self) -> (u64, u64) {
+        let added = self.trees.values().map(ItemTree::added).sum();
+        (self.leaves.len() as u64, added)
     }
 
-    /// A tree with changed items.
-    pub(super) fn tree(&self, tree: TreeId) -> Option<&ItemTree> {
-        self.trees.get(&tree)
+    /// The leaf there, if it has changed items.
+    pub(super) fn leaf_at(&self, logical: Logical) -> Option<&Leaf> {
+        self.leaves.get(&logical)
     }
 
     /// Nodes of the trees that operations change, which have so many leaves to come (N1 to N3).

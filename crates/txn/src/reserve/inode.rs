@@ -12,17 +12,29 @@
 //!   after a promise was counted, and shrinks before one is given back, so it is part of what is promised at any time.
 //! - **I2** Bounds are of the trees that a count was held against, and of the commit under way on these. They are used
 //!   with such a count alone, and change under the lock of the sum of promises.
-//! - **I3** A bound that is old is no smaller than one of now: less of the leaves was dirty (D2 of `count::inode`).
-//! - **I4** What commits add to an inode's leaves before the rest of its data lands was promised twice, as all bytes are: once
-//!   for the leaf that it fills, and once for that leaf when it is dirty again.
+//! - **I3** A bound that is a little old is no smaller than one of now would be, but for what came to the leaves since: less of them was
+//!   dirty (D2 of `count::inode`).
+//! - **I4** A transaction gives back what it made anew once readers of older trees have left, and bounds count on it: each
+//!   further transaction that lands a part dirties the same leaves. Where one that is about to freeze leaves no room for what is to
+//!   land behind it, that lands before: in this one the bound is enough.
+//! - **I5** What comes to an inode's leaves until bounds are looked up again was promised twice, as all bytes are: once for the leaf that it
+//!   fills, and once for that leaf when it is dirty again.
 
 use std::sync::{
     Arc, Weak,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use buttress_base::sync::Mutex;
+use std::time::Duration;
+
+use buttress_base::{clock, sync::Mutex};
 use buttress_format::{Generation, Ino, TreeId};
+
+use crate::{Cost, Engine, Urgency};
+
+/// How long a commit waits for dirty data that does not land, and how often it looks.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(5);
 
 /// No bound: every item a path.
 const UNBOUND: u64 = u64::MAX;
@@ -46,19 +58,27 @@ struct Held {
     is_known: bool,
 }
 
-/// When bounds were looked up: of which trees, beside what of a commit under way, and how many leaves were dirty.
+/// When bounds were looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
+    /// The trees.
     pub(crate) roots: Generation,
+    /// What a commit under way needed, in bytes.
     pub(crate) below: u64,
+    /// How many leaves were dirty, and bytes that came to them.
     pub(crate) leaves: u64,
+    pub(crate) added: u64,
+    /// The commit under way was counted, or there is none.
+    pub(crate) is_sure: bool,
 }
 
 impl Moment {
-    /// Whether bounds of then are as good as if they were of now, nearly (I3).
+    /// Whether bounds of then are nearly as good as if they were of now (I3).
     fn is_near(self, now: Self) -> bool {
-        (self.roots, self.below) == (now.roots, now.below)
-            && now.leaves <= self.leaves + self.leaves / 8 + 16
+        let some_more = |then: u64, most: u64| then + then / 8 + most;
+        (self.roots, self.below, self.is_sure) == (now.roots, now.below, now.is_sure)
+            && now.leaves <= some_more(self.leaves, 16)
+            && now.added <= some_more(self.added, 64 << 10)
     }
 }
 
@@ -71,7 +91,14 @@ impl Held {
 impl InodeReserve {
     /// More was promised, and is counted.
     pub(super) fn add(&self, items: u64) {
-        self.change(|held| held.items += items);
+        let mut is_known = true;
+        self.change(|held| {
+            held.items += items;
+            is_known = held.is_known;
+        });
+        if !is_known {
+            self.all.fresh.store(true, Ordering::Relaxed);
+        }
         self.all.items.fetch_add(items, Ordering::Relaxed);
     }
 
@@ -83,6 +110,18 @@ impl InodeReserve {
 
     fn set_bound(&self, bound: Option<u64>) {
         self.change(|held| (held.bound, held.is_known) = (bound.unwrap_or(UNBOUND), true));
+    }
+
+    /// Whether nothing is promised; then nobody looks its bound up, until something is.
+    fn is_idle(&self) -> bool {
+        let mut is_idle = false;
+        self.change(|held| {
+            is_idle = held.items == 0;
+            if is_idle {
+                (held.bound, held.is_known) = (UNBOUND, false);
+            }
+        });
+        is_idle
     }
 
     fn change(&self, change: impl FnOnce(&mut Held)) {
@@ -111,7 +150,7 @@ pub(crate) struct InodeReserves {
     items: AtomicU64,
     spared: AtomicU64,
     looked: Mutex<Option<Moment>>,
-    /// One came since they were looked up.
+    /// One came since they were looked up, or was idle then.
     fresh: AtomicBool,
     known: Mutex<Vec<Weak<InodeReserve>>>,
 }
@@ -121,22 +160,32 @@ impl InodeReserves {
     pub(crate) fn enter(self: &Arc<Self>, tree: TreeId, ino: Ino) -> Arc<InodeReserve> {
         let held = Mutex::new(Held { items: 0, bound: UNBOUND, is_known: false });
         let new = Arc::new(InodeReserve { tree, ino, held, all: Arc::clone(self) });
-        self.known.lock().push(Arc::downgrade(&new));
-        self.fresh.store(true, Ordering::Relaxed);
+        let mut known = self.known.lock();
+        if known.len().is_power_of_two() {
+            known.retain(|inode| inode.strong_count() > 0);
+        }
+        known.push(Arc::downgrade(&new));
         new
     }
 
-    /// Whether there is one whose bound was not looked up.
+    /// Whether there is one whose bound was not looked up, or not found because a commit under way was not counted.
     pub(crate) fn are_fresh(&self) -> bool {
         self.fresh.load(Ordering::Relaxed)
+            || (self.items() > 0 && self.looked.lock().is_some_and(|looked| !looked.is_sure))
     }
 
-    /// Those whose bounds are to be looked up, and the moment that bounds are of then: all, or those that came since.
-    pub(crate) fn due(&self, now: Moment) -> (Vec<Arc<InodeReserve>>, Moment) {
+    /// Whether the bounds are of these trees (I2).
+    pub(crate) fn are_of(&self, roots: Generation) -> bool {
+        self.looked.lock().is_some_and(|looked| looked.roots == roots)
+    }
+
+    /// Those whose bounds are to be looked up, and the moment that bounds are of then: all, or those that came since; nothing where
+    /// bounds are good as they are.
+    pub(crate) fn due(&self, now: Moment) -> Option<(Vec<Arc<InodeReserve>>, Moment)> {
         let near = self.looked.lock().filter(|looked| looked.is_near(now));
         let has_fresh = self.fresh.swap(false, Ordering::Relaxed);
         if near.is_some() && !has_fresh {
-            return (Vec::new(), now);
+            return None;
         }
         let mut known = self.known.lock();
         known.retain(|inode| inode.strong_count() > 0);
@@ -145,7 +194,8 @@ impl InodeReserves {
         if near.is_some() {
             due.retain(|inode| !inode.held.lock().is_known);
         }
-        (due, near.unwrap_or(now))
+        due.retain(|inode| !inode.is_idle());
+        Some((due, near.unwrap_or(now)))
     }
 
     /// Sets bounds, in items; the caller holds the lock of the sum of promises (I2).
@@ -156,12 +206,9 @@ impl InodeReserves {
         *self.looked.lock() = Some(moment);
     }
 
-    /// Items promised that count for nothing beside what was counted on these trees.
+    /// Items promised that count for nothing beside what was counted, where these are the trees that there are.
     pub(crate) fn spared(&self, roots: Generation) -> u64 {
-        match self.looked.lock().is_some_and(|looked| looked.roots == roots) {
-            true => self.spared.load(Ordering::Relaxed),
-            false => 0,
-        }
+        if self.are_of(roots) { self.spared.load(Ordering::Relaxed) } else { 0 }
     }
 
     /// All items promised to inodes.
@@ -170,12 +217,39 @@ impl InodeReserves {
     }
 }
 
+impl Engine {
+    /// Before a transaction freezes: waits until what inodes were promised fits behind it, or has landed (I4). Not longer than
+    /// something lands: who does may need this commit.
+    pub(crate) fn let_inodes_land(&self) {
+        let inodes = &self.inode_reserves;
+        if inodes.spared.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let fits = || {
+            self.release_pinned();
+            self.may_reserve(Cost::default(), Urgency::Lands)
+                || (self.recount_all() && self.may_reserve(Cost::default(), Urgency::Lands))
+        };
+        let (mut items, mut since) = (inodes.items(), clock::now());
+        while !fits() && inodes.spared.load(Ordering::Relaxed) > 0 && clock::since(since) < PATIENCE
+        {
+            self.set_tight(true);
+            buttress_base::thread::sleep(LOOK);
+            let now = inodes.items();
+            if now < items {
+                since = clock::now();
+            }
+            items = now;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn at(roots: u64, leaves: u64) -> Moment {
-        Moment { roots: Generation(roots), below: 0, leaves }
+        Moment { roots: Generation(roots), below: 0, leaves, added: 0, is_sure: true }
     }
 
     /// I1, I2: what is beyond the bounds, of the trees that they are of.
@@ -188,7 +262,7 @@ mod tests {
         one.add(100);
         other.add(5);
         assert_eq!((spared(7), all.are_fresh()), (0, true));
-        let (due, moment) = all.due(at(7, 0));
+        let (due, moment) = all.due(at(7, 0)).expect("some are due");
         let bounds: Vec<_> = due.into_iter().map(|inode| (inode, Some(10))).collect();
         all.set(moment, &bounds);
         assert_eq!((spared(7), spared(8), all.are_fresh()), (90, 0, false));
@@ -202,22 +276,32 @@ mod tests {
         other.take(15);
     }
 
-    /// Those that are looked up: all on other trees, or with many leaves more, and else those that came since.
+    /// Those that are looked up: all on other trees, or with many leaves or bytes more, and else those that came since or were
+    /// promised nothing then.
     #[test]
     fn bounds_are_looked_up_when_they_are_old() {
         let all = Arc::new(InodeReserves::default());
         let look = |moment| {
-            let (due, moment) = all.due(moment);
+            let Some((due, moment)) = all.due(moment) else { return 0 };
             let bounds: Vec<_> = due.into_iter().map(|inode| (inode, Some(1))).collect();
             all.set(moment, &bounds);
             bounds.len()
         };
         let one = all.enter(TreeId::FS, Ino(257));
-        assert_eq!((look(at(7, 0)), look(at(7, 16)), look(at(7, 17))), (1, 0, 0));
+        assert_eq!(look(at(7, 0)), 0, "nothing is promised");
+        one.add(5);
+        assert_eq!((look(at(7, 0)), look(at(7, 16)), look(at(7, 17))), (1, 0, 1));
         let other = all.enter(TreeId::FS, Ino(258));
+        other.add(5);
         assert_eq!((look(at(7, 18)), look(at(7, 40)), look(at(8, 40))), (1, 2, 2));
-        drop(one);
+        assert_eq!(look(Moment { added: 100 << 10, ..at(8, 40) }), 2);
+        assert_eq!(look(Moment { is_sure: false, ..at(8, 40) }), 2);
+        assert!(all.are_fresh());
+        one.take(5);
         assert_eq!(look(at(9, 40)), 1);
-        drop(other);
+        one.add(5);
+        assert_eq!(look(at(9, 40)), 1, "it was idle");
+        one.take(5);
+        other.take(5);
     }
 }

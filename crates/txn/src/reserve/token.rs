@@ -61,7 +61,7 @@ impl MetaReservation {
         }
     }
 
-    /// Adds another promise of the same volume.
+    /// Adds another promise of the same volume. If either counts by its inode, all of it does: both are for the same.
     ///
     /// # Panics
     ///
@@ -74,12 +74,10 @@ impl MetaReservation {
             outstanding.roll.merge(self.token, other.token);
             other.token = outstanding.roll.enter([0; 3]);
         }
-        match &self.of {
-            Some(of) => {
-                other.bind(of);
-                other.of = None;
-            }
-            None => other.unbind(),
+        if let Some(of) = self.of.clone().or_else(|| other.of.clone()) {
+            self.bind(&of);
+            other.bind(&of);
+            other.of = None;
         }
         self.held += std::mem::take(&mut other.held);
     }
