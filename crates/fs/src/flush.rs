@@ -323,12 +323,15 @@ impl Shared {
     pub(crate) fn pace(&self, cell: &Arc<InodeCell>, bytes: u64) {
         let limit = self.options.dirty_bytes_max;
         let dirty = self.files.dirty_bytes();
-        if dirty > limit / 4 || self.engine.is_tight() {
+        let pressure = self.engine.promise_pressure();
+        if dirty > limit / 4 || pressure.is_some() {
             self.background.flush.kick(self.is_crowded());
         }
         if dirty <= limit {
             if bytes > 0 {
-                let hold = self.background.flush.throttle.hold(bytes, dirty, limit);
+                // As much as may be dirty until metadata runs out, if that is first.
+                let room = pressure.map_or(limit, |part| dirty.saturating_mul(1000) / part);
+                let hold = self.background.flush.throttle.hold(bytes, dirty, limit.min(room));
                 let hold = hold.max(self.background.turnstile.hold());
                 if !hold.is_zero() {
                     buttress_base::thread::sleep(hold);

@@ -95,8 +95,8 @@ pub struct Engine {
     pub(crate) flushers: AtomicUsize,
     /// Somebody wants them.
     pub(crate) flusher_called: (Mutex<bool>, Condvar),
-    /// Promises are more than half of the metadata that is left for them.
-    pub(crate) tight: AtomicBool,
+    /// The part of the metadata left for promises that is promised, in thousandths.
+    pub(crate) pressure: AtomicU64,
     /// Metadata that the frozen transaction may still need, in bytes.
     pub(crate) frozen_need: AtomicU64,
     /// Metadata that the frozen transaction has allocated already.
@@ -194,7 +194,7 @@ impl Engine {
             metadata_line: Apart(Queue::new()),
             flushers: AtomicUsize::new(0),
             flusher_called: (Mutex::new(false), Condvar::new()),
-            tight: AtomicBool::new(false),
+            pressure: AtomicU64::new(0),
             frozen_need: AtomicU64::new(0),
             frozen_taken: AtomicU64::new(0),
             height: AtomicU8::new(parts.height),

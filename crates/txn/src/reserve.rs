@@ -41,6 +41,9 @@ pub(crate) use token::Owners;
 /// Less than this of the devices makes no chunk.
 const CHUNK_MIN: u64 = 1 << 20;
 
+/// Promises of more than this part of what is left, in thousandths, had better be needed soon.
+const TIGHT: u64 = 500;
+
 /// Who is asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
@@ -283,7 +286,7 @@ impl Engine {
         // What mixed groups have promised to data.
         let free = account.free().saturating_sub(account.may_use);
         if crude + taken <= free {
-            self.set_tight(false);
+            self.note_pressure(0);
             return true;
         }
         let closer = match urgency {
@@ -296,28 +299,37 @@ impl Engine {
             closer.map_or(crude, |closer| with_apart(closer, &|| put.unwrap_or(closer)).min(crude));
         let fits = need + taken <= free;
         let put = put.unwrap_or(need).min(need);
-        self.set_tight(need - put > free.saturating_sub(put + taken) / 2);
+        let left = free.saturating_sub(put + taken);
+        self.note_pressure((need - put).saturating_mul(1000) / left.max(1));
         fits || self.overcommit(need + taken - free)
     }
 
     fn is_tight_now(&self) -> bool {
-        self.tight.load(Ordering::Relaxed)
+        self.pressure.load(Ordering::Relaxed) > TIGHT
     }
 
-    pub(super) fn set_tight(&self, tight: bool) {
-        if self.tight.load(Ordering::Relaxed) != tight {
-            self.tight.store(tight, Ordering::Relaxed);
+    /// Notes the part of what is left that is promised, in thousandths.
+    pub(super) fn note_pressure(&self, pressure: u64) {
+        if self.pressure.load(Ordering::Relaxed) != pressure {
+            self.pressure.store(pressure, Ordering::Relaxed);
         }
     }
 
-    /// Whether those who hold promises for long, as dirty data does, had better need them soon: metadata is counted
-    /// closely, no chunk can be added, and what is promised is more than half of what is left. Never by the published rule of
-    /// promises: its baseline writes nothing ahead.
+    /// The part of the metadata left to promise that is promised, in thousandths, where that is more than half, metadata is counted
+    /// closely, and no chunk can be added; else nothing. Nothing ever by the published rule of promises: its baseline writes nothing ahead.
+    #[must_use]
+    pub fn promise_pressure(&self) -> Option<u64> {
+        let pressure = self.pressure.load(Ordering::Relaxed);
+        let counts = pressure > TIGHT && self.options.promise != PromisePolicy::Levels;
+        let is_last =
+            || self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) < CHUNK_MIN;
+        (counts && is_last()).then_some(pressure)
+    }
+
+    /// Whether those who hold promises for long, as dirty data does, had better need them soon.
     #[must_use]
     pub fn is_tight(&self) -> bool {
-        self.options.promise != PromisePolicy::Levels
-            && self.tight.load(Ordering::Relaxed)
-            && self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) < CHUNK_MIN
+        self.promise_pressure().is_some()
     }
 
     /// Whether operations may not fit beside a frozen transaction, by what is known of it, were the next to become

@@ -233,7 +233,7 @@ impl Engine {
         let (mut items, mut since) = (inodes.items(), clock::now());
         while !fits() && inodes.spared.load(Ordering::Relaxed) > 0 && clock::since(since) < PATIENCE
         {
-            self.set_tight(true);
+            self.note_pressure(1000);
             buttress_base::thread::sleep(LOOK);
             let now = inodes.items();
             if now < items {
