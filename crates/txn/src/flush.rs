@@ -200,8 +200,13 @@ impl Engine {
                     self.add_chunk(kind)?
                 }
             }
-            // Somebody else may have served meanwhile, him who climbs among them.
-            Step::Commit if self.wait_for_commit() && self.served_since(kind, before) => true,
+            // Somebody else may have served meanwhile, him who climbs among them, and who waited may have left.
+            Step::Commit
+                if self.wait_for_commit()
+                    && (self.served_since(kind, before) || !self.waits(kind)) =>
+            {
+                true
+            }
             Step::Commit => {
                 let helps = match kind {
                     SpaceKind::Data => self.commit_would_free_data(),
