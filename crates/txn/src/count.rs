@@ -143,7 +143,7 @@ impl Engine {
     /// Bytes of metadata that a commit of a transaction may allocate, by what was counted of it, with so much to come.
     /// Nothing where nobody counted.
     pub(crate) fn closer_need(&self, transaction: &Transaction, to_come: Costs) -> Option<u64> {
-        self.need_by_count(transaction, to_come, 0)
+        self.need_by_count(transaction, to_come, false)
     }
 
     /// The same with all that was promised to come, of which the dirty data of an inode counts as the nodes that it can dirty
@@ -153,20 +153,24 @@ impl Engine {
         transaction: &Transaction,
         to_come: Costs,
     ) -> Option<u64> {
-        let inodes = &self.inode_reserves;
-        let spared =
-            if inodes.items() > 0 { inodes.spared(self.view.load().roots().generation) } else { 0 };
-        self.need_by_count(transaction, to_come, spared)
+        self.need_by_count(transaction, to_come, true)
     }
 
-    fn need_by_count(&self, transaction: &Transaction, to_come: Costs, spared: u64) -> Option<u64> {
+    fn need_by_count(
+        &self,
+        transaction: &Transaction,
+        to_come: Costs,
+        by_inodes: bool,
+    ) -> Option<u64> {
         let count = (*transaction.counted.seen.lock())?;
         if transaction.counted.never.load(Ordering::Relaxed) || !transaction.is_plain() {
             return None;
         }
+        let inodes = &self.inode_reserves;
         // Bounds beside a count of older trees would have what their commit gave back twice.
-        let is_of_these = spared > 0 && self.inode_reserves.are_of(count.roots);
-        let spared = if is_of_these { spared } else { 0 };
+        let is_of_these = || count.roots == self.view.load().roots().generation;
+        let spares = by_inodes && inodes.items() > 0 && is_of_these();
+        let spared = if spares { inodes.spared(count.roots) } else { 0 };
         let nodesize = u64::from(self.store.geometry().nodesize);
         let (nodes, since, fills) = count.now(transaction);
         let items = since + to_come.items.saturating_sub(spared);

@@ -225,6 +225,7 @@ impl Engine {
         let taken = crude + self.frozen_left() + account.global_reserve;
         let is_plenty = taken <= account.free().saturating_sub(account.may_use) / 2;
         if is_plenty {
+            self.note_pressure(0);
             self.grant(&mut outstanding, cost);
         }
         is_plenty
@@ -263,9 +264,12 @@ impl Engine {
         let running = self.view.load();
         // What frees space does not stand behind promises to those who fill it: it is what they wait
         // for, and the global reserve is there for just this.
-        let promised = match urgency {
-            Urgency::Normal | Urgency::Lands => outstanding.costs,
-            Urgency::Frees => Costs::default(),
+        let stands_behind = urgency != Urgency::Frees;
+        let promised = if stands_behind { outstanding.costs } else { Costs::default() };
+        let note_pressure = |pressure| {
+            if stands_behind {
+                self.note_pressure(pressure);
+            }
         };
         let to_come = promised + cost.into();
         let account = self.space.account(SpaceKind::Metadata);
@@ -286,12 +290,12 @@ impl Engine {
         // What mixed groups have promised to data.
         let free = account.free().saturating_sub(account.may_use);
         if crude + taken <= free {
-            self.note_pressure(0);
+            note_pressure(0);
             return true;
         }
-        let closer = match urgency {
-            Urgency::Normal | Urgency::Lands => self.need_with_promised(running.running(), to_come),
-            Urgency::Frees => self.closer_need(running.running(), to_come),
+        let closer = match stands_behind {
+            true => self.need_with_promised(running.running(), to_come),
+            false => self.closer_need(running.running(), to_come),
         };
         // All of it but what operations hold, and may give back when they put less.
         let put = self.closer_need(running.running(), Costs::default());
@@ -300,7 +304,7 @@ impl Engine {
         let fits = need + taken <= free;
         let put = put.unwrap_or(need).min(need);
         let left = free.saturating_sub(put + taken);
-        self.note_pressure((need - put).saturating_mul(1000) / left.max(1));
+        note_pressure((need - put).saturating_mul(1000) / left.max(1));
         fits || self.overcommit(need + taken - free)
     }
 

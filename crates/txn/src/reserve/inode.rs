@@ -24,7 +24,6 @@ use std::sync::{
     Arc, Weak,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
-
 use std::time::Duration;
 
 use buttress_base::{clock, sync::Mutex};
@@ -174,11 +173,6 @@ impl InodeReserves {
             || (self.items() > 0 && self.looked.lock().is_some_and(|looked| !looked.is_sure))
     }
 
-    /// Whether the bounds are of these trees (I2).
-    pub(crate) fn are_of(&self, roots: Generation) -> bool {
-        self.looked.lock().is_some_and(|looked| looked.roots == roots)
-    }
-
     /// Those whose bounds are to be looked up, and the moment that bounds are of then: all, or those that came since; nothing where
     /// bounds are good as they are.
     pub(crate) fn due(&self, now: Moment) -> Option<(Vec<Arc<InodeReserve>>, Moment)> {
@@ -206,9 +200,10 @@ impl InodeReserves {
         *self.looked.lock() = Some(moment);
     }
 
-    /// Items promised that count for nothing beside what was counted, where these are the trees that there are.
+    /// Items promised that count for nothing beside what was counted on these trees (I2).
     pub(crate) fn spared(&self, roots: Generation) -> u64 {
-        if self.are_of(roots) { self.spared.load(Ordering::Relaxed) } else { 0 }
+        let are_of_these = self.looked.lock().is_some_and(|looked| looked.roots == roots);
+        if are_of_these { self.spared.load(Ordering::Relaxed) } else { 0 }
     }
 
     /// All items promised to inodes.

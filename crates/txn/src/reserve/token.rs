@@ -74,10 +74,12 @@ impl MetaReservation {
             outstanding.roll.merge(self.token, other.token);
             other.token = outstanding.roll.enter([0; 3]);
         }
-        if let Some(of) = self.of.clone().or_else(|| other.of.clone()) {
+        if let Some(of) = other.of.clone() {
             self.bind(&of);
-            other.bind(&of);
-            other.of = None;
+        }
+        other.unbind();
+        if let Some(of) = &self.of {
+            of.add(other.held.items);
         }
         self.held += std::mem::take(&mut other.held);
     }
