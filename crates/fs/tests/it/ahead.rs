@@ -181,6 +181,7 @@ fn e1_a_full_volume_is_not_flushed_for_ever() {
 #[test]
 fn e2_many_who_wait_at_once_are_one_step() {
     const THREADS: usize = 64;
+    const MEETINGS: u64 = 20;
     for processors in [1, 4, 8, 16] {
         let work = move || {
             let mut volume = Crowded::new("clamp");
@@ -193,7 +194,7 @@ fn e2_many_who_wait_at_once_are_one_step() {
             volume.fs.sync().expect("a sync");
             volume.slow.begin();
             let mut steps = 0;
-            for meeting in 0..10_u64 {
+            for meeting in 0..MEETINGS {
                 let before = volume.fs.space_stats();
                 let when = clock::now() + Duration::from_millis(50);
                 let writers: Vec<_> = files
@@ -230,7 +231,10 @@ fn e2_many_who_wait_at_once_are_one_step() {
             steps
         };
         let steps = run(processors, work);
-        // One alone works the line off as it comes.
-        assert!(steps > 0 || processors == 1, "{processors} processors: no step at all");
+        // Whether data is on its way when the clamp looks is chance, three times of five. One alone works the line off as it comes.
+        assert!(
+            steps * 10 > MEETINGS as u32 || processors == 1,
+            "{processors} processors: {steps} steps"
+        );
     }
 }
