@@ -114,7 +114,8 @@ impl Engine {
         let all = |bytes: u64| bytes.min(PIECE_BYTES) / sector * sector;
         let (mut promise, most) = match kind {
             SpaceKind::Data if !self.space.is_mixed() => {
-                let most = all(account.available());
+                // The rest is for who writes meanwhile: nothing would tell him that this comes back.
+                let most = all(account.available() / 2);
                 (self.space.reserve_data(most).ok(), most)
             }
             // Somebody's commit may want it while it is being told of.
