@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buttress_format::{Ino, TreeId};
-use buttress_space::{Class, Reach, SpaceKind, Ticket, Verdict};
+use buttress_space::{Account, Class, Reach, SpaceKind, Ticket, Verdict};
 
 use crate::{Cost, Costs, Engine, Result, View, flush::Waits, transaction::Transaction};
 
@@ -95,6 +95,7 @@ impl Engine {
         cost: Cost,
         urgency: Urgency,
     ) -> Result<Option<MetaReservation>> {
+        crate::handle::expect_none("P2: space is asked for");
         self.check_writable()?;
         self.pace()?;
         if urgency == Urgency::Normal
@@ -220,9 +221,9 @@ impl Engine {
     fn try_reserve_batch(&self, cost: Cost) -> bool {
         let mut outstanding = self.outstanding.lock();
         let view = self.view.load();
-        let account = self.space.account(SpaceKind::Metadata);
+        let (account, frozen) = self.account_and_frozen();
         let crude = self.crude_need(view.running(), outstanding.costs + cost.into(), account.used);
-        let taken = crude + self.frozen_left() + account.global_reserve;
+        let taken = crude + frozen + account.global_reserve;
         let is_plenty = taken <= account.free().saturating_sub(account.may_use) / 2;
         if is_plenty {
             self.note_pressure(0);
@@ -272,7 +273,7 @@ impl Engine {
             }
         };
         let to_come = promised + cost.into();
-        let account = self.space.account(SpaceKind::Metadata);
+        let (account, frozen) = self.account_and_frozen();
         let kept = match urgency {
             Urgency::Normal => account.global_reserve,
             Urgency::Lands => account.global_reserve / 4,
@@ -286,7 +287,7 @@ impl Engine {
         };
         let crude = self.crude_need(running.running(), to_come, account.used);
         let crude = with_apart(crude, &|| self.need_of(running.running()));
-        let taken = self.frozen_left() + kept;
+        let taken = frozen + kept;
         // What mixed groups have promised to data.
         let free = account.free().saturating_sub(account.may_use);
         if crude + taken <= free {
@@ -367,8 +368,17 @@ impl Engine {
 
     /// What the frozen transaction may still allocate.
     pub(crate) fn frozen_left(&self) -> u64 {
-        let need = self.frozen_need.load(Ordering::Relaxed);
-        need.saturating_sub(self.frozen_taken.load(Ordering::Relaxed))
+        let need = self.frozen_need.load(Ordering::Acquire);
+        need.saturating_sub(self.frozen_taken.load(Ordering::Acquire))
+    }
+
+    /// The account of metadata, and what the frozen transaction may still allocate of it. What its commit takes or gives back
+    /// meanwhile counts twice rather than not at all: it is said to be taken behind its place in the account, and to be
+    /// left before it leaves that.
+    fn account_and_frozen(&self) -> (Account, u64) {
+        let before = self.frozen_left();
+        let account = self.space.account(SpaceKind::Metadata);
+        (account, before.max(self.frozen_left()))
     }
 
     /// Whether chunks to come can back `excess` bytes more than the metadata groups have: a commit

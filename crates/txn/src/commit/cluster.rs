@@ -76,7 +76,7 @@ impl<'e> Cluster<'e> {
                         // The longest there was. Behind it are others nearly as long, and their items are near its.
                         self.most = run.len / 2;
                     }
-                    self.engine.frozen_taken.fetch_add(run.len, Ordering::Relaxed);
+                    self.engine.frozen_taken.fetch_add(run.len, Ordering::Release);
                     self.left = Some(run);
                 }
                 Outcome::NeedsLoading(group) => {
@@ -104,8 +104,9 @@ impl<'e> Cluster<'e> {
     /// Gives back what is left (K1).
     pub(super) fn close(&mut self) {
         let Some(left) = self.left.take() else { return };
+        // In this order, and the other way round where it was taken: who looks at both misses nothing.
+        self.engine.frozen_taken.fetch_sub(left.len, Ordering::Release);
         self.engine.space.free(left);
-        self.engine.frozen_taken.fetch_sub(left.len, Ordering::Relaxed);
         let request = self.request(RUN_BYTES_MIN, RUN_BYTES_MIN);
         self.engine.space.note_goal(&request, Extent::new(left.start, 0));
     }
