@@ -282,6 +282,7 @@ impl Engine {
             const GROUPS_MAX: usize = 1024;
             self.outstanding.lock().audit();
             if self.space.count() > GROUPS_MAX {
+                self.space.audit_tokens().unwrap_or_else(|difference| panic!("{difference}"));
                 return;
             }
             match self.space.audit() {
