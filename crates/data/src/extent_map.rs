@@ -14,6 +14,9 @@ use crate::error::{Error, Result};
 use crate::file::File;
 use crate::files::Files;
 
+/// No extent ends behind this: no device is so large, and what is read around an extent must not leave the numbers that there are.
+const DISK_END_MAX: u64 = i64::MAX as u64;
+
 /// One extent item and the file offset it stands for.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapping {
@@ -163,7 +166,11 @@ impl Files {
                         || !aligned(region.offset)
                         || !aligned(region.disk.0)
                         || !aligned(region.disk_len)
-                        || region.disk.0.checked_add(region.disk_len).is_none()
+                        || region
+                            .disk
+                            .0
+                            .checked_add(region.disk_len)
+                            .is_none_or(|end| end > DISK_END_MAX)
                     {
                         return fail("shows more than there is");
                     }
