@@ -53,7 +53,7 @@ impl Files {
             return;
         }
         let view = self.engine.view();
-        let source = Source::of(&view, file, file.layout(), Trust::Trial);
+        let source = Source::now(&view, file, Trust::Trial);
         let end = self.ceil(file.size());
         let (mut places, mut packed) = (Vec::new(), Vec::new());
         for range in &ahead.0 {

@@ -28,7 +28,7 @@ use crate::codec::Codec;
 use crate::dirty::Dirty;
 use crate::error::Error;
 use crate::exclusive::Exclusive;
-use crate::read_plan::FreeReads;
+use crate::read_plan::Backoff;
 use crate::streams::Streams;
 
 const TYPE_MASK: u32 = 0o170_000;
@@ -56,7 +56,10 @@ pub struct File {
     end: Ranked<Option<End>>,
     pub(crate) dirty: Ranked<Dirty>,
     pub(crate) streams: Ranked<Streams>,
-    pub(crate) free_reads: FreeReads,
+    /// Whether reads do without `extents`.
+    pub(crate) free_reads: Backoff,
+    /// Whether they read more than they were asked for: where a sector is bad all of it is read again for each of them.
+    pub(crate) long_reads: Backoff,
     /// Room behind its last extent, for the next.
     pub(crate) window: OnceLock<Arc<Window>>,
     /// Signalled when the writeback claim is given back.
@@ -124,7 +127,8 @@ impl File {
             end: Ranked::new(Rank::Leaf, None),
             dirty: Ranked::new(Rank::PageIndex, Dirty::default()),
             streams: Ranked::new(Rank::Leaf, Streams::default()),
-            free_reads: FreeReads::default(),
+            free_reads: Backoff::default(),
+            long_reads: Backoff::default(),
             window: OnceLock::new(),
             idle: Condvar::new(),
             exclusive: Ranked::new(Rank::Leaf, Exclusive::default()),

@@ -12,7 +12,7 @@ use crate::codec::Codec;
 use crate::dirty::Pool;
 use crate::error::Error;
 use crate::helpers::{Helpers, Reading};
-use crate::pages::{Pages, Pause, ReadBatch};
+use crate::pages::{Pages, ReadBatch};
 use crate::unpacked::Unpacked;
 
 /// How files are laid out; from the superblock and the mount options.
@@ -118,21 +118,9 @@ impl Files {
         self.unpacked.clear();
     }
 
-    /// Bytes of clean data in memory.
-    #[must_use]
-    pub fn cached_bytes(&self) -> u64 {
-        self.pages.kept_bytes()
-    }
-
     /// Other bytes than before lie at an extent.
     pub fn forget_clean(&self, extent: Extent) {
         self.pages.forget(extent);
-    }
-
-    /// Keeps no clean data until the answer is dropped. For whoever moves extents to other addresses, or
-    /// changes what lies at one behind our back.
-    pub fn without_cache(&self) -> Pause<'_> {
-        self.pages.pause()
     }
 
     /// Dirty bytes that are on their way to the devices.

@@ -56,7 +56,7 @@ pub use error::{Error, Result};
 pub use file::File;
 pub use files::{Files, FilesOptions};
 pub use late::{End, Home, LateData};
-pub use pages::{Pause, ReadBatch};
+pub use pages::ReadBatch;
 pub use promise::Effort;
 pub use read::DataMismatch;
 pub use remove::Removal;

@@ -19,19 +19,23 @@
 //! # What goes first
 //!
 //! New runs stand in a short queue, and leave memory from its end unless their start was read once more;
-//! those move to a long queue that is gone through in turns. A file that is read once, from end to end,
-//! drives out nothing but itself. What was read ahead and nobody came for yet passes the short queue twice.
+//! those move to a long queue that is gone through in turns ([`queues`]). A file that one thread reads once, from end to
+//! end, drives out nothing but itself. What was read ahead and nobody came for yet passes the short queue twice.
 //!
 //! # Locks
 //!
 //! A region's, or the queues', never both; neither is held while something is read or freed.
 
-use std::collections::{BTreeMap, VecDeque};
+#[path = "pages/queues.rs"]
+mod queues;
+
+use std::collections::BTreeMap;
 
 use buttress_base::AlignedBuf;
 use buttress_format::{Extent, Logical};
 
-use crate::sync::{Arc, AtomicU64, AtomicUsize, Condvar, Ordering, Rank, Ranked};
+use crate::sync::{Arc, AtomicU64, Condvar, Ordering, Rank, Ranked};
+use queues::{Queued, Queues, Verdict};
 
 /// Longest run, and the boundary that none crosses, in bytes.
 pub(crate) const REGION: u64 = 2 << 20;
@@ -45,9 +49,6 @@ const SPARE: usize = 8;
 /// Buffers of this length and more are made a power of two long, so that they can be used again: new memory
 /// costs more than what is read into it.
 const ROUND_MIN: u64 = 128 << 10;
-
-/// The part of the budget that is for runs which were read once.
-const PROBATION: u64 = 8;
 
 /// How much is claimed at once: ours, or what Linux did before and after its batches of 2012.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,13 +101,6 @@ impl Use {
     }
 }
 
-/// What becomes of a run whose turn it is.
-enum Verdict {
-    Goes,
-    Waits,
-    Stays,
-}
-
 /// For whom a run was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum For {
@@ -130,22 +124,6 @@ struct Shard {
     changed: Condvar,
 }
 
-/// A run in a queue, and the memory it takes; it may be gone.
-#[derive(Clone, Copy, Debug)]
-struct Queued {
-    start: u64,
-    number: u64,
-    len: u64,
-}
-
-#[derive(Debug, Default)]
-struct Queues {
-    probation: VecDeque<Queued>,
-    probation_bytes: u64,
-    main: VecDeque<Queued>,
-    main_bytes: u64,
-}
-
 /// Clean data of a volume.
 #[derive(Debug)]
 pub(crate) struct Pages {
@@ -155,8 +133,6 @@ pub(crate) struct Pages {
     /// Buffers of whole regions that nobody needs: new memory costs more than what is read into it.
     spare: Ranked<Vec<AlignedBuf>>,
     next_number: AtomicU64,
-    /// Above zero while extents are moved by somebody who does not call [`Pages::forget`].
-    paused: AtomicUsize,
 }
 
 /// What is known of an address.
@@ -179,18 +155,6 @@ pub(crate) struct Claim<'p> {
     number: u64,
 }
 
-/// Nothing is looked up or kept while it lives.
-#[derive(Debug)]
-#[must_use = "it ends when dropped"]
-pub struct Pause<'p>(&'p Pages);
-
-impl Drop for Pause<'_> {
-    fn drop(&mut self) {
-        self.0.clear();
-        self.0.paused.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 impl Pages {
     /// Keeps up to `budget` bytes; with none, nothing is ever found.
     pub(crate) fn new(budget: u64) -> Self {
@@ -198,23 +162,16 @@ impl Pages {
             || Shard { runs: Ranked::new(Rank::Leaf, BTreeMap::new()), changed: Condvar::new() };
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),
-            queues: Ranked::new(Rank::Leaf, Queues::default()),
+            queues: Ranked::new(Rank::Leaf, Queues::new(budget)),
             budget,
             spare: Ranked::new(Rank::Leaf, Vec::new()),
             next_number: AtomicU64::new(0),
-            paused: AtomicUsize::new(0),
         }
     }
 
-    /// Whether anything may be found here now.
+    /// Whether anything may be found here.
     pub(crate) fn is_on(&self) -> bool {
-        self.budget > 0 && self.paused.load(Ordering::SeqCst) == 0
-    }
-
-    /// Bytes that are kept.
-    pub(crate) fn kept_bytes(&self) -> u64 {
-        let queues = self.queues.lock();
-        queues.probation_bytes + queues.main_bytes
+        self.budget > 0
     }
 
     fn shard(&self, at: u64) -> &Shard {
@@ -230,6 +187,9 @@ impl Pages {
         for shard in &self.shards {
             all.extend(shard.runs.lock().iter().map(|(start, slot)| (*start, slot.len)));
         }
+        let entered = self.queues.lock().audit();
+        let room: u64 = all.values().map(|len| room(*len)).sum();
+        assert!(entered >= room, "Q1: {room} bytes are kept, {entered} in queues");
         let mut last = 0;
         for (start, len) in &all {
             assert!(start / REGION == (start + len - 1) / REGION, "P2: crosses a boundary");
@@ -291,13 +251,14 @@ impl Pages {
     }
 
     /// Finds the run that holds an address, or claims one that begins there and is at most `want` bytes
-    /// long.
-    pub(crate) fn find(&self, at: Logical, want: u64) -> Found<'_> {
+    /// long. Who goes on in a sector that he has read a part of says so: he does not come again.
+    pub(crate) fn find(&self, at: Logical, want: u64, goes_on: bool) -> Found<'_> {
         let mut runs = self.shard(at.0).runs.lock();
         let next = match covering(&mut runs, at.0) {
             Ok((start, slot)) => match &mut slot.state {
                 State::Ready { bytes, read } => {
-                    *read = if start == at.0 { read.more() } else { *read };
+                    let comes = start == at.0 && !goes_on;
+                    *read = if comes { read.more() } else { *read };
                     let (bytes, from) = (Arc::clone(bytes), (at.0 - start) as usize);
                     return Found::Ready { bytes, from };
                 }
@@ -367,77 +328,41 @@ impl Pages {
             }
             let gone: Vec<_> = gone.into_iter().filter_map(|start| runs.remove(&start)).collect();
             drop(runs);
-            // Freed without the lock. Their places in the queues are found empty in time.
+            if !gone.is_empty() {
+                let bytes = gone.iter().map(|slot| room(slot.len)).sum();
+                self.queues.lock().drop_litter(bytes);
+            }
+            // Freed without the lock.
             drop(gone);
             at = stop;
-        }
-    }
-
-    /// Looks nothing up and keeps nothing, until the answer is dropped: extents are being moved.
-    pub(crate) fn pause(&self) -> Pause<'_> {
-        self.paused.fetch_add(1, Ordering::SeqCst);
-        self.clear();
-        Pause(self)
-    }
-
-    fn clear(&self) {
-        // The queues first: what is published meanwhile is entered behind this, and so is taken out in its turn.
-        let old = std::mem::take(&mut *self.queues.lock());
-        drop(old);
-        for shard in &self.shards {
-            let mut runs = shard.runs.lock();
-            let mut gone = Vec::new();
-            runs.retain(|_, slot| match &mut slot.state {
-                State::Loading { is_doomed } => {
-                    *is_doomed = true;
-                    true
-                }
-                State::Ready { bytes, .. } => {
-                    gone.push(Arc::clone(bytes));
-                    false
-                }
-            });
         }
     }
 
     /// Enters a new run into the queues, and drops what is too much (P4).
     fn queue(&self, new: Queued) {
         let mut queues = self.queues.lock();
-        queues.probation_bytes += new.len;
-        queues.probation.push_back(new);
-        while queues.probation_bytes + queues.main_bytes > self.budget.max(new.len) {
-            let from_probation =
-                queues.probation_bytes > self.budget / PROBATION || queues.main.is_empty();
-            let victim = if from_probation {
-                queues.probation.pop_front().inspect(|gone| queues.probation_bytes -= gone.len)
-            } else {
-                queues.main.pop_front().inspect(|gone| queues.main_bytes -= gone.len)
-            };
-            let Some(victim) = victim else { break };
+        queues.enter(new);
+        while let Some(turn) = queues.next(self.budget.max(new.len)) {
             drop(queues);
-            let verdict = self.judge(victim);
+            let verdict = self.judge(turn.victim);
             queues = self.queues.lock();
-            match verdict {
-                Verdict::Goes => {}
-                Verdict::Waits => {
-                    queues.probation_bytes += victim.len;
-                    queues.probation.push_back(victim);
-                }
-                Verdict::Stays => {
-                    queues.main_bytes += victim.len;
-                    queues.main.push_back(victim);
-                }
-            }
+            queues.settle(turn, verdict);
         }
+        let Some(mut sweep) = queues.sweep() else { return };
+        drop(queues);
+        let gone = sweep.keep(|entry| {
+            let runs = self.shard(entry.start).runs.lock();
+            runs.get(&entry.start).is_some_and(|slot| slot.number == entry.number)
+        });
+        self.queues.lock().swept(sweep, gone);
     }
 
     /// Drops a run, unless it was read again since it was last asked about, or is still to be read.
     fn judge(&self, victim: Queued) -> Verdict {
         let mut runs = self.shard(victim.start).runs.lock();
-        let Some(slot) = runs.get_mut(&victim.start) else { return Verdict::Goes };
-        if slot.number != victim.number {
-            return Verdict::Goes;
-        }
+        let slot = runs.get_mut(&victim.start).filter(|slot| slot.number == victim.number);
+        let Some(slot) = slot else { return Verdict::WasGone };
+        let mut verdict = Verdict::Goes;
         if let State::Ready { read, .. } = &mut slot.state {
             match *read {
                 Use::Again => {
@@ -448,13 +373,14 @@ impl Pages {
                     *read = Use::Late;
                     return Verdict::Waits;
                 }
-                Use::Late | Use::Once => {}
+                Use::Late => verdict = Verdict::Unread,
+                Use::Once => {}
             }
         }
         let gone = runs.remove(&victim.start);
         drop(runs);
         gone.into_iter().for_each(|slot| self.reuse(slot));
-        Verdict::Goes
+        verdict
     }
 }
 

@@ -186,11 +186,13 @@ impl Files {
         let batch = self.options.read_batch.bytes(self.sector);
         // Extents end with a sector, and so does what is asked for of the last.
         let reach = self.ceil(end + run.room);
+        let window = if source.file.long_reads.may() { window } else { 0 };
         let limit = self.ceil(end + window).min(reach);
         let mut at = run.disk;
         while at < end {
             let first = self.floor(at);
-            let (bytes, from) = match self.pages.find(Logical(first), (limit - first).min(batch)) {
+            let want = (limit - first).min(batch);
+            let (bytes, from) = match self.pages.find(Logical(first), want, at > first) {
                 Found::Ready { bytes, from } => (bytes, from),
                 Found::Claimed(claim) => {
                     let stop = claim.extent().end().0.min(end);
@@ -199,6 +201,7 @@ impl Files {
                         Err(error) if source.trust == Trust::Trial => return Err(error),
                         // It may be what nobody asked for that is bad.
                         Err(_) => {
+                            source.file.long_reads.note_vain();
                             let (low, high) = (at - run.disk, stop - run.disk);
                             let part = Run {
                                 offset: run.offset + low,

@@ -25,8 +25,8 @@ use crate::files::Files;
 use crate::read::{RUN_BYTES_MAX, copy_front};
 use crate::read_packed::Packed;
 
-/// So many reads hold the extents behind one that did not and was in vain: its bytes were read twice.
-const HELD_BEHIND_VAIN: u32 = 64;
+/// So many reads are careful behind one that was in vain: its bytes were read twice.
+const BEHIND_VAIN: u32 = 64;
 
 /// Sectors that lie one behind the other, in the file and on disk.
 pub(crate) struct Run {
@@ -42,6 +42,8 @@ pub(crate) struct Plan {
     /// The file offset that the buffer begins with.
     base: u64,
     layout: u64,
+    /// Whether its data has checksums: by the time that it is read the file may be another, cut to nothing and without.
+    checked: bool,
     runs: Vec<Run>,
     packed: Vec<Packed>,
 }
@@ -69,12 +71,12 @@ pub(crate) struct Source<'r> {
 impl<'r> Source<'r> {
     /// For who holds the extents.
     pub(crate) fn held(view: &'r View, file: &'r File) -> Self {
-        Self::of(view, file, file.layout(), Trust::Held)
+        Self::now(view, file, Trust::Held)
     }
 
-    pub(crate) fn of(view: &'r View, file: &'r File, layout: u64, trust: Trust) -> Self {
-        let checked = !file.with_item(|item| item.flags & InodeFlags::NODATASUM != 0);
-        Self { view, file, checked, layout, trust }
+    /// As the file is now: the extents are held.
+    pub(crate) fn now(view: &'r View, file: &'r File, trust: Trust) -> Self {
+        Self { view, file, checked: is_checked(file), layout: file.layout(), trust }
     }
 
     /// A trial was in vain; nobody but its caller is told.
@@ -83,12 +85,17 @@ impl<'r> Source<'r> {
     }
 }
 
-/// Whether reads of a file hold its extents.
-#[derive(Debug, Default)]
-pub(crate) struct FreeReads(AtomicU32);
+/// Whether sums of its data are to be there.
+fn is_checked(file: &File) -> bool {
+    file.with_item(|item| item.flags & InodeFlags::NODATASUM == 0)
+}
 
-impl FreeReads {
-    /// Whether one may do without. Counts are of a few at most, so that it does not matter which of two they are.
+/// Whether reads of a file try what was in vain a while ago.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff(AtomicU32);
+
+impl Backoff {
+    /// Whether one may. Counts are of a few at most, so that it does not matter which of two they are.
     pub(crate) fn may(&self) -> bool {
         let left = self.0.load(Ordering::Relaxed);
         if left > 0 {
@@ -98,7 +105,7 @@ impl FreeReads {
     }
 
     pub(crate) fn note_vain(&self) {
-        self.0.store(HELD_BEHIND_VAIN, Ordering::Relaxed);
+        self.0.store(BEHIND_VAIN, Ordering::Relaxed);
     }
 }
 
@@ -138,7 +145,8 @@ impl Files {
         base: u64,
         buf: &mut [u8],
     ) -> Result<Plan> {
-        let mut plan = Plan { base, layout: file.layout(), runs: Vec::new(), packed: Vec::new() };
+        let (layout, checked) = (file.layout(), is_checked(file));
+        let mut plan = Plan { base, layout, checked, runs: Vec::new(), packed: Vec::new() };
         let part = |low: u64, high: u64| (low - base) as usize..(high - base) as usize;
         for range in ranges {
             let mut at = range.start;
@@ -185,7 +193,7 @@ impl Files {
         buf: &mut [u8],
         window: Option<u64>,
     ) -> Result<()> {
-        let source = Source::of(view, file, plan.layout, trust);
+        let source = Source { view, file, checked: plan.checked, layout: plan.layout, trust };
         let part = |low: u64, high: u64| (low - plan.base) as usize..(high - plan.base) as usize;
         for run in &plan.runs {
             let out = &mut buf[part(run.offset, run.offset + run.len)];

@@ -1,7 +1,7 @@
 //! What the claims of runs are built on. The tests have another one of these, of a model checker.
 
 pub(crate) use std::sync::Arc;
-pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use buttress_base::sync::Condvar;
 pub(crate) use buttress_base::{Rank, Ranked};

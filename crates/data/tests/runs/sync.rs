@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 pub(crate) use std::sync::Arc;
 
 pub(crate) use buttress_base::Rank;
-pub(crate) use shuttle::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+pub(crate) use shuttle::sync::atomic::{AtomicU64, Ordering};
 
 /// Without poisoning and without ranks, which are checked in every other test.
 #[derive(Debug)]

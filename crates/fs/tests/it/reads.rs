@@ -157,19 +157,53 @@ fn r10_a_bad_sector_ahead_spoils_nothing() {
     assert_eq!(places.len(), 1, "data has one copy");
     device.write_at(places[0] as u64 + 77, &[!whole[places[0] + 77]]).expect("damage");
 
-    let fs = mount_with(&device, "ro");
+    let watched = Hooked::new(&device, Watched::default());
+    let options = MountOptions::parse("ro").expect("known options");
+    let fs = Filesystem::open(vec![watched.clone()], options).expect("a mount");
     let file = fs.resolve("file").expect("a file");
-    let mut buf = vec![0; 4 * SECTOR];
-    for offset in (0..len).step_by(buf.len()) {
-        let found = file.read_at(offset as u64, &mut buf);
+    let mut buf = vec![0; 5 * SECTOR];
+    for offset in (0..len).step_by(4 * SECTOR) {
+        let found = file.read_at(offset as u64, &mut buf[..4 * SECTOR]);
+        let buf = &buf[..4 * SECTOR];
         if (offset..offset + buf.len()).contains(&bad) {
             found.expect_err("no mirror is right");
         } else {
             assert_eq!(found.expect("a read"), buf.len(), "at {offset}");
-            assert_eq!(buf, bytes[offset..offset + buf.len()], "at {offset}");
+            assert_eq!(buf, &bytes[offset..offset + buf.len()], "at {offset}");
         }
     }
+    let read: u64 = watched.hook.0.lock().expect("a list").iter().sum();
+    assert!(read < 3 * len as u64, "{read} bytes were read of {len}");
     drop(file);
+    fs.close().expect("a close");
+}
+
+/// Who reads a large file once, and in pieces that are no sectors, drives out nothing that others use.
+#[test]
+fn a_scan_in_small_pieces_drives_out_nothing_that_is_used() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let hot = pattern(3, 8 * MIB);
+    file_with(&fs.root(), "hot", &hot);
+    file_with(&fs.root(), "large", &pattern(9, 48 * MIB));
+    fs.close().expect("a close");
+    let watched = Hooked::new(&device, Watched::default());
+    let options = MountOptions::parse("ro,page_cache=16m").expect("known options");
+    let fs = Filesystem::open(vec![watched.clone()], options).expect("a mount");
+    let mut buf = vec![0; 32 << 10];
+    let mut read = |name: &str, piece: usize| {
+        let file = fs.resolve(name).expect("a file");
+        let len = file.attr().size as usize;
+        watched.hook.0.lock().expect("a list").clear();
+        for offset in (0..len).step_by(piece) {
+            file.read_at(offset as u64, &mut buf[..piece]).expect("a read");
+        }
+        watched.hook.0.lock().expect("a list").iter().sum::<u64>()
+    };
+    (0..3).for_each(|_| _ = read("hot", 32 << 10));
+    read("large", 1 << 10);
+    let again = read("hot", 32 << 10);
+    assert!(again < 2 * MIB as u64, "{again} bytes of what is used were read again");
     fs.close().expect("a close");
 }
 

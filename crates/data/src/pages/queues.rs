@@ -1,0 +1,204 @@
+//! In which order kept runs leave memory.
+//!
+//! # Invariants
+//!
+//! - **Q1** The bytes of a queue are those of its entries, in it or being swept.
+//! - **Q2** Entries of runs that are gone are a sixteenth of the budget at most once those of one have been cleared away: what is
+//!   overwritten while it is kept takes nobody's room for good.
+//!
+//! New runs stand in `probation`, and leave memory from its end unless their start was read once more; those move to
+//! `main`, which is gone through in turns. Who left `probation` is remembered for as long as half of the budget leaves behind him, and
+//! stands in `main` at once when he is read again meanwhile. So what is used now takes the place of what was used once,
+//! also where the way round is longer than `probation`, and a longer one still takes nothing.
+
+use std::collections::{HashMap, VecDeque};
+
+/// The part of the budget that is for runs which were read once.
+const PROBATION: u64 = 8;
+
+/// The part of the budget that runs which are gone may take before their entries are cleared away.
+const LITTER: u64 = 16;
+
+/// The part of the budget whose leaving is remembered.
+const REMEMBERED: u64 = 2;
+
+/// A run in a queue, and the memory it takes; it may be gone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queued {
+    pub(super) start: u64,
+    pub(super) number: u64,
+    pub(super) len: u64,
+}
+
+/// What becomes of a run whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It was kept no more.
+    WasGone,
+    /// Nobody came for it.
+    Unread,
+    /// It was read, and not again.
+    Goes,
+    /// Whoever it was read for is still to come.
+    Waits,
+    /// It was read again.
+    Stays,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    entries: VecDeque<Queued>,
+    bytes: u64,
+}
+
+impl Queue {
+    fn pop(&mut self) -> Option<Queued> {
+        let oldest = self.entries.pop_front()?;
+        self.bytes -= oldest.len;
+        Some(oldest)
+    }
+
+    fn push(&mut self, new: Queued) {
+        self.bytes += new.len;
+        self.entries.push_back(new);
+    }
+}
+
+/// Runs that left not long ago, by where they began.
+#[derive(Debug, Default)]
+struct Remembered {
+    order: VecDeque<Queued>,
+    bytes: u64,
+    numbers: HashMap<u64, u64>,
+}
+
+impl Remembered {
+    fn note(&mut self, gone: Queued, most: u64) {
+        self.bytes += gone.len;
+        self.order.push_back(gone);
+        self.numbers.insert(gone.start, gone.number);
+        while self.bytes > most
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.bytes -= oldest.len;
+            if self.numbers.get(&oldest.start) == Some(&oldest.number) {
+                self.numbers.remove(&oldest.start);
+            }
+        }
+    }
+}
+
+/// Both queues, and who left them.
+#[derive(Debug)]
+pub(super) struct Queues {
+    budget: u64,
+    probation: Queue,
+    main: Queue,
+    remembered: Remembered,
+    /// Bytes of entries whose runs are gone; a little wrong while somebody asks about one.
+    litter: u64,
+}
+
+/// A run whose turn it is.
+pub(super) struct Turn {
+    pub(super) victim: Queued,
+    was_new: bool,
+}
+
+/// All entries, while they are looked through.
+pub(super) struct Sweep {
+    probation: VecDeque<Queued>,
+    main: VecDeque<Queued>,
+}
+
+impl Queues {
+    pub(super) fn new(budget: u64) -> Self {
+        let (probation, main) = (Queue::default(), Queue::default());
+        Self { budget, probation, main, remembered: Remembered::default(), litter: 0 }
+    }
+
+    pub(super) fn enter(&mut self, new: Queued) {
+        if self.remembered.numbers.remove(&new.start).is_some() {
+            self.main.push(new);
+        } else {
+            self.probation.push(new);
+        }
+    }
+
+    /// Whose turn it is to leave, where more is kept than that; [`settle`](Self::settle) says whether he does.
+    pub(super) fn next(&mut self, budget: u64) -> Option<Turn> {
+        if self.probation.bytes + self.main.bytes <= budget {
+            return None;
+        }
+        let was_new =
+            self.probation.bytes > self.budget / PROBATION || self.main.entries.is_empty();
+        let queue = if was_new { &mut self.probation } else { &mut self.main };
+        Some(Turn { victim: queue.pop()?, was_new })
+    }
+
+    pub(super) fn settle(&mut self, Turn { victim, was_new }: Turn, verdict: Verdict) {
+        match verdict {
+            Verdict::WasGone => self.litter = self.litter.saturating_sub(victim.len),
+            Verdict::Goes if was_new => {
+                self.remembered.note(victim, self.budget / REMEMBERED);
+            }
+            Verdict::Goes | Verdict::Unread => {}
+            Verdict::Waits => self.probation.push(victim),
+            Verdict::Stays => self.main.push(victim),
+        }
+    }
+
+    /// Runs of so many bytes are kept no more, and have entries still.
+    pub(super) fn drop_litter(&mut self, bytes: u64) {
+        self.litter += bytes;
+    }
+
+    /// All entries, when too many are of runs that are gone (Q2).
+    pub(super) fn sweep(&mut self) -> Option<Sweep> {
+        if self.litter <= self.budget / LITTER {
+            return None;
+        }
+        self.litter = 0;
+        let probation = std::mem::take(&mut self.probation.entries);
+        let main = std::mem::take(&mut self.main.entries);
+        Some(Sweep { probation, main })
+    }
+
+    /// Puts back what was found to be there, before what came meanwhile.
+    pub(super) fn swept(&mut self, mut sweep: Sweep, gone: (u64, u64)) {
+        self.probation.bytes -= gone.0;
+        self.main.bytes -= gone.1;
+        sweep.probation.append(&mut self.probation.entries);
+        sweep.main.append(&mut self.main.entries);
+        self.probation.entries = sweep.probation;
+        self.main.entries = sweep.main;
+    }
+}
+
+#[cfg(test)]
+impl Queues {
+    /// Looks whether Q1 holds; says how many bytes there are.
+    pub(super) fn audit(&self) -> u64 {
+        for queue in [&self.probation, &self.main] {
+            let bytes: u64 = queue.entries.iter().map(|entry| entry.len).sum();
+            assert_eq!(bytes, queue.bytes, "Q1: bytes of a queue");
+        }
+        self.probation.bytes + self.main.bytes
+    }
+}
+
+impl Sweep {
+    /// Leaves what is there; says how many bytes of each queue are not.
+    pub(super) fn keep(&mut self, is_there: impl Fn(&Queued) -> bool) -> (u64, u64) {
+        let keep = |entries: &mut VecDeque<Queued>| {
+            let mut gone = 0;
+            entries.retain(|entry| {
+                let stays = is_there(entry);
+                gone += if stays { 0 } else { entry.len };
+                stays
+            });
+            gone
+        };
+        (keep(&mut self.probation), keep(&mut self.main))
+    }
+}
