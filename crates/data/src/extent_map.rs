@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use buttress_format::{Body, Compression, Extent, FileExtent, Key, Region};
+use buttress_format::{Body, Compression, Extent, FileExtent, Key, Logical, Region};
 use buttress_txn::View;
 
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ use crate::file::File;
 use crate::files::Files;
 
 /// No extent ends behind this: no device is so large, and what is read around an extent must not leave the numbers that there are.
-const DISK_END_MAX: u64 = i64::MAX as u64;
+const DISK_END_MAX: Logical = Logical(i64::MAX as u64);
 
 /// One extent item and the file offset it stands for.
 #[derive(Clone, Debug)]
@@ -168,7 +168,6 @@ impl Files {
                         || !aligned(region.disk_len)
                         || region
                             .disk
-                            .0
                             .checked_add(region.disk_len)
                             .is_none_or(|end| end > DISK_END_MAX)
                     {

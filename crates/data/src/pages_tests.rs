@@ -140,44 +140,39 @@ fn nothing_old_is_found() {
     pages.audit();
 }
 
-/// What is read again and again stays, however much is read once meanwhile.
-#[test]
-fn a_scan_drives_out_nothing_that_is_used() {
-    let pages = Pages::new(16 << 20);
-    let touch = |at: u64| match pages.find(Logical(at), 256 << 10, false) {
-        Found::Ready { .. } => true,
-        Found::Claimed(claim) => {
-            let bytes = AlignedBuf::zeroed(claim.extent().len as usize);
-            claim.publish(&Arc::new(bytes), For::Now);
-            false
-        }
-        Found::Loading { .. } => panic!("nobody else is here"),
-    };
-    let hot: Vec<u64> = (0..16).map(|index| index * REGION).collect();
-    for _ in 0..3 {
-        hot.iter().for_each(|at| _ = touch(*at));
-    }
-    for index in 0..400 {
-        touch((1 << 40) + index * (256 << 10));
-        if index % 20 == 0 {
-            hot.iter().for_each(|at| _ = touch(*at));
-        }
-    }
-    let kept = hot.iter().filter(|at| touch(**at)).count();
-    assert!(kept >= 14, "{kept} of 16 are left");
-}
-
 /// Reads a run of 256 KiB that nobody else wants; says whether it was there.
 fn touch(pages: &Pages, at: u64, goes_on: bool) -> bool {
+    touch_for(pages, at, For::Now, goes_on)
+}
+
+fn touch_for(pages: &Pages, at: u64, whom: For, goes_on: bool) -> bool {
     match pages.find(Logical(at), 256 << 10, goes_on) {
         Found::Ready { .. } => true,
         Found::Claimed(claim) => {
             let bytes = AlignedBuf::zeroed(claim.extent().len as usize);
-            claim.publish(&Arc::new(bytes), For::Now);
+            claim.publish(&Arc::new(bytes), whom);
             false
         }
         Found::Loading { .. } => panic!("nobody else is here"),
     }
+}
+
+/// What is read again and again stays, however much is read once meanwhile.
+#[test]
+fn a_scan_drives_out_nothing_that_is_used() {
+    let pages = Pages::new(16 << 20);
+    let hot: Vec<u64> = (0..16).map(|index| index * REGION).collect();
+    for _ in 0..3 {
+        hot.iter().for_each(|at| _ = touch(&pages, *at, false));
+    }
+    for index in 0..400 {
+        touch(&pages, (1 << 40) + index * (256 << 10), false);
+        if index % 20 == 0 {
+            hot.iter().for_each(|at| _ = touch(&pages, *at, false));
+        }
+    }
+    let kept = hot.iter().filter(|at| touch(&pages, **at, false)).count();
+    assert!(kept >= 14, "{kept} of 16 are left");
 }
 
 /// What is used now takes the place of what was used, though it is longer than what is kept of a file that is read once.
@@ -247,15 +242,7 @@ fn pieces_of_a_sector_are_one_visit() {
 #[test]
 fn what_is_read_ahead_waits_for_its_reader() {
     let pages = Pages::new(16 << 20);
-    let touch = |at: u64, whom: For| match pages.find(Logical(at), 256 << 10, false) {
-        Found::Ready { .. } => true,
-        Found::Claimed(claim) => {
-            let bytes = AlignedBuf::zeroed(claim.extent().len as usize);
-            claim.publish(&Arc::new(bytes), whom);
-            false
-        }
-        Found::Loading { .. } => panic!("nobody else is here"),
-    };
+    let touch = |at: u64, whom: For| touch_for(&pages, at, whom, false);
     let ahead: Vec<u64> = (0..8).map(|index| index * REGION).collect();
     ahead.iter().for_each(|at| _ = touch(*at, For::Later));
     for index in 0..80 {

@@ -3,8 +3,10 @@
 //! # Invariants
 //!
 //! - **Q1** The bytes of a queue are those of its entries, in it or being swept.
-//! - **Q2** Entries of runs that are gone are a sixteenth of the budget at most once those of one have been cleared away: what is
-//!   overwritten while it is kept takes nobody's room for good.
+//! - **Q2** Entries of runs that are gone take a sixteenth of the budget, and what is forgotten until the next run is entered, at most:
+//!   what is overwritten while it is kept takes nobody's room for good.
+//!
+//! While entries are swept nobody has his turn: more than the budget may be kept until the next run is entered.
 //!
 //! New runs stand in `probation`, and leave memory from its end unless their start was read once more; those move to
 //! `main`, which is gone through in turns. Who left `probation` is remembered for as long as half of the budget leaves behind him, and
