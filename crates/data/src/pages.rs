@@ -14,7 +14,7 @@
 //!   meanwhile is given to its reader, whose view is older, and is not kept.
 //! - **P2** Kept runs do not overlap, and none crosses a boundary of [`REGION`].
 //! - **P3** A claim ends: its holder publishes it or drops it, and either wakes who waits.
-//! - **P4** No more is kept than the budget, but for the one run that was kept last.
+//! - **P4** No more is kept than the budget, but for the one run that was kept last, and while entries are swept ([`queues`]).
 //!
 //! # What goes first
 //!
