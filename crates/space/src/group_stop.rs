@@ -15,10 +15,14 @@ use crate::Group;
 use crate::group_state::State;
 
 impl Group {
-    /// Tells writers in place whether they may; to be called after what decides it changed.
+    /// Tells writers in place whether they may, and who drains whether it still matters; to be called after what decides it
+    /// changed.
     pub(crate) fn mark_stopped(&self) {
         let state = self.state.lock();
         self.stopped.store(state.read_only > 0 || state.removed, Ordering::SeqCst);
+        if state.read_only == 0 {
+            self.settled.notify_all();
+        }
     }
 
     /// Whether it is read-only or gone: what writers in place look at, after they were counted.
@@ -34,11 +38,10 @@ impl Group {
         }
     }
 
-    /// Waits until nothing is reserved in a group that is read-only.
+    /// Waits until nothing is reserved in a group, as long as it is read-only.
     pub(crate) fn wait_for_reserved(&self) {
         let mut state = self.state.lock();
-        assert!(state.read_only > 0, "Q2: a group is held before it is drained");
-        while state.reserved.bytes() > 0 {
+        while state.read_only > 0 && state.reserved.bytes() > 0 {
             state.wait(&self.settled);
         }
     }

@@ -11,7 +11,7 @@
 //! # Invariants
 //!
 //! - **Q1** A group is read-only as long as anybody holds it so; nested holds count.
-//! - **Q2** Once [`ReadOnlyHold::drain`] has returned, and as long as the hold lives: nothing is allocated in the
+//! - **Q2** Once [`ReadOnlyHold::drain`] has returned, and as long as the hold lasts: nothing is allocated in the
 //!   group, no extent in it is allocated and not yet recorded, and nobody writes into it in place.
 //!
 //! The order of a drain: allocators first (they see the mark, or have reserved, under the group's lock), then
@@ -24,6 +24,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_format::{Extent, Logical};
 
@@ -35,6 +36,7 @@ use crate::{Error, Group, LookupPolicy, Space, SpaceKind};
 pub struct ReadOnlyHold {
     space: Arc<Space>,
     group: Arc<Group>,
+    let_go: AtomicBool,
 }
 
 impl ReadOnlyHold {
@@ -49,6 +51,25 @@ impl ReadOnlyHold {
     pub fn drain(&self) {
         self.drain_writers();
         self.drain_extents();
+    }
+
+    /// Ends it early, whoever has it and drains the group: a drain on its way says nothing any more, and does not wait for
+    /// extents that are allocated from now on. Says whether it was still held.
+    pub fn let_go(&self) -> bool {
+        let was_held = !self.let_go.swap(true, Ordering::SeqCst);
+        if was_held {
+            let ledger = self.space.ledger(self.group.kind());
+            self.group.change(ledger, |state| state.allow_writes());
+            self.group.mark_stopped();
+            self.space.serve_freed();
+        }
+        was_held
+    }
+
+    /// Whether nobody has let it go so far.
+    #[must_use]
+    pub fn lasts(&self) -> bool {
+        !self.let_go.load(Ordering::SeqCst)
     }
 
     /// Waits for those who write in place.
@@ -75,10 +96,7 @@ impl fmt::Debug for ReadOnlyHold {
 
 impl Drop for ReadOnlyHold {
     fn drop(&mut self) {
-        let ledger = self.space.ledger(self.group.kind());
-        self.group.change(ledger, |state| state.allow_writes());
-        self.group.mark_stopped();
-        self.space.serve_freed();
+        self.let_go();
     }
 }
 
@@ -139,7 +157,7 @@ impl Space {
             group.change(ledger, |state| state.stop_writes());
         }
         group.mark_stopped();
-        Ok(ReadOnlyHold { space: Arc::clone(self), group })
+        Ok(ReadOnlyHold { space: Arc::clone(self), group, let_go: AtomicBool::new(false) })
     }
 
     /// Whether the group that holds an address is held read-only, or there is none.

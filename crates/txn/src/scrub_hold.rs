@@ -10,7 +10,7 @@
 //!   into the other groups, and the first step of whoever makes room lets it go: nothing is refused that would be
 //!   written without the scrub.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use buttress_base::sync::Mutex;
 use buttress_format::Logical;
@@ -28,25 +28,20 @@ pub(crate) struct ScrubHold(Mutex<Option<Arc<ReadOnlyHold>>>);
 /// A group that this scrub holds, for as long as this lives or until somebody needs room.
 pub(crate) struct Held<'e> {
     engine: &'e Engine,
-    hold: Weak<ReadOnlyHold>,
+    hold: Arc<ReadOnlyHold>,
 }
 
 impl Held<'_> {
     /// Whether nobody has let it go so far.
     pub(crate) fn lasts(&self) -> bool {
-        self.hold.strong_count() > 0
+        self.hold.lasts()
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let mut place = self.engine.scrub_hold.0.lock();
-        // Else somebody let it go, and another scrub may hold a group by now.
-        if place.as_ref().is_some_and(|hold| Weak::ptr_eq(&Arc::downgrade(hold), &self.hold)) {
-            let hold = place.take();
-            drop(place);
-            drop(hold);
-        }
+        self.engine.scrub_hold.0.lock().take_if(|hold| Arc::ptr_eq(hold, &self.hold));
+        self.hold.let_go();
     }
 }
 
@@ -62,31 +57,32 @@ impl Engine {
         if !self.has_room_without(kind, group.available()) {
             return None;
         }
-        let hold = self.space.hold_read_only(start).ok()?;
+        let held = self.hold_where_it_is_found(start)?;
         // Promises that were made between the look and the hold.
         if !self.has_room_without(kind, 0) {
             return None;
         }
         self.close_windows();
-        hold.drain();
-        // Who wrote in place until now may have left it dirty.
-        if !self.has_room_without(kind, 0) {
-            return None;
-        }
+        held.hold.drain();
+        // Who wrote in place until now may have left it dirty; and who made room may have let it go.
+        (self.has_room_without(kind, 0) && held.lasts()).then_some(held)
+    }
+
+    /// Holds a group, where whoever makes room finds it from the first moment: those who are waited for may need it.
+    fn hold_where_it_is_found(&self, start: Logical) -> Option<Held<'_>> {
         let mut place = self.scrub_hold.0.lock();
         if place.is_some() {
             return None;
         }
-        let hold = Arc::new(hold);
-        let held = Held { engine: self, hold: Arc::downgrade(&hold) };
-        *place = Some(hold);
-        Some(held)
+        let hold = Arc::new(self.space.hold_read_only(start).ok()?);
+        *place = Some(Arc::clone(&hold));
+        Some(Held { engine: self, hold })
     }
 
     /// Lets what a scrub holds be written again; says whether there was anything.
     pub(crate) fn let_scrub_go(&self) -> bool {
         let hold = self.scrub_hold.0.lock().take();
-        hold.is_some()
+        hold.is_some_and(|hold| hold.let_go())
     }
 
     /// Whether groups of a kind that give something out have all that is owed, when `leaving` bytes of what is free are

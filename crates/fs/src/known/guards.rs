@@ -190,3 +190,35 @@ fn n3_data_that_is_promised_nothing() {
         judge(&device);
     }
 }
+
+/// U4: a group that a scrub holds, and whose writers it still waits for, is let go like any other when somebody needs room.
+#[test]
+fn nobody_is_refused_while_a_scrub_waits() {
+    let device = volume(128);
+    let fs = mount(&device, "rw,commit=300");
+    let target = nocow(&fs, "target");
+    target.write_at(0, &bytes(1, 64)).expect("a write");
+    fs.sync().expect("durable");
+    let extent = buttress_format::Extent { start: first_byte(&fs, &target), len: SECTOR };
+    std::thread::scope(|scope| {
+        let right = fs.shared().engine.begin_nocow(extent).expect("nobody holds the group");
+        let how = crate::ScrubOptions { hold_groups: true, ..Default::default() };
+        let fs = &fs;
+        let scrub = scope.spawn(move || fs.scrub(how, &mut |_| true).expect("a scrub").0);
+        let begun = std::time::Instant::now();
+        while fs.space_stats().accounts.data.read_only == 0 {
+            assert!(begun.elapsed() < LONG, "the scrub holds nothing");
+            std::thread::yield_now();
+        }
+        let filler = fill(fs);
+        let data = fs.space_stats().accounts.data;
+        assert!(data.read_only == 0 && data.free() < MIB, "{data:?}");
+        assert!(!scrub.is_finished(), "it did not wait for who writes in place");
+        drop((right, filler));
+        scrub.join().expect("no panic");
+    });
+    assert_eq!(content(&target), bytes(1, 64));
+    drop(target);
+    fs.close().expect("closed");
+    judge(&device);
+}

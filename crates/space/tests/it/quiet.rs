@@ -72,6 +72,32 @@ fn n3_refused_writers_are_not_waited_for() {
     }
 }
 
+/// A hold that somebody else lets go ends its drain, whatever is allocated, and gives nothing back a second time.
+#[test]
+fn a_drain_ends_when_the_hold_is_let_go() {
+    for policy in LookupPolicy::ALL {
+        let space = space(policy, 1);
+        let waits = got(space.allocate(exactly(Data, SECTOR)));
+        let hold = space.hold_read_only(Logical(0)).expect("a group");
+        let outer = space.hold_read_only(Logical(0)).expect("held twice");
+        std::thread::scope(|scope| {
+            let drain = scope.spawn(|| hold.drain());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            assert!(hold.lasts() && hold.let_go() && !hold.let_go());
+            assert!(matches!(space.allocate(exactly(Data, SECTOR)), Outcome::Full { largest: 0 }));
+            assert!(!drain.is_finished(), "{policy}: the other hold is still there");
+            drop(outer);
+            drain.join().expect("no panic");
+        });
+        assert!(!hold.lasts());
+        drop(hold);
+        assert_eq!(space.account(Data).read_only, 0);
+        assert_eq!(got(space.allocate(exactly(Data, SECTOR))).len, SECTOR);
+        space.free(waits);
+        space.verify().expect("sound");
+    }
+}
+
 /// Q2: once drained, nobody writes there, and nothing that was allocated waits to be recorded.
 #[test]
 fn drained_groups_are_quiet() {
