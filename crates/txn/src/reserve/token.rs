@@ -142,9 +142,7 @@ impl MetaReservation {
             #[cfg(debug_assertions)]
             outstanding.roll.give(self.token, held.figures());
         }
-        if held.all_items() > 0 {
-            engine.serve_metadata();
-        }
+        engine.serve_metadata();
     }
 
     /// Items of trees that operations change.
