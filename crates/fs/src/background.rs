@@ -100,7 +100,7 @@ pub(crate) struct Background {
     commit_wake: Condvar,
     /// Bytes that were written back to make room.
     pub(crate) flushed: AtomicU64,
-    /// Ladders climbed for those who waited.
+    /// Ladders climbed for those who waited, that made room or refused somebody.
     pub(crate) climbed: AtomicU64,
     /// Those of them for metadata, which the clamp is about.
     pub(crate) climbed_for_metadata: AtomicU64,
@@ -300,25 +300,30 @@ impl Shared {
         Ok(if self.engine.drop_step(tree)? { Dropping::Goes } else { Dropping::Done })
     }
 
-    /// Waits until the cleaner has no inode left to remove, and a while for those that are on their way to it.
-    pub(crate) fn clean_all(&self) {
+    /// Waits until the cleaner has no inode left to remove, and a while for those that are on their way to it. Says whether there
+    /// were any.
+    pub(crate) fn clean_all(&self) -> bool {
         if self.background.threads.lock().is_empty() {
-            return;
+            return false;
         }
         let begun = clock::now();
         let mut queue = self.background.clean.lock();
+        let mut had_any = false;
         while !queue.stop {
             if queue.busy || !queue.ids.is_empty() {
+                had_any = true;
                 self.background.clean_changed.wait(&mut queue);
                 continue;
             }
             // Who holds one may wait for whoever waits here, so not for ever.
             let left = LEAVING_MAX.saturating_sub(clock::since(begun));
             if queue.leaving == 0 || left.is_zero() {
-                return;
+                break;
             }
+            had_any = true;
             self.background.clean_changed.wait_for(&mut queue, left);
         }
+        had_any
     }
 
     /// Does the cleaner's work where there is none, as far as nobody uses what is to go.
@@ -371,7 +376,9 @@ impl Shared {
     pub(crate) fn sync(self: &Arc<Self>) -> Result<()> {
         self.write_all();
         match self.options.background {
-            true => self.clean_all(),
+            true => {
+                self.clean_all();
+            }
             false => self.clean_here(),
         }
         // What did arrive is made durable even if something else was lost.

@@ -18,6 +18,7 @@
 //!
 //! Without it everything goes on; those who wait make room themselves, as far as commits and chunks go.
 
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -51,6 +52,8 @@ struct Climb {
     /// Who came later is not refused at its end.
     begun: Arrivals,
     ladder: Ladder,
+    /// Among the ladders that were climbed.
+    is_counted: bool,
     /// So many more there may be.
     more: u32,
 }
@@ -84,12 +87,20 @@ impl Shared {
     }
 
     fn begin_climb(&self, kind: SpaceKind) -> Climb {
-        self.background.climbed.fetch_add(1, Ordering::Relaxed);
-        if kind == SpaceKind::Metadata {
-            self.background.climbed_for_metadata.fetch_add(1, Ordering::Relaxed);
-        }
         let begun = self.engine.arrivals(kind);
-        Climb { kind, begun, ladder: self.engine.ladder(kind, Reach::All), more: MORE_LADDERS }
+        let ladder = self.engine.ladder(kind, Reach::All);
+        Climb { kind, begun, ladder, is_counted: false, more: MORE_LADDERS }
+    }
+
+    /// A ladder counts once it has made room, or has to refuse. Whoever had only come a moment before others gave back what
+    /// they were promised needed none, and is no reason to make room earlier.
+    fn count_climb(&self, climb: &mut Climb) {
+        if !mem::replace(&mut climb.is_counted, true) {
+            self.background.climbed.fetch_add(1, Ordering::Relaxed);
+            if climb.kind == SpaceKind::Metadata {
+                self.background.climbed_for_metadata.fetch_add(1, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Takes the next step for those who wait, or refuses them at the end. Says whether to go on.
@@ -101,6 +112,7 @@ impl Shared {
                 climb.more -= 1;
                 return Ok(true);
             }
+            self.count_climb(climb);
             self.engine.refuse(kind, climb.begun);
             return Ok(false);
         };
@@ -115,6 +127,9 @@ impl Shared {
             step => self.engine.climb(kind, step)?,
         };
         self.engine.tell_step(&before, gain);
+        if gain.gained {
+            self.count_climb(climb);
+        }
         climb.ladder.note(gain.gained, gain.served > 0);
         climb.more = if gain.served > 0 { MORE_LADDERS } else { climb.more };
         Ok(true)
@@ -153,10 +168,7 @@ impl Shared {
         let before = self.files.dirty_bytes();
         let landed = self.files.landed_bytes();
         match step {
-            Step::Clean => {
-                self.clean_all();
-                return true;
-            }
+            Step::Clean => return self.clean_all(),
             Step::Ordered => self.wait_for_landing(kind, self.files.ordered_bytes(), || ()),
             // What others are writing back now is as good as what is written here.
             Step::AllDirty => self.wait_for_landing(kind, before, || self.write_what_is_free()),

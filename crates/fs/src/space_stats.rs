@@ -46,7 +46,7 @@ pub struct SpaceStats {
     pub dirty: u64,
     /// Bytes on their way to the devices.
     pub ordered: u64,
-    /// Ladders climbed for those who waited.
+    /// Ladders climbed for those who waited: those that made room, or refused somebody.
     pub ladders: u64,
     /// Rounds made before anybody waited.
     pub rounds: u64,

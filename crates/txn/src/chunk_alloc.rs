@@ -262,9 +262,9 @@ impl DeviceSpace {
         self.kept > 0
     }
 
-    /// Nothing is promised beyond the groups any more.
-    pub(crate) fn release_kept(&mut self) {
-        self.kept = 0;
+    /// Keeps so many, whatever was kept before.
+    pub(crate) fn keep_exactly(&mut self, bytes: u64) {
+        self.kept = bytes;
     }
 
     /// Bytes of all devices.

@@ -41,7 +41,7 @@ use buttress_format::{BlockGroupFlags, Chunk, Extent, Generation, Logical, Super
 use buttress_space::SpaceKind;
 use buttress_tree::{Node, Roots};
 
-use crate::{Cost, Costs, Engine, Error, Result, Urgency, View, log, transaction::Transaction};
+use crate::{Costs, Engine, Error, Result, View, log, transaction::Transaction};
 
 /// A block group's item as the last commit left it.
 #[derive(Clone, Copy, Debug)]
@@ -343,8 +343,7 @@ impl Engine {
         self.size_global_reserve();
         // What this commit was promised beyond the groups is spent; what the running transaction was
         // promised is said anew, or data could take it before anybody asks again.
-        self.devices.lock().release_kept();
-        self.may_reserve(Cost::default(), Urgency::Normal);
+        self.keep_anew();
     }
 
     /// The global reserve grows with the trees, and is never more than a small volume can spare.

@@ -261,7 +261,23 @@ impl Engine {
         self.fits(&self.outstanding.lock(), cost, urgency)
     }
 
+    /// Says anew what the running transaction and promises take beyond the groups, in place of what was said before, in one step: data
+    /// must not find it unsaid in between.
+    pub(crate) fn keep_anew(&self) {
+        let outstanding = self.outstanding.lock();
+        let excess = self.excess(&outstanding, Cost::default(), Urgency::Normal);
+        let mut devices = self.devices.lock();
+        let most = devices.available(self.kind_flags(SpaceKind::Metadata)) / 2;
+        devices.keep_exactly(excess.min(most));
+    }
+
     fn fits(&self, outstanding: &Outstanding, cost: Cost, urgency: Urgency) -> bool {
+        let excess = self.excess(outstanding, cost, urgency);
+        excess == 0 || self.overcommit(excess)
+    }
+
+    /// What all that is promised, and so much more, takes beyond the groups.
+    fn excess(&self, outstanding: &Outstanding, cost: Cost, urgency: Urgency) -> u64 {
         let running = self.view.load();
         // What frees space does not stand behind promises to those who fill it: it is what they wait
         // for, and the global reserve is there for just this.
@@ -292,7 +308,7 @@ impl Engine {
         let free = account.free().saturating_sub(account.may_use);
         if crude + taken <= free {
             note_pressure(0);
-            return true;
+            return 0;
         }
         let closer = match stands_behind {
             true => self.need_with_promised(running.running(), to_come),
@@ -302,11 +318,10 @@ impl Engine {
         let put = self.closer_need(running.running(), Costs::default());
         let need =
             closer.map_or(crude, |closer| with_apart(closer, &|| put.unwrap_or(closer)).min(crude));
-        let fits = need + taken <= free;
         let put = put.unwrap_or(need).min(need);
         let left = free.saturating_sub(put + taken);
         note_pressure((need - put).saturating_mul(1000) / left.max(1));
-        fits || self.overcommit(need + taken - free)
+        (need + taken).saturating_sub(free)
     }
 
     fn is_tight_now(&self) -> bool {
