@@ -90,8 +90,10 @@ pub(crate) fn check_node(
     }
     let header = node.header();
     let (flags, revision) = (header.flags, header.backref_rev);
-    // Nodes of a balance's trees, and of what shares them, are referred to by address for good.
-    let is_odd = flags & FLAG_RELOC != 0 && !tree.may_share();
+    // Nodes of a balance's trees, and of what shares them, refer to their children by address for good, and their extents
+    // say so.
+    let may_be = || tree.may_share() && context.full_backrefs.contains(logical);
+    let is_odd = flags & FLAG_RELOC != 0 && !may_be();
     if is_odd || revision != BACKREF_REV_MIXED {
         context.add(Issue::NodeFlags { tree: id, logical, flags, revision });
     }
