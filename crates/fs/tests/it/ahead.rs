@@ -12,6 +12,8 @@ use buttress_sim::{Slow, Slowness};
 
 /// What a step costs.
 const STEP: Duration = Duration::from_nanos(500);
+/// What a request takes.
+const LATENCY: Duration = Duration::from_micros(200);
 const IDLE: Duration = Duration::from_secs(30);
 const LOAD: Duration = Duration::from_millis(200);
 
@@ -31,16 +33,11 @@ struct Crowded {
 }
 
 impl Crowded {
-    fn new(preempt: &str) -> Self {
+    fn new(preempt: &str, latency: Duration) -> Self {
         let base = MemoryDevice::new(160 << 20);
         let make = MakeOptions { seed: Some(7), ..MakeOptions::default() };
         Filesystem::make(&base, &make).expect("a volume");
-        let how = Slowness {
-            mib_s: Some(500.0),
-            latency: Duration::from_micros(200),
-            depth: 32,
-            forgets_data: false,
-        };
+        let how = Slowness { mib_s: Some(500.0), latency, depth: 32, forgets_data: false };
         let slow = Arc::new(Slow::new(base, how));
         let options = format!("rw,noatime,commit=3600,preempt={preempt}");
         let options = MountOptions::parse(&options).expect("options");
@@ -123,7 +120,7 @@ struct Held {
 
 fn hold(preempt: &'static str) -> Vec<Held> {
     let work = move || {
-        let mut volume = Crowded::new(preempt);
+        let mut volume = Crowded::new(preempt, LATENCY);
         volume.slow.begin();
         let mut seen = Vec::new();
         for percent in [40, 80, 90, 94, 98] {
@@ -184,7 +181,8 @@ fn e2_many_who_wait_at_once_are_one_step() {
     const MEETINGS: u64 = 20;
     for processors in [1, 4, 8, 16] {
         let work = move || {
-            let mut volume = Crowded::new("clamp");
+            // A commit takes longer than one processor needs for all of them to come.
+            let mut volume = Crowded::new("clamp", 10 * LATENCY);
             volume.fill(90);
             let create = |writer| {
                 let name = format!("w{writer}");
