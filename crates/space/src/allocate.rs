@@ -162,9 +162,9 @@ impl Space {
         let home = self.home(kind);
         let index = self.index(home);
         // Before the directory: a group that comes in between is one that the search does not see.
-        let arrivals = index.arrivals();
+        let begun = index.now();
         let directory = self.directory();
-        let mut search = Search::new(&directory, index, arrivals, home, request, policy, goal);
+        let mut search = Search::new(&directory, index, begun, home, request, policy, goal);
         act(&mut search)
     }
 

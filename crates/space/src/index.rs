@@ -11,30 +11,18 @@
 //!
 //! - **I1** While a group's lock is free, its bits say what its summary says: set in one plane for every order up
 //!   to its own, clear everywhere else.
-//! - **I2** A set bit has its summary bits set, above it at every level, once whoever set it has returned.
-//!   Summary bits without anything below them are possible, and cost a look.
-//! - **I3** Whoever saw a group nowhere although it was somewhere all the time sees afterwards that `arrivals` has
-//!   changed: it is counted after a group was entered anywhere and before it is taken out anywhere.
+//! - **I2**, **I3** of the planes (`sheet`).
 //!
 //! # Locks
 //!
 //! None. Bits of one group change under that group's lock; words are shared by many groups and change by
 //! atomic operations.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use crate::sheet::{Doubts, Sheet};
+pub(crate) use crate::sheet::{ORDERS, SLOTS_MAX};
 
 /// log2 of the smallest run that is told apart: a sector.
 const ORDER_MIN: u32 = 12;
-
-/// Runs of `1 << (ORDER_MIN + ORDERS - 1)` bytes (8 GiB) and more are all alike.
-pub(crate) const ORDERS: usize = 22;
-
-const FAN: usize = 64;
-const SEGMENT: usize = FAN * FAN;
-
-/// Most groups of one kind: sixteen million.
-pub(crate) const SLOTS_MAX: usize = FAN * FAN * SEGMENT;
 
 /// What a group is entered as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,135 +53,11 @@ pub(crate) fn order_holding(bytes: u64) -> Option<usize> {
     ((log as usize) < ORDERS).then_some(log as usize)
 }
 
-/// 4096 bits for each order, and above them one for each word.
-#[derive(Debug)]
-struct Bits {
-    words: [[AtomicU64; FAN]; ORDERS],
-    summary: [AtomicU64; ORDERS],
-}
-
-impl Bits {
-    fn new() -> Box<Self> {
-        let zeros = || std::array::from_fn(|_| AtomicU64::new(0));
-        Box::new(Self {
-            words: std::array::from_fn(|_| zeros()),
-            summary: std::array::from_fn(|_| AtomicU64::new(0)),
-        })
-    }
-
-    fn set(&self, order: usize, bit: usize) {
-        let (word, mask) = (bit / FAN, 1 << (bit % FAN));
-        self.words[order][word].fetch_or(mask, SeqCst);
-        // Who clears the summary looks at the word once more afterwards, and finds this bit.
-        if self.summary[order].load(SeqCst) & (1 << word) == 0 {
-            self.summary[order].fetch_or(1 << word, SeqCst);
-        }
-    }
-
-    fn clear(&self, order: usize, bit: usize) {
-        let (word, mask) = (bit / FAN, 1_u64 << (bit % FAN));
-        if self.words[order][word].fetch_and(!mask, SeqCst) & !mask != 0 {
-            return;
-        }
-        self.summary[order].fetch_and(!(1 << word), SeqCst);
-        if self.words[order][word].load(SeqCst) != 0 {
-            self.summary[order].fetch_or(1 << word, SeqCst);
-        }
-    }
-
-    fn is_set(&self, order: usize, bit: usize) -> bool {
-        self.words[order][bit / FAN].load(SeqCst) & (1 << (bit % FAN)) != 0
-    }
-
-    fn is_empty(&self, order: usize) -> bool {
-        self.summary[order].load(SeqCst) == 0
-    }
-
-    /// The first bit at or after `from`.
-    fn next(&self, order: usize, from: usize) -> Option<usize> {
-        if from >= SEGMENT {
-            return None;
-        }
-        let (mut word, mut mask) = (from / FAN, u64::MAX << (from % FAN));
-        loop {
-            let found = self.words[order][word].load(SeqCst) & mask;
-            if found != 0 {
-                return Some(word * FAN + found.trailing_zeros() as usize);
-            }
-            let above = if word + 1 < FAN { u64::MAX << (word + 1) } else { 0 };
-            let words = self.summary[order].load(SeqCst) & above;
-            if words == 0 {
-                return None;
-            }
-            word = words.trailing_zeros() as usize;
-            mask = u64::MAX;
-        }
-    }
-}
-
-type Lazy<T> = OnceLock<Box<T>>;
-
-/// Sixty-four segments.
-type Shelf = [Lazy<Bits>; FAN];
-
-/// One plane: which segments have a bit, and the segments that anything was ever entered in.
-#[derive(Debug, Default)]
-struct Sheet {
-    top: Lazy<Bits>,
-    segments: Lazy<[Lazy<Shelf>; FAN]>,
-}
-
-impl Sheet {
-    fn top(&self) -> &Bits {
-        self.top.get_or_init(Bits::new)
-    }
-
-    fn segment(&self, segment: usize) -> Option<&Bits> {
-        let outer = self.segments.get()?[segment / FAN].get()?;
-        outer[segment % FAN].get().map(|bits| &**bits)
-    }
-
-    fn segment_or_new(&self, segment: usize) -> &Bits {
-        let outer = self.segments.get_or_init(|| Box::new([const { OnceLock::new() }; FAN]));
-        let inner = outer[segment / FAN].get_or_init(|| Box::new([const { OnceLock::new() }; FAN]));
-        inner[segment % FAN].get_or_init(Bits::new)
-    }
-
-    fn set(&self, order: usize, slot: usize) {
-        self.segment_or_new(slot / SEGMENT).set(order, slot % SEGMENT);
-        self.top().set(order, slot / SEGMENT);
-    }
-
-    fn clear(&self, order: usize, slot: usize) {
-        let Some(segment) = self.segment(slot / SEGMENT) else { return };
-        segment.clear(order, slot % SEGMENT);
-        if segment.is_empty(order) {
-            self.top().clear(order, slot / SEGMENT);
-            if !segment.is_empty(order) {
-                self.top().set(order, slot / SEGMENT);
-            }
-        }
-    }
-
-    fn next(&self, order: usize, from: usize) -> Option<usize> {
-        let top = self.top.get()?;
-        let (mut segment, mut within) = (from / SEGMENT, from % SEGMENT);
-        loop {
-            let found = self.segment(segment).and_then(|bits| bits.next(order, within));
-            if let Some(bit) = found {
-                return Some(segment * SEGMENT + bit);
-            }
-            segment = top.next(order, segment + 1)?;
-            within = 0;
-        }
-    }
-}
-
 /// All planes of one kind of space.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     sheets: [Sheet; PLANES],
-    arrivals: AtomicU64,
+    doubts: Doubts,
 }
 
 /// Where a group is entered: in a plane, under an order and all below.
@@ -222,18 +86,24 @@ impl Index {
             fresh.for_each(|order| sheet.set(order, slot));
         }
         if arrives {
-            self.arrivals.fetch_add(1, SeqCst);
+            self.doubts.arrived();
         }
         between();
         for plane in planes() {
             let sheet = &self.sheets[plane as usize];
-            (range(after, plane)..range(before, plane)).for_each(|order| sheet.clear(order, slot));
+            (range(after, plane)..range(before, plane))
+                .for_each(|order| sheet.clear(order, slot, &self.doubts));
         }
     }
 
-    /// How often a group was entered where it was not before (I3).
-    pub(crate) fn arrivals(&self) -> u64 {
-        self.arrivals.load(SeqCst)
+    /// This moment; to be kept by whoever begins to search.
+    pub(crate) fn now(&self) -> u64 {
+        self.doubts.now()
+    }
+
+    /// Whether a search that began at `then` may have seen a group nowhere although it was somewhere all the time (I3).
+    pub(crate) fn was_overtaken(&self, then: u64) -> bool {
+        self.doubts.since(then)
     }
 
     /// The first slot at or after `from` that has a run of `order` in `plane`.
@@ -252,9 +122,7 @@ impl Index {
             let sheet = &self.sheets[plane as usize];
             for order in 0..ORDERS {
                 let expected = entry.is_some_and(|(of, most)| of == plane && order <= most);
-                let found = sheet
-                    .segment(slot / SEGMENT)
-                    .is_some_and(|bits| bits.is_set(order, slot % SEGMENT));
+                let found = sheet.has(order, slot);
                 if found != expected {
                     return Err(format!("I1: slot {slot}, {plane:?}, order {order} is {found}"));
                 }

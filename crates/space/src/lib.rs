@@ -76,6 +76,7 @@ mod waiting;
 
 mod allocate;
 mod search;
+mod sheet;
 mod space;
 
 pub mod free_space_form;

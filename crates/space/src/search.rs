@@ -102,8 +102,8 @@ pub struct Search<'a> {
     phase: Phase,
     round: Round,
     busy: bool,
-    /// The index's count of arrivals before the first look.
-    arrivals: u64,
+    /// When it began, as the index counts.
+    begun: u64,
     /// How many groups were looked at, for figures.
     probes: u32,
 }
@@ -112,7 +112,7 @@ impl<'a> Search<'a> {
     pub(crate) fn new(
         directory: &'a Directory,
         index: &'a Index,
-        arrivals: u64,
+        begun: u64,
         home: SpaceKind,
         request: AllocRequest,
         policy: AllocPolicy,
@@ -135,7 +135,7 @@ impl<'a> Search<'a> {
             phase,
             round: Round { next: origin, wrapped: false },
             busy: false,
-            arrivals,
+            begun,
             probes: 0,
         }
     }
@@ -159,7 +159,7 @@ impl<'a> Search<'a> {
     /// found says nothing then (L5).
     #[must_use]
     pub fn was_overtaken(&self) -> bool {
-        self.arrivals != self.index.arrivals()
+        self.index.was_overtaken(self.begun)
     }
 
     /// How many groups were named or looked at so far.

@@ -1,7 +1,7 @@
-//! What the guards of in-place writers are built on. The tests have another one of these, of a model checker.
+//! What the guards of in-place writers and the index's bitmaps are built on. The tests have others of these, of a model checker.
 
 pub(crate) use std::sync::Arc;
-pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 pub(crate) use buttress_base::sync::{Condvar, Mutex};
 

@@ -1,0 +1,208 @@
+//! Bitmaps of slots that a search goes through without looking at what is empty: one plane of the index.
+//!
+//! # Invariants
+//!
+//! - **I2** A set bit has its summary bits set, above it at every level, once whoever set it has returned, and unless somebody is
+//!   about to find that he cleared one too many: that is told ([`Doubts`]). Summary bits without anything below them are
+//!   possible, and cost a look.
+//! - **I3** Whoever saw a group nowhere although it was somewhere all the time sees afterwards that he may have been wrong
+//!   ([`Doubts::since`]).
+//!
+//! # Locks
+//!
+//! None. Bits of one group change under that group's lock; words are shared by many groups and change by atomic operations,
+//! which come from the module `sync` beside it, so that a model checker runs the same text with its own (`tests/index`).
+
+use std::sync::OnceLock;
+
+use super::sync::{AtomicU64, Ordering::SeqCst};
+
+/// Runs of `1 << (ORDER_MIN + ORDERS - 1)` bytes (8 GiB) and more are all alike.
+pub(crate) const ORDERS: usize = 22;
+
+const FAN: usize = 64;
+const SEGMENT: usize = FAN * FAN;
+
+/// Most groups of one kind: sixteen million.
+pub(crate) const SLOTS_MAX: usize = FAN * FAN * SEGMENT;
+
+/// Why a search that found nothing may be wrong (I3).
+#[derive(Debug, Default)]
+pub(crate) struct Doubts {
+    /// How often a group was entered where it was not before, or found again.
+    arrivals: AtomicU64,
+    /// How many are clearing summary bits, and have not looked yet whether somebody set a bit below meanwhile.
+    clearing: AtomicU64,
+}
+
+impl Doubts {
+    /// This moment; to be kept by whoever begins to search.
+    pub(crate) fn now(&self) -> u64 {
+        self.arrivals.load(SeqCst)
+    }
+
+    /// Whether somebody who began at `then` may have seen nothing where there was something. Who clears counts an
+    /// arrival before he says that he is done: looked at in this order, one of the two shows.
+    pub(crate) fn since(&self, then: u64) -> bool {
+        self.clearing.load(SeqCst) != 0 || self.arrivals.load(SeqCst) != then
+    }
+
+    /// A group was entered: counted after that, and before it is taken out anywhere.
+    pub(crate) fn arrived(&self) {
+        self.arrivals.fetch_add(1, SeqCst);
+    }
+
+    /// Clears summary bits by `act`, which says whether one had to be set again.
+    fn clear(&self, act: impl FnOnce() -> bool) {
+        self.clearing.fetch_add(1, SeqCst);
+        if act() {
+            self.arrived();
+        }
+        self.clearing.fetch_sub(1, SeqCst);
+    }
+}
+
+/// 4096 bits for each order, and above them one for each word.
+#[derive(Debug)]
+struct Bits {
+    words: [[AtomicU64; FAN]; ORDERS],
+    summary: [AtomicU64; ORDERS],
+}
+
+impl Bits {
+    fn new() -> Box<Self> {
+        let zeros = || std::array::from_fn(|_| AtomicU64::new(0));
+        Box::new(Self {
+            words: std::array::from_fn(|_| zeros()),
+            summary: std::array::from_fn(|_| AtomicU64::new(0)),
+        })
+    }
+
+    fn set(&self, order: usize, bit: usize) {
+        let (word, mask) = (bit / FAN, 1 << (bit % FAN));
+        self.words[order][word].fetch_or(mask, SeqCst);
+        // Who clears the summary looks at the word once more afterwards, and finds this bit.
+        if self.summary[order].load(SeqCst) & (1 << word) == 0 {
+            self.summary[order].fetch_or(1 << word, SeqCst);
+        }
+    }
+
+    /// Says whether that was the last of its word: its summary is to be cleared then.
+    fn clear(&self, order: usize, bit: usize) -> bool {
+        let mask = 1_u64 << (bit % FAN);
+        self.words[order][bit / FAN].fetch_and(!mask, SeqCst) & !mask == 0
+    }
+
+    /// Says whether it had to be set again.
+    fn clear_summary(&self, order: usize, bit: usize) -> bool {
+        let word = bit / FAN;
+        self.summary[order].fetch_and(!(1 << word), SeqCst);
+        let is_back = self.words[order][word].load(SeqCst) != 0;
+        if is_back {
+            self.summary[order].fetch_or(1 << word, SeqCst);
+        }
+        is_back
+    }
+
+    fn is_set(&self, order: usize, bit: usize) -> bool {
+        self.words[order][bit / FAN].load(SeqCst) & (1 << (bit % FAN)) != 0
+    }
+
+    fn is_empty(&self, order: usize) -> bool {
+        self.summary[order].load(SeqCst) == 0
+    }
+
+    /// The first bit at or after `from`.
+    fn next(&self, order: usize, from: usize) -> Option<usize> {
+        if from >= SEGMENT {
+            return None;
+        }
+        let (mut word, mut mask) = (from / FAN, u64::MAX << (from % FAN));
+        loop {
+            let found = self.words[order][word].load(SeqCst) & mask;
+            if found != 0 {
+                return Some(word * FAN + found.trailing_zeros() as usize);
+            }
+            let above = if word + 1 < FAN { u64::MAX << (word + 1) } else { 0 };
+            let words = self.summary[order].load(SeqCst) & above;
+            if words == 0 {
+                return None;
+            }
+            word = words.trailing_zeros() as usize;
+            mask = u64::MAX;
+        }
+    }
+}
+
+type Lazy<T> = OnceLock<Box<T>>;
+
+/// Sixty-four segments.
+type Shelf = [Lazy<Bits>; FAN];
+
+/// One plane: which segments have a bit, and the segments that anything was ever entered in.
+#[derive(Debug, Default)]
+pub(crate) struct Sheet {
+    top: Lazy<Bits>,
+    segments: Lazy<[Lazy<Shelf>; FAN]>,
+}
+
+impl Sheet {
+    fn top(&self) -> &Bits {
+        self.top.get_or_init(Bits::new)
+    }
+
+    fn segment(&self, segment: usize) -> Option<&Bits> {
+        let outer = self.segments.get()?[segment / FAN].get()?;
+        outer[segment % FAN].get().map(|bits| &**bits)
+    }
+
+    fn segment_or_new(&self, segment: usize) -> &Bits {
+        let outer = self.segments.get_or_init(|| Box::new([const { OnceLock::new() }; FAN]));
+        let inner = outer[segment / FAN].get_or_init(|| Box::new([const { OnceLock::new() }; FAN]));
+        inner[segment % FAN].get_or_init(Bits::new)
+    }
+
+    pub(crate) fn set(&self, order: usize, slot: usize) {
+        self.segment_or_new(slot / SEGMENT).set(order, slot % SEGMENT);
+        self.top().set(order, slot / SEGMENT);
+    }
+
+    pub(crate) fn clear(&self, order: usize, slot: usize, doubts: &Doubts) {
+        let Some(segment) = self.segment(slot / SEGMENT) else { return };
+        if segment.clear(order, slot % SEGMENT) {
+            doubts.clear(|| {
+                let is_back = segment.clear_summary(order, slot % SEGMENT);
+                is_back
+                    | (segment.is_empty(order) && self.clear_top(segment, order, slot / SEGMENT))
+            });
+        }
+    }
+
+    /// A segment has nothing any more. Says whether it has again.
+    fn clear_top(&self, segment: &Bits, order: usize, at: usize) -> bool {
+        let mut is_back = self.top().clear(order, at) && self.top().clear_summary(order, at);
+        if !segment.is_empty(order) {
+            self.top().set(order, at);
+            is_back = true;
+        }
+        is_back
+    }
+
+    pub(crate) fn has(&self, order: usize, slot: usize) -> bool {
+        self.segment(slot / SEGMENT).is_some_and(|bits| bits.is_set(order, slot % SEGMENT))
+    }
+
+    /// The first slot at or after `from`.
+    pub(crate) fn next(&self, order: usize, from: usize) -> Option<usize> {
+        let top = self.top.get()?;
+        let (mut segment, mut within) = (from / SEGMENT, from % SEGMENT);
+        loop {
+            let found = self.segment(segment).and_then(|bits| bits.next(order, within));
+            if let Some(bit) = found {
+                return Some(segment * SEGMENT + bit);
+            }
+            segment = top.next(order, segment + 1)?;
+            within = 0;
+        }
+    }
+}

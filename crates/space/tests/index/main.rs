@@ -1,0 +1,59 @@
+//! The bitmaps of the index under a scheduler that tries the orders in which threads may run. They are the code itself.
+
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the crate's own source, of which the model uses a part"
+)]
+#[path = "../../src/sheet.rs"]
+mod sheet;
+mod sync;
+
+use shuttle::sync::Arc;
+use shuttle::thread;
+
+use sheet::{Doubts, Sheet};
+
+const ORDER: usize = 3;
+
+fn runs() -> usize {
+    std::env::var("BUTTRESS_MODEL_RUNS").ok().and_then(|n| n.parse().ok()).unwrap_or(1500)
+}
+
+/// Tries so many orders. A segment is made on the stack.
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let mut config = shuttle::Config::default();
+    config.stack_size = 4 << 20;
+    let scheduler = shuttle::scheduler::RandomScheduler::new(runs());
+    shuttle::Runner::new(scheduler, config).run(model);
+}
+
+/// I3: whoever has entered a group finds it, or that he may have been wrong, while another leaves: the same word, the same segment,
+/// and one that both are the only ones of; wherever the search begins.
+#[test]
+fn what_was_entered_is_found_or_doubted() {
+    for (stays, leaves) in [(65, 64), (65, 200), (5000, 5001), (5000, 4200), (70_000 * 64, 4096)] {
+        check(move || {
+            let shared = Arc::new((Sheet::default(), Doubts::default()));
+            shared.0.set(ORDER, leaves);
+            let other = Arc::clone(&shared);
+            let leaver = thread::spawn(move || {
+                let (sheet, doubts) = &*other;
+                sheet.clear(ORDER, leaves, doubts);
+            });
+            let (sheet, doubts) = &*shared;
+            sheet.set(ORDER, stays);
+            doubts.arrived();
+            let begun = doubts.now();
+            // All that there are, as a search goes on behind a group that has nothing for it.
+            let next = |slot: &usize| sheet.next(ORDER, slot + 1);
+            let found: Vec<_> = std::iter::successors(sheet.next(ORDER, 0), next).collect();
+            let sees = found.contains(&stays);
+            assert!(sees || doubts.since(begun), "I3: {stays} beside {leaves}: {found:?}");
+            leaver.join().expect("no panic");
+            assert_eq!(sheet.next(ORDER, 0), Some(stays), "I2");
+            let begun = doubts.now();
+            assert!(!doubts.since(begun), "a doubt that does not end");
+        });
+    }
+}
