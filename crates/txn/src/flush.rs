@@ -43,7 +43,7 @@ use waits::End;
 /// How long somebody in the line sleeps before he looks whether he is alone.
 const SLICE: Duration = Duration::from_millis(20);
 /// The same for him who may have to make room himself.
-const OWN_SLICE: Duration = Duration::from_millis(2);
+pub(crate) const OWN_SLICE: Duration = Duration::from_millis(2);
 
 /// Somebody in a line.
 pub(crate) trait Waits {
@@ -58,6 +58,11 @@ pub(crate) trait Waits {
 
     /// Whether he may give up (F4).
     fn may_give_up(&self) -> bool;
+
+    /// What he does when he stands first and no step helped, before he gives up.
+    fn look_once_more(&mut self) -> Option<Self::Promise> {
+        None
+    }
 }
 
 impl Waits for DataTicket<'_> {
@@ -356,7 +361,7 @@ impl Engine {
             if !is_first {
                 continue;
             }
-            let Some(step) = ladder.next_step() else { return Ok(None) };
+            let Some(step) = ladder.next_step() else { return Ok(ticket.look_once_more()) };
             // The commit that is under way may serve him long before it is durable.
             let under_way = || self.view.load().frozen().map(|frozen| frozen.generation);
             let awaited = under_way().filter(|_| step == Step::Commit);

@@ -13,15 +13,20 @@
 //!   and in half of what the devices have unallocated, which data cannot take meanwhile.
 //! - **P2** Whoever asks holds no handle: asking may commit. Checked in debug builds.
 //! - **P3** What was promised is the sum of the live tokens. Checked at every commit of a debug build.
+//! - **P4** Who frees space does not stand behind promises to those who fill it: it is what they wait for. He stands behind others who
+//!   free: together they take no more than the running transaction left and seven eighths of the global reserve. Only who has waited
+//!   for the others in vain is looked at alone: a delete is not refused for what somebody holds and does not use.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use buttress_base::clock;
 use buttress_format::{Ino, TreeId};
 use buttress_space::{Account, Class, Reach, SpaceKind, Ticket, Verdict};
 
-use crate::{Cost, Costs, Engine, Result, View, flush::Waits, transaction::Transaction};
+use crate::flush::{OWN_SLICE, Waits};
+use crate::{Cost, Costs, Engine, Result, View, transaction::Transaction};
 
 mod ahead;
 mod credit;
@@ -43,6 +48,9 @@ const CHUNK_MIN: u64 = 1 << 20;
 
 /// Promises of more than this part of what is left, in thousandths, had better be needed soon.
 const TIGHT: u64 = 500;
+
+/// How long who frees space waits for others who do, once nothing else helped: operations that are under way.
+const OTHERS_END: Duration = Duration::from_secs(1);
 
 /// Who is asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,9 +74,11 @@ pub(crate) struct Demand {
 #[derive(Debug, Default)]
 pub(crate) struct Outstanding {
     costs: Costs,
+    /// Of these, those of who frees space.
+    freeing: Costs,
     /// The same, counted by the tokens (P3).
     #[cfg(debug_assertions)]
-    roll: buttress_space::Roll<3>,
+    roll: buttress_space::Roll<6>,
 }
 
 impl Outstanding {
@@ -79,8 +89,12 @@ impl Outstanding {
     /// Compares with the tokens (P3).
     #[cfg(debug_assertions)]
     pub(crate) fn audit(&self) {
-        let found = self.costs.figures();
-        assert_eq!(self.roll.sum(), found, "P3: items and bytes that tokens hold, and all");
+        let found = figures(self.costs, self.freeing);
+        assert_eq!(
+            self.roll.sum(),
+            found,
+            "P3: what tokens hold, those of who frees apart, and all"
+        );
     }
 }
 
@@ -111,7 +125,7 @@ impl Engine {
         if granted {
             self.ahead.look();
         }
-        Ok(granted.then(|| MetaReservation::of_granted(self, cost)))
+        Ok(granted.then(|| MetaReservation::of_granted(self, cost, urgency)))
     }
 
     /// Promises metadata space to somebody on whom writeback may wait: he holds a file's writeback claim,
@@ -164,15 +178,17 @@ impl Engine {
             || (self.may_count(urgency) && self.recount() && take())
         {
             self.ahead.look();
-            return Ok(MetaReservation::of_granted(self, cost));
+            return Ok(MetaReservation::of_granted(self, cost, urgency));
         }
         let ticket = self.metadata_line.ask(class, Demand { cost, urgency }, |demand| {
             self.try_reserve(demand.cost, demand.urgency)
         });
-        let Some(ticket) = ticket else { return Ok(MetaReservation::of_granted(self, cost)) };
+        let Some(ticket) = ticket else {
+            return Ok(MetaReservation::of_granted(self, cost, urgency));
+        };
         self.give_credit_back();
         let bytes = self.bytes_of(cost);
-        let mut ticket = MetaTicket { engine: self, ticket: Some(ticket), cost, class };
+        let mut ticket = MetaTicket { engine: self, ticket: Some(ticket), cost, urgency, class };
         self.wait_in_line(SpaceKind::Metadata, reach, bytes, &mut ticket)
     }
 
@@ -213,8 +229,18 @@ impl Engine {
         if !self.fits(&outstanding, cost, urgency) {
             return false;
         }
-        self.grant(&mut outstanding, cost);
+        self.grant(&mut outstanding, cost, urgency);
         true
+    }
+
+    /// Promises space to who frees some as if nobody else did.
+    fn try_reserve_alone(&self, cost: Cost) -> bool {
+        let mut outstanding = self.outstanding.lock();
+        let fits = self.fits(&Outstanding::default(), cost, Urgency::Frees);
+        if fits {
+            self.grant(&mut outstanding, cost, Urgency::Frees);
+        }
+        fits
     }
 
     /// Promises what several operations will need, where there is plenty.
@@ -227,7 +253,7 @@ impl Engine {
         let is_plenty = taken <= account.free().saturating_sub(account.may_use) / 2;
         if is_plenty {
             self.note_pressure(0);
-            self.grant(&mut outstanding, cost);
+            self.grant(&mut outstanding, cost, Urgency::Normal);
         }
         is_plenty
     }
@@ -238,23 +264,25 @@ impl Engine {
         self.need(items, running.bytes() + to_come.bytes, used)
     }
 
-    fn grant(&self, outstanding: &mut Outstanding, cost: Cost) {
-        let cost = Costs::from(cost);
+    fn grant(&self, outstanding: &mut Outstanding, cost: Cost, urgency: Urgency) {
+        let (cost, freeing) = shares(cost, urgency);
         outstanding.costs += cost;
+        outstanding.freeing += freeing;
         if self.options.promise == PromisePolicy::Levels {
             self.ahead.note(self.promised_apart(outstanding.costs));
         }
         #[cfg(debug_assertions)]
-        outstanding.roll.grant(cost.figures());
+        outstanding.roll.grant(figures(cost, freeing));
     }
 
     /// Takes back a grant that nobody took.
-    fn revoke(&self, cost: Cost) {
+    fn revoke(&self, cost: Cost, urgency: Urgency) {
         let mut outstanding = self.outstanding.lock();
-        let cost = Costs::from(cost);
+        let (cost, freeing) = shares(cost, urgency);
         outstanding.costs -= cost;
+        outstanding.freeing -= freeing;
         #[cfg(debug_assertions)]
-        outstanding.roll.revoke(cost.figures());
+        outstanding.roll.revoke(figures(cost, freeing));
     }
 
     pub(crate) fn may_reserve(&self, cost: Cost, urgency: Urgency) -> bool {
@@ -279,10 +307,9 @@ impl Engine {
     /// What all that is promised, and so much more, takes beyond the groups.
     fn excess(&self, outstanding: &Outstanding, cost: Cost, urgency: Urgency) -> u64 {
         let running = self.view.load();
-        // What frees space does not stand behind promises to those who fill it: it is what they wait
-        // for, and the global reserve is there for just this.
+        // The global reserve is there for just this (P4).
         let stands_behind = urgency != Urgency::Frees;
-        let promised = if stands_behind { outstanding.costs } else { Costs::default() };
+        let promised = if stands_behind { outstanding.costs } else { outstanding.freeing };
         let note_pressure = |pressure| {
             if stands_behind {
                 self.note_pressure(pressure);
@@ -438,6 +465,19 @@ fn bound(items: u64, bytes: u64, used: u64, path: u64) -> u64 {
     items.saturating_mul(path).min(used).saturating_add(fills)
 }
 
+/// What a promise adds to the sum, and to that of who frees space.
+fn shares(cost: Cost, urgency: Urgency) -> (Costs, Costs) {
+    let all = Costs::from(cost);
+    (all, if urgency == Urgency::Frees { all } else { Costs::default() })
+}
+
+/// Both, as tokens are counted.
+#[cfg(debug_assertions)]
+fn figures(all: Costs, freeing: Costs) -> [u64; 6] {
+    let ([a, b, c], [d, e, f]) = (all.figures(), freeing.figures());
+    [a, b, c, d, e, f]
+}
+
 /// Those on whom others wait go before them.
 fn class_of(urgency: Urgency, reach: Reach) -> Class {
     match (urgency, reach) {
@@ -454,7 +494,14 @@ struct MetaTicket<'e> {
     engine: &'e Arc<Engine>,
     ticket: Option<Ticket<'e, Demand>>,
     cost: Cost,
+    urgency: Urgency,
     class: Class,
+}
+
+impl MetaTicket<'_> {
+    fn promise(&self) -> MetaReservation {
+        MetaReservation::of_granted(self.engine, self.cost, self.urgency)
+    }
 }
 
 impl Waits for MetaTicket<'_> {
@@ -462,7 +509,7 @@ impl Waits for MetaTicket<'_> {
 
     fn wait(&mut self, limit: Duration) -> Option<Option<MetaReservation>> {
         match self.ticket.as_mut()?.wait_for(limit)? {
-            Verdict::Granted => Some(Some(MetaReservation::of_granted(self.engine, self.cost))),
+            Verdict::Granted => Some(Some(self.promise())),
             Verdict::Refused => Some(None),
         }
     }
@@ -474,13 +521,29 @@ impl Waits for MetaTicket<'_> {
     fn may_give_up(&self) -> bool {
         self.class == Class::Normal
     }
+
+    /// A ladder that finds nothing to do is faster than others who free space are done (P4).
+    fn look_once_more(&mut self) -> Option<MetaReservation> {
+        if self.urgency != Urgency::Frees {
+            return None;
+        }
+        let begun = clock::now();
+        let others = || !self.engine.outstanding.lock().freeing.is_nothing();
+        while others() && clock::since(begun) < OTHERS_END {
+            let ticket = self.ticket.as_mut()?;
+            if let Some(verdict) = ticket.wait_for(OWN_SLICE) {
+                return (verdict == Verdict::Granted).then(|| self.promise());
+            }
+        }
+        self.engine.try_reserve_alone(self.cost).then(|| self.promise())
+    }
 }
 
 impl Drop for MetaTicket<'_> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket.take() else { return };
         if ticket.leave() == Some(Verdict::Granted) {
-            self.engine.revoke(self.cost);
+            self.engine.revoke(self.cost, self.urgency);
         }
         // He may have stood before somebody who fits.
         self.engine.serve_metadata();

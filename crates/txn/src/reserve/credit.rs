@@ -25,7 +25,7 @@ use buttress_base::{
 };
 use buttress_space::Class;
 
-use super::{MetaReservation, PromisePolicy};
+use super::{MetaReservation, PromisePolicy, Urgency};
 use crate::{Cost, Costs, Engine};
 
 /// Operations of a batch.
@@ -81,7 +81,7 @@ impl Engine {
             self.settle_credit(kept);
             return None;
         }
-        let mut fresh = MetaReservation::of_granted(self, batch);
+        let mut fresh = MetaReservation::of_granted(self, batch, Urgency::Normal);
         let part = fresh.cut_all_of(cost);
         let old = credit.unused.replace(fresh);
         drop(credit);

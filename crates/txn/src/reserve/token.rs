@@ -4,8 +4,13 @@ use std::sync::{Arc, Weak};
 
 use buttress_base::apart::{Apart, STRIPES, stripe};
 
-use super::InodeReserve;
+#[cfg(debug_assertions)]
+use super::figures;
+use super::{InodeReserve, Urgency, shares};
 use crate::{Cost, Costs, Engine};
+
+#[cfg(debug_assertions)]
+const NOTHING: [u64; 6] = [0; 6];
 
 /// The engine, for who holds a promise. Every operation has one: a count of holders for all of them would be what
 /// processors fight about.
@@ -24,6 +29,8 @@ pub struct MetaReservation {
     owner: Arc<Apart<Weak<Engine>>>,
     /// Many operations' worth may be held as one.
     held: Costs,
+    /// Of that, what was promised because space is freed.
+    freeing: Costs,
     /// The inode whose dirty data it is for, where that is counted by the inode.
     of: Option<Arc<InodeReserve>>,
     /// Its number in the roll of live tokens.
@@ -33,14 +40,15 @@ pub struct MetaReservation {
 
 impl MetaReservation {
     /// The token of what was counted as promised already.
-    pub(crate) fn of_granted(engine: &Arc<Engine>, cost: Cost) -> Self {
-        let held = Costs::from(cost);
+    pub(crate) fn of_granted(engine: &Arc<Engine>, cost: Cost, urgency: Urgency) -> Self {
+        let (held, freeing) = shares(cost, urgency);
         Self {
             owner: Arc::clone(&engine.owners.0[stripe()]),
             held,
+            freeing,
             of: None,
             #[cfg(debug_assertions)]
-            token: engine.outstanding.lock().roll.enter(held.figures()),
+            token: engine.outstanding.lock().roll.enter(figures(held, freeing)),
         }
     }
 
@@ -72,7 +80,7 @@ impl MetaReservation {
         if let Some(engine) = self.owner.upgrade() {
             let mut outstanding = engine.outstanding.lock();
             outstanding.roll.merge(self.token, other.token);
-            other.token = outstanding.roll.enter([0; 3]);
+            other.token = outstanding.roll.enter(NOTHING);
         }
         if let Some(of) = other.of.clone() {
             self.bind(&of);
@@ -82,6 +90,7 @@ impl MetaReservation {
             of.add(other.held.items);
         }
         self.held += std::mem::take(&mut other.held);
+        self.freeing += std::mem::take(&mut other.freeing);
     }
 
     /// Cuts off `part` of `whole`, rounded up: the share of some of the things it was made for.
@@ -120,10 +129,11 @@ impl MetaReservation {
         Self {
             owner: Arc::clone(&self.owner),
             held: std::mem::take(&mut self.held),
+            freeing: std::mem::take(&mut self.freeing),
             of: self.of.take(),
             #[cfg(debug_assertions)]
             token: {
-                let nothing = engine.outstanding.lock().roll.enter([0; 3]);
+                let nothing = engine.outstanding.lock().roll.enter(NOTHING);
                 std::mem::replace(&mut self.token, nothing)
             },
         }
@@ -132,15 +142,16 @@ impl MetaReservation {
     /// Takes what it holds off the sum of all promises.
     pub(super) fn settle(&mut self, engine: &Engine) {
         self.unbind();
-        let held = std::mem::take(&mut self.held);
+        let (held, freeing) = (std::mem::take(&mut self.held), std::mem::take(&mut self.freeing));
         if held.is_nothing() {
             return;
         }
         {
             let mut outstanding = engine.outstanding.lock();
             outstanding.costs -= held;
+            outstanding.freeing -= freeing;
             #[cfg(debug_assertions)]
-            outstanding.roll.give(self.token, held.figures());
+            outstanding.roll.give(self.token, figures(held, freeing));
         }
         engine.serve_metadata();
     }
@@ -163,13 +174,16 @@ impl MetaReservation {
 
     fn cut(&mut self, part: Costs) -> Self {
         self.held -= part;
+        let freeing = self.freeing.map(part, u64::min);
+        self.freeing -= freeing;
         Self {
             owner: Arc::clone(&self.owner),
             held: part,
+            freeing,
             of: self.of.clone(),
             #[cfg(debug_assertions)]
             token: self.owner.upgrade().map_or(0, |engine| {
-                engine.outstanding.lock().roll.split(self.token, part.figures())
+                engine.outstanding.lock().roll.split(self.token, figures(part, freeing))
             }),
         }
     }
@@ -183,7 +197,7 @@ impl Drop for MetaReservation {
         let Some(engine) = self.owner.upgrade() else { return self.unbind() };
         self.give_back(&engine);
         #[cfg(debug_assertions)]
-        engine.outstanding.lock().roll.leave(self.token, [0; 3]);
+        engine.outstanding.lock().roll.leave(self.token, NOTHING);
     }
 }
 
