@@ -32,11 +32,19 @@ pub(crate) struct Packed {
     pub(crate) high: u64,
 }
 
+impl Packed {
+    fn is_whole(&self) -> bool {
+        self.high - self.low >= self.mapping.extent.ram_bytes
+    }
+}
+
 /// An extent to be read and unpacked, and which of the batch needs it.
 struct Todo<'u> {
     index: usize,
     extent: Extent,
-    claim: Option<Claim<'u>>,
+    claim: Claim<'u>,
+    /// Somebody will ask for another part of it.
+    keeps: bool,
 }
 
 impl Files {
@@ -65,13 +73,11 @@ impl Files {
                     return Err(extent_error(source.file, part.mapping.offset, what));
                 }
                 let which = Which { layout: source.layout, disk: region.disk };
-                if part.high - part.low >= part.mapping.extent.ram_bytes {
-                    todo.push(Todo { index, extent, claim: None });
-                    continue;
-                }
                 match self.unpacked.find(which) {
                     Known::Ready(content) => place(part, &content),
-                    Known::Claimed(claim) => todo.push(Todo { index, extent, claim: Some(claim) }),
+                    Known::Claimed(claim) => {
+                        todo.push(Todo { index, extent, claim, keeps: !part.is_whole() });
+                    }
                     Known::Busy => busy.push((part, which)),
                 }
             }
@@ -83,8 +89,8 @@ impl Files {
                         Known::Busy => self.unpacked.wait(which),
                         Known::Claimed(claim) => {
                             let Some(region) = part.mapping.region() else { break };
-                            let extent = disk_extent(region);
-                            let todo = vec![Todo { index: 0, extent, claim: Some(claim) }];
+                            let (extent, keeps) = (disk_extent(region), !part.is_whole());
+                            let todo = vec![Todo { index: 0, extent, claim, keeps }];
                             let one = std::slice::from_ref(part);
                             break self.unpack(source, one, todo, For::Now, &mut place)?;
                         }
@@ -106,7 +112,7 @@ impl Files {
                 if extent.len <= RAM_BYTES_MAX
                     && let Known::Claimed(claim) = self.unpacked.find(which)
                 {
-                    todo.push(Todo { index, extent, claim: Some(claim) });
+                    todo.push(Todo { index, extent, claim, keeps: true });
                 }
             }
             self.unpack(source, batch, todo, For::Later, &mut |_, _| ())?;
@@ -146,8 +152,8 @@ impl Files {
         }
         for (one, content) in todo.into_iter().zip(self.side_by_side(jobs)) {
             let content = Arc::new(content?);
-            if let Some(claim) = one.claim {
-                claim.publish(&content);
+            if one.keeps || one.claim.is_awaited() {
+                one.claim.publish(&content);
             }
             place(&batch[one.index], &content);
         }

@@ -7,6 +7,8 @@
 //! - **U2** Memory is bounded, whatever the number of files.
 //! - **U3** One unpacks an extent for all who ask for it meanwhile. Nobody waits for another while somebody may
 //!   be waiting for him.
+//! - **U4** What nobody will ask for again is not kept: who unpacks an extent for all of its content keeps it for those who have
+//!   asked meanwhile, if there are any ([`Claim::is_awaited`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,7 +31,14 @@ pub(crate) struct Which {
 struct State {
     /// The youngest last.
     kept: VecDeque<(Which, Arc<Vec<u8>>)>,
-    busy: Vec<Which>,
+    /// What somebody unpacks, and whether anybody else has asked for it.
+    busy: Vec<(Which, bool)>,
+}
+
+impl State {
+    fn busy(&mut self, which: Which) -> Option<&mut bool> {
+        self.busy.iter_mut().find(|(busy, _)| *busy == which).map(|(_, awaited)| awaited)
+    }
 }
 
 /// The extents themselves.
@@ -68,17 +77,18 @@ impl Unpacked {
         if let Some((_, bytes)) = state.kept.iter().rev().find(|(known, _)| *known == which) {
             return Known::Ready(Arc::clone(bytes));
         }
-        if state.busy.contains(&which) {
+        if let Some(awaited) = state.busy(which) {
+            *awaited = true;
             return Known::Busy;
         }
-        state.busy.push(which);
+        state.busy.push((which, false));
         Known::Claimed(Claim { all: self, which })
     }
 
     /// Waits until nobody unpacks an extent. The caller has no claim (U3).
     pub(crate) fn wait(&self, which: Which) {
         let mut state = self.state.lock();
-        while state.busy.contains(&which) {
+        while state.busy(which).is_some() {
             state.wait(&self.changed);
         }
     }
@@ -91,6 +101,11 @@ impl Unpacked {
 }
 
 impl Claim<'_> {
+    /// Whether anybody else has asked for it so far.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.all.state.lock().busy(self.which).is_some_and(|awaited| *awaited)
+    }
+
     /// Gives an extent to everybody, and keeps it for a while.
     pub(crate) fn publish(self, bytes: &Arc<Vec<u8>>) {
         let mut old = Vec::new();
@@ -110,7 +125,7 @@ impl Claim<'_> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        self.all.state.lock().busy.retain(|busy| *busy != self.which);
+        self.all.state.lock().busy.retain(|(busy, _)| *busy != self.which);
         self.all.changed.notify_all();
     }
 }

@@ -11,7 +11,7 @@ use buttress_fs::{Filesystem, MountOptions};
 use buttress_sim::{Slow, Slowness};
 
 use crate::devices::{Hook, Hooked};
-use crate::volume::{copy, file_with, memory, mount, pattern};
+use crate::volume::{copy, file_with, memory, mount, mount_with, pattern};
 
 const LEN: usize = 8 << 20;
 const PIECE: usize = 32 << 10;
@@ -29,15 +29,34 @@ impl Hook for Requests {
     }
 }
 
-/// Reads a file from end to end, with so many threads that think for up to `pause` behind each read; answers the requests.
-fn read_cold(device: MemoryDevice, readers: u64, pause: Duration, seed: u64) -> Vec<usize> {
-    let how = Slowness {
+/// Who reads, and what.
+#[derive(Clone, Copy)]
+struct Reading {
+    readers: u64,
+    /// Bytes of a read.
+    piece: usize,
+    content: fn() -> Vec<u8>,
+}
+
+fn plain() -> Vec<u8> {
+    pattern(9, LEN)
+}
+
+/// Half as much when it is compressed.
+fn digits() -> Vec<u8> {
+    pattern(9, LEN).iter().map(|byte| b"0123456789abcdef"[usize::from(byte % 16)]).collect()
+}
+
+/// Reads a file from end to end, with threads that think for up to `pause` behind each read; answers the requests.
+fn read_cold(device: MemoryDevice, how: Reading, pause: Duration, seed: u64) -> Vec<usize> {
+    let Reading { readers, piece, content } = how;
+    let slowness = Slowness {
         mib_s: Some(500.0),
         latency: Duration::from_micros(200),
         depth: 32,
         forgets_data: false,
     };
-    let slow = Arc::new(Slow::new(device, how));
+    let slow = Arc::new(Slow::new(device, slowness));
     slow.begin();
     let watched = Hooked::new(&(slow as Arc<dyn Device>), Requests::default());
     let options = MountOptions::parse("ro").expect("options");
@@ -48,10 +67,10 @@ fn read_cold(device: MemoryDevice, readers: u64, pause: Duration, seed: u64) -> 
         .map(|reader| {
             let (file, mut rng) = (file.clone(), Rng::new(seed * 100 + reader));
             let work = move || {
-                let (mut buf, expected) = (vec![0; PIECE], pattern(9, LEN));
-                for offset in (0..LEN).step_by(PIECE) {
-                    assert_eq!(file.read_at(offset as u64, &mut buf).expect("a read"), PIECE);
-                    assert!(buf == expected[offset..offset + PIECE], "at {offset}");
+                let (mut buf, expected) = (vec![0; piece], content());
+                for offset in (0..LEN).step_by(piece) {
+                    assert_eq!(file.read_at(offset as u64, &mut buf).expect("a read"), piece);
+                    assert!(buf == expected[offset..offset + piece], "at {offset}");
                     if !pause.is_zero() {
                         thread::sleep(pause * rng.below(1000) as u32 / 1000);
                     }
@@ -80,7 +99,8 @@ fn r1_readers_in_any_order_make_long_requests() {
     for (seed, (processors, micros)) in (1..).zip(pauses) {
         let read = |readers| {
             let copy = copy(&*device);
-            let work = move || read_cold(copy, readers, Duration::from_micros(micros), seed);
+            let how = Reading { readers, piece: PIECE, content: plain };
+            let work = move || read_cold(copy, how, Duration::from_micros(micros), seed);
             let options = Options { processors, steps_max: u64::MAX, ..Options::default() };
             let (requests, _) =
                 seeded::run(seed, options, work).unwrap_or_else(|stuck| panic!("{stuck}"));
@@ -92,6 +112,33 @@ fn r1_readers_in_any_order_make_long_requests() {
             let requests = read(readers);
             let is_as_long = requests.len() * 9 <= alone * 10;
             assert!(is_as_long, "{readers} readers, seed {seed}: {requests:?}, one: {alone}");
+        }
+    }
+}
+
+/// R4: compressed extents are read and unpacked once for all who want the whole of them at one moment, as for those who want parts.
+#[test]
+fn r4_whole_compressed_extents_are_read_once() {
+    let device = memory(256);
+    let fs = mount_with(&device, "compress-force=zstd");
+    file_with(&fs.root(), "large", &digits());
+    fs.close().expect("a close");
+    let machine = Some(Processors { count: 4, cost: Cost::Step(Duration::from_nanos(500)) });
+    for piece in [PIECE, 128 << 10, 1 << 20] {
+        let read = |readers| {
+            let copy = copy(&*device);
+            let how = Reading { readers, piece, content: digits };
+            let work = move || read_cold(copy, how, Duration::ZERO, 1);
+            let options =
+                Options { processors: machine, steps_max: u64::MAX, ..Options::default() };
+            let (requests, _) =
+                seeded::run(1, options, work).unwrap_or_else(|stuck| panic!("{stuck}"));
+            requests.iter().sum::<usize>()
+        };
+        let alone = read(1);
+        assert!(alone < LEN * 2 / 3, "{alone} bytes are not compressed");
+        for readers in [2, 4] {
+            assert_eq!(read(readers), alone, "{readers} readers of {piece} bytes");
         }
     }
 }
