@@ -452,7 +452,8 @@ impl Space {
     ///
     /// The first difference, in words.
     pub fn audit(&self) -> Result<bool, String> {
-        const TRIES: u32 = 8;
+        // With eight of them it is given up once in a few hundred times where all processors allocate.
+        const TRIES: u32 = 64;
         // A group that comes is in its account before it is in the directory.
         let _writing = self.writers.lock();
         let directory = self.directory.load();

@@ -112,6 +112,8 @@ impl Engine {
     ///
     /// As [`commit`](Self::commit).
     pub fn commit_cut(&self, cut: impl FnOnce()) -> Result<Generation> {
+        // Before it is known whether there is anything to commit: else tests would meet it by chance.
+        crate::handle::expect_none("H2: a commit is waited for");
         self.check_unlatched()?;
         let is_counted = || self.volume.devices().iter().any(|device| device.stats_changed());
         if !self.learning.is_known() && !is_counted() {
@@ -145,6 +147,7 @@ impl Engine {
     /// Commits what is running, under the commit lock.
     fn commit_held(&self, state: &mut CommitState, cut: impl FnOnce()) -> Result<()> {
         let started = clock::now();
+        crate::handle::expect_none("H1: the transaction is frozen");
         self.let_inodes_land();
         let frozen = self.freeze();
         cut();

@@ -23,7 +23,7 @@ thread_local! {
 #[track_caller]
 pub(crate) fn expect_none(what: &str) {
     #[cfg(debug_assertions)]
-    assert_eq!(HELD.get(), 0, "H2: {what} with a handle in hand");
+    assert_eq!(HELD.get(), 0, "{what} with a handle in hand");
     #[cfg(not(debug_assertions))]
     let _ = what;
 }
