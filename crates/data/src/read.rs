@@ -68,6 +68,26 @@ impl Files {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<(usize, Ahead)> {
+        self.read_and_keep(file, offset, buf, true)
+    }
+
+    /// As [`read`](Self::read), straight into `buf` whatever its length, and keeps nothing. What is kept already is
+    /// copied from there.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_direct(&self, file: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_and_keep(file, offset, buf, false).map(|(len, _)| len)
+    }
+
+    fn read_and_keep(
+        &self,
+        file: &File,
+        offset: u64,
+        buf: &mut [u8],
+        may_keep: bool,
+    ) -> Result<(usize, Ahead)> {
         let extents = file.extents.read();
         let Some(gaps) = self.copy_dirty(file, offset, buf) else {
             return Ok((0, Ahead::default()));
@@ -79,7 +99,7 @@ impl Files {
         }
         let reader = self.reading.enter();
         let view = self.engine.view();
-        let keeps = self.pages.is_on() && len < DIRECT_BYTES_MIN;
+        let keeps = may_keep && self.pages.is_on() && len < DIRECT_BYTES_MIN;
         let (window, ahead) = if keeps {
             let read = offset..offset + len as u64;
             let advice = file.streams.lock().note(&read, self.pages.widest_window());

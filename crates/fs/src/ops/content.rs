@@ -57,6 +57,19 @@ impl Inode {
         Ok(len)
     }
 
+    /// As [`Inode::read_at`], with the device's bytes straight in `buf`, checked there, and nothing read ahead or kept: for who
+    /// keeps what he needs himself. Any offset and length will do; whole sectors are not copied.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inode::read_at`].
+    pub fn read_direct(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.cell.expect_regular()?;
+        let len = self.shared().files.read_direct(&self.cell.file, offset, buf)?;
+        self.note_access();
+        Ok(len)
+    }
+
     /// Reads one of the file's compressed extents as it lies on disk. For those who carry it elsewhere.
     ///
     /// # Errors

@@ -396,3 +396,54 @@ fn reading_drops_nothing_that_is_dirty() {
     fs.close().expect("a close");
     check(&device);
 }
+
+/// A direct read sees what waits in memory and what is kept, is checked, and leaves nothing behind: each costs its own request.
+#[test]
+fn direct_reads_keep_nothing() {
+    let device = memory(256);
+    let fs = mount_with(&device, "compress=zstd");
+    let len = 4 * MIB;
+    let expected = pattern(9, len);
+    file_with(&fs.root(), "plain", &expected);
+    let text: Vec<u8> = (0..len).map(|n| b"many words of few letters, "[n % 27]).collect();
+    file_with(&fs.root(), "packed", &text);
+    fs.close().expect("a close");
+    check(&device);
+    let watched = Hooked::new(&device, Watched::default());
+    let options = MountOptions::parse("rw,noatime,commit=300").expect("known options");
+    let fs = Filesystem::open(vec![watched.clone()], options).expect("a mount");
+    let all = |name: &str, expected: &[u8], piece: usize| {
+        let file = fs.resolve(name).expect("a file");
+        watched.hook.0.lock().expect("a list").clear();
+        let mut buf = vec![0; piece];
+        for at in (0..len).step_by(piece) {
+            let found = file.read_direct(at as u64, &mut buf).expect("a read");
+            assert_eq!(found, piece.min(len - at), "{name} at {at}");
+            assert!(buf[..found] == expected[at..at + found], "{name} at {at} by {piece}");
+        }
+        watched.hook.0.lock().expect("a list").clone()
+    };
+    for piece in [2 * SECTOR, 64 << 10, MIB] {
+        for _ in 0..2 {
+            assert_eq!(all("plain", &expected, piece), vec![piece as u64; len / piece]);
+        }
+    }
+    for piece in [1000, 5000, 128 << 10, 3_000_000] {
+        all("plain", &expected, piece);
+        all("packed", &text, piece);
+    }
+    // What waits in memory, and what others had kept.
+    let mut expected = expected;
+    let file = fs.resolve("plain").expect("a file");
+    file.write_at(5 * SECTOR as u64 + 7, &[1; 3 * SECTOR]).expect("a write");
+    expected[5 * SECTOR + 7..][..3 * SECTOR].fill(1);
+    assert!(content(&file) == expected);
+    all("plain", &expected, 3 * SECTOR);
+    file.sync().expect("a sync");
+    assert_eq!(all("plain", &expected, 64 << 10).iter().filter(|len| **len > 65536).count(), 0);
+    assert_eq!(file.read_direct(len as u64 - 10, &mut [0; 100]).expect("a read"), 10);
+    assert_eq!(file.read_direct(len as u64, &mut [0; 100]).expect("a read"), 0);
+    drop(file);
+    fs.close().expect("a close");
+    check(&device);
+}
