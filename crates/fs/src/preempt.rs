@@ -52,8 +52,12 @@ impl Shared {
     fn clamp(&self) {
         let mut clamp = Clamp::default();
         let mut climbed = self.background.climbed_for_metadata.load(Ordering::Relaxed);
+        let mut last = Pools::default();
         while !self.background.is_stopping() {
-            self.engine.wait_for_promises(clamp.lacks(&self.pools()), TICK);
+            let pools = self.pools();
+            let limit = if pools == last { IDLE_TICK } else { TICK };
+            last = pools;
+            self.engine.wait_for_promises(clamp.lacks(&pools), limit);
             let now = self.background.climbed_for_metadata.load(Ordering::Relaxed);
             if now != climbed {
                 climbed = now;
