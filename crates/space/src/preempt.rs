@@ -299,7 +299,8 @@ mod tests {
     #[test]
     fn e3_every_size() {
         let mut now = Instant::now();
-        for shift in 0..27 {
+        // From 8 MiB to a pebibyte.
+        for shift in 0..28 {
             let total = (8 * MIB) << shift;
             for used in [0, total / 3, total, total + MIB] {
                 let pools = Pools {
