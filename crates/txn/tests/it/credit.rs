@@ -1,19 +1,22 @@
 //! Promises that are kept at hand count as promised, are given back to who needs them, and are gone behind a commit.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
 
-use buttress_base::Rng;
+use buttress_base::sync::{Condvar, Mutex};
+use buttress_base::{Rng, thread};
 use buttress_block::MemoryDevice;
 use buttress_fs::make::{MakeOptions, make};
 use buttress_txn::{Cost, Costs, Engine, EngineOptions, MetaReservation, Urgency};
 use buttress_volume::Volume;
 
+/// What operations of a race need.
+const KINDS: [Cost; 2] = [COST, Cost { items: 7, whole: 0, bytes: 900 }];
 const COST: Cost = Cost { items: 5, whole: 3, bytes: 500 };
 /// Operations of a batch.
 const BATCH: u64 = 16;
-/// Steps of a race.
-const STEPS: usize = 300;
+/// Threads of a race.
+const THREADS: u64 = 4;
 
 pub(crate) fn engine(mib: u64) -> Arc<Engine> {
     let device = Arc::new(MemoryDevice::new(mib << 20));
@@ -85,69 +88,119 @@ fn nobody_is_refused_for_it() {
     drop(all);
 }
 
-/// E10: threads of several stripes have their batches promised, use them up, give promises back and have all that is kept taken
+/// Where threads wait for each other, under a seed or not.
+struct Meeting {
+    count: u64,
+    /// How many are here, and how often all were.
+    here: Mutex<(u64, u64)>,
+    all: Condvar,
+}
+
+impl Meeting {
+    fn of(count: u64) -> Self {
+        Self { count, here: Mutex::new((0, 0)), all: Condvar::new() }
+    }
+
+    fn wait(&self) {
+        let mut here = self.here.lock();
+        let round = here.1;
+        here.0 += 1;
+        if here.0 == self.count {
+            *here = (0, round + 1);
+            self.all.notify_all();
+        }
+        while here.1 == round {
+            self.all.wait(&mut here);
+        }
+    }
+}
+
+/// One thread of a race, in one step of it.
+fn race_step(
+    engine: &Arc<Engine>,
+    rng: &mut Rng,
+    mine: &mut Vec<(MetaReservation, u64)>,
+    mib: u64,
+) {
+    const LARGE: Cost = Cost { items: 100, whole: 0, bytes: 1 << 20 };
+    for _ in 0..rng.below(12) {
+        let cost = match rng.below(20) {
+            0 if mib < 1024 => LARGE,
+            kind => KINDS[usize::from(kind > 15)],
+        };
+        if rng.chance(11, 20) {
+            let promise = ask(engine, cost);
+            mine.extend(promise.map(|promise| (promise, u64::from(cost.items))));
+        } else if !mine.is_empty() {
+            drop(mine.swap_remove(rng.below(mine.len() as u64) as usize));
+        }
+    }
+    // What would be refused has all that is kept given back.
+    if rng.chance(1, 8) {
+        let more = ask(engine, Cost::of(1_000_000, 1 << 30));
+        assert!(more.is_none(), "so much there is not");
+    }
+}
+
+/// Threads of several stripes have their batches promised, use them up, give promises back and have all that is kept taken
 /// away, in steps from a seed that they begin together. Between the steps, when nobody moves, promised is what operations hold
 /// and what stripes may keep beside: never less, and not a batch more than two for each. In the end it is nothing.
+fn race(seed: u64, mib: u64, steps: usize) {
+    let engine = engine(mib);
+    let meeting = Meeting::of(THREADS + 1);
+    let mut wrong = Vec::new();
+    let held: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (engine, meeting, sum) = (&engine, &meeting, &held[thread as usize]);
+            scope.spawn(move || {
+                let mut rng = Rng::new(seed * 10 + thread);
+                let mut mine = Vec::new();
+                for _ in 0..steps {
+                    meeting.wait();
+                    race_step(engine, &mut rng, &mut mine, mib);
+                    sum.store(mine.iter().map(|(_, items)| items).sum(), Ordering::SeqCst);
+                    meeting.wait();
+                    // Looked at in between.
+                    meeting.wait();
+                }
+            });
+        }
+        for step in 0..steps {
+            meeting.wait();
+            meeting.wait();
+            let held: u64 = held.iter().map(|sum| sum.load(Ordering::SeqCst)).sum();
+            let promised = engine.accounts().promised.items;
+            let kept = THREADS * 2 * BATCH * u64::from(KINDS[1].items);
+            // Told behind the threads, who wait for each other.
+            if !(held..=held + kept).contains(&promised) {
+                wrong.push((step, promised, held));
+            }
+            meeting.wait();
+        }
+    });
+    assert_eq!(wrong, [], "seed {seed}: steps, what was promised, and what was held");
+    engine.commit().expect("a commit");
+    let _ = ask(&engine, Cost::of(1_000_000, 1 << 30));
+    assert_eq!(engine.accounts().promised, Costs::default(), "seed {seed}");
+}
+
+/// E10: refills against releases, with the system's threads.
 #[test]
 fn e10_refills_against_releases() {
-    const THREADS: u64 = 4;
-    const KINDS: [Cost; 2] = [COST, Cost { items: 7, whole: 0, bytes: 900 }];
-    const LARGE: Cost = Cost { items: 100, whole: 0, bytes: 1 << 20 };
     for (seed, mib) in [(1, 1024), (2, 1024), (3, 160), (4, 160)] {
-        let engine = engine(mib);
-        let steps = Barrier::new(THREADS as usize + 1);
-        let mut wrong = Vec::new();
-        let held: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
-        std::thread::scope(|scope| {
-            for thread in 0..THREADS {
-                let (engine, steps, sum) = (&engine, &steps, &held[thread as usize]);
-                scope.spawn(move || {
-                    let mut rng = Rng::new(seed * 10 + thread);
-                    let mut mine: Vec<(MetaReservation, u64)> = Vec::new();
-                    for _ in 0..STEPS {
-                        steps.wait();
-                        for _ in 0..rng.below(12) {
-                            let cost = match rng.below(20) {
-                                0 if mib < 1024 => LARGE,
-                                kind => KINDS[usize::from(kind > 15)],
-                            };
-                            if rng.chance(11, 20) {
-                                let promise = ask(engine, cost);
-                                mine.extend(
-                                    promise.map(|promise| (promise, u64::from(cost.items))),
-                                );
-                            } else if !mine.is_empty() {
-                                drop(mine.swap_remove(rng.below(mine.len() as u64) as usize));
-                            }
-                        }
-                        // What would be refused has all that is kept given back.
-                        if rng.chance(1, 8) {
-                            let more = ask(engine, Cost::of(1_000_000, 1 << 30));
-                            assert!(more.is_none(), "so much there is not");
-                        }
-                        sum.store(mine.iter().map(|(_, items)| items).sum(), Ordering::SeqCst);
-                        steps.wait();
-                        // Looked at in between.
-                        steps.wait();
-                    }
-                });
-            }
-            for step in 0..STEPS {
-                steps.wait();
-                steps.wait();
-                let held: u64 = held.iter().map(|sum| sum.load(Ordering::SeqCst)).sum();
-                let promised = engine.accounts().promised.items;
-                let kept = THREADS * 2 * BATCH * u64::from(KINDS[1].items);
-                // Told behind the threads, who wait for each other.
-                if !(held..=held + kept).contains(&promised) {
-                    wrong.push((step, promised, held));
-                }
-                steps.wait();
-            }
-        });
-        assert_eq!(wrong, [], "seed {seed}: steps, what was promised, and what was held");
-        engine.commit().expect("a commit");
-        let _ = ask(&engine, Cost::of(1_000_000, 1 << 30));
-        assert_eq!(engine.accounts().promised, Costs::default(), "seed {seed}");
+        race(seed, mib, 300);
     }
+}
+
+/// E10: the same in orders that seeds decide.
+#[cfg(debug_assertions)]
+#[test]
+fn e10_refills_against_releases_in_every_order() {
+    use crate::seeds;
+
+    seeds::each(1..33, "e10_refills", |seed| {
+        let mib = if seed.is_multiple_of(2) { 160 } else { 1024 };
+        seeds::run(seed, move || race(seed, mib, 40));
+    });
 }

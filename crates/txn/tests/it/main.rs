@@ -10,3 +10,5 @@ mod judge;
 mod levels;
 mod pieces;
 mod scale;
+#[cfg(debug_assertions)]
+mod seeds;
