@@ -417,7 +417,7 @@ impl Engine {
     /// The account of metadata, and what the frozen transaction may still allocate of it. What its commit takes or gives back
     /// meanwhile counts twice rather than not at all: it is said to be taken behind its place in the account, and to be
     /// left before it leaves that.
-    fn account_and_frozen(&self) -> (Account, u64) {
+    pub(crate) fn account_and_frozen(&self) -> (Account, u64) {
         let before = self.frozen_left();
         let account = self.space.account(SpaceKind::Metadata);
         (account, before.max(self.frozen_left()))

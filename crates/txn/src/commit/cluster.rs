@@ -117,3 +117,70 @@ impl Drop for Cluster<'_> {
         self.close();
     }
 }
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    use buttress_base::{Rng, seeded, thread};
+    use buttress_block::MemoryDevice;
+    use buttress_fs::make::{MakeOptions, make};
+    use buttress_volume::{OpenOptions, Volume};
+
+    use super::*;
+    use crate::EngineOptions;
+
+    /// More than is taken.
+    const NEED: u64 = 64 << 20;
+
+    fn engine() -> Arc<Engine> {
+        let device = Arc::new(MemoryDevice::new(512 << 20));
+        make(&*device, &MakeOptions { seed: Some(1), ..MakeOptions::default() }).expect("a volume");
+        let options = OpenOptions { writable: true, ..OpenOptions::default() };
+        let (volume, superblock) = Volume::open(vec![device], options).expect("a volume");
+        Engine::open(Arc::new(volume), superblock, EngineOptions::default()).expect("it opens")
+    }
+
+    /// P1: at whatever moment a promise looks, what a commit takes in runs and gives back of them is in the account, or is what
+    /// it may still take: in orders that seeds decide.
+    #[test]
+    fn what_is_taken_meanwhile_is_seen() {
+        let work = |seed| {
+            let engine = engine();
+            let node = u64::from(engine.store.geometry().nodesize);
+            engine.frozen_need.store(NEED, Ordering::Release);
+            let sum = |(account, frozen): (buttress_space::Account, u64)| {
+                account.used + account.reserved + frozen
+            };
+            let before = sum(engine.account_and_frozen());
+            let done = AtomicBool::new(false);
+            let (mut least, mut looks) = (u64::MAX, 0);
+            thread::scope(|scope| {
+                let (engine, done) = (&engine, &done);
+                scope.spawn(move || {
+                    let mut rng = Rng::new(seed);
+                    for _ in 0..6 {
+                        let mut cluster =
+                            Cluster::new(engine, SpaceKind::Metadata, Generation(u64::MAX));
+                        for _ in 0..rng.below(100) {
+                            cluster.take(node).expect("there is room");
+                        }
+                    }
+                    done.store(true, Ordering::Release);
+                });
+                while !done.load(Ordering::Acquire) {
+                    least = least.min(sum(engine.account_and_frozen()));
+                    looks += 1;
+                    thread::yield_now();
+                }
+            });
+            assert_eq!(sum(engine.account_and_frozen()), before, "seed {seed}");
+            assert!(least >= before, "seed {seed}: {} bytes were in neither", before - least);
+            looks
+        };
+        let run = |seed| seeded::run(seed, seeded::Options::default(), move || work(seed));
+        let looks: u32 = (0..40).map(|seed| run(seed).expect("nobody waits for ever").0).sum();
+        assert!(looks > 400, "{looks}");
+    }
+}
