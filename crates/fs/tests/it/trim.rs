@@ -4,16 +4,18 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use buttress_base::Rng;
 use buttress_block::{Device, Error, MemoryDevice};
-use buttress_format::Logical;
+use buttress_format::{FileExtent, Key, Kind, Logical};
 use buttress_fs::{Filesystem, Inode, MakeOptions, TrimOptions};
 
 use crate::checker::{check, judge};
 use crate::devices::{Hook, Hooked};
-use crate::volume::{content, file_with, mount, pattern};
+use crate::room;
+use crate::volume::{content, file_with, memory, mount, pattern};
 
 const MIB: u64 = 1 << 20;
 
@@ -162,6 +164,68 @@ fn beside_writers() {
         stop.store(true, Ordering::Relaxed);
     });
     assert_eq!(fs.space_stats().engine.enospc, 0);
+    fs.close().expect("closed");
+    check(&below);
+}
+
+/// Says when it is told of something, and is not done with it before it may.
+#[derive(Debug)]
+struct Held(Mutex<Option<(Sender<()>, Receiver<()>)>>);
+
+impl Hook for Held {
+    fn discard(&self, below: &dyn Device, offset: u64, len: u64) -> Result<(), Error> {
+        if let Some((told, go_on)) = &*self.0.lock().expect("no panic") {
+            let _ = told.send(());
+            let _ = go_on.recv();
+        }
+        below.discard(offset, len)
+    }
+}
+
+/// M2: while a device takes its time over a part of what little is free, who writes is refused nothing that there is room for.
+#[test]
+fn beside_a_writer_where_little_is_free() {
+    let below = memory(160);
+    let (told, is_told) = channel();
+    let (may, go_on) = channel();
+    let device = Hooked::new(&below, Held(Mutex::new(None)));
+    let fs = mount(&(Arc::clone(&device) as Arc<dyn Device>));
+    let target = file_with(&fs.root(), "target", b"");
+    let removed = file_with(&fs.root(), "removed", &pattern(1, 4 * MIB as usize));
+    removed.sync().expect("durable");
+    let key = Key::new(removed.id().ino.0, Kind::EXTENT_DATA, 0);
+    let item = fs.view().get(removed.id().tree, &key).expect("it reads").expect("an extent");
+    let extent = FileExtent::parse(&item).expect("an extent");
+    let from = extent.region().expect("not inline").disk;
+    drop(room::fill(&fs, 0));
+    // What is free is one piece then, which a trim could take whole, but for less than a write needs.
+    drop(removed);
+    fs.root().unlink(b"removed").expect("removed");
+    fs.sync().expect("durable");
+    let refused = || fs.space_stats().engine.enospc;
+    let (before, mut outcomes) = (refused(), Vec::new());
+    std::thread::scope(|scope| {
+        *device.hook.0.lock().expect("no panic") = Some((told, go_on));
+        let (fs, device) = (&fs, &device);
+        let trim = scope.spawn(move || {
+            let options = TrimOptions { from, len: 4 * MIB, least: MIB };
+            let found = fs.trim(options, &mut |_| true);
+            *device.hook.0.lock().expect("no panic") = None;
+            found
+        });
+        while is_told.recv().is_ok() {
+            if outcomes.is_empty() {
+                outcomes.push(target.write_at(0, &pattern(2, 2 * MIB as usize)));
+            }
+            let _ = may.send(());
+        }
+        let found = trim.join().expect("no panic").expect("trimmed");
+        assert!(found.trimmed >= MIB, "{found:?}");
+    });
+    let outcome = outcomes.pop().expect("the device was told of something");
+    outcome.expect("half of what there is is left to writers");
+    assert_eq!(refused(), before, "but for who filled it");
+    drop(target);
     fs.close().expect("closed");
     check(&below);
 }
