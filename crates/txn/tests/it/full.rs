@@ -12,7 +12,8 @@ use std::{
 use buttress_base::Rng;
 use buttress_block::{FileDevice, OpenOptions};
 use buttress_fs::{
-    ErrorKind, FallocateMode, Filesystem, Inode, MountOptions, SetAttr, make::MakeOptions,
+    ErrorKind, FallocateMode, Filesystem, Inode, MountOptions, SetAttr, XattrFlags,
+    make::MakeOptions,
 };
 use buttress_sim::campaign;
 
@@ -148,6 +149,10 @@ const SECTOR: usize = 4096;
 const SHARED: (u64, usize) = (0x5a4ed, (300 << 10) + 100);
 /// A thread that has so many files clones no more: clones take no data, and the volume is to be full of that, too.
 const FILES_MAX: usize = 300;
+/// Leaves of metadata that there are for a storm.
+const GIVEN_BACK: usize = 40;
+/// A storm that has not filled the volume by then never will.
+const FULL_MAX_MILLIS: u128 = 120_000;
 
 /// Takes all space for a file, but what is left to chunks of so many bytes; another one is there to be cloned.
 fn fill_but(fs: &Filesystem, chunk: u64, left: u64) {
@@ -167,11 +172,26 @@ fn fill_but(fs: &Filesystem, chunk: u64, left: u64) {
     }
 }
 
+/// Takes the metadata for attributes of a leaf each, and gives some of it back for the storm to take.
+fn crowd(fs: &Filesystem) {
+    let dir = fs.root().mkdir(b"crowd", 0o755, 0, 0).expect("a folder");
+    let name = |count: usize| format!("{count}").into_bytes();
+    let mut count = 0;
+    while let Some(file) = full(dir.create(&name(count), 0o100_644, 0, 0, 0)) {
+        full(file.set_xattr(b"user.leaf", &[1; 12_000], XattrFlags::default()));
+        count += 1;
+    }
+    for count in 0..GIVEN_BACK.min(count) {
+        dir.unlink(&name(count)).expect("removing always works");
+    }
+    fs.sync().expect("durable");
+}
+
 /// Keeps a full volume full for a while: files come, through memory and directly, are overwritten, cloned, cut and removed,
 /// snapshots are taken and deleted. Debug builds compare the accounts with groups and tokens at every commit of it.
 ///
-/// What fills it before leaves so much of the devices to chunks.
-fn storm(seed: u64, size: u64, left: u64, options: &str, millis: u64) {
+/// What fills it before leaves so much of the devices to chunks, and metadata full or nearly empty.
+fn storm(seed: u64, size: u64, (left, crowded): (u64, bool), options: &str) {
     let dir = tempfile::tempdir().expect("a folder");
     let path = judge::volume(dir.path(), size, &MakeOptions::default());
     let device = FileDevice::open(&path, OpenOptions::WRITE).expect("the image opens");
@@ -183,20 +203,29 @@ fn storm(seed: u64, size: u64, left: u64, options: &str, millis: u64) {
         .collect::<Result<_, _>>()
         .expect("folders");
     fill_but(&fs, size / 10, left);
+    if crowded {
+        crowd(&fs);
+    }
     let unallocated = fs.space_stats().accounts.unallocated;
     assert!(unallocated >= left, "{unallocated} for chunks");
-    let until = Instant::now() + Duration::from_millis(millis);
+    let enospc = || fs.space_stats().engine.enospc;
+    let (before, begun, millis) = (enospc(), Instant::now(), storm_millis());
+    // Until it was full once, however slow the machine is.
+    let goes_on = || {
+        let passed = begun.elapsed().as_millis();
+        passed < millis || (enospc() == before && passed < FULL_MAX_MILLIS)
+    };
     let kept: Vec<Kept> = std::thread::scope(|scope| {
         let worker = |(thread, dir): (usize, Inode)| {
-            let fs = fs.clone();
-            scope.spawn(move || stay_full(&fs, &dir, seed * 8 + thread as u64, until))
+            let (fs, goes_on) = (fs.clone(), &goes_on);
+            scope.spawn(move || stay_full(&fs, &dir, seed * 8 + thread as u64, goes_on))
         };
         let workers: Vec<_> = dirs.into_iter().enumerate().map(worker).collect();
         workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
     });
     let stats = fs.space_stats();
     assert_eq!(fs.read_only_reason(), None, "{}", stats.accounts);
-    assert!(stats.engine.enospc > 0, "it was never full: {}", stats.accounts);
+    assert!(stats.engine.enospc > before, "it was never full: {}", stats.accounts);
     assert!(left == 0 || stats.accounts.unallocated < unallocated, "no chunk was made");
     let accounts = stats.accounts;
     let (compared, overtaken) = (stats.engine.audits, stats.engine.audits_overtaken);
@@ -265,12 +294,12 @@ fn part_and_share(source: &Inode, clone: &Inode, (seed, len): (u64, usize), rng:
 }
 
 /// One thread of a storm; answers what it left.
-fn stay_full(fs: &Filesystem, dir: &Inode, seed: u64, until: Instant) -> Kept {
+fn stay_full(fs: &Filesystem, dir: &Inode, seed: u64, goes_on: impl Fn() -> bool) -> Kept {
     let mut rng = Rng::new(seed);
     let mut kept = Kept::new();
     let mut snapshot = None;
     let mut count = 0;
-    while Instant::now() < until {
+    while goes_on() {
         let victim = kept.keys().nth(rng.below(kept.len().max(1) as u64) as usize).cloned();
         match (rng.below(20), victim) {
             (0..=8, _) => {
@@ -346,34 +375,40 @@ fn stay_full(fs: &Filesystem, dir: &Inode, seed: u64, until: Instant) -> Kept {
 }
 
 /// Milliseconds of one storm; `BUTTRESS_STORM_SECONDS` for long ones, and ten seconds in a round of a search.
-fn storm_millis() -> u64 {
+fn storm_millis() -> u128 {
     let seconds =
         std::env::var("BUTTRESS_STORM_SECONDS").ok().and_then(|text| text.parse::<u64>().ok());
     let usual = if campaign::round() > 0 { 10_000 } else { 1500 };
-    seconds.map_or(usual, |seconds| seconds * 1000)
+    seconds.map_or(usual, |seconds| seconds * 1000).into()
 }
 
 /// E4, E9, E12: at the edge of a full volume `ENOSPC` is the only failure, by every rule of making room.
 #[test]
 fn e12_a_storm_at_the_edge() {
-    storm(1, 160 << 20, 0, "preempt=pace,dirty=8M", storm_millis());
+    storm(1, 160 << 20, (0, false), "preempt=pace,dirty=8M");
 }
 
 /// The same without anything made ahead.
 #[test]
 fn e12_a_storm_without_preemption() {
-    storm(2, 128 << 20, 0, "preempt=off,dirty=4M", storm_millis());
+    storm(2, 128 << 20, (0, false), "preempt=off,dirty=4M");
 }
 
 /// The same by the kernel's rule.
 #[test]
 fn e12_a_storm_by_the_clamp() {
-    storm(3, 140 << 20, 0, "preempt=clamp,dirty=8M", storm_millis());
+    storm(3, 140 << 20, (0, false), "preempt=clamp,dirty=8M");
 }
 
 /// The same where the last chunks are made meanwhile: there is a place for one of data, or for two.
 #[test]
 fn e12_a_storm_for_the_last_chunk() {
     let (size, chunks) = (160 << 20, 1 + campaign::round() % 2);
-    storm(4, size, chunks * size / 10, "preempt=pace,dirty=8M", storm_millis());
+    storm(4, size, (chunks * size / 10, false), "preempt=pace,dirty=8M");
+}
+
+/// The same where metadata is full, too: clones and names are refused.
+#[test]
+fn e12_a_storm_for_the_last_node() {
+    storm(5, 128 << 20, (0, true), "preempt=clamp,dirty=4M");
 }
