@@ -27,6 +27,7 @@ mod report;
 pub mod scale;
 mod series;
 mod stall;
+mod subject;
 mod target;
 mod volume;
 mod work;

@@ -17,10 +17,10 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    Target, processors,
+    processors,
     report::median,
     series::{self, Series},
-    target,
+    subject, target,
 };
 
 pub use crate::allocate::Allocate;
@@ -28,6 +28,7 @@ pub use crate::enospc::Enospc;
 pub use crate::nocow::Nocow;
 pub use crate::read::Read;
 pub use crate::report::Better;
+pub use crate::subject::{Added, Subject};
 pub use buttress_sim::Slowness;
 
 /// How an experiment is run.
@@ -43,6 +44,8 @@ pub struct Plan {
     pub only: Vec<String>,
     /// Drive ours through a mount too.
     pub mount: bool,
+    /// Mount options of ours, beside their own.
+    pub options: Vec<Added>,
     /// Write each image through before it is used, so that its memory is there.
     pub prefault: bool,
     /// On so many processors as there need not be (`processors`).
@@ -54,47 +57,6 @@ impl Plan {
     #[must_use]
     pub fn scaled(&self, number: u64) -> u64 {
         ((number as f64 * self.scale).round() as u64).max(1)
-    }
-}
-
-/// Somebody who does the job.
-#[derive(Clone, Debug)]
-pub struct Subject {
-    /// What the table calls it.
-    pub name: String,
-    /// On what it runs.
-    pub target: Target,
-    /// Mount options, for ours and for Linux's btrfs.
-    pub options: String,
-    /// Threads of each job, where the library does it: as many calls of a job wait at a time.
-    pub threads: usize,
-}
-
-impl Subject {
-    /// A subject with mount options, one thread to a job.
-    #[must_use]
-    pub fn new(name: &str, target: Target, options: &str) -> Self {
-        Self { name: name.into(), target, options: options.into(), threads: 1 }
-    }
-
-    /// The same with so many threads to a job.
-    #[must_use]
-    pub fn with_threads(self, threads: usize) -> Self {
-        Self { threads, ..self }
-    }
-
-    /// Our mounts, with mount options: one that reads requests from the device and, where the kernel offers that
-    /// (`fuse.enable_uring`), one that has them by io_uring.
-    #[must_use]
-    pub fn mounts(options: &str) -> Vec<Self> {
-        let by = |name, transport: &str| {
-            let comma = if options.is_empty() { "" } else { "," };
-            Self::new(name, Target::Mount, &format!("{options}{comma}{transport}"))
-        };
-        let offered = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
-        let is_offered = offered.is_ok_and(|text| text.trim() == "Y");
-        let ring = is_offered.then(|| by("buttress mount, io_uring", "io_uring"));
-        [by("buttress mount", "noio_uring")].into_iter().chain(ring).collect()
     }
 }
 
@@ -155,8 +117,10 @@ pub fn run(
     if subjects.is_empty() {
         return Err("none of the subjects has such a name, or what it needs".into());
     }
+    subject::add_options(&mut subjects, &plan.options)?;
     let names = subjects.iter().map(|subject| subject.name.clone()).collect();
-    let mut table = Table { name: experiment.name(), subjects: names, ..Table::default() };
+    let options = subjects.iter().map(|subject| subject.options.clone()).collect();
+    let mut table = Table { name: experiment.name(), subjects: names, options, ..Table::default() };
     for run in 0..plan.runs {
         for subject in &subjects {
             say(&format!("run {} of {}: {}", run + 1, plan.runs, subject.name));
@@ -186,6 +150,8 @@ pub fn run(
 pub struct Table {
     name: &'static str,
     subjects: Vec<String>,
+    /// Mount options of each.
+    options: Vec<String>,
     figures: BTreeMap<(String, String), Vec<f64>>,
     order: Vec<(String, &'static str, Better)>,
     series: Vec<Series>,
@@ -239,6 +205,11 @@ impl Table {
         Some(if better == Better::More { own / base } else { base / own })
     }
 
+    /// Subjects that have mount options, and these.
+    fn options(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.subjects.iter().zip(&self.options).filter(|(_, options)| !options.is_empty())
+    }
+
     /// Everything as JSON: one row for each figure and subject.
     #[must_use]
     pub fn json(&self) -> Value {
@@ -261,7 +232,8 @@ impl Table {
             })
         };
         let series: Vec<_> = self.series.iter().map(row).collect();
-        json!({ "experiment": self.name, "figures": rows, "series": series })
+        let options: BTreeMap<_, _> = self.options().collect();
+        json!({ "experiment": self.name, "options": options, "figures": rows, "series": series })
     }
 
     /// Bars of the medians, with lines from the smallest to the largest, as an SVG document.
@@ -354,6 +326,12 @@ impl fmt::Display for Table {
         for one in &self.series {
             writeln!(f, "\n{}", one.by_the_second())?;
         }
+        if self.options().next().is_some() {
+            writeln!(f, "\nmount options")?;
+        }
+        for (subject, options) in self.options() {
+            writeln!(f, "  {subject:<34}{options}")?;
+        }
         Ok(())
     }
 }
@@ -361,6 +339,7 @@ impl fmt::Display for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Target;
 
     struct Count;
 
@@ -370,7 +349,8 @@ mod tests {
         }
 
         fn subjects(&self, _: &Plan) -> Vec<Subject> {
-            ["slow", "fast"].map(|name| Subject::new(name, Target::Library, "")).into()
+            let subject = |name, options| Subject::new(name, Target::Library, options);
+            vec![subject("slow", ""), subject("fast", "alloc=linear")]
         }
 
         fn run(&self, subject: &Subject, _: &Plan, out: &mut Table) -> Result<(), String> {
@@ -391,6 +371,7 @@ mod tests {
             scale: 1.0,
             only: Vec::new(),
             mount: false,
+            options: vec![Added { option: "commit=9".to_owned(), is_for_mounts: false }],
             prefault: false,
             processors: None,
         };
@@ -402,6 +383,9 @@ mod tests {
         assert_eq!(table.values("rate", "fast"), [6.0; 3]);
         assert_eq!(table.ratio("wait", Better::Less, "fast"), Some(3.0));
         assert_eq!(table.json()["figures"][1]["times_first"], 3.0);
+        let options = json!({ "slow": "commit=9", "fast": "alloc=linear,commit=9" });
+        assert_eq!(table.json()["options"], options);
+        assert!(table.to_string().contains("alloc=linear,commit=9\n"));
         assert!(table.to_string().contains("3.00x"));
         assert!(table.to_string().contains("fast, second by second: 3 6\n"), "{table}");
         assert_eq!(table.json()["series"].as_array().map(Vec::len), Some(2), "the last run's");

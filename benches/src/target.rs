@@ -81,6 +81,11 @@ impl Target {
         matches!(self, Self::Loop | Self::MountLoop | Self::Btrfs | Self::Ext4 | Self::Raw)
     }
 
+    /// Whether it is a mount of ours.
+    pub(crate) fn is_mount(self) -> bool {
+        matches!(self, Self::Mount | Self::MountLoop)
+    }
+
     /// Whether the target is used through the library, not through a folder.
     pub(crate) fn is_library(self) -> bool {
         matches!(self, Self::Library | Self::Loop)

@@ -7,11 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buttress_bench::foreground;
-use buttress_bench::published::{self, Allocate, Enospc, Experiment, Nocow, Plan, Read, Slowness};
+use buttress_bench::published::{
+    self, Added, Allocate, Enospc, Experiment, Nocow, Plan, Read, Slowness,
+};
 use buttress_bench::scale;
 use buttress_bench::writeback::{self, Files, Writeback};
+use buttress_fuse::Options;
 use serde_json::Value;
 
+use crate::commands::mount;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::ui::Ui;
 
@@ -35,6 +39,10 @@ pub(crate) struct Args {
     /// threads, as the library is, and by the job of `fio` that comes nearest.
     #[arg(long, global = true)]
     mount: bool,
+    /// Mount options of ours, as `buttress mount` has them, beside those that their names are about; those of a mount alone
+    /// are for mounts. All are shown.
+    #[arg(long, short = 'o', value_name = "OPTIONS", global = true)]
+    options: Vec<String>,
     /// Write each image through before it is used, and use as much memory as `read` will need once before: what is touched
     /// for the first time costs whoever touches it.
     #[arg(long, global = true)]
@@ -228,6 +236,18 @@ impl Verb {
     }
 }
 
+/// Mount options, each with whom it is for; a wrong one is refused as a mount would.
+fn added(lists: &[String]) -> Result<Vec<Added>> {
+    let words: Vec<_> = mount::words(lists).collect();
+    let volume = mount::for_volume(&words, &mut Options::default())?;
+    mount::volume_options(&volume)?;
+    let added = words.into_iter().map(|word| {
+        let is_for_mounts = !volume.contains(&word);
+        Added { option: word.to_owned(), is_for_mounts }
+    });
+    Ok(added.collect())
+}
+
 /// Measures volumes by their number of block groups.
 fn of_scale(
     args: &Args,
@@ -297,7 +317,12 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     if args.runs == 0 || args.scale.is_nan() || args.scale <= 0.0 {
         return Err(Failure::new(Exit::Usage, "--runs and --scale must be above zero"));
     }
+    let options = added(&args.options)?;
     let Some(experiment) = args.verb.experiment() else {
+        if !options.is_empty() {
+            let who = "nocow, cow, enospc, read and allocate";
+            return Err(Failure::new(Exit::Usage, format!("--options is for {who} alone")));
+        }
         let progress = ui.count_bar("bench", 0);
         let done = alone(&args, &mut |what| progress.say(what));
         let (value, text) = done.map_err(|error| Failure::new(Exit::Failure, error))?;
@@ -311,7 +336,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     };
     let Args { runs, scale, dir, mount, prefault, processors, only, plot, .. } = args;
     let processors = processors.map(usize::from);
-    let plan = Plan { dir, runs, scale, only, mount, prefault, processors };
+    let plan = Plan { dir, runs, scale, only, mount, options, prefault, processors };
     let progress = ui.count_bar("bench", 0);
     let table = published::run(&experiment, &plan, &mut |what| progress.say(what))
         .map_err(|error| Failure::new(Exit::Failure, error))?;

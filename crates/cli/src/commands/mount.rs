@@ -126,32 +126,50 @@ struct Parsed {
 
 /// The door's options, the volume's and the cache's.
 fn parse(args: &Args) -> Result<Parsed> {
-    let mut door = Options::default();
     let mut cache = args.cached.options()?;
-    let mut volume = Vec::new();
-    let words = args.options.iter().flat_map(|list| list.split(','));
-    for word in words.map(str::trim).filter(|word| !word.is_empty()) {
+    let mut others = Vec::new();
+    for word in words(&args.options) {
         let wrong = |error| cached::failure("--options", error);
-        if args.cached.cache.is_some() && cache.accept(word).map_err(wrong)? {
-            continue;
-        }
-        let is_doors =
-            door.accept(word).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
-        let is_both = matches!(word, "ro" | "rw" | "noatime" | "relatime");
-        if !is_doors || is_both {
-            volume.push(word);
+        if args.cached.cache.is_none() || !cache.accept(word).map_err(wrong)? {
+            others.push(word);
         }
     }
+    let mut door = Options::default();
     // The kernel keeps what was read through a mount; twice in memory is once too often.
-    let list = format!("page_cache=0,{}", volume.join(","));
-    let mut volume = MountOptions::parse(&list).map_err(|error| {
-        let known = buttress_fuse::KNOWN_OPTIONS.join(", ");
-        Failure::new(Exit::Usage, format!("{error}; and for the mount itself {known}"))
-    })?;
+    let mut rest = vec!["page_cache=0"];
+    rest.extend(for_volume(&others, &mut door)?);
+    let mut volume = volume_options(&rest)?;
     volume.degraded |= args.devices.degraded;
     door.read_only |= volume.read_only;
     cache.check().map_err(|error| cached::failure("--options", error))?;
     Ok(Parsed { door, volume, cache })
+}
+
+/// The options in lists of them.
+pub(super) fn words(lists: &[String]) -> impl Iterator<Item = &str> {
+    lists.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|word| !word.is_empty())
+}
+
+/// Gives the door its options, and returns those that the volume is given.
+pub(super) fn for_volume<'w>(words: &[&'w str], door: &mut Options) -> Result<Vec<&'w str>> {
+    let mut volume = Vec::new();
+    for word in words {
+        let is_doors =
+            door.accept(word).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+        let is_both = matches!(*word, "ro" | "rw" | "noatime" | "relatime");
+        if !is_doors || is_both {
+            volume.push(*word);
+        }
+    }
+    Ok(volume)
+}
+
+/// The volume's options; what the door did not know either is told with all that there are.
+pub(super) fn volume_options(words: &[&str]) -> Result<MountOptions> {
+    MountOptions::parse(&words.join(",")).map_err(|error| {
+        let known = buttress_fuse::KNOWN_OPTIONS.join(", ");
+        Failure::new(Exit::Usage, format!("{error}; and for the mount itself {known}"))
+    })
 }
 
 /// Starts the child that serves, and waits until it does.

@@ -46,6 +46,32 @@ fn the_foreground_is_measured() {
     bench.fails(&["bench", "foreground", "--threads", "0"], 1, &["--threads"]);
 }
 
+/// Mount options go to those of ours that do not say the same themselves, and are shown; who gives one in vain is told so.
+#[test]
+fn mount_options_are_added() {
+    let bench = Bench::new();
+    let short =
+        ["bench", "read", "--threads", "1", "--runs", "1", "--scale", "0.002", "--dir", "."];
+    let with = |more: &[&str]| bench.ok(&[&short[..], more].concat());
+    let text = with(&["--json", "--only", "page by,buttress", "-o", "read_batch=16,commit=9"]);
+    let found: Value = serde_json::from_str(&text).expect("JSON");
+    let wanted = serde_json::json!({
+        "buttress page by page": "read_batch=1,commit=9", "buttress": "read_batch=16,commit=9",
+    });
+    assert_eq!(found["options"], wanted);
+    let table = with(&["--only", "buttress", "--options", "commit=9"]);
+    assert!(table.contains("mount options\n") && table.ends_with("commit=9\n"), "{table}");
+
+    let fails = |more: &[&str], code, words: &[&str]| {
+        bench.fails(&[&short[..], more].concat(), code, words);
+    };
+    fails(&["-o", "nocommit"], 2, &["nocommit", "commit=SECONDS", "nowriteback_cache"]);
+    fails(&["-o", "threads=0"], 2, &["threads=0", "1 to 256"]);
+    fails(&["--only", "buttress", "-o", "nowriteback_cache"], 1, &["nowriteback_cache", "--mount"]);
+    fails(&["--only", "page by", "-o", "read_batch=run"], 1, &["read_batch=run", "sets that"]);
+    bench.fails(&["bench", "writeback", "-o", "commit=9"], 2, &["--options", "nocow"]);
+}
+
 /// The published experiments, on the library and through each switch, a moment each: the rows that a comparison needs
 /// are there for everybody.
 #[test]

@@ -1,0 +1,160 @@
+//! Who does an experiment's job, and with which mount options.
+//!
+//! # Invariants
+//!
+//! - **O1** What a subject's options say is what its name is about, and stands: an option that is added goes to those of
+//!   ours that say nothing of the same.
+//! - **O2** An option that nobody takes is an error: else figures would be read as if they had been measured with it.
+
+use crate::Target;
+
+/// Somebody who does the job.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// What the table calls it.
+    pub name: String,
+    /// On what it runs.
+    pub target: Target,
+    /// Mount options, for ours and for Linux's btrfs.
+    pub options: String,
+    /// Threads of each job, where the library does it: as many calls of a job wait at a time.
+    pub threads: usize,
+}
+
+/// A mount option that is added to those of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Added {
+    /// As it is written.
+    pub option: String,
+    /// Whether the library has no such option.
+    pub is_for_mounts: bool,
+}
+
+impl Subject {
+    /// A subject with mount options, one thread to a job.
+    #[must_use]
+    pub fn new(name: &str, target: Target, options: &str) -> Self {
+        Self { name: name.into(), target, options: options.into(), threads: 1 }
+    }
+
+    /// The same with so many threads to a job.
+    #[must_use]
+    pub fn with_threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
+    }
+
+    /// Our mounts, with mount options: one that reads requests from the device and, where the kernel offers that
+    /// (`fuse.enable_uring`), one that has them by io_uring.
+    #[must_use]
+    pub fn mounts(options: &str) -> Vec<Self> {
+        let by = |name, transport: &str| {
+            let mut mount = Self::new(name, Target::Mount, options);
+            mount.add(transport);
+            mount
+        };
+        let offered = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+        let is_offered = offered.is_ok_and(|text| text.trim() == "Y");
+        let ring = is_offered.then(|| by("buttress mount, io_uring", "io_uring"));
+        [by("buttress mount", "noio_uring")].into_iter().chain(ring).collect()
+    }
+
+    fn add(&mut self, option: &str) {
+        if !self.options.is_empty() {
+            self.options.push(',');
+        }
+        self.options.push_str(option);
+    }
+
+    fn says(&self, option: &str) -> bool {
+        self.options.split(',').any(|own| about(own) == about(option))
+    }
+}
+
+/// What an option is about: `nodatacow` and `datacow` are about the same.
+fn about(option: &str) -> &str {
+    let name = option.split_once('=').map_or(option, |(name, _)| name);
+    name.strip_prefix("no").unwrap_or(name)
+}
+
+/// Adds options to those of the subjects that take them (O1).
+///
+/// # Errors
+///
+/// The first that nobody takes (O2), and what can be done about it.
+pub(crate) fn add_options(subjects: &mut [Subject], added: &[Added]) -> Result<(), String> {
+    let before = subjects.to_vec();
+    for Added { option, is_for_mounts } in added {
+        let (mut could, mut takes) = (false, false);
+        for (subject, before) in subjects.iter_mut().zip(&before) {
+            let target = subject.target;
+            if target.is_mount() || target.is_library() && !is_for_mounts {
+                could = true;
+                // Of what was added itself the last counts, as with a mount.
+                if !before.says(option) {
+                    takes = true;
+                    subject.add(option);
+                }
+            }
+        }
+        match (could, takes) {
+            (_, true) => {}
+            (true, false) => {
+                return Err(format!("{option}: the experiment itself sets that, for each of ours"));
+            }
+            (false, false) if *is_for_mounts => {
+                return Err(format!("{option} is for mounts, of which there is none: see --mount"));
+            }
+            (false, false) => return Err(format!("{option}: none of ours is to be measured")),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn added(option: &str, is_for_mounts: bool) -> Added {
+        Added { option: option.to_owned(), is_for_mounts }
+    }
+
+    fn subjects() -> Vec<Subject> {
+        vec![
+            Subject::new("kernel btrfs", Target::Btrfs, ""),
+            Subject::new("page by page", Target::Library, "read_batch=1"),
+            Subject::new("ours", Target::Loop, ""),
+            Subject::new("mount", Target::Mount, "noio_uring"),
+        ]
+    }
+
+    /// O1: ours that do not say it themselves, in the order in which they were given; the kernel's are left alone.
+    #[test]
+    fn options_are_added_to_ours() {
+        let mut all = subjects();
+        let more = [
+            added("read_batch=16", false),
+            added("nowriteback_cache", true),
+            added("read_batch=run", false),
+        ];
+        add_options(&mut all, &more).expect("somebody takes each");
+        let options: Vec<_> = all.iter().map(|subject| subject.options.as_str()).collect();
+        let both = "read_batch=16,read_batch=run";
+        let mount = "noio_uring,read_batch=16,nowriteback_cache,read_batch=run";
+        assert_eq!(options, ["", "read_batch=1", both, mount]);
+    }
+
+    /// O2: whoever gives one in vain is told why.
+    #[test]
+    fn an_option_that_nobody_takes_is_refused() {
+        for (keep, option, is_for_mounts, why) in [
+            (3, "handoff", true, "--mount"),
+            (2, "read_batch=8", false, "sets that"),
+            (4, "io_uring", true, "sets that"),
+            (1, "alloc=linear", false, "none of ours"),
+        ] {
+            let error = add_options(&mut subjects()[..keep], &[added(option, is_for_mounts)]);
+            let error = error.expect_err("nobody takes it");
+            assert!(error.starts_with(option) && error.contains(why), "{error}");
+        }
+    }
+}
