@@ -16,7 +16,7 @@ mod writers;
 use std::{fs::File, os::unix::fs::FileExt, sync::Arc, time::Duration};
 
 use buttress_base::clock;
-use buttress_fs::{FallocateMode, SetAttr, SpaceKind, SpaceStats};
+use buttress_fs::{FallocateMode, SetAttr};
 use buttress_sim::{Slow, slow::Asked};
 use rustix::fs::{FallocateFlags, fallocate};
 
@@ -25,7 +25,8 @@ use crate::{
     fio::{Engine, Fio, Place, Seen, Work},
     processors,
     published::{Better, Experiment, Plan, Slowness, Subject, Table},
-    target::{Commits, Setup},
+    target::Setup,
+    told::Told,
     work::text,
 };
 
@@ -198,37 +199,18 @@ impl Enospc {
                 }
             };
             self.write(time.div_f64(RAMP), &write)?;
-            let (before, asked_before, busy) = (fs.space_stats(), asked(), processors::busy());
+            let (before, asked_before, busy) = (Told::by_library(&fs), asked(), processors::busy());
             let mut seen = self.write(time, &write)?;
             let start = clock::now();
             fs.sync().map_err(text)?;
             let sync = clock::since(start);
             seen.spent = processors::busy() - busy;
-            let (after, asked_after) = (fs.space_stats(), asked());
+            let (after, asked_after) = (Told::by_library(&fs), asked());
             tell(subject, way, &seen, sync, out);
-            let (waits, earlier) = (&after.engine.waits, &before.engine.waits);
-            let all = waits.all().since(&earlier.all());
-            let data = waits.of_kind(SpaceKind::Data).since(&earlier.of_kind(SpaceKind::Data));
-            let mut add = |what: &str, unit, value: f64| {
-                out.add(&format!("{what}, {way}"), unit, Better::Less, subject, value);
-            };
-            add("waits for metadata", "", (all.count() - data.count()) as f64);
-            add("waits for data", "", data.count() as f64);
-            add("waited together", "s", all.nanos as f64 / 1e9);
-            add("p99.9 of waits", "ms", all.per_mille(999).as_secs_f64() * 1e3);
-            add("rounds made ahead", "", (after.rounds - before.rounds) as f64);
-            let used = after.accounts.metadata.used as f64 / MIB as f64;
-            let total = after.accounts.metadata.total as f64 / MIB as f64;
-            add("metadata in use", "MiB", used);
-            add("metadata", "MiB", total);
+            tell_told(subject, way, &before, &after, out);
             if let (Some(before), Some(after)) = (asked_before, asked_after) {
-                tell_asked(&before, &after, &mut add);
+                tell_asked(subject, way, &before, &after, out);
             }
-            let commits = |stats: &SpaceStats| Commits {
-                count: stats.engine.commits,
-                took: Duration::from_nanos(stats.engine.commit_nanos),
-            };
-            tell_commits(subject, way, commits(&before), commits(&after), out);
             self.compute_as_long(subject, way, &seen, time, out)?;
         }
         drop(files);
@@ -268,16 +250,14 @@ impl Enospc {
             let work = Work::RandomWrites { direct: way == DIRECT, time, ramp: time.div_f64(RAMP) };
             let (engine, bytes) = (Engine::Psync, self.mib * MIB);
             let fio = Fio { engine, work, block: BLOCK, bytes, step: Some(SAMPLE) };
-            let mut before = None;
-            let mut seen = fio.run(&places, || before = setup.commits())?;
+            let mut before = Told::default();
+            let mut seen = fio.run(&places, || before = setup.told())?;
             let (start, busy) = (clock::now(), processors::busy());
             crate::work::sync(setup.folder())?;
             let sync = clock::since(start);
             seen.spent += processors::busy() - busy;
             tell(subject, way, &seen, sync, out);
-            if let (Some(before), Some(after)) = (before, setup.commits()) {
-                tell_commits(subject, way, before, after, out);
-            }
+            tell_told(subject, way, &before, &setup.told(), out);
             self.compute_as_long(subject, way, &seen, time, out)?;
         }
         Ok(())
@@ -330,16 +310,42 @@ fn tell(subject: &Subject, way: &str, seen: &Seen, sync: Duration, out: &mut Tab
     out.add_series(&format!("over time, {way}"), "MiB/s", subject, step, rates);
 }
 
-/// How many commits there were while the jobs wrote and until all was durable.
-fn tell_commits(subject: &Subject, way: &str, before: Commits, after: Commits, out: &mut Table) {
-    let count = after.count.saturating_sub(before.count) as f64;
-    let took = after.took.saturating_sub(before.took).as_secs_f64() * 1e3;
-    out.add(&format!("commits, {way}"), "", Better::Less, subject, count);
-    out.add(&format!("a commit, {way}"), "ms", Better::Less, subject, took / count.max(1.0));
+/// What was said of the time in which the jobs wrote and until all was durable, by who says such things.
+fn tell_told(subject: &Subject, way: &str, before: &Told, after: &Told, out: &mut Table) {
+    let mut add = |what: &str, unit, better, value: f64| {
+        out.add(&format!("{what}, {way}"), unit, better, subject, value);
+    };
+    if let (Some(before), Some(after)) = (before.room, after.room) {
+        let metadata = after.metadata_waits.since(&before.metadata_waits);
+        let data = after.data_waits.since(&before.data_waits);
+        let all = metadata.and(&data);
+        add("waits for metadata", "", Better::Less, metadata.count() as f64);
+        add("waits for data", "", Better::Less, data.count() as f64);
+        add("waited together", "s", Better::Less, all.nanos as f64 / 1e9);
+        add("p99.9 of waits", "ms", Better::Less, all.per_mille(999).as_secs_f64() * 1e3);
+        add("rounds made ahead", "", Better::Less, (after.rounds - before.rounds) as f64);
+        add("metadata in use", "MiB", Better::Less, after.used as f64 / MIB as f64);
+        add("metadata", "MiB", Better::Less, after.total as f64 / MIB as f64);
+    }
+    if let (Some(before), Some(after)) = (before.requests, after.requests) {
+        let requests = after.since(before);
+        let all = requests.reads.and(requests.writes);
+        add("requests to the device", "", Better::Less, all.count as f64);
+        add("mean size of a request", "KiB", Better::More, all.mean_kib());
+    }
+    if let (Some(before), Some(after)) = (before.commits, after.commits) {
+        let count = after.count.saturating_sub(before.count) as f64;
+        let took = after.took.saturating_sub(before.took).as_secs_f64() * 1e3;
+        add("commits", "", Better::Less, count);
+        add("a commit", "ms", Better::Less, took / count.max(1.0));
+    }
 }
 
 /// What a slow device was asked for in between.
-fn tell_asked(before: &Asked, after: &Asked, add: &mut impl FnMut(&str, &'static str, f64)) {
+fn tell_asked(subject: &Subject, way: &str, before: &Asked, after: &Asked, out: &mut Table) {
+    let mut add = |what: &str, unit, value: f64| {
+        out.add(&format!("{what}, {way}"), unit, Better::Less, subject, value);
+    };
     let mib = |after: u64, before: u64| (after - before) as f64 / MIB as f64;
     add("data to the device", "MiB", mib(after.data, before.data));
     add("metadata to the device", "MiB", mib(after.metadata, before.metadata));

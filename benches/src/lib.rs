@@ -29,6 +29,7 @@ mod series;
 mod stall;
 mod subject;
 mod target;
+mod told;
 mod volume;
 mod work;
 pub mod writeback;

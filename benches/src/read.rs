@@ -10,6 +10,7 @@ use crate::{
     latency::Latencies,
     published::{Better, Experiment, Plan, Subject, Table},
     target::Setup,
+    told::Told,
     work::{pattern, text},
 };
 
@@ -72,17 +73,16 @@ impl Experiment for Read {
             let (seen, requests) = if subject.target.is_library() {
                 let fs = setup.open()?;
                 let file = fs.resolve("large").map_err(text)?;
-                let before = fs.io_stats();
+                let before = Told::by_library(&fs);
                 let seen = together(threads, mib, |at, buf| file.read_at(at, buf).map_err(text))?;
-                let after = fs.io_stats();
+                let after = Told::by_library(&fs);
                 drop(file);
                 fs.close().map_err(text)?;
-                let bytes = after.read_bytes - before.read_bytes;
-                (seen, Some((after.reads - before.reads, bytes)))
+                (seen, before.requests.zip(after.requests))
             } else {
                 setup.unmount()?;
                 setup.mount()?;
-                let before = setup.device_reads();
+                let before = setup.told();
                 let places = vec![Place::whole(setup.folder().join("large")); threads];
                 let (engine, work) = (Engine::Psync, Work::ReadOnce);
                 let fio = Fio { engine, work, block: PIECE, bytes: mib << 20, step: None };
@@ -90,10 +90,9 @@ impl Experiment for Read {
                 if seen.bytes != bytes {
                     return Err(format!("{} of {bytes} bytes were read", seen.bytes));
                 }
-                let after = setup.device_reads();
-                let requests = before.zip(after).map(|(b, a)| (a.0 - b.0, a.1 - b.1));
+                let after = setup.told();
                 let (seconds, spent, p99) = (seen.seconds, seen.spent, seen.p99 * 1e6);
-                (Seen { seconds, spent, p99 }, requests)
+                (Seen { seconds, spent, p99 }, before.requests.zip(after.requests))
             };
             let what = format!("read by {threads}, cold");
             let rate = bytes / MIB as f64 / seen.seconds;
@@ -103,12 +102,12 @@ impl Experiment for Read {
             out.add(&what, "s", Better::Less, subject, spent);
             let what = format!("p99 of 32 KiB, {threads}");
             out.add(&what, "us", Better::Less, subject, seen.p99);
-            if let Some((count, bytes)) = requests.filter(|(count, _)| *count > 0) {
+            let reads = requests.map(|(before, after)| after.since(before).reads);
+            if let Some(reads) = reads.filter(|reads| reads.count > 0) {
                 let what = format!("requests to the device, {threads}");
-                out.add(&what, "", Better::Less, subject, count as f64);
+                out.add(&what, "", Better::Less, subject, reads.count as f64);
                 let what = format!("mean size of a request, {threads}");
-                let kib = bytes as f64 / count as f64 / 1024.0;
-                out.add(&what, "KiB", Better::More, subject, kib);
+                out.add(&what, "KiB", Better::More, subject, reads.mean_kib());
             }
         }
         Ok(())

@@ -17,7 +17,10 @@ use buttress_fs::{
     make::{MakeOptions, make},
 };
 
-use crate::published::{Plan, Subject};
+use crate::{
+    published::{Plan, Subject},
+    told::{Commits, Requests, Told},
+};
 
 /// A file system under measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,33 +113,6 @@ pub(crate) fn sh(program: &str, args: &[&str]) -> Result<String, String> {
 fn program() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     Ok(own.with_file_name("buttress"))
-}
-
-/// How many commits a volume has had, and how long they took together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Commits {
-    pub(crate) count: u64,
-    pub(crate) took: Duration,
-}
-
-impl Commits {
-    /// As Linux's btrfs has them in `commit_stats`: a name and a number each line.
-    fn of_btrfs(text: &str) -> Option<Self> {
-        let number = |name: &str| {
-            let mut lines = text.lines().filter_map(|line| line.split_once(' '));
-            lines.find(|(known, _)| *known == name)?.1.trim().parse().ok()
-        };
-        let took = Duration::from_millis(number("total_commit_ms")?);
-        Some(Self { count: number("commits")?, took })
-    }
-
-    /// As `buttress --json stats` has them.
-    fn of_stats(text: &str) -> Option<Self> {
-        let told: serde_json::Value = serde_json::from_str(text).ok()?;
-        let space = &told["sections"]["space"];
-        let took = Duration::from_micros(space["commit_us"].as_u64()?);
-        Some(Self { count: space["commits"].as_u64()?, took })
-    }
 }
 
 /// Writes what a new image holds over itself, piece by piece.
@@ -277,29 +253,31 @@ impl Setup {
         self.loop_device.as_ref().map_or(&self.image, |device| Path::new(device))
     }
 
-    /// Requests for bytes that the loop device has seen, and the bytes; none where there is no such device.
-    pub(crate) fn device_reads(&self) -> Option<(u64, u64)> {
-        const SECTOR: u64 = 512;
-        let name = Path::new(self.loop_device.as_ref()?).file_name()?.to_str()?;
-        let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).ok()?;
-        let field = |at| text.split_whitespace().nth(at)?.parse::<u64>().ok();
-        Some((field(0)?, field(2)? * SECTOR))
+    /// What a folder's file system says of itself, and its device.
+    pub(crate) fn told(&self) -> Told {
+        if self.target.is_mount() {
+            let folder = self.mountpoint.to_string_lossy();
+            let ask =
+                |program: PathBuf| sh(&program.to_string_lossy(), &["--json", "stats", &folder]);
+            return program()
+                .and_then(ask)
+                .map_or_else(|_| Told::default(), |text| Told::by_mount(&text));
+        }
+        Told { commits: self.btrfs_commits(), requests: self.loop_requests(), room: None }
     }
 
-    /// The commits of this volume so far, of a mount of ours or of Linux's btrfs, where it says so.
-    pub(crate) fn commits(&self) -> Option<Commits> {
-        match self.target {
-            Target::Btrfs => {
-                let path = self.btrfs_folder()?.join("commit_stats");
-                Commits::of_btrfs(&std::fs::read_to_string(path).ok()?)
-            }
-            Target::Mount | Target::MountLoop => {
-                let folder = self.mountpoint.to_string_lossy();
-                let told = sh(&program().ok()?.to_string_lossy(), &["--json", "stats", &folder]);
-                Commits::of_stats(&told.ok()?)
-            }
-            _ => None,
+    /// What the loop device has been asked for; nothing where there is no such device.
+    fn loop_requests(&self) -> Option<Requests> {
+        let name = Path::new(self.loop_device.as_ref()?).file_name()?.to_str()?;
+        Requests::of_block(&std::fs::read_to_string(format!("/sys/block/{name}/stat")).ok()?)
+    }
+
+    fn btrfs_commits(&self) -> Option<Commits> {
+        if self.target != Target::Btrfs {
+            return None;
         }
+        let path = self.btrfs_folder()?.join("commit_stats");
+        Commits::of_btrfs(&std::fs::read_to_string(path).ok()?)
     }
 
     /// What Linux's btrfs says of this volume.
@@ -359,22 +337,5 @@ impl Drop for Setup {
         }
         let _ = std::fs::remove_file(&self.image);
         let _ = std::fs::remove_dir(&self.mountpoint);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Both who are asked for their commits are understood; whoever says nothing of them has none.
-    #[test]
-    fn commits_are_read() {
-        let linux =
-            "commits 3\ncur_commit_ms 0\nlast_commit_ms 5\nmax_commit_ms 9\ntotal_commit_ms 20\n";
-        let same = Some(Commits { count: 3, took: Duration::from_millis(20) });
-        assert_eq!(Commits::of_btrfs(linux), same);
-        let own = r#"{"pid": 7, "sections": {"space": {"commit_us": 20000, "commits": 3}}}"#;
-        assert_eq!(Commits::of_stats(own), same);
-        assert_eq!((Commits::of_btrfs(""), Commits::of_stats("{}")), (None, None));
     }
 }

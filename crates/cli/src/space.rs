@@ -1,12 +1,15 @@
-//! What a mount's space holds, who waited for it, and what was done about that, for `buttress stats`.
+//! What a mount's space holds, who waited for it, what was done about that, and what its devices were asked for: for
+//! `buttress stats`.
 //!
 //! # Invariants
 //!
 //! - **T1** Whatever an event of space says (`buttress::reserve`, `buttress::flush`, `buttress::enospc`) is here as a sum
 //!   or, of a refusal, as the last one.
 
+use std::collections::BTreeMap;
+
 use buttress_fs::{
-    Account, Accounts, Reach, RoundFigures, SpaceKind, SpaceStats, SyncStats, Waits,
+    Account, Accounts, IoStats, Reach, RoundFigures, SpaceKind, SpaceStats, SyncStats, Waits,
 };
 use serde_json::{Value, json};
 
@@ -16,9 +19,10 @@ use crate::live::Figures;
 type Part = fn(&SpaceStats) -> Figures;
 
 /// All parts that space has, by the names that scripts read.
-pub(crate) const PARTS: [(&str, Part); 4] = [
+pub(crate) const PARTS: [(&str, Part); 5] = [
     ("space", figures),
     ("waits", wait_figures),
+    ("wait_times", wait_time_figures),
     ("flush_steps", flush_figures),
     ("last_enospc", refusal_figures),
 ];
@@ -36,6 +40,22 @@ pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
         figures.push((format!("commit_for_{}", why.replace([' ', '-'], "_")), json!(times)));
     }
     figures
+}
+
+/// Requests to all devices of a volume, every copy counted.
+pub(crate) fn device_figures(stats: &IoStats) -> Figures {
+    let figures = [
+        ("reads", stats.reads),
+        ("read_bytes", stats.read_bytes),
+        ("writes", stats.writes),
+        ("write_bytes", stats.write_bytes),
+        ("flushes", stats.flushes),
+        ("discard_bytes", stats.discard_bytes),
+        ("io_failures", stats.io_failures),
+        ("csum_failures", stats.csum_failures),
+        ("repairs", stats.repairs),
+    ];
+    figures.map(|(name, value)| (name.to_owned(), json!(value))).into()
 }
 
 /// Names and figures, in the order in which a person reads them.
@@ -105,6 +125,14 @@ fn figures(stats: &SpaceStats) -> Figures {
     figures
 }
 
+/// The lines of those who wait, by the names that scripts read.
+const LINES: [(&str, SpaceKind, Reach); 4] = [
+    ("metadata_all", SpaceKind::Metadata, Reach::All),
+    ("metadata_commit", SpaceKind::Metadata, Reach::Commit),
+    ("data_all", SpaceKind::Data, Reach::All),
+    ("data_commit", SpaceKind::Data, Reach::Commit),
+];
+
 /// Who waited: by what for, and by whether he could wait for dirty data (`all`) or for commits alone.
 fn wait_figures(stats: &SpaceStats) -> Figures {
     let row = |waits: Waits| {
@@ -122,14 +150,18 @@ fn wait_figures(stats: &SpaceStats) -> Figures {
             "max_us": waits.nanos_max / 1000,
         })
     };
-    let kinds = [SpaceKind::Metadata, SpaceKind::Data];
-    let lines = kinds.into_iter().flat_map(|kind| {
-        [(Reach::All, "all"), (Reach::Commit, "commit")].map(|(reach, name)| (kind, reach, name))
-    });
     let waits = &stats.engine.waits;
-    lines
-        .map(|(kind, reach, name)| (format!("{kind}_{name}"), row(waits.of(kind, reach))))
-        .collect()
+    LINES.map(|(name, kind, reach)| (name.to_owned(), row(waits.of(kind, reach)))).into()
+}
+
+/// How many of them waited less than a microsecond, less than two, four, and so on.
+fn wait_time_figures(stats: &SpaceStats) -> Figures {
+    let waits = &stats.engine.waits;
+    let row = |class: usize| {
+        let line = |(name, kind, reach)| (name, waits.of(kind, reach).classes[class]);
+        (Waits::name_of_class(class), json!(BTreeMap::from(LINES.map(line))))
+    };
+    (0..Waits::default().classes.len()).map(row).collect()
 }
 
 /// What each step of the ladder came to for those who waited, and rounds before anybody did.

@@ -274,6 +274,8 @@ fn live(
         let fs = fs.clone();
         live.section(name, move || figures(&fs.space_stats()));
     }
+    let devices = fs.clone();
+    live.section("devices", move || crate::space::device_figures(&devices.io_stats()));
     let syncs = fs.clone();
     live.section("fsync", move || crate::space::sync_figures(&syncs.sync_stats()));
     live

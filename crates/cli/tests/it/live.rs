@@ -185,6 +185,9 @@ fn a_mount_tells_of_its_space() {
     {
         number(&before, name);
     }
+    for name in ["reads", "flushes", "io_failures"] {
+        assert!(figure(&before, "devices", name).is_u64(), "{before}");
+    }
     assert_eq!(figure(&before, "space", "preempt"), "clamp");
     std::fs::write(bench.path("mnt/file"), vec![7; 8 << 20]).expect("it is written");
     std::fs::File::open(bench.path("mnt/file")).and_then(|file| file.sync_all()).expect("durable");
@@ -193,6 +196,9 @@ fn a_mount_tells_of_its_space() {
         number(document, "data_used_bytes") + number(document, "data_reserved_bytes")
     };
     assert!(used(&after) >= used(&before) + (8 << 20), "{before}, then {after}");
+    let written = |document: &Value| figure(document, "devices", "write_bytes").as_u64();
+    let (earlier, now) = (written(&before).expect("bytes"), written(&after).expect("bytes"));
+    assert!(now >= earlier + (8 << 20), "{before}, then {after}");
 
     let mut command = bench.command(&["--json", "stats", "mnt", "--watch", "0.1"]);
     let mut watching = command.stdout(Stdio::piped()).spawn().expect("it starts");
@@ -229,8 +235,19 @@ fn a_mount_tells_of_its_space() {
     part("flush_steps", "ahead_overlay", "forecast_bytes");
     let waited = ["data_all", "data_commit"].map(|line| part("waits", line, "times"));
     assert_eq!(waited.iter().sum::<u64>(), number(&full, "waits_for_data"), "{full}");
+    let times = full["sections"]["wait_times"].as_object().expect("a line for each time");
+    let of_line = |line: &str| times.values().filter_map(|row| row[line].as_u64()).sum::<u64>();
+    assert_eq!(["data_all", "data_commit"].map(of_line), waited, "{full}");
     let shown = bench.ok(&["stats", "mnt"]);
-    for word in ["last enospc", "flush steps", "data commit", " times", "seconds ago"] {
+    for word in [
+        "last enospc",
+        "wait times",
+        "devices",
+        "flush steps",
+        "data commit",
+        " times",
+        "seconds ago",
+    ] {
         assert!(shown.contains(word), "no {word:?} in {shown}");
     }
     mounted.end();

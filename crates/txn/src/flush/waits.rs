@@ -187,8 +187,19 @@ impl Waits {
         }
     }
 
+    /// What a class of [`Waits::classes`] is called where people or scripts read how many there were.
+    #[must_use]
+    pub fn name_of_class(class: usize) -> String {
+        if class + 1 < CLASSES {
+            format!("below_{}us", 1_u64 << class)
+        } else {
+            "longer".to_owned()
+        }
+    }
+
     /// These and others together.
-    fn and(&self, others: &Self) -> Self {
+    #[must_use]
+    pub fn and(&self, others: &Self) -> Self {
         let mut classes = self.classes;
         for (class, more) in classes.iter_mut().zip(others.classes) {
             *class += more;
