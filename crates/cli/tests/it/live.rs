@@ -11,7 +11,7 @@ use crate::judge::check;
 use crate::{Bench, text};
 
 /// Whether everything is here; in CI it is.
-fn has(programs: &[&str], device: Option<&str>) -> bool {
+pub(crate) fn has(programs: &[&str], device: Option<&str>) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_here =
         |program: &&&str| std::env::split_paths(&path).any(|folder| folder.join(program).exists());

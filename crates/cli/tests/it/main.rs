@@ -11,6 +11,7 @@ mod judge;
 mod live;
 mod mkfs;
 mod packing;
+mod published;
 mod races;
 mod subvolume;
 

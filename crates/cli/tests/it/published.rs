@@ -1,0 +1,193 @@
+//! The published experiments from end to end, as small as they go: off and on are there, and what the switch does is seen
+//! in what was counted. How fast anything was is looked at in no test.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::Bench;
+use crate::live::has;
+
+/// What a mount is measured with.
+const OF_MOUNTS: &[&str] = &["fio", "fuser", "umount"];
+
+/// One run of a verb on images in the folder of the test. Behind `--only` are names, which have blanks.
+fn arguments(words: &str) -> Vec<&str> {
+    let (words, only) = words.split_once(" --only ").expect("no file systems of others");
+    let always = ["--runs", "1", "--dir", ".", "--only", only];
+    ["--json", "bench"].into_iter().chain(words.split(' ')).chain(always).collect()
+}
+
+/// What one call of `buttress bench` found.
+struct Found(Value);
+
+impl Found {
+    fn of(bench: &Bench, words: &str) -> Self {
+        let found: Value = serde_json::from_str(&bench.ok(&arguments(words))).expect("JSON");
+        Self(found)
+    }
+
+    fn figures(&self) -> &Vec<Value> {
+        self.0["figures"].as_array().expect("rows")
+    }
+
+    /// Everybody who is in some row.
+    fn subjects(&self) -> BTreeSet<&str> {
+        self.figures().iter().filter_map(|row| row["subject"].as_str()).collect()
+    }
+
+    /// One figure of one subject.
+    #[track_caller]
+    fn figure(&self, what: &str, subject: &str) -> f64 {
+        let row =
+            self.figures().iter().find(|row| row["what"] == what && row["subject"] == subject);
+        let found = row.and_then(|row| row["median"].as_f64());
+        found.unwrap_or_else(|| panic!("no {what} of {subject} in {}", self.0))
+    }
+
+    /// Somebody's mount options.
+    fn options(&self, subject: &str) -> &str {
+        self.0["options"][subject].as_str().unwrap_or_default()
+    }
+}
+
+/// Batches of reads: fewer requests, and larger, the longer a batch may be.
+#[test]
+fn batches_make_requests_fewer_and_larger() {
+    let bench = Bench::new();
+    let words = "read --threads 4 --scale 0.01 --only page by page,by sixteen,buttress";
+    let found = Found::of(&bench, words);
+    let rows = ["buttress page by page", "buttress by sixteen", "buttress"];
+    assert_eq!(found.subjects(), BTreeSet::from(rows));
+    assert_eq!(found.options(rows[0]), "read_batch=1");
+    let requests = rows.map(|who| found.figure("requests to the device, 4", who));
+    let sizes = rows.map(|who| found.figure("mean size of a request, 4", who));
+    // Ten MiB, page by page.
+    assert!(requests[0] >= 2560.0, "{requests:?}");
+    assert!(requests[1] < requests[0] / 10.0 && requests[2] < requests[1] / 3.0, "{requests:?}");
+    assert!(sizes[1] > sizes[0] * 10.0 && sizes[2] > sizes[1] * 3.0, "{sizes:?}");
+}
+
+/// The same through a mount, which says itself what it asked its device for: where pages are ours to keep, and the kernel
+/// asks for less at a time than what goes past them.
+#[test]
+fn batches_make_requests_of_a_mount_fewer_and_larger() {
+    if !has(OF_MOUNTS, Some("/dev/fuse")) {
+        return;
+    }
+    let bench = Bench::new();
+    let found = |batch: &str| {
+        let options = format!("page_cache=268435456,read_ahead=128,read_batch={batch}");
+        let words = format!("read --threads 2 --scale 0.01 --mount --options {options}");
+        let found = Found::of(&bench, &format!("{words} --only buttress mount"));
+        assert_eq!(found.options("buttress mount"), format!("noio_uring,{options}"));
+        ["requests to the device, 2", "mean size of a request, 2"]
+            .map(|what| found.figure(what, "buttress mount"))
+    };
+    let ([many, small], [few, large]) = (found("1"), found("run"));
+    assert!(many > few * 3.0 && large > small * 3.0, "{many} {small} {few} {large}");
+}
+
+/// Lookups of block groups for writes in place: both ways and the third are measured beside ours as it is. Lookups
+/// are not counted.
+#[test]
+fn writes_in_place_have_their_switch() {
+    let bench = Bench::new();
+    let words = "nocow --groups 2 --jobs 2 --depth 2 --file-mib 1 --blocks 4096 --scale 0.02";
+    let found = Found::of(&bench, &format!("{words} --only lookup,no lock,buttress"));
+    for (who, way) in [
+        ("buttress, two lookups", "rwlock-double"),
+        ("buttress, one lookup", "rwlock-single"),
+        ("buttress, no lock", "lockfree"),
+    ] {
+        assert!(found.figure("4 KiB random direct", who) > 0.0, "{}", found.0);
+        let options = format!("nodatacow,nocow_check=always,bg_lookup={way}");
+        assert_eq!(found.options(who), options);
+    }
+    assert_eq!(found.options("buttress"), "nodatacow");
+}
+
+/// Preemptive flushing: rounds are made ahead where it is on, by Linux's rule of promises, and none where it is off. On a
+/// busy machine half a second may be too short to be short of room in.
+#[test]
+fn room_is_made_ahead_where_that_is_on() {
+    let bench = Bench::new();
+    let is_made = ["0.5", "2", "8"].into_iter().any(|seconds| {
+        let words = "enospc --names 100 --mib 96 --size-mib 8192 --promise levels --seconds";
+        let found = Found::of(&bench, &format!("{words} {seconds} --only off,clamp"));
+        assert_eq!(found.subjects(), BTreeSet::from(["clamp", "off"]));
+        let counted = |what: &str| ["off", "clamp"].map(|who| found.figure(what, who));
+        for way in ["through memory", "direct"] {
+            assert_eq!(counted(&format!("rounds made ahead, {way}"))[0], 0.0, "{way}");
+            for what in ["commits", "requests to the device"] {
+                let counts = counted(&format!("{what}, {way}"));
+                assert!(counts.iter().all(|count| *count >= 1.0), "{what}, {way}: {counts:?}");
+            }
+        }
+        found.figure("rounds made ahead, through memory", "clamp") > 0.0
+    });
+    assert!(is_made, "no room was made ahead in eight seconds either");
+}
+
+/// Mounts have the rows of the library where metadata is scarce, and the options that they are given.
+#[test]
+fn mounts_tell_of_scarce_metadata() {
+    if !has(OF_MOUNTS, Some("/dev/fuse")) {
+        return;
+    }
+    let bench = Bench::new();
+    let words = "enospc --names 100 --mib 4 --seconds 0.2 --size-mib 1024 --mount";
+    let found = Found::of(&bench, &format!("{words} --options nowriteback_cache --only mount"));
+    let all = found.subjects();
+    assert!(["off, mount", "clamp, mount", "pace, mount"].iter().all(|who| all.contains(who)));
+    for who in all {
+        assert!(found.options(who).ends_with(",nowriteback_cache"), "{}", found.0);
+        for way in ["through memory", "direct"] {
+            let figure = |what: &str| found.figure(&format!("{what}, {way}"), who);
+            assert!(figure("commits") >= 1.0 && figure("requests to the device") >= 1.0, "{who}");
+            assert!(figure("mean size of a request") >= 4.0, "{who}");
+            assert!(figure("metadata in use") <= figure("metadata"), "{who}");
+            let waits = figure("waits for metadata") + figure("waits for data");
+            assert_eq!(figure("p99.9 of waits") > 0.0, waits > 0.0, "{who}: {waits} waits");
+            assert!(figure("rounds made ahead") == 0.0 || !who.starts_with("off"), "{who}");
+        }
+    }
+}
+
+/// Block allocation: every way to choose a group is measured.
+#[test]
+fn allocation_has_its_switch() {
+    let bench = Bench::new();
+    let found =
+        Found::of(&bench, "allocate --workers 8 --scale 0.02 --only linear,one goal,buttress");
+    let ways = [
+        ("buttress, linear", "alloc=linear"),
+        ("buttress, linear-trylock", "alloc=linear-trylock"),
+        ("buttress, index, one goal", "alloc=index-single-goal"),
+        ("buttress", ""),
+    ];
+    for (who, way) in ways {
+        assert!(found.figure("allocations by 8", who) > 0.0, "{}", found.0);
+        assert_eq!(found.options(who), way);
+    }
+}
+
+/// The engine on as many processors as the published job had: on 64 the index outdoes the walk from the first group.
+/// What its steps take is measured where this runs, so only the order of both is looked at; a program without the scheduler
+/// says how to have one with it.
+#[test]
+fn allocation_scales_on_processors_that_there_need_not_be() {
+    let bench = Bench::new();
+    let words = "allocate --workers 64 --processors 64 --scale 0.01 --only linear,buttress";
+    if cfg!(not(buttress_seeded)) {
+        let output = bench.run(&arguments(words));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("--cfg buttress_seeded"), "{said}");
+        return;
+    }
+    let found = Found::of(&bench, words);
+    let [linear, index] =
+        ["buttress, linear", "buttress"].map(|who| found.figure("allocations by 64", who));
+    assert!(linear < index, "{linear} {index}");
+}
