@@ -230,22 +230,27 @@ impl Setup {
         }
         sh("umount", &[&self.mountpoint.to_string_lossy()])?;
         // A FUSE server may still be writing when umount returns.
-        let image = self.device().to_string_lossy().into_owned();
         let deadline = Instant::now() + Duration::from_secs(60);
-        while matches!(self.target, Target::Mount | Target::MountLoop | Target::Fuse2fs)
-            && Instant::now() < deadline
-        {
-            if Command::new("fuser")
-                .args(["-s", &image])
-                .stderr(Stdio::null())
-                .status()
-                .is_ok_and(|s| !s.success())
-            {
-                break;
-            }
+        while self.is_served() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(20));
         }
         Ok(())
+    }
+
+    /// Whether a program serves the volume still, as far as can be told: ours hold a lock until everything is durable.
+    fn is_served(&self) -> bool {
+        match self.target {
+            Target::Mount | Target::MountLoop => {
+                let opened = FileDevice::open(self.device(), OpenOptions::READ);
+                matches!(opened, Err(buttress_block::Error::Locked { .. }))
+            }
+            Target::Fuse2fs => {
+                let mut fuser = Command::new("fuser");
+                let asked = fuser.arg("-s").arg(&self.image).stderr(Stdio::null()).status();
+                asked.map_or(true, |status| status.success())
+            }
+            _ => false,
+        }
     }
 
     /// The loop device, or the image where there is none.

@@ -9,7 +9,7 @@ use crate::Bench;
 use crate::live::has;
 
 /// What a mount is measured with.
-const OF_MOUNTS: &[&str] = &["fio", "fuser", "umount"];
+const OF_MOUNTS: &[&str] = &["fio", "umount"];
 
 /// One run of a verb on images in the folder of the test. Behind `--only` are names, which have blanks.
 fn arguments(words: &str) -> Vec<&str> {
