@@ -1,8 +1,8 @@
 //! Speed beside the kernel's file systems, as ratios in one run.
 //!
 //! Every experiment runs all its targets in turn, several times over, so that what else the machine
-//! does hits all alike; medians are reported, with the smallest and the largest. Needs root, loop
-//! devices and a memory-backed folder.
+//! does hits all alike; medians are reported, with the smallest and the largest. The kernel's file
+//! systems need root and loop devices; a memory-backed folder is for the images.
 //!
 //! [`published`] is for experiments that somebody published figures of: `buttress bench` runs those, and the two of
 //! the write-back cache, [`writeback`] and [`foreground`], which have no other file systems beside them.

@@ -48,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long, global = true)]
     prefault: bool,
     /// On so many processors as there need not be: the engine's threads take turns on one, and what they take is counted. For
-    /// `enospc`, and a program that was built for it.
+    /// `enospc` and `allocate`, the library, and a program that was built for it.
     #[arg(long, value_name = "COUNT", global = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     processors: Option<u16>,
     /// Only those whose names are, or contain, one of these words.
