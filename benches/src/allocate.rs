@@ -22,7 +22,7 @@ use crate::{
     processors,
     published::{Better, Experiment, Plan, Subject, Table},
     target::Setup,
-    work::text,
+    work::{measure_for, text},
 };
 
 const PIECE: u64 = 8 << 10;
@@ -256,7 +256,7 @@ fn together<W: FnMut(Option<u64>) -> Result<(), String>>(
             .collect();
         wait();
         let start = clock::now();
-        thread::sleep(time);
+        measure_for(time, &done);
         let rate = done.load(Ordering::Relaxed) as f64 / clock::since(start).as_secs_f64();
         stop.store(true, Ordering::Relaxed);
         let mut times = Latencies::default();

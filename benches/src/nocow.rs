@@ -24,7 +24,7 @@ use crate::{
     latency::Latencies,
     published::{Better, Experiment, Plan, Subject, Table},
     target::Setup,
-    work::{pattern, text},
+    work::{measure_for, pattern, text},
 };
 
 const GIB: u64 = 1 << 30;
@@ -236,7 +236,7 @@ fn drive(
                 })
             })
             .collect();
-        thread::sleep(time);
+        measure_for(time, &done);
         stop.store(true, Ordering::Relaxed);
         let mut times = Latencies::default();
         for thread in threads {

@@ -3,8 +3,11 @@
 use std::{
     fs::{self, File},
     io::{Read, Write},
-    time::Instant,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
 };
+
+use buttress_base::{clock, thread};
 
 use crate::{
     Args,
@@ -15,6 +18,24 @@ use crate::{
 pub(crate) const SMALL_LEN: usize = 4096;
 const PER_DIR: usize = 1000;
 const MIB: usize = 1 << 20;
+/// How much longer than was planned there may be nothing done, of which there are no figures: on a busy machine a moment
+/// may be too short. Who met an error does nothing, either.
+const NOTHING_MAX: Duration = Duration::from_secs(10);
+
+/// Lets a measurement last for so long, and until something was done.
+pub(crate) fn measure_for(time: Duration, done: &AtomicU64) {
+    let start = clock::now();
+    thread::sleep(time);
+    while is_measured(start, time, done) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether a measurement that began at `start` is still to go on.
+pub(crate) fn is_measured(start: Instant, time: Duration, done: &AtomicU64) -> bool {
+    let over = clock::since(start);
+    over < time || done.load(Ordering::Relaxed) == 0 && over < time + NOTHING_MAX
+}
 
 pub(crate) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
@@ -83,7 +104,7 @@ pub(crate) fn small(target: Target, args: &Args, report: &mut Report) -> Result<
         }
         removed = start.elapsed();
     }
-    let rate = |time: std::time::Duration| count as f64 / time.as_secs_f64();
+    let rate = |time: Duration| count as f64 / time.as_secs_f64();
     let mut add = |what: &str, value| report.add(what, "files/s", Better::More, target, value);
     add("create, write 4 KiB, close", rate(created));
     add("the same, and sync", rate(synced));
@@ -148,7 +169,7 @@ pub(crate) fn sequential(target: Target, args: &Args, report: &mut Report) -> Re
         }
         read = start.elapsed();
     }
-    let rate = |time: std::time::Duration| args.mib as f64 / time.as_secs_f64();
+    let rate = |time: Duration| args.mib as f64 / time.as_secs_f64();
     report.add("sequential write and fsync", "MiB/s", Better::More, target, rate(written));
     report.add("sequential read, cold", "MiB/s", Better::More, target, rate(read));
     Ok(())

@@ -8,7 +8,7 @@ use std::{
 use buttress_base::{AlignedBuf, clock, thread};
 
 use super::{BLOCK, Enospc, MIB, SAMPLE};
-use crate::fio::Seen;
+use crate::{fio::Seen, work::is_measured};
 
 /// Writes a block of a job at an offset.
 type Write<'w> = dyn Fn(usize, u64, &[u8]) -> Result<(), String> + Sync + 'w;
@@ -42,7 +42,7 @@ impl Enospc {
             let mut rates = Vec::new();
             let start = clock::now();
             let mut before = 0;
-            while clock::since(start) < time {
+            while is_measured(start, time, &done) {
                 thread::sleep(SAMPLE);
                 let now = done.load(Ordering::Relaxed);
                 rates.push((now - before) as f64 / SAMPLE.as_secs_f64());

@@ -136,7 +136,7 @@ fn mounts_tell_of_scarce_metadata() {
         return;
     }
     let bench = Bench::new();
-    let words = "enospc --names 100 --mib 4 --seconds 0.2 --size-mib 1024 --mount";
+    let words = "enospc --names 100 --mib 4 --seconds 0.4 --size-mib 1024 --mount";
     let found = Found::of(&bench, &format!("{words} --options nowriteback_cache --only mount"));
     let all = found.subjects();
     assert!(["off, mount", "clamp, mount", "pace, mount"].iter().all(|who| all.contains(who)));
