@@ -282,5 +282,7 @@ fn e12_a_storm_for_the_last_chunk() {
 /// The same where metadata is full, too: clones and names are refused.
 #[test]
 fn e12_a_storm_for_the_last_node() {
-    storm(5, 128 << 20, (0, true), "preempt=clamp,dirty=4M");
+    let rules = ["clamp", "pace", "off", "pace,promise=levels"];
+    let rule = rules[campaign::round() as usize % rules.len()];
+    storm(5, 128 << 20, (0, true), &format!("preempt={rule},dirty=4M"));
 }
