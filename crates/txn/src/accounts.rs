@@ -103,7 +103,7 @@ impl Engine {
         let apart = self.promised_apart(promised);
         let in_paths = if apart == 0 { all.0 } else { running.0 };
         let paths = if in_paths == 0 { 0 } else { self.paths(in_paths, account.used) };
-        let to_come = self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) / 2;
+        let to_come = self.devices.lock().to_promise(self.kind_flags(SpaceKind::Metadata));
         Pools {
             total: account.total,
             used: account.used,

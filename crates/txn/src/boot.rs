@@ -14,8 +14,8 @@ use buttress_volume::{Parity, Volume};
 
 use crate::{
     Engine, Error, PromisePolicy, Result,
-    chunk_alloc::DeviceSpace,
     commit::CommitState,
+    device_space::DeviceSpace,
     engine::Parts,
     learn::{self, GroupsRead, Known, Learning},
     log::{self, LogCopies},

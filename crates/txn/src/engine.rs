@@ -34,9 +34,9 @@ use buttress_volume::Volume;
 use crate::{
     Csums, Error, Handle, MetaReservation, Result, View,
     boot::EngineOptions,
-    chunk_alloc::DeviceSpace,
     commit::CommitState,
     delayed_ref::DataRef,
+    device_space::DeviceSpace,
     extent_tree,
     gate::{Gate, Inside},
     learn::Learning,

@@ -35,8 +35,8 @@ use buttress_tree::boot::{self, ChunkTree, ChunkTreeSource};
 use buttress_tree::{Cursor, Roots, Store};
 use buttress_volume::{Parity, Volume};
 
-use crate::chunk_alloc::DeviceSpace;
 use crate::commit::GroupRecord;
+use crate::device_space::DeviceSpace;
 use crate::{Engine, Error, Result, rows};
 
 /// When block groups are read.

@@ -16,6 +16,7 @@ mod csum_tree;
 mod dead;
 mod delayed_ref;
 mod device_change;
+mod device_space;
 mod engine;
 mod error;
 mod extent_tree;

@@ -10,7 +10,8 @@
 //! # Invariants
 //!
 //! - **P1** need(running + promised) + need(frozen) fits in free metadata less the global reserve,
-//!   and in half of what the devices have unallocated, which data cannot take meanwhile.
+//!   and in half of what the devices have unallocated (of profiles with more than two copies in a part for each), which data cannot
+//!   take meanwhile.
 //! - **P2** Whoever asks holds no handle: asking may commit. Checked in debug builds.
 //! - **P3** What was promised is the sum of the live tokens. Checked at every commit of a debug build.
 //! - **P4** Who frees space does not stand behind promises to those who fill it: it is what they wait for. He stands behind others who
@@ -295,7 +296,7 @@ impl Engine {
         let outstanding = self.outstanding.lock();
         let excess = self.excess(&outstanding, Cost::default(), Urgency::Normal);
         let mut devices = self.devices.lock();
-        let most = devices.available(self.kind_flags(SpaceKind::Metadata)) / 2;
+        let most = devices.to_promise(self.kind_flags(SpaceKind::Metadata));
         devices.keep_exactly(excess.min(most));
     }
 
@@ -386,7 +387,7 @@ impl Engine {
         let next = self.paths(u64::MAX, account.used).max(self.need_of(frozen));
         let left = self.frozen_need.load(Ordering::Relaxed);
         let taken = left + next + account.global_reserve + account.may_use;
-        let to_come = self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) / 2;
+        let to_come = self.devices.lock().to_promise(self.kind_flags(SpaceKind::Metadata));
         taken > account.free() + to_come
     }
 
@@ -428,7 +429,7 @@ impl Engine {
     /// from data as long as it is promised.
     fn overcommit(&self, excess: u64) -> bool {
         let mut devices = self.devices.lock();
-        if excess > devices.available(self.kind_flags(SpaceKind::Metadata)) / 2 {
+        if excess > devices.to_promise(self.kind_flags(SpaceKind::Metadata)) {
             return false;
         }
         devices.keep_for_metadata(excess);

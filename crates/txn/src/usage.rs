@@ -8,7 +8,7 @@ use buttress_space::{AllocStats, SpaceKind};
 
 use crate::{
     Engine, FlushSteps, WaitsByLine,
-    chunk_alloc::DeviceSpace,
+    device_space::DeviceSpace,
     flush::{Refused, StepCounters, waits::WaitCounters},
 };
 
