@@ -60,9 +60,19 @@ pub(crate) trait Waits {
     fn may_give_up(&self) -> bool;
 
     /// What he does when he stands first and no step helped, before he gives up.
-    fn look_once_more(&mut self) -> Option<Self::Promise> {
-        None
+    fn look_once_more(&mut self) -> Look<Self::Promise> {
+        Look::InVain
     }
+}
+
+/// What came of a last look.
+pub(crate) enum Look<P> {
+    /// It is his.
+    Served(P),
+    /// Others are done, and what they have put may be written: another ladder.
+    MakeRoom,
+    /// Nothing.
+    InVain,
 }
 
 impl Waits for DataTicket<'_> {
@@ -361,7 +371,14 @@ impl Engine {
             if !is_first {
                 continue;
             }
-            let Some(step) = ladder.next_step() else { return Ok(ticket.look_once_more()) };
+            let Some(step) = ladder.next_step() else {
+                match ticket.look_once_more() {
+                    Look::Served(promise) => return Ok(Some(promise)),
+                    Look::InVain => return Ok(None),
+                    Look::MakeRoom => ladder = self.ladder(kind, Reach::Commit),
+                }
+                continue;
+            };
             // The commit that is under way may serve him long before it is durable.
             let under_way = || self.view.load().frozen().map(|frozen| frozen.generation);
             let awaited = under_way().filter(|_| step == Step::Commit);

@@ -14,19 +14,16 @@
 //!   take meanwhile.
 //! - **P2** Whoever asks holds no handle: asking may commit. Checked in debug builds.
 //! - **P3** What was promised is the sum of the live tokens. Checked at every commit of a debug build.
-//! - **P4** Who frees space does not stand behind promises to those who fill it: it is what they wait for. He stands behind others who
-//!   free: together they take no more than the running transaction left and seven eighths of the global reserve. Only who has waited
-//!   for the others in vain is looked at alone: a delete is not refused for what somebody holds and does not use.
+//! - **P4** Who frees space has seven eighths of the global reserve beyond what those have who fill it: what all of them may put
+//!   together fits. Where no step of a ladder made room for him he is promised his beside others who free alone, whatever others
+//!   hold; once he has waited for those, too, as if he were alone. A delete is not refused for what others hold and do not use.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use buttress_base::clock;
 use buttress_format::{Ino, TreeId};
-use buttress_space::{Account, Class, Reach, SpaceKind, Ticket, Verdict};
+use buttress_space::{Account, Class, Reach, SpaceKind};
 
-use crate::flush::{OWN_SLICE, Waits};
 use crate::{Cost, Costs, Engine, Result, View, transaction::Transaction};
 
 mod ahead;
@@ -34,6 +31,7 @@ mod credit;
 mod data;
 mod inode;
 mod policy;
+mod ticket;
 mod token;
 
 pub(crate) use ahead::Ahead;
@@ -41,6 +39,7 @@ pub(crate) use credit::Credits;
 pub use inode::InodeReserve;
 pub(crate) use inode::{InodeReserves, Moment};
 pub use policy::PromisePolicy;
+use ticket::MetaTicket;
 pub use token::MetaReservation;
 pub(crate) use token::Owners;
 
@@ -49,9 +48,6 @@ const CHUNK_MIN: u64 = 1 << 20;
 
 /// Promises of more than this part of what is left, in thousandths, had better be needed soon.
 const TIGHT: u64 = 500;
-
-/// How long who frees space waits for others who do, once nothing else helped: operations that are under way.
-const OTHERS_END: Duration = Duration::from_secs(1);
 
 /// Who is asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +185,7 @@ impl Engine {
         };
         self.give_credit_back();
         let bytes = self.bytes_of(cost);
-        let mut ticket = MetaTicket { engine: self, ticket: Some(ticket), cost, urgency, class };
+        let mut ticket = MetaTicket::new(self, ticket, Demand { cost, urgency }, class);
         self.wait_in_line(SpaceKind::Metadata, reach, bytes, &mut ticket)
     }
 
@@ -234,10 +230,13 @@ impl Engine {
         true
     }
 
-    /// Promises space to who frees some as if nobody else did.
-    fn try_reserve_alone(&self, cost: Cost) -> bool {
+    /// Promises space to who frees some beside so much that is promised, whatever else is (P4).
+    fn try_reserve_beside(&self, others: impl Fn(&Outstanding) -> Costs, cost: Cost) -> bool {
         let mut outstanding = self.outstanding.lock();
-        let fits = self.fits(&Outstanding::default(), cost, Urgency::Frees);
+        let to_come = others(&outstanding) + cost.into();
+        let closer = |running: &_| self.closer_need(running, to_come);
+        let excess = self.excess(to_come, Urgency::Frees, closer);
+        let fits = excess == 0 || self.overcommit(excess);
         if fits {
             self.grant(&mut outstanding, cost, Urgency::Frees);
         }
@@ -294,29 +293,35 @@ impl Engine {
     /// must not find it unsaid in between.
     pub(crate) fn keep_anew(&self) {
         let outstanding = self.outstanding.lock();
-        let excess = self.excess(&outstanding, Cost::default(), Urgency::Normal);
+        let to_come = outstanding.costs;
+        let closer = |running: &_| self.need_with_promised(running, to_come);
+        let excess = self.excess(to_come, Urgency::Normal, closer);
         let mut devices = self.devices.lock();
         let most = devices.to_promise(self.kind_flags(SpaceKind::Metadata));
         devices.keep_exactly(excess.min(most));
     }
 
     fn fits(&self, outstanding: &Outstanding, cost: Cost, urgency: Urgency) -> bool {
-        let excess = self.excess(outstanding, cost, urgency);
+        let to_come = outstanding.costs + cost.into();
+        let excess =
+            self.excess(to_come, urgency, |running| self.need_with_promised(running, to_come));
         excess == 0 || self.overcommit(excess)
     }
 
-    /// What all that is promised, and so much more, takes beyond the groups.
-    fn excess(&self, outstanding: &Outstanding, cost: Cost, urgency: Urgency) -> u64 {
+    /// What the running transaction and all that is to come take beyond the groups, by the crude bound or by a closer one.
+    fn excess(
+        &self,
+        to_come: Costs,
+        urgency: Urgency,
+        closer: impl FnOnce(&Transaction) -> Option<u64>,
+    ) -> u64 {
         let running = self.view.load();
-        // The global reserve is there for just this (P4).
-        let stands_behind = urgency != Urgency::Frees;
-        let promised = if stands_behind { outstanding.costs } else { outstanding.freeing };
+        // Who frees space does not have writers hurry.
         let note_pressure = |pressure| {
-            if stands_behind {
+            if urgency != Urgency::Frees {
                 self.note_pressure(pressure);
             }
         };
-        let to_come = promised + cost.into();
         let (account, frozen) = self.account_and_frozen();
         let kept = match urgency {
             Urgency::Normal => account.global_reserve,
@@ -338,10 +343,7 @@ impl Engine {
             note_pressure(0);
             return 0;
         }
-        let closer = match stands_behind {
-            true => self.need_with_promised(running.running(), to_come),
-            false => self.closer_need(running.running(), to_come),
-        };
+        let closer = closer(running.running());
         // All of it but what operations hold, and may give back when they put less.
         let put = self.closer_need(running.running(), Costs::default());
         let need =
@@ -486,68 +488,6 @@ fn class_of(urgency: Urgency, reach: Reach) -> Class {
             Class::Priority
         }
         (Urgency::Normal, Reach::All) => Class::Normal,
-    }
-}
-
-/// A place in the line of those who wait for metadata. Leaves it when dropped, and gives back what was
-/// granted meanwhile.
-struct MetaTicket<'e> {
-    engine: &'e Arc<Engine>,
-    ticket: Option<Ticket<'e, Demand>>,
-    cost: Cost,
-    urgency: Urgency,
-    class: Class,
-}
-
-impl MetaTicket<'_> {
-    fn promise(&self) -> MetaReservation {
-        MetaReservation::of_granted(self.engine, self.cost, self.urgency)
-    }
-}
-
-impl Waits for MetaTicket<'_> {
-    type Promise = MetaReservation;
-
-    fn wait(&mut self, limit: Duration) -> Option<Option<MetaReservation>> {
-        match self.ticket.as_mut()?.wait_for(limit)? {
-            Verdict::Granted => Some(Some(self.promise())),
-            Verdict::Refused => Some(None),
-        }
-    }
-
-    fn is_first(&self) -> bool {
-        self.ticket.as_ref().is_some_and(Ticket::is_first)
-    }
-
-    fn may_give_up(&self) -> bool {
-        self.class == Class::Normal
-    }
-
-    /// A ladder that finds nothing to do is faster than others who free space are done (P4).
-    fn look_once_more(&mut self) -> Option<MetaReservation> {
-        if self.urgency != Urgency::Frees {
-            return None;
-        }
-        let begun = clock::now();
-        let others = || !self.engine.outstanding.lock().freeing.is_nothing();
-        while others() && clock::since(begun) < OTHERS_END {
-            let ticket = self.ticket.as_mut()?;
-            if let Some(verdict) = ticket.wait_for(OWN_SLICE) {
-                return (verdict == Verdict::Granted).then(|| self.promise());
-            }
-        }
-        self.engine.try_reserve_alone(self.cost).then(|| self.promise())
-    }
-}
-
-impl Drop for MetaTicket<'_> {
-    fn drop(&mut self) {
-        let Some(ticket) = self.ticket.take() else { return };
-        if ticket.leave() == Some(Verdict::Granted) {
-            self.engine.revoke(self.cost, self.urgency);
-        }
-        // He may have stood before somebody who fits.
-        self.engine.serve_metadata();
     }
 }
 

@@ -1,6 +1,8 @@
 //! P4: what is promised to who frees space is promised beside others who do, and is there when all of them come.
 
-use buttress_txn::MetaReservation;
+use std::time::{Duration, Instant};
+
+use buttress_txn::{Engine, MetaReservation, SpaceKind};
 
 use super::*;
 use crate::XattrFlags;
@@ -8,6 +10,7 @@ use crate::XattrFlags;
 /// More than any full volume has for them.
 const FREEING_MAX: usize = 2000;
 const ITEMS: u32 = 8;
+const COST: Cost = Cost::of(ITEMS, 2000);
 
 /// A volume without room for metadata or a chunk, and its small files.
 fn crowded(device: &Arc<dyn Device>) -> (Filesystem, Vec<Inode>) {
@@ -40,59 +43,92 @@ fn rewrite(fs: &Filesystem, promise: MetaReservation, files: &[&Inode]) {
     items.iter().for_each(|(tree, key, item)| handle.put(*tree, *key, &**item));
 }
 
-/// As many as are promised space at once, all of whom then use what they were promised, to the last item.
-#[test]
-fn all_who_free_find_what_they_were_promised() {
-    let device = volume(128);
-    let (fs, files) = crowded(&device);
-    let engine = Arc::clone(&fs.shared().engine);
-    let cost = Cost::of(ITEMS, 2000);
-    let promises: Vec<_> = std::iter::from_fn(|| {
-        engine.reserve_at_once(cost, Urgency::Frees).expect("nothing failed")
-    })
-    .take(FREEING_MAX)
-    .collect();
-    let before = fs.space_stats().accounts;
-    eprintln!("{} promised at once, {} files, {before}", promises.len(), files.len());
-    assert!(promises.len() > 1, "not even two: {before}");
-    let parts = promises.len() * ITEMS as usize;
-    let mut far_apart = (0..parts).map(|part| &files[part * 7919 % files.len()]);
-    let promised = promises.len();
-    for promise in promises {
-        let files: Vec<_> = far_apart.by_ref().take(ITEMS as usize).collect();
-        rewrite(&fs, promise, &files);
-    }
-    engine.commit().expect("a commit never runs out of space");
-    assert!(promised < FREEING_MAX, "everybody was promised the same: {before}");
-    drop(files);
-    fs.close().expect("closed");
-    judge(&device);
+/// As many as are promised space at once.
+fn all_at_once(engine: &Arc<Engine>, urgency: Urgency) -> Vec<MetaReservation> {
+    let ask = || engine.reserve_at_once(COST, urgency).expect("nothing failed");
+    std::iter::from_fn(ask).take(FREEING_MAX).collect()
 }
 
-/// Who frees waits for others who do, and is served when they are done; one who holds his for long does not have him refused.
+/// All of whom then use what they were promised, to the last item.
+fn use_all(fs: &Filesystem, promises: Vec<MetaReservation>, files: &[Inode]) {
+    let parts = promises.len() * ITEMS as usize;
+    let mut far_apart = (0..parts).map(|part| &files[part * 7919 % files.len()]);
+    for promise in promises {
+        let files: Vec<_> = far_apart.by_ref().take(ITEMS as usize).collect();
+        rewrite(fs, promise, &files);
+    }
+}
+
+/// Those who free space, alone and behind others who fill it, find what they were promised, and so do the others.
+#[test]
+fn all_who_free_find_what_they_were_promised() {
+    for fills in [false, true] {
+        let device = volume(128);
+        let (fs, mut files) = crowded(&device);
+        let engine = Arc::clone(&fs.shared().engine);
+        let mut fillers = Vec::new();
+        if fills {
+            for number in files.len() * 7 / 8..files.len() {
+                fs.root().unlink(format!("f{number}").as_bytes()).expect("removed");
+            }
+            files.truncate(files.len() * 7 / 8);
+            fs.sync().expect("durable");
+            fillers = all_at_once(&engine, Urgency::Normal);
+            assert!(fillers.len() > 1, "{}", fs.space_stats().accounts);
+        }
+        let promises = all_at_once(&engine, Urgency::Frees);
+        let (promised, before) = (promises.len(), fs.space_stats().accounts);
+        println!("{promised} behind {}, {} files, {before}", fillers.len(), files.len());
+        assert!(promised > 1, "not even two: {before}");
+        let metadata = before.metadata;
+        let free = metadata.free() - metadata.global_reserve / 8;
+        assert!(
+            metadata.may_use <= free,
+            "P4: behind {} of those who fill: {before}",
+            fillers.len()
+        );
+        use_all(&fs, promises.into_iter().chain(fillers).collect(), &files);
+        engine.commit().expect("a commit never runs out of space");
+        assert!(promised < FREEING_MAX, "everybody was promised the same: {before}");
+        drop(files);
+        fs.close().expect("closed");
+        judge(&device);
+    }
+}
+
+/// Who frees waits for others who do, and is served when they are done, whether they have used what they had or not; one who
+/// holds his for long does not have him refused.
 #[test]
 fn who_frees_waits_for_others() {
     let device = volume(128);
     let (fs, files) = crowded(&device);
     let engine = Arc::clone(&fs.shared().engine);
-    let cost = Cost::of(ITEMS, 2000);
-    let ask = || engine.reserve_at_once(cost, Urgency::Frees).expect("nothing failed");
-    let mut promises: Vec<_> = std::iter::from_fn(ask).take(FREEING_MAX).collect();
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| engine.reserve(cost, Urgency::Frees).expect("room in the end"));
-        while !engine.waits(buttress_txn::SpaceKind::Metadata) {
-            std::thread::yield_now();
-        }
-        promises.pop();
-        drop(waiter.join().expect("no panic"));
-        assert!(!promises.is_empty());
-    });
-    while let Some(more) = ask() {
-        promises.push(more);
+    for uses in [false, true] {
+        let promises = all_at_once(&engine, Urgency::Frees);
+        assert!(promises.len() > 1);
+        std::thread::scope(|scope| {
+            let waiter =
+                scope.spawn(|| engine.reserve(COST, Urgency::Frees).expect("room in the end"));
+            let begun = Instant::now();
+            while !engine.waits(SpaceKind::Metadata) && !waiter.is_finished() {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            // He waits for a second.
+            let is_early = begun.elapsed() < Duration::from_millis(500);
+            assert!(!is_early || !waiter.is_finished(), "he waited for nobody");
+            if uses {
+                use_all(&fs, promises, &files);
+            } else {
+                drop(promises);
+            }
+            drop(waiter.join().expect("no panic"));
+        });
+        engine.commit().expect("a commit");
     }
-    drop(engine.reserve(cost, Urgency::Frees).expect("a delete always succeeds"));
-    drop(promises);
-    drop(files);
+    let promises = all_at_once(&engine, Urgency::Frees);
+    drop(engine.reserve(COST, Urgency::Frees).expect("a delete always succeeds"));
+    drop((promises, files));
     fs.close().expect("closed");
     judge(&device);
 }
