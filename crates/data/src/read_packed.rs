@@ -152,9 +152,7 @@ impl Files {
         }
         for (one, content) in todo.into_iter().zip(self.side_by_side(jobs)) {
             let content = Arc::new(content?);
-            if one.keeps || one.claim.is_awaited() {
-                one.claim.publish(&content);
-            }
+            one.claim.finish(&content, one.keeps);
             place(&batch[one.index], &content);
         }
         Ok(())

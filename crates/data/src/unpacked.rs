@@ -8,7 +8,7 @@
 //! - **U3** One unpacks an extent for all who ask for it meanwhile. Nobody waits for another while somebody may
 //!   be waiting for him.
 //! - **U4** What nobody will ask for again is not kept: who unpacks an extent for all of its content keeps it for those who have
-//!   asked meanwhile, if there are any ([`Claim::is_awaited`]).
+//!   asked meanwhile, if there are any.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -64,6 +64,8 @@ pub(crate) enum Known<'u> {
 pub(crate) struct Claim<'u> {
     all: &'u Unpacked,
     which: Which,
+    /// It is somebody else's by now, if anybody's.
+    is_over: bool,
 }
 
 impl Unpacked {
@@ -82,7 +84,7 @@ impl Unpacked {
             return Known::Busy;
         }
         state.busy.push((which, false));
-        Known::Claimed(Claim { all: self, which })
+        Known::Claimed(Claim { all: self, which, is_over: false })
     }
 
     /// Waits until nobody unpacks an extent. The caller has no claim (U3).
@@ -101,23 +103,25 @@ impl Unpacked {
 }
 
 impl Claim<'_> {
-    /// Whether anybody else has asked for it so far.
-    pub(crate) fn is_awaited(&self) -> bool {
-        self.all.state.lock().busy(self.which).is_some_and(|awaited| *awaited)
-    }
-
-    /// Gives an extent to everybody, and keeps it for a while.
-    pub(crate) fn publish(self, bytes: &Arc<Vec<u8>>) {
+    /// Gives an extent to everybody, and keeps it for a while: where somebody is to come for another part of it, or has asked
+    /// already (U4).
+    pub(crate) fn finish(mut self, bytes: &Arc<Vec<u8>>, keeps: bool) {
         let mut old = Vec::new();
         let mut state = self.all.state.lock();
-        let mut total: usize = state.kept.iter().map(|(_, bytes)| bytes.len()).sum();
-        total += bytes.len();
-        while total > KEPT_BYTES {
-            let Some(first) = state.kept.pop_front() else { break };
-            total -= first.1.len();
-            old.push(first);
+        // Gone in the same step: who asks from now on finds it kept, or is the next to unpack it.
+        let at = state.busy.iter().position(|(busy, _)| *busy == self.which);
+        let awaited = at.is_some_and(|at| state.busy.swap_remove(at).1);
+        self.is_over = true;
+        if keeps || awaited {
+            let mut total: usize = state.kept.iter().map(|(_, bytes)| bytes.len()).sum();
+            total += bytes.len();
+            while total > KEPT_BYTES {
+                let Some(first) = state.kept.pop_front() else { break };
+                total -= first.1.len();
+                old.push(first);
+            }
+            state.kept.push_back((self.which, Arc::clone(bytes)));
         }
-        state.kept.push_back((self.which, Arc::clone(bytes)));
         drop(state);
         // Whoever waits is woken behind this, and finds it.
     }
@@ -125,7 +129,9 @@ impl Claim<'_> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        self.all.state.lock().busy.retain(|(busy, _)| *busy != self.which);
+        if !self.is_over {
+            self.all.state.lock().busy.retain(|(busy, _)| *busy != self.which);
+        }
         self.all.changed.notify_all();
     }
 }
@@ -137,6 +143,28 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    /// U4: what was unpacked for all of its content is kept for who asked meanwhile, and for nobody else; and who unpacks it next is
+    /// not taken for the one before.
+    #[test]
+    fn what_nobody_asked_for_is_not_kept() {
+        let all = Unpacked::new();
+        let which = Which { layout: 1, disk: Logical(4096) };
+        let claim = || match all.find(which) {
+            Known::Claimed(claim) => claim,
+            other => panic!("{other:?}"),
+        };
+        let bytes = Arc::new(vec![7; 100]);
+        claim().finish(&bytes, false);
+        let again = claim();
+        assert!(matches!(all.find(which), Known::Busy));
+        again.finish(&bytes, false);
+        assert!(matches!(all.find(which), Known::Ready(_)));
+        all.clear();
+        drop(claim());
+        claim().finish(&bytes, true);
+        assert!(matches!(all.find(which), Known::Ready(_)));
+    }
 
     /// Eight who want the same extent at one moment: one unpacks it (U3), unless he fails.
     #[test]
@@ -163,7 +191,7 @@ mod tests {
                                         continue;
                                     }
                                     unpacked.fetch_add(1, Ordering::SeqCst);
-                                    claim.publish(&Arc::new(vec![7; 100]));
+                                    claim.finish(&Arc::new(vec![7; 100]), true);
                                 }
                                 Known::Busy => all.wait(which),
                             }
