@@ -7,6 +7,7 @@
 //!   who reads the same.
 //! - **B2** It passes extents and holes, and ends at the end of the file. Between two extents nothing is read.
 //! - **B3** What goes wrong here is nobody's error. Who asks for those bytes reads them himself.
+//! - **B4** Who comes late reads nothing: what its reader has passed would drive out what others use.
 
 use std::ops::Range;
 
@@ -57,7 +58,11 @@ impl Files {
         let end = self.ceil(file.size());
         let (mut places, mut packed) = (Vec::new(), Vec::new());
         for range in &ahead.0 {
+            let range = file.streams.lock().awaited(range);
             let range = range.start..range.end.min(end);
+            if range.is_empty() {
+                continue;
+            }
             if let Err(error) = self.find_ahead(&source, &range, &mut places, &mut packed) {
                 tracing::debug!(%error, ino = %file.ino, "reading ahead failed");
                 return;

@@ -89,6 +89,8 @@ enum State {
 enum Use {
     /// It was read ahead, and nobody did.
     Ahead,
+    /// The same, and it had left memory not long ago: who comes now comes again.
+    Returned,
     /// As before, and once it was spared for that.
     Late,
     Once,
@@ -97,7 +99,10 @@ enum Use {
 
 impl Use {
     fn more(self) -> Self {
-        if matches!(self, Self::Ahead | Self::Late) { Self::Once } else { Self::Again }
+        match self {
+            Self::Ahead | Self::Late => Self::Once,
+            Self::Returned | Self::Once | Self::Again => Self::Again,
+        }
     }
 }
 
@@ -339,9 +344,9 @@ impl Pages {
     }
 
     /// Enters a new run into the queues, and drops what is too much (P4).
-    fn queue(&self, new: Queued) {
+    fn queue(&self, new: Queued, is_used: bool) {
         let mut queues = self.queues.lock();
-        queues.enter(new);
+        queues.enter(new, is_used);
         while let Some(turn) = queues.next(self.budget.max(new.len)) {
             drop(queues);
             let verdict = self.judge(turn.victim);
@@ -369,7 +374,7 @@ impl Pages {
                     *read = Use::Once;
                     return Verdict::Stays;
                 }
-                Use::Ahead => {
+                Use::Ahead | Use::Returned => {
                     *read = Use::Late;
                     return Verdict::Waits;
                 }
@@ -394,20 +399,26 @@ impl Claim<'_> {
     pub(crate) fn publish(self, bytes: &Arc<AlignedBuf>, whom: For) {
         assert_eq!(bytes.len() as u64, self.extent.len, "P2: a run of another length");
         let shard = self.pages.shard(self.extent.start.0);
+        let returns = self.pages.queues.lock().recall(self.extent.start.0);
+        let read = match whom {
+            For::Now => Use::Once,
+            For::Later if returns => Use::Returned,
+            For::Later => Use::Ahead,
+        };
         let kept = {
             let mut runs = shard.runs.lock();
             let slot = runs.get_mut(&self.extent.start.0);
             slot.filter(|slot| matches!(slot.state, State::Loading { is_doomed: false }))
                 .map(|slot| {
                     let bytes = Arc::clone(bytes);
-                    let read = if whom == For::Now { Use::Once } else { Use::Ahead };
                     slot.state = State::Ready { bytes, read };
                 })
                 .is_some()
         };
         if kept {
             let Extent { start, len } = self.extent;
-            self.pages.queue(Queued { start: start.0, number: self.number, len: room(len) });
+            let new = Queued { start: start.0, number: self.number, len: room(len) };
+            self.pages.queue(new, returns && whom == For::Now);
         }
         // Whoever waits is woken, and a run that is not kept is taken out.
     }

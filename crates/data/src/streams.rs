@@ -7,6 +7,8 @@
 //! - **M2** Nothing is advised twice to the same stream: what it was told to read ahead lies behind what it
 //!   was told before.
 //!
+//! - **M3** What was told to be read ahead is [awaited](Streams::awaited) until the reader is behind it.
+//!
 //! A stream is known by where its next read will begin: behind the last one, or as far from where that began as
 //! that was from the one before (a column of a table, a file that is read backwards). Its window doubles with
 //! each read that does begin there; a read that continues none gets what it asks for and no more.
@@ -60,6 +62,17 @@ impl Streams {
         }
         self.0.push(stream);
         advice
+    }
+
+    /// The part of a range that was read ahead for somebody, where he is still to come: what he has passed he has read himself, and
+    /// it may be gone again.
+    pub(crate) fn awaited(&self, range: &Range<u64>) -> Range<u64> {
+        let comes = |stream: &Stream| match stream.stride {
+            0 => (stream.next < range.end && range.end <= stream.told).then_some(stream.next),
+            _ => Some(range.start),
+        };
+        let from = self.0.iter().filter_map(comes).min().unwrap_or(range.end);
+        range.start.max(from)..range.end
     }
 
     fn follow(&mut self, read: &Range<u64>, widest: u64) -> (Stream, Advice) {
@@ -172,6 +185,26 @@ mod tests {
             assert_eq!(window, (FIRST << (*step).min(10)).min(WIDEST), "at {start}");
             *step += 1;
         }
+    }
+
+    /// M3: what was told is awaited from where the reader is, of whomever has the longest way to it.
+    #[test]
+    fn what_is_told_is_awaited_until_it_is_passed() {
+        let mut streams = Streams::default();
+        let mut told = Vec::new();
+        for start in (0..8 << 20).step_by(PIECE as usize) {
+            told.extend(streams.note(&(start..start + PIECE), WIDEST).ahead);
+        }
+        let [first, .., last] = &told[..] else { panic!("{told:?}") };
+        assert!(streams.awaited(first).is_empty(), "{first:?}");
+        let rest = streams.awaited(last);
+        assert!(rest == ((8 << 20).max(last.start)..last.end), "{rest:?} of {last:?}");
+        assert!(streams.awaited(&(1 << 40..(1 << 40) + PIECE)).is_empty(), "of nobody");
+        // Somebody behind him.
+        for start in (0..6 << 20).step_by(PIECE as usize) {
+            _ = streams.note(&(start..start + PIECE), WIDEST);
+        }
+        assert!(streams.awaited(&(5 << 20..7 << 20)) == (6 << 20..7 << 20));
     }
 
     /// Reads that continue nothing are not followed.

@@ -10,7 +10,7 @@
 //!
 //! New runs stand in `probation`, and leave memory from its end unless their start was read once more; those move to
 //! `main`, which is gone through in turns. Who left `probation` is remembered for as long as half of the budget leaves behind him, and
-//! stands in `main` at once when he is read again meanwhile. So what is used now takes the place of what was used once,
+//! stands in `main` at once when he is read again meanwhile; read ahead, as soon as somebody comes for him. So what is used now takes the place of what was used once,
 //! also where the way round is longer than `probation`, and a longer one still takes nothing.
 
 use std::collections::{HashMap, VecDeque};
@@ -119,12 +119,14 @@ impl Queues {
         Self { budget, probation, main, remembered: Remembered::default(), litter: 0 }
     }
 
-    pub(super) fn enter(&mut self, new: Queued) {
-        if self.remembered.numbers.remove(&new.start).is_some() {
-            self.main.push(new);
-        } else {
-            self.probation.push(new);
-        }
+    /// Whether a run that begins there is remembered; not any more, behind this.
+    pub(super) fn recall(&mut self, start: u64) -> bool {
+        self.remembered.numbers.remove(&start).is_some()
+    }
+
+    /// A new run; `is_used` says that somebody read it, who had read it not long ago.
+    pub(super) fn enter(&mut self, new: Queued, is_used: bool) {
+        if is_used { self.main.push(new) } else { self.probation.push(new) }
     }
 
     /// Whose turn it is to leave, where more is kept than that; [`settle`](Self::settle) says whether he does.
