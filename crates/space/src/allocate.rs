@@ -249,7 +249,11 @@ impl Space {
                     count(&counters.shortened, u64::from(extent.len < request.want));
                 }
                 Outcome::NeedsLoading(_) => {}
-                Outcome::Full { .. } if overtaken && (kept || again < AGAIN_MAX) => continue,
+                Outcome::Full { .. } if overtaken && (kept || again < AGAIN_MAX) => {
+                    // He who overtook it may be about to say what he found.
+                    buttress_base::thread::yield_now();
+                    continue;
+                }
                 Outcome::Full { .. } => count(&counters.failed, 1),
             }
             return outcome;

@@ -63,10 +63,10 @@ impl Group {
         }
     }
 
-    /// Of the baselines: waits until no writer is left in a group that is read-only.
+    /// Of the baselines: waits until no writer is left in a group, as long as it is read-only.
     pub(crate) fn wait_for_writers(&self) {
         let mut state = self.state.lock();
-        while self.writers.load(Ordering::Acquire) > 0 {
+        while state.read_only > 0 && self.writers.load(Ordering::Acquire) > 0 {
             state.wait(&self.settled);
         }
     }
