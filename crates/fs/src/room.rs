@@ -92,8 +92,8 @@ impl Shared {
         Climb { kind, begun, ladder, is_counted: false, more: MORE_LADDERS }
     }
 
-    /// A ladder counts once it has made room, or has to refuse. Whoever had only come a moment before others gave back what
-    /// they were promised needed none, and is no reason to make room earlier.
+    /// A ladder counts once a step of it made room, or found somebody served, or it has to refuse. Whoever had only come a moment
+    /// before others gave back what they were promised needed none, and is no reason to make room earlier.
     fn count_climb(&self, climb: &mut Climb) {
         if !mem::replace(&mut climb.is_counted, true) {
             self.background.climbed.fetch_add(1, Ordering::Relaxed);

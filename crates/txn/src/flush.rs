@@ -204,10 +204,7 @@ impl Engine {
         }
         let gained = match step {
             Step::Unpin => self.let_scrub_go() | self.release_pinned(),
-            Step::Readers => {
-                self.wait_for_unpin(|| self.serve(kind) > 0);
-                true
-            }
+            Step::Readers => self.wait_for_unpin(|| self.serve(kind) > 0),
             Step::Chunk => {
                 // What a commit under way gives back comes at its end, perhaps between the two looks.
                 self.add_chunk(kind)? || {
@@ -439,14 +436,19 @@ impl Engine {
         if waiter.may_give_up() { self.expect_wanted() } else { Ok(()) }
     }
 
-    /// Readers hold back freed space only for the length of an operation: waits a little for them.
-    fn wait_for_unpin(&self, enough: impl Fn() -> bool) {
+    /// Readers hold back freed space only for the length of an operation: waits a little for them. Says whether that was of use.
+    fn wait_for_unpin(&self, enough: impl Fn() -> bool) -> bool {
+        let mut unpinned = false;
         for _ in 0..500 {
-            self.release_pinned();
-            if self.pinned.lock().is_empty() || enough() {
-                return;
+            unpinned |= self.release_pinned();
+            if self.pinned.lock().is_empty() {
+                return unpinned;
+            }
+            if enough() {
+                return true;
             }
             buttress_base::thread::sleep(Duration::from_millis(1));
         }
+        unpinned
     }
 }
