@@ -214,6 +214,7 @@ impl Shared {
         *background.commit_stop.lock() = true;
         background.commit_wake.notify_all();
         self.engine.call_flusher();
+        self.engine.call_ahead();
         self.engine.stop_learning();
         self.engine.call_loader();
         let threads = std::mem::take(&mut *background.threads.lock());

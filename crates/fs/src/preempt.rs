@@ -119,7 +119,7 @@ impl Shared {
             last = pools;
             if idle {
                 self.background.turnstile.set_rate(None);
-                buttress_base::thread::sleep(IDLE_TICK);
+                self.engine.wait_for_promises(None, IDLE_TICK);
                 continue;
             }
             let now = clock::now();

@@ -54,6 +54,12 @@ impl Ahead {
 }
 
 impl Engine {
+    /// Wakes whoever makes room ahead, because he is to end.
+    pub fn call_ahead(&self) {
+        *self.ahead.called.lock() = true;
+        self.ahead.wake.notify_one();
+    }
+
     /// Sleeps until promises that stand by themselves ([`PromisePolicy::Levels`]) came to so many bytes more than now and
     /// somebody is promised space at once, at most so long. Others come to that slowly, and call nobody.
     pub fn wait_for_promises(&self, more: Option<u64>, limit: Duration) {
