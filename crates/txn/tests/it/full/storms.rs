@@ -10,6 +10,7 @@ use buttress_fs::{
     FallocateMode, Filesystem, Inode, MountOptions, SetAttr, XattrFlags, make::MakeOptions,
 };
 use buttress_sim::campaign;
+use buttress_txn::SpaceKind;
 
 use super::{Kept, content, full, open, verify};
 use crate::judge;
@@ -78,12 +79,14 @@ fn storm(seed: u64, size: u64, (left, crowded): (u64, bool), options: &str) {
     }
     let unallocated = fs.space_stats().accounts.unallocated;
     assert!(unallocated >= left, "{unallocated} for chunks");
-    let enospc = || fs.space_stats().engine.enospc;
-    let (before, begun, millis) = (enospc(), Instant::now(), storm_millis());
+    // Where metadata is full, of that.
+    let kind = if crowded { SpaceKind::Metadata } else { SpaceKind::Data };
+    let refused = || fs.space_stats().engine.waits.of_kind(kind).refused;
+    let (before, begun, millis) = (refused(), Instant::now(), storm_millis());
     // Until it was full once, however slow the machine is.
     let goes_on = || {
         let passed = begun.elapsed().as_millis();
-        passed < millis || (enospc() == before && passed < FULL_MAX_MILLIS)
+        passed < millis || (refused() == before && passed < FULL_MAX_MILLIS)
     };
     let kept: Vec<Kept> = std::thread::scope(|scope| {
         let worker = |(thread, dir): (usize, Inode)| {
@@ -95,7 +98,7 @@ fn storm(seed: u64, size: u64, (left, crowded): (u64, bool), options: &str) {
     });
     let stats = fs.space_stats();
     assert_eq!(fs.read_only_reason(), None, "{}", stats.accounts);
-    assert!(stats.engine.enospc > before, "it was never full: {}", stats.accounts);
+    assert!(refused() > before, "{kind} was never full: {}", stats.accounts);
     assert!(left == 0 || stats.accounts.unallocated < unallocated, "no chunk was made");
     let accounts = stats.accounts;
     let (compared, overtaken) = (stats.engine.audits, stats.engine.audits_overtaken);
