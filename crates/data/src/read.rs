@@ -71,8 +71,8 @@ impl Files {
         self.read_and_keep(file, offset, buf, true)
     }
 
-    /// As [`read`](Self::read), straight into `buf` whatever its length, and keeps nothing. What is kept already is
-    /// copied from there.
+    /// As [`read`](Self::read), straight into `buf` whatever its length, and keeps nothing but what it had to unpack. What is kept
+    /// already is copied from there.
     ///
     /// # Errors
     ///

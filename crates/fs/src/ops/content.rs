@@ -58,7 +58,8 @@ impl Inode {
     }
 
     /// As [`Inode::read_at`], with the device's bytes straight in `buf`, checked there, and nothing read ahead or kept: for who
-    /// keeps what he needs himself. Any offset and length will do; whole sectors are not copied.
+    /// keeps what he needs himself. Any offset and length will do; whole sectors are not copied. Compressed extents are unpacked
+    /// once for several reads, as always.
     ///
     /// # Errors
     ///

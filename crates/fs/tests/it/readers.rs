@@ -116,9 +116,9 @@ fn r1_readers_in_any_order_make_long_requests() {
     }
 }
 
-/// R4: compressed extents are read and unpacked once for all who want the whole of them at one moment, as for those who want parts.
+/// Compressed extents are read and unpacked once for all who want the whole of them at one moment, as for those who want parts.
 #[test]
-fn r4_whole_compressed_extents_are_read_once() {
+fn whole_compressed_extents_are_read_once() {
     let device = memory(256);
     let fs = mount_with(&device, "compress-force=zstd");
     file_with(&fs.root(), "large", &digits());
