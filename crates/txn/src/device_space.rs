@@ -271,11 +271,17 @@ impl DeviceSpace {
         place::capacity(self.profile_of(kind), usable.map(|device| device.free.total()))
     }
 
-    /// What of it metadata may be promised: half. Of profiles with more than two copies a part for each copy, since so many times
-    /// too much may be [said](place::capacity) where holes are short.
+    /// What of it metadata is promised at most: half.
     pub(crate) fn to_promise(&self, kind: BlockGroupFlags) -> u64 {
+        self.available(kind) / 2
+    }
+
+    /// Whether metadata may be promised so many bytes beyond its groups (D1). So many times too much may be
+    /// [said](place::capacity) to be left as there are copies, where holes are short: beyond that part it is tried.
+    pub(crate) fn may_promise(&self, kind: BlockGroupFlags, bytes: u64) -> bool {
         let copies = self.profile_of(kind).spread().copies as u64;
-        self.available(kind) / copies.max(2)
+        let most = self.to_promise(kind);
+        bytes <= most && (bytes <= self.available(kind) / copies || self.could_make(kind, bytes))
     }
 
     /// Where a chunk would lie that begins now; nothing where devices have no room.
@@ -344,9 +350,10 @@ mod tests {
         let kind = BlockGroupFlags::METADATA;
         let mut space = space(&[(64, 16), (64, 16), (1, 342), (1, 342), (1, 342)]);
         assert!(space.available(kind) > 2 * 342 * MIB, "{}", space.available(kind));
-        let promised = space.to_promise(kind);
-        assert!(promised > 300 * MIB && space.could_make(kind, promised), "{promised}");
-        assert!(!space.could_make(kind, promised + 16 * MIB));
+        let promised = 342 * MIB;
+        assert!(space.may_promise(kind, promised) && space.could_make(kind, promised));
+        let more = promised + 16 * MIB;
+        assert!(more < space.to_promise(kind) && !space.may_promise(kind, more));
         space.keep_for_metadata(promised);
         assert!(space.leaves_kept(kind));
         // Data on all but those that hold short pieces.

@@ -10,8 +10,7 @@
 //! # Invariants
 //!
 //! - **P1** need(running + promised) + need(frozen) fits in free metadata less the global reserve,
-//!   and in half of what the devices have unallocated (of profiles with more than two copies in a part for each), which data cannot
-//!   take meanwhile.
+//!   and in half of what the devices have unallocated, which data cannot take meanwhile.
 //! - **P2** Whoever asks holds no handle: asking may commit. Checked in debug builds.
 //! - **P3** What was promised is the sum of the live tokens. Checked at every commit of a debug build.
 //! - **P4** Who frees space has seven eighths of the global reserve beyond what those have who fill it: what all of them may put
@@ -431,7 +430,7 @@ impl Engine {
     /// from data as long as it is promised.
     fn overcommit(&self, excess: u64) -> bool {
         let mut devices = self.devices.lock();
-        if excess > devices.to_promise(self.kind_flags(SpaceKind::Metadata)) {
+        if !devices.may_promise(self.kind_flags(SpaceKind::Metadata), excess) {
             return false;
         }
         devices.keep_for_metadata(excess);
