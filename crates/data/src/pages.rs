@@ -344,9 +344,9 @@ impl Pages {
     }
 
     /// Enters a new run into the queues, and drops what is too much (P4).
-    fn queue(&self, new: Queued, is_used: bool) {
+    fn queue(&self, new: Queued, whom: For) {
         let mut queues = self.queues.lock();
-        queues.enter(new, is_used);
+        queues.enter(new, whom);
         while let Some(turn) = queues.next(self.budget.max(new.len)) {
             drop(queues);
             let verdict = self.judge(turn.victim);
@@ -399,10 +399,9 @@ impl Claim<'_> {
     pub(crate) fn publish(self, bytes: &Arc<AlignedBuf>, whom: For) {
         assert_eq!(bytes.len() as u64, self.extent.len, "P2: a run of another length");
         let shard = self.pages.shard(self.extent.start.0);
-        let returns = self.pages.queues.lock().recall(self.extent.start.0);
         let read = match whom {
             For::Now => Use::Once,
-            For::Later if returns => Use::Returned,
+            For::Later if self.pages.queues.lock().recall(self.extent.start.0) => Use::Returned,
             For::Later => Use::Ahead,
         };
         let kept = {
@@ -418,7 +417,7 @@ impl Claim<'_> {
         if kept {
             let Extent { start, len } = self.extent;
             let new = Queued { start: start.0, number: self.number, len: room(len) };
-            self.pages.queue(new, returns && whom == For::Now);
+            self.pages.queue(new, whom);
         }
         // Whoever waits is woken, and a run that is not kept is taken out.
     }

@@ -40,6 +40,28 @@ pub fn seeds(first: Range<u64>) -> Range<u64> {
     first.start + more..first.end + more
 }
 
+/// Returns the seeds that were asked for: `BUTTRESS_SEED` is one, `BUTTRESS_SEEDS` is `first..last`; else those of this
+/// round ([`seeds`]).
+///
+/// # Panics
+///
+/// When either is no number.
+#[must_use]
+pub fn seeds_or(by_default: Range<u64>) -> Range<u64> {
+    let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("no seed: {text}"));
+    if let Ok(seed) = std::env::var("BUTTRESS_SEED") {
+        let seed = number(&seed);
+        return seed..seed + 1;
+    }
+    match std::env::var("BUTTRESS_SEEDS") {
+        Ok(text) => {
+            let (first, last) = text.split_once("..").expect("first..last");
+            number(first)..number(last)
+        }
+        Err(_) => seeds(by_default),
+    }
+}
+
 /// Says how many of something a test has seen.
 pub fn count(what: &str, number: usize) {
     eprintln!("{COUNT} {what} {number}");

@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 
 use super::sync::{AtomicU64, Ordering::SeqCst};
 
-/// Runs of `1 << (ORDER_MIN + ORDERS - 1)` bytes (8 GiB) and more are all alike.
+/// As many orders of runs are told apart: those of 8 GiB and more are all alike.
 pub(crate) const ORDERS: usize = 22;
 
 const FAN: usize = 64;

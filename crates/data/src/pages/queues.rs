@@ -15,6 +15,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::For;
+
 /// The part of the budget that is for runs which were read once.
 const PROBATION: u64 = 8;
 
@@ -124,9 +126,13 @@ impl Queues {
         self.remembered.numbers.remove(&start).is_some()
     }
 
-    /// A new run; `is_used` says that somebody read it, who had read it not long ago.
-    pub(super) fn enter(&mut self, new: Queued, is_used: bool) {
-        if is_used { self.main.push(new) } else { self.probation.push(new) }
+    /// A new run. Whoever takes one now that is remembered has come for it again.
+    pub(super) fn enter(&mut self, new: Queued, whom: For) {
+        if whom == For::Now && self.recall(new.start) {
+            self.main.push(new);
+        } else {
+            self.probation.push(new);
+        }
     }
 
     /// Whose turn it is to leave, where more is kept than that; [`settle`](Self::settle) says whether he does.

@@ -9,7 +9,6 @@
 
 mod full;
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use buttress_base::{Rng, seeded, sync::Mutex, thread};
@@ -189,27 +188,12 @@ fn examine(
     Ok(())
 }
 
-fn seeds(by_default: Range<u64>) -> Range<u64> {
-    let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("no seed: {text}"));
-    if let Ok(seed) = std::env::var("BUTTRESS_SEED") {
-        let seed = number(&seed);
-        return seed..seed + 1;
-    }
-    match std::env::var("BUTTRESS_SEEDS") {
-        Ok(text) => {
-            let (first, last) = text.split_once("..").expect("first..last");
-            number(first)..number(last)
-        }
-        Err(_) => campaign::seeds(by_default),
-    }
-}
-
 /// Whatever the order, no client is lied to, nobody waits for ever, and every cut leaves what was synced.
 #[test]
 fn every_order_keeps_its_word() {
     let more = setting("BUTTRESS_CUTS", 1) as usize;
     let (mut states, mut steps) = (0, 0);
-    let seeds = seeds(1..6);
+    let seeds = campaign::seeds_or(1..6);
     for seed in seeds.clone() {
         let told = std::panic::catch_unwind(|| {
             let outcome = whole(seed, 30);
@@ -243,7 +227,7 @@ fn every_order_keeps_its_word() {
 /// The device sees the same requests in the same order when a seed is run again.
 #[test]
 fn a_seed_replays() {
-    for seed in seeds(900..903) {
+    for seed in campaign::seeds_or(900..903) {
         let (first, second) = (whole(seed, 20), whole(seed, 20));
         assert_eq!(first.steps, second.steps, "seed {seed}: steps");
         assert_eq!(first.digest, second.digest, "seed {seed}: requests to the device");

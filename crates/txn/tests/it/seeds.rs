@@ -7,24 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use buttress_base::seeded;
 use buttress_sim::campaign;
 
-fn seeds(by_default: Range<u64>) -> Range<u64> {
-    let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("no seed: {text}"));
-    if let Ok(seed) = std::env::var("BUTTRESS_SEED") {
-        let seed = number(&seed);
-        return seed..seed + 1;
-    }
-    match std::env::var("BUTTRESS_SEEDS") {
-        Ok(text) => {
-            let (first, last) = text.split_once("..").expect("first..last");
-            number(first)..number(last)
-        }
-        Err(_) => campaign::seeds(by_default),
-    }
-}
-
 /// Has a test look at each of its seeds.
 pub(crate) fn each(by_default: Range<u64>, test: &str, mut look: impl FnMut(u64)) {
-    let seeds = seeds(by_default);
+    let seeds = campaign::seeds_or(by_default);
     for seed in seeds.clone() {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| look(seed))) {
             eprintln!("again: BUTTRESS_SEED={seed} cargo test -p buttress-txn --test it {test}");

@@ -12,7 +12,6 @@ use buttress_fs::{
 };
 use buttress_sim::campaign;
 
-use super::seeds;
 use crate::checker::{check, judge};
 use crate::fsync::{fill, full};
 use crate::interrupted::at_look;
@@ -141,7 +140,7 @@ fn storm(seed: u64) -> (Arc<dyn Device>, Vec<Kept>, [u64; 2]) {
 #[test]
 fn a_full_volume_in_every_order() {
     let (mut refusals, mut interrupted) = (0, 0);
-    let seeds = seeds(1..4);
+    let seeds = campaign::seeds_or(1..4);
     for seed in seeds.clone() {
         let told = std::panic::catch_unwind(|| {
             let (device, kept, gave_up) = storm(seed);
@@ -219,7 +218,7 @@ fn make_room_and_write(seed: u64) -> Arc<dyn Device> {
 /// Who removed a file and closed it has its space, whoever was about to write it back at that moment.
 #[test]
 fn what_was_removed_makes_room() {
-    for seed in seeds(210..222) {
+    for seed in campaign::seeds_or(210..222) {
         let device = std::panic::catch_unwind(|| make_room_and_write(seed));
         judge(&device.unwrap_or_else(|panic| {
             eprintln!(
