@@ -8,6 +8,8 @@
 //!   durable.
 //! - **A3** A chunk that nobody needs, but would lie better in, is made only while a quarter of the devices is left: what
 //!   metadata may need is not spent on it.
+//! - **A4** What is moved whole finds a chunk that is long enough where the devices have such a hole, however small a part
+//!   of them a new chunk would be: who made the chunk that it lies in may have had other bounds.
 
 use buttress_format::{
     BlockGroupFlags, Chunk, DevExtent, Extent, Incompat, Logical, Profile, Stripe, ids, limits,
@@ -29,8 +31,13 @@ const SPARE_PART: u64 = 4;
 impl Engine {
     /// Adds a chunk in the running transaction. False when the devices have no room.
     pub(crate) fn add_chunk(&self, kind: SpaceKind) -> Result<bool> {
+        self.add_chunk_for(kind, 0)
+    }
+
+    /// The same, at least `whole` bytes long where the devices have such a hole (A4).
+    pub(crate) fn add_chunk_for(&self, kind: SpaceKind, whole: u64) -> Result<bool> {
         let (_inside, running) = self.enter();
-        self.add_chunk_to(&running, kind)
+        self.add_chunk_to(&running, kind, whole)
     }
 
     /// Adds a data chunk where nobody has more than small pieces for what is wanted whole, as Linux does before it cuts
@@ -70,8 +77,13 @@ impl Engine {
         }
     }
 
-    /// Adds a chunk that a transaction will record.
-    pub(crate) fn add_chunk_to(&self, transaction: &Transaction, kind: SpaceKind) -> Result<bool> {
+    /// Adds a chunk that a transaction will record, at least `whole` bytes long where that can be had.
+    pub(crate) fn add_chunk_to(
+        &self,
+        transaction: &Transaction,
+        kind: SpaceKind,
+        whole: u64,
+    ) -> Result<bool> {
         let mut devices = self.devices.lock();
         for lost in self.volume.devices().iter().filter(|device| device.is_lost()) {
             devices.set_usable(lost.id, false);
@@ -79,7 +91,7 @@ impl Engine {
         let flags = self.kind_flags(kind);
         let profile = devices.profile_of(flags);
         let flags = flags.with(profile.flags());
-        let Some(places) = devices.place(flags, profile) else { return Ok(false) };
+        let Some(places) = devices.place(flags, profile, whole) else { return Ok(false) };
         let len = places.stripe_bytes;
         for (id, offset) in &places.stripes {
             devices.take(*id, *offset, len);

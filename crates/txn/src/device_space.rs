@@ -284,12 +284,19 @@ impl DeviceSpace {
         bytes <= most && (bytes <= self.available(kind) / copies || self.could_make(kind, bytes))
     }
 
-    /// Where a chunk would lie that begins now; nothing where devices have no room.
-    pub(crate) fn place(&self, flags: BlockGroupFlags, profile: Profile) -> Option<place::Places> {
+    /// Where a chunk would lie that begins now, as long as is usual or `whole` bytes, whichever is more, but not longer
+    /// than holes are; nothing where devices have no room.
+    pub(crate) fn place(
+        &self,
+        flags: BlockGroupFlags,
+        profile: Profile,
+        whole: u64,
+    ) -> Option<place::Places> {
         let usable = self.devices.iter().filter(|(_, device)| device.usable);
         let rooms: Vec<_> =
             usable.map(|(id, known)| Room { device: *id, free: &known.free }).collect();
-        place::place(profile, &rooms, self.limits(flags))
+        let limits = self.limits(flags);
+        place::place(profile, &rooms, Limits { chunk: limits.chunk.max(whole), ..limits })
     }
 
     fn limits(&self, flags: BlockGroupFlags) -> Limits {

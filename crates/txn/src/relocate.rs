@@ -24,8 +24,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buttress_base::clock;
-use buttress_format::{Body, Extent, Ino, Key, Logical, TreeId};
-use buttress_space::SpaceKind;
+use buttress_format::{Body, Extent, Ino, Key, Logical, TreeId, limits};
+use buttress_space::{Group, SpaceKind};
 use buttress_tree::{Expect, NodePtr, NodeSource};
 
 mod users;
@@ -105,9 +105,9 @@ impl Engine {
             .group_at(start)
             .ok_or_else(|| Error::Malformed(format!("there is no block group at {start}")))?;
         // Before it is held: a commit that runs meanwhile must find room for its nodes.
-        self.room_without(group.kind(), group.used(), group.available())?;
+        self.room_without(&group, group.available())?;
         let held = self.hold_read_only(start)?;
-        self.room_without(group.kind(), group.used(), 0)?;
+        self.room_without(&group, 0)?;
         self.close_windows();
         held.drain();
         // Should that fail, the group can be used again as it is.
@@ -124,10 +124,13 @@ impl Engine {
         if self.stop_moving.load(Ordering::SeqCst) { Err(Error::Stopped) } else { Ok(()) }
     }
 
-    /// Makes chunks until what is promised, and `bytes` more, fit into groups that give something out: a
+    /// Makes chunks until what is promised, and what is in a group, fit into groups that give something out: a
     /// commit must not be the one to find out that there is no room for its nodes, nor writeback. `leaving` bytes of
     /// what is free are about to be given out no more.
-    fn room_without(&self, kind: SpaceKind, bytes: u64, leaving: u64) -> Result<()> {
+    fn room_without(&self, group: &Group, leaving: u64) -> Result<()> {
+        let (kind, bytes) = (group.kind(), group.used());
+        // No extent in it is longer, and each needs a place as long as it is (L2).
+        let whole = if kind == SpaceKind::Data { bytes.min(limits::MAX_EXTENT) } else { 0 };
         let is_tight = || {
             let account = self.space.account(kind);
             let free = account.free().saturating_sub(account.may_use).saturating_sub(leaving);
@@ -137,7 +140,7 @@ impl Engine {
             }
         };
         while is_tight() {
-            if !self.add_chunk(kind)? {
+            if !self.add_chunk_for(kind, whole)? {
                 let account = self.space.account(kind);
                 // Half the chunk may do for nodes, should the rest be promised to nobody.
                 let least = account.free().saturating_sub(account.may_use).saturating_sub(leaving);
@@ -313,7 +316,9 @@ impl Engine {
         let new = match self.allocate_data(&mut promise, old.len, old.len, None, 0) {
             Ok(new) => new,
             // There is room, but in pieces: a new chunk is all of one.
-            Err(Error::NoSpace(_)) if self.add_chunk(SpaceKind::Data)? => {
+            Err(Error::NoSpace(_))
+                if self.add_chunk_for(SpaceKind::Data, old.len + self.row_slack())? =>
+            {
                 self.allocate_data(&mut promise, old.len, old.len, None, 0)?
             }
             Err(error) => return Err(error),

@@ -227,6 +227,36 @@ fn everything_moves_beside_those_who_write() {
     }
 }
 
+/// An extent that is longer than a new chunk would be, since the device was larger when it was written, moves whole:
+/// to a chunk that is as long, one that is made for it.
+#[test]
+fn extents_longer_than_new_chunks_move() {
+    const LEN: u64 = 100 << 20;
+    let device = memory(2 << 10);
+    let fs = mount(&device);
+    let file = file_with(&fs.root(), "long", b"");
+    file.fallocate(0, LEN, FallocateMode::Allocate { keep_size: false }).expect("one extent");
+    let known = pattern(1, 200_000);
+    for at in [0, LEN / 2, LEN - known.len() as u64] {
+        file.write_at(at, &known).expect("a write");
+    }
+    fs.sync().expect("a sync");
+    // New chunks have a tenth of this.
+    fs.resize_device(DeviceId(1), 800 << 20, &mut |_| true).expect("nothing lies behind");
+    for _ in 0..2 {
+        let done = fs.balance(&BalanceOptions::full(), &mut |_| true).expect("a balance");
+        assert_eq!(done.completed, done.expected, "{done:?}");
+        for at in [0, LEN / 2, LEN - known.len() as u64] {
+            let mut found = vec![0; known.len()];
+            file.read_at(at, &mut found).expect("a read");
+            assert!(found == known, "at {at}");
+        }
+    }
+    drop(file);
+    fs.close().expect("a close");
+    check(&device);
+}
+
 #[test]
 fn power_is_cut_while_groups_move() {
     const FILES: u64 = 10;

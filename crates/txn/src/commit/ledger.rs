@@ -183,7 +183,7 @@ impl NodeAlloc for Ledger<'_> {
                 *self.node_delta.entry(tree).or_default() += 1;
                 return Ok(at);
             }
-            if !self.engine.add_chunk_to(self.transaction, kind).map_err(above)? {
+            if !self.engine.add_chunk_to(self.transaction, kind, 0).map_err(above)? {
                 // Promises should have kept it from coming to this: all that is known of why is in the event.
                 let _ = self.engine.no_space(kind, size);
                 return Err(buttress_tree::Error::NoSpace);
