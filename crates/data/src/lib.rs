@@ -34,6 +34,7 @@ mod land;
 mod late;
 mod punch;
 mod read;
+mod read_long;
 mod read_packed;
 mod read_plan;
 mod remove;

@@ -74,15 +74,19 @@ impl ReadBatch {
 
 #[derive(Debug)]
 enum State {
-    /// Somebody reads it. What he reads is not to be kept when the mark is set (P1).
+    /// Somebody reads it. What he reads is not to be kept when it is doomed (P1); others came for it where it is awaited.
     Loading {
         is_doomed: bool,
+        is_awaited: bool,
     },
     Ready {
         bytes: Arc<AlignedBuf>,
         read: Use,
     },
 }
+
+/// As a claim begins.
+const LOADING: State = State::Loading { is_doomed: false, is_awaited: false };
 
 /// Who came for a run, told by its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,7 +271,10 @@ impl Pages {
                     let (bytes, from) = (Arc::clone(bytes), (at.0 - start) as usize);
                     return Found::Ready { bytes, from };
                 }
-                State::Loading { .. } => return Found::Loading { end: Logical(start + slot.len) },
+                State::Loading { is_awaited, .. } => {
+                    *is_awaited = true;
+                    return Found::Loading { end: Logical(start + slot.len) };
+                }
             },
             Err(next) => next,
         };
@@ -294,7 +301,7 @@ impl Pages {
         let end = region_end(at.0).min(next.unwrap_or(u64::MAX));
         let len = want.min(end - at.0);
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
-        runs.insert(at.0, Slot { len, number, state: State::Loading { is_doomed: false } });
+        runs.insert(at.0, Slot { len, number, state: LOADING });
         Claim { pages: self, extent: Extent::new(at, len), number }
     }
 
@@ -308,8 +315,9 @@ impl Pages {
         let shard = self.shard(at.0);
         let mut runs = shard.runs.lock();
         while let Ok((_, slot)) = covering(&mut runs, at.0)
-            && matches!(slot.state, State::Loading { .. })
+            && let State::Loading { is_awaited, .. } = &mut slot.state
         {
+            *is_awaited = true;
             runs.wait(&shard.changed);
         }
     }
@@ -327,7 +335,7 @@ impl Pages {
             let first = covering(&mut runs, at).map_or(at, |(start, _)| start);
             for (start, slot) in runs.range_mut(first..stop) {
                 match &mut slot.state {
-                    State::Loading { is_doomed } => *is_doomed = true,
+                    State::Loading { is_doomed, .. } => *is_doomed = true,
                     State::Ready { .. } => gone.push(*start),
                 }
             }
@@ -407,7 +415,7 @@ impl Claim<'_> {
         let kept = {
             let mut runs = shard.runs.lock();
             let slot = runs.get_mut(&self.extent.start.0);
-            slot.filter(|slot| matches!(slot.state, State::Loading { is_doomed: false }))
+            slot.filter(|slot| matches!(slot.state, State::Loading { is_doomed: false, .. }))
                 .map(|slot| {
                     let bytes = Arc::clone(bytes);
                     slot.state = State::Ready { bytes, read };
@@ -420,6 +428,20 @@ impl Claim<'_> {
             self.pages.queue(new, whom);
         }
         // Whoever waits is woken, and a run that is not kept is taken out.
+    }
+
+    /// Gives those who came meanwhile a copy of what was read, and checked; where nobody did nothing is kept.
+    pub(crate) fn publish_copy(self, bytes: &[u8]) {
+        let is_awaited = {
+            let runs = self.pages.shard(self.extent.start.0).runs.lock();
+            let slot = runs.get(&self.extent.start.0);
+            slot.is_some_and(|slot| matches!(slot.state, State::Loading { is_awaited: true, .. }))
+        };
+        if is_awaited {
+            let mut copy = self.pages.buffer(self.extent.len);
+            copy.copy_from_slice(bytes);
+            self.publish(&Arc::new(copy), For::Now);
+        }
     }
 }
 

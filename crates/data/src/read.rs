@@ -6,8 +6,8 @@
 //! - **R2** What is handed out was no extent of somebody else's by the time that it was read: see `read_plan`.
 //!
 //! Runs of extents that lie one behind the other on disk are read in one call. Long ones go straight into
-//! the caller's buffer but for ends that are no whole sector, and leave nothing behind; what is read in
-//! short pieces is read ahead and kept ([`Pages`](crate::pages::Pages)).
+//! the caller's buffer but for ends that are no whole sector, and leave nothing behind but what others wait for (`read_long`); what
+//! is read in short pieces is read ahead and kept ([`Pages`](crate::pages::Pages)).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::extent_map::{Mapping, extent_error};
 use crate::file::File;
 use crate::files::Files;
 use crate::pages::{Claim, For, Found, REGION, ReadBatch};
-use crate::read_plan::{Run, Source, Trust};
+use crate::read_plan::{Manner, Run, Source, Trust};
 
 /// Longest run that is read, and checked, in one go.
 pub(crate) const RUN_BYTES_MAX: u64 = 4 << 20;
@@ -99,37 +99,39 @@ impl Files {
         }
         let reader = self.reading.enter();
         let view = self.engine.view();
-        let keeps = may_keep && self.pages.is_on() && len < DIRECT_BYTES_MIN;
-        let (window, ahead) = if keeps {
+        // The baselines of 2012 read by themselves, as Linux did.
+        let is_ours = self.options.read_batch == ReadBatch::Run;
+        let (manner, ahead) = if !may_keep || !self.pages.is_on() {
+            (Manner::Alone, Ahead::default())
+        } else if len >= DIRECT_BYTES_MIN {
+            (if is_ours { Manner::Long } else { Manner::Alone }, Ahead::default())
+        } else {
             let read = offset..offset + len as u64;
             let advice = file.streams.lock().note(&read, self.pages.widest_window());
-            // The baselines of 2012 read by themselves, as Linux did.
-            let is_ours = self.options.read_batch == ReadBatch::Run;
             // Readers who keep all processors busy help each other, and one of them who is helped leaves the others
             // behind, until what he read is gone when they come.
             let helps = is_ours && self.helpers.are_idle_beside(reader.count());
-            (Some(advice.window), Ahead(if helps { advice.ahead } else { Vec::new() }))
-        } else {
-            (None, Ahead::default())
+            let ahead = Ahead(if helps { advice.ahead } else { Vec::new() });
+            (Manner::Kept { window: advice.window }, ahead)
         };
         let plan = self.plan(&view, file, &gaps.parts, offset, buf)?;
         if plan.is_done() {
             return Ok((len, ahead));
         }
         if !file.free_reads.may() {
-            self.carry_out(&plan, &view, file, Trust::Held, buf, window)?;
+            self.carry_out(&plan, &view, file, Trust::Held, buf, manner)?;
             return Ok((len, ahead));
         }
         let stamp = plan.stamp(&self.engine);
         drop(extents);
-        let outcome = self.carry_out(&plan, &view, file, Trust::Trial, buf, window);
+        let outcome = self.carry_out(&plan, &view, file, Trust::Trial, buf, manner);
         if outcome.is_ok() && stamp.is_valid(file, &self.engine) {
             return Ok((len, ahead));
         }
         // Not right, or not sure to be: with the extents held nobody can change them.
         file.free_reads.note_vain();
         drop(view);
-        self.read_held(file, offset, buf, window).map(|len| (len, ahead))
+        self.read_held(file, offset, buf, manner).map(|len| (len, ahead))
     }
 
     /// Copies what waits in memory, and says how much can be read and what of it is missing; nothing behind the end.
@@ -146,19 +148,13 @@ impl Files {
     }
 
     /// Reads with the file's extents held.
-    fn read_held(
-        &self,
-        file: &File,
-        offset: u64,
-        buf: &mut [u8],
-        window: Option<u64>,
-    ) -> Result<usize> {
+    fn read_held(&self, file: &File, offset: u64, buf: &mut [u8], manner: Manner) -> Result<usize> {
         let _extents = file.extents.read();
         let Some(gaps) = self.copy_dirty(file, offset, buf) else { return Ok(0) };
         let view = self.engine.view();
         let buf = &mut buf[..gaps.len];
         let plan = self.plan(&view, file, &gaps.parts, offset, buf)?;
-        self.carry_out(&plan, &view, file, Trust::Held, buf, window)?;
+        self.carry_out(&plan, &view, file, Trust::Held, buf, manner)?;
         Ok(gaps.len)
     }
 
@@ -191,7 +187,7 @@ impl Files {
     ) -> Result<()> {
         let base = range.start;
         let plan = self.plan(view, file, std::slice::from_ref(&range), base, buf)?;
-        self.carry_out(&plan, view, file, Trust::Held, buf, None)
+        self.carry_out(&plan, view, file, Trust::Held, buf, Manner::Alone)
     }
 
     /// Reads a run through what is kept, and keeps what was missing.

@@ -57,6 +57,20 @@ pub(crate) enum Trust {
     Trial,
 }
 
+/// What a read has to do with what is kept in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// It goes through that, and reads so many bytes more where they are missing and lie in the same extent.
+    Kept {
+        /// Bytes.
+        window: u64,
+    },
+    /// It takes what is there; the rest is read straight into the caller's buffer, once for all who ask for it meanwhile.
+    Long,
+    /// It takes what is there, and nobody has anything of what it reads.
+    Alone,
+}
+
 /// Where sectors are read from, and how.
 pub(crate) struct Source<'r> {
     pub(crate) view: &'r View,
@@ -182,8 +196,7 @@ impl Files {
         Ok(plan)
     }
 
-    /// Reads what a plan names; with a window, through what is kept in memory, and reading that many bytes more where
-    /// they are missing and lie in the same extent.
+    /// Reads what a plan names.
     pub(crate) fn carry_out(
         &self,
         plan: &Plan,
@@ -191,15 +204,16 @@ impl Files {
         file: &File,
         trust: Trust,
         buf: &mut [u8],
-        window: Option<u64>,
+        manner: Manner,
     ) -> Result<()> {
         let source = Source { view, file, checked: plan.checked, layout: plan.layout, trust };
         let part = |low: u64, high: u64| (low - plan.base) as usize..(high - plan.base) as usize;
         for run in &plan.runs {
             let out = &mut buf[part(run.offset, run.offset + run.len)];
-            match window {
-                Some(window) => self.read_kept(&source, run, out, window)?,
-                None => self.read_around(&source, run, out)?,
+            match manner {
+                Manner::Kept { window } => self.read_kept(&source, run, out, window)?,
+                Manner::Long => self.read_long(&source, run, out)?,
+                Manner::Alone => self.read_around(&source, run, out)?,
             }
         }
         self.read_packed(&source, &plan.packed, |one, content| {

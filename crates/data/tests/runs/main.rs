@@ -80,6 +80,41 @@ impl World {
         assert!(found >= least, "P1: sector {number} is {found}, told was {least}");
     }
 
+    /// Reads all sectors as a long call does: those that nobody has or reads first, with a copy for who waits.
+    fn read_long(&self) {
+        let least = [0, 1, 2].map(|number: usize| self.told[number].load(Ordering::SeqCst));
+        let mut todo: Vec<u64> = (0..SECTORS).collect();
+        while !todo.is_empty() {
+            let mut busy = Vec::new();
+            for number in todo {
+                let at = number as usize;
+                let found = match self.pages.find(Logical(number * SECTOR), SECTOR, false) {
+                    Found::Ready { bytes, from } => {
+                        u64::from_le_bytes(bytes[from..from + 8].try_into().expect("eight bytes"))
+                    }
+                    Found::Loading { .. } => {
+                        busy.push(number);
+                        continue;
+                    }
+                    Found::Claimed(claim) => {
+                        self.reads[at].fetch_add(1, Ordering::SeqCst);
+                        let found = self.disk[at].load(Ordering::SeqCst);
+                        let mut bytes = vec![0; SECTOR as usize];
+                        bytes[..8].copy_from_slice(&found.to_le_bytes());
+                        claim.publish_copy(&bytes);
+                        found
+                    }
+                };
+                let least = least[at];
+                assert!(found >= least, "P1: sector {number} is {found}, told was {least}");
+            }
+            if let Some(first) = busy.first() {
+                self.pages.wait(Logical(first * SECTOR));
+            }
+            todo = busy;
+        }
+    }
+
     fn write(&self, number: u64, stamp: u64) {
         self.disk[number as usize].store(stamp, Ordering::SeqCst);
         self.pages.forget(Extent::new(Logical(number * SECTOR), SECTOR));
@@ -156,5 +191,34 @@ fn nothing_old_is_found() {
             }
         });
         together(&world, vec![reader(), reader(), writer]);
+    });
+}
+
+/// The same beside long calls, which keep nothing but what others wait for; nobody is left asleep.
+#[test]
+fn long_calls_give_copies_to_those_who_wait() {
+    static SHARED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    model(|| {
+        let world = World::new(1 << 20);
+        let long = || -> Work { Box::new(World::read_long) };
+        let short = Box::new(|world: &World| world.read(1, 2, false));
+        let writer = Box::new(|world: &World| world.write(1, 1));
+        together(&world, vec![long(), long(), short, writer]);
+        let reads = world.reads.iter().map(|reads| reads.load(Ordering::SeqCst)).sum::<u64>();
+        assert!(reads <= 3 * SECTORS + 1, "{reads} reads");
+        if reads < 2 * SECTORS {
+            SHARED.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    assert!(SHARED.load(Ordering::Relaxed) > 0, "nobody ever had another's");
+}
+
+/// Alone they leave nothing behind.
+#[test]
+fn a_long_call_that_nobody_waits_for_keeps_nothing() {
+    model(|| {
+        let world = World::new(1 << 20);
+        together(&world, vec![Box::new(World::read_long)]);
+        assert_eq!(world.pages.audit(), 0);
     });
 }

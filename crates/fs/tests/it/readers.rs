@@ -142,3 +142,27 @@ fn whole_compressed_extents_are_read_once() {
         }
     }
 }
+
+/// Calls so long that they go straight into their callers' buffers: several readers at the same place have each block read
+/// once, by one of them.
+#[test]
+fn long_calls_at_one_place_are_read_once() {
+    let device = memory(256);
+    let fs = mount(&device);
+    file_with(&fs.root(), "large", &pattern(9, LEN));
+    fs.close().expect("a close");
+    let machine = Some(Processors { count: 4, cost: Cost::Step(Duration::from_nanos(500)) });
+    for (seed, piece) in (1..).zip([512 << 10, 1 << 20, 2 << 20, LEN]) {
+        for readers in [1, 2, 4] {
+            let copy = copy(&*device);
+            let how = Reading { readers, piece, content: plain };
+            let work = move || read_cold(copy, how, Duration::ZERO, seed);
+            let options =
+                Options { processors: machine, steps_max: u64::MAX, ..Options::default() };
+            let (requests, _) =
+                seeded::run(seed, options, work).unwrap_or_else(|stuck| panic!("{stuck}"));
+            let sum = requests.iter().sum::<usize>();
+            assert_eq!(sum, LEN, "{readers} readers of {piece} bytes: {requests:?}");
+        }
+    }
+}

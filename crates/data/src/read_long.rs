@@ -1,0 +1,108 @@
+//! Long calls: straight into the caller's buffer, and once for all who ask for the same meanwhile.
+//!
+//! # Invariants
+//!
+//! - **L1** Who waits for somebody else's claim holds none.
+//! - **L2** What is read leaves nothing in memory but what others wait for when it is there: they have a copy.
+//!
+//! What somebody else reads is left out at first: what lies behind it is read meanwhile.
+
+use std::ops::Range;
+
+use buttress_format::Logical;
+
+use crate::error::Result;
+use crate::files::Files;
+use crate::pages::{Claim, For, Found};
+use crate::read::RUN_BYTES_MAX;
+use crate::read_plan::{Run, Source};
+
+impl Files {
+    /// Reads a run, what is kept of it from memory.
+    pub(crate) fn read_long(&self, source: &Source<'_>, run: &Run, out: &mut [u8]) -> Result<()> {
+        let end = run.disk + run.len;
+        let (low, high) = (self.ceil(run.disk), self.floor(end));
+        if low >= high {
+            return self.read_around(source, run, out);
+        }
+        // Of a sector that is asked for in part nobody else would have the rest.
+        for edge in [run.disk..low, high..end] {
+            let (offset, len) = (run.offset + (edge.start - run.disk), edge.end - edge.start);
+            if len > 0 {
+                let part = Run { offset, disk: edge.start, len, room: 0 };
+                self.read_around(source, &part, &mut out[place(run, &edge)])?;
+            }
+        }
+        let mut todo: Vec<_> = std::iter::once(low..high).collect();
+        while !todo.is_empty() {
+            let mut busy = Vec::new();
+            for part in todo {
+                self.read_part(source, run, part, out, &mut busy)?;
+            }
+            if let Some(first) = busy.first() {
+                self.pages.wait(Logical(first.start));
+            }
+            todo = busy;
+        }
+        Ok(())
+    }
+
+    /// Reads whole sectors of a run, but for those that somebody else reads.
+    fn read_part(
+        &self,
+        source: &Source<'_>,
+        run: &Run,
+        part: Range<u64>,
+        out: &mut [u8],
+        busy: &mut Vec<Range<u64>>,
+    ) -> Result<()> {
+        let mut at = part.start;
+        while at < part.end {
+            let stop = match self.pages.find(Logical(at), part.end - at, false) {
+                Found::Ready { bytes, from } => {
+                    let stop = part.end.min(at + (bytes.len() - from) as u64);
+                    let out = &mut out[place(run, &(at..stop))];
+                    out.copy_from_slice(&bytes[from..from + out.len()]);
+                    stop
+                }
+                Found::Loading { end } => {
+                    let stop = part.end.min(end.0);
+                    busy.push(at..stop);
+                    stop
+                }
+                Found::Claimed(first) => {
+                    let claims = self.claim_on(first, part.end);
+                    let stop = claims.last().map_or(at, |last| last.extent().end().0);
+                    self.read_sectors(source, at, &mut out[place(run, &(at..stop))], For::Now)?;
+                    for claim in claims {
+                        let extent = claim.extent();
+                        let bytes = &out[place(run, &(extent.start.0..extent.end().0))];
+                        claim.publish_copy(bytes);
+                    }
+                    stop
+                }
+            };
+            at = stop;
+        }
+        Ok(())
+    }
+
+    /// Claims what lies behind a claim, as far as it is one request.
+    fn claim_on<'p>(&'p self, first: Claim<'p>, end: u64) -> Vec<Claim<'p>> {
+        let most = end.min(first.extent().start.0 + RUN_BYTES_MAX);
+        let mut stop = first.extent().end();
+        let mut claims = vec![first];
+        while stop.0 < most
+            && let Ok(next) = self.pages.claim(stop, most - stop.0)
+        {
+            stop = next.extent().end();
+            claims.push(next);
+        }
+        claims
+    }
+}
+
+/// Where a part of a run lies in what it is read into.
+fn place(run: &Run, part: &Range<u64>) -> Range<usize> {
+    (part.start - run.disk) as usize..(part.end - run.disk) as usize
+}
