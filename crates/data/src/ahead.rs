@@ -16,7 +16,7 @@ use buttress_format::{Body, Compression, Logical};
 use crate::error::Result;
 use crate::file::File;
 use crate::files::Files;
-use crate::pages::{For, REGION};
+use crate::pages::For;
 use crate::read_packed::Packed;
 use crate::read_plan::{Source, Trust};
 
@@ -109,8 +109,10 @@ impl Files {
 
     fn read_place_ahead(&self, source: &Source<'_>, place: &Place) -> Result<()> {
         let mut at = place.part.start;
+        // No more at once than is foretold at the most: whoever reads would be driven out of what he is in.
+        let most = self.pages.widest_window();
         while at < place.part.end && self.pages.is_on() {
-            at = match self.pages.claim(Logical(at), (place.reach - at).min(REGION)) {
+            at = match self.pages.claim(Logical(at), (place.reach - at).min(most)) {
                 Ok(claim) => {
                     let end = claim.extent().end().0;
                     self.load(source, claim, For::Later)?;

@@ -35,7 +35,7 @@ use buttress_base::AlignedBuf;
 use buttress_format::{Extent, Logical};
 
 use crate::sync::{Arc, AtomicU64, Condvar, Ordering, Rank, Ranked};
-use queues::{Queued, Queues, Verdict};
+use queues::{PROBATION, Queued, Queues, Verdict};
 
 /// Longest run, and the boundary that none crosses, in bytes.
 pub(crate) const REGION: u64 = 2 << 20;
@@ -305,9 +305,10 @@ impl Pages {
         Claim { pages: self, extent: Extent::new(at, len), number }
     }
 
-    /// The widest window that leaves room for several readers.
+    /// The widest window for which the run that somebody reads, and two windows ahead of it, fit into the queue of new runs: else it
+    /// would leave while he is in it.
     pub(crate) fn widest_window(&self) -> u64 {
-        (self.budget / 16).min(REGION)
+        (self.budget / (4 * PROBATION)).min(REGION)
     }
 
     /// Waits until nobody reads the run that holds an address.

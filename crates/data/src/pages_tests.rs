@@ -5,7 +5,7 @@ use std::thread;
 use buttress_base::{AlignedBuf, Rng};
 use buttress_format::{Extent, Logical};
 
-use crate::pages::{For, Found, Pages, REGION};
+use crate::pages::{Claim, For, Found, Pages, REGION};
 
 const SECTOR: u64 = 4096;
 
@@ -253,4 +253,43 @@ fn what_is_read_ahead_waits_for_its_reader() {
         touch((2 << 40) + index * (256 << 10), For::Now);
     }
     assert!(!ahead.iter().any(|at| touch(*at, For::Now)), "they were read once");
+}
+
+/// However much is used, the run that a reader in order is in stays while two windows ahead of it are read: nothing is read twice.
+#[test]
+fn a_reader_keeps_what_he_is_in() {
+    const PIECE: u64 = 32 << 10;
+    const LEN: u64 = 64 << 20;
+    for budget in [4, 16, 64].map(|mib| mib << 20) {
+        let pages = Pages::new(budget);
+        let load = |claim: Claim<'_>, whom: For| {
+            let len = claim.extent().len;
+            claim.publish(&Arc::new(AlignedBuf::zeroed(len as usize)), whom);
+            len
+        };
+        let used = (0..budget / REGION).map(|region| (1 << 40) + region * REGION);
+        for at in used.clone().chain(used.clone()).chain(used) {
+            if let Found::Claimed(claim) = pages.find(Logical(at), REGION, false) {
+                load(claim, For::Now);
+            }
+        }
+        let window = pages.widest_window();
+        let (mut scanned, mut told) = (0, 0);
+        for at in (0..LEN).step_by(PIECE as usize) {
+            let is_due = told < at + PIECE + window;
+            while is_due && told < at + PIECE + 2 * window {
+                match pages.claim(Logical(told), window) {
+                    Ok(claim) => {
+                        told = claim.extent().end().0;
+                        scanned += load(claim, For::Later);
+                    }
+                    Err(there) => told = there.0,
+                }
+            }
+            if let Found::Claimed(claim) = pages.find(Logical(at), window, false) {
+                scanned += load(claim, For::Now);
+            }
+        }
+        assert_eq!(scanned, told, "bytes are read of so many, with a budget of {budget}");
+    }
 }

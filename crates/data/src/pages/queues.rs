@@ -18,7 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use super::For;
 
 /// The part of the budget that is for runs which were read once.
-const PROBATION: u64 = 8;
+pub(super) const PROBATION: u64 = 8;
 
 /// The part of the budget that runs which are gone may take before their entries are cleared away.
 const LITTER: u64 = 16;
