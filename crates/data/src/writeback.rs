@@ -421,8 +421,8 @@ impl Files {
         self.promise_parts(job);
     }
 
-    /// Has metadata promised for extents that a job has beyond one a piece, as where free space lies in parts (V1): all of
-    /// it in one step, of the global reserve where there is no other. What nobody gives at once each landing asks for.
+    /// Has metadata promised for extents that a job has beyond one a piece, as where free space lies in parts (V1). What
+    /// nobody gives at once the landing takes from the global reserve.
     fn promise_parts(&self, job: &mut Job<'_>) {
         let is_part =
             |part: &&Placed| matches!(part.target, Target::Fresh(_)) && part.packed.is_none();
@@ -433,14 +433,10 @@ impl Files {
             Plan::Inline(_) => 0,
         });
         let parts: usize = parts.sum();
-        if parts == 0 {
-            return;
-        }
-        let cost = self.cost_of_parts(parts);
-        let given = [Urgency::Normal, Urgency::Lands]
-            .into_iter()
-            .find_map(|urgency| self.engine.reserve_at_once(cost, urgency).ok().flatten());
-        if let Some(more) = given {
+        if parts > 0
+            && let Ok(Some(more)) =
+                self.engine.reserve_at_once(self.cost_of_parts(parts), Urgency::Normal)
+        {
             join(&mut job.metadata, more);
         }
     }
