@@ -107,10 +107,14 @@ impl Files {
         })
     }
 
+    /// Bytes that are read at once for who did not ask for them yet: more would drive whoever reads out of what he is in.
+    pub(crate) fn most_ahead(&self) -> u64 {
+        self.ceil(self.pages.widest_window()).max(self.sector)
+    }
+
     fn read_place_ahead(&self, source: &Source<'_>, place: &Place) -> Result<()> {
         let mut at = place.part.start;
-        // No more at once than is foretold at the most: whoever reads would be driven out of what he is in.
-        let most = self.pages.widest_window();
+        let most = self.most_ahead();
         while at < place.part.end && self.pages.is_on() {
             at = match self.pages.claim(Logical(at), (place.reach - at).min(most)) {
                 Ok(claim) => {

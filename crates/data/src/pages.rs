@@ -306,9 +306,10 @@ impl Pages {
     }
 
     /// The widest window for which the run that somebody reads, and two windows ahead of it, fit into the queue of new runs: else it
-    /// would leave while he is in it.
+    /// would leave while he is in it. A power of two, as buffers are; it may be less than a sector.
     pub(crate) fn widest_window(&self) -> u64 {
-        (self.budget / (4 * PROBATION)).min(REGION)
+        let most = (self.budget / (4 * PROBATION)).min(REGION);
+        most.checked_ilog2().map_or(0, |log| 1 << log)
     }
 
     /// Waits until nobody reads the run that holds an address.
@@ -433,12 +434,15 @@ impl Claim<'_> {
 
     /// Gives those who came meanwhile a copy of what was read, and checked; where nobody did nothing is kept.
     pub(crate) fn publish_copy(self, bytes: &[u8]) {
-        let is_awaited = {
+        let is_wanted = {
             let runs = self.pages.shard(self.extent.start.0).runs.lock();
             let slot = runs.get(&self.extent.start.0);
-            slot.is_some_and(|slot| matches!(slot.state, State::Loading { is_awaited: true, .. }))
+            let is_wanted = |state: &State| {
+                matches!(state, State::Loading { is_doomed: false, is_awaited: true })
+            };
+            slot.is_some_and(|slot| is_wanted(&slot.state))
         };
-        if is_awaited {
+        if is_wanted {
             let mut copy = self.pages.buffer(self.extent.len);
             copy.copy_from_slice(bytes);
             self.publish(&Arc::new(copy), For::Now);

@@ -260,7 +260,7 @@ fn what_is_read_ahead_waits_for_its_reader() {
 fn a_reader_keeps_what_he_is_in() {
     const PIECE: u64 = 32 << 10;
     const LEN: u64 = 64 << 20;
-    for budget in [4, 16, 64].map(|mib| mib << 20) {
+    for budget in [4 << 20, (17 << 20) / 4, 10_000_000, 16 << 20, 64 << 20] {
         let pages = Pages::new(budget);
         let load = |claim: Claim<'_>, whom: For| {
             let len = claim.extent().len;
@@ -274,6 +274,7 @@ fn a_reader_keeps_what_he_is_in() {
             }
         }
         let window = pages.widest_window();
+        assert!(window.is_multiple_of(SECTOR) && window >= budget / 64, "{window} of {budget}");
         let (mut scanned, mut told) = (0, 0);
         for at in (0..LEN).step_by(PIECE as usize) {
             let is_due = told < at + PIECE + window;

@@ -235,7 +235,7 @@ impl Files {
                 Found::Loading { end: busy } => {
                     // Somebody reads this; what comes behind is read meanwhile, as far as one reads here.
                     if window > 0 && batch == REGION && busy.0 < limit {
-                        let want = (reach - busy.0).min(REGION);
+                        let want = (reach - busy.0).min(self.most_ahead());
                         if let Ok(next) = self.pages.claim(busy, want) {
                             // Who needs it and does not find it is told why.
                             let _ = self.load(source, next, For::Later);
