@@ -8,8 +8,8 @@
 //!   durable.
 //! - **A3** A chunk that nobody needs, but would lie better in, is made only while a quarter of the devices is left: what
 //!   metadata may need is not spent on it.
-//! - **A4** What is moved whole finds a chunk that is long enough where the devices have such a hole, however small a part
-//!   of them a new chunk would be: who made the chunk that it lies in may have had other bounds.
+//! - **A4** A chunk for what is moved whole is as long as that where all devices that it takes have such holes, however small a
+//!   part of them a new chunk would be: who made the chunk that it lies in may have had other bounds.
 
 use buttress_format::{
     BlockGroupFlags, Chunk, DevExtent, Extent, Incompat, Logical, Profile, Stripe, ids, limits,

@@ -129,8 +129,8 @@ impl Engine {
     /// what is free are about to be given out no more.
     fn room_without(&self, group: &Group, leaving: u64) -> Result<()> {
         let (kind, bytes) = (group.kind(), group.used());
-        // No extent in it is longer, and each needs a place as long as it is (L2).
-        let whole = if kind == SpaceKind::Data { bytes.min(limits::MAX_EXTENT) } else { 0 };
+        // No extent in it is longer, and each needs a place as long as it is (L2); Linux sets aside twice the longest at once.
+        let whole = if kind == SpaceKind::Data { bytes.min(2 * limits::MAX_EXTENT) } else { 0 };
         let is_tight = || {
             let account = self.space.account(kind);
             let free = account.free().saturating_sub(account.may_use).saturating_sub(leaving);
@@ -140,7 +140,8 @@ impl Engine {
             }
         };
         while is_tight() {
-            if !self.add_chunk_for(kind, whole)? {
+            // One that is longer than usual may be more than metadata can spare.
+            if !self.add_chunk_for(kind, whole)? && (whole == 0 || !self.add_chunk(kind)?) {
                 let account = self.space.account(kind);
                 // Half the chunk may do for nodes, should the rest be promised to nobody.
                 let least = account.free().saturating_sub(account.may_use).saturating_sub(leaving);
@@ -311,17 +312,18 @@ impl Engine {
         let geometry = *self.store.geometry();
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
         // It is stopped by who watches it, not by a signal to who waits for it.
-        let reserve = || self.reserve_data(old.len + self.row_slack());
-        let mut promise = buttress_base::interrupt::shielded(reserve)?;
-        let new = match self.allocate_data(&mut promise, old.len, old.len, None, 0) {
-            Ok(new) => new,
-            // There is room, but in pieces: a new chunk is all of one.
-            Err(Error::NoSpace(_))
-                if self.add_chunk_for(SpaceKind::Data, old.len + self.row_slack())? =>
-            {
-                self.allocate_data(&mut promise, old.len, old.len, None, 0)?
+        let whole = old.len + self.row_slack();
+        let mut promise = buttress_base::interrupt::shielded(|| self.reserve_data(whole))?;
+        // In the first chunk a copy of the superblock may lie, and not in two.
+        let mut tries = 0..2;
+        let new = loop {
+            match self.allocate_data(&mut promise, old.len, old.len, None, 0) {
+                Ok(new) => break new,
+                // There is room, but in pieces: a new chunk is all of one.
+                Err(Error::NoSpace(_))
+                    if tries.next().is_some() && self.add_chunk_for(SpaceKind::Data, whole)? => {}
+                Err(error) => return Err(error),
             }
-            Err(error) => return Err(error),
         };
         // As long as this lives what the extent had is not given to anybody else, nor is its group gone.
         let view = self.view();
