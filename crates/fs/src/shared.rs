@@ -153,7 +153,7 @@ impl Shared {
             self.write_all();
         }
         match self.engine.reserve_in_line(cost, urgency) {
-            Err(buttress_txn::Error::NoSpace(_)) if urgency == Urgency::Frees => {
+            Err(buttress_txn::Error::NoSpace(_)) if urgency.frees() => {
                 self.clean_all();
                 self.write_all();
                 Ok(self.engine.reserve(cost, urgency)?)

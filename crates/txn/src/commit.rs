@@ -343,18 +343,21 @@ impl Engine {
         drop(old);
         self.published.store(generation.0, Ordering::Release);
         self.frozen_need.store(0, Ordering::Relaxed);
+        self.look_again_at_extents(&state.roots);
         self.size_global_reserve();
         // What this commit was promised beyond the groups is spent; what the running transaction was
         // promised is said anew, or data could take it before anybody asks again.
         self.keep_anew();
     }
 
-    /// The global reserve grows with the trees, and is never more than a small volume can spare.
+    /// The global reserve grows with the trees, and is never more than a small volume can spare: half of it where trees share
+    /// nodes, for deletes that change many of them first (S2 of `reserve::shared`).
     pub(crate) fn size_global_reserve(&self) {
         let account = self.space.account(SpaceKind::Metadata);
         // What is in use in mixed groups is data, mostly.
         let trees = if self.space.is_mixed() { account.used / 4 } else { account.used };
         let reserve = (trees / 8).clamp(4 << 20, 128 << 20).min(account.total / 4);
-        self.space.set_global_reserve(reserve);
+        let shared = self.shared_reserve(trees).map_or(0, |bytes| bytes.min(account.total / 2));
+        self.space.set_global_reserve(reserve.max(shared));
     }
 }

@@ -32,9 +32,9 @@
 //!   both changed leaves is packed: of what the commit made, all full, as in N4, and of what only the other changes. The
 //!   extent tree is packed once more, of all leaves that the commit may leave. Of the other trees all leaves are made once
 //!   more, as many as it may make.
-//! - **N7** What is not known is not counted, and the crude bound holds: nodes that snapshots share, whose data
-//!   references change with them; snapshots, drops, devices, a free-space tree made anew; trees that are new; an extent tree too
-//!   large to be looked at.
+//! - **N7** What is not known is not counted, and the crude bound holds: nodes that a balance moved; snapshots, drops, devices, a
+//!   free-space tree made anew; trees that are new; an extent tree too large to be looked at. Of a node that others may use all that it
+//!   points to gets references, which come to the extent tree (N4).
 //! - **N8** Of what was promised for the dirty data of one inode no more nodes are dirty than those of the leaves between its first
 //!   extent and its last become, in this transaction and in the next (D1, D2 of `count::inode`), beside what else is: a run of
 //!   dirty leaves becomes no more than its parts would by themselves (N1).
@@ -174,7 +174,7 @@ impl Engine {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let (nodes, since, fills) = count.now(transaction);
         let items = since + to_come.items.saturating_sub(spared);
-        let paths = items.saturating_mul(self.levels());
+        let paths = items.saturating_mul(self.levels() + self.shared_fills());
         let nodes = nodes.saturating_add(paths).saturating_add(SLACK);
         let whole = to_come.whole.saturating_mul(WHOLE_BYTES);
         let fills = fills.saturating_add(2 * to_come.bytes).saturating_add(whole);

@@ -91,11 +91,12 @@ impl Engine {
     fn reserve_step(self: &Arc<Self>) -> Result<(u32, MetaReservation)> {
         let mut budget = STEP_MAX;
         loop {
-            let cost = Cost::of(budget, budget.saturating_mul(16));
-            match self.reserve_at_once(cost, Urgency::Frees)? {
+            // Nothing of a tree that anybody uses changes.
+            let cost = Cost { items: 0, whole: budget, bytes: budget.saturating_mul(16) };
+            match self.reserve_at_once(cost, Urgency::Drops)? {
                 Some(reservation) => return Ok((budget, reservation)),
                 None if budget > STEP_MIN => budget /= 2,
-                None => return Ok((budget, self.reserve(cost, Urgency::Frees)?)),
+                None => return Ok((budget, self.reserve(cost, Urgency::Drops)?)),
             }
         }
     }

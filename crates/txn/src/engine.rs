@@ -42,7 +42,7 @@ use crate::{
     learn::Learning,
     load::Loading,
     log,
-    reserve::{Ahead, Credits, Demand, InodeReserves, Outstanding, Owners},
+    reserve::{Ahead, Credits, Demand, InodeReserves, Outstanding, Owners, Shares},
     rows::{RoomForRows, SharedRows},
     scrub_hold::ScrubHold,
     stamps::Stamps,
@@ -103,6 +103,7 @@ pub struct Engine {
     pub(crate) frozen_taken: AtomicU64,
     /// Levels of the highest tree.
     pub(crate) height: AtomicU8,
+    pub(crate) shares: Shares,
     pub(crate) pinned: Mutex<VecDeque<(Weak<Roots>, Vec<Extent>)>>,
     pub(crate) devices: Mutex<DeviceSpace>,
     /// Held by who adds a chunk because data is in pieces.
@@ -198,6 +199,7 @@ impl Engine {
             frozen_need: AtomicU64::new(0),
             frozen_taken: AtomicU64::new(0),
             height: AtomicU8::new(parts.height),
+            shares: Shares::default(),
             pinned: Mutex::default(),
             devices: Mutex::new(parts.devices),
             growing: Mutex::default(),

@@ -13,9 +13,10 @@
 //!   and in half of what the devices have unallocated, which data cannot take meanwhile.
 //! - **P2** Whoever asks holds no handle: asking may commit. Checked in debug builds.
 //! - **P3** What was promised is the sum of the live tokens. Checked at every commit of a debug build.
-//! - **P4** Who frees space has seven eighths of the global reserve beyond what those have who fill it: what all of them may put
-//!   together fits. Where no step of a ladder made room for him he is promised his beside others who free alone, whatever others
-//!   hold; once he has waited for those, too, as if he were alone. A delete is not refused for what others hold and do not use.
+//! - **P4** Who frees space has seven eighths of the global reserve beyond what those have who fill it (three quarters where trees
+//!   share nodes, and who drops subvolumes all of it): what all of them may put together fits. Where no step of a ladder made room
+//!   for him he is promised his beside others who free alone, whatever others hold; once he has waited for those, too, as if he
+//!   were alone. A delete is not refused for what others hold and do not use.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,6 +32,7 @@ mod data;
 mod fits;
 mod inode;
 mod policy;
+mod shared;
 mod ticket;
 mod token;
 
@@ -39,6 +41,7 @@ pub(crate) use credit::Credits;
 pub use inode::InodeReserve;
 pub(crate) use inode::{InodeReserves, Moment};
 pub use policy::PromisePolicy;
+pub(crate) use shared::{CHILD_REFS, EXTENT_REFS, Shares};
 use ticket::MetaTicket;
 pub use token::MetaReservation;
 pub(crate) use token::Owners;
@@ -48,10 +51,21 @@ pub(crate) use token::Owners;
 pub enum Urgency {
     /// An operation that fills the volume.
     Normal,
-    /// One that empties it in the end, such as unlink and truncate: it may use the global reserve.
+    /// One that empties it in the end, such as unlink and truncate: it may use the global reserve, but for an eighth; for a quarter where
+    /// trees share, since it takes space before it gives any.
     Frees,
+    /// One that deletes a subvolume, or drops a part of it: it may use all of that. On a full volume with snapshots it is what gives space.
+    Drops,
     /// Data that lies on the devices already and needs more than it was promised: it may use most of the global reserve.
     Lands,
+}
+
+impl Urgency {
+    /// Whether it empties the volume in the end.
+    #[must_use]
+    pub fn frees(self) -> bool {
+        matches!(self, Self::Frees | Self::Drops)
+    }
 }
 
 /// What somebody in the line waits for.
@@ -225,14 +239,18 @@ impl Engine {
     }
 
     /// Promises space to who frees some beside so much that is promised, whatever else is (P4).
-    fn try_reserve_beside(&self, others: impl Fn(&Outstanding) -> Costs, cost: Cost) -> bool {
+    fn try_reserve_beside(
+        &self,
+        others: impl Fn(&Outstanding) -> Costs,
+        (cost, urgency): (Cost, Urgency),
+    ) -> bool {
         let mut outstanding = self.outstanding.lock();
         let to_come = others(&outstanding) + cost.into();
         let closer = |running: &_| self.closer_need(running, to_come);
-        let excess = self.excess(to_come, Urgency::Frees, closer);
+        let excess = self.excess(to_come, urgency, closer);
         let fits = excess == 0 || self.overcommit(excess);
         if fits {
-            self.grant(&mut outstanding, cost, Urgency::Frees);
+            self.grant(&mut outstanding, cost, urgency);
         }
         fits
     }
@@ -281,7 +299,7 @@ impl Engine {
 /// What a promise adds to the sum, and to that of who frees space.
 fn shares(cost: Cost, urgency: Urgency) -> (Costs, Costs) {
     let all = Costs::from(cost);
-    (all, if urgency == Urgency::Frees { all } else { Costs::default() })
+    (all, if urgency.frees() { all } else { Costs::default() })
 }
 
 /// Both, as tokens are counted.
@@ -294,9 +312,8 @@ fn figures(all: Costs, freeing: Costs) -> [u64; 6] {
 /// Those on whom others wait go before them.
 fn class_of(urgency: Urgency, reach: Reach) -> Class {
     match (urgency, reach) {
-        (Urgency::Frees | Urgency::Lands, _) | (_, Reach::Commit | Reach::Handle) => {
-            Class::Priority
-        }
+        (Urgency::Frees | Urgency::Drops | Urgency::Lands, _)
+        | (_, Reach::Commit | Reach::Handle) => Class::Priority,
         (Urgency::Normal, Reach::All) => Class::Normal,
     }
 }

@@ -104,6 +104,11 @@ impl Transaction {
             + self.leftovers.count(dropped)
     }
 
+    /// Changes that may each be the first of a leaf which trees share.
+    pub(crate) fn firsts(&self) -> u64 {
+        self.overlay.items() + self.touched.count(|places| places.len() as u64)
+    }
+
     /// Whether it is made of items, references of data and chunks alone: the nodes of anything else are not counted.
     pub(crate) fn is_plain(&self) -> bool {
         self.touched.count(|places| places.len() as u64) == 0

@@ -29,7 +29,7 @@ fn crowded(device: &Arc<dyn Device>) -> (Filesystem, Vec<Inode>) {
 }
 
 /// Writes inode items anew as they are, of files that lie far apart.
-fn rewrite(fs: &Filesystem, promise: MetaReservation, files: &[&Inode]) {
+pub(super) fn rewrite(fs: &Filesystem, promise: MetaReservation, files: &[&Inode]) {
     let engine = &fs.shared().engine;
     let items: Vec<_> = files
         .iter()
@@ -44,7 +44,7 @@ fn rewrite(fs: &Filesystem, promise: MetaReservation, files: &[&Inode]) {
 }
 
 /// As many as are promised space at once.
-fn all_at_once(engine: &Arc<Engine>, urgency: Urgency) -> Vec<MetaReservation> {
+pub(super) fn all_at_once(engine: &Arc<Engine>, urgency: Urgency) -> Vec<MetaReservation> {
     let ask = || engine.reserve_at_once(COST, urgency).expect("nothing failed");
     std::iter::from_fn(ask).take(FREEING_MAX).collect()
 }

@@ -126,6 +126,7 @@ impl Inode {
         dir.expect_writable()?;
         let shared = self.shared();
         let from = shared.tree_info(&shared.engine.view(), source)?;
+        shared.engine.note_shared(&shared.engine.view());
         let target = shared.engine.next_subvolume()?;
         let uuid = new_uuid();
         // Most of what is dirty goes while others still write.
@@ -231,7 +232,7 @@ impl Inode {
             let more = part.cost(0);
             cost = cost.and(more);
         }
-        let reservation = shared.reserve(cost, Urgency::Frees)?;
+        let reservation = shared.reserve(cost, Urgency::Drops)?;
         home.set_dead(true);
         shared.background.flush.forget_tree(&shared.files, tree);
         let stamp = now();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use buttress_format::{
-    Generation, Logical, TreeId,
+    Generation, Kind, Logical, TreeId,
     header::{FLAG_RELOC, ITEM_LEN},
 };
 use buttress_space::SpaceKind;
@@ -19,7 +19,11 @@ use super::{
     parts::Parts,
     whole::{Whole, is_whole},
 };
-use crate::{Engine, View, transaction::Transaction};
+use crate::{
+    Engine, View,
+    reserve::{CHILD_REFS, EXTENT_REFS},
+    transaction::Transaction,
+};
 
 /// Items of the root tree that a commit changes, beside those of subvolumes.
 const ROOTS_MOVED: u64 = 12;
@@ -33,6 +37,8 @@ pub(super) struct Work {
     leaves: HashMap<Logical, Leaf>,
     inner: HashSet<Logical>,
     trees: HashMap<TreeId, ItemTree>,
+    /// Bytes of references that what was shared adds (N7).
+    shared_bytes: u64,
     /// Bytes and items that operations changed in trees that are counted as a whole.
     whole_bytes: u64,
     root_items: u64,
@@ -41,6 +47,11 @@ pub(super) struct Work {
 
 /// Why nothing was counted: what is not known, or cannot be read.
 struct Unknown;
+
+/// Items of a leaf that may name extents.
+fn extents_of(node: &Node) -> u64 {
+    (0..node.len()).filter(|slot| node.key(*slot).kind == Kind::EXTENT_DATA).count() as u64
+}
 
 impl Work {
     /// Adds changed items of one tree, ascending, which lie under a node.
@@ -56,13 +67,19 @@ impl Work {
             return Ok(());
         }
         let node = store.node(tree, at).map_err(|_| Unknown)?;
-        if node.header().generation <= shared || node.header().flags & FLAG_RELOC != 0 {
+        if node.header().flags & FLAG_RELOC != 0 {
             return Err(Unknown);
         }
+        let is_shared = node.header().generation <= shared;
         if node.level() == 0 {
+            if is_shared && !self.leaves.contains_key(&node.logical()) {
+                self.shared_bytes += extents_of(&node) * EXTENT_REFS;
+            }
             return self.leaf(store.geometry(), (tree, spot), &node, changes);
         }
-        self.inner.insert(node.logical());
+        if self.inner.insert(node.logical()) && is_shared {
+            self.shared_bytes += node.len() as u64 * CHILD_REFS;
+        }
         let mut rest = changes;
         for slot in 0..node.len() {
             let child = node.expect_child_below(slot, at.below);
@@ -165,12 +182,17 @@ impl Work {
         leaves + leaves / share + 3 * self.inner.len() as u64 + 2 * self.trees.len() as u64
     }
 
+    /// Bytes that come to the extent tree.
+    fn added_to_extents(&self, transaction: &Transaction) -> u64 {
+        transaction.refs.added() + self.shared_bytes
+    }
+
     /// All nodes that a commit makes.
     fn parts(&self, geometry: &Geometry, transaction: &Transaction) -> Parts {
         let room = geometry.leaf_room() as u64;
         let whole = &self.whole;
         let moved = ROOTS_MOVED + self.trees.len() as u64 + self.root_items;
-        let extents = whole.extents(geometry, transaction.refs.added());
+        let extents = whole.extents(geometry, self.added_to_extents(transaction));
         let others = whole.others + 3 * whole.root_leaves.min(moved);
         let above = (extents + others) / (geometry.ptrs_max() as u64 / 2);
         let chunks = transaction.chunks.lock().len() as u64;
@@ -198,7 +220,8 @@ impl Work {
             None => tree.makes(room),
         };
         let leaves = self.trees.iter().map(beside).sum();
-        let extents = self.whole.extents_of(below.extents, geometry, transaction.refs.added());
+        let added = self.added_to_extents(transaction);
+        let extents = self.whole.extents_of(below.extents, geometry, added);
         // Nodes above leaves: those of both, whichever they come to be under.
         let items = self.with_inner(leaves, geometry) + 3 * older.inner.len() as u64;
         self.parts(geometry, transaction).beside(below, items, extents)

@@ -23,7 +23,8 @@ impl Engine {
     /// What a transaction and promises need together, by what bounds both.
     pub(super) fn crude_need(&self, running: &Transaction, to_come: Costs, used: u64) -> u64 {
         let items = running.items() + to_come.all_items();
-        self.need(items, running.bytes() + to_come.bytes, used)
+        let alone = self.need(items, running.bytes() + to_come.bytes, used);
+        alone + self.shared_need(running.firsts() + to_come.items, used)
     }
 
     /// Says anew what the running transaction and promises take beyond the groups, in place of what was said before, in one step: data
@@ -55,15 +56,19 @@ impl Engine {
         let running = self.view.load();
         // Who frees space does not have writers hurry.
         let note_pressure = |pressure| {
-            if urgency != Urgency::Frees {
+            if !urgency.frees() {
                 self.note_pressure(pressure);
             }
         };
         let (account, frozen) = self.account_and_frozen();
+        let firsts = running.running().firsts() + to_come.items;
         let kept = match urgency {
-            Urgency::Normal => account.global_reserve,
+            // What the reserve holds of the extent tree it holds for all that is in one transaction.
+            Urgency::Normal => account.global_reserve.saturating_sub(self.shared_leaves(firsts)),
             Urgency::Lands => account.global_reserve / 4,
+            Urgency::Frees if self.is_shared() => account.global_reserve / 4,
             Urgency::Frees => account.global_reserve / 8,
+            Urgency::Drops => 0,
         };
         let apart = self.promised_apart(to_come);
         // By the published rule promises stand beside what the transaction needs without them.
@@ -131,7 +136,7 @@ impl Engine {
     }
 
     /// Has promises count with a subvolume's height from now on, too: one that nobody worked in since the mount may be
-    /// taller than the trees that are always known.
+    /// taller than the trees that are always known, and share nodes with others.
     ///
     /// # Errors
     ///
@@ -140,7 +145,7 @@ impl Engine {
         let item = view.committed_root_item(tree)?;
         let level = item.map_or(0, |item| item.level);
         self.height.fetch_max(level, Ordering::Relaxed);
-        Ok(())
+        self.note_if_shared(view, tree)
     }
 
     /// Nodes that changing one item may dirty: a path, and a split.
@@ -175,7 +180,7 @@ impl Engine {
         true
     }
 
-    /// Bytes of metadata that a commit of so much may allocate before it frees any.
+    /// Bytes of metadata that a commit of so much may allocate before it frees any, but for what trees share (`shared_need`).
     pub(crate) fn need(&self, items: u64, bytes: u64, used: u64) -> u64 {
         let nodesize = u64::from(self.store.geometry().nodesize);
         bound(items, bytes, used + 16 * nodesize, self.levels() * nodesize) + 24 * nodesize
@@ -193,7 +198,8 @@ impl Engine {
 
     pub(crate) fn need_of(&self, transaction: &Transaction) -> u64 {
         let used = self.space.account(SpaceKind::Metadata).used;
-        self.need(transaction.items(), transaction.bytes(), used)
+        let alone = self.need(transaction.items(), transaction.bytes(), used);
+        alone + self.shared_need(transaction.firsts(), used)
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use buttress_base::clock;
 use buttress_space::{Class, Ticket, Verdict};
 
-use super::{Demand, MetaReservation, Urgency};
+use super::{Demand, MetaReservation};
 use crate::flush::{Look, OWN_SLICE, Waits};
 use crate::{Costs, Engine};
 
@@ -68,11 +68,11 @@ impl Waits for MetaTicket<'_> {
 
     fn look_once_more(&mut self) -> Look<MetaReservation> {
         let Demand { cost, urgency } = self.demand;
-        if urgency != Urgency::Frees {
+        if !urgency.frees() {
             return Look::InVain;
         }
         // What those hold who fill the volume is what they wait for.
-        if self.engine.try_reserve_beside(|all| all.freeing, cost) {
+        if self.engine.try_reserve_beside(|all| all.freeing, (cost, urgency)) {
             return Look::Served(self.promise());
         }
         let since = *self.waits_for_others.get_or_insert_with(clock::now);
@@ -87,7 +87,7 @@ impl Waits for MetaTicket<'_> {
         if had_others && clock::since(since) < OTHERS_END {
             return Look::MakeRoom;
         }
-        match self.engine.try_reserve_beside(|_| Costs::default(), cost) {
+        match self.engine.try_reserve_beside(|_| Costs::default(), (cost, urgency)) {
             true => Look::Served(self.promise()),
             false => Look::InVain,
         }

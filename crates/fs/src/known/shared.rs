@@ -1,0 +1,100 @@
+//! What the first change of a leaf adds to the extent tree that a snapshot shares: a reference for every extent that the leaf
+//! names, and each of them may lie in another leaf there.
+
+use std::time::{Duration, Instant};
+
+use buttress_txn::Engine;
+
+use super::freeing::{all_at_once, rewrite};
+use super::*;
+use crate::XattrFlags;
+
+/// How many of them are deleted.
+const DELETED: usize = 8;
+const LONG: Duration = Duration::from_secs(60);
+
+/// Files, and extents of each, which lie anywhere.
+const FILES: usize = 160;
+const EACH: usize = 500;
+
+/// A volume whose files share extents in no order, and which has no room for metadata or a chunk; and a snapshot of it.
+fn crowded(device: &Arc<dyn Device>) -> (Filesystem, Vec<Inode>, usize) {
+    let fs = mount(device, "rw,commit=300");
+    let pool = file(&fs, "pool");
+    let count = FILES * EACH;
+    let place = |number: usize| number as u64 * 2 * SECTOR;
+    for number in 0..count {
+        pool.write_at(place(number), &[number as u8; SECTOR as usize]).expect("a write");
+    }
+    fs.sync().expect("durable");
+    let mut order: Vec<_> = (0..count).collect();
+    Rng::new(1).shuffle(&mut order);
+    let files: Vec<_> = (0..FILES).map(|number| file(&fs, &format!("f{number}"))).collect();
+    for (number, from) in order.into_iter().enumerate() {
+        let target = place(number % EACH);
+        pool.clone_range(place(from), &files[number / EACH], target, SECTOR).expect("a clone");
+    }
+    drop(fs.root().snapshot(b"before", TreeId::FS, true).expect("a snapshot"));
+    fs.sync().expect("durable");
+    drop(fill(&fs));
+    let mut more = 0;
+    while let Ok(made) = fs.root().create(format!("more{more}").as_bytes(), 0o644, 0, 0, 0) {
+        let _ = made.set_xattr(b"user.large", &[1; 3000], XattrFlags::default());
+        more += 1;
+        if more % 100 == 0 {
+            fs.sync().expect("durable");
+        }
+    }
+    fs.sync().expect("durable");
+    (fs, files, more)
+}
+
+/// All who are promised space for a change of a leaf that is shared find it, whoever they are. Then as many deletes as there is room for
+/// succeed, and that of the snapshot, and all others behind it.
+#[test]
+fn the_first_change_of_shared_leaves_finds_room() {
+    let device = volume(1024);
+    let (fs, files, more) = crowded(&device);
+    for number in more * 7 / 8..more {
+        fs.root().unlink(format!("more{number}").as_bytes()).expect("removed");
+    }
+    fs.sync().expect("durable");
+    let engine: &Arc<Engine> = &fs.shared().engine;
+    let mut promises = all_at_once(engine, Urgency::Normal);
+    assert!(!promises.is_empty(), "{}", fs.space_stats().accounts);
+    promises.extend(all_at_once(engine, Urgency::Frees));
+    println!("{} promises, {}", promises.len(), fs.space_stats().accounts);
+    let mut rest = files.iter().cycle();
+    for promise in promises {
+        let some: Vec<_> = rest.by_ref().take(8).collect();
+        rewrite(&fs, promise, &some);
+    }
+    engine.commit().expect("a commit never runs out of space");
+    // Each of these is the first change of some leaves, and takes space at first.
+    let mut left = Vec::new();
+    for (number, file) in files.into_iter().enumerate().take(DELETED) {
+        drop(file);
+        let name = format!("f{number}");
+        match fs.root().unlink(name.as_bytes()) {
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                assert!(number > 0, "not even one: {}", fs.space_stats().accounts);
+                left.push(name);
+            }
+            Ok(()) => assert!(left.is_empty(), "room comes with a snapshot alone"),
+        }
+    }
+    assert_eq!(fs.read_only_reason(), None);
+    println!("{} of {DELETED} are left", left.len());
+    fs.root().delete_subvolume(b"before").expect("a delete always succeeds");
+    let begun = Instant::now();
+    while !fs.dying_subvolumes().expect("a list").is_empty() {
+        assert!(begun.elapsed() < LONG, "it is not dropped: {}", fs.space_stats().accounts);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for name in left.into_iter().take(3) {
+        fs.root().unlink(name.as_bytes()).expect("a delete always succeeds");
+    }
+    fs.close().expect("closed");
+    judge(&device);
+}
