@@ -7,7 +7,7 @@ use crate::drop_extents::Edits;
 use crate::error::Result;
 use crate::file::File;
 use crate::files::Files;
-use crate::land::{STEP_ITEMS, settle};
+use crate::land::{StepItems, settle};
 
 impl Files {
     /// Makes a range read as zeros and frees the whole sectors in it; `stamp` sets the times.
@@ -46,14 +46,14 @@ impl Files {
             return self.put_item(file);
         }
         let _claim = file.claim();
-        let mut stamp = Some(stamp);
+        let (mut stamp, mut step) = (Some(stamp), StepItems::new());
         let mut at = low;
         while at < high {
             let _extents = file.change_extents();
             let view = self.engine.view();
-            let there = self.mappings(&view, file, at..high, STEP_ITEMS)?;
+            let there = self.mappings(&view, file, at..high, step.0)?;
             let to = match there.last() {
-                Some(last) if there.len() == STEP_ITEMS => last.end.min(high),
+                Some(last) if there.len() == step.0 => last.end.min(high),
                 _ => high,
             };
             let mut edits = Edits::default();
@@ -69,7 +69,8 @@ impl Files {
             }
             drop(view);
             let ends = self.promise_ends(file, &(at..to))?;
-            let reservation = self.engine.reserve(edits.cost(), Urgency::Frees)?;
+            let promised = step.promised(&self.engine, edits.cost())?;
+            let Some(reservation) = promised else { continue };
             let handle = self.engine.begin(reservation);
             let bytes = edits.apply(&handle, file);
             file.update_meta(&handle, |meta| {

@@ -7,17 +7,15 @@
 
 use std::ops::ControlFlow;
 
-use buttress_format::{Body, FileExtent, Key, Kind};
-use buttress_txn::{Cost, Handle, Urgency};
+use buttress_format::{Body, Extent, FileExtent, Key, Kind};
+use buttress_txn::{Cost, Handle, MetaReservation};
 
 use crate::drop_extents::reference_key;
 use crate::error::{Error, Result};
 use crate::extent_map::disk_extent;
 use crate::file::File;
 use crate::files::Files;
-
-/// Most items that one handle removes.
-const STEP_ITEMS: usize = 256;
+use crate::land::StepItems;
 
 /// How far a removal is.
 pub type Removal = ControlFlow<()>;
@@ -36,15 +34,26 @@ impl Files {
     ///
     /// What the trees or the reservation met; nothing of this step is done then.
     pub fn remove_step(&self, file: &File, last: impl FnOnce(&Handle<'_>)) -> Result<Removal> {
+        let mut step = StepItems::new();
+        loop {
+            let removal = self.plan_removal(file, step.0)?;
+            if let Some(reservation) = step.promised(&self.engine, removal.cost())? {
+                return Ok(self.remove(file, removal, reservation, last));
+            }
+        }
+    }
+
+    /// Finds what a step of so many items removes.
+    fn plan_removal(&self, file: &File, most: usize) -> Result<Step> {
         let view = self.engine.view();
         let from = Key::new(file.ino.0, Kind(0), 0);
         let to = Key::new(file.ino.0, Kind(u8::MAX), u64::MAX);
         let mut keys: Vec<Key> = Vec::new();
         let mut refs = Vec::new();
-        let mut done = true;
+        let (mut done, mut lost) = (true, 0);
         for found in view.range(file.tree, from, to) {
             let (key, item) = found?;
-            if keys.len() == STEP_ITEMS {
+            if keys.len() == most {
                 done = false;
                 break;
             }
@@ -62,14 +71,21 @@ impl Files {
                     && region.disk.0 != 0
                 {
                     refs.push((disk_extent(region), reference_key(key.offset, region)));
+                    lost += region.len;
                 }
             }
             keys.push(key);
         }
-        let (items, refs_changed) = (keys.len() as u32 + 2, refs.len() as u32);
-        let cost = Cost { items, whole: 3 * refs_changed, bytes: 160 + 64 * refs_changed };
-        drop(view);
-        let reservation = self.engine.reserve(cost, Urgency::Frees)?;
+        Ok(Step { keys, refs, lost, is_last: done })
+    }
+
+    fn remove(
+        &self,
+        file: &File,
+        Step { keys, refs, lost, is_last }: Step,
+        reservation: MetaReservation,
+        last: impl FnOnce(&Handle<'_>),
+    ) -> Removal {
         let handle = self.engine.begin(reservation);
         for key in keys {
             handle.delete(file.tree, key);
@@ -77,11 +93,29 @@ impl Files {
         for (extent, offset) in refs {
             handle.drop_data_ref(extent, file.data_ref(offset));
         }
-        if done {
+        if is_last {
             handle.delete(file.tree, Key::new(file.ino.0, Kind::INODE_ITEM, 0));
             last(&handle);
-            return Ok(ControlFlow::Break(()));
+            return ControlFlow::Break(());
         }
-        Ok(ControlFlow::Continue(()))
+        // A crash leaves what is left, and the item says how much.
+        file.update_meta(&handle, |meta| meta.item.nbytes = meta.item.nbytes.saturating_sub(lost));
+        ControlFlow::Continue(())
+    }
+}
+
+/// Items of an inode that one handle removes, and references of what they name.
+struct Step {
+    keys: Vec<Key>,
+    refs: Vec<(Extent, u64)>,
+    /// Bytes of the file that they held.
+    lost: u64,
+    is_last: bool,
+}
+
+impl Step {
+    fn cost(&self) -> Cost {
+        let (items, refs) = (self.keys.len() as u32 + 2, self.refs.len() as u32);
+        Cost { items, whole: 3 * refs, bytes: 160 + 64 * refs }
     }
 }

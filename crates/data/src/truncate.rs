@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::extent_map::Mapping;
 use crate::file::{End, File};
 use crate::files::Files;
-use crate::land::{STEP_ITEMS, settle};
+use crate::land::{StepItems, settle};
 use crate::write::SIZE_MAX;
 
 impl Files {
@@ -130,12 +130,12 @@ impl Files {
         stamp: impl FnOnce(&mut InodeItem),
     ) -> Result<()> {
         let keep = self.ceil(size);
-        let mut stamp = Some(stamp);
+        let (mut stamp, mut step) = (Some(stamp), StepItems::new());
         loop {
             let _extents = file.change_extents();
             let view = self.engine.view();
             let mut edits = Edits::default();
-            let reached = self.cut_from_end(&view, file, size, &mut edits)?;
+            let reached = self.cut_from_end(&view, file, (size, step.0), &mut edits)?;
             let done = reached <= keep;
             if done && !self.options.no_holes {
                 let disk_size = file.meta().disk_size;
@@ -148,7 +148,8 @@ impl Files {
                 )?;
             }
             drop(view);
-            let reservation = self.engine.reserve(edits.cost(), Urgency::Frees)?;
+            let promised = step.promised(&self.engine, edits.cost())?;
+            let Some(reservation) = promised else { continue };
             let handle = self.engine.begin(reservation);
             let bytes = edits.apply(&handle, file);
             file.update_meta(&handle, |meta| {
@@ -172,10 +173,16 @@ impl Files {
     }
 
     /// Collects the removal of what lies behind `size`, from the end; answers from where on nothing is left.
-    fn cut_from_end(&self, view: &View, file: &File, size: u64, edits: &mut Edits) -> Result<u64> {
+    fn cut_from_end(
+        &self,
+        view: &View,
+        file: &File,
+        (size, step): (u64, usize),
+        edits: &mut Edits,
+    ) -> Result<u64> {
         let keep = self.ceil(size);
         let mut end = u64::MAX;
-        while edits.len() < STEP_ITEMS {
+        while edits.len() < step {
             let Some(mapping) = self.last_mapping(view, file, end)? else { return Ok(0) };
             if mapping.is_inline() {
                 self.shorten_inline(&mapping, size, edits)?;
