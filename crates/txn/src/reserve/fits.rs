@@ -65,8 +65,10 @@ impl Engine {
         let kept = match urgency {
             // What the reserve holds of the extent tree it holds for all that is in one transaction.
             Urgency::Normal => account.global_reserve.saturating_sub(self.shared_leaves(firsts)),
-            Urgency::Lands => account.global_reserve / 4,
+            // What is to land is lost where it is refused: before deletes where those have less.
+            Urgency::Lands if self.is_shared() => account.global_reserve / 8,
             Urgency::Frees if self.is_shared() => account.global_reserve / 4,
+            Urgency::Lands => account.global_reserve / 4,
             Urgency::Frees => account.global_reserve / 8,
             Urgency::Drops => 0,
         };
