@@ -177,7 +177,8 @@ impl Engine {
         let paths = items.saturating_mul(self.levels() + self.shared_fills());
         let nodes = nodes.saturating_add(paths).saturating_add(SLACK);
         let whole = to_come.whole.saturating_mul(WHOLE_BYTES);
-        let fills = fills.saturating_add(2 * to_come.bytes).saturating_add(whole);
+        let above = self.shared_nodes(self.space.account(SpaceKind::Metadata).used);
+        let fills = fills.saturating_add(2 * to_come.bytes).saturating_add(whole + above);
         Some(nodes.saturating_mul(nodesize).saturating_add(fills))
     }
 

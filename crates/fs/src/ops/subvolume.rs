@@ -150,7 +150,8 @@ impl Inode {
         drop(view);
         add_refs(&mut roots, target, dir.id, index, name);
         let time = now();
-        let mut cost = Cost::of(1024, 64 << 10);
+        // What it adds is in trees that commits alone change.
+        let mut cost = Cost { items: 0, whole: 1024, bytes: 64 << 10 };
         for part in [&batch, &roots, &uuids] {
             let more = part.cost(0);
             cost = cost.and(more);

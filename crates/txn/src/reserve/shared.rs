@@ -14,10 +14,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use buttress_format::{
-    TreeId,
-    header::{ITEM_LEN, PTR_LEN},
-};
+use buttress_format::{TreeId, header::ITEM_LEN};
 use buttress_tree::{Expect, NodeSource, Roots, Store};
 
 use crate::{Engine, Result, View};
@@ -30,7 +27,7 @@ pub(crate) const CHILD_REFS: u64 = 2 * ITEM_LEN as u64;
 const EXTENT_ITEM: u64 = ITEM_LEN as u64 + 53;
 /// Leaves of the extent tree that are looked for: of more it is not known how many there are.
 const LEAVES_MAX: u64 = 1 << 16;
-/// Bytes of metadata for one of those that record it, at least.
+/// Bytes of metadata for one of those that record it, at least, with two references more than now for each node.
 const RECORDED: u64 = 64;
 /// Nodes that a delete takes beside the extent tree, about, and items that others have not put yet.
 const BESIDE: u64 = 192;
@@ -97,7 +94,7 @@ impl Engine {
             Some(_) => self.shared_leaves(items),
             None => items.saturating_mul(self.each_leaf()).min(used),
         };
-        fills + leaves + used / RECORDED
+        fills + leaves + self.shared_nodes(used)
     }
 
     /// Bytes of leaves that record extents which so many changed items take, where it is known how many there are.
@@ -119,7 +116,7 @@ impl Engine {
         (self.is_shared() && nodes != u64::MAX).then(|| nodes.saturating_mul(nodesize))
     }
 
-    /// Nodes that the references fill which the first change of one path adds, half full as leaves may be; none where no nodes are
+    /// Nodes that the references fill which the first change of one leaf adds, half full as leaves may be; none where no nodes are
     /// shared.
     pub(crate) fn shared_fills(&self) -> u64 {
         if !self.is_shared() {
@@ -127,9 +124,12 @@ impl Engine {
         }
         let nodesize = u64::from(self.store.geometry().nodesize);
         let room = self.store.geometry().leaf_room() as u64;
-        let leaf = 2 * room / EXTENT_ITEM * EXTENT_REFS / nodesize + 1;
-        let inner = 2 * room / PTR_LEN as u64 * CHILD_REFS / nodesize + 1;
-        leaf + self.levels().saturating_sub(2) * inner
+        2 * room / EXTENT_ITEM * EXTENT_REFS / nodesize + 1
+    }
+
+    /// Bytes that references of nodes take, those of all that there are: a node has one parent in each tree.
+    pub(crate) fn shared_nodes(&self, used: u64) -> u64 {
+        if self.is_shared() { used / RECORDED } else { 0 }
     }
 
     /// What the global reserve is at least, where all nodes take so many bytes (S2).
