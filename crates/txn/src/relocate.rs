@@ -100,6 +100,10 @@ impl Engine {
     ) -> Result<()> {
         self.check_writable()?;
         self.make_dead_whole()?;
+        // Those that nobody has worked in since the mount are changed, too.
+        let view = self.view();
+        file_trees(&view)?.into_iter().try_for_each(|tree| self.know_height(&view, tree))?;
+        drop(view);
         let group = self
             .space
             .group_at(start)

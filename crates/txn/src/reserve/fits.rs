@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **F1** A bound is never below what a commit takes: closer ones only replace the crude one where they are proven (`count`).
+//! - **F1** A bound is never below what a commit takes, but for the first changes of nodes that a balance of Linux moved: closer
+//!   ones only replace the crude one where they are proven (`count`).
 //! - **F2** What is promised beyond the groups is kept from data in the same step in which it is said to fit.
 
 use std::sync::atomic::Ordering;
@@ -145,9 +146,12 @@ impl Engine {
     /// When the root tree is damaged.
     pub fn know_height(&self, view: &View, tree: TreeId) -> Result<()> {
         let item = view.committed_root_item(tree)?;
-        let level = item.map_or(0, |item| item.level);
-        self.height.fetch_max(level, Ordering::Relaxed);
-        self.note_if_shared(view, tree)
+        let Some(item) = item else { return Ok(()) };
+        self.height.fetch_max(item.level, Ordering::Relaxed);
+        if item.last_snapshot.0 > 0 {
+            self.note_shared(view);
+        }
+        Ok(())
     }
 
     /// Nodes that changing one item may dirty: a path, and a split.

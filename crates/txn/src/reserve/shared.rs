@@ -8,16 +8,16 @@
 //!
 //! - **S1** It is known before a tree is worked in, or cut, that its nodes may be shared. What is asked for then has the references
 //!   with it, and of the leaves that record them no more than there are.
-//! - **S2** The global reserve holds the extent tree once more where trees share, as that of Linux does: a delete finds room however
-//!   many leaves it is the first to change. It takes more than it gives while a snapshot has what it deletes; so not all of them do, and who deletes a
-//!   subvolume finds what they leave.
+//! - **S2** The global reserve holds the extent tree once more where trees share, as that of Linux does, if that is no more than half of
+//!   all metadata: a delete finds room however many leaves it is the first to change. It takes more than it gives while a snapshot has
+//!   what it deletes; so not all of them do, and who deletes a subvolume finds what they leave.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use buttress_format::{TreeId, header::ITEM_LEN};
 use buttress_tree::{Expect, NodeSource, Roots, Store};
 
-use crate::{Engine, Result, View};
+use crate::{Engine, View};
 
 /// Bytes that a leaf's extents, or a node's children, get of references at most, each: two users of an extent, or of a node, with
 /// items of their own.
@@ -47,22 +47,14 @@ impl Default for Shares {
 }
 
 impl Engine {
-    /// Has promises count with nodes that trees share, from now on (S1). Called before a subvolume is cut.
+    /// Has promises count with nodes that trees share, from now on (S1). Called before a subvolume is cut, and where one is met that
+    /// was.
     pub fn note_shared(&self, view: &View) {
         if !self.is_shared() {
             self.look_at_extents(view.store(), view.roots());
             self.shares.any.store(true, Ordering::Release);
             self.size_global_reserve();
         }
-    }
-
-    /// The same if a subvolume had a snapshot, or is one.
-    pub(super) fn note_if_shared(&self, view: &View, tree: TreeId) -> Result<()> {
-        let item = view.committed_root_item(tree)?;
-        if item.is_some_and(|item| item.last_snapshot.0 > 0) {
-            self.note_shared(view);
-        }
-        Ok(())
     }
 
     /// The trees are others now.
