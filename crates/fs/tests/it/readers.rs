@@ -86,6 +86,19 @@ fn read_cold(device: MemoryDevice, how: Reading, pause: Duration, seed: u64) -> 
     requests
 }
 
+/// The same on a copy of a device, by threads that a seed and processors put in order.
+fn read_in_order(
+    device: &Arc<dyn Device>,
+    how: Reading,
+    pause: Duration,
+    (seed, processors): (u64, Option<Processors>),
+) -> Vec<usize> {
+    let copy = copy(&**device);
+    let work = move || read_cold(copy, how, pause, seed);
+    let options = Options { processors, steps_max: u64::MAX, ..Options::default() };
+    seeded::run(seed, options, work).unwrap_or_else(|stuck| panic!("{stuck}")).0
+}
+
 /// R1: whatever the order in which 2 to 64 threads read a file, and however far they are apart, requests are nine tenths as
 /// long as those of one at least, and each block is read once.
 #[test]
@@ -98,12 +111,9 @@ fn r1_readers_in_any_order_make_long_requests() {
     let pauses = [(None, 0), (machine, 40), (machine, 400)];
     for (seed, (processors, micros)) in (1..).zip(pauses) {
         let read = |readers| {
-            let copy = copy(&*device);
             let how = Reading { readers, piece: PIECE, content: plain };
-            let work = move || read_cold(copy, how, Duration::from_micros(micros), seed);
-            let options = Options { processors, steps_max: u64::MAX, ..Options::default() };
-            let (requests, _) =
-                seeded::run(seed, options, work).unwrap_or_else(|stuck| panic!("{stuck}"));
+            let pause = Duration::from_micros(micros);
+            let requests = read_in_order(&device, how, pause, (seed, processors));
             assert_eq!(requests.iter().sum::<usize>(), LEN, "each block once, {readers} readers");
             requests
         };
@@ -126,14 +136,8 @@ fn whole_compressed_extents_are_read_once() {
     let machine = Some(Processors { count: 4, cost: Cost::Step(Duration::from_nanos(500)) });
     for piece in [PIECE, 128 << 10, 1 << 20] {
         let read = |readers| {
-            let copy = copy(&*device);
             let how = Reading { readers, piece, content: digits };
-            let work = move || read_cold(copy, how, Duration::ZERO, 1);
-            let options =
-                Options { processors: machine, steps_max: u64::MAX, ..Options::default() };
-            let (requests, _) =
-                seeded::run(1, options, work).unwrap_or_else(|stuck| panic!("{stuck}"));
-            requests.iter().sum::<usize>()
+            read_in_order(&device, how, Duration::ZERO, (1, machine)).iter().sum::<usize>()
         };
         let alone = read(1);
         assert!(alone < LEN * 2 / 3, "{alone} bytes are not compressed");
@@ -154,13 +158,8 @@ fn long_calls_at_one_place_are_read_once() {
     let machine = Some(Processors { count: 4, cost: Cost::Step(Duration::from_nanos(500)) });
     for (seed, piece) in (1..).zip([512 << 10, 1 << 20, 2 << 20, LEN]) {
         for readers in [1, 2, 4] {
-            let copy = copy(&*device);
             let how = Reading { readers, piece, content: plain };
-            let work = move || read_cold(copy, how, Duration::ZERO, seed);
-            let options =
-                Options { processors: machine, steps_max: u64::MAX, ..Options::default() };
-            let (requests, _) =
-                seeded::run(seed, options, work).unwrap_or_else(|stuck| panic!("{stuck}"));
+            let requests = read_in_order(&device, how, Duration::ZERO, (seed, machine));
             let sum = requests.iter().sum::<usize>();
             assert_eq!(sum, LEN, "{readers} readers of {piece} bytes: {requests:?}");
         }
