@@ -132,3 +132,28 @@ fn who_frees_waits_for_others() {
     fs.close().expect("closed");
     judge(&device);
 }
+
+/// What a step of a removal leaves of an inode, for a crash to find, is as much as its item says.
+#[test]
+fn a_removal_in_steps_says_what_is_left() {
+    let device = volume(128);
+    let fs = mount(&device, "rw,commit=300");
+    let large = file(&fs, "large");
+    for extent in 0..1000 {
+        large.write_at(extent * 2 * SECTOR, &bytes(1, 1)).expect("a write");
+    }
+    fs.sync().expect("durable");
+    // As long as it is open nobody else removes what it has.
+    fs.root().unlink(b"large").expect("removed");
+    let files = &fs.shared().files;
+    let last = |_: &buttress_txn::Handle<'_>| panic!("steps are shorter");
+    for _ in 0..3 {
+        let removal = files.remove_step(&large.cell.file, last).expect("a step");
+        assert!(removal.is_continue());
+        fs.shared().engine.commit().expect("a commit");
+        judge(&device);
+    }
+    drop(large);
+    fs.close().expect("closed");
+    judge(&device);
+}
