@@ -8,6 +8,8 @@
 //! - A slow device is slow only while the jobs write. Only ours stands on it: Linux has no such device.
 //! - The jobs write into three times what ours keeps dirty, or more. Linux is told to keep no more than that either, for
 //!   the device; whether it obeys is not measured.
+//! - Writers that run until nothing is left and wait until all is written do so many times in the tenth of a second that
+//!   `fio` can tell apart. Threads of ours are looked at twenty times as often, and half a second of that is drawn.
 //! - Through a folder the jobs are threads of `fio`, with the library beside them threads of ours ([`writers`]). Either
 //!   write into files that were made before and have nothing in them, for a while that is not measured first.
 
@@ -43,6 +45,10 @@ const DIRTY: u64 = 128 * MIB;
 const NAME_BYTES: usize = 500;
 /// How often the rate is looked at.
 const SAMPLE: Duration = Duration::from_millis(100);
+/// And where a saw-tooth is to be seen.
+const CLOSE: Duration = Duration::from_millis(5);
+/// So many of these are drawn, of the middle.
+const DRAWN: usize = 100;
 /// The part of the time for which the jobs write before anything is measured: files that are written for the first time
 /// make trees grow.
 const RAMP: f64 = 4.0;
@@ -301,13 +307,23 @@ fn tell(subject: &Subject, way: &str, seen: &Seen, sync: Duration, out: &mut Tab
     let seconds: Vec<_> = seen.rates.chunks_exact(SAMPLES).map(mean).collect();
     add("variation of the rate, second by second", "", Better::Less, variation(&seconds));
     add("variation of the rate, tenths", "", Better::Less, variation(&seen.rates));
+    if !seen.close.is_empty() {
+        add("variation of the rate, 5 ms", "", Better::Less, variation(&seen.close));
+    }
     add("p99 of a write", "ms", Better::Less, seen.p99 * 1e3);
     add("p99.9 of a write", "ms", Better::Less, seen.p999 * 1e3);
     add("longest write", "ms", Better::Less, seen.longest * 1e3);
     add("processor time", "s/GiB", Better::Less, seen.spent / (mib / 1024.0));
-    let rates = seen.rates.iter().map(|rate| rate / MIB as f64).collect();
-    let step = SAMPLE.as_secs_f64();
-    out.add_series(&format!("over time, {way}"), "MiB/s", subject, step, rates);
+    let mut draw = |what: &str, step: Duration, rates: &[f64]| {
+        let rates = rates.iter().map(|rate| rate / MIB as f64).collect();
+        out.add_series(&format!("{what}, {way}"), "MiB/s", subject, step.as_secs_f64(), rates);
+    };
+    draw("over time", SAMPLE, &seen.rates);
+    if !seen.close.is_empty() {
+        let first = seen.close.len().saturating_sub(DRAWN) / 2;
+        let drawn = &seen.close[first..seen.close.len().min(first + DRAWN)];
+        draw("half a second of it", CLOSE, drawn);
+    }
 }
 
 /// What was said of the time in which the jobs wrote and until all was durable, by who says such things.

@@ -115,6 +115,8 @@ pub(crate) struct Seen {
     pub(crate) longest: f64,
     /// Bytes a second, sample by sample, where they were asked for.
     pub(crate) rates: Vec<f64>,
+    /// The same looked at more often, which `fio` cannot.
+    pub(crate) close: Vec<f64>,
     /// Seconds of the processors (F1).
     pub(crate) spent: f64,
 }

@@ -323,7 +323,7 @@ impl fmt::Display for Table {
                 }
             }
         }
-        for one in &self.series {
+        for one in self.series.iter().filter(|one| one.lasts_a_second()) {
             writeln!(f, "\n{}", one.by_the_second())?;
         }
         if self.options().next().is_some() {

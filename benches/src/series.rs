@@ -51,6 +51,11 @@ pub(crate) fn draw(out: &mut String, series: &Series, top: f64, most: f64, name:
 }
 
 impl Series {
+    /// Whether means of seconds say anything of it.
+    pub(crate) fn lasts_a_second(&self) -> bool {
+        self.values.len() as f64 * self.step >= 1.0
+    }
+
     /// Means of each second, in words.
     pub(crate) fn by_the_second(&self) -> String {
         let samples = ((1.0 / self.step).round() as usize).max(1);

@@ -7,7 +7,7 @@ use std::{
 
 use buttress_base::{AlignedBuf, clock, thread};
 
-use super::{BLOCK, Enospc, MIB, SAMPLE};
+use super::{BLOCK, CLOSE, Enospc, MIB, SAMPLE};
 use crate::{fio::Seen, work::is_measured};
 
 /// Writes a block of a job at an offset.
@@ -39,29 +39,28 @@ impl Enospc {
                     })
                 })
                 .collect();
-            let mut rates = Vec::new();
+            let mut looks = vec![(0.0, 0.0)];
             let start = clock::now();
-            let mut before = 0;
             while is_measured(start, time, &done) {
-                thread::sleep(SAMPLE);
-                let now = done.load(Ordering::Relaxed);
-                rates.push((now - before) as f64 / SAMPLE.as_secs_f64());
-                before = now;
+                thread::sleep(CLOSE);
+                let now = done.load(Ordering::Relaxed) as f64;
+                looks.push((clock::since(start).as_secs_f64(), now));
             }
-            let seconds = clock::since(start).as_secs_f64();
+            let (seconds, bytes) = looks[looks.len() - 1];
             stop.store(true, Ordering::Relaxed);
             let mut times = Vec::new();
             for thread in threads {
                 times.extend(thread.join().map_err(|_| "a job panicked".to_string())??);
             }
             times.sort_by(f32::total_cmp);
-            Ok(summary(before as f64, seconds, &times, rates))
+            let close = rates(&looks, CLOSE);
+            Ok(Seen { rates: rates(&looks, SAMPLE), close, ..summary(bytes, seconds, &times) })
         })
     }
 }
 
 /// What was seen, by times that are sorted.
-fn summary(bytes: f64, seconds: f64, times: &[f32], rates: Vec<f64>) -> Seen {
+fn summary(bytes: f64, seconds: f64, times: &[f32]) -> Seen {
     let quantile = |share: f64| {
         let at = ((times.len() as f64 * share) as usize).min(times.len().saturating_sub(1));
         times.get(at).copied().map_or(0.0, f64::from)
@@ -75,7 +74,39 @@ fn summary(bytes: f64, seconds: f64, times: &[f32], rates: Vec<f64>) -> Seen {
         p99: quantile(0.99),
         p999: quantile(0.999),
         longest: quantile(1.0),
-        rates,
-        spent: 0.0,
+        ..Seen::default()
+    }
+}
+
+/// Rates of steps that are all as long, of looks at what was done by then, which are late at times.
+fn rates(looks: &[(f64, f64)], step: Duration) -> Vec<f64> {
+    let step = step.as_secs_f64();
+    let over = looks.last().map_or(0.0, |(at, _)| *at);
+    let (mut rates, mut next, mut before) = (Vec::new(), 1, 0.0);
+    for index in 1..=(over / step) as usize {
+        let end = index as f64 * step;
+        while next + 1 < looks.len() && looks[next].0 < end {
+            next += 1;
+        }
+        let ((from, low), (to, high)) = (looks[next - 1], looks[next]);
+        let done = low + (high - low) * (end - from) / (to - from).max(f64::MIN_POSITIVE);
+        rates.push((done - before) / step);
+        before = done;
+    }
+    rates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A look that is late moves nothing from one step to another but what was done between two looks.
+    #[test]
+    fn late_looks_make_even_steps() {
+        let looks = [(0.0, 0.0), (0.1, 10.0), (0.25, 25.0), (0.3, 25.0), (0.42, 49.0)];
+        let found = rates(&looks, Duration::from_millis(100));
+        let wanted = [100.0, 100.0, 50.0, 200.0];
+        assert_eq!(found.len(), wanted.len(), "{found:?}");
+        assert!(found.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
     }
 }
