@@ -12,6 +12,7 @@ use buttress_space::{AllocPolicy, AllocRequest, GroupInit, Outcome, Space, Space
 use crate::{
     cores::{Costs, Scene, simulate},
     costs::Measured,
+    lookups,
 };
 
 const GIB: u64 = 1 << 30;
@@ -176,7 +177,7 @@ pub(crate) fn table(most: usize) -> String {
     out
 }
 
-/// Simulates, and says it in a table: allocations a second of one processor.
+/// Simulates, and says it in tables: allocations a second of one processor, and writes in place of all.
 #[must_use]
 pub(crate) fn cores_table() -> String {
     let measured = Measured::here();
@@ -204,5 +205,7 @@ pub(crate) fn cores_table() -> String {
             each(cores, AllocPolicy::IndexGoals, false, own(AllocPolicy::IndexGoals)),
         );
     }
+    out.push('\n');
+    out.push_str(&lookups::table(&measured));
     out
 }

@@ -3,35 +3,18 @@
 //!
 //! # Place
 //!
-//! Each simulated processor is a thread, but only one runs at a time: the one whose own clock is the earliest.
-//! It runs the search and takes extents as the engine does; where the engine would take a lock, it takes one
-//! that exists in the simulation, and where it would spend time, its clock moves by what that was measured, or
-//! published, to cost.
-//!
-//! # Invariants
-//!
-//! - **C1** The same seed and costs give the same figures, on every machine: clocks that are equal go by number.
-//! - **C2** A lock has one holder. Whoever waits goes on when it is given back, in the order of arrival.
-//!
-//! A lock costs its holder `hold`, and `cold` on top where somebody else had it last, because what it protects
-//! must come from another processor's cache.
+//! Each simulated processor ([`World`]) runs the search and takes extents as the engine does; where the engine would take a
+//! lock, it takes one that exists in the simulation, and where it would spend time, its clock moves by what that was
+//! measured, or published, to cost.
 
-use std::collections::{BTreeSet, VecDeque};
+mod world;
+
 use std::sync::Arc;
-use std::thread;
 
 use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
 use buttress_space::{AllocPolicy, AllocRequest, GroupInit, Next, Space, SpaceKind};
-use parking_lot::{Condvar, Mutex};
-
-/// What a lock costs, in nanoseconds.
-#[derive(Clone, Copy, Debug)]
-pub struct LockCost {
-    /// Each time.
-    pub hold: u64,
-    /// On top, when another processor had it last.
-    pub cold: u64,
-}
+pub use world::LockCost;
+pub(crate) use world::World;
 
 /// What an allocation costs, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -101,40 +84,9 @@ pub struct Outcome {
     pub busy: f64,
 }
 
-const GROUP_LEN: u64 = 128 << 20;
+pub(crate) const GROUP_LEN: u64 = 128 << 20;
 const PIECE: u64 = 8 << 10;
 const WHOLE: usize = 128;
-
-#[derive(Debug)]
-struct VirtualLock {
-    cost: LockCost,
-    holder: Option<usize>,
-    last: Option<usize>,
-    waiting: VecDeque<usize>,
-}
-
-#[derive(Debug)]
-struct State {
-    /// Who can run, by clock.
-    ready: BTreeSet<(u64, usize)>,
-    clocks: Vec<u64>,
-    running: Option<usize>,
-    locks: Vec<VirtualLock>,
-}
-
-impl State {
-    /// Lets the earliest go on.
-    fn elect(&mut self) -> Option<usize> {
-        self.running = self.ready.pop_first().map(|(_, core)| core);
-        self.running
-    }
-}
-
-/// All processors and locks.
-struct World {
-    state: Mutex<State>,
-    turns: Vec<Condvar>,
-}
 
 /// Numbers of the locks that are no group's.
 const GOAL: usize = 0;
@@ -142,106 +94,17 @@ const SHARED: usize = 1;
 const LISTS: usize = 2;
 const FIRST_GROUP: usize = 3;
 
-impl World {
-    fn new(scene: &Scene) -> Self {
-        let lock = |cost| VirtualLock { cost, holder: None, last: None, waiting: VecDeque::new() };
-        let costs = scene.costs;
-        let lists = costs.lists.unwrap_or(LockCost { hold: 0, cold: 0 });
-        let mut locks = vec![lock(costs.goal), lock(costs.shared), lock(lists)];
-        locks.extend((0..scene.groups).map(|_| lock(costs.group)));
-        let ready = (0..scene.cores).map(|core| (0, core)).collect();
-        let state = State { ready, clocks: vec![0; scene.cores], running: None, locks };
-        let turns = (0..scene.cores).map(|_| Condvar::new()).collect();
-        Self { state: Mutex::new(state), turns }
-    }
-
-    fn begin(&self, core: usize) {
-        let mut state = self.state.lock();
-        while state.running != Some(core) {
-            self.turns[core].wait(&mut state);
-        }
-    }
-
-    /// Lets the earliest run, and returns when this is the one.
-    fn turn(&self, core: usize, state: &mut parking_lot::MutexGuard<'_, State>) {
-        match state.elect() {
-            Some(next) if next == core => return,
-            Some(next) => _ = self.turns[next].notify_one(),
-            None => panic!("C2: everybody waits"),
-        }
-        while state.running != Some(core) {
-            self.turns[core].wait(state);
-        }
-    }
-
-    /// Spends time.
-    fn spend(&self, core: usize, nanos: u64) {
-        let mut state = self.state.lock();
-        state.clocks[core] += nanos;
-        let now = state.clocks[core];
-        if state.ready.first().is_none_or(|first| *first > (now, core)) {
-            return;
-        }
-        state.ready.insert((now, core));
-        self.turn(core, &mut state);
-    }
-
-    fn try_lock(&self, core: usize, lock: usize) -> bool {
-        let mut state = self.state.lock();
-        let free = state.locks[lock].holder.is_none();
-        if free {
-            state.locks[lock].holder = Some(core);
-        }
-        free
-    }
-
-    fn lock(&self, core: usize, lock: usize) {
-        let mut state = self.state.lock();
-        if state.locks[lock].holder.is_none() {
-            state.locks[lock].holder = Some(core);
-            return;
-        }
-        state.locks[lock].waiting.push_back(core);
-        self.turn(core, &mut state);
-    }
-
-    /// Spends the time that the lock costs, and gives it back.
-    fn use_and_unlock(&self, core: usize, lock: usize) {
-        let cost = {
-            let mut state = self.state.lock();
-            let lock = &mut state.locks[lock];
-            let cold = lock.last.replace(core).is_some_and(|last| last != core);
-            lock.cost.hold + if cold { lock.cost.cold } else { 0 }
-        };
-        self.spend(core, cost);
-        let mut state = self.state.lock();
-        let now = state.clocks[core];
-        let next = state.locks[lock].waiting.pop_front();
-        state.locks[lock].holder = next;
-        if let Some(next) = next {
-            state.clocks[next] = state.clocks[next].max(now);
-            let entry = (state.clocks[next], next);
-            state.ready.insert(entry);
-        }
-    }
-
-    fn pass(&self, core: usize, lock: usize) {
-        self.lock(core, lock);
-        self.use_and_unlock(core, lock);
-    }
-
-    fn end(&self) {
-        let mut state = self.state.lock();
-        if let Some(next) = state.elect() {
-            self.turns[next].notify_one();
-        }
-    }
-}
-
 /// The volume: nothing is in use, so that whoever appends finds room behind the goal.
 pub(crate) fn empty_space(groups: usize, policy: AllocPolicy, cores: usize) -> Arc<Space> {
     let space = Space::new(4096, 16384).choosing(policy).for_processors(cores);
-    let groups = (0..groups as u64).map(|i| GroupInit {
+    let space = Arc::new(space);
+    space.add_groups(groups_of(groups)).expect("sound groups");
+    space
+}
+
+/// So many groups of data, the first of which begins at [`GROUP_LEN`].
+pub(crate) fn groups_of(count: usize) -> Vec<GroupInit> {
+    let group = |i| GroupInit {
         range: Extent { start: Logical((1 + i) * GROUP_LEN), len: GROUP_LEN },
         flags: BlockGroupFlags::DATA,
         used: 0,
@@ -249,10 +112,8 @@ pub(crate) fn empty_space(groups: usize, policy: AllocPolicy, cores: usize) -> A
         read_only: false,
         superblock_stripes: Vec::new(),
         row: None,
-    });
-    let space = Arc::new(space);
-    space.add_groups(groups.collect()).expect("sound groups");
-    space
+    };
+    (0..count as u64).map(group).collect()
 }
 
 /// What one who appends asks for.
@@ -277,23 +138,19 @@ pub(crate) fn request(stream: u64, goal: Option<Logical>) -> AllocRequest {
 #[must_use]
 pub fn simulate(scene: &Scene) -> Outcome {
     let space = empty_space(scene.groups, scene.policy, scene.cores);
-    let world = World::new(scene);
-    let totals: Vec<(u64, u64, u64)> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..scene.cores)
-            .map(|core| {
-                let (space, world) = (&space, &world);
-                scope.spawn(move || Core { core, scene, space, world }.work())
-            })
-            .collect();
-        world.end();
-        threads.into_iter().map(|thread| thread.join().expect("no core panics")).collect()
-    });
+    let costs = scene.costs;
+    let lists = costs.lists.unwrap_or(LockCost { hold: 0, cold: 0 });
+    let mut locks = vec![costs.goal, costs.shared, lists];
+    locks.extend((0..scene.groups).map(|_| costs.group));
+    let space = &space;
+    let work = |core: usize, world: &World| Core { core, scene, space, world }.work();
+    let totals = World::run(scene.cores, locks, work);
     let count = (scene.cores * scene.rounds) as f64;
-    let rates: f64 = totals.iter().map(|(time, ..)| scene.rounds as f64 / *time as f64 * 1e9).sum();
+    let rates: f64 = totals.iter().map(|(time, _)| scene.rounds as f64 / *time as f64 * 1e9).sum();
     Outcome {
         each: rates / scene.cores as f64,
-        probes: totals.iter().map(|(_, probes, _)| *probes as f64).sum::<f64>() / count,
-        busy: totals.iter().map(|(.., busy)| *busy as f64).sum::<f64>() / count,
+        probes: totals.iter().map(|(_, (probes, _))| *probes as f64).sum::<f64>() / count,
+        busy: totals.iter().map(|(_, (_, busy))| *busy as f64).sum::<f64>() / count,
     }
 }
 
@@ -305,10 +162,9 @@ struct Core<'a> {
 }
 
 impl Core<'_> {
-    /// Appends to a file and truncates it, over and over. Answers time, groups looked at, groups found busy.
-    fn work(&self) -> (u64, u64, u64) {
+    /// Appends to a file and truncates it, over and over. Answers groups looked at, groups found busy.
+    fn work(&self) -> (u64, u64) {
         let Self { core, scene, space, world } = *self;
-        world.begin(core);
         let (mut probes, mut busy) = (0, 0);
         let mut held: Vec<Extent> = Vec::new();
         let mut last = None;
@@ -325,9 +181,7 @@ impl Core<'_> {
                 }
             }
         }
-        let clock = world.state.lock().clocks[core];
-        world.end();
-        (clock, probes, busy)
+        (probes, busy)
     }
 
     fn allocate(&self, goal: Option<Logical>, probes: &mut u64, busy: &mut u64) -> Extent {

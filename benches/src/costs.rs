@@ -61,6 +61,8 @@ pub(crate) struct Measured {
     take: f64,
     /// A lock that nobody waits for.
     lock: f64,
+    /// A change of a line that nobody else has.
+    hot_line: f64,
     /// A lock that is found held.
     busy: f64,
     /// A group on the walk over all, and one in the index.
@@ -102,12 +104,18 @@ impl Measured {
             choose,
             take: (whole - choose - hot_lock).max(0.0),
             lock: hot_lock,
+            hot_line,
             // Who took it wrote the line.
             busy: hot_busy + cold.line,
             probe: [AllocPolicy::LinearTrylock, AllocPolicy::IndexSingleGoal].map(probe),
             cold,
             is_cold_measured,
         }
+    }
+
+    /// What changing a line costs, which others change as well.
+    pub(crate) fn line(&self) -> LockCost {
+        LockCost { hold: whole(self.hot_line), cold: whole(self.cold.line) }
     }
 
     /// What is simulated with them.
@@ -133,8 +141,9 @@ impl Measured {
 
 impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { choose, take, lock, busy, probe: [walked, indexed], cold, is_cold_measured } =
-            self;
+        let Self {
+            choose, take, lock, busy, probe: [walked, indexed], cold, is_cold_measured, ..
+        } = self;
         let how = match is_cold_measured {
             true => "two threads in turns on two cores",
             false => "of another time, since there are no two cores",
@@ -191,7 +200,7 @@ fn probe(policy: AllocPolicy) -> f64 {
 }
 
 /// A step of one thread that does nothing else.
-fn over_and_over(step: &dyn Fn()) -> f64 {
+pub(crate) fn over_and_over(step: &dyn Fn()) -> f64 {
     let once = || {
         let start = Instant::now();
         (0..STEPS).for_each(|_| step());
@@ -275,6 +284,7 @@ mod tests {
             choose: 40.0,
             take: 50.0,
             lock: 10.0,
+            hot_line: 5.0,
             busy: 30.0,
             probe: [3.0, 6.0],
             cold: COLD,

@@ -19,6 +19,7 @@ pub mod foreground;
 mod fsync;
 pub mod groups;
 mod latency;
+mod lookups;
 mod nocow;
 mod processors;
 pub mod published;
@@ -63,7 +64,8 @@ enum Experiment {
     Scale,
     /// Block groups by number, in memory: what choosing one costs, by every policy.
     Choice,
-    /// Allocation on 1 to 256 processors, simulated over the real choice of groups.
+    /// Allocation on 1 to 256 processors, simulated over the real choice of groups, and the search for the group of who
+    /// writes in place.
     Cores,
 }
 
