@@ -7,7 +7,9 @@
 //!   references together (T10), and younger than the subvolume's last snapshot: before, a leaf that
 //!   snapshots share counts as one reference.
 //! - **N3** Whoever writes in place has the right to, from before the look that counts until what he wrote is
-//!   visible: a block group is not emptied under him.
+//!   visible: a block group is not emptied under him. Linux asks for it last, behind the looks at snapshots, references
+//!   and checksums. Asked for first, what these find cannot be moved, and no answer is of a time when it might have
+//!   been; a part that is refused behind it gives the right back, and nobody waited but who drains that group.
 //! - **N2** A preallocated part that was written becomes regular in the step that makes it visible; pieces
 //!   that show one extent back to back are one item.
 

@@ -3,6 +3,12 @@
 //! Protocol in, calls to the library out. [`mount`] puts a [`buttress_fs::Filesystem`] into the
 //! directory tree, [`Session::serve`] answers the kernel until it is unmounted.
 //!
+//! # Memory
+//!
+//! The kernel keeps what was read through a mount. A volume that is to be mounted is opened with
+//! [`page_cache_bytes`](buttress_fs::MountOptions::page_cache_bytes) 0, as the program does, or clean data is in memory twice:
+//! the library's default is for those who have no kernel above them.
+//!
 //! # What a FUSE mount cannot do
 //!
 //! - `sync` and syncfs(2) end in the kernel: it sends its dirty pages here, and never says that they
