@@ -6,7 +6,7 @@
 //! On the engine itself, so that what files cost is left out. Every group of data is nine tenths full, in extents with
 //! gaps between them; the extents are one file's, so that every checker has something to say about them. The gaps are
 //! held while the volume is made and given back at its end: nobody gets them meanwhile. There is this one shape, four gaps of
-//! 25 MiB; [`crate::choice`] has groups in memory whose free tenth is in pieces of 4 to 256 KiB.
+//! 25 MiB; `choice` has groups in memory whose free tenth is in pieces of 4 to 256 KiB.
 
 use std::{fmt::Write as _, path::Path, sync::Arc, time::Instant};
 
