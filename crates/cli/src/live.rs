@@ -12,6 +12,9 @@
 //! - **L1** The folder of the sockets belongs to the user and to nobody else, so who can connect may do
 //!   what the user may do.
 //! - **L2** Nothing here ends or holds up a mount: without a folder there is a warning and no socket.
+//! - **L3** Who is found by a place is who is mounted there now. A mount that was taken away while somebody used it answers
+//!   as long as he does, by the same name of its place, and of its image where that was made anew: an order for what is there
+//!   now would change a volume that nobody sees.
 
 use std::fs::DirBuilder;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -46,15 +49,48 @@ const LOOK: Duration = Duration::from_millis(1);
 pub(crate) struct Subject {
     /// The image or device.
     pub image: PathBuf,
+    /// Which file that was when it was opened: its device, and its number there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<(u64, u64)>,
     /// Where it is mounted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<PathBuf>,
+    /// The device number of what is mounted there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<u64>,
     /// Its cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<PathBuf>,
     /// Where it is served over the network protocol.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uris: Vec<String>,
+}
+
+impl Subject {
+    /// One that serves a file.
+    pub(crate) fn of(image: PathBuf) -> Self {
+        let file = file_at(&image);
+        Self { image, file, ..Self::default() }
+    }
+
+    /// Whether it serves what is at `path`, which is whole (L3).
+    fn serves(&self, path: &Path) -> bool {
+        let is_image = self.image == path && (self.file.is_none() || self.file == file_at(path));
+        let is_target = self.target.as_deref() == Some(path) && self.is_mounted();
+        is_image || is_target || self.cache.as_deref() == Some(path)
+    }
+
+    /// Whether its mount is what is seen at its place (L3).
+    pub(crate) fn is_mounted(&self) -> bool {
+        let Some(target) = &self.target else { return false };
+        let is_it = |own| target.metadata().is_ok_and(|seen| seen.dev() == own);
+        self.device.is_none_or(is_it)
+    }
+}
+
+/// Which file is there, by whatever name.
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    path.metadata().ok().map(|found| (found.dev(), found.ino()))
 }
 
 /// The figures of one part.
@@ -296,12 +332,7 @@ pub(crate) fn whoever() -> Vec<(PathBuf, Answer)> {
 /// The one who serves `path`: an image, a cache, or the place of a mount.
 pub(crate) fn find(path: &Path) -> Result<Option<(PathBuf, Answer)>> {
     let full = path.canonicalize().context(|| path.display().to_string())?;
-    let is_it = |subject: &Subject| {
-        subject.image == full
-            || subject.target.as_ref() == Some(&full)
-            || subject.cache.as_ref() == Some(&full)
-    };
-    Ok(whoever().into_iter().find(|(_, answer)| is_it(&answer.subject)))
+    Ok(whoever().into_iter().find(|(_, answer)| answer.subject.serves(&full)))
 }
 
 /// [`find`], where there must be one.

@@ -37,6 +37,8 @@ const SUBTYPE: &str = "buttress";
 pub(crate) struct Mount {
     target: PathBuf,
     by_helper: bool,
+    /// Major and minor number of what is mounted, as `stat` of anything in it says, if they could be found out.
+    device: Option<(u32, u32)>,
 }
 
 /// A look at the connection to the kernel, beside the threads that read from it.
@@ -92,16 +94,28 @@ impl Mount {
         }
         let device = open_device()?;
         match by_syscall(&target, mode, &device, options) {
-            Ok(()) => Ok((Self { target, by_helper: false }, device)),
+            Ok(()) => Ok((Self::made(target, false), device)),
             Err(Error::Mount { source, .. })
                 if source.raw_os_error() == Some(Errno::PERM.raw_os_error()) =>
             {
                 drop(device);
                 let device = by_helper(&target, options)?;
-                Ok((Self { target, by_helper: true }, device))
+                Ok((Self::made(target, true), device))
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// What was mounted on `target` a moment ago.
+    fn made(target: PathBuf, by_helper: bool) -> Self {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let device = device_number(&mounts, &target);
+        Self { target, by_helper, device }
+    }
+
+    /// Major and minor number of the mount.
+    pub(crate) fn device(&self) -> Option<(u32, u32)> {
+        self.device
     }
 
     /// Where it is mounted, with no symbolic links.
@@ -140,20 +154,20 @@ impl Mount {
     /// Lets the kernel read ahead `kib` at a time: its default of 128 KiB would cut a sequential
     /// read into small requests. Needs root rights; without them reads are merely slower.
     pub(crate) fn set_read_ahead(&self, kib: u32) -> io::Result<()> {
-        let text = std::fs::read_to_string("/proc/self/mountinfo")?;
-        let device = device_number(&text, &self.target).ok_or(io::ErrorKind::NotFound)?;
-        std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), kib.to_string())
+        let (major, minor) = self.device.ok_or(io::ErrorKind::NotFound)?;
+        std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), kib.to_string())
     }
 }
 
-/// Finds the `major:minor` of the last mount on `target` in the text of mountinfo. Asking stat(2)
+/// Finds major and minor number of the last mount on `target` in the text of mountinfo. Asking stat(2)
 /// instead would ask the very server that is just starting.
-fn device_number<'a>(mountinfo: &'a str, target: &Path) -> Option<&'a str> {
+fn device_number(mountinfo: &str, target: &Path) -> Option<(u32, u32)> {
     let wanted = escape_octal(&target.to_string_lossy());
     mountinfo.lines().rev().find_map(|line| {
         let mut fields = line.split(' ').skip(2);
-        let device = fields.next()?;
-        (fields.nth(1)? == wanted).then_some(device)
+        let (major, minor) = fields.next()?.split_once(':')?;
+        (fields.nth(1)? == wanted).then_some(())?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
     })
 }
 
@@ -282,7 +296,7 @@ mod tests {
         let text = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
                     40 22 0:50 / /mnt/a\\040b rw - fuse.buttress x rw\n\
                     41 22 0:51 / /mnt/a\\040b rw - fuse.buttress y rw\n";
-        assert_eq!(device_number(text, Path::new("/mnt/a b")), Some("0:51"));
+        assert_eq!(device_number(text, Path::new("/mnt/a b")), Some((0, 51)));
         assert_eq!(device_number(text, Path::new("/mnt")), None);
     }
 

@@ -293,6 +293,13 @@ impl Unmounter {
         self.mount.target()
     }
 
+    /// The number of the device that `stat` names for what lies on the mount, but in subvolumes that are mounted by
+    /// themselves; nothing where the list of mounts could not be read.
+    #[must_use]
+    pub fn device(&self) -> Option<u64> {
+        self.mount.device().map(|(major, minor)| rustix::fs::makedev(major, minor))
+    }
+
     /// Takes the mount away; lazily, if programs still use it. A mount that is gone is left alone,
     /// and so is whatever was mounted at its place since.
     ///

@@ -260,11 +260,12 @@ fn live(
     cache: Option<&Arc<CacheDevice>>,
     fs: &Filesystem,
 ) -> Live {
+    let mount = session.unmounter();
     let mut live = Live::new(Subject {
-        image: image.to_owned(),
-        target: Some(session.unmounter().target().to_owned()),
+        target: Some(mount.target().to_owned()),
+        device: mount.device(),
         cache: args.cached.full_path(),
-        uris: Vec::new(),
+        ..Subject::of(image.to_owned())
     });
     if let Some(cache) = cache {
         live.cache(cache);

@@ -84,10 +84,9 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         }
     }
     let mut live = Live::new(Subject {
-        image: args.image.canonicalize().unwrap_or_else(|_| args.image.clone()),
         cache: args.cached.full_path(),
         uris,
-        ..Subject::default()
+        ..Subject::of(args.image.canonicalize().unwrap_or_else(|_| args.image.clone()))
     });
     if let Some(cache) = &cache {
         live.cache(cache);

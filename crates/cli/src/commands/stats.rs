@@ -81,7 +81,8 @@ fn document(answer: &Answer) -> Value {
     if let (Some(object), Ok(Value::Object(subject))) =
         (value.as_object_mut(), serde_json::to_value(&answer.subject))
     {
-        object.extend(subject);
+        // How a place is told apart from one of the same name is between us.
+        object.extend(subject.into_iter().filter(|(name, _)| name != "file" && name != "device"));
         let sections = answer.sections.iter().map(|section| {
             let figures: Map<String, Value> = section.figures.iter().cloned().collect();
             (section.name.clone(), Value::Object(figures))

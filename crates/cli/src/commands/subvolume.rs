@@ -21,7 +21,7 @@ use act::{Shown, Spot};
 
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Devices};
-use crate::live;
+use crate::live::{self, Answer};
 use crate::location::VolumePath;
 use crate::order::{self, Order};
 use crate::ui::Ui;
@@ -135,8 +135,11 @@ fn on_mount(path: &Path) -> Option<(PathBuf, PathBuf)> {
         }
         _ => return None,
     };
-    let targets = live::whoever().into_iter().filter_map(|(_, answer)| answer.subject.target);
-    let targets = targets.filter(|target| whole.starts_with(target));
+    let above = |target: &PathBuf| whole.starts_with(target);
+    let targets = live::whoever().into_iter().filter_map(|(_, Answer { subject, .. })| {
+        let is_above = subject.target.as_ref().is_some_and(above);
+        (is_above && subject.is_mounted()).then_some(subject.target).flatten()
+    });
     let target = targets.max_by_key(|target| target.components().count())?;
     let within = whole.strip_prefix(&target).map(Path::to_owned).unwrap_or_default();
     Some((target, within))

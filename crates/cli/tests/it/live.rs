@@ -43,8 +43,13 @@ struct Mounted<'a> {
 impl<'a> Mounted<'a> {
     /// Mounts `image` on `mnt`.
     fn new(bench: &'a Bench, more: &[&str]) -> Self {
+        Self::of(bench, "image", more)
+    }
+
+    /// Mounts another one there.
+    fn of(bench: &'a Bench, image: &str, more: &[&str]) -> Self {
         std::fs::create_dir_all(bench.path("mnt")).expect("a folder");
-        let mut args = vec!["mount", "image", "mnt", "--foreground", "--announce"];
+        let mut args = vec!["mount", image, "mnt", "--foreground", "--announce"];
         args.extend(more);
         let child = bench.command(&args).stdout(Stdio::piped()).spawn().expect("it starts");
         let mut mounted = Self { bench, child: Some(child) };
@@ -456,4 +461,37 @@ fn subvolumes_are_devices_of_their_own() {
     mounted.ends();
     let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
     assert!(!mounts.contains(text(&at("mnt"))), "{mounts}");
+}
+
+/// A mount that was taken away while somebody used it still answers. What is said to its place, or to the name of its image, goes to
+/// who is there now.
+#[test]
+fn who_is_gone_is_given_no_orders() {
+    if !has(&["umount"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = Bench::new();
+    // The one before comes first, by name and by time.
+    for image in ["earlier", "image"] {
+        bench.ok(&["mkfs", image, "--size", "200M"]);
+    }
+    let gone = Mounted::of(&bench, "earlier", &[]);
+    std::fs::write(bench.path("mnt/used"), "by somebody").expect("it is written");
+    let used = std::fs::File::open(bench.path("mnt/used")).expect("a file");
+    run("umount", &["-l", text(&bench.path("mnt"))]);
+    let mounted = Mounted::new(&bench, &[]);
+    bench.ok(&["subvolume", "create", "mnt/made"]);
+    assert!(bench.path("mnt/made").is_dir(), "it was made where it was to be");
+    let document: Value =
+        serde_json::from_str(&bench.ok(&["--json", "stats", "mnt"])).expect("JSON");
+    assert_eq!(document["image"], text(&bench.path("image").canonicalize().expect("a path")));
+    // Another file by the name of the one that is gone.
+    std::fs::rename(bench.path("earlier"), bench.path("moved")).expect("renamed");
+    bench.ok(&["mkfs", "earlier", "--size", "200M"]);
+    bench.ok(&["subvolume", "create", "earlier:/made"]);
+    assert!(bench.ok(&["subvolume", "list", "earlier"]).contains("made"));
+    drop(used);
+    gone.ends();
+    mounted.end();
+    assert!(!bench.ok(&["subvolume", "list", "moved"]).contains("made"), "nothing was done to it");
 }
