@@ -11,6 +11,8 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions};
 use buttress_sim::{Slow, Slowness};
 
+use crate::volume::{mount_with, nocow};
+
 /// What a step costs: about what it does where this was measured.
 const STEP: Duration = Duration::from_nanos(500);
 const WRITERS: usize = 4;
@@ -44,8 +46,19 @@ impl Seen {
     }
 }
 
+/// How small blocks are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Into memory, until somebody wants room.
+    Lazy,
+    /// Into memory, and from there as soon as a writer has so many.
+    Batches(u64),
+    /// To the device.
+    Direct,
+}
+
 /// Small random writes on a volume whose metadata is promised by Linux's rule, and no chunk can come.
-fn scarce(preempt: &'static str, samples: usize) -> Seen {
+fn scarce(way: Way, preempt: &'static str, samples: usize) -> Seen {
     let work = move || {
         let base = MemoryDevice::new(52 << 30);
         Filesystem::make(&base, &MakeOptions { seed: Some(7), ..MakeOptions::default() })
@@ -53,7 +66,8 @@ fn scarce(preempt: &'static str, samples: usize) -> Seen {
         let slow = Arc::new(Slow::new(
             base,
             Slowness {
-                mib_s: Some(500.0),
+                // Slow enough that it has most of a batch's data most of the time.
+                mib_s: Some(if way == Way::Lazy { 500.0 } else { 100.0 }),
                 latency: Duration::from_micros(200),
                 depth: 32,
                 forgets_data: true,
@@ -85,10 +99,23 @@ fn scarce(preempt: &'static str, samples: usize) -> Seen {
                 let (done, over) = (Arc::clone(&done), Arc::clone(&over));
                 let mut rng = Rng::new(writer as u64);
                 let work = move || {
+                    // One after the other from the beginning.
+                    let mut count = match way {
+                        Way::Batches(batch) => batch * writer as u64 / WRITERS as u64,
+                        Way::Lazy | Way::Direct => 0,
+                    };
                     while over.load(Ordering::Relaxed) == 0 {
                         let at = rng.below(BLOCKS) * BLOCK as u64;
-                        file.write_at(at, &[1; BLOCK]).expect("a write");
+                        let written = match way {
+                            Way::Direct => file.write_direct(at, &[1; BLOCK]),
+                            Way::Lazy | Way::Batches(_) => file.write_at(at, &[1; BLOCK]),
+                        };
+                        written.expect("a write");
                         done.fetch_add(1, Ordering::Relaxed);
+                        count += 1;
+                        if matches!(way, Way::Batches(batch) if count % batch == 0) {
+                            file.flush_data().expect("it lands");
+                        }
                     }
                 };
                 thread::Builder::new().spawn(work).expect("a thread")
@@ -124,9 +151,86 @@ fn scarce(preempt: &'static str, samples: usize) -> Seen {
 /// Rounds made ahead keep them going, with less to wait for at a time.
 #[test]
 fn e19_rounds_ahead_flatten_the_saw_tooth() {
-    let (off, clamp) = (scarce("off", 40), scarce("clamp", 40));
+    let (off, clamp) = (scarce(Way::Lazy, "off", 40), scarce(Way::Lazy, "clamp", 40));
     assert!(off.rounds == 0 && clamp.rounds > 0, "{off:?} {clamp:?}");
     assert!(clamp.blocks() * 100 > off.blocks() * 134, "{off:?} {clamp:?}");
     assert!(clamp.wait < off.wait / 2, "{off:?} {clamp:?}");
     assert!(clamp.variation() < off.variation() / 2.0, "{off:?} {clamp:?}");
+}
+
+/// E16: what is on its way to the device gives its room back by itself, and rounds ahead would only be in the way: none is
+/// made, and writers are as fast as without.
+#[test]
+fn e16_direct_writers_are_not_slowed() {
+    // Three batches on their way and one that is gathered are promised more than half of all room, which is a round otherwise,
+    // and less than all of it, where somebody would wait.
+    for way in [Way::Direct, Way::Batches(720)] {
+        let off = scarce(way, "off", 60);
+        for rule in ["clamp", "pace"] {
+            let ahead = scarce(way, rule, 60);
+            assert_eq!(ahead.rounds, 0, "{way:?}, {rule}: {off:?} {ahead:?}");
+            assert!(
+                ahead.blocks() * 100 >= off.blocks() * 98,
+                "{way:?}, {rule}: {off:?} {ahead:?}"
+            );
+        }
+    }
+}
+
+/// N7: who goes over extents to write in place meets none that is split meanwhile, however long he stands at the device: who
+/// would split one waits for what he writes.
+#[test]
+fn n7_nobody_splits_under_who_scans() {
+    const EXTENTS: u64 = 256;
+    const LEN: u64 = 4 * BLOCK as u64;
+    const LATENCY: Duration = Duration::from_millis(1);
+    let work = move || {
+        let base = MemoryDevice::new(256 << 20);
+        let make = MakeOptions { nodesize: 4096, seed: Some(7), ..MakeOptions::default() };
+        Filesystem::make(&base, &make).expect("a volume");
+        let slowness = Slowness { mib_s: None, latency: LATENCY, depth: 32, forgets_data: false };
+        let slow = Arc::new(Slow::new(base, slowness));
+        let device = Arc::clone(&slow) as Arc<dyn Device>;
+        let mount = || mount_with(&device, "rw,noatime,commit=300,preempt=off");
+        let fs = mount();
+        let file = nocow(&fs, "file");
+        // From the end on, so that no two are one.
+        for extent in (0..EXTENTS).rev() {
+            file.write_direct(extent * LEN, &[1; LEN as usize]).expect("a write");
+        }
+        drop(file);
+        fs.close().expect("an unmount");
+        // So that of the file's leaves none is in memory but the last.
+        let fs = mount();
+        let file = Arc::new(fs.resolve("file").expect("the file"));
+        file.read_at((EXTENTS - 1) * LEN, &mut [0; BLOCK]).expect("a read");
+        file.write_at(0, &[2; (EXTENTS * LEN) as usize]).expect("a write");
+        slow.begin();
+        let writer = Arc::clone(&file);
+        let write = move || writer.flush_data().expect("it lands");
+        let writes = thread::Builder::new().spawn(write).expect("a thread");
+        thread::sleep(LATENCY * 5 / 2);
+        let before = slow.asked();
+        let hole = (EXTENTS - 1) * LEN + BLOCK as u64;
+        file.fallocate(hole, BLOCK as u64, FallocateMode::PunchHole).expect("a hole");
+        let after = slow.asked();
+        writes.join().expect("the writer");
+        let mut found = vec![0; (EXTENTS * LEN) as usize];
+        file.read_at(0, &mut found).expect("a read");
+        drop(file);
+        fs.close().expect("an unmount");
+        let (low, high) = (hole as usize, hole as usize + BLOCK);
+        let sound = found[low..high] == [0; BLOCK]
+            && found[..low].iter().chain(&found[high..]).all(|byte| *byte == 2);
+        (before, after, sound)
+    };
+    let processors = Processors { count: 4, cost: Cost::Step(STEP) };
+    let options =
+        Options { processors: Some(processors), steps_max: u64::MAX, ..Options::default() };
+    let (seen, _) = seeded::run(1, options, work).unwrap_or_else(|stuck| panic!("{stuck}"));
+    let (before, after, sound) = seen;
+    assert!(before.reads > 0 && before.data == 0, "he is in the middle: {before:?}");
+    assert!(after.reads > before.reads, "he went on: {before:?}, {after:?}");
+    assert_eq!(after.data, EXTENTS * LEN, "he was not done: {before:?}, {after:?}");
+    assert!(sound, "the hole, and around it what was written");
 }
