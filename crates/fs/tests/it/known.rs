@@ -94,7 +94,8 @@ fn n6_sharing_what_was_written_without_space() {
     check(&device);
 }
 
-/// N7: extents are split and joined while somebody goes over all of them to write in place: he comes to the end.
+/// N7: extents are split and joined between any two of somebody's writes over all of them in place: he comes to the end. That none
+/// is split while he goes over them is `n7_nobody_splits_under_who_scans`, in `processors`.
 #[test]
 fn n7_extents_that_split_under_a_writer() {
     const SECTORS: u64 = 256;
