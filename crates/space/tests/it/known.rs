@@ -52,26 +52,42 @@ fn a3_classes_end_with_their_group() {
     }
 }
 
-/// X1: small files written one after the other, each a stream of its own, fill group after group: as few are touched
-/// as their bytes need, and one for each further goal.
+/// X1: small files, each a stream of its own, in groups that are full to a different part each: whenever a folder is done, all
+/// groups that anything was put into are full but one for each goal, and what was put into one lies in one piece. So the files
+/// of a folder lie in few pieces, although streams are by file, and which folder a file is in is not known here.
 #[test]
 fn x1_small_files_stay_together() {
-    for policy in AllocPolicy::ALL {
-        for processors in [1, 8] {
-            let space = groups(40, processors, policy);
-            let mut touched = BTreeSet::new();
-            let mut bytes = 0;
-            let mut rng = Rng::new(1);
-            for inode in 0..1400 {
-                let len = rng.range(1..4) * SECTOR;
-                let request = AllocRequest { stream: inode, ..exactly(Data, len) };
-                touched.insert(got(space.allocate(request)).start.0 / MIB);
-                bytes += len;
-            }
-            let goals = if policy == AllocPolicy::IndexGoals { processors } else { 1 };
-            let most = bytes.div_ceil(MIB) as usize + goals;
-            assert!(touched.len() <= most, "{policy}, {processors}: {} of {most}", touched.len());
+    const GROUPS: u64 = 40;
+    const FILE_MAX: u64 = 4 * SECTOR;
+    for (policy, processors) in AllocPolicy::ALL.into_iter().flat_map(|one| [(one, 1), (one, 8)]) {
+        let space = groups(GROUPS, processors, policy);
+        let goals = if policy == AllocPolicy::IndexGoals { processors } else { 1 };
+        let mut rng = Rng::new(1);
+        let mut free = Vec::new();
+        for group in 0..GROUPS {
+            let there = extent(group * MIB, rng.range(1..200) * SECTOR);
+            let request = exactly(Data, there.len);
+            let goal = Some(there.start);
+            assert_eq!(got(space.allocate(AllocRequest { goal, ..request })), there);
+            free.push(MIB - there.len);
         }
+        let (mut files, mut touched) = (Vec::new(), BTreeSet::new());
+        for inode in 1..=1400 {
+            let request = exactly(Data, rng.range(1..4) * SECTOR);
+            let file = got(space.allocate(AllocRequest { stream: inode, ..request }));
+            let group = file.start.0 / MIB;
+            free[group as usize] -= file.len;
+            touched.insert(group);
+            files.push(file);
+            if inode % 100 == 0 {
+                let open = touched.iter().filter(|group| free[**group as usize] >= FILE_MAX);
+                let (open, all) = (open.count(), touched.len());
+                assert!(open <= goals, "{policy}, {processors}: {open} of {all} are not full");
+            }
+        }
+        files.sort_by_key(|file| file.start);
+        let pieces = 1 + files.windows(2).filter(|pair| pair[0].end() != pair[1].start).count();
+        assert_eq!(pieces, touched.len(), "{policy}, {processors}");
     }
 }
 
