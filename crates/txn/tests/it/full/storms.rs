@@ -2,28 +2,87 @@
 //!
 //! `BUTTRESS_STORM_SECONDS` says how long. `ENOSPC` is the only failure, removing always works, and what was taken is there.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+use std::time::Instant;
 
 use buttress_base::Rng;
 use buttress_block::{FileDevice, OpenOptions};
-use buttress_fs::{
-    FallocateMode, Filesystem, Inode, MountOptions, SetAttr, XattrFlags, make::MakeOptions,
-};
+use buttress_fs::{FallocateMode, Filesystem, Inode, MountOptions, XattrFlags, make::MakeOptions};
 use buttress_sim::campaign;
 use buttress_txn::SpaceKind;
 
-use super::{Kept, content, full, open, verify};
+use super::{Kept, full, open, verify};
 use crate::judge;
 
-const SECTOR: usize = 4096;
-/// Seed and length of a file that all threads of a storm clone and none changes: it ends within a sector.
-const SHARED: (u64, usize) = (0x5a4ed, (300 << 10) + 100);
-/// A thread that has so many files clones no more: clones take no data, and the volume is to be full of that, too.
-const FILES_MAX: usize = 300;
-/// Leaves of metadata that there are for a storm.
+use folder::{Filled, Folder, LEAF, Model, SHARED, put};
+
+mod folder;
+
+const THREADS: usize = 8;
+/// Leaves of metadata that there are for a storm, and for one that is about nodes that trees share: promises count with copies of them.
 const GIVEN_BACK: usize = 40;
+const GIVEN_BACK_TO_SHARE: usize = 400;
 /// A storm that has not filled the volume by then never will.
 const FULL_MAX_MILLIS: u128 = 120_000;
+
+/// What there is of metadata when a storm begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Nodes {
+    Plenty,
+    /// A few leaves, and no tree shares any. The first snapshot that is asked for, refused or not, has promises count with copies of nodes, and then
+    /// hardly anything fits: so it is asked for in the second half.
+    Few,
+    /// Some, and promises count with copies from the beginning. Files fill that, and snapshots share their leaves.
+    Shared,
+}
+
+/// A storm that goes on.
+struct Storm {
+    fs: Filesystem,
+    nodes: Nodes,
+    begun: Instant,
+    refused_before: u64,
+    /// Changes of files in snapshots.
+    written: AtomicUsize,
+}
+
+impl Storm {
+    fn begin(fs: &Filesystem, nodes: Nodes) -> Self {
+        let written = AtomicUsize::new(0);
+        let mut storm =
+            Self { fs: fs.clone(), nodes, begun: Instant::now(), refused_before: 0, written };
+        storm.refused_before = storm.refused();
+        storm
+    }
+
+    /// What is to be full.
+    fn kind(&self) -> SpaceKind {
+        if self.nodes == Nodes::Plenty { SpaceKind::Data } else { SpaceKind::Metadata }
+    }
+
+    /// How often that was refused.
+    fn refused(&self) -> u64 {
+        self.fs.space_stats().engine.waits.of_kind(self.kind()).refused - self.refused_before
+    }
+
+    fn written(&self) -> usize {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Until it has met what it is about, however slow the machine is.
+    fn goes_on(&self) -> bool {
+        let passed = self.begun.elapsed().as_millis();
+        let has_met = || self.refused() > 0 && (self.nodes == Nodes::Few || self.written() > 0);
+        passed < storm_millis() || (passed < FULL_MAX_MILLIS && !has_met())
+    }
+
+    fn may_cut(&self) -> bool {
+        self.nodes != Nodes::Few || self.begun.elapsed().as_millis() > storm_millis() / 2
+    }
+}
 
 /// Takes all space for a file, but what is left to chunks of so many bytes; another one is there to be cloned.
 fn fill_but(fs: &Filesystem, chunk: u64, left: u64) {
@@ -44,61 +103,60 @@ fn fill_but(fs: &Filesystem, chunk: u64, left: u64) {
 }
 
 /// Takes the metadata for attributes of a leaf each, and gives some of it back for the storm to take.
-fn crowd(fs: &Filesystem) {
+fn crowd(fs: &Filesystem, nodes: Nodes) {
+    let given_back = match nodes {
+        Nodes::Plenty => return,
+        Nodes::Few => GIVEN_BACK,
+        Nodes::Shared => {
+            fs.root().snapshot(b"first", fs.root().id().tree, true).expect("there is room");
+            fs.root().delete_subvolume(b"first").expect("removing always works");
+            GIVEN_BACK_TO_SHARE
+        }
+    };
     let dir = fs.root().mkdir(b"crowd", 0o755, 0, 0).expect("a folder");
     let name = |count: usize| format!("{count}").into_bytes();
     let mut count = 0;
     while let Some(file) = full(dir.create(&name(count), 0o100_644, 0, 0, 0)) {
-        full(file.set_xattr(b"user.leaf", &[1; 12_000], XattrFlags::default()));
+        full(file.set_xattr(LEAF.0, LEAF.1, XattrFlags::default()));
         count += 1;
     }
-    for count in 0..GIVEN_BACK.min(count) {
+    for count in 0..given_back.min(count) {
         dir.unlink(&name(count)).expect("removing always works");
     }
     fs.sync().expect("durable");
 }
 
 /// Keeps a full volume full for a while: files come, through memory and directly, are overwritten, cloned, cut and removed,
-/// snapshots are taken and deleted. Debug builds compare the accounts with groups and tokens at every commit of it.
+/// here and in snapshots, which are taken and deleted. Debug builds compare the accounts with groups and tokens at every commit of it.
 ///
-/// What fills it before leaves so much of the devices to chunks, and metadata full or nearly empty.
-fn storm(seed: u64, size: u64, (left, crowded): (u64, bool), options: &str) {
+/// What fills it before leaves so much of the devices to chunks, and so much of metadata.
+fn storm(seed: u64, size: u64, (left, nodes): (u64, Nodes), options: &str) {
     let dir = tempfile::tempdir().expect("a folder");
     let path = judge::volume(dir.path(), size, &MakeOptions::default());
     let device = FileDevice::open(&path, OpenOptions::WRITE).expect("the image opens");
     let options = MountOptions::parse(options).expect("options");
     let fs = Filesystem::open(vec![Arc::new(device)], options).expect("it mounts");
     let seed = seed + 100 * campaign::round();
-    let dirs: Vec<_> = (0..8)
-        .map(|thread| fs.root().mkdir(format!("dir{thread}").as_bytes(), 0o755, 0, 0))
-        .collect::<Result<_, _>>()
-        .expect("folders");
-    fill_but(&fs, size / 10, left);
-    if crowded {
-        crowd(&fs);
+    for thread in 0..THREADS {
+        fs.root().mkdir(dir_name(thread).as_bytes(), 0o755, 0, 0).expect("a folder");
     }
+    fill_but(&fs, size / 10, left);
+    crowd(&fs, nodes);
     let unallocated = fs.space_stats().accounts.unallocated;
     assert!(unallocated >= left, "{unallocated} for chunks");
-    // Where metadata is full, of that.
-    let kind = if crowded { SpaceKind::Metadata } else { SpaceKind::Data };
-    let refused = || fs.space_stats().engine.waits.of_kind(kind).refused;
-    let (before, begun, millis) = (refused(), Instant::now(), storm_millis());
-    // Until it was full once, however slow the machine is.
-    let goes_on = || {
-        let passed = begun.elapsed().as_millis();
-        passed < millis || (refused() == before && passed < FULL_MAX_MILLIS)
-    };
-    let kept: Vec<Kept> = std::thread::scope(|scope| {
-        let worker = |(thread, dir): (usize, Inode)| {
-            let (fs, goes_on) = (fs.clone(), &goes_on);
-            scope.spawn(move || stay_full(&fs, &dir, seed * 8 + thread as u64, goes_on))
+    let storm = Storm::begin(&fs, nodes);
+    let left_behind: Vec<Left> = std::thread::scope(|scope| {
+        let worker = |thread| {
+            let storm = &storm;
+            scope.spawn(move || stay_full(storm, thread, seed * 8 + thread as u64))
         };
-        let workers: Vec<_> = dirs.into_iter().enumerate().map(worker).collect();
+        let workers: Vec<_> = (0..THREADS).map(worker).collect();
         workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
     });
     let stats = fs.space_stats();
     assert_eq!(fs.read_only_reason(), None, "{}", stats.accounts);
-    assert!(refused() > before, "{kind} was never full: {}", stats.accounts);
+    assert!(storm.refused() > 0, "{} was never full: {}", storm.kind(), stats.accounts);
+    assert!(storm.written() > 0 || nodes == Nodes::Few, "nobody wrote to a snapshot");
     assert!(left == 0 || stats.accounts.unallocated < unallocated, "no chunk was made");
     let accounts = stats.accounts;
     let (compared, overtaken) = (stats.engine.audits, stats.engine.audits_overtaken);
@@ -106,147 +164,124 @@ fn storm(seed: u64, size: u64, (left, crowded): (u64, bool), options: &str) {
     assert!(!is_compared || compared > 0, "no commit was compared");
     assert_eq!(overtaken, 0, "not every commit was compared, of {compared}");
     campaign::count("audits", compared as usize);
+    campaign::count("written-in-snapshots", storm.written());
+    let with_snapshot = left_behind.iter().filter(|left| left.snapshot.is_some());
+    campaign::count("snapshots-left", with_snapshot.count());
+    drop(storm);
     assert_eq!(accounts.waiting, (0, 0), "nobody is left in a line: {accounts}");
     fs.close().expect("a full volume unmounts");
     judge::check(&path);
     let fs = open(&path);
-    for (thread, kept) in kept.iter().enumerate() {
-        let dir = fs.root().lookup(format!("dir{thread}").as_bytes()).expect("it was made");
-        verify(&dir, kept);
-        for name in kept.keys() {
-            dir.unlink(name.as_bytes()).expect("removing always works");
-        }
+    for (thread, left) in left_behind.into_iter().enumerate() {
+        left.verify_and_remove(&fs, thread);
     }
-    verify(&fs.root(), &Kept::from([("shared".to_owned(), SHARED)]));
+    verify(&fs.root(), &shared_alone());
     fs.root().unlink(b"shared").expect("removing always works");
     fs.root().unlink(b"filler").expect("removing always works");
     fs.close().expect("it unmounts");
     judge::check(&path);
 }
 
-/// Writes all of a file, directly but for a last sector that is not whole, or through memory; says whether it was taken.
-fn put(file: &Inode, (seed, len): (u64, usize), direct: bool) -> bool {
-    let data = content(seed, len);
-    let whole = if direct { len / SECTOR * SECTOR } else { 0 };
-    (whole == 0 || full(file.write_direct(0, &data[..whole])).is_some())
-        && full(file.write_at(whole as u64, &data[whole..])).is_some()
-        && full(file.flush_data()).is_some()
+/// A snapshot of everything, of which its owner knows what it holds of his folder.
+struct Snapshot {
+    name: String,
+    top: Inode,
+    folder: Folder,
+    is_written: bool,
 }
 
-/// Makes a clone of a file; says whether there is one.
-fn clone(dir: &Inode, name: &str, source: &Inode, shown: (u64, usize), rng: &mut Rng) -> bool {
-    let Some(clone) = full(dir.create(name.as_bytes(), 0o100_644, 0, 0, 0)) else {
-        return false;
-    };
-    if full(source.clone_range(0, &clone, 0, 0)).is_none() {
-        dir.unlink(name.as_bytes()).expect("removing always works");
-        return false;
+impl Snapshot {
+    /// Takes one that can be written, or one that cannot; nothing where there is no space for it.
+    fn cut(fs: &Filesystem, of: &Folder, thread: usize, rng: &mut Rng) -> Option<Self> {
+        let name = format!("snapshot{thread}");
+        let is_written = rng.chance(1, 2);
+        let top = fs.root().snapshot(name.as_bytes(), fs.root().id().tree, !is_written);
+        let top = full(top)?;
+        let dir = top.lookup(dir_name(thread).as_bytes()).expect("it was there");
+        let shared = top.lookup(b"shared").expect("it was there");
+        Some(Self { name, folder: of.in_snapshot(dir, shared), top, is_written })
     }
-    if rng.chance(1, 2) {
-        part_and_share(source, &clone, shown, rng);
+
+    /// Panics unless it holds what it was cut from, and what was written to it.
+    fn verify(&self) {
+        self.folder.verify();
+        verify(&self.top, &shared_alone());
     }
-    true
+
+    /// Deletes it, at times while its files are still in use.
+    fn delete(self, fs: &Filesystem, rng: &mut Rng) {
+        self.verify();
+        let Self { name, top, folder, .. } = self;
+        let used = rng.chance(1, 2).then_some((top, folder));
+        fs.root().delete_subvolume(name.as_bytes()).expect("removing always works");
+        drop(used);
+    }
 }
 
-/// Writes a range of a clone anew, and has it show its source's again; what it holds is the same at any point.
-fn part_and_share(source: &Inode, clone: &Inode, (seed, len): (u64, usize), rng: &mut Rng) {
-    let sectors = (len / SECTOR) as u64;
-    if sectors == 0 {
-        return;
+/// What a thread of a storm has left: its files, and a snapshot with its files there.
+struct Left {
+    model: Model,
+    snapshot: Option<(String, Model, bool)>,
+}
+
+impl Left {
+    /// Looks at all of it once more, and removes it: files beside a snapshot that shares them, files of the snapshot, and the snapshot.
+    fn verify_and_remove(self, fs: &Filesystem, thread: usize) {
+        let root = fs.root();
+        let dir = root.lookup(dir_name(thread).as_bytes()).expect("it was made");
+        self.model.verify(&dir);
+        self.model.remove_all(&dir);
+        let Some((name, model, is_written)) = self.snapshot else { return };
+        let top = root.lookup(name.as_bytes()).expect("it was left");
+        let dir = top.lookup(dir_name(thread).as_bytes()).expect("it was there");
+        model.verify(&dir);
+        verify(&top, &shared_alone());
+        if is_written {
+            model.remove_all(&dir);
+        }
+        root.delete_subvolume(name.as_bytes()).expect("removing always works");
     }
-    let first = rng.below(sectors);
-    let count = 1 + rng.below(sectors - first);
-    let (start, bytes) = (first as usize * SECTOR, count as usize * SECTOR);
-    let data = &content(seed, len)[start..start + bytes];
-    if rng.chance(1, 2) {
-        full(clone.write_direct(start as u64, data));
-    } else {
-        full(clone.write_at(start as u64, data));
-    }
-    if rng.chance(2, 3) {
-        full(source.clone_range(start as u64, clone, start as u64, bytes as u64));
-    }
+}
+
+fn dir_name(thread: usize) -> String {
+    format!("dir{thread}")
+}
+
+fn shared_alone() -> Kept {
+    Kept::from([("shared".to_owned(), SHARED)])
 }
 
 /// One thread of a storm; answers what it left.
-fn stay_full(fs: &Filesystem, dir: &Inode, seed: u64, goes_on: impl Fn() -> bool) -> Kept {
-    let mut rng = Rng::new(seed);
-    let mut kept = Kept::new();
-    let mut snapshot = None;
-    let mut count = 0;
-    while goes_on() {
-        let victim = kept.keys().nth(rng.below(kept.len().max(1) as u64) as usize).cloned();
-        match (rng.below(20), victim) {
-            (0..=8, _) => {
-                count += 1;
-                let name = format!("{seed}-{count}");
-                let Some(file) = full(dir.create(name.as_bytes(), 0o100_644, 0, 0, 0)) else {
-                    continue;
-                };
-                let put_now = (rng.next_u64(), rng.below(96 << 10) as usize);
-                if put(&file, put_now, rng.chance(1, 3)) {
-                    kept.insert(name, put_now);
-                } else {
-                    dir.unlink(name.as_bytes()).expect("removing always works");
-                }
+fn stay_full(storm: &Storm, thread: usize, seed: u64) -> Left {
+    let (fs, mut rng) = (&storm.fs, Rng::new(seed));
+    let dir = fs.root().lookup(dir_name(thread).as_bytes()).expect("it was made");
+    let shared = fs.root().lookup(b"shared").expect("it was made");
+    let filled = if storm.nodes == Nodes::Shared { Filled::Metadata } else { Filled::Data };
+    let mut live = Folder::new(dir, shared, filled, seed);
+    let mut snapshot: Option<Snapshot> = None;
+    while storm.goes_on() {
+        match (rng.below(20), &mut snapshot) {
+            (0, None) if storm.may_cut() => {
+                snapshot = Snapshot::cut(fs, &live, thread, &mut rng);
             }
-            (9..=10, Some(name)) => {
-                let file = dir.lookup(name.as_bytes()).expect("it is there");
-                let put_now = (rng.next_u64(), kept[&name].1);
-                // Whole, or not at all, or in doubt: then it is not looked at again.
-                kept.remove(&name);
-                if put(&file, put_now, rng.chance(1, 3)) {
-                    kept.insert(name, put_now);
-                } else {
-                    dir.unlink(name.as_bytes()).expect("removing always works");
-                }
+            (0, Some(_)) => snapshot.take().expect("it is there").delete(fs, &mut rng),
+            (1..=7, Some(snapshot)) if snapshot.is_written => {
+                snapshot.folder.change(&mut rng);
+                storm.written.fetch_add(1, Ordering::Relaxed);
             }
-            (11, Some(name)) => {
-                let file = dir.lookup(name.as_bytes()).expect("it is there");
-                let none = SetAttr { size: Some(0), ..SetAttr::default() };
-                file.set_attr(&none).expect("shrinking always works");
-                kept.insert(name, (0, 0));
-            }
-            (12..=13, Some(name)) => {
-                dir.unlink(name.as_bytes()).expect("removing always works");
-                kept.remove(&name);
-            }
-            (14, Some(name)) => {
-                full(dir.lookup(name.as_bytes()).expect("it is there").sync());
-            }
-            (15, _) => match snapshot.take() {
-                None => {
-                    let name = format!("snapshot{seed}-{count}");
-                    let tree = fs.root().id().tree;
-                    snapshot = full(fs.root().snapshot(name.as_bytes(), tree, true)).map(|_| name);
-                }
-                Some(name) => {
-                    fs.root().delete_subvolume(name.as_bytes()).expect("removing always works");
-                }
-            },
-            (16..=18, Some(of)) if kept.len() < FILES_MAX => {
-                count += 1;
-                let name = format!("{seed}-{count}");
-                // One that nobody else has in hand, or one that all clone at once.
-                let (source, shown) = match rng.chance(2, 3) {
-                    true => (dir.lookup(of.as_bytes()).expect("it is there"), kept[&of]),
-                    false => (fs.root().lookup(b"shared").expect("it is there"), SHARED),
-                };
-                if clone(dir, &name, &source, shown, &mut rng) {
-                    kept.insert(name, shown);
-                }
-            }
-            (16.., Some(name)) => {
-                dir.unlink(name.as_bytes()).expect("removing always works");
-                kept.remove(&name);
-            }
-            _ => {}
+            _ => live.change(&mut rng),
         }
     }
-    if let Some(name) = snapshot {
-        fs.root().delete_subvolume(name.as_bytes()).expect("removing always works");
-    }
-    kept
+    live.verify();
+    let last = snapshot.or_else(|| Snapshot::cut(fs, &live, thread, &mut rng));
+    let kept = last.and_then(|snapshot| {
+        if rng.chance(1, 2) {
+            snapshot.delete(fs, &mut rng);
+            return None;
+        }
+        Some((snapshot.name, snapshot.folder.model, snapshot.is_written))
+    });
+    Left { model: live.model, snapshot: kept }
 }
 
 /// Milliseconds of one storm; `BUTTRESS_STORM_SECONDS` for long ones, and ten seconds in a round of a search.
@@ -260,26 +295,26 @@ fn storm_millis() -> u128 {
 /// E4, E9, E12: at the edge of a full volume `ENOSPC` is the only failure, by every rule of making room.
 #[test]
 fn e12_a_storm_at_the_edge() {
-    storm(1, 160 << 20, (0, false), "preempt=pace,dirty=8M");
+    storm(1, 160 << 20, (0, Nodes::Plenty), "preempt=pace,dirty=8M");
 }
 
 /// The same without anything made ahead.
 #[test]
 fn e12_a_storm_without_preemption() {
-    storm(2, 128 << 20, (0, false), "preempt=off,dirty=4M");
+    storm(2, 128 << 20, (0, Nodes::Plenty), "preempt=off,dirty=4M");
 }
 
 /// The same by the kernel's rule.
 #[test]
 fn e12_a_storm_by_the_clamp() {
-    storm(3, 140 << 20, (0, false), "preempt=clamp,dirty=8M");
+    storm(3, 140 << 20, (0, Nodes::Plenty), "preempt=clamp,dirty=8M");
 }
 
 /// The same where the last chunks are made meanwhile: there is a place for one of data, or for two.
 #[test]
 fn e12_a_storm_for_the_last_chunk() {
     let (size, chunks) = (160 << 20, 1 + campaign::round() % 2);
-    storm(4, size, (chunks * size / 10, false), "preempt=pace,dirty=8M");
+    storm(4, size, (chunks * size / 10, Nodes::Plenty), "preempt=pace,dirty=8M");
 }
 
 /// The same where metadata is full, too: clones and names are refused.
@@ -287,5 +322,13 @@ fn e12_a_storm_for_the_last_chunk() {
 fn e12_a_storm_for_the_last_node() {
     let rules = ["clamp", "pace", "off", "pace,promise=levels"];
     let rule = rules[campaign::round() as usize % rules.len()];
-    storm(5, 128 << 20, (0, true), &format!("preempt={rule},dirty=4M"));
+    storm(5, 128 << 20, (0, Nodes::Few), &format!("preempt={rule},dirty=4M"));
+}
+
+/// The same where snapshots share the leaves that metadata is full of: who removes or cuts a file, here or there, copies some first.
+#[test]
+fn e12_a_storm_for_the_last_shared_node() {
+    let rules = ["pace", "clamp", "pace,promise=levels", "off"];
+    let rule = rules[campaign::round() as usize % rules.len()];
+    storm(6, 128 << 20, (0, Nodes::Shared), &format!("preempt={rule},dirty=4M"));
 }

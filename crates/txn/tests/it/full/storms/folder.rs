@@ -1,0 +1,217 @@
+//! A folder of a storm's thread, in the live tree or as a snapshot shows it, and the model of what is in it.
+
+use std::{collections::BTreeSet, ops::ControlFlow};
+
+use buttress_base::Rng;
+use buttress_fs::{Error, Inode, NameError, SetAttr, XattrFlags};
+
+use super::super::{Kept, content, full, verify};
+
+const SECTOR: usize = 4096;
+/// Seed and length of a file that all threads of a storm clone and none changes: it ends within a sector.
+pub(super) const SHARED: (u64, usize) = (0x5a4ed, (300 << 10) + 100);
+/// A thread that has so many files clones no more: clones take no data, and the volume is to be full of that, too.
+const FILES_MAX: usize = 300;
+/// The attribute of a file that has a leaf for itself.
+pub(super) const LEAF: (&[u8], &[u8]) = (b"user.leaf", &[1; 12_000]);
+
+/// What files are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Filled {
+    /// Extents, most of them.
+    Data,
+    /// No data, and every second one has a leaf for itself.
+    Metadata,
+}
+
+impl Filled {
+    fn len(self, rng: &mut Rng) -> usize {
+        match self {
+            Self::Data => rng.below(96 << 10) as usize,
+            Self::Metadata => rng.below(2000) as usize,
+        }
+    }
+}
+
+/// What is in a folder.
+#[derive(Clone, Default)]
+pub(super) struct Model {
+    kept: Kept,
+    /// Those that have a leaf for themselves.
+    leaves: BTreeSet<String>,
+}
+
+impl Model {
+    /// Panics unless a folder has the files that were kept, and no others.
+    pub(super) fn verify(&self, dir: &Inode) {
+        let mut names = BTreeSet::new();
+        let list = dir.read_dir(0, |entry| {
+            names.insert(String::from_utf8_lossy(entry.name).into_owned());
+            ControlFlow::Continue(())
+        });
+        list.expect("it lists");
+        let kept = self.kept.keys();
+        assert!(names.iter().eq(kept.clone()), "{names:?} are there, and not {kept:?}");
+        verify(dir, &self.kept);
+        for name in &names {
+            let found = dir.lookup(name.as_bytes()).expect("it is listed").xattr(LEAF.0);
+            let is_right = match found {
+                Ok(value) => self.leaves.contains(name) && value == LEAF.1,
+                Err(error) => {
+                    matches!(error, Error::Name(NameError::NoAttribute))
+                        && !self.leaves.contains(name)
+                }
+            };
+            assert!(is_right, "{name} has the attribute that it was given");
+        }
+    }
+
+    pub(super) fn remove_all(&self, dir: &Inode) {
+        for name in self.kept.keys() {
+            dir.unlink(name.as_bytes()).expect("removing always works");
+        }
+    }
+}
+
+/// A folder that nobody else changes.
+pub(super) struct Folder {
+    dir: Inode,
+    /// Files that hold [`SHARED`].
+    shared: Vec<Inode>,
+    filled: Filled,
+    seed: u64,
+    count: usize,
+    pub(super) model: Model,
+}
+
+impl Folder {
+    /// An empty one, whose files are named after the seed.
+    pub(super) fn new(dir: Inode, shared: Inode, filled: Filled, seed: u64) -> Self {
+        Self { dir, shared: vec![shared], filled, seed, count: 0, model: Model::default() }
+    }
+
+    /// The same folder in a snapshot that was just cut.
+    pub(super) fn in_snapshot(&self, dir: Inode, shared: Inode) -> Self {
+        let shared = self.shared.iter().cloned().chain([shared]).collect();
+        let (filled, seed, count) = (self.filled, self.seed, self.count);
+        Self { dir, shared, filled, seed, count, model: self.model.clone() }
+    }
+
+    /// Changes something. What nobody can be sure of behind a refusal goes.
+    pub(super) fn change(&mut self, rng: &mut Rng) {
+        let victim =
+            self.model.kept.keys().nth(rng.below(self.model.kept.len().max(1) as u64) as usize);
+        match (rng.below(19), victim.cloned()) {
+            (0..=8, _) => self.create(rng),
+            (9..=10, Some(name)) => self.overwrite(&name, self.model.kept[&name].1, rng),
+            (11, Some(name)) => self.cut(&name, rng),
+            (12..=13, Some(name)) => self.remove(&name),
+            (14, Some(name)) => drop(full(self.file(&name).sync())),
+            (15..=17, Some(name)) if self.model.kept.len() < FILES_MAX => self.clone_of(&name, rng),
+            (15.., Some(name)) => self.remove(&name),
+            _ => {}
+        }
+    }
+
+    fn create(&mut self, rng: &mut Rng) {
+        let name = self.next_name();
+        let Some(file) = full(self.dir.create(name.as_bytes(), 0o100_644, 0, 0, 0)) else {
+            return;
+        };
+        let has_leaf = self.filled == Filled::Metadata && rng.chance(1, 2);
+        if has_leaf && full(file.set_xattr(LEAF.0, LEAF.1, XattrFlags::default())).is_some() {
+            self.model.leaves.insert(name.clone());
+        }
+        self.overwrite(&name, self.filled.len(rng), rng);
+    }
+
+    fn next_name(&mut self) -> String {
+        self.count += 1;
+        format!("{}-{}", self.seed, self.count)
+    }
+
+    fn file(&self, name: &str) -> Inode {
+        self.dir.lookup(name.as_bytes()).expect("it is there")
+    }
+
+    fn remove(&mut self, name: &str) {
+        self.dir.unlink(name.as_bytes()).expect("removing always works");
+        self.model.kept.remove(name);
+        self.model.leaves.remove(name);
+    }
+
+    /// Writes all of a file that is no longer than that.
+    fn overwrite(&mut self, name: &str, len: usize, rng: &mut Rng) {
+        let put_now = (rng.next_u64(), len);
+        // Whole, or not at all, or in doubt: then it is not looked at again.
+        if put(&self.file(name), put_now, rng.chance(1, 3)) {
+            self.model.kept.insert(name.to_owned(), put_now);
+        } else {
+            self.remove(name);
+        }
+    }
+
+    /// Cuts a file anywhere. Other than in Linux no end of a sector is zeroed, so that no length asks for data.
+    fn cut(&mut self, name: &str, rng: &mut Rng) {
+        let (seed, len) = self.model.kept[name];
+        let any = rng.below(len as u64 + 1) as usize;
+        let left = *rng.choose(&[0, any / SECTOR * SECTOR, any, any]).expect("one of them");
+        let shorter = SetAttr { size: Some(left as u64), ..SetAttr::default() };
+        let cut = self.file(name).set_attr(&shorter);
+        assert!(cut.is_ok(), "shrinking always works, from {len} to {left}: {cut:?}");
+        self.model.kept.insert(name.to_owned(), (seed, left));
+    }
+
+    /// Clones one of these files, or one that all clone at once.
+    fn clone_of(&mut self, name: &str, rng: &mut Rng) {
+        let (source, shown) = match rng.chance(2, 3) {
+            true => (self.file(name), self.model.kept[name]),
+            false => (rng.choose(&self.shared).expect("one is live").clone(), SHARED),
+        };
+        let name = self.next_name();
+        let Some(clone) = full(self.dir.create(name.as_bytes(), 0o100_644, 0, 0, 0)) else {
+            return;
+        };
+        if full(source.clone_range(0, &clone, 0, 0)).is_none() {
+            return self.remove(&name);
+        }
+        if rng.chance(1, 2) {
+            part_and_share(&source, &clone, shown, rng);
+        }
+        self.model.kept.insert(name, shown);
+    }
+
+    /// Panics unless the folder is as its model.
+    pub(super) fn verify(&self) {
+        self.model.verify(&self.dir);
+    }
+}
+
+/// Writes all of a file, directly but for a last sector that is not whole, or through memory; says whether it was taken.
+pub(super) fn put(file: &Inode, (seed, len): (u64, usize), direct: bool) -> bool {
+    let data = content(seed, len);
+    let whole = if direct { len / SECTOR * SECTOR } else { 0 };
+    (whole == 0 || full(file.write_direct(0, &data[..whole])).is_some())
+        && full(file.write_at(whole as u64, &data[whole..])).is_some()
+        && full(file.flush_data()).is_some()
+}
+
+/// Writes a range of a clone anew, and has it show its source's again; what it holds is the same at any point.
+fn part_and_share(source: &Inode, clone: &Inode, (seed, len): (u64, usize), rng: &mut Rng) {
+    let sectors = (len / SECTOR) as u64;
+    if sectors == 0 {
+        return;
+    }
+    let first = rng.below(sectors);
+    let count = 1 + rng.below(sectors - first);
+    let (start, bytes) = (first as usize * SECTOR, count as usize * SECTOR);
+    let data = &content(seed, len)[start..start + bytes];
+    if rng.chance(1, 2) {
+        full(clone.write_direct(start as u64, data));
+    } else {
+        full(clone.write_at(start as u64, data));
+    }
+    if rng.chance(2, 3) {
+        full(source.clone_range(start as u64, clone, start as u64, bytes as u64));
+    }
+}
