@@ -10,7 +10,9 @@ use std::time::Instant;
 
 use buttress_base::Rng;
 use buttress_block::{FileDevice, OpenOptions};
-use buttress_fs::{FallocateMode, Filesystem, Inode, MountOptions, XattrFlags, make::MakeOptions};
+use buttress_fs::{
+    FallocateMode, Filesystem, Inode, MountOptions, SetAttr, XattrFlags, make::MakeOptions,
+};
 use buttress_sim::campaign;
 use buttress_txn::SpaceKind;
 
@@ -331,4 +333,26 @@ fn e12_a_storm_for_the_last_shared_node() {
     let rules = ["pace", "clamp", "pace,promise=levels", "off"];
     let rule = rules[campaign::round() as usize % rules.len()];
     storm(6, 128 << 20, (0, Nodes::Shared), &format!("preempt={rule},dirty=4M"));
+}
+
+/// E12: who cuts a file to the length that it has takes nothing, and is not refused (`> empty`), however little fits: names do not, and then
+/// a snapshot was asked for.
+#[test]
+fn e12_a_cut_of_nothing() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = judge::volume(dir.path(), 128 << 20, &MakeOptions::default());
+    let fs = open(&path);
+    let file = fs.root().create(b"empty", 0o100_644, 0, 0, 0).expect("a file");
+    fill_but(&fs, 0, 0);
+    crowd(&fs, Nodes::Few);
+    let mut names = 0;
+    while full(fs.root().create(format!("{names}").as_bytes(), 0o100_644, 0, 0, 0)).is_some() {
+        names += 1;
+    }
+    // From now on promises count with copies of nodes, and no one fits any more.
+    full(fs.root().snapshot(b"snapshot", fs.root().id().tree, true));
+    let none = SetAttr { size: Some(0), ..SetAttr::default() };
+    file.set_attr(&none).expect("shrinking always works");
+    fs.close().expect("a full volume unmounts");
+    judge::check(&path);
 }
