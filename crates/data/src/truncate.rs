@@ -22,6 +22,9 @@ use crate::write::SIZE_MAX;
 impl Files {
     /// Sets the length; `stamp` sets the times in the step that completes it.
     ///
+    /// The length that a file has is a cut, as in Linux: what was set aside behind it goes, and it takes no more room than
+    /// one. Promised as what fills, `> empty` was refused where metadata is full.
+    ///
     /// The caller lets nobody else change the file's length or content meanwhile.
     ///
     /// # Errors
@@ -37,14 +40,11 @@ impl Files {
             return Err(Error::TooBig);
         }
         let old_size = file.size();
-        if size < old_size {
-            self.shorten(file, size, stamp)
-        } else {
-            if size > old_size {
-                self.secure_tail(file, old_size)?;
-            }
-            self.lengthen(file, size, stamp)
+        if size <= old_size {
+            return self.shorten(file, size, stamp);
         }
+        self.secure_tail(file, old_size)?;
+        self.lengthen(file, size, stamp)
     }
 
     /// Raises the length over a hole (T2 was seen to).

@@ -130,6 +130,28 @@ fn allocating_and_punching() {
     assert!(bytes[1 << 20..].iter().all(|byte| *byte == 9));
 }
 
+/// A cut to the length that a file has gives back what was set aside behind it, as in Linux, and what is within stays.
+#[test]
+fn a_cut_to_the_same_length() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let file = file_with(&fs.root(), "file", &pattern(1, 70_000));
+    file.sync().expect("sync");
+    let blocks = file.attr().blocks;
+    file.fallocate(0, 1 << 20, FallocateMode::Allocate { keep_size: true }).expect("allocate");
+    assert_eq!(file.attr().blocks, 2048);
+    let same = SetAttr { size: Some(70_000), ..SetAttr::default() };
+    file.set_attr(&same).expect("cut");
+    assert_eq!((file.attr().size, file.attr().blocks), (70_000, blocks));
+    file.sync().expect("sync");
+    assert_eq!(content(&file), pattern(1, 70_000));
+    drop(file);
+    fs.close().expect("closed");
+    check(&device);
+    let file = mount(&device).resolve("file").expect("file");
+    assert_eq!((file.attr().blocks, content(&file)), (blocks, pattern(1, 70_000)));
+}
+
 /// Writes past the dirty map and writes through it end in one file.
 #[test]
 fn direct_writes() {
