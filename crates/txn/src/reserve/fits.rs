@@ -2,8 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **F1** A bound is never below what a commit takes, but for the first changes of nodes that a balance of Linux moved: closer
-//!   ones only replace the crude one where they are proven (`count`).
+//! - **F1** A bound is never below what a commit takes: closer ones only replace the crude one where they are proven (`count`).
 //! - **F2** What is promised beyond the groups is kept from data in the same step in which it is said to fit.
 
 use std::sync::atomic::Ordering;

@@ -7,7 +7,9 @@
 //! # Invariants
 //!
 //! - **S1** It is known before a tree is worked in, or cut, that its nodes may be shared. What is asked for then has the references
-//!   with it, and of the leaves that record them no more than there are.
+//!   with it, and of the leaves that record them no more than there are. Nodes that a balance of Linux moved take the same when they are
+//!   changed first, though nobody shares them: it writes into each root whose nodes it moves that a snapshot was cut (`last_snapshot`),
+//!   so they are counted, too.
 //! - **S2** The global reserve holds the extent tree once more where trees share, as that of Linux does, if that is no more than half of
 //!   all metadata: a delete finds room however many leaves it is the first to change. It takes more than it gives while a snapshot has
 //!   what it deletes; so not all of them do, and who deletes a subvolume finds what they leave.
