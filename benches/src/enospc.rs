@@ -122,7 +122,7 @@ impl Experiment for Enospc {
                 for mount in Subject::mounts(&options) {
                     let way = mount.name.trim_start_matches("buttress ");
                     subjects.push(Subject::new(
-                        &format!("{rule}, {way}"),
+                        &format!("{rule} {way}"),
                         mount.target,
                         &mount.options,
                     ));

@@ -54,7 +54,7 @@ impl Subject {
         };
         let offered = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
         let is_offered = offered.is_ok_and(|text| text.trim() == "Y");
-        let ring = is_offered.then(|| by("buttress mount, io_uring", "io_uring"));
+        let ring = is_offered.then(|| by("buttress mount by io_uring", "io_uring"));
         [by("buttress mount", "noio_uring")].into_iter().chain(ring).collect()
     }
 
