@@ -3,8 +3,9 @@
 //! # Place
 //!
 //! A writer enters with the lookup of the group and leaves without one: his guard remembers where he was
-//! counted. Nobody counts in a group, which all processors would write to: counters are one for each processor,
-//! phase and a few groups together, and only who waits looks at all of them.
+//! counted. Nobody counts in a group, which all processors would write to: counters are one for each stripe of
+//! threads, phase and a few groups together, and only who waits looks at all of them. Nor do guards share the count of those
+//! who hold on to the counters: each stripe has a handle of its own.
 //!
 //! # Invariants
 //!
@@ -43,16 +44,30 @@ struct Bucket {
     left: Condvar,
 }
 
+type Buckets = [Bucket; BUCKETS];
+
+/// The counters, as guards of one stripe hold on to them; the count of these has lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Handle(Arc<Buckets>);
+
 /// All counters of a volume.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Writers {
-    buckets: [Bucket; BUCKETS],
+    handles: [Arc<Handle>; STRIPES],
+}
+
+impl Default for Writers {
+    fn default() -> Self {
+        let buckets = Arc::<Buckets>::default();
+        Self { handles: std::array::from_fn(|_| Arc::new(Handle(Arc::clone(&buckets)))) }
+    }
 }
 
 /// Somebody is counted while this lives.
 #[derive(Debug)]
 pub(crate) struct Counted {
-    writers: Arc<Writers>,
+    handle: Arc<Handle>,
     bucket: usize,
     stripe: usize,
     phase: usize,
@@ -60,16 +75,18 @@ pub(crate) struct Counted {
 
 impl Writers {
     /// Counts somebody in; he must look whether the group is read-only afterwards, not before (W1).
-    pub(crate) fn enter(self: &Arc<Self>, group: usize) -> Counted {
+    pub(crate) fn enter(&self, group: usize) -> Counted {
         let (bucket, stripe) = (group % BUCKETS, stripe());
-        let phase = self.buckets[bucket].phase.load(SeqCst) & 1;
-        self.buckets[bucket].counts[stripe].phases[phase].fetch_add(1, SeqCst);
-        Counted { writers: Arc::clone(self), bucket, stripe, phase }
+        let handle = Arc::clone(&self.handles[stripe]);
+        let counters = &handle.0[bucket];
+        let phase = counters.phase.load(SeqCst) & 1;
+        counters.counts[stripe].phases[phase].fetch_add(1, SeqCst);
+        Counted { handle, bucket, stripe, phase }
     }
 
     /// Waits until everybody is gone who entered `group`, or one of its bucket, before this was called.
     pub(crate) fn drain(&self, group: usize) {
-        let bucket = &self.buckets[group % BUCKETS];
+        let bucket = &self.handles[0].0[group % BUCKETS];
         let _turn = bucket.turn.lock();
         for _ in 0..2 {
             let old = bucket.phase.fetch_add(1, SeqCst) & 1;
@@ -88,7 +105,7 @@ impl Writers {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let bucket = &self.writers.buckets[self.bucket];
+        let bucket = &self.handle.0[self.bucket];
         let was = bucket.counts[self.stripe].phases[self.phase].fetch_sub(1, SeqCst);
         debug_assert!(was > 0, "W3: left where nobody had entered");
         // Who waits said so before he looked at the count: either he saw it fall, or this sees him.

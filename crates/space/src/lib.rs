@@ -51,6 +51,7 @@ mod free_extents;
 mod free_space;
 
 mod account;
+mod by_map;
 mod class;
 mod directory;
 mod goals;
@@ -83,6 +84,7 @@ pub mod free_space_form;
 
 pub use account::Account;
 pub use allocate::{AllocRequest, AllocStats, Outcome};
+pub(crate) use by_map::Finder;
 pub use error::Error;
 pub use group::{Group, GroupInit, GroupUsage};
 pub use kind::SpaceKind;

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use buttress_format::{Extent, Logical};
 
 use crate::guard::Counted;
-use crate::{Error, Group, LookupPolicy, Space, SpaceKind};
+use crate::{Error, Finder, Group, LookupPolicy, Space, SpaceKind};
 
 /// Keeps a group from being given out and written to in place.
 #[must_use = "the group can be written to again when this is dropped"]
@@ -112,7 +112,7 @@ enum Way {
     },
     Kept(Arc<Group>),
     /// By another search.
-    Found(Arc<Space>, Logical),
+    Found(Finder, Logical),
 }
 
 impl fmt::Debug for Way {
@@ -130,8 +130,8 @@ impl Drop for NocowWriter {
         match &self.0 {
             Way::Counted { .. } => {}
             Way::Kept(group) => group.writer_left(),
-            Way::Found(space, at) => {
-                let group = space.group_at(*at).expect("a group that is written to stays");
+            Way::Found(finder, at) => {
+                let group = finder.group_at(*at).expect("a group that is written to stays");
                 group.writer_left();
             }
         }
@@ -183,9 +183,10 @@ impl Space {
         if extent.len > group.len() - within || !group.writer_enters() {
             return None;
         }
-        Some(NocowWriter(match self.lookup_policy() {
-            LookupPolicy::RwlockDouble => Way::Found(Arc::clone(self), extent.start),
-            _ => Way::Kept(group),
+        let again = self.finder().filter(|_| self.lookup_policy() == LookupPolicy::RwlockDouble);
+        Some(NocowWriter(match again {
+            Some(finder) => Way::Found(finder, extent.start),
+            None => Way::Kept(group),
         }))
     }
 }

@@ -27,17 +27,17 @@
 //!
 //! What comes from a disk fails as a whole and changes nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use buttress_base::apart::{STRIPES, stripe};
-use buttress_base::sync::RwLock;
 use buttress_base::{Apart, Rank, Ranked};
 use buttress_format::{BlockGroupFlags, Extent, Logical};
 
 use crate::account::{Account, Counts, Ledger};
 use crate::allocate::{AllocCounters, AllocStats};
+use crate::by_map::{Finder, GroupMap};
 use crate::directory::Directory;
 use crate::goals::Goals;
 use crate::group::{Group, GroupInit};
@@ -62,9 +62,9 @@ pub struct Space {
     policy: AllocPolicy,
     lookup: LookupPolicy,
     /// Of the published baselines, in place of the directory.
-    map: Option<RwLock<BTreeMap<Logical, Arc<Group>>>>,
+    map: Option<GroupMap>,
     /// Who writes in place.
-    in_place: Arc<Writers>,
+    in_place: Writers,
     /// What is dirty and will be written in place.
     pub(crate) unreserved: Apart<Unreserved>,
     /// By the stripe of whoever allocates.
@@ -97,7 +97,7 @@ impl Space {
             policy: AllocPolicy::default(),
             lookup: LookupPolicy::default(),
             map: None,
-            in_place: Arc::default(),
+            in_place: Writers::default(),
             unreserved: Apart(Unreserved::new()),
             alloc_counters: Default::default(),
             data_line: Apart(Queue::new()),
@@ -123,7 +123,7 @@ impl Space {
     #[must_use]
     pub fn looking_up(mut self, policy: LookupPolicy) -> Self {
         self.lookup = policy;
-        self.map = (policy != LookupPolicy::Lockfree).then(RwLock::default);
+        self.map = (policy != LookupPolicy::Lockfree).then(GroupMap::default);
         self
     }
 
@@ -220,7 +220,7 @@ impl Space {
             self.goals.resize(kind, directory.of(self.home(kind)).groups());
         }
         if let Some(map) = &self.map {
-            *map.write() = directory.iter().map(|group| (group.start(), group.clone())).collect();
+            map.replace(directory.iter());
         }
         self.directory.store(Arc::new(directory));
     }
@@ -245,9 +245,7 @@ impl Space {
     #[must_use]
     pub fn group_at(&self, at: Logical) -> Option<Arc<Group>> {
         if let Some(map) = &self.map {
-            let map = map.read();
-            let (_, group) = map.range(..=at).next_back()?;
-            return group.range().contains(at).then(|| Arc::clone(group));
+            return map.group_at(at);
         }
         self.directory.load().find(at).cloned()
     }
@@ -501,8 +499,13 @@ impl Space {
         self.lookup
     }
 
-    pub(crate) fn writers_in_place(&self) -> &Arc<Writers> {
+    pub(crate) fn writers_in_place(&self) -> &Writers {
         &self.in_place
+    }
+
+    /// For who gives a right to write back by another search: there is one where lookups are by the map.
+    pub(crate) fn finder(&self) -> Option<Finder> {
+        self.map.as_ref().map(GroupMap::finder)
     }
 
     pub(crate) fn policy(&self) -> AllocPolicy {

@@ -36,7 +36,7 @@ use shuttle::sync::atomic::Ordering::SeqCst;
 use shuttle::thread;
 
 use buttress_space::{Error, LookupPolicy, SpaceKind};
-use world::{Complaint, Group, Ledger, SECTOR, Space};
+use world::{Complaint, Finder, Group, Ledger, SECTOR, Space};
 
 /// Parts of a group's state that no transition looks at.
 mod class {

@@ -115,6 +115,9 @@ impl Directory<'_> {
 /// The first thing that was wrong, in any order. No part of the model: the scheduler does not see it.
 pub(crate) type Complaint = Arc<std::sync::Mutex<Option<&'static str>>>;
 
+/// Who searches a second time asks the same volume.
+pub(crate) type Finder = Arc<Space>;
+
 /// A volume as `quiesce` sees it.
 pub(crate) struct Space {
     pub(crate) complaint: Complaint,
@@ -173,6 +176,10 @@ impl Space {
 
     pub(crate) fn writers_in_place(&self) -> &Arc<Writers> {
         &self.writers
+    }
+
+    pub(crate) fn finder(self: &Arc<Self>) -> Option<Finder> {
+        Some(Arc::clone(self))
     }
 
     pub(crate) fn directory(&self) -> Directory<'_> {

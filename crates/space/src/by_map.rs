@@ -1,0 +1,62 @@
+//! The baseline of lookups: groups in a map under a lock for readers and writers, as in Linux.
+//!
+//! # Invariants
+//!
+//! - **B1** Beside the lock's line a search changes nothing that others change but the count of who holds its group. Who will search
+//!   again holds the map by a handle of his stripe: one count for all of them would make two searches dearer than they are in Linux,
+//!   where nobody needs any.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use buttress_base::Apart;
+use buttress_base::apart::{STRIPES, stripe};
+use buttress_base::sync::RwLock;
+use buttress_format::Logical;
+
+use crate::Group;
+
+type Groups = RwLock<BTreeMap<Logical, Arc<Group>>>;
+
+/// All groups.
+#[derive(Debug)]
+pub(crate) struct GroupMap {
+    handles: [Finder; STRIPES],
+}
+
+/// A handle of the map.
+#[derive(Clone, Debug)]
+pub(crate) struct Finder(Arc<Apart<Arc<Groups>>>);
+
+impl Default for GroupMap {
+    fn default() -> Self {
+        let groups = Arc::<Groups>::default();
+        Self { handles: std::array::from_fn(|_| Finder(Arc::new(Apart(Arc::clone(&groups))))) }
+    }
+}
+
+impl GroupMap {
+    /// For who will search again, later and maybe elsewhere.
+    pub(crate) fn finder(&self) -> Finder {
+        self.handles[stripe()].clone()
+    }
+
+    pub(crate) fn group_at(&self, at: Logical) -> Option<Arc<Group>> {
+        self.handles[0].group_at(at)
+    }
+
+    /// Has these from now on.
+    pub(crate) fn replace<'g>(&self, groups: impl Iterator<Item = &'g Arc<Group>>) {
+        let groups = groups.map(|group| (group.start(), Arc::clone(group))).collect();
+        *self.handles[0].0.write() = groups;
+    }
+}
+
+impl Finder {
+    /// The group that holds an address.
+    pub(crate) fn group_at(&self, at: Logical) -> Option<Arc<Group>> {
+        let groups = self.0.read();
+        let (_, group) = groups.range(..=at).next_back()?;
+        group.range().contains(at).then(|| Arc::clone(group))
+    }
+}
