@@ -12,13 +12,14 @@
 //! - **L1** The folder of the sockets belongs to the user and to nobody else, so who can connect may do
 //!   what the user may do.
 //! - **L2** Nothing here ends or holds up a mount: without a folder there is a warning and no socket.
-//! - **L3** Who is found by a place is who is mounted there now. A mount that was taken away while somebody used it answers
-//!   as long as he does, by the same name of its place, and of its image where that was made anew: an order for what is there
-//!   now would change a volume that nobody sees.
+//! - **L3** Who is found by the top of a mount, an image or a cache is who has what is there now. A mount that was taken away while
+//!   it was used answers as long as it is, and until all of it is durable, under the same place and perhaps the same device number;
+//!   so does a server whose image was replaced by another of that name. An order that reached it would change a volume that nobody
+//!   sees.
 
 use std::fs::DirBuilder;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use buttress_cache::CacheDevice;
 use buttress_fs::Filesystem;
-use buttress_fuse::Beside;
+use buttress_fuse::{Beside, Unmounter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -49,9 +50,9 @@ const LOOK: Duration = Duration::from_millis(1);
 pub(crate) struct Subject {
     /// The image or device.
     pub image: PathBuf,
-    /// Which file that was when it was opened: its device, and its number there.
+    /// Which file that is, whatever becomes of its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub file: Option<(u64, u64)>,
+    pub file: Option<FileId>,
     /// Where it is mounted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<PathBuf>,
@@ -61,23 +62,47 @@ pub(crate) struct Subject {
     /// Its cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<PathBuf>,
+    /// Which file that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_file: Option<FileId>,
     /// Where it is served over the network protocol.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uris: Vec<String>,
 }
 
+/// What a file is: a device and the number there, or for a block device whose number is whose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FileId {
+    File(u64, u64),
+    Block(u64),
+}
+
+impl FileId {
+    /// What is there now, if anything.
+    fn at(path: &Path) -> Option<Self> {
+        let found = path.metadata().ok()?;
+        Some(match found.file_type().is_block_device() {
+            true => Self::Block(found.rdev()),
+            false => Self::File(found.dev(), found.ino()),
+        })
+    }
+}
+
 impl Subject {
-    /// One that serves a file.
-    pub(crate) fn of(image: PathBuf) -> Self {
-        let file = file_at(&image);
-        Self { image, file, ..Self::default() }
+    /// One that serves a file, which it has open, perhaps by a cache.
+    pub(crate) fn of(image: PathBuf, cache: Option<PathBuf>) -> Self {
+        let cache_file = cache.as_deref().and_then(FileId::at);
+        Self { file: FileId::at(&image), image, cache, cache_file, ..Self::default() }
     }
 
     /// Whether it serves what is at `path`, which is whole (L3).
     fn serves(&self, path: &Path) -> bool {
-        let is_image = self.image == path && (self.file.is_none() || self.file == file_at(path));
-        let is_target = self.target.as_deref() == Some(path) && self.is_mounted();
-        is_image || is_target || self.cache.as_deref() == Some(path)
+        let is_there = |name: &Path, file: Option<FileId>| {
+            name == path && (file.is_none() || file == FileId::at(path))
+        };
+        is_there(&self.image, self.file)
+            || self.cache.as_ref().is_some_and(|cache| is_there(cache, self.cache_file))
+            || self.target.as_deref() == Some(path) && self.is_mounted()
     }
 
     /// Whether its mount is what is seen at its place (L3).
@@ -86,11 +111,6 @@ impl Subject {
         let is_it = |own| target.metadata().is_ok_and(|seen| seen.dev() == own);
         self.device.is_none_or(is_it)
     }
-}
-
-/// Which file is there, by whatever name.
-fn file_at(path: &Path) -> Option<(u64, u64)> {
-    path.metadata().ok().map(|found| (found.dev(), found.ino()))
 }
 
 /// The figures of one part.
@@ -120,6 +140,7 @@ pub(crate) struct Live {
     sections: Vec<(&'static str, Source)>,
     cache: Option<Arc<CacheDevice>>,
     volume: Option<(Filesystem, Option<Beside>)>,
+    mount: Option<Unmounter>,
 }
 
 /// A socket that listens; gone with this.
@@ -155,6 +176,18 @@ impl Live {
         self.cache = Some(Arc::clone(device));
         let device = Arc::clone(device);
         self.section("cache", move || cached::figures(&device));
+    }
+
+    /// Adds the mount that it is about.
+    pub(crate) fn mount(&mut self, mount: Unmounter) {
+        self.subject.target = Some(mount.target().to_owned());
+        self.subject.device = mount.device();
+        self.mount = Some(mount);
+    }
+
+    /// Whether it had a mount that nobody has any more: what is left of it is being made durable.
+    fn is_closing(&self) -> bool {
+        self.mount.as_ref().is_some_and(Unmounter::is_gone)
     }
 
     /// Adds a volume: the orders that it takes; and what keeps its mount of one mind with it.
@@ -218,11 +251,11 @@ impl Live {
         let sections = self.sections.iter();
         let sections =
             sections.map(|(name, source)| Section { name: (*name).to_owned(), figures: source() });
-        Answer {
-            pid: std::process::id(),
-            subject: self.subject.clone(),
-            sections: sections.collect(),
+        let mut subject = self.subject.clone();
+        if self.is_closing() {
+            (subject.target, subject.device) = (None, None);
         }
+        Answer { pid: std::process::id(), subject, sections: sections.collect() }
     }
 
     /// Carries an order out, telling whoever gave it how far it is. He ends it by saying no more.
@@ -232,6 +265,10 @@ impl Live {
                 json!({ "error": "it has no volume that is mounted", "exit": Exit::Failure as u8 }),
             );
         };
+        if self.is_closing() {
+            let what = "it was unmounted, and is being closed: ask again when it is done";
+            return Ok(json!({ "error": what, "exit": Exit::Failure as u8 }));
+        }
         let order: Order = match serde_json::from_str(order) {
             Ok(order) => order,
             Err(error) => {

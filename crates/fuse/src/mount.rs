@@ -108,8 +108,9 @@ impl Mount {
 
     /// What was mounted on `target` a moment ago.
     fn made(target: PathBuf, by_helper: bool) -> Self {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let device = device_number(&mounts, &target);
+        // Names of others' mounts need not be UTF-8.
+        let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let device = device_number(&String::from_utf8_lossy(&mounts), &target);
         Self { target, by_helper, device }
     }
 

@@ -293,6 +293,13 @@ impl Unmounter {
         self.mount.target()
     }
 
+    /// Whether nobody has the mount any more: it was taken away, and whoever used it is done. The number of its device may be
+    /// another mount's from then on, though what it had is still being made durable.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.link.is_gone()
+    }
+
     /// The number of the device that `stat` names for what lies on the mount, but in subvolumes that are mounted by
     /// themselves; nothing where the list of mounts could not be read.
     #[must_use]

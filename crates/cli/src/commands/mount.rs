@@ -260,13 +260,8 @@ fn live(
     cache: Option<&Arc<CacheDevice>>,
     fs: &Filesystem,
 ) -> Live {
-    let mount = session.unmounter();
-    let mut live = Live::new(Subject {
-        target: Some(mount.target().to_owned()),
-        device: mount.device(),
-        cache: args.cached.full_path(),
-        ..Subject::of(image.to_owned())
-    });
+    let mut live = Live::new(Subject::of(image.to_owned(), args.cached.full_path()));
+    live.mount(session.unmounter());
     if let Some(cache) = cache {
         live.cache(cache);
     }

@@ -83,11 +83,9 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
             writeln!(std::io::stdout(), "{uri}").context(|| "standard output")?;
         }
     }
-    let mut live = Live::new(Subject {
-        cache: args.cached.full_path(),
-        uris,
-        ..Subject::of(args.image.canonicalize().unwrap_or_else(|_| args.image.clone()))
-    });
+    let image = args.image.canonicalize().unwrap_or_else(|_| args.image.clone());
+    let subject = Subject::of(image, args.cached.full_path());
+    let mut live = Live::new(Subject { uris, ..subject });
     if let Some(cache) = &cache {
         live.cache(cache);
     }

@@ -82,7 +82,8 @@ fn document(answer: &Answer) -> Value {
         (value.as_object_mut(), serde_json::to_value(&answer.subject))
     {
         // How a place is told apart from one of the same name is between us.
-        object.extend(subject.into_iter().filter(|(name, _)| name != "file" && name != "device"));
+        let between_us = ["file", "cache_file", "device"];
+        object.extend(subject.into_iter().filter(|(name, _)| !between_us.contains(&name.as_str())));
         let sections = answer.sections.iter().map(|section| {
             let figures: Map<String, Value> = section.figures.iter().cloned().collect();
             (section.name.clone(), Value::Object(figures))

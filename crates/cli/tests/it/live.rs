@@ -495,3 +495,30 @@ fn who_is_gone_is_given_no_orders() {
     mounted.end();
     assert!(!bench.ok(&["subvolume", "list", "moved"]).contains("made"), "nothing was done to it");
 }
+
+/// So it is where nobody uses the mount that was taken away, but what it had is not durable yet.
+#[test]
+fn who_is_closing_is_given_no_orders() {
+    if !has(&["umount"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = Bench::new();
+    bench.ok(&["mkfs", "earlier", "--size", "700M"]);
+    bench.ok(&["mkfs", "image", "--size", "200M"]);
+    let closing = Mounted::of(&bench, "earlier", &["-o", "dirty=512M"]);
+    // A second's work for whoever closes it.
+    for number in 0..100 {
+        std::fs::write(bench.path(&format!("mnt/{number}")), vec![number; 3 << 20])
+            .expect("it is written");
+    }
+    run("umount", &[text(&bench.path("mnt"))]);
+    let mounted = Mounted::new(&bench, &[]);
+    bench.ok(&["subvolume", "create", "mnt/made"]);
+    assert!(bench.path("mnt/made").is_dir(), "it was made where it was to be");
+    closing.ends();
+    mounted.end();
+    assert!(
+        !bench.ok(&["subvolume", "list", "earlier"]).contains("made"),
+        "nothing was done to it"
+    );
+}
