@@ -38,6 +38,8 @@ const TIMES: usize = 1001;
 const STEPS: usize = 64;
 /// As measured on two cores of an EPYC, under a virtual machine.
 const COLD: Cold = Cold { line: 119.0, lock: 102.0, group: 644.0 };
+/// The first of them, for who shows both.
+pub(crate) const LINE_APART: u64 = COLD.line as u64;
 /// A turn is passed on within one core in less.
 const APART: f64 = 60.0;
 /// How often it is looked whether they are apart, and how long after each other.

@@ -8,7 +8,7 @@
 //! - A slow device is slow only while the jobs write. Only ours stands on it: Linux has no such device.
 //! - The jobs write into three times what ours keeps dirty, or more. Linux is told to keep no more than that either, for
 //!   the device; whether it obeys is not measured.
-//! - Writers that run until nothing is left and wait until all is written do so many times in the tenth of a second that
+//! - Writers that run until nothing is left and wait until all is written do so about once in the tenth of a second that
 //!   `fio` can tell apart. Threads of ours are looked at twenty times as often, and half a second of that is drawn.
 //! - Through a folder the jobs are threads of `fio`, with the library beside them threads of ours ([`writers`]). Either
 //!   write into files that were made before and have nothing in them, for a while that is not measured first.
@@ -55,6 +55,8 @@ const RAMP: f64 = 4.0;
 /// Samples of a second.
 const SAMPLES: usize = 10;
 
+/// How promises are made unless something else is said.
+const COUNTED: &str = "counted";
 /// The two ways of writing.
 const BUFFERED: &str = "through memory";
 const DIRECT: &str = "direct";
@@ -89,7 +91,7 @@ impl Default for Enospc {
             seconds: 10.0,
             unallocated: false,
             size_mib: 2048,
-            promise: "counted".to_owned(),
+            promise: COUNTED.to_owned(),
             slow: None,
         }
     }
@@ -109,6 +111,11 @@ impl Experiment for Enospc {
         if self.slow.is_none() {
             subjects.push(Subject::new("kernel btrfs", Target::Btrfs, ""));
             subjects.push(Subject::new("kernel ext4", Target::Ext4, ""));
+        }
+        if self.promise != COUNTED {
+            // What the baseline's saw-tooth is to be held against.
+            let options = format!("promise={COUNTED}");
+            subjects.push(Subject::new("as by default", Target::Library, &options));
         }
         let rules = ["off", "clamp", "pace"];
         for rule in rules {

@@ -315,8 +315,10 @@ impl fmt::Display for Table {
                     continue;
                 }
                 let (low, high) = ends(values);
-                let range = format!("({low:.1} to {high:.1})");
-                write!(f, "  {subject:<34}{:>12.1}  {range:<28}", median(values))?;
+                // Of what is a fraction, such as a variation, one place says nothing.
+                let places = if high < 10.0 { 2 } else { 1 };
+                let range = format!("({low:.places$} to {high:.places$})");
+                write!(f, "  {subject:<34}{:>12.places$}  {range:<28}", median(values))?;
                 match self.ratio(what, *better, subject) {
                     Some(ratio) => writeln!(f, "{ratio:>8.2}x")?,
                     None => writeln!(f)?,

@@ -8,8 +8,8 @@
 //!   snapshots share counts as one reference.
 //! - **N3** Whoever writes in place has the right to, from before the look that counts until what he wrote is
 //!   visible: a block group is not emptied under him. Linux asks for it last, behind the looks at snapshots, references
-//!   and checksums. Asked for first, what these find cannot be moved, and no answer is of a time when it might have
-//!   been; a part that is refused behind it gives the right back, and nobody waited but who drains that group.
+//!   and checksums. Asked for first: what the looks find cannot be moved before the write is visible. A part that is refused
+//!   gives the right back; only who drains that group has waited.
 //! - **N2** A preallocated part that was written becomes regular in the step that makes it visible; pieces
 //!   that show one extent back to back are one item.
 

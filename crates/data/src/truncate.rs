@@ -22,8 +22,8 @@ use crate::write::SIZE_MAX;
 impl Files {
     /// Sets the length; `stamp` sets the times in the step that completes it.
     ///
-    /// The length that a file has is a cut, as in Linux: what was set aside behind it goes, and it takes no more room than
-    /// one. Promised as what fills, `> empty` was refused where metadata is full.
+    /// The length that a file has is a cut, as in Linux: what was set aside behind it goes, so it is promised as what frees, and
+    /// waits for what is being written back of the file.
     ///
     /// The caller lets nobody else change the file's length or content meanwhile.
     ///

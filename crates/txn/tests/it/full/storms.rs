@@ -335,7 +335,7 @@ fn e12_a_storm_for_the_last_shared_node() {
     storm(6, 128 << 20, (0, Nodes::Shared), &format!("preempt={rule},dirty=4M"));
 }
 
-/// E12: who cuts a file to the length that it has takes nothing, and is not refused (`> empty`), however little fits: names do not, and then
+/// E12: who cuts a file to the length that it has asks for nothing that fills, and is not refused (`> empty`), however little fits: names do not, and then
 /// a snapshot was asked for.
 #[test]
 fn e12_a_cut_of_nothing() {
