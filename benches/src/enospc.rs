@@ -112,11 +112,6 @@ impl Experiment for Enospc {
             subjects.push(Subject::new("kernel btrfs", Target::Btrfs, ""));
             subjects.push(Subject::new("kernel ext4", Target::Ext4, ""));
         }
-        if self.promise != COUNTED {
-            // What the baseline's saw-tooth is to be held against.
-            let options = format!("promise={COUNTED}");
-            subjects.push(Subject::new("as by default", Target::Library, &options));
-        }
         let rules = ["off", "clamp", "pace"];
         for rule in rules {
             let options = format!("preempt={rule},promise={}", self.promise);
@@ -135,6 +130,11 @@ impl Experiment for Enospc {
                     ));
                 }
             }
+        }
+        if self.promise != COUNTED {
+            // What the baseline's saw-tooth is to be held against.
+            let options = format!("promise={COUNTED}");
+            subjects.push(Subject::new("as by default", Target::Library, &options));
         }
         subjects
     }
