@@ -120,9 +120,12 @@ impl Costs {
     }
 }
 
-/// Simulates, and says it in a table; with what a line costs between two cores elsewhere as well.
+/// Simulates, and says it in a table; in another with what a line costs between two cores elsewhere, if here it is something else.
 pub(crate) fn table(measured: &Measured) -> String {
     let here = Costs::here(measured);
+    if here.line.cold == costs::LINE_APART {
+        return here.table();
+    }
     let apart = Costs { line: LockCost { cold: costs::LINE_APART, ..here.line }, ..here };
     format!("{}\n{}", here.table(), apart.table())
 }
