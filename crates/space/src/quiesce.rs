@@ -183,8 +183,8 @@ impl Space {
         if extent.len > group.len() - within || !group.writer_enters() {
             return None;
         }
-        let again = self.finder().filter(|_| self.lookup_policy() == LookupPolicy::RwlockDouble);
-        Some(NocowWriter(match again {
+        let again = self.lookup_policy() == LookupPolicy::RwlockDouble;
+        Some(NocowWriter(match again.then(|| self.finder()).flatten() {
             Some(finder) => Way::Found(finder, extent.start),
             None => Way::Kept(group),
         }))
