@@ -1,5 +1,4 @@
 //! `buttress subvolume`: makes, copies, deletes and shows subvolumes, in the words of `btrfs subvolume`.
-
 //!
 //! # Place
 //!
