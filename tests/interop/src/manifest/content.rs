@@ -61,7 +61,7 @@ pub(super) fn fingerprint<S: Source>(
                 }
             }
             for (index, block) in buf[..have].chunks(BLOCK as usize).enumerate() {
-                if block.iter().any(|&byte| byte != 0) {
+                if crate::holds_data(block) {
                     hash.update(&(at + index as u64 * BLOCK).to_le_bytes());
                     hash.update(block);
                 }

@@ -90,7 +90,7 @@ fn used_bytes(base: &MemoryDevice) -> Vec<u64> {
         .step_by(BLOCK as usize)
         .filter(|&at| {
             base.read_at(at, &mut block).expect("within the device");
-            block.iter().any(|&byte| byte != 0)
+            buttress_interop::holds_data(&block)
         })
         .collect()
 }

@@ -59,7 +59,7 @@ fn damage(images: &Images, copies: &[Copy], kinds: &[&str], number: usize) {
         for at in (copy.offset..copy.offset + copy.len).step_by(block.len()) {
             file.read_exact_at(&mut block, at).expect("a block");
             // Superblocks lie within chunks and belong to none.
-            if block.iter().any(|&byte| byte != 0) && !matches!(at, 0x1_0000 | 0x400_0000) {
+            if buttress_interop::holds_data(&block) && !matches!(at, 0x1_0000 | 0x400_0000) {
                 file.write_all_at(&noise(at, block.len()), at).expect("damage");
                 hit += 1;
             }
