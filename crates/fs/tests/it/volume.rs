@@ -42,11 +42,13 @@ pub(crate) fn copy(device: &dyn Device) -> MemoryDevice {
 
 fn copy_to(device: &dyn Device, to: &dyn Device) {
     let mut block = vec![0; 1 << 20];
+    let zeros = vec![0; block.len()];
     let mut offset = 0;
     while offset < device.len() {
         let len = block.len().min((device.len() - offset) as usize);
         device.read_at(offset, &mut block[..len]).expect("memory");
-        if block[..len].iter().any(|byte| *byte != 0) {
+        // At once: byte by byte, unoptimised, it was a quarter of what these tests take.
+        if block[..len] != zeros[..len] {
             to.write_at(offset, &block[..len]).expect("a write");
         }
         offset += len as u64;
