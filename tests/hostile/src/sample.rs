@@ -152,9 +152,10 @@ fn filled_by_linux(nodesize: u32, csum: &str, files: u64) -> Option<MemoryDevice
     let file = FileDevice::open(&path, OpenOptions::READ).expect("it was just made");
     let device = MemoryDevice::new(file.len());
     let mut block = vec![0; 16 << 10];
+    let zeros = block.clone();
     for at in (0..file.len()).step_by(block.len()) {
         file.read_at(at, &mut block).expect("within the device");
-        if block.iter().any(|&byte| byte != 0) {
+        if block != zeros {
             device.write_at(at, &block).expect("within the device");
         }
     }
