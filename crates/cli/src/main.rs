@@ -5,12 +5,12 @@ mod commands;
 mod image;
 mod inspect;
 mod live;
+mod log;
 mod order;
 mod size;
 mod space;
 mod when;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use buttress_cli::{exit, listing, location, transfer, ui};
@@ -29,7 +29,7 @@ static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[command(name = "buttress", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = exit::HELP)]
 struct Cli {
-    /// Print JSON, for scripts.
+    /// Print JSON, for scripts; events that BUTTRESS_LOG asks for, too.
     #[arg(long, global = true)]
     json: bool,
 
@@ -39,9 +39,9 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    watch(cli.command.speaks_by_log());
     let ui = Ui::new(cli.json);
-    match cli.command.run(&ui) {
+    let started = log::start(cli.command.speaks_by_log(), cli.json);
+    match started.and_then(|()| cli.command.run(&ui)) {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(failure) if failure.is_closed_pipe() => ExitCode::from(Exit::Success as u8),
         Err(failure) => {
@@ -49,17 +49,4 @@ fn main() -> ExitCode {
             ExitCode::from(failure.exit as u8)
         }
     }
-}
-
-/// Shows the spans and events that `BUTTRESS_LOG` asks for (`info`, `buttress_txn=debug`). Unless it
-/// does, a server warns by its log, and a verb by its one line at the end.
-fn watch(speaks_by_log: bool) {
-    let default = if speaks_by_log { "warn" } else { "off" };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("BUTTRESS_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
 }

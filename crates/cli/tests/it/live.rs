@@ -26,7 +26,7 @@ pub(crate) fn has(programs: &[&str], device: Option<&str>) -> bool {
     is_all
 }
 
-fn run(program: &str, args: &[&str]) -> String {
+pub(crate) fn run(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().expect("it starts");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let complained = String::from_utf8_lossy(&output.stderr);
@@ -35,14 +35,14 @@ fn run(program: &str, args: &[&str]) -> String {
 }
 
 /// A mount in the foreground; unmounted with this.
-struct Mounted<'a> {
+pub(crate) struct Mounted<'a> {
     bench: &'a Bench,
     child: Option<Child>,
 }
 
 impl<'a> Mounted<'a> {
     /// Mounts `image` on `mnt`.
-    fn new(bench: &'a Bench, more: &[&str]) -> Self {
+    pub(crate) fn new(bench: &'a Bench, more: &[&str]) -> Self {
         Self::of(bench, "image", more)
     }
 
@@ -61,13 +61,13 @@ impl<'a> Mounted<'a> {
     }
 
     /// Unmounts, waits, and demands that all went well.
-    fn end(self) {
+    pub(crate) fn end(self) {
         run("umount", &[text(&self.bench.path("mnt"))]);
         self.ends();
     }
 
     /// Waits for what is unmounted.
-    fn ends(mut self) {
+    pub(crate) fn ends(mut self) {
         let mut child = self.child.take().expect("it is ended once");
         assert!(child.wait().expect("it ends").success());
     }

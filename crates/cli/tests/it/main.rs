@@ -5,6 +5,7 @@ mod bench;
 mod cache;
 mod check;
 mod demo;
+mod events;
 mod files;
 mod hostile_trees;
 mod judge;

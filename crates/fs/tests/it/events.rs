@@ -176,8 +176,14 @@ fn space_says_what_happens_to_it() {
     assert!(!mine.is_empty(), "nobody was refused");
     for told in mine {
         told.expect(&["kind", "bytes"]);
-        for account in ["data", "metadata", "system", "unallocated", "pinned", "waiting for data"] {
-            assert!(told.fields["accounts"].contains(account), "no {account} in {told:?}");
+        for kind in ["data", "metadata", "system"] {
+            let of = |part: &str| told.number(&format!("{kind}_{part}_bytes"));
+            let parts = ["used", "reserved", "pinned", "read_only", "superblock"];
+            assert!(parts.into_iter().map(of).sum::<u64>() <= of("total"), "{kind} of {told:?}");
+            of("may_use");
+        }
+        for name in ["unallocated_bytes", "global_reserve_bytes", "waiting_for_data", "height"] {
+            told.number(name);
         }
     }
 
@@ -230,7 +236,7 @@ fn difference(stats: &SpaceStats) -> Option<String> {
             let fields = [
                 ("source", "tickets".to_owned()),
                 ("kind", kind.to_string()),
-                ("step", format!("{step:?}")),
+                ("step", step.name().to_owned()),
             ];
             let told = heard_with("buttress::flush", &fields);
             let StepFigures { times, gained, served, forecast, yielded } =
@@ -248,7 +254,8 @@ fn difference(stats: &SpaceStats) -> Option<String> {
             );
         }
         for reach in [Reach::All, Reach::Commit] {
-            let fields = [("kind", kind.to_string()), ("reach", format!("{reach:?}"))];
+            let fields =
+                [("kind", kind.to_string()), ("reach", format!("{reach:?}").to_lowercase())];
             let told = heard_with("buttress::reserve", &fields);
             let granted = those_with(&told, "granted");
             let interrupted = those_with(&told, "interrupted");
@@ -360,7 +367,18 @@ fn figures_are_what_was_told() {
     assert_eq!((refusal.kind, refusal.bytes), (SpaceKind::Data, asked));
     assert_eq!(told.fields["kind"], refusal.kind.to_string());
     assert_eq!(told.number("bytes"), refusal.bytes);
-    assert_eq!(told.fields["accounts"], refusal.accounts.to_string());
+    let accounts = &refusal.accounts;
+    for account in [&accounts.data, &accounts.metadata, &accounts.system] {
+        let of = |part: &str| told.number(&format!("{}_{part}_bytes", account.kind));
+        let free = account.total - account.occupied();
+        let parts = ["used", "reserved", "pinned", "read_only", "superblock"];
+        assert_eq!(of("total") - parts.into_iter().map(of).sum::<u64>(), free, "{told:?}");
+        assert_eq!((of("used"), of("may_use")), (account.used, account.may_use), "{told:?}");
+    }
+    assert_eq!(told.number("unallocated_bytes"), accounts.unallocated);
+    assert_eq!(told.number("global_reserve_bytes"), accounts.metadata.global_reserve);
+    assert_eq!(told.number("promised_items"), accounts.promised.all_items());
+    assert_eq!(told.number("running_bytes"), accounts.running.1);
     assert!(refusal.accounts.data.available() < asked, "{}", refusal.accounts);
     assert!(refusal.ago < Duration::from_secs(600), "{refusal:?}");
     fs.close().expect("it closes");

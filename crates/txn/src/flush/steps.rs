@@ -165,7 +165,7 @@ impl Engine {
             target: "buttress::flush",
             source = "tickets",
             %kind,
-            ?step,
+            step = %step.name(),
             waiting,
             forecast,
             yielded,

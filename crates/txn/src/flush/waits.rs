@@ -84,6 +84,15 @@ fn place(kind: SpaceKind, reach: Reach) -> usize {
     2 * usize::from(kind == SpaceKind::Data) + usize::from(reach != Reach::All)
 }
 
+/// What a line is called in what is told to people and scripts.
+fn name_of(reach: Reach) -> &'static str {
+    match reach {
+        Reach::All => "all",
+        Reach::Commit => "commit",
+        Reach::Handle => "handle",
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct WaitCounters([WaitCounter; 4]);
 
@@ -107,7 +116,7 @@ impl Engine {
             target: "buttress::reserve",
             %kind,
             bytes,
-            ?reach,
+            reach = %name_of(reach),
             waited_us = waited.as_micros() as u64,
             granted = end == End::Granted,
             interrupted = end == End::Interrupted,

@@ -1,0 +1,55 @@
+//! What happens inside, for those who listen: events on standard error, as text or one JSON object a line.
+//!
+//! `BUTTRESS_LOG` says which (`info`, `buttress_txn=debug`, `buttress::enospc=debug`), `--json` or `BUTTRESS_LOG_FORMAT` how.
+//! A mount in the background has its log as standard error.
+
+use std::env::VarError;
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::exit::{Exit, Failure, Result};
+
+/// Which events are shown.
+const FILTER: &str = "BUTTRESS_LOG";
+/// As what, where that is not to follow from `--json`.
+const FORMAT: &str = "BUTTRESS_LOG_FORMAT";
+
+/// Shows events from now on. Unless it is asked for more, a server warns by its log, and a verb by its one line at the end.
+pub(crate) fn start(speaks_by_log: bool, json: bool) -> Result<()> {
+    let default = if speaks_by_log { "warn" } else { "off" };
+    let filter = variable(FILTER)?.unwrap_or_else(|| default.to_owned());
+    let filter = EnvFilter::try_new(&filter).map_err(|error| {
+        let what = format!("{FILTER}={filter}: not as in info or buttress::enospc=debug");
+        Failure::with_source(Exit::Usage, what, error)
+    })?;
+    let events = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if is_json(json)? {
+        events.json().with_current_span(false).with_span_list(false).init();
+    } else {
+        events.with_ansi(std::io::stderr().is_terminal()).init();
+    }
+    Ok(())
+}
+
+fn is_json(json: bool) -> Result<bool> {
+    match variable(FORMAT)?.as_deref() {
+        None => Ok(json),
+        Some("json") => Ok(true),
+        Some("text") => Ok(false),
+        Some(other) => {
+            Err(Failure::new(Exit::Usage, format!("{FORMAT}={other}: there are json and text")))
+        }
+    }
+}
+
+/// A variable of the environment; an empty one is none.
+fn variable(name: &str) -> Result<Option<String>> {
+    match std::env::var(name) {
+        Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => {
+            Err(Failure::new(Exit::Usage, format!("{name}: is no text")))
+        }
+    }
+}
