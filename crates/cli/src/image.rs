@@ -8,6 +8,7 @@ use buttress_fs::{Filesystem, Inode, MountOptions};
 use buttress_volume::{Parity, Volume};
 
 use crate::exit::{Context, Exit, Failure, Result};
+use crate::live;
 use crate::location::VolumePath;
 use crate::ui;
 
@@ -52,6 +53,9 @@ fn open_device(path: &Path, access: Access) -> Result<Arc<dyn Device>> {
         lock: access != Access::Peek,
         ..OpenOptions::default()
     };
+    if path.is_dir() {
+        return Err(live::no_image(path));
+    }
     let device = FileDevice::open(path, options).map_err(Failure::of_device)?;
     Ok(Arc::new(device))
 }

@@ -6,7 +6,8 @@
 //! and `cache` ask, and verbs that work on a volume as a whole give their [`Order`] to the mount that has it.
 //! What it says to an order is lines of JSON: any number of steps, then what came of it. A section's figures are names and scalars, or
 //! objects of scalars, in the order in which a person reads them; what ends in `bytes` is shown as a size. Who is meant by a name is
-//! in [`subject`].
+//! in [`subject`], and
+//! whose a path of the host is in [`place`].
 //!
 //! # Invariants
 //!
@@ -14,10 +15,12 @@
 //!   what the user may do.
 //! - **L2** Nothing here ends or holds up a mount: without a folder there is a warning and no socket.
 
+mod place;
 mod subject;
 
 use std::fs::DirBuilder;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -35,6 +38,7 @@ use crate::cached;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::order::{Order, Step, Watch};
 
+pub(crate) use place::{Served, no_image, served};
 pub(crate) use subject::Subject;
 
 /// How long an answer may take that takes no work.
@@ -174,6 +178,7 @@ impl Live {
         let document = match question.trim_end().split_once(' ') {
             Some(("cache", message)) => self.message(message),
             Some(("order", order)) => self.obey(order, stream)?,
+            None if question.trim_end() == place::QUESTION => json!(self.submounts()),
             _ => serde_json::to_value(self.tell())?,
         };
         let mut stream = stream;
@@ -189,6 +194,13 @@ impl Live {
             (subject.target, subject.device) = (None, None);
         }
         Answer { pid: std::process::id(), subject, sections: sections.collect() }
+    }
+
+    /// Where subvolumes have mounts of their own, by names that need not be text, and the device number of each.
+    fn submounts(&self) -> Vec<(Vec<u8>, u64)> {
+        let beside = self.volume.as_ref().and_then(|(_, beside)| beside.as_ref());
+        let mounts = beside.map(Beside::submounts).unwrap_or_default();
+        mounts.into_iter().map(|(at, device)| (at.into_os_string().into_vec(), device)).collect()
     }
 
     /// Carries an order out, telling whoever gave it how far it is. He ends it by saying no more.
@@ -299,9 +311,12 @@ pub(crate) fn whoever() -> Vec<(PathBuf, Answer)> {
     })
 }
 
-/// The one who serves `path`: an image, a cache, or the place of a mount.
+/// The one who serves `path`: an image, a cache, or a folder on a mount.
 pub(crate) fn find(path: &Path) -> Result<Option<(PathBuf, Answer)>> {
     let full = path.canonicalize().context(|| path.display().to_string())?;
+    if full.is_dir() {
+        return Ok(served(path)?.map(|Served { socket, answer, .. }| (socket, answer)));
+    }
     Ok(whoever().into_iter().find(|(_, answer)| answer.subject.serves(&full)))
 }
 

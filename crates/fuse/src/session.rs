@@ -14,7 +14,7 @@
 //! a dead mount behind that answers `ENOTCONN` until somebody unmounts it.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -262,6 +262,12 @@ impl Beside {
     /// When a mount cannot be opened, or a write fails.
     pub fn gather(&self) -> std::io::Result<()> {
         self.0.voices().iter().try_for_each(Voice::gather)
+    }
+
+    /// Where subvolumes are mounted by themselves, and the number of the device that `stat` names for what lies there.
+    #[must_use]
+    pub fn submounts(&self) -> Vec<(PathBuf, u64)> {
+        self.0.devices()
     }
 
     /// A subvolume came, by this name.

@@ -162,6 +162,14 @@ impl Submounts {
         mounts.values().map(|mount| &mount.voice).chain([&self.voice]).cloned().collect()
     }
 
+    /// Where subvolumes are mounted by themselves, and the device number of each.
+    pub(crate) fn devices(&self) -> Vec<(PathBuf, u64)> {
+        let mounts = self.mounts.lock();
+        // The number of one that was taken away by hand may be another's now.
+        let there = mounts.values().filter(|mount| !mount.loops.is_finished());
+        there.filter_map(|mount| Some((mount.target(), mount.unmounter.device()?))).collect()
+    }
+
     /// The mount that shows inodes of a subvolume.
     pub(crate) fn voice_of(&self, tree: TreeId) -> Voice {
         let mounts = self.mounts.lock();

@@ -124,6 +124,9 @@ fn ended(done: Value, ui: &Ui) -> Result<Exit> {
 
 /// Who has the volume open, if it is a balance.
 fn balancer(args: &Volume) -> Result<Option<u32>> {
+    if args.image.is_dir() {
+        return Err(live::no_image(&args.image));
+    }
     let options = OpenOptions { write: true, lock: true, ..OpenOptions::default() };
     let pid = match FileDevice::open(&args.image, options) {
         Err(buttress_block::Error::Locked { pid: Some(pid), .. }) => pid,

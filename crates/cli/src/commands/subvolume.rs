@@ -8,7 +8,7 @@
 mod act;
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use buttress_fs::{Filesystem, Ino, TreeId};
@@ -20,7 +20,7 @@ use act::{Shown, Spot};
 
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Devices};
-use crate::live::{self, Answer};
+use crate::live;
 use crate::location::VolumePath;
 use crate::order::{self, Order};
 use crate::ui::Ui;
@@ -110,38 +110,17 @@ struct Named {
 }
 
 impl Named {
-    fn parse(argument: &OsString) -> Self {
+    fn parse(argument: &OsString) -> Result<Self> {
         let text = argument.display().to_string();
-        let path = Path::new(argument);
-        let file = path.metadata().is_ok_and(|metadata| !metadata.is_dir());
-        if !file && let Some((volume, within)) = on_mount(path) {
-            let path = within.as_os_str().as_bytes().to_vec();
-            return Self { volume, spot: Spot { path, is_mounted: true, text } };
-        }
         let place = VolumePath::parse(argument);
-        let spot = Spot { path: place.path, is_mounted: false, text };
-        Self { volume: place.image, spot }
-    }
-}
-
-/// The mount of this user that a path lies on, there or to be made, and the way from its top.
-fn on_mount(path: &Path) -> Option<(PathBuf, PathBuf)> {
-    let whole = match (path.canonicalize(), path.parent(), path.file_name()) {
-        (Ok(whole), ..) => whole,
-        (Err(_), Some(parent), Some(name)) => {
-            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-            parent.canonicalize().ok()?.join(name)
+        let is_image = place.image.metadata().is_ok_and(|metadata| !metadata.is_dir());
+        if !is_image && let Some(served) = live::served(Path::new(argument))? {
+            let path = served.within.into_os_string().into_vec();
+            return Ok(Self { volume: served.target, spot: Spot { path, is_mounted: true, text } });
         }
-        _ => return None,
-    };
-    let above = |target: &PathBuf| whole.starts_with(target);
-    let targets = live::whoever().into_iter().filter_map(|(_, Answer { subject, .. })| {
-        let is_above = subject.target.as_ref().is_some_and(above);
-        (is_above && subject.is_mounted()).then_some(subject.target).flatten()
-    });
-    let target = targets.max_by_key(|target| target.components().count())?;
-    let within = whole.strip_prefix(&target).map(Path::to_owned).unwrap_or_default();
-    Some((target, within))
+        let spot = Spot { path: place.path, is_mounted: false, text };
+        Ok(Self { volume: place.image, spot })
+    }
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
@@ -165,7 +144,7 @@ fn order(act: Act, volume: &Path, devices: &Devices, what: &'static str, ui: &Ui
 fn create(places: &[OsString], devices: &Devices, ui: &Ui) -> Result<Exit> {
     let (uid, gid) = crate::transfer::caller();
     for place in places {
-        let Named { volume, spot } = Named::parse(place);
+        let Named { volume, spot } = Named::parse(place)?;
         let text = spot.text.clone();
         order(Act::Create { at: spot, uid, gid }, &volume, devices, "create", ui)?;
         ui.line(format!("Create subvolume '{text}'"))?;
@@ -180,7 +159,7 @@ fn snapshot(
     devices: &Devices,
     ui: &Ui,
 ) -> Result<Exit> {
-    let (source, target) = (Named::parse(source), Named::parse(target));
+    let (source, target) = (Named::parse(source)?, Named::parse(target)?);
     if source.volume != target.volume {
         let what = "a snapshot lies on the volume of its source";
         return Err(Failure::new(Exit::Usage, what));
@@ -195,7 +174,7 @@ fn snapshot(
 
 fn delete(places: &[OsString], later: bool, devices: &Devices, ui: &Ui) -> Result<Exit> {
     for place in places {
-        let Named { volume, spot } = Named::parse(place);
+        let Named { volume, spot } = Named::parse(place)?;
         let text = spot.text.clone();
         let act = Act::Delete { at: spot, wait: !later };
         let done = order(act, &volume, devices, "dropping", ui)?;
@@ -210,7 +189,7 @@ fn show(
     devices: &Devices,
     ui: &Ui,
 ) -> Result<Exit> {
-    let Named { volume, spot } = Named::parse(place);
+    let Named { volume, spot } = Named::parse(place)?;
     let done = order(act(spot), &volume, devices, "subvolumes", ui)?;
     let shown = Shown::deserialize(done).context(|| "the answer")?;
     if ui.json() {
@@ -229,7 +208,7 @@ fn set_default(
     devices: &Devices,
     ui: &Ui,
 ) -> Result<Exit> {
-    let named = Named::parse(volume.as_ref().unwrap_or(what));
+    let named = Named::parse(volume.as_ref().unwrap_or(what))?;
     let act = match volume {
         None => Act::SetDefault { at: named.spot },
         Some(_) => {

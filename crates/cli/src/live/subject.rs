@@ -62,14 +62,13 @@ impl Subject {
         Self { file: FileId::at(&image), image, cache, cache_file, ..Self::default() }
     }
 
-    /// Whether it serves what is at `path`, which is whole (W1).
+    /// Whether it serves the image or has the cache that is at `path`, which is whole (W1).
     pub(super) fn serves(&self, path: &Path) -> bool {
         let is_there = |name: &Path, file: Option<FileId>| {
             name == path && (file.is_none() || file == FileId::at(path))
         };
         is_there(&self.image, self.file)
             || self.cache.as_ref().is_some_and(|cache| is_there(cache, self.cache_file))
-            || self.target.as_deref() == Some(path) && self.is_mounted()
     }
 
     /// Whether its mount is what is seen at its place (W1).

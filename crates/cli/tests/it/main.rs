@@ -12,6 +12,7 @@ mod judge;
 mod live;
 mod mkfs;
 mod packing;
+mod places;
 mod published;
 mod races;
 mod subvolume;

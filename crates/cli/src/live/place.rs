@@ -1,0 +1,202 @@
+//! Where a path of the host lies: on which file system, and who of ours serves that.
+//!
+//! # Invariants
+//!
+//! - **P1** Nothing is taken for a part of a volume by its name. Whose a path is says the number of the device that it is on: that of a
+//!   mount, or with `-o submounts` of one of its subvolumes. So what others have mounted inside of a mount is not ours, and what of ours
+//!   is bound elsewhere is.
+//! - **P2** Who is found has his mount at its place yet: errors and later questions name the volume by it.
+
+use std::ffi::OsString;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::{Answer, Subject, ask, whoever};
+use crate::exit::{Exit, Failure, Result};
+
+/// The type of our mounts in the kernel's list.
+const TYPE: &str = "fuse.buttress";
+/// Asks for the mounts of subvolumes. It is asked apart: while subvolumes are being mounted, the answer waits.
+pub(super) const QUESTION: &str = "submounts";
+
+/// Who serves a path, and the way to it from the top of his mount.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub socket: PathBuf,
+    pub answer: Answer,
+    /// The top of his mount.
+    pub target: PathBuf,
+    pub within: PathBuf,
+}
+
+/// What is mounted where a path lies.
+#[derive(Debug, PartialEq, Eq)]
+struct Ground {
+    device: u64,
+    kind: String,
+    /// Where it is mounted.
+    point: PathBuf,
+    /// The way from the top of the file system, not from where it is mounted: those differ where a folder is bound.
+    within: PathBuf,
+}
+
+impl Ground {
+    /// Of a whole path that is there; nothing where the list of mounts cannot be read.
+    fn of(path: &Path) -> Option<Self> {
+        let opened = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let device = rustix::fs::fstat(&opened).ok()?.st_dev;
+        let info = format!("/proc/self/fdinfo/{}", opened.as_raw_fd());
+        let info = std::fs::read_to_string(info).ok()?;
+        let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
+        // Names of others' mounts need not be UTF-8.
+        Self::listed(&std::fs::read("/proc/self/mountinfo").ok()?, id.trim(), device, path)
+    }
+
+    /// By the line of the list that begins with `id`.
+    fn listed(list: &[u8], id: &str, device: u64, path: &Path) -> Option<Self> {
+        let fields = |line: &[u8]| line.split(|&byte| byte == b' ').map(unescape).collect();
+        let mut lines = list.split(|&byte| byte == b'\n').map(fields);
+        let fields: Vec<PathBuf> = lines
+            .find(|fields: &Vec<PathBuf>| fields.first().is_some_and(|it| it == Path::new(id)))?;
+        let point = fields.get(4)?.clone();
+        let kind = fields.iter().skip_while(|field| *field != Path::new("-")).nth(1)?;
+        let within = fields[3].strip_prefix("/").ok()?.join(path.strip_prefix(&point).ok()?);
+        Some(Self { device, kind: kind.display().to_string(), point, within })
+    }
+}
+
+/// A field of the list: what would divide fields or lines is written in octal.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut name = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, behind)) = rest.split_first() {
+        let octal = behind.get(..3).filter(|_| first == b'\\');
+        let octal = octal.and_then(|digits| str::from_utf8(digits).ok());
+        let (byte, behind) = match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => (byte, &behind[3..]),
+            None => (first, behind),
+        };
+        name.push(byte);
+        rest = behind;
+    }
+    PathBuf::from(OsString::from_vec(name))
+}
+
+/// What of a path is there, and the name that is to be made in it.
+fn there(path: &Path) -> Option<(PathBuf, PathBuf)> {
+    match (path.canonicalize(), path.parent(), path.file_name()) {
+        (Ok(whole), ..) => Some((whole, PathBuf::new())),
+        (Err(_), Some(parent), Some(name)) => {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            Some((parent.canonicalize().ok()?, PathBuf::from(name)))
+        }
+        _ => None,
+    }
+}
+
+/// Who of this user serves a path that is there or is to be made; nobody where it has nothing to do with a mount of ours.
+///
+/// # Errors
+///
+/// Where it lies on something else that is mounted inside of one, or on one that nobody answers for (P1, P2).
+pub(crate) fn served(path: &Path) -> Result<Option<Served>> {
+    let Some((whole, name)) = there(path) else { return Ok(None) };
+    let Some(ground) = Ground::of(&whole) else { return Ok(None) };
+    let refuse =
+        |what: String| Err(Failure::new(Exit::Failure, format!("{}: {what}", path.display())));
+    let all = whoever().into_iter();
+    let mut mounts = all.filter_map(|(socket, answer)| {
+        let target = answer.subject.target.clone()?;
+        Some(Served { socket, answer, target, within: PathBuf::new() })
+    });
+    let point = ground.point.display();
+    if ground.kind != TYPE {
+        let above = mounts
+            .find(|mount| whole.starts_with(&mount.target) && mount.answer.subject.is_mounted());
+        let Some(above) = above else { return Ok(None) };
+        return refuse(format!(
+            "not on the volume that is mounted at {}, but on {} at {point}: name a place outside of that, or unmount it",
+            above.target.display(),
+            ground.kind,
+        ));
+    }
+    let Some((mut served, top)) =
+        mounts.find_map(|mount| top(&ground, &mount).map(|top| (mount, top)))
+    else {
+        return refuse(format!(
+            "no mount of this user answers for {point}: ask as the user who mounted it"
+        ));
+    };
+    if !served.answer.subject.is_mounted() {
+        let target = served.target.display();
+        return refuse(format!(
+            "its mount at {target} was taken away or covered: mount the volume anew"
+        ));
+    }
+    served.within = top.join(&ground.within).join(name);
+    Ok(Some(served))
+}
+
+/// The way from the top of a mount to that of the file system, if that is its own or a subvolume's.
+fn top(ground: &Ground, mount: &Served) -> Option<PathBuf> {
+    let Subject { device, .. } = mount.answer.subject;
+    if device.map_or(mount.target == ground.point, |own| own == ground.device) {
+        return Some(PathBuf::new());
+    }
+    let text = ask(&mount.socket, QUESTION, None).ok()?;
+    // One that does not know the question answers another.
+    let submounts: Vec<(Vec<u8>, u64)> = serde_json::from_str(&text).ok()?;
+    let (place, _) = submounts.into_iter().find(|(_, device)| *device == ground.device)?;
+    let place = PathBuf::from(OsString::from_vec(place));
+    place.strip_prefix(&mount.target).ok().map(Path::to_owned)
+}
+
+/// Says why a folder is no image, and what of it is one.
+pub(crate) fn no_image(folder: &Path) -> Failure {
+    let what = match served(folder) {
+        Err(failure) => return failure,
+        Ok(Some(Served { answer, target, .. })) => format!(
+            "on the mount at {}: this verb opens the volume itself, {}, when it is not mounted",
+            target.display(),
+            answer.subject.image.display()
+        ),
+        Ok(None) => "is a directory, not a regular file or a block device, and on no volume that this user has mounted"
+            .to_owned(),
+    };
+    Failure::new(Exit::Failure, format!("{}: {what}", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIST: &[u8] = b"22 1 0:20 / / rw shared:1 - ext4 /dev/vda rw\n\
+        40 22 0:50 / /mnt/with\\040space rw - fuse.buttress /a rw,user_id=0\n\
+        41 40 0:51 / /mnt/with\\040space/there rw shared:2 master:3 - tmpfs none rw\n\
+        42 22 0:50 /dir/more /other rw - fuse.buttress /a rw\n";
+
+    #[track_caller]
+    fn is(id: &str, path: &str, kind: &str, point: &str, within: &str) {
+        let ground = Ground::listed(LIST, id, 7, Path::new(path)).expect("it is listed");
+        let (kind, point, within) = (kind.to_owned(), point.into(), within.into());
+        assert_eq!(ground, Ground { device: 7, kind, point, within });
+    }
+
+    /// P1: by the number of the mount, with names as they are, and from the top of the file system.
+    #[test]
+    fn the_list_says_what_a_path_is_on() {
+        is("40", "/mnt/with space/x/y", TYPE, "/mnt/with space", "x/y");
+        is("41", "/mnt/with space/there/x", "tmpfs", "/mnt/with space/there", "x");
+        is("42", "/other/x", TYPE, "/other", "dir/more/x");
+        assert_eq!(Ground::listed(LIST, "4", 7, Path::new("/other/x")), None);
+    }
+
+    /// What is no octal number stays.
+    #[test]
+    fn names_are_unescaped() {
+        assert_eq!(unescape(b"a\\040b\\134c\\9\\"), Path::new("a b\\c\\9\\"));
+    }
+}

@@ -1,0 +1,214 @@
+//! Whose a path is: of a volume of ours, of something that others have mounted inside of it, or of a folder of ours that is seen
+//! elsewhere.
+
+use crate::judge::check;
+use crate::live::{Mounted, has, run};
+use crate::{Bench, text};
+
+/// What is mounted besides; taken away with this, the last first.
+struct Others(Vec<std::path::PathBuf>);
+
+impl Others {
+    fn tmpfs(&mut self, bench: &Bench, on: &str) {
+        self.mount(bench, &["-t", "tmpfs", "none"], on);
+    }
+
+    fn bind(&mut self, bench: &Bench, what: &str, on: &str) {
+        self.mount(bench, &["--bind", text(&bench.path(what))], on);
+    }
+
+    fn mount(&mut self, bench: &Bench, what: &[&str], on: &str) {
+        let on = bench.path(on);
+        std::fs::create_dir_all(&on).expect("a folder");
+        run("mount", &[what, &[text(&on)]].concat());
+        self.0.push(on);
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        for on in self.0.drain(..).rev() {
+            let _ = std::process::Command::new("umount").arg("-l").arg(on).status();
+        }
+    }
+}
+
+fn names(bench: &Bench, place: &str) -> Vec<String> {
+    let list = bench.ok(&["subvolume", "list", place]);
+    list.lines().filter_map(|line| line.rsplit(' ').next()).map(str::to_owned).collect()
+}
+
+/// No verb takes what others have mounted inside of a mount for a part of the volume, though by its name it is one.
+fn refuses_foreign(bench: &Bench, sub: &str, there: &str) {
+    let x = &format!("{there}/x");
+    std::fs::create_dir(bench.path(x)).expect("a folder");
+    let verbs: [&[&str]; 18] = [
+        &["subvolume", "create", &format!("{there}/new")],
+        &["subvolume", "create", &format!("{x}/new")],
+        &["subvolume", "snapshot", sub, there],
+        &["subvolume", "snapshot", sub, &format!("{there}/snap")],
+        &["subvolume", "snapshot", x, sub],
+        &["subvolume", "delete", x],
+        &["subvolume", "list", there],
+        &["subvolume", "show", x],
+        &["subvolume", "get-default", there],
+        &["subvolume", "set-default", x],
+        &["subvolume", "set-default", "5", there],
+        &["property", "get", x],
+        &["balance", "start", "--full-balance", there],
+        &["balance", "status", there],
+        &["scrub", "start", there],
+        &["device", "stats", there],
+        &["filesystem", "resize", "max", there],
+        &["fstrim", there],
+    ];
+    for verb in verbs {
+        bench.fails(verb, 1, &[there, "tmpfs", "not on the volume", "outside of that"]);
+    }
+    bench.fails(&["stats", there], 1, &["tmpfs"]);
+}
+
+#[test]
+fn what_others_mounted_within_is_not_ours() {
+    if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = Bench::new();
+    bench.volume("image", "300M");
+    let mounted = Mounted::new(&bench, &[]);
+    bench.ok(&["subvolume", "create", "mnt/sub"]);
+    let mut others = Others(Vec::new());
+    // Below it lies what would be meant by the name.
+    for folder in ["mnt/there", "mnt/there/x", "mnt/sub/there"] {
+        std::fs::create_dir(bench.path(folder)).expect("a folder");
+    }
+    others.tmpfs(&bench, "mnt/there");
+    others.tmpfs(&bench, "mnt/sub/there");
+    refuses_foreign(&bench, "mnt/sub", "mnt/there");
+    refuses_foreign(&bench, "mnt/sub", "mnt/sub/there");
+    assert_eq!(names(&bench, "mnt"), ["sub"]);
+    drop(others);
+    // With nothing upon it the same place is the volume's.
+    bench.ok(&["subvolume", "create", "mnt/there/new"]);
+    assert_eq!(names(&bench, "mnt"), ["sub", "there/new"]);
+    mounted.end();
+    check(&bench.path("image"));
+}
+
+/// Subvolumes that are mounts of their own are the volume's, and what others have mounted in those is not.
+#[test]
+fn submounts_are_ours_and_what_lies_in_them_is_not() {
+    if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = Bench::new();
+    bench.volume("image", "300M");
+    for place in ["image:/sub", "image:/sub/inner"] {
+        bench.ok(&["subvolume", "create", place]);
+    }
+    let mounted = Mounted::new(&bench, &["-o", "submounts"]);
+    let mut others = Others(Vec::new());
+    std::fs::create_dir(bench.path("mnt/sub/inner/folder")).expect("a folder");
+    others.tmpfs(&bench, "mnt/sub/inner/there");
+    refuses_foreign(&bench, "mnt/sub/inner", "mnt/sub/inner/there");
+    bench.ok(&["subvolume", "create", "mnt/sub/inner/folder/new"]);
+    bench.ok(&["subvolume", "snapshot", "mnt/sub/inner", "mnt/sub/inner/folder/new"]);
+    // A folder of such a one, seen elsewhere.
+    others.bind(&bench, "mnt/sub/inner/folder", "other");
+    bench.ok(&["subvolume", "create", "other/bound"]);
+    assert!(bench.path("other/bound").is_dir());
+    let all = ["sub", "sub/inner", "sub/inner/folder/new", "sub/inner/folder/new/inner"];
+    let all = [&all[..], &["sub/inner/folder/bound"]].concat();
+    assert_eq!(names(&bench, "mnt/sub/inner"), all);
+    assert!(bench.ok(&["device", "stats", "mnt/sub/inner"]).contains("write_io_errs"));
+    drop(others);
+    run("umount", &["-R", text(&bench.path("mnt"))]);
+    mounted.ends();
+    check(&bench.path("image"));
+}
+
+/// A folder that is bound elsewhere is what it is; what is covered there is not meant.
+#[test]
+fn folders_bound_elsewhere_are_what_they_are() {
+    if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = Bench::new();
+    bench.volume("image", "300M");
+    let mounted = Mounted::new(&bench, &[]);
+    bench.ok(&["subvolume", "create", "mnt/sub"]);
+    for folder in ["mnt/with space", "mnt/with space/more"] {
+        std::fs::create_dir(bench.path(folder)).expect("a folder");
+    }
+    let mut others = Others(Vec::new());
+    others.bind(&bench, "mnt/with space", "other");
+    bench.ok(&["subvolume", "create", "other/more/new"]);
+    assert!(bench.path("mnt/with space/more/new").is_dir());
+    bench.ok(&["subvolume", "snapshot", "mnt/sub", "other"]);
+    bench.ok(&["subvolume", "delete", "other/more/new"]);
+    assert!(bench.ok(&["subvolume", "show", "other/sub"]).contains("with space/sub"));
+    assert!(bench.ok(&["--json", "balance", "status", "other"]).contains('{'));
+    bench.fails(&["subvolume", "delete", "other/more"], 1, &["other/more", "not a subvolume"]);
+
+    // The mount is taken away, and what is bound keeps it: it is no longer known by its place.
+    run("umount", &["-l", text(&bench.path("mnt"))]);
+    bench.fails(&["subvolume", "create", "other/late"], 1, &["taken away", "mount the volume"]);
+    drop(others);
+    mounted.ends();
+    assert_eq!(bench.ok(&["subvolume", "list", "image"]).lines().count(), 2);
+    check(&bench.path("image"));
+}
+
+/// A mount of ours inside of another is a volume of its own; one that nobody answers for, as another user's, is no place in the outer.
+#[test]
+fn a_mount_within_a_mount_is_its_own() {
+    if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = Bench::new();
+    bench.volume("image", "200M");
+    bench.volume("within", "200M");
+    let mounted = Mounted::new(&bench, &[]);
+    std::fs::create_dir(bench.path("mnt/there")).expect("a folder");
+    for (runtime, is_known) in [("run", true), ("elsewhere", false)] {
+        let mut command = bench.command(&["mount", "within", "mnt/there"]);
+        command.env("BUTTRESS_RUNTIME_DIR", bench.path(runtime));
+        assert!(command.status().expect("it starts").success());
+        let other = Others(vec![bench.path("mnt/there")]);
+        if is_known {
+            bench.ok(&["subvolume", "create", "mnt/there/inner"]);
+            assert_eq!(names(&bench, "mnt/there"), ["inner"]);
+        } else {
+            let words = ["mnt/there", "no mount of this user", "who mounted it"];
+            bench.fails(&["subvolume", "create", "mnt/there/late"], 1, &words);
+            bench.fails(&["subvolume", "list", "mnt/there"], 1, &words);
+        }
+        drop(other);
+        assert!(names(&bench, "mnt").is_empty(), "nothing was made in the outer one");
+    }
+    mounted.end();
+    check(&bench.path("image"));
+    check(&bench.path("within"));
+}
+
+/// A folder that nobody serves, or a verb that opens volumes by itself: it is said what to name instead.
+#[test]
+fn a_folder_is_no_image() {
+    if !has(&["umount"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = Bench::new();
+    bench.volume("image", "200M");
+    let mounted = Mounted::new(&bench, &[]);
+    std::fs::create_dir(bench.path("mnt/folder")).expect("a folder");
+    for verb in ["df", "info", "ls", "tree"] {
+        for place in ["mnt", "mnt/folder"] {
+            let words = [place, "this verb opens the volume itself", "/image", "not mounted"];
+            bench.fails(&[verb, place], 1, &words);
+        }
+    }
+    let words = ["no volume that this user has mounted"];
+    bench.fails(&["subvolume", "list", text(&bench.path(""))], 1, &words);
+    bench.fails(&["balance", "status", text(&bench.path(""))], 1, &words);
+    mounted.end();
+}
