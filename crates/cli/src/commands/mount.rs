@@ -13,6 +13,8 @@
 //! Until the mount is there the child speaks on the caller's terminal, and its exit code becomes the
 //! caller's. Afterwards there is only the log.
 
+mod finishing;
+
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileTypeExt;
@@ -20,9 +22,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{Duration, Instant};
 
-use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_block::{Device, OpenOptions};
 use buttress_cache::{CacheDevice, CacheOptions};
 use buttress_fs::{Filesystem, MountOptions};
 use buttress_fuse::{Options, Session, Unmounted, Unmounter};
@@ -35,10 +36,6 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::live::{Live, Subject};
 use crate::ui::Ui;
-
-/// How long a mount waits for the one before it to write its last.
-const FINISHING_MAX: Duration = Duration::from_secs(30);
-const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 /// What the child says when the mount is there.
 const READY: &str = "ready";
@@ -304,7 +301,7 @@ fn open(
     let paths = args.more.iter().chain(&args.devices.devices).map(PathBuf::as_path);
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     for path in std::iter::once(image).chain(paths) {
-        devices.push(Arc::new(open_device(path, how(path), ui)?));
+        devices.push(Arc::new(finishing::open_device(path, how(path), ui)?));
     }
     let mut cached = None;
     if let Some(path) = &args.cached.cache {
@@ -316,40 +313,6 @@ fn open(
     }
     let fs = Filesystem::open(devices, options).context(|| image.display().to_string())?;
     Ok((fs, cached))
-}
-
-/// Opens a device, and waits if the mount before is only writing its last.
-fn open_device(path: &Path, how: OpenOptions, ui: &Ui) -> Result<FileDevice> {
-    let deadline = Instant::now() + FINISHING_MAX;
-    let mut is_told = false;
-    loop {
-        match FileDevice::open(path, how) {
-            Err(buttress_block::Error::Locked { pid: Some(pid), .. })
-                if is_finishing(pid, path) && Instant::now() < deadline =>
-            {
-                if !is_told {
-                    ui.note(format!(
-                        "{}: waiting for process {pid} to finish writing",
-                        path.display()
-                    ));
-                    is_told = true;
-                }
-                std::thread::sleep(RETRY_AFTER);
-            }
-            opened => return opened.map_err(Failure::of_device),
-        }
-    }
-}
-
-/// Says whether a process is one of ours that has lost its mount already: then it will let go soon.
-fn is_finishing(pid: u32, image: &Path) -> bool {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let mounts = std::fs::read_to_string(format!("/proc/{pid}/mounts")).unwrap_or_default();
-    let source = image.to_string_lossy().replace('\\', "\\134").replace(' ', "\\040");
-    let is_mounted = mounts
-        .lines()
-        .any(|line| line.contains(" fuse.buttress ") && line.split(' ').next() == Some(&source));
-    name.trim() == "buttress" && !is_mounted
 }
 
 /// How far the end has come, for whoever asks by a second signal.
