@@ -193,9 +193,13 @@ fn called(name: &str) -> String {
 }
 
 fn remove(args: &Remove, ui: &Ui) -> Result<Exit> {
+    let mut removed = Vec::new();
     for gone in &args.gone {
         let order = Order::DeviceRemove { called: called(gone) };
-        order::run(&order, &args.image, &args.devices, "remove", ui)?;
+        removed.push(order::run(&order, &args.image, &args.devices, "remove", ui)?);
+    }
+    if ui.json() {
+        ui.document(&removed)?;
     }
     Ok(Exit::Success)
 }

@@ -103,13 +103,19 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
             let place = VolumePath::parse(&place);
             let fs = image::open(&place.image, &Devices::default(), Access::Read)?;
             let kind = image::resolve(&fs, &place)?.attr().kind;
+            let mut found = Vec::new();
             if subvolume::find(&fs, &place).is_ok() {
-                ui.line(format!("{RO:<20}read-only flag of a subvolume"))?;
+                found.push((RO, "read-only flag of a subvolume"));
             }
             if matches!(kind, FileKind::Regular | FileKind::Directory) {
-                ui.line(format!(
-                    "{COMPRESSION:<20}compression algorithm for the file or directory"
-                ))?;
+                found.push((COMPRESSION, "compression algorithm for the file or directory"));
+            }
+            if ui.json() {
+                ui.document(&found.iter().map(|(name, _)| name).collect::<Vec<_>>())?;
+                return Ok(Exit::Success);
+            }
+            for (name, what) in found {
+                ui.line(format!("{name:<20}{what}"))?;
             }
         }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use buttress_fs::{Filesystem, ScrubOptions, ScrubProgress};
 use buttress_volume::{Uuid, Volume};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
@@ -194,6 +194,8 @@ fn status(args: &Args, ui: &Ui) -> Result<Exit> {
     let uuid = Uuid(superblock.fsid).to_string();
     match read(&state_file(args.state.as_deref(), &uuid)) {
         Some(status) => show(&status, ui)?,
+        // As `balance status` has it.
+        None if ui.json() => ui.document(&json!({ "uuid": uuid, "status": "none" }))?,
         None => ui.line(format!("{name}: no scrub is known of it"))?,
     }
     Ok(Exit::Success)

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use buttress_fs::{Filesystem, Ino, TreeId};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(crate) use act::Act;
 use act::{Shown, Spot};
@@ -141,15 +141,39 @@ fn order(act: Act, volume: &Path, devices: &Devices, what: &'static str, ui: &Ui
     order::run(&Order::Subvolume(act), volume, devices, what, ui)
 }
 
+/// Does something to each place, one after the other, and says so: each in a line, or all in one document, those before
+/// a failure too.
+fn each(
+    places: &[OsString],
+    ui: &Ui,
+    mut act: impl FnMut(Named) -> Result<Value>,
+    line: impl Fn(&Value, &str) -> String,
+) -> Result<Exit> {
+    let mut documents = Vec::new();
+    let mut ended = Ok(Exit::Success);
+    for place in places {
+        let text = place.display().to_string();
+        match Named::parse(place).and_then(&mut act) {
+            Ok(done) if ui.json() => documents.push(json!({ "place": text, "id": done["id"] })),
+            Ok(done) => ui.line(line(&done, &text))?,
+            Err(failure) => {
+                ended = Err(failure);
+                break;
+            }
+        }
+    }
+    if ui.json() {
+        ui.document(&documents)?;
+    }
+    ended
+}
+
 fn create(places: &[OsString], devices: &Devices, ui: &Ui) -> Result<Exit> {
     let (uid, gid) = crate::transfer::caller();
-    for place in places {
-        let Named { volume, spot } = Named::parse(place)?;
-        let text = spot.text.clone();
-        order(Act::Create { at: spot, uid, gid }, &volume, devices, "create", ui)?;
-        ui.line(format!("Create subvolume '{text}'"))?;
-    }
-    Ok(Exit::Success)
+    let act = |Named { volume, spot }: Named| {
+        order(Act::Create { at: spot, uid, gid }, &volume, devices, "create", ui)
+    };
+    each(places, ui, act, |_, text| format!("Create subvolume '{text}'"))
 }
 
 fn snapshot(
@@ -166,21 +190,24 @@ fn snapshot(
     }
     let (from, to) = (source.spot.text.clone(), target.spot.text.clone());
     let act = Act::Snapshot { source: source.spot, target: target.spot, read_only };
-    order(act, &source.volume, devices, "snapshot", ui)?;
+    let done = order(act, &source.volume, devices, "snapshot", ui)?;
+    if ui.json() {
+        let id = &done["id"];
+        ui.document(&json!({ "source": from, "place": to, "read_only": read_only, "id": id }))?;
+        return Ok(Exit::Success);
+    }
     let kind = if read_only { "readonly snapshot" } else { "snapshot" };
     ui.line(format!("Create {kind} of '{from}' in '{to}'"))?;
     Ok(Exit::Success)
 }
 
 fn delete(places: &[OsString], later: bool, devices: &Devices, ui: &Ui) -> Result<Exit> {
-    for place in places {
-        let Named { volume, spot } = Named::parse(place)?;
-        let text = spot.text.clone();
-        let act = Act::Delete { at: spot, wait: !later };
-        let done = order(act, &volume, devices, "dropping", ui)?;
-        ui.line(format!("Delete subvolume {} (commit): '{text}'", done["id"]))?;
-    }
-    Ok(Exit::Success)
+    let act = |Named { volume, spot }: Named| {
+        order(Act::Delete { at: spot, wait: !later }, &volume, devices, "dropping", ui)
+    };
+    each(places, ui, act, |done, text| {
+        format!("Delete subvolume {} (commit): '{text}'", done["id"])
+    })
 }
 
 fn show(

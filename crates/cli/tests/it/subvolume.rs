@@ -1,7 +1,9 @@
 //! Subvolumes and properties by command.
 
-use crate::Bench;
+use serde_json::{Value, json};
+
 use crate::judge::check;
+use crate::{Bench, text};
 
 /// Made, copied, shown, deleted; and the volume is right all the while.
 #[test]
@@ -51,5 +53,42 @@ fn subvolumes_by_command() {
     );
     let json = bench.ok(&["--json", "subvolume", "list", "v.img"]);
     assert!(json.contains("\"path\": \"dir/live\"") && !json.contains("frozen"), "{json}");
+    check(&bench.path("v.img"));
+}
+
+/// Whatever answers people answers scripts: one JSON document, of what was done before a failure too.
+#[test]
+fn verbs_answer_scripts() {
+    let bench = Bench::new();
+    for name in ["v.img", "more.img"] {
+        bench.volume(name, "256M");
+    }
+    let parsed = |args: &[&str], text: &[u8]| -> Value {
+        serde_json::from_slice(text)
+            .unwrap_or_else(|_| panic!("{args:?}: {}", String::from_utf8_lossy(text)))
+    };
+    let ask = |args: &[&str]| parsed(args, bench.ok(&[&["--json"], args].concat()).as_bytes());
+    assert_eq!(
+        ask(&["subvolume", "create", "v.img:/a", "v.img:/b"]),
+        json!([{ "place": "v.img:/a", "id": 256 }, { "place": "v.img:/b", "id": 257 }])
+    );
+    assert_eq!(
+        ask(&["subvolume", "snapshot", "-r", "v.img:/a", "v.img:/c"]),
+        json!({ "source": "v.img:/a", "place": "v.img:/c", "read_only": true, "id": 258 })
+    );
+    assert_eq!(ask(&["property", "list", "v.img:/a"]), json!(["ro", "compression"]));
+    let args = ["--json", "subvolume", "delete", "v.img:/a", "v.img:/none", "v.img:/b"];
+    let output = bench.run(&args);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(parsed(&args, &output.stdout), json!([{ "place": "v.img:/a", "id": 256 }]));
+    assert!(bench.ok(&["subvolume", "list", "v.img"]).contains("path b"));
+
+    let state = bench.path("state");
+    let status = ask(&["scrub", "status", "v.img", "--state", text(&state)]);
+    assert_eq!(status["status"], "none", "{status}");
+    assert!(status["uuid"].is_string(), "{status}");
+    assert_eq!(ask(&["device", "add", "-f", "v.img", "more.img"]), json!([{ "devid": 2 }]));
+    let remove = ["device", "remove", "v.img", "2", "--device", "more.img"];
+    assert_eq!(ask(&remove), json!([{ "devid": 2 }]));
     check(&bench.path("v.img"));
 }
