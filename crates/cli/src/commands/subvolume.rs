@@ -176,6 +176,14 @@ fn create(places: &[OsString], devices: &Devices, ui: &Ui) -> Result<Exit> {
     each(places, ui, act, |_, text| format!("Create subvolume '{text}'"))
 }
 
+/// Whether two names are of one volume: of one file, or of an image and where it is mounted.
+fn is_one(volume: &Path, other: &Path) -> bool {
+    let file = |name: &Path| name.canonicalize().ok();
+    let server = |name: &Path| live::find(name).ok().flatten().map(|(socket, _)| socket);
+    let same = |one: Option<PathBuf>, other| one.is_some() && one == other;
+    volume == other || same(file(volume), file(other)) || same(server(volume), server(other))
+}
+
 fn snapshot(
     read_only: bool,
     source: &OsString,
@@ -184,7 +192,7 @@ fn snapshot(
     ui: &Ui,
 ) -> Result<Exit> {
     let (source, target) = (Named::parse(source)?, Named::parse(target)?);
-    if source.volume != target.volume {
+    if !is_one(&source.volume, &target.volume) {
         let what = "a snapshot lies on the volume of its source";
         return Err(Failure::new(Exit::Usage, what));
     }

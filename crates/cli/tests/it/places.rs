@@ -146,6 +146,10 @@ fn folders_bound_elsewhere_are_what_they_are() {
     assert!(bench.path("mnt/with space/more/new").is_dir());
     bench.ok(&["subvolume", "snapshot", "mnt/sub", "other"]);
     bench.ok(&["subvolume", "delete", "other/more/new"]);
+    // The image has the same name for who has it mounted.
+    bench.ok(&["subvolume", "snapshot", "image:/sub", "mnt/with space/named"]);
+    bench.ok(&["subvolume", "snapshot", "other/named", "./image:/sub/other"]);
+    bench.ok(&["subvolume", "delete", "other/named", "mnt/sub/other"]);
     assert!(bench.ok(&["subvolume", "show", "other/sub"]).contains("with space/sub"));
     assert!(bench.ok(&["--json", "balance", "status", "other"]).contains('{'));
     bench.fails(&["subvolume", "delete", "other/more"], 1, &["other/more", "not a subvolume"]);

@@ -35,6 +35,9 @@ fn subvolumes_by_command() {
     bench.fails(&["cp", "file", "v.img:/frozen/more"], 1, &["read-only"]);
     bench.ok(&["property", "set", "v.img:/frozen", "ro", "false"]);
     bench.ok(&["cp", "file", "v.img:/frozen/more"]);
+    bench.ok(&["subvolume", "snapshot", "v.img:/live", "./v.img:/dir/again"]);
+    bench.ok(&["subvolume", "delete", "v.img:/dir/again"]);
+    bench.fails(&["subvolume", "snapshot", "v.img:/live", "none:/x"], 2, &["volume of its source"]);
     bench.fails(&["subvolume", "delete", "v.img:/dir"], 1, &["not a subvolume"]);
     bench.fails(&["subvolume", "create", "v.img:/live"], 1, &["exists"]);
 
