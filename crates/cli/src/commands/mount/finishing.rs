@@ -4,6 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use buttress_block::{Error, FileDevice, OpenOptions};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 use crate::exit::{Failure, Result};
 use crate::ui::Ui;
@@ -37,9 +39,13 @@ pub(super) fn open_device(path: &Path, how: OpenOptions, ui: &Ui) -> Result<File
     }
 }
 
-/// Says whether a process is one of ours that has lost its mount already: then it will let go soon. One that is gone has.
+/// Says whether a process is one of ours that has lost its mount already: then it will let go soon. One that is gone has; one that
+/// is only hidden from us (`hidepid`) is there.
 fn is_finishing(pid: u32, image: &Path) -> bool {
-    let Ok(name) = std::fs::read_to_string(format!("/proc/{pid}/comm")) else { return true };
+    let Ok(name) = std::fs::read_to_string(format!("/proc/{pid}/comm")) else {
+        let raw = pid.try_into().ok().and_then(Pid::from_raw);
+        return raw.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH));
+    };
     let mounts = std::fs::read_to_string(format!("/proc/{pid}/mounts")).unwrap_or_default();
     let source = image.to_string_lossy().replace('\\', "\\134").replace(' ', "\\040");
     let is_mounted = mounts
