@@ -15,6 +15,7 @@ use crate::{ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MountOption
 mod crafted;
 mod freeing;
 mod guards;
+mod refused;
 mod shared;
 
 const SECTOR: u64 = 4096;

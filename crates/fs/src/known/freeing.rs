@@ -15,7 +15,13 @@ const COST: Cost = Cost::of(ITEMS, 2000);
 /// A volume without room for metadata or a chunk, and its small files.
 fn crowded(device: &Arc<dyn Device>) -> (Filesystem, Vec<Inode>) {
     let fs = mount(device, "rw,commit=300");
-    drop(fill(&fs));
+    let files = crowd(&fs);
+    (fs, files)
+}
+
+/// Leaves no room for metadata or a chunk; answers the small files that take it.
+pub(super) fn crowd(fs: &Filesystem) -> Vec<Inode> {
+    drop(fill(fs));
     let mut files = Vec::new();
     while let Ok(made) = fs.root().create(format!("f{}", files.len()).as_bytes(), 0o644, 0, 0, 0) {
         let _ = made.set_xattr(b"user.large", &[1; 3000], XattrFlags::default());
@@ -25,7 +31,7 @@ fn crowded(device: &Arc<dyn Device>) -> (Filesystem, Vec<Inode>) {
         }
     }
     fs.sync().expect("durable");
-    (fs, files)
+    files
 }
 
 /// Writes inode items anew as they are, of files that lie far apart.
@@ -50,7 +56,7 @@ pub(super) fn all_at_once(engine: &Arc<Engine>, urgency: Urgency) -> Vec<MetaRes
 }
 
 /// All of whom then use what they were promised, to the last item.
-fn use_all(fs: &Filesystem, promises: Vec<MetaReservation>, files: &[Inode]) {
+pub(super) fn use_all(fs: &Filesystem, promises: Vec<MetaReservation>, files: &[Inode]) {
     let parts = promises.len() * ITEMS as usize;
     let mut far_apart = (0..parts).map(|part| &files[part * 7919 % files.len()]);
     for promise in promises {

@@ -16,7 +16,7 @@ const POLICIES: [&str; 4] =
 
 /// Every group of data is drained: a right that was not given back would hold that up for ever, and so would one that was given
 /// back twice.
-fn drain_all(fs: &Filesystem, when: &str) {
+pub(super) fn drain_all(fs: &Filesystem, when: &str) {
     let holds = hold(fs, |_| true);
     assert!(!holds.is_empty(), "{when}: no group could be held");
     let (done, wait) = mpsc::channel();
@@ -29,7 +29,7 @@ fn drain_all(fs: &Filesystem, when: &str) {
 }
 
 /// A right that is given back too often would let this drain go while somebody writes.
-fn drain_waits_for_a_writer(fs: &Filesystem, at: Logical, when: &str) {
+pub(super) fn drain_waits_for_a_writer(fs: &Filesystem, at: Logical, when: &str) {
     let extent = buttress_format::Extent { start: at, len: SECTOR };
     let right = fs.shared().engine.begin_nocow(extent).expect("nobody holds the group");
     let holds = hold(fs, |_| true);
@@ -49,7 +49,7 @@ fn drain_waits_for_a_writer(fs: &Filesystem, at: Logical, when: &str) {
 }
 
 /// Where the first byte of a file lies.
-fn first_byte(fs: &Filesystem, file: &Inode) -> Logical {
+pub(super) fn first_byte(fs: &Filesystem, file: &Inode) -> Logical {
     let key = Key::new(file.id().ino.0, Kind::EXTENT_DATA, 0);
     let item = fs.view().get(file.id().tree, &key).expect("it reads").expect("an extent");
     match buttress_format::FileExtent::parse(&item).expect("an extent").body {

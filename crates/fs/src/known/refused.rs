@@ -1,0 +1,214 @@
+//! N3: metadata is refused when what was written in place becomes visible. Who wrote it is told; what it held is given back, and
+//! with it the right to the group; all else is as it was.
+
+use buttress_block::Error;
+use buttress_format::InodeItem;
+use buttress_txn::View;
+
+use super::guards::{drain_all, drain_waits_for_a_writer, first_byte};
+use super::*;
+use freeing::{crowd, use_all};
+
+/// What a landing asks for at the least.
+const LEAST: Cost = Cost::of(1, 160);
+
+/// Writes that are all of this byte stand still before the device, until the door is open.
+const MARK: u8 = 0xD1;
+
+#[derive(Debug)]
+struct Gate {
+    below: Arc<dyn Device>,
+    knocked: AtomicBool,
+    open: AtomicBool,
+}
+
+impl Device for Gate {
+    fn name(&self) -> String {
+        "gate".to_owned()
+    }
+
+    fn len(&self) -> u64 {
+        self.below.len()
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        self.below.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        if buf.iter().all(|byte| *byte == MARK) {
+            self.knocked.store(true, Ordering::SeqCst);
+            while !self.open.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        }
+        self.below.write_at(offset, buf)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.below.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.below.discard(offset, len)
+    }
+}
+
+/// Sectors of the files.
+const SECTORS: u64 = 32;
+
+/// Files that are written in place, and what they hold: of the first each sector is an extent, and a crash came before its length
+/// was written; one is of extents, of holes and of space that was set aside; of the last it is known from before where it lies.
+fn targets(device: &Arc<dyn Device>) {
+    let fs = mount(device, "rw,commit=300");
+    let cut = nocow(&fs, "cut");
+    let mut order: Vec<_> = (0..SECTORS).collect();
+    Rng::new(1).shuffle(&mut order);
+    for sector in order {
+        cut.write_direct(sector * SECTOR, &bytes(1, 1)).expect("there is room");
+    }
+    let mixed = nocow(&fs, "mixed");
+    mixed.write_direct(0, &bytes(2, 8)).expect("there is room");
+    let allocate = FallocateMode::Allocate { keep_size: false };
+    mixed.fallocate(16 * SECTOR, 8 * SECTOR, allocate).expect("there is room");
+    mixed
+        .set_attr(&SetAttr { size: Some(SECTORS * SECTOR), ..SetAttr::default() })
+        .expect("longer");
+    let known = nocow(&fs, "known");
+    known.write_direct(0, &bytes(3, SECTORS)).expect("there is room");
+    fs.sync().expect("durable");
+    let id = cut.id();
+    drop((cut, mixed, known));
+    let key = Key::new(id.ino.0, Kind::INODE_ITEM, 0);
+    let item = fs.view().get(id.tree, &key).expect("it reads").expect("an item");
+    let mut item = InodeItem::parse(&item).expect("an item");
+    item.size = 0;
+    let engine = &fs.shared().engine;
+    let handle = engine.begin(engine.reserve(LEAST, Urgency::Normal).expect("space"));
+    handle.put(id.tree, key, item.to_bytes());
+    drop(handle);
+    fs.close().expect("closed");
+}
+
+/// Leaves no metadata to anybody who lands data: as long as that is let in nodes are made anew, and somebody reads the old ones.
+fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
+    let engine = &fs.shared().engine;
+    let old = fs.view();
+    loop {
+        let promises = freeing::all_at_once(engine, Urgency::Frees);
+        if promises.is_empty() {
+            break;
+        }
+        use_all(fs, promises, files);
+        engine.commit().expect("a commit never runs out of space");
+    }
+    let mut files = files.iter().cycle();
+    while let Some(promise) = engine.reserve_at_once(LEAST, Urgency::Frees).expect("it works") {
+        freeing::rewrite(fs, promise, &[files.next().expect("some")]);
+        engine.commit().expect("a commit never runs out of space");
+    }
+    old
+}
+
+/// Nothing waits, is on its way or promised, and who empties groups waits for those who write and for nobody else.
+fn is_at_rest(fs: &Filesystem, file: &Inode, when: &str) {
+    let data = &fs.shared().files;
+    assert_eq!((data.dirty_bytes(), data.ordered_bytes()), (0, 0), "{when}");
+    assert_eq!((pending(fs), unreserved(fs)), ((0, 0), 0), "{when}");
+    drain_all(fs, when);
+    drain_waits_for_a_writer(fs, first_byte(fs, file), when);
+}
+
+/// Each sector is what it was or what was written, and what was not in place is what it was; answers how many are new.
+fn mixture(found: &[u8], old: &[u8], new: &[u8], lies: impl Fn(u64) -> bool) -> u64 {
+    let part = |bytes: &[u8], sector: u64| {
+        let at = (sector * SECTOR) as usize;
+        bytes.get(at..at + SECTOR as usize).map_or_else(|| vec![0; SECTOR as usize], <[u8]>::to_vec)
+    };
+    let mut count = 0;
+    for sector in 0..found.len() as u64 / SECTOR {
+        let now = part(found, sector);
+        let is_new = now == part(new, sector);
+        assert!(is_new && lies(sector) || now == part(old, sector), "sector {sector}");
+        count += u64::from(is_new);
+    }
+    count
+}
+
+/// What was buffered is at the device when the last of the metadata goes to others, and was promised too little; what is written
+/// directly was promised nothing, be it over extents, over holes between them, or where it is known that it may be written.
+#[test]
+fn n3_metadata_is_refused_where_it_lands() {
+    let below = volume(128);
+    targets(&below);
+    let (knocked, open) = (AtomicBool::new(false), AtomicBool::new(false));
+    let gate = Arc::new(Gate { below: Arc::clone(&below), knocked, open });
+    let device: Arc<dyn Device> = Arc::clone(&gate) as _;
+    let fs = mount(&device, "rw,commit=300");
+    let [cut, mixed, known] =
+        ["cut", "mixed", "known"].map(|name| fs.resolve(name).expect("the file"));
+    known.write_direct(0, &bytes(4, SECTORS)).expect("in place");
+    let mut files = crowd(&fs);
+    for number in files.len() / 2..files.len() {
+        fs.root().unlink(format!("f{number}").as_bytes()).expect("removed");
+    }
+    files.truncate(files.len() / 2);
+    let filler = fs.resolve("filler").expect("the file");
+    let size = Some(filler.attr().size - MIB);
+    filler.set_attr(&SetAttr { size, ..SetAttr::default() }).expect("shrinking always works");
+    drop(filler);
+    fs.sync().expect("durable");
+    let used = || fs.space_stats().accounts.data.used;
+    let (before, places) = (used(), [&cut, &mixed, &known].map(|file| first_byte(&fs, file)));
+
+    let new = vec![MARK; (SECTORS * SECTOR) as usize];
+    cut.write_at(0, &new).expect("there is room");
+    let old = std::thread::scope(|scope| {
+        let lands = scope.spawn(|| cut.flush_data());
+        while !gate.knocked.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let old = use_up(&fs, &files);
+        gate.open.store(true, Ordering::SeqCst);
+        let kind = lands.join().expect("no panic").expect_err("it is refused").kind();
+        assert_eq!(kind, ErrorKind::NoSpace, "buffered");
+        old
+    });
+    assert!(fs.space_stats().short_landings > 0, "it was promised enough");
+    is_at_rest(&fs, &cut, "buffered");
+    for file in [&mixed, &known] {
+        let kind = file.write_direct(0, &bytes(9, SECTORS)).expect_err("it is refused").kind();
+        assert_eq!(kind, ErrorKind::NoSpace, "direct");
+        is_at_rest(&fs, file, "direct");
+    }
+    assert_eq!(used(), before, "what was allocated beside was given back");
+    let seen = [&cut, &mixed, &known].map(content);
+    mixture(&seen[0], &bytes(1, 1).repeat(SECTORS as usize), &new, |_| true);
+    mixture(&seen[1], &bytes(2, 8), &bytes(9, SECTORS), |sector| sector < 8);
+    mixture(&seen[2], &bytes(4, SECTORS), &bytes(9, SECTORS), |_| true);
+
+    // Once somebody has left there is room; and nobody was told yet who syncs.
+    drop(old);
+    assert_eq!(cut.sync().expect_err("told once").kind(), ErrorKind::NoSpace);
+    assert_eq!(fs.sync().expect_err("told once").kind(), ErrorKind::NoSpace);
+    fs.sync().expect("durable");
+    assert_eq!(fs.read_only_reason(), None);
+    assert!([&cut, &mixed, &known].map(content) == seen, "it has changed since");
+    for (file, place) in [&cut, &mixed, &known].into_iter().zip(places) {
+        file.write_direct(0, &bytes(20, SECTORS)).expect("there is room");
+        assert_eq!(first_byte(&fs, file), place, "elsewhere");
+        is_at_rest(&fs, file, "again");
+    }
+    drop((cut, mixed, known, files));
+    fs.close().expect("closed");
+    judge(&below);
+    let fs = mount(&below, "ro");
+    for name in ["cut", "mixed", "known"] {
+        let file = fs.resolve(name).expect("the file");
+        assert!(content(&file) == bytes(20, SECTORS), "{name}");
+    }
+}
