@@ -6,14 +6,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use buttress_block::{Device, Error};
-use buttress_fs::{FallocateMode, Filesystem, Inode, InodeFlags, SetAttr};
+use buttress_format::{FileExtent, Key, Kind, Logical};
+use buttress_fs::{BalanceOptions, FallocateMode, Filesystem, Filter, Inode, InodeFlags, SetAttr};
 
 use crate::checker::check;
 use crate::devices::{Hook, Hooked};
 use crate::room::fill;
 use crate::volume::{file_with, memory, mount_with};
 
-/// The length of the reads that stand still; nothing else here is as long.
+/// The length of the reads that stand still.
 const LEN: usize = 80 << 10;
 /// For what must happen while a read stands still, and would wait for it otherwise.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -25,7 +26,10 @@ enum Door {
     Knocked,
 }
 
-/// Holds reads of [`LEN`] bytes back before they read anything.
+/// Sectors that are all of this byte are read wrong.
+const ROTTEN: u8 = 0xD3;
+
+/// Holds the first read of [`LEN`] bytes back before it reads anything; what it is told to forget is wrong at once.
 #[derive(Debug)]
 struct Gate(Mutex<Door>, Condvar);
 
@@ -45,13 +49,24 @@ impl Hook for Gate {
     fn read(&self, below: &dyn Device, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         if buf.len() == LEN {
             let mut door = self.0.lock().expect("a door");
-            while *door != Door::Open {
+            if *door == Door::Closed {
                 *door = Door::Knocked;
                 self.1.notify_all();
-                door = self.1.wait(door).expect("a door");
+                drop(self.1.wait_while(door, |door| *door != Door::Open).expect("a door"));
             }
         }
-        below.read_at(offset, buf)
+        below.read_at(offset, buf)?;
+        for sector in buf.chunks_mut(4096).filter(|sector| sector.iter().all(|b| *b == ROTTEN)) {
+            sector[100] ^= 1;
+        }
+        Ok(())
+    }
+
+    fn discard(&self, below: &dyn Device, offset: u64, len: u64) -> Result<(), Error> {
+        for at in (offset..offset + len).step_by(4096) {
+            below.write_at(at, &[0xA5; 512])?;
+        }
+        Ok(())
     }
 }
 
@@ -65,10 +80,19 @@ fn gated(mib: u64, options: &str) -> (Arc<dyn Device>, Arc<Hooked<Gate>>, Filesy
 
 /// Reads a file from its beginning, and does something else while the device has the request; answers what was read.
 fn while_it_reads(gate: &Hooked<Gate>, file: &Inode, act: impl FnOnce() + Send) -> Vec<u8> {
+    while_it_reads_so_many(gate, file, LEN, act)
+}
+
+fn while_it_reads_so_many(
+    gate: &Hooked<Gate>,
+    file: &Inode,
+    len: usize,
+    act: impl FnOnce() + Send,
+) -> Vec<u8> {
     gate.hook.set(Door::Closed);
     thread::scope(|scope| {
         let reads = scope.spawn(|| {
-            let mut buf = vec![0; LEN];
+            let mut buf = vec![0; len];
             let len = file.read_at(0, &mut buf).expect("a read");
             buf.truncate(len);
             buf
@@ -171,4 +195,86 @@ fn another_takes_its_place(sums: bool, options: &str) -> bool {
     fs.close().expect("closed");
     check(&below);
     is_free
+}
+
+/// L2 of `read_plan`: whether there are to be checksums is settled with the rest of a plan. While the first of its extents is read the
+/// file is cut and loses them; what is wrong in the second, which lies where it did, is given to nobody.
+#[test]
+fn r7_a_file_loses_its_sums_while_it_is_read() {
+    for options in ["page_cache=0", "rw"] {
+        let (below, gate, fs) = gated(256, options);
+        let file = file_with(&fs.root(), "file", &[1; LEN]);
+        file.flush_data().expect("it lands");
+        let between = file_with(&fs.root(), "between", &[2; LEN]);
+        between.flush_data().expect("it lands");
+        file.write_at(LEN as u64, &[ROTTEN; LEN]).expect("there is room");
+        fs.sync().expect("durable");
+        let content = while_it_reads_so_many(&gate, &file, 2 * LEN, || {
+            let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+            file.set_attr(&cut).expect("shrinking always works");
+            let bare = SetAttr { flags: Some(InodeFlags::NODATACOW), ..SetAttr::default() };
+            file.set_attr(&bare).expect("flags");
+            assert!(file.attr().flags & InodeFlags::NODATASUM != 0, "it has sums still");
+        });
+        assert!(content.is_empty(), "{options}: {} bytes of it", content.len());
+        drop((file, between));
+        fs.close().expect("closed");
+        check(&below);
+    }
+}
+
+/// Where the first byte of a file lies.
+fn place(fs: &Filesystem, file: &Inode) -> Logical {
+    let key = Key::new(file.id().ino.0, Kind::EXTENT_DATA, 0);
+    let item = fs.view().get(file.id().tree, &key).expect("it reads").expect("an extent");
+    FileExtent::parse(&item).expect("an extent").region().expect("not inline").disk
+}
+
+/// L1: what is moved while somebody reads it keeps its place until he has read it, whatever is discarded and written meanwhile. Without
+/// checksums that alone makes what he reads right.
+#[test]
+fn r7_what_is_moved_is_read_where_it_was() {
+    for (sums, options) in [(false, "page_cache=0"), (false, "rw"), (true, "page_cache=0")] {
+        let (below, gate, fs) = gated(160, &format!("{options},discard"));
+        let file = file_with(&fs.root(), "file", b"");
+        let flags = (!sums).then_some(InodeFlags::NODATACOW);
+        file.set_attr(&SetAttr { flags, ..SetAttr::default() }).expect("flags");
+        file.write_at(0, &[1; LEN]).expect("there is room");
+        fs.sync().expect("durable");
+        let before = place(&fs, &file);
+        gate.hook.set(Door::Closed);
+        let content = thread::scope(|scope| {
+            let reads = scope.spawn(|| {
+                let mut buf = vec![0; LEN];
+                assert_eq!(file.read_at(0, &mut buf).expect("a read"), LEN);
+                buf
+            });
+            gate.hook.wait_for_knock();
+            // It waits for who reads, once it has moved the data.
+            let moves = scope.spawn(|| {
+                let all =
+                    BalanceOptions { data: Some(Filter::default()), ..BalanceOptions::default() };
+                fs.balance(&all, &mut |_| true)
+            });
+            while place(&fs, &file) == before && !moves.is_finished() {
+                thread::yield_now();
+            }
+            assert_ne!(place(&fs, &file), before, "it was not moved");
+            fs.sync().expect("durable");
+            // All that is free is somebody else's then.
+            let others = file_with(&fs.root(), "others", b"");
+            let mut end = 0;
+            while others.write_direct(end, &[2; 1 << 20]).is_ok() {
+                end += 1 << 20;
+            }
+            assert!(end > 16 << 20, "{end} bytes");
+            gate.hook.set(Door::Open);
+            let _ = moves.join().expect("no panic");
+            reads.join().expect("no panic")
+        });
+        assert!(content.iter().all(|byte| *byte == 1), "{options}, sums: {sums}: it is not his");
+        drop(file);
+        fs.close().expect("closed");
+        check(&below);
+    }
 }
