@@ -72,9 +72,9 @@ impl Hook for Standing {
     }
 }
 
-/// What lies below, its hook, and a mount on which a file takes all that there is beside another one.
-fn full() -> (Arc<dyn Device>, Arc<Hooked<Standing>>, Filesystem) {
-    let below: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 * MIB));
+/// What lies below, its hook, and a mount with one file.
+fn volume(mib: u64) -> (Arc<dyn Device>, Arc<Hooked<Standing>>, Filesystem) {
+    let below: Arc<dyn Device> = Arc::new(MemoryDevice::new(mib * MIB));
     Filesystem::make(&*below, &MakeOptions::default()).expect("an empty volume");
     let hooked = Hooked::new(&below, Standing::default());
     let device: Arc<dyn Device> = Arc::clone(&hooked) as _;
@@ -82,6 +82,12 @@ fn full() -> (Arc<dyn Device>, Arc<Hooked<Standing>>, Filesystem) {
     let fs = Filesystem::open(vec![device], options).expect("a mount");
     file_with(&fs.root(), "kept", &kept());
     fs.sync().expect("durable");
+    (below, hooked, fs)
+}
+
+/// The same, and a file that takes all that there is beside it.
+fn full() -> (Arc<dyn Device>, Arc<Hooked<Standing>>, Filesystem) {
+    let (below, hooked, fs) = volume(128);
     put(&fs, "old", 1);
     (below, hooked, fs)
 }
@@ -256,6 +262,34 @@ fn n5_groups_change_hands_between_steps_of_a_trim() {
     }
     assert!(moved > 0, "nothing went to another chunk");
     assert!(discarded > 0, "nothing was left to tell of");
+}
+
+/// Between two pieces of what no group has: what comes to be a group's then is not told of any more.
+#[test]
+fn n5_groups_take_what_a_trim_would_come_to() {
+    for piece in 0..3 {
+        let (below, hooked, fs) = volume(400);
+        let discarded = &hooked.hook.discarded;
+        let last = || discarded.lock().expect("no panic").last().cloned().unwrap_or_default();
+        let before = parts(&fs);
+        let (mut pieces, mut count) = (0, None);
+        fs.trim(TrimOptions::default(), &mut |_| {
+            let told = last();
+            let is_in = |part: &Range<u64>| told.start < part.end && part.start < told.end;
+            if !before.iter().any(|(part, _)| is_in(part)) {
+                if pieces == piece {
+                    count = Some(put(&fs, "new", 2));
+                    let now = parts(&fs);
+                    assert!(now.len() > before.len() + 2, "{before:?}, then {now:?}");
+                }
+                pieces += 1;
+            }
+            true
+        })
+        .expect("a trim");
+        let count = count.unwrap_or_else(|| panic!("only {pieces} pieces"));
+        verify(&below, fs, "new", 2, count);
+    }
 }
 
 /// The same in the middle of each request: what is being discarded is nobody's until it is, in a group and beside the groups.
