@@ -91,6 +91,33 @@ fn x1_small_files_stay_together() {
     }
 }
 
+/// X1: who goes on without saying where goes on behind what his stream was given last, whichever group that is in and whatever others
+/// would be found before it.
+#[test]
+fn x1_a_stream_goes_on_where_it_left_off() {
+    const GROUPS: u64 = 40;
+    for (policy, processors) in AllocPolicy::ALL.into_iter().flat_map(|one| [(one, 1), (one, 8)]) {
+        let space = groups(GROUPS, processors, policy);
+        let mut rng = Rng::new(2);
+        let mut order: Vec<_> = (0..GROUPS).collect();
+        rng.shuffle(&mut order);
+        for group in order {
+            let len = rng.range(1..100) * SECTOR;
+            let first = AllocRequest { stream: 7, ..exactly(Data, len) };
+            let goal = Some(Logical(group * MIB));
+            let mut end = got(space.allocate(AllocRequest { goal, ..first })).end();
+            assert_eq!(end.0, group * MIB + len, "{policy}, {processors}");
+            for _ in 0..3 {
+                let next = AllocRequest { stream: 7, ..exactly(Data, 2 * SECTOR) };
+                let next = got(space.allocate(next));
+                assert_eq!(next.start, end, "{policy}, {processors}: group {group}");
+                end = next.end();
+            }
+        }
+        space.verify().expect("sound");
+    }
+}
+
 /// X2: a request that no group can serve in one piece, where all of them have room: the search ends after a look at
 /// few of them, whatever it asks for. Nothing asks for a place more aligned than a unit.
 #[test]
