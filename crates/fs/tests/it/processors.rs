@@ -8,9 +8,10 @@ use std::time::Duration;
 use buttress_base::seeded::{self, Cost, Options, Processors};
 use buttress_base::{Rng, clock, thread};
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions};
+use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, SetAttr};
 use buttress_sim::{Slow, Slowness};
 
+use crate::checker::judge;
 use crate::volume::{mount_with, nocow};
 
 /// What a step costs: about what it does where this was measured.
@@ -177,60 +178,92 @@ fn e16_direct_writers_are_not_slowed() {
     }
 }
 
+/// Extents of the file that is split, and how long each is.
+const EXTENTS: u64 = 256;
+const EXTENT_LEN: u64 = 4 * BLOCK as u64;
+
+/// What splits an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Split {
+    Hole,
+    Cut,
+    Clone,
+}
+
 /// N7: who goes over extents to write in place meets none that is split meanwhile, however long he stands at the device: who
 /// would split one waits for what he writes.
 #[test]
 fn n7_nobody_splits_under_who_scans() {
-    const EXTENTS: u64 = 256;
-    const LEN: u64 = 4 * BLOCK as u64;
+    let base = MemoryDevice::new(256 << 20);
+    let make = MakeOptions { nodesize: 4096, seed: Some(7), ..MakeOptions::default() };
+    Filesystem::make(&base, &make).expect("a volume");
+    let base = Arc::new(base);
+    let fs = mount_with(&(Arc::clone(&base) as _), "rw,noatime,commit=300");
+    let file = nocow(&fs, "file");
+    // From the end on, so that no two are one.
+    for extent in (0..EXTENTS).rev() {
+        file.write_direct(extent * EXTENT_LEN, &[1; EXTENT_LEN as usize]).expect("a write");
+    }
+    nocow(&fs, "other").write_direct(0, &[3; BLOCK]).expect("a write");
+    drop(file);
+    fs.close().expect("an unmount");
+    for split in [Split::Hole, Split::Cut, Split::Clone] {
+        nobody_splits(base.fork(), split);
+    }
+}
+
+/// One who scans, and one who splits; of the file's leaves none is in memory but the last.
+fn nobody_splits(base: MemoryDevice, split: Split) {
     const LATENCY: Duration = Duration::from_millis(1);
     let work = move || {
-        let base = MemoryDevice::new(256 << 20);
-        let make = MakeOptions { nodesize: 4096, seed: Some(7), ..MakeOptions::default() };
-        Filesystem::make(&base, &make).expect("a volume");
         let slowness = Slowness { mib_s: None, latency: LATENCY, depth: 32, forgets_data: false };
         let slow = Arc::new(Slow::new(base, slowness));
         let device = Arc::clone(&slow) as Arc<dyn Device>;
-        let mount = || mount_with(&device, "rw,noatime,commit=300,preempt=off");
-        let fs = mount();
-        let file = nocow(&fs, "file");
-        // From the end on, so that no two are one.
-        for extent in (0..EXTENTS).rev() {
-            file.write_direct(extent * LEN, &[1; LEN as usize]).expect("a write");
-        }
-        drop(file);
-        fs.close().expect("an unmount");
-        // So that of the file's leaves none is in memory but the last.
-        let fs = mount();
+        let fs = mount_with(&device, "rw,noatime,commit=300,preempt=off");
+        let other = fs.resolve("other").expect("the file");
         let file = Arc::new(fs.resolve("file").expect("the file"));
-        file.read_at((EXTENTS - 1) * LEN, &mut [0; BLOCK]).expect("a read");
-        file.write_at(0, &[2; (EXTENTS * LEN) as usize]).expect("a write");
+        file.read_at((EXTENTS - 1) * EXTENT_LEN, &mut [0; BLOCK]).expect("a read");
+        other.read_at(0, &mut [0; BLOCK]).expect("a read");
+        file.write_at(0, &[2; (EXTENTS * EXTENT_LEN) as usize]).expect("a write");
         slow.begin();
         let writer = Arc::clone(&file);
         let write = move || writer.flush_data().expect("it lands");
         let writes = thread::Builder::new().spawn(write).expect("a thread");
         thread::sleep(LATENCY * 5 / 2);
         let before = slow.asked();
-        let hole = (EXTENTS - 1) * LEN + BLOCK as u64;
-        file.fallocate(hole, BLOCK as u64, FallocateMode::PunchHole).expect("a hole");
+        let at = (EXTENTS - 1) * EXTENT_LEN + BLOCK as u64;
+        let done = match split {
+            Split::Hole => file.fallocate(at, BLOCK as u64, FallocateMode::PunchHole),
+            Split::Cut => {
+                file.set_attr(&SetAttr { size: Some(at), ..SetAttr::default() }).map(drop)
+            }
+            Split::Clone => other.clone_range(0, &file, at, BLOCK as u64),
+        };
+        done.expect("there is room");
         let after = slow.asked();
         writes.join().expect("the writer");
-        let mut found = vec![0; (EXTENTS * LEN) as usize];
-        file.read_at(0, &mut found).expect("a read");
-        drop(file);
+        let mut found = vec![0; (EXTENTS * EXTENT_LEN) as usize];
+        let len = file.read_at(0, &mut found).expect("a read");
+        drop((file, other));
         fs.close().expect("an unmount");
-        let (low, high) = (hole as usize, hole as usize + BLOCK);
-        let sound = found[low..high] == [0; BLOCK]
-            && found[..low].iter().chain(&found[high..]).all(|byte| *byte == 2);
-        (before, after, sound)
+        let mut expected = vec![2; (EXTENTS * EXTENT_LEN) as usize];
+        let (low, high) = (at as usize, at as usize + BLOCK);
+        match split {
+            Split::Hole => expected[low..high].fill(0),
+            Split::Cut => expected.truncate(low),
+            Split::Clone => expected[low..high].fill(3),
+        }
+        (before, after, found[..len] == expected, device)
     };
     let processors = Processors { count: 4, cost: Cost::Step(STEP) };
     let options =
         Options { processors: Some(processors), steps_max: u64::MAX, ..Options::default() };
     let (seen, _) = seeded::run(1, options, work).unwrap_or_else(|stuck| panic!("{stuck}"));
-    let (before, after, sound) = seen;
-    assert!(before.reads > 0 && before.data == 0, "he is in the middle: {before:?}");
-    assert!(after.reads > before.reads, "he went on: {before:?}, {after:?}");
-    assert_eq!(after.data, EXTENTS * LEN, "he was not done: {before:?}, {after:?}");
-    assert!(sound, "the hole, and around it what was written");
+    let (before, after, is_sound, device) = seen;
+    let which = format!("{split:?}: {before:?}, {after:?}");
+    assert!(before.reads > 0 && before.data == 0, "he is in the middle: {which}");
+    assert!(after.reads > before.reads, "he went on: {which}");
+    assert_eq!(after.data, EXTENTS * EXTENT_LEN, "he was not done: {which}");
+    assert!(is_sound, "what was split, and around it what was written: {which}");
+    judge(&device);
 }
