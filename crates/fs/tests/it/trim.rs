@@ -182,7 +182,8 @@ impl Hook for Held {
     }
 }
 
-/// M2: while a device takes its time over a part of what little is free, who writes is refused nothing that there is room for.
+/// M1, M2: while a device takes its time over a part of what little is free, who writes is refused nothing that there is room for, and
+/// what lands meanwhile lies elsewhere.
 #[test]
 fn beside_a_writer_where_little_is_free() {
     let below = memory(160);
@@ -215,7 +216,8 @@ fn beside_a_writer_where_little_is_free() {
         });
         while is_told.recv().is_ok() {
             if outcomes.is_empty() {
-                outcomes.push(target.write_at(0, &pattern(2, 2 * MIB as usize)));
+                let written = target.write_at(0, &pattern(2, 2 * MIB as usize));
+                outcomes.push(written.and_then(|_| target.flush_data()));
             }
             let _ = may.send(());
         }
@@ -225,6 +227,10 @@ fn beside_a_writer_where_little_is_free() {
     let outcome = outcomes.pop().expect("the device was told of something");
     outcome.expect("half of what there is is left to writers");
     assert_eq!(refused(), before, "but for who filled it");
+    assert!(
+        content(&target) == pattern(2, 2 * MIB as usize),
+        "it was told of what was his by then"
+    );
     drop(target);
     fs.close().expect("closed");
     check(&below);
