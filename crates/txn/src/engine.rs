@@ -19,6 +19,7 @@ use std::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Instant,
 };
 
 use arc_swap::ArcSwap;
@@ -105,6 +106,8 @@ pub struct Engine {
     pub(crate) height: AtomicU8,
     pub(crate) shares: Shares,
     pub(crate) pinned: Mutex<VecDeque<(Weak<Roots>, Vec<Extent>)>>,
+    /// The oldest trees that somebody was seen to read by who waited for space, and when first.
+    pub(crate) awaited_readers: Mutex<Option<(Weak<Roots>, Instant)>>,
     pub(crate) devices: Mutex<DeviceSpace>,
     /// Held by who adds a chunk because data is in pieces.
     pub(crate) growing: Mutex<()>,
@@ -201,6 +204,7 @@ impl Engine {
             height: AtomicU8::new(parts.height),
             shares: Shares::default(),
             pinned: Mutex::default(),
+            awaited_readers: Mutex::default(),
             devices: Mutex::new(parts.devices),
             growing: Mutex::default(),
             empties: Mutex::default(),

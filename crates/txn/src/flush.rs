@@ -18,7 +18,7 @@
 //!   served or refused; whoever writes back is not interrupted at all.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -27,6 +27,7 @@ use buttress_format::Generation;
 use buttress_space::{
     Arrivals, Class, DataReservation, DataTicket, Ladder, Reach, SpaceKind, Step,
 };
+use buttress_tree::Roots;
 
 use crate::{Engine, Error, Result, Urgency};
 
@@ -44,6 +45,12 @@ use waits::End;
 const SLICE: Duration = Duration::from_millis(20);
 /// The same for him who may have to make room himself.
 pub(crate) const OWN_SLICE: Duration = Duration::from_millis(2);
+
+/// How long one who makes room waits for readers of old trees at once.
+const READERS_ONCE: Duration = Duration::from_millis(500);
+/// How long a reader is waited for from the first time on. Who reads for longer (a send, a program that was stopped) does so for minutes, and each
+/// of those who are refused meanwhile had waited for him in every ladder: nine seconds.
+const READERS_EVER: Duration = Duration::from_secs(2);
 
 /// Somebody in a line.
 pub(crate) trait Waits {
@@ -438,17 +445,31 @@ impl Engine {
 
     /// Readers hold back freed space only for the length of an operation: waits a little for them. Says whether that was of use.
     fn wait_for_unpin(&self, enough: impl Fn() -> bool) -> bool {
+        let begun = clock::now();
         let mut unpinned = false;
-        for _ in 0..500 {
+        loop {
             unpinned |= self.release_pinned();
-            if self.pinned.lock().is_empty() {
-                return unpinned;
-            }
+            let oldest = self.pinned.lock().front().map(|(roots, _)| Weak::clone(roots));
+            let Some(oldest) = oldest else { return unpinned };
             if enough() {
                 return true;
             }
+            if clock::since(begun) > READERS_ONCE || self.awaited_for(oldest) > READERS_EVER {
+                return unpinned;
+            }
             buttress_base::thread::sleep(Duration::from_millis(1));
         }
-        unpinned
+    }
+
+    /// How long ago somebody first waited for who reads these trees, which nobody older does.
+    fn awaited_for(&self, oldest: Weak<Roots>) -> Duration {
+        let mut awaited = self.awaited_readers.lock();
+        match &*awaited {
+            Some((roots, since)) if roots.ptr_eq(&oldest) => clock::since(*since),
+            _ => {
+                *awaited = Some((oldest, clock::now()));
+                Duration::ZERO
+            }
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use buttress_base::seeded::{self, Cost, Options, Processors};
 use buttress_base::{Rng, clock, thread};
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, SetAttr};
+use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, SetAttr, XattrFlags};
 use buttress_sim::{Slow, Slowness};
 
 use crate::checker::judge;
@@ -283,5 +283,60 @@ fn nobody_splits(base: MemoryDevice, split: Split) {
     assert!(after.reads > before.reads, "he went on: {which}");
     assert_eq!(after.data, EXTENTS * EXTENT_LEN, "he was not done: {which}");
     assert!(is_sound, "what was split, and around it what was written: {which}");
+    judge(&device);
+}
+
+/// Whoever makes room waits for those who read old trees, and with whom space comes back; but for one who reads for seconds not each
+/// of those who are refused meanwhile, in each ladder of his.
+#[test]
+fn a_long_reader_is_waited_for_once() {
+    let work = || {
+        let base = MemoryDevice::new(128 << 20);
+        let make = MakeOptions { seed: Some(7), ..MakeOptions::default() };
+        Filesystem::make(&base, &make).expect("a volume");
+        let device: Arc<dyn Device> = Arc::new(base);
+        let fs = mount_with(&device, "rw,noatime,commit=300,preempt=off");
+        let filler = fs.root().create(b"filler", 0o644, 0, 0, 0).expect("a file");
+        let mut at = 0;
+        let how = FallocateMode::Allocate { keep_size: false };
+        while filler.fallocate(at, 1 << 20, how).is_ok() {
+            at += 1 << 20;
+        }
+        let mut count = 0;
+        let mut fill = |fs: &Filesystem| {
+            let begun = clock::now();
+            loop {
+                count += 1;
+                let name = format!("{count}");
+                let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0);
+                let flags = XattrFlags::default();
+                if file.and_then(|file| file.set_xattr(b"user.a", &[1; 3000], flags)).is_err() {
+                    return clock::since(begun);
+                }
+            }
+        };
+        fill(&fs);
+        fs.sync().expect("durable");
+        let old = fs.view();
+        for name in 1..60 {
+            fs.root().unlink(format!("{name}").as_bytes()).expect("removing always works");
+        }
+        fs.sync().expect("durable");
+        let waited: Vec<_> = (0..5).map(|_| fill(&fs)).collect();
+        drop(old);
+        let last = fs.root().create(b"last", 0o644, 0, 0, 0).map(drop);
+        drop(filler);
+        fs.close().expect("an unmount");
+        (waited, last.is_ok(), device)
+    };
+    let processors = Processors { count: 4, cost: Cost::Step(STEP) };
+    let options =
+        Options { processors: Some(processors), steps_max: u64::MAX, ..Options::default() };
+    let (seen, _) = seeded::run(1, options, work).unwrap_or_else(|stuck| panic!("{stuck}"));
+    let (waited, is_there, device) = seen;
+    let all: Duration = waited.iter().sum();
+    assert!(waited[0] > Duration::from_millis(300), "nobody waited for him: {waited:?}");
+    assert!(all < Duration::from_secs(4), "he was waited for again: {waited:?}");
+    assert!(is_there, "what he held back came with him");
     judge(&device);
 }
