@@ -15,6 +15,7 @@ use crate::{ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MountOption
 mod crafted;
 mod freeing;
 mod guards;
+mod landing;
 mod refused;
 mod shared;
 

@@ -110,14 +110,15 @@ impl Engine {
     }
 
     /// The part of the metadata left to promise that is promised, in thousandths, where that is more than half, metadata is counted
-    /// closely, and no chunk can be added; else nothing. Nothing ever by the published rule of promises: its baseline writes nothing ahead.
+    /// closely, and no chunk can be added or a commit waits for dirty data; else nothing. Nothing ever by the published rule of promises: its
+    /// baseline writes nothing ahead.
     #[must_use]
     pub fn promise_pressure(&self) -> Option<u64> {
         let pressure = self.pressure.load(Ordering::Relaxed);
         let counts = pressure > TIGHT && self.options.promise != PromisePolicy::Levels;
         let is_last =
             || self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) < CHUNK_MIN;
-        (counts && is_last()).then_some(pressure)
+        (counts && (self.inode_reserves.are_awaited() || is_last())).then_some(pressure)
     }
 
     /// Whether those who hold promises for long, as dirty data does, had better need them soon.

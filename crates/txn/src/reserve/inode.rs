@@ -148,6 +148,8 @@ pub(crate) struct InodeReserves {
     /// Items that were promised to any of them, and those of them that count for nothing (I1).
     items: AtomicU64,
     spared: AtomicU64,
+    /// A commit waits until something lands (I4).
+    awaited: AtomicBool,
     looked: Mutex<Option<Moment>>,
     /// One came since they were looked up, or was idle then.
     fresh: AtomicBool,
@@ -206,6 +208,12 @@ impl InodeReserves {
         if are_of_these { self.spared.load(Ordering::Relaxed) } else { 0 }
     }
 
+    /// Whether a commit waits for dirty data, which is to be written back at once then, also where a chunk might be made: only half of what
+    /// the devices have left counts for promises, and a commit that has waited in vain may take the rest.
+    pub(crate) fn are_awaited(&self) -> bool {
+        self.awaited.load(Ordering::Relaxed)
+    }
+
     /// All items promised to inodes.
     pub(crate) fn items(&self) -> u64 {
         self.items.load(Ordering::Relaxed)
@@ -228,6 +236,7 @@ impl Engine {
         let (mut items, mut since) = (inodes.items(), clock::now());
         while !fits() && inodes.spared.load(Ordering::Relaxed) > 0 && clock::since(since) < PATIENCE
         {
+            inodes.awaited.store(true, Ordering::Relaxed);
             self.note_pressure(1000);
             buttress_base::thread::sleep(LOOK);
             let now = inodes.items();
@@ -236,6 +245,7 @@ impl Engine {
             }
             items = now;
         }
+        inodes.awaited.store(false, Ordering::Relaxed);
     }
 }
 

@@ -1,0 +1,81 @@
+//! Dirty data counts by the leaves of its inode, twice: as what they become in the running transaction and in the next. Where
+//! somebody reads old trees no commit gives these back, and each that lands a part of the data makes them anew.
+
+use super::freeing::crowd;
+use super::*;
+use crate::make::MakeOptions;
+
+/// Extents of the file, in no order, and how many of them are overwritten.
+const EXTENTS: u64 = 3000;
+const OVERWRITTEN: usize = 1000;
+/// A commit follows each of so many parts.
+const PARTS: usize = 40;
+
+/// A volume full of metadata but for a few leaves and the place of a chunk, with a file whose extents are a block each.
+fn scattered() -> Arc<dyn Device> {
+    let device = Arc::new(MemoryDevice::new(256 * MIB));
+    let make = MakeOptions { nodesize: 4096, seed: Some(7), ..MakeOptions::default() };
+    Filesystem::make(&*device, &make).expect("a volume");
+    let device: Arc<dyn Device> = device;
+    let fs = mount(&device, "rw,commit=300");
+    let file = file(&fs, "scattered");
+    let mut order: Vec<_> = (0..EXTENTS).collect();
+    Rng::new(1).shuffle(&mut order);
+    for extent in order {
+        file.write_direct(extent * 2 * SECTOR, &[1; SECTOR as usize]).expect("there is room");
+    }
+    fs.sync().expect("durable");
+    let count = crowd(&fs).len();
+    let filler = fs.resolve("filler").expect("the file");
+    let size = Some(filler.attr().size - 16 * MIB);
+    filler.set_attr(&SetAttr { size, ..SetAttr::default() }).expect("shrinking always works");
+    for number in count * 94 / 100..count {
+        fs.root().unlink(format!("f{number}").as_bytes()).expect("removing always works");
+    }
+    fs.sync().expect("durable");
+    drop((filler, file));
+    fs.close().expect("closed");
+    device
+}
+
+/// I4: before a commit that would leave no room for what is dirty behind it, that lands. Without, the parts take the reserve of
+/// commits, until one fails.
+#[test]
+fn a_commit_lets_dirty_data_land() {
+    let device = scattered();
+    let fs = mount(&device, "rw,notreelog,preempt=off,commit=300,dirty=64M");
+    let file = fs.resolve("scattered").expect("the file");
+    let old = fs.view();
+    let mut rng = Rng::new(5);
+    let mut dirty: Vec<_> = (0..OVERWRITTEN).map(|_| rng.below(EXTENTS)).collect();
+    dirty.sort_unstable();
+    dirty.dedup();
+    for extent in &dirty {
+        file.write_at(extent * 2 * SECTOR, &[2; SECTOR as usize]).expect("there is room");
+    }
+    let shared = fs.shared();
+    for part in 0..PARTS {
+        for extent in dirty.iter().skip(part).step_by(PARTS) {
+            let at = extent * 2 * SECTOR;
+            shared.files.writeback(&file.cell.file, at..at + SECTOR).expect("it was promised");
+        }
+        shared.engine.commit().expect("a commit never runs out of space");
+        // A commit takes of the reserve before it makes a chunk; what it could still have is never less.
+        let accounts = fs.space_stats().accounts;
+        let (reserve, left) = (accounts.metadata.global_reserve, accounts.metadata.free());
+        assert!(left + accounts.unallocated >= reserve / 4 * 3, "part {part}: {accounts}");
+    }
+    let stats = fs.space_stats();
+    assert_eq!(stats.short_landings, 0, "it was promised");
+    drop(old);
+    let mut found = vec![0; (EXTENTS * 2 * SECTOR) as usize];
+    file.read_at(0, &mut found).expect("a read");
+    for extent in 0..EXTENTS {
+        let expected = if dirty.binary_search(&extent).is_ok() { 2 } else { 1 };
+        let at = (extent * 2 * SECTOR) as usize;
+        assert!(found[at..at + SECTOR as usize].iter().all(|byte| *byte == expected), "{extent}");
+    }
+    drop(file);
+    fs.close().expect("closed");
+    judge(&device);
+}
