@@ -57,6 +57,8 @@ mod statfs;
 mod acl;
 mod batch;
 mod cell;
+#[cfg(test)]
+mod doors;
 mod inode_cache;
 mod inode_refs;
 #[cfg(test)]

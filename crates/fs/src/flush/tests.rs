@@ -3,98 +3,20 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use buttress_block::{Device, Error, MemoryDevice};
+use buttress_block::{Device, MemoryDevice};
 
 use super::*;
+use crate::doors::Doors;
 use crate::{Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, SetAttr};
 
 /// How long something is given to happen that must not.
 const PATIENCE: Duration = Duration::from_millis(150);
 
-/// A device that lets a write through when the door of its first byte is open, and a flush that a test has barred when it says
-/// so.
-#[derive(Debug)]
-struct Doors {
-    below: MemoryDevice,
-    doors: Vec<(u8, Door)>,
-    flush: Door,
-    flush_is_barred: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct Door {
-    knocked: AtomicBool,
-    open: AtomicBool,
-}
-
-impl Doors {
-    fn door(&self, byte: u8) -> &Door {
-        &self.doors.iter().find(|(which, _)| *which == byte).expect("a door").1
-    }
-}
-
-impl Door {
-    fn pass(&self) {
-        self.knocked.store(true, Ordering::SeqCst);
-        while !self.open.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
-    }
-
-    fn wait_for_knock(&self) {
-        while !self.knocked.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
-    }
-
-    fn open(&self) {
-        self.open.store(true, Ordering::SeqCst);
-    }
-}
-
-impl Device for Doors {
-    fn name(&self) -> String {
-        "doors".to_owned()
-    }
-
-    fn len(&self) -> u64 {
-        self.below.len()
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        self.below.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
-        for (_, door) in self.doors.iter().filter(|(byte, _)| buf.iter().all(|b| b == byte)) {
-            door.pass();
-        }
-        self.below.write_at(offset, buf)
-    }
-
-    fn flush(&self) -> Result<(), Error> {
-        if self.flush_is_barred.load(Ordering::SeqCst) {
-            self.flush.pass();
-        }
-        self.below.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.below.discard(offset, len)
-    }
-}
-
 /// A volume of so many MiB behind doors for writes that are all of one byte.
-fn volume(mib: u64, doors: &[u8], options: &str) -> (Arc<Doors>, Filesystem) {
+fn volume(mib: u64, doors: &[u8], options: &str) -> (Arc<Doors<MemoryDevice>>, Filesystem) {
     let below = MemoryDevice::new(mib << 20);
     Filesystem::make(&below, &MakeOptions::default()).expect("an empty volume");
-    let doors = doors.iter().map(|byte| (*byte, Door::default())).collect();
-    let (flush, flush_is_barred) = (Door::default(), AtomicBool::new(false));
-    let device = Arc::new(Doors { below, doors, flush, flush_is_barred });
+    let device = Doors::new(Arc::new(below), doors);
     let options = MountOptions::parse(options).expect("options");
     let shown: Arc<dyn Device> = Arc::clone(&device) as _;
     (device, Filesystem::open(vec![shown], options).expect("a mount"))

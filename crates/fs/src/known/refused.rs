@@ -1,12 +1,12 @@
 //! N3: metadata is refused when what was written in place becomes visible. Who wrote it is told; what it held is given back, and
 //! with it the right to the group; all else is as it was.
 
-use buttress_block::Error;
 use buttress_format::InodeItem;
 use buttress_txn::View;
 
 use super::guards::{drain_all, drain_waits_for_a_writer, first_byte};
 use super::*;
+use crate::doors::Doors;
 use freeing::{crowd, use_all};
 
 /// What a landing asks for at the least.
@@ -14,49 +14,6 @@ const LEAST: Cost = Cost::of(1, 160);
 
 /// Writes that are all of this byte stand still before the device, until the door is open.
 const MARK: u8 = 0xD1;
-
-#[derive(Debug)]
-struct Gate {
-    below: Arc<dyn Device>,
-    knocked: AtomicBool,
-    open: AtomicBool,
-}
-
-impl Device for Gate {
-    fn name(&self) -> String {
-        "gate".to_owned()
-    }
-
-    fn len(&self) -> u64 {
-        self.below.len()
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        self.below.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
-        if buf.iter().all(|byte| *byte == MARK) {
-            self.knocked.store(true, Ordering::SeqCst);
-            while !self.open.load(Ordering::SeqCst) {
-                std::thread::yield_now();
-            }
-        }
-        self.below.write_at(offset, buf)
-    }
-
-    fn flush(&self) -> Result<(), Error> {
-        self.below.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.below.discard(offset, len)
-    }
-}
 
 /// Sectors of the files.
 const SECTORS: u64 = 32;
@@ -145,9 +102,8 @@ fn mixture(found: &[u8], old: &[u8], new: &[u8], lies: impl Fn(u64) -> bool) -> 
 fn n3_metadata_is_refused_where_it_lands() {
     let below = volume(128);
     targets(&below);
-    let (knocked, open) = (AtomicBool::new(false), AtomicBool::new(false));
-    let gate = Arc::new(Gate { below: Arc::clone(&below), knocked, open });
-    let device: Arc<dyn Device> = Arc::clone(&gate) as _;
+    let doors = Doors::new(Arc::clone(&below), &[MARK]);
+    let device: Arc<dyn Device> = Arc::clone(&doors) as _;
     let fs = mount(&device, "rw,commit=300");
     let [cut, mixed, known] =
         ["cut", "mixed", "known"].map(|name| fs.resolve(name).expect("the file"));
@@ -169,11 +125,9 @@ fn n3_metadata_is_refused_where_it_lands() {
     cut.write_at(0, &new).expect("there is room");
     let old = std::thread::scope(|scope| {
         let lands = scope.spawn(|| cut.flush_data());
-        while !gate.knocked.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
+        doors.door(MARK).wait_for_knock();
         let old = use_up(&fs, &files);
-        gate.open.store(true, Ordering::SeqCst);
+        doors.door(MARK).open();
         let kind = lands.join().expect("no panic").expect_err("it is refused").kind();
         assert_eq!(kind, ErrorKind::NoSpace, "buffered");
         old
