@@ -6,8 +6,7 @@
 //! and `cache` ask, and verbs that work on a volume as a whole give their [`Order`] to the mount that has it.
 //! What it says to an order is lines of JSON: any number of steps, then what came of it. A section's figures are names and scalars, or
 //! objects of scalars, in the order in which a person reads them; what ends in `bytes` is shown as a size. Who is meant by a name is
-//! in [`subject`], and
-//! whose a path of the host is in [`place`].
+//! in [`subject`], and whose a path of the host is in [`place`].
 //!
 //! # Invariants
 //!
