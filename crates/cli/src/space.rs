@@ -83,6 +83,7 @@ fn figures(stats: &SpaceStats) -> Figures {
     let micros = |share| json!(waits.per_mille(share).as_micros() as u64);
     let rest = [
         ("global_reserve_bytes", json!(accounts.metadata.global_reserve)),
+        ("for_copies_bytes", json!(accounts.all_for_copies())),
         ("global_reserve_taken_max_bytes", json!(engine.reserve_taken_max)),
         ("unallocated_bytes", json!(accounts.unallocated)),
         ("chunks", json!(engine.chunks)),
@@ -213,6 +214,7 @@ fn refusal_figures(stats: &SpaceStats) -> Figures {
         ("data", account(data)),
         ("metadata", account(metadata)),
         ("system", account(system)),
+        ("for_copies_bytes", json!(refusal.accounts.all_for_copies())),
         ("unallocated_bytes", json!(refusal.accounts.unallocated)),
         ("unreserved_bytes", json!(refusal.accounts.unreserved)),
         ("promised", json!({ "items": promised.all_items(), "bytes": promised.bytes })),

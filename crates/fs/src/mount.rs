@@ -46,6 +46,7 @@ pub(crate) fn open(
         // Which groups are mostly empty is asked at unmount, too, when nobody reads them any more.
         groups: if options.reclaim_below > 0 { GroupsRead::First } else { options.bg_read },
         promise: options.promise,
+        delete_room: options.delete_room,
         cache_bytes: options.node_cache_bytes.unwrap_or(EngineOptions::default().cache_bytes),
         ..EngineOptions::default()
     };

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use buttress_data::{Codec, ReadBatch};
 use buttress_format::TreeId;
-use buttress_txn::{AllocPolicy, GroupsRead, LogCopies, LookupPolicy, Preempt, PromisePolicy};
+use buttress_txn::{
+    AllocPolicy, DeleteRoom, GroupsRead, LogCopies, LookupPolicy, Preempt, PromisePolicy,
+};
 use buttress_volume::Parity;
 
 use crate::error::{Error, Result};
@@ -86,6 +88,8 @@ pub struct MountOptions {
     pub preempt: Preempt,
     /// How much metadata a promise takes; the published baseline is for comparison.
     pub promise: PromisePolicy,
+    /// Whether room is kept for copies of nodes that snapshots share, so that a delete always succeeds; without, as in Linux.
+    pub delete_room: DeleteRoom,
     /// Copies of recently used tree nodes in memory, in bytes; `None` for the engine's default.
     pub node_cache_bytes: Option<u64>,
     /// Whether there are threads that write back, commit, clean and read ahead by themselves. Without them all of it
@@ -125,6 +129,7 @@ impl Default for MountOptions {
             read_batch: ReadBatch::default(),
             preempt: Preempt::default(),
             promise: PromisePolicy::default(),
+            delete_room: DeleteRoom::default(),
             node_cache_bytes: None,
             background: true,
         }
@@ -136,7 +141,7 @@ const KNOWN: &str = "rw, ro, subvol=PATH, subvolid=N, commit=SECONDS, nodatacow,
     nodatasum, datasum, compress[=ALG[:LEVEL]], compress-force[=ALG[:LEVEL]], nocompress, noatime, relatime, strictatime, discard, nodiscard, max_inline=BYTES, \
     space_cache=v2, clear_cache, bg_reclaim_threshold=PERCENT, raid56=ro|mirror|stripe, \
     degraded, nologreplay, treelog, notreelog, log_copies=first|all, flushoncommit, noflushoncommit, dirty=BYTES, \
-    page_cache=BYTES, read_batch=1|16|run, preempt=off|clamp|pace, promise=counted|levels, \
+    page_cache=BYTES, read_batch=1|16|run, preempt=off|clamp|pace, promise=counted|levels, delete_room=keep|off, \
     alloc=linear|linear-trylock|index-single-goal|index-goals, \
     bg_lookup=rwlock-double|rwlock-single|lockfree, bg_read=auto|first|behind, nocow_check=always|remembered, defaults";
 
@@ -262,6 +267,9 @@ impl MountOptions {
             }
             ("promise", Some(text)) => {
                 self.promise = text.parse().map_err(|why: String| refuse(option, &why))?;
+            }
+            ("delete_room", Some(text)) => {
+                self.delete_room = text.parse().map_err(|why: String| refuse(option, &why))?;
             }
             _ => return Err(refuse(option, &format!("not known; known are {KNOWN}"))),
         }

@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //!
-//! - **A1** Every figure but `may_use` and `global_reserve` is the sum of that figure over the
+//! - **A1** Every figure but `may_use`, `global_reserve` and `for_copies` is the sum of that figure over the
 //!   groups of the kind.
 //! - **A2** `may_use` is the sum of the live promises.
 //! - **A3** A promise is made only if it fits beside everything else at that moment.
@@ -53,6 +53,8 @@ pub struct Account {
     pub may_use: u64,
     /// Kept back so that a commit, and what frees space, can always proceed.
     pub global_reserve: u64,
+    /// The part of that which is for copies of nodes that trees share: all of it is for who frees space.
+    pub for_copies: u64,
 }
 
 impl Account {
@@ -67,6 +69,7 @@ impl Account {
             super_bytes: 0,
             may_use: 0,
             global_reserve: 0,
+            for_copies: 0,
         }
     }
 
@@ -93,12 +96,12 @@ impl Account {
 impl fmt::Display for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, total, used, reserved, pinned, read_only, super_bytes, .. } = self;
-        let Self { may_use, global_reserve, .. } = self;
+        let Self { may_use, global_reserve, for_copies, .. } = self;
         write!(
             f,
             "{kind}: total {total}, used {used}, reserved {reserved}, pinned {pinned}, \
              read-only {read_only}, superblocks {super_bytes}, promised {may_use}, \
-             global reserve {global_reserve}"
+             global reserve {global_reserve}, of that for copies {for_copies}"
         )
     }
 }
@@ -276,8 +279,9 @@ impl Ledger {
         let _ = token;
     }
 
-    pub(crate) fn set_global_reserve(&self, bytes: u64) {
-        self.books.lock().account.global_reserve = bytes;
+    pub(crate) fn set_global_reserve(&self, bytes: u64, for_copies: u64) {
+        let account = &mut self.books.lock().account;
+        (account.global_reserve, account.for_copies) = (bytes, for_copies);
     }
 
     /// How often what the groups hold has changed.
@@ -301,8 +305,8 @@ impl Ledger {
     /// Compares with what the groups add up to. Only means something while nothing changes.
     pub(crate) fn verify(&self, expected: &Account) -> Result<(), String> {
         let found = self.snapshot();
-        let expected =
-            Account { may_use: found.may_use, global_reserve: found.global_reserve, ..*expected };
+        let Account { may_use, global_reserve, for_copies, .. } = found;
+        let expected = Account { may_use, global_reserve, for_copies, ..*expected };
         if found != expected {
             return Err(format!("A1: account is {found}; its groups add up to {expected}"));
         }
@@ -359,7 +363,7 @@ mod tests {
     #[test]
     fn keeps_the_global_reserve() {
         let ledger = ledger(100);
-        ledger.set_global_reserve(50);
+        ledger.set_global_reserve(50, 0);
         assert_eq!(ledger.promise(60, Dip::Never), Err(Short { missing: 10 }));
         ledger.promise(60, Dip::IntoGlobal).expect("5 of the reserve stay");
         assert_eq!(ledger.promise(36, Dip::IntoGlobal), Err(Short { missing: 1 }));

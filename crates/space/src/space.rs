@@ -421,9 +421,9 @@ impl Space {
         self.ledger(kind).snapshot()
     }
 
-    /// Sets how much metadata space ordinary reservations leave alone.
-    pub fn set_global_reserve(&self, bytes: u64) {
-        self.ledger(SpaceKind::Metadata).set_global_reserve(bytes);
+    /// Sets how much metadata space ordinary reservations leave alone, in bytes, and how much of it is for copies of nodes that trees share.
+    pub fn set_global_reserve(&self, bytes: u64, for_copies: u64) {
+        self.ledger(SpaceKind::Metadata).set_global_reserve(bytes, for_copies);
     }
 
     /// The line of those who wait for data.

@@ -28,8 +28,18 @@ pub struct Accounts {
     pub frozen: u64,
     /// Bytes of the devices that no chunk takes.
     pub unallocated: u64,
+    /// Bytes of metadata that chunks to come are kept for, for copies of nodes that trees share; the rest of them is `for_copies` of the account.
+    pub for_copies: u64,
     /// How many wait for data, and for metadata.
     pub waiting: (usize, usize),
+}
+
+impl Accounts {
+    /// Bytes of metadata that are kept for copies of nodes that trees share, in block groups and in chunks to come.
+    #[must_use]
+    pub fn all_for_copies(&self) -> u64 {
+        self.metadata.for_copies + self.for_copies
+    }
 }
 
 impl fmt::Display for Accounts {
@@ -38,7 +48,7 @@ impl fmt::Display for Accounts {
             f,
             "{}; {}; {}; written in place {}, promised {} items and {} bytes, running {} items and {} bytes, \
              {} levels above leaves, frozen {}, \
-             unallocated {}, waiting for data {}, for metadata {}",
+             unallocated {}, of that for copies {}, waiting for data {}, for metadata {}",
             self.data,
             self.metadata,
             self.system,
@@ -50,6 +60,7 @@ impl fmt::Display for Accounts {
             self.height,
             self.frozen,
             self.unallocated,
+            self.for_copies,
             self.waiting.0,
             self.waiting.1
         )
@@ -70,6 +81,10 @@ impl Engine {
         let need =
             self.need(running.0 + promised.all_items(), running.1 + promised.bytes, metadata.used);
         metadata.may_use = metadata.may_use.saturating_add(need).saturating_add(frozen);
+        let (unallocated, for_copies) = {
+            let devices = self.devices.lock();
+            (devices.unallocated(), devices.room())
+        };
         Accounts {
             data: self.space.account(SpaceKind::Data),
             metadata,
@@ -79,7 +94,8 @@ impl Engine {
             running,
             height: self.height.load(Ordering::Relaxed),
             frozen,
-            unallocated: self.devices.lock().unallocated(),
+            unallocated,
+            for_copies,
             waiting: (self.space.data_line().len(), self.metadata_line.len()),
         }
     }

@@ -13,7 +13,7 @@ use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store,
 use buttress_volume::{Parity, Volume};
 
 use crate::{
-    Engine, Error, PromisePolicy, Result,
+    DeleteRoom, Engine, Error, PromisePolicy, Result,
     commit::CommitState,
     device_space::DeviceSpace,
     engine::Parts,
@@ -49,6 +49,8 @@ pub struct EngineOptions {
     pub lookup: LookupPolicy,
     /// How much metadata a promise takes.
     pub promise: PromisePolicy,
+    /// Whether room is kept for copies of nodes that trees share.
+    pub delete_room: DeleteRoom,
     /// When block groups are read.
     pub groups: GroupsRead,
 }
@@ -68,6 +70,7 @@ impl Default for EngineOptions {
             alloc: AllocPolicy::default(),
             lookup: LookupPolicy::default(),
             promise: PromisePolicy::default(),
+            delete_room: DeleteRoom::default(),
             groups: GroupsRead::default(),
         }
     }
@@ -156,6 +159,8 @@ impl Engine {
         }
         engine.learning.set_known();
         if engine.read_only.is_none() {
+            let roots = engine.commit.lock().roots.clone();
+            engine.look_at_trees(&engine.store, &roots)?;
             engine.size_global_reserve();
         }
         if engine.read_only.is_none() && engine.volume.parity() == Parity::Mirror {

@@ -37,11 +37,11 @@ use std::{
 };
 
 use buttress_base::clock;
-use buttress_format::{BlockGroupFlags, Chunk, Extent, Generation, Logical, Superblock};
+use buttress_format::{BlockGroupFlags, Chunk, Extent, Generation, Key, Logical, Superblock};
 use buttress_space::SpaceKind;
 use buttress_tree::{Node, Roots};
 
-use crate::{Costs, Engine, Error, Result, View, log, transaction::Transaction};
+use crate::{Costs, Engine, Error, Result, View, log, reserve::Tree, transaction::Transaction};
 
 /// A block group's item as the last commit left it.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +72,8 @@ pub(crate) struct Settled {
     pub(crate) taken: u64,
     /// The part of it for what operations changed.
     pub(crate) of_items: u64,
+    /// What root items say now.
+    pub(crate) trees: BTreeMap<Key, Option<Tree>>,
 }
 
 fn nanos(since: Instant) -> u64 {
@@ -194,7 +196,8 @@ impl Engine {
         );
         raise(&self.counters.settle_rounds_max, settled.rounds);
         let account = self.space.account(SpaceKind::Metadata);
-        let of_reserve = account.global_reserve.saturating_sub(account.free());
+        let reserve = account.global_reserve - account.for_copies;
+        let of_reserve = reserve.saturating_sub(account.free());
         raise(&self.counters.reserve_taken_max, of_reserve);
         // All its nodes have addresses: it takes no more, and writing them may be what takes longest.
         self.frozen_need.store(0, Ordering::Relaxed);
@@ -344,6 +347,7 @@ impl Engine {
         self.published.store(generation.0, Ordering::Release);
         self.frozen_need.store(0, Ordering::Relaxed);
         self.look_again_at_extents(&state.roots);
+        self.note_trees(settled.trees);
         self.size_global_reserve();
         // What this commit was promised beyond the groups is spent; what the running transaction was
         // promised is said anew, or data could take it before anybody asks again.
@@ -351,13 +355,16 @@ impl Engine {
     }
 
     /// The global reserve grows with the trees, and is never more than a small volume can spare: half of it where trees share
-    /// nodes, for deletes that change many of them first (S2 of `reserve::shared`).
+    /// nodes, for deletes that change many of them first (S2 of `reserve::shared`). What is kept for copies comes on top (`reserve::copies`).
     pub(crate) fn size_global_reserve(&self) {
         let account = self.space.account(SpaceKind::Metadata);
         // What is in use in mixed groups is data, mostly.
         let trees = if self.space.is_mixed() { account.used / 4 } else { account.used };
         let reserve = (trees / 8).clamp(4 << 20, 128 << 20).min(account.total / 4);
         let shared = self.shared_reserve(trees).map_or(0, |bytes| bytes.min(account.total / 2));
-        self.space.set_global_reserve(reserve.max(shared));
+        let reserve = reserve.max(shared);
+        let (of_devices, for_copies) = self.keep_for_copies(&account, reserve);
+        self.devices.lock().keep_room(of_devices);
+        self.space.set_global_reserve(reserve + for_copies, for_copies);
     }
 }

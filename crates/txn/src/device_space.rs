@@ -40,6 +40,8 @@ pub(crate) struct DeviceSpace {
     pub(crate) next_logical: u64,
     /// Bytes that metadata was promised beyond its groups, until the next commit is durable.
     kept: u64,
+    /// Bytes that are kept for copies of nodes that trees share (Y3 of `reserve::copies`).
+    room: u64,
     /// Whether data is written with parity.
     rows: bool,
 }
@@ -235,6 +237,16 @@ impl DeviceSpace {
         None
     }
 
+    /// Keeps so many bytes of metadata for copies of nodes, from data and from promises of those who fill.
+    pub(crate) fn keep_room(&mut self, bytes: u64) {
+        self.room = bytes;
+    }
+
+    /// Bytes that are kept so.
+    pub(crate) fn room(&self) -> u64 {
+        self.room
+    }
+
     /// Keeps so many bytes of metadata, one copy counted, from data.
     pub(crate) fn keep_for_metadata(&mut self, bytes: u64) {
         self.kept = self.kept.max(bytes);
@@ -242,7 +254,8 @@ impl DeviceSpace {
 
     /// Whether chunks could be made of all that metadata was promised beyond its groups: no more is data's.
     pub(crate) fn leaves_kept(&self, metadata: BlockGroupFlags) -> bool {
-        self.kept == 0 || self.could_make(metadata, self.kept)
+        let kept = self.kept.saturating_add(self.room);
+        kept == 0 || self.could_make(metadata, kept)
     }
 
     /// Whether data lacks something that metadata was promised.
@@ -271,17 +284,46 @@ impl DeviceSpace {
         place::capacity(self.profile_of(kind), usable.map(|device| device.free.total()))
     }
 
+    /// The same for data, without what is kept for copies of nodes.
+    pub(crate) fn available_to_data(
+        &self,
+        data: BlockGroupFlags,
+        metadata: BlockGroupFlags,
+    ) -> u64 {
+        let copies = |kind| u64::from(self.profile_of(kind).flags().copies()).max(1);
+        let kept = self.room.saturating_mul(copies(metadata)) / copies(data);
+        self.available(data).saturating_sub(kept)
+    }
+
     /// What of it metadata is promised at most: half.
     pub(crate) fn to_promise(&self, kind: BlockGroupFlags) -> u64 {
         self.available(kind) / 2
     }
 
-    /// Whether metadata may be promised so many bytes beyond its groups (D1). So many times too much may be
-    /// [said](place::capacity) to be left as there are copies, where holes are short: beyond that part it is tried.
-    pub(crate) fn may_promise(&self, kind: BlockGroupFlags, bytes: u64) -> bool {
-        let copies = self.profile_of(kind).spread().copies as u64;
-        let most = self.to_promise(kind);
-        bytes <= most && (bytes <= self.available(kind) / copies || self.could_make(kind, bytes))
+    /// Whether metadata may be promised so many bytes beyond its groups (D1): no more than half of what is left, beside what is
+    /// kept for copies of nodes; or all of it, that included, where it is for who frees space.
+    pub(crate) fn may_promise(&self, kind: BlockGroupFlags, bytes: u64, frees: bool) -> bool {
+        if frees && self.room > 0 {
+            return bytes <= self.available(kind) && self.has(kind, bytes);
+        }
+        bytes <= self.to_promise(kind) && self.has(kind, bytes.saturating_add(self.room))
+    }
+
+    /// Bytes that could be kept for copies of nodes, where so many are wanted; more, perhaps, where less are.
+    pub(crate) fn could_keep(&self, kind: BlockGroupFlags, wanted: u64) -> u64 {
+        let some = wanted.min(self.available(kind));
+        if self.has(kind, some) { some.max(self.surely(kind)) } else { self.surely(kind) }
+    }
+
+    /// Whether chunks of so many bytes can be made.
+    fn has(&self, kind: BlockGroupFlags, bytes: u64) -> bool {
+        bytes <= self.surely(kind) || self.could_make(kind, bytes)
+    }
+
+    /// What chunks of a kind can have, whatever the holes are like: so many times too much may be [said](place::capacity) to be left as
+    /// there are copies, where holes are short. Beyond that part it is tried.
+    fn surely(&self, kind: BlockGroupFlags) -> u64 {
+        self.available(kind) / self.profile_of(kind).spread().copies as u64
     }
 
     /// Where a chunk would lie that begins now, as long as is usual or `whole` bytes, whichever is more, but not longer
@@ -358,9 +400,9 @@ mod tests {
         let mut space = space(&[(64, 16), (64, 16), (1, 342), (1, 342), (1, 342)]);
         assert!(space.available(kind) > 2 * 342 * MIB, "{}", space.available(kind));
         let promised = 342 * MIB;
-        assert!(space.may_promise(kind, promised) && space.could_make(kind, promised));
+        assert!(space.may_promise(kind, promised, false) && space.could_make(kind, promised));
         let more = promised + 16 * MIB;
-        assert!(more < space.to_promise(kind) && !space.may_promise(kind, more));
+        assert!(more < space.to_promise(kind) && !space.may_promise(kind, more, false));
         space.keep_for_metadata(promised);
         assert!(space.leaves_kept(kind));
         // Data on all but those that hold short pieces.

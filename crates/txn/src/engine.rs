@@ -43,7 +43,7 @@ use crate::{
     learn::Learning,
     load::Loading,
     log,
-    reserve::{Ahead, Credits, Demand, InodeReserves, Outstanding, Owners, Shares},
+    reserve::{Ahead, Copies, Credits, Demand, InodeReserves, Outstanding, Owners, Shares},
     rows::{RoomForRows, SharedRows},
     scrub_hold::ScrubHold,
     stamps::Stamps,
@@ -105,6 +105,7 @@ pub struct Engine {
     /// Levels of the highest tree.
     pub(crate) height: AtomicU8,
     pub(crate) shares: Shares,
+    pub(crate) copies: Copies,
     pub(crate) pinned: Mutex<VecDeque<(Weak<Roots>, Vec<Extent>)>>,
     /// The oldest trees that somebody was seen to read by who waited for space, and when first.
     pub(crate) awaited_readers: Mutex<Option<(Weak<Roots>, Instant)>>,
@@ -203,6 +204,7 @@ impl Engine {
             frozen_taken: AtomicU64::new(0),
             height: AtomicU8::new(parts.height),
             shares: Shares::default(),
+            copies: Copies::default(),
             pinned: Mutex::default(),
             awaited_readers: Mutex::default(),
             devices: Mutex::new(parts.devices),

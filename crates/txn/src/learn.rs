@@ -220,6 +220,7 @@ impl Engine {
         *self.devices.lock() = known.devices;
         self.commit.lock().groups = known.groups;
         if may_write {
+            self.look_at_trees(&self.store, &roots)?;
             self.size_global_reserve();
         }
         Ok(count)

@@ -27,6 +27,7 @@ use buttress_space::{Class, Reach, SpaceKind};
 use crate::{Cost, Costs, Engine, Result};
 
 mod ahead;
+mod copies;
 mod credit;
 mod data;
 mod fits;
@@ -37,6 +38,8 @@ mod ticket;
 mod token;
 
 pub(crate) use ahead::Ahead;
+pub use copies::DeleteRoom;
+pub(crate) use copies::{Copies, Tree};
 pub(crate) use credit::Credits;
 pub use inode::InodeReserve;
 pub(crate) use inode::{InodeReserves, Moment};
@@ -248,7 +251,7 @@ impl Engine {
         let to_come = others(&outstanding) + cost.into();
         let closer = |running: &_| self.closer_need(running, to_come);
         let excess = self.excess(to_come, urgency, closer);
-        let fits = excess == 0 || self.overcommit(excess);
+        let fits = excess == 0 || self.overcommit(excess, urgency);
         if fits {
             self.grant(&mut outstanding, cost, urgency);
         }

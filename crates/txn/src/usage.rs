@@ -182,7 +182,8 @@ impl Engine {
         Room {
             device_bytes: devices.total(),
             data_copies: devices.profile_of(flags).flags().copies(),
-            data_available: free + devices.available(flags),
+            data_available: free
+                + devices.available_to_data(flags, self.kind_flags(SpaceKind::Metadata)),
         }
     }
 
@@ -222,7 +223,8 @@ impl Engine {
             device_bytes: devices.total(),
             unallocated,
             data_copies: devices.profile_of(data).flags().copies(),
-            data_available: free_of(data).saturating_sub(closed) + devices.available(data),
+            data_available: free_of(data).saturating_sub(closed)
+                + devices.available_to_data(data, metadata),
             metadata_available: free_of(metadata) + devices.available(metadata),
             kinds,
         }

@@ -120,6 +120,7 @@ fn a_log_of_json_has_numbers() {
         }
         for name in [
             "global_reserve_bytes",
+            "for_copies_bytes",
             "unallocated_bytes",
             "unreserved_bytes",
             "promised_items",

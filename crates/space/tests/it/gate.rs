@@ -269,7 +269,7 @@ fn promises_are_linear() {
 fn holds_leave_the_global_reserve() {
     let space = Arc::new(empty_space());
     space.add_group(new_group(Metadata, 0, MIB, 1)).expect("sound");
-    space.set_global_reserve(MIB / 2);
+    space.set_global_reserve(MIB / 2, 0);
     let mut hold = space.reserve_meta(MIB / 2).expect("half is free");
     assert_eq!(space.reserve_meta(NODE).err(), Some(Short { missing: NODE }));
     let frees = space.try_reserve_meta_ignoring_global(NODE).expect("from the reserve");

@@ -22,11 +22,13 @@ use super::{
     groups::Groups,
     ledger::{Ledger, Move},
     quota::Quotas,
+    subvolumes::parse_root,
     superblock,
 };
 use crate::{
     Engine, Error, Result,
     extent_tree::{self, BlockForm},
+    reserve::Tree,
     transaction::Transaction,
 };
 
@@ -68,6 +70,8 @@ pub(super) struct Settle<'e> {
     /// Change of the number of devices, and of their bytes.
     devices_delta: i64,
     total_delta: i64,
+    /// What root items say, of those that changed.
+    trees: BTreeMap<Key, Option<Tree>>,
 }
 
 /// Settles a frozen transaction.
@@ -104,6 +108,7 @@ pub(super) fn settle(
         sys_chunks: sb.sys_chunks.clone(),
         devices_delta: 0,
         total_delta: 0,
+        trees: BTreeMap::new(),
     };
     let mut pending = Pending::default();
     if transaction.rebuild.load(std::sync::atomic::Ordering::Relaxed) {
@@ -160,10 +165,22 @@ impl Settle<'_> {
     }
 
     pub(super) fn merge_sorted(&mut self, tree: TreeId, changes: &[(Key, Change)]) -> Result<()> {
+        if tree == TreeId::ROOT {
+            self.note_trees(changes)?;
+        }
         let root = self.root_of(tree)?;
         let mut merge = over(self.engine, self.transaction, &mut self.fresh);
         let root = merge.apply(&mut self.ledger, tree, root, changes)?;
         self.roots.set(tree, root);
+        Ok(())
+    }
+
+    /// Notes what root items say now, for who keeps room for what trees share.
+    fn note_trees(&mut self, changes: &[(Key, Change)]) -> Result<()> {
+        for (key, change) in changes.iter().filter(|(key, _)| key.kind == Kind::ROOT_ITEM) {
+            let item = change.as_ref().map(|bytes| parse_root(*key, bytes)).transpose()?;
+            self.trees.insert(*key, item.as_ref().map(Tree::of));
+        }
         Ok(())
     }
 
@@ -311,9 +328,8 @@ impl Settle<'_> {
             item.bytenr = root.logical;
             item.generation = root.generation;
             item.level = root.level;
-            let size = i64::from(self.nodesize());
-            let delta = self.ledger.node_delta.remove(&tree).unwrap_or(0) * size;
-            item.bytes_used = item.bytes_used.saturating_add_signed(delta);
+            item.bytes_used = self.bytes_used_by_now(tree, &item);
+            self.ledger.node_delta.remove(&tree);
             if self.touched.contains(&tree) {
                 item.ctransid = self.transaction.generation;
             }
@@ -329,6 +345,12 @@ impl Settle<'_> {
         self.merge(TreeId::ROOT, changes)
     }
 
+    /// Bytes of a tree's nodes, whose item was right before this transaction.
+    pub(super) fn bytes_used_by_now(&self, tree: TreeId, item: &RootItem) -> u64 {
+        let delta = self.ledger.node_delta.get(&tree).copied().unwrap_or(0);
+        item.bytes_used.saturating_add_signed(delta * i64::from(self.nodesize()))
+    }
+
     pub(super) fn root_item(&mut self, tree: TreeId) -> Result<(Key, RootItem)> {
         let root = self.must_root(TreeId::ROOT)?;
         let last = Key::new(tree.0, Kind::ROOT_ITEM, u64::MAX);
@@ -336,12 +358,7 @@ impl Settle<'_> {
             let cursor = Cursor::seek_before(source, TreeId::ROOT, root, &last)?;
             match cursor.key().zip(cursor.item()) {
                 Some((key, item)) if key.objectid == tree.0 && key.kind == Kind::ROOT_ITEM => {
-                    let parsed = RootItem::parse(item).map_err(|source| Error::Item {
-                        tree: TreeId::ROOT,
-                        key,
-                        source,
-                    })?;
-                    Ok((key, parsed))
+                    Ok((key, parse_root(key, item)?))
                 }
                 _ => Err(Error::Malformed(format!("the root tree does not know {tree}"))),
             }
@@ -384,6 +401,7 @@ impl Settle<'_> {
             rounds,
             taken: self.ledger.taken(),
             of_items,
+            trees: self.trees,
         })
     }
 }

@@ -18,7 +18,8 @@ use super::{
 };
 use crate::{Error, Result, snapshot::Snapshot};
 
-fn parse(key: Key, bytes: &[u8]) -> Result<RootItem> {
+/// What a root item says.
+pub(super) fn parse_root(key: Key, bytes: &[u8]) -> Result<RootItem> {
     RootItem::parse(bytes).map_err(|source| Error::Item { tree: TreeId::ROOT, key, source })
 }
 
@@ -30,13 +31,13 @@ impl Settle<'_> {
             let Some(payload) = change else { continue };
             let now = self.reading(|source| {
                 let found = Cursor::find(source, TreeId::ROOT, root, key)?;
-                found.map(|(node, slot)| parse(*key, node.item(slot))).transpose()
+                found.map(|(node, slot)| parse_root(*key, node.item(slot))).transpose()
             })?;
             let Some(now) = now else {
                 self.quotas.subvolume_made(TreeId(key.objectid), None);
                 continue;
             };
-            let put = parse(*key, payload)?;
+            let put = parse_root(*key, payload)?;
             let item = RootItem {
                 bytenr: now.bytenr,
                 generation: now.generation,
@@ -114,6 +115,7 @@ impl Settle<'_> {
             parent_uuid: source.uuid,
             otransid: generation,
             otime: snapshot.time,
+            bytes_used: self.bytes_used_by_now(snapshot.source, &source),
             ..source
         };
         // Without it Linux takes the flags for an old kernel's garbage.

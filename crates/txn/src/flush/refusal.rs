@@ -67,6 +67,7 @@ fn tell(kind: SpaceKind, bytes: u64, accounts: &Accounts) {
         system_superblock_bytes = system.super_bytes,
         system_may_use_bytes = system.may_use,
         global_reserve_bytes = metadata.global_reserve,
+        for_copies_bytes = accounts.all_for_copies(),
         unallocated_bytes = accounts.unallocated,
         unreserved_bytes = accounts.unreserved,
         promised_items = promised.all_items(),

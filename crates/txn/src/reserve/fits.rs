@@ -43,7 +43,7 @@ impl Engine {
         let to_come = outstanding.costs + cost.into();
         let excess =
             self.excess(to_come, urgency, |running| self.need_with_promised(running, to_come));
-        excess == 0 || self.overcommit(excess)
+        excess == 0 || self.overcommit(excess, urgency)
     }
 
     /// What the running transaction and all that is to come take beyond the groups, by the crude bound or by a closer one.
@@ -62,14 +62,15 @@ impl Engine {
         };
         let (account, frozen) = self.account_and_frozen();
         let firsts = running.running().firsts() + to_come.items;
+        let reserve = account.global_reserve - account.for_copies;
         let kept = match urgency {
             // What the reserve holds of the extent tree it holds for all that is in one transaction.
             Urgency::Normal => account.global_reserve.saturating_sub(self.shared_leaves(firsts)),
-            // What is to land is lost where it is refused: before deletes where those have less.
-            Urgency::Lands if self.is_shared() => account.global_reserve / 8,
-            Urgency::Frees if self.is_shared() => account.global_reserve / 4,
-            Urgency::Lands => account.global_reserve / 4,
-            Urgency::Frees => account.global_reserve / 8,
+            // What is to land is lost where it is refused: before deletes where those have less. Room for copies is for deletes alone.
+            Urgency::Lands if self.is_shared() => account.for_copies + reserve / 8,
+            Urgency::Frees if self.is_shared() => reserve / 4,
+            Urgency::Lands => account.for_copies + reserve / 4,
+            Urgency::Frees => reserve / 8,
             Urgency::Drops => 0,
         };
         let apart = self.promised_apart(to_come);
@@ -176,10 +177,11 @@ impl Engine {
 
     /// Whether chunks to come can back `excess` bytes more than the metadata groups have: a commit
     /// adds them as it needs them. Half of what the devices have left is given this way, and kept
-    /// from data as long as it is promised (F2).
-    pub(super) fn overcommit(&self, excess: u64) -> bool {
+    /// from data as long as it is promised (F2). Who does not free space leaves what is for copies of nodes; who does has all that is left.
+    pub(super) fn overcommit(&self, excess: u64, urgency: Urgency) -> bool {
         let mut devices = self.devices.lock();
-        if !devices.may_promise(self.kind_flags(SpaceKind::Metadata), excess) {
+        let kind = self.kind_flags(SpaceKind::Metadata);
+        if !devices.may_promise(kind, excess, urgency.frees()) {
             return false;
         }
         devices.keep_for_metadata(excess);

@@ -1,0 +1,376 @@
+//! Room for copies of the nodes that trees share, so that a delete always succeeds.
+//!
+//! # Place
+//!
+//! Who removes a file that a snapshot has, too, changes nodes that both use: he has copies of his own from then on, and nothing comes
+//! free. One node after the other, that may come to as much as all of them take. On a volume that is full of metadata it would be refused where the global
+//! reserve ends. So whoever fills the volume leaves room for the copies, and those who free space have it.
+//!
+//! How many there may be is in the root items. Each says how many nodes its tree has; all together, less the nodes that there are, is what trees would take if
+//! they shared nothing. Of a subvolume nobody can write to there are no copies.
+//!
+//! # Invariants
+//!
+//! - **Y1** There is room for a copy of every node that a writable tree shares, for as much as the references of copies add, and no
+//!   snapshot is taken that there is no such room for. But: no more room than all nodes of subvolumes take, or a thirty-second part of
+//!   the devices, whichever is more; so many writable snapshots of one subvolume are free, and are not all emptied file by file.
+//! - **Y2** A volume that came with less has what is left and not needed at once: half of it, or all but twice what is lacking. What is kept shrinks with
+//!   what those who free space have taken of it, and never is what those who fill have been promised.
+//! - **Y3** What lies in chunks to come is kept of the devices, from data and from promises; only the rest is part of the global reserve. So
+//!   nobody pays for it who has room.
+//! - **Y4** What the root items say is the last published commit's. It bounds nothing that a commit takes (that is `shared`): a volume whose items say
+//!   something else keeps too much, or too little.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use buttress_base::sync::Mutex;
+use buttress_format::{Generation, Key, Kind, RootFlags, RootItem, TreeId};
+use buttress_space::{Account, SpaceKind};
+use buttress_tree::{Cursor, Roots, Store};
+
+use crate::{Engine, Error, Result};
+
+/// The part of the devices that copies may be kept of, whatever the trees take. ZFS keeps as much for the same.
+const PART_OF_DEVICES: u64 = 32;
+/// Part of the nodes that records of the copies themselves take, at most.
+const RECORDS: u64 = 64;
+/// Bytes of the root tree for each of its items about trees, and nodes beside: they are in use, and in no root item.
+const ROOT_BYTES: u64 = 1024;
+const BESIDE: u64 = 16;
+/// Bytes of items that a snapshot may find uncommitted.
+const UNCOUNTED_MAX: u64 = 256 << 10;
+/// What one promise asks for at most: what it lacks is kept as far as it is there.
+const ASKED_MAX: u64 = 1 << 32;
+
+/// Whether room is kept for copies of nodes that trees share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeleteRoom {
+    /// A delete always succeeds; who fills the volume is refused earlier.
+    #[default]
+    Keep,
+    /// As in Linux: the global reserve is all there is.
+    Off,
+}
+
+impl FromStr for DeleteRoom {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "keep" => Ok(Self::Keep),
+            "off" => Ok(Self::Off),
+            _ => Err("is keep or off".to_owned()),
+        }
+    }
+}
+
+/// What a root item says that matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tree {
+    bytes: u64,
+    /// It is a subvolume's, and not read-only.
+    is_writable: bool,
+    /// A snapshot was cut from it, or it is one.
+    is_cut: bool,
+}
+
+impl Tree {
+    pub(crate) fn of(item: &RootItem) -> Self {
+        Self {
+            bytes: item.bytes_used,
+            is_writable: item.refs > 0 && item.flags & RootFlags::READONLY == 0,
+            is_cut: item.last_snapshot > Generation(0),
+        }
+    }
+}
+
+/// Sums over all trees that the root tree names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sums {
+    trees: u64,
+    /// Subvolumes that a snapshot was cut from, and snapshots.
+    cut: u64,
+    /// Bytes of all subvolumes, and of those that can be changed.
+    all: u128,
+    writable: u128,
+    /// Bytes of all others, and of the extent tree.
+    others: u128,
+    extents: u64,
+}
+
+/// What is known of the trees.
+#[derive(Debug, Default)]
+struct Known {
+    is_known: bool,
+    trees: BTreeMap<Key, Tree>,
+    sums: Sums,
+    /// Bytes that are kept.
+    kept: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Copies(Mutex<Known>);
+
+/// Whether a root item is about nodes that count: those of a balance of Linux are of another tree as well.
+fn counts(key: &Key) -> bool {
+    key.kind == Kind::ROOT_ITEM && key.objectid != TreeId::TREE_RELOC.0
+}
+
+impl Sums {
+    fn add(&mut self, key: &Key, tree: &Tree) {
+        let bytes = u128::from(tree.bytes);
+        self.trees += 1;
+        if !TreeId(key.objectid).is_fs_tree() {
+            self.others += bytes;
+            if key.objectid == TreeId::EXTENT.0 {
+                self.extents = tree.bytes;
+            }
+            return;
+        }
+        self.cut += u64::from(tree.is_cut);
+        self.all += bytes;
+        self.writable += if tree.is_writable { bytes } else { 0 };
+    }
+
+    fn remove(&mut self, key: &Key, tree: &Tree) {
+        let bytes = u128::from(tree.bytes);
+        self.trees -= 1;
+        if !TreeId(key.objectid).is_fs_tree() {
+            self.others -= bytes;
+            return;
+        }
+        self.cut -= u64::from(tree.is_cut);
+        self.all -= bytes;
+        self.writable -= if tree.is_writable { bytes } else { 0 };
+    }
+
+    /// Bytes that copies may come to take, where all nodes take `used` of devices of so many bytes (Y1). In mixed groups nobody knows what
+    /// nodes take.
+    fn need(&self, used: Option<u64>, devices: u64, nodesize: u64) -> u64 {
+        if self.cut == 0 {
+            return 0;
+        }
+        let beside = self.trees * ROOT_BYTES + BESIDE * nodesize;
+        let unshared = used.map(|used| u128::from(used).saturating_sub(self.others));
+        let twice = unshared.map(|there| self.all.saturating_sub(there) + u128::from(beside));
+        let most = unshared.unwrap_or(0).max((devices / PART_OF_DEVICES).into());
+        let nodes = self.writable.min(twice.unwrap_or(u128::MAX)).min(most);
+        let nodes = u64::try_from(nodes).unwrap_or(u64::MAX);
+        let references = nodes.min(self.extents) / 2;
+        nodes.saturating_add(nodes / RECORDS).saturating_add(references)
+    }
+}
+
+/// What of `need` is kept where so much is left, and so much was kept before (Y2).
+fn kept(need: u64, left: u64, before: u64) -> u64 {
+    let fresh = match left.checked_sub(need) {
+        Some(_) => need,
+        None => (left / 2).max(left.saturating_sub(need - left)),
+    };
+    need.min(before.min(left).max(fresh))
+}
+
+impl Known {
+    fn set(&mut self, key: Key, tree: Option<Tree>) {
+        if let Some(old) = self.trees.remove(&key) {
+            self.sums.remove(&key, &old);
+        }
+        if let Some(new) = tree {
+            self.sums.add(&key, &new);
+            self.trees.insert(key, new);
+        }
+    }
+}
+
+impl Engine {
+    /// Looks at all trees that the root tree names, unless it was done: before anybody is promised anything.
+    ///
+    /// # Errors
+    ///
+    /// When the root tree is damaged.
+    pub(crate) fn look_at_trees(&self, store: &Store, roots: &Roots) -> Result<()> {
+        let mut known = self.copies.0.lock();
+        if known.is_known || self.options.delete_room == DeleteRoom::Off {
+            return Ok(());
+        }
+        let tree = TreeId::ROOT;
+        let root = roots.find(tree).ok_or(buttress_tree::Error::NoTree(tree))?;
+        let mut cursor = Cursor::seek(store, tree, root, &Key::MIN)?;
+        while let Some((key, item)) = cursor.key().zip(cursor.item()) {
+            if counts(&key) {
+                let item =
+                    RootItem::parse(item).map_err(|source| Error::Item { tree, key, source })?;
+                known.set(key, Some(Tree::of(&item)));
+            }
+            cursor.advance()?;
+        }
+        known.is_known = true;
+        Ok(())
+    }
+
+    /// A commit made these of root items (Y4).
+    pub(crate) fn note_trees(&self, changes: BTreeMap<Key, Option<Tree>>) {
+        let mut known = self.copies.0.lock();
+        if known.is_known {
+            changes
+                .into_iter()
+                .filter(|(key, _)| counts(key))
+                .for_each(|(key, tree)| known.set(key, tree));
+        }
+    }
+
+    /// Says anew how much is kept, where the global reserve is so large without: bytes of the devices, and those beside that.
+    pub(crate) fn keep_for_copies(&self, account: &Account, reserve: u64) -> (u64, u64) {
+        let mut known = self.copies.0.lock();
+        if known.sums.cut == 0 {
+            known.kept = 0;
+            return (0, 0);
+        }
+        let devices = self.devices.lock();
+        let need = known.sums.need(self.nodes_used(account), devices.total(), self.nodesize());
+        let to_come = devices.could_keep(self.kind_flags(SpaceKind::Metadata), need);
+        // What was freed comes back, and what a commit has chosen is in use or not.
+        let there =
+            account.total.saturating_sub(account.used + account.read_only + account.super_bytes);
+        let left = (there + to_come).saturating_sub(reserve);
+        known.kept = kept(need, left, known.kept);
+        let of_devices = known.kept.min(to_come);
+        (of_devices, known.kept - of_devices)
+    }
+
+    /// Has most of what was put counted, before a snapshot is promised anything: root items are of the last commit. Called without the
+    /// locks of the snapshot, under which less is left to commit then.
+    ///
+    /// # Errors
+    ///
+    /// Those of a commit.
+    pub fn prepare_snapshot(self: &Arc<Self>) -> Result<()> {
+        let keeps = self.options.delete_room == DeleteRoom::Keep;
+        if keeps && self.view.load().running().bytes() > UNCOUNTED_MAX {
+            self.commit()?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of metadata that a snapshot of a subvolume is to be promised, so that they are there when what it shares is changed (Y1).
+    ///
+    /// # Errors
+    ///
+    /// When the root tree is damaged.
+    pub fn room_for_snapshot(&self, source: TreeId, read_only: bool) -> Result<u64> {
+        let view = self.view.load_full();
+        let Some(item) = view.committed_root_item(source)? else { return Ok(0) };
+        let account = self.space.account(SpaceKind::Metadata);
+        let devices = self.devices.lock().total();
+        let known = self.copies.0.lock();
+        if !known.is_known {
+            return Ok(0);
+        }
+        // What is not committed may all be the source's, in leaves that are half full.
+        let transactions = view.frozen().into_iter().chain([view.running()]);
+        let uncounted = transactions.map(|transaction| 2 * transaction.bytes()).sum::<u64>();
+        let bytes = u128::from(item.bytes_used) + u128::from(uncounted);
+        let mut then = known.sums;
+        then.cut += 1;
+        then.all += bytes;
+        then.writable += if read_only { 0 } else { bytes };
+        let need = |sums: &Sums| sums.need(self.nodes_used(&account), devices, self.nodesize());
+        Ok(need(&then).saturating_sub(need(&known.sums)).min(ASKED_MAX))
+    }
+
+    /// What nodes take; nothing where that is not known.
+    fn nodes_used(&self, account: &Account) -> Option<u64> {
+        (!self.space.is_mixed()).then_some(account.used)
+    }
+
+    fn nodesize(&self) -> u64 {
+        u64::from(self.store.geometry().nodesize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const NODE: u64 = 16 << 10;
+
+    fn sums(trees: &[(TreeId, u64, bool)]) -> Sums {
+        let mut known = Known::default();
+        for (tree, mib, is_writable) in trees {
+            let key = Key::new(tree.0, Kind::ROOT_ITEM, 0);
+            let is_writable = *is_writable;
+            known.set(key, Some(Tree { bytes: mib * MIB, is_writable, is_cut: tree.is_fs_tree() }));
+        }
+        known.sums
+    }
+
+    /// In MiB, without the records of copies and what lies beside.
+    fn need(trees: &[(TreeId, u64, bool)], used: u64, devices: u64) -> u64 {
+        sums(trees).need(Some(used * MIB), devices * MIB, NODE) / MIB
+    }
+
+    const WRITABLE: TreeId = TreeId::FS;
+    const SNAPSHOTS: [TreeId; 3] = [TreeId(256), TreeId(257), TreeId(258)];
+
+    /// Y1: a copy for each node that is shared, as many as there are trees that can be changed.
+    #[test]
+    fn nodes_that_trees_share_are_counted_by_sums() {
+        let extents = (TreeId::EXTENT, 0, true);
+        let one = (WRITABLE, 100, true);
+        let [a, b, c] = SNAPSHOTS;
+        assert_eq!(need(&[extents, one, (a, 100, false)], 100, 0), 101, "all of it");
+        assert_eq!(need(&[extents, one, (a, 100, false)], 160, 0), 40, "some were changed");
+        assert_eq!(need(&[extents, one, (a, 100, false)], 200, 0), 0, "all were");
+        let many = [extents, one, (a, 100, false), (b, 100, false), (c, 100, false)];
+        assert_eq!(need(&many, 100, 0), 101, "nobody changes snapshots");
+        let writable = [extents, one, (a, 100, true), (b, 100, true), (c, 100, true)];
+        assert_eq!(need(&writable, 100, 0), 101, "no more than there is");
+        assert_eq!(need(&writable, 100, 6400), 203, "or a part of the devices");
+        assert_eq!(need(&writable, 100, 64_000), 304, "all copies");
+        let with_extents = [(TreeId::EXTENT, 40, true), one, (a, 100, false)];
+        assert_eq!(need(&with_extents, 140, 0), 121, "and their references");
+        let nothing = Sums { cut: 0, ..sums(&many) };
+        assert_eq!(nothing.need(Some(100 * MIB), 64_000 * MIB, NODE), 0);
+    }
+
+    /// Sums are those of what is there now, whatever was there before.
+    #[test]
+    fn sums_follow_their_trees() {
+        let mut rng = buttress_base::Rng::new(7);
+        let mut known = Known::default();
+        for _ in 0..1000 {
+            let id = *rng.choose(&[2, 5, 7, 256, 257, 258]).expect("one");
+            let tree = Tree {
+                bytes: rng.next_u64(),
+                is_writable: rng.chance(1, 2),
+                is_cut: rng.chance(1, 2),
+            };
+            known.set(Key::new(id, Kind::ROOT_ITEM, 0), rng.chance(2, 3).then_some(tree));
+            let mut anew = Sums::default();
+            known.trees.iter().for_each(|(key, tree)| anew.add(key, tree));
+            let has_extents = known.trees.keys().any(|key| key.objectid == 2);
+            let extents = if has_extents { anew.extents } else { known.sums.extents };
+            assert_eq!(known.sums, Sums { extents, ..anew });
+        }
+    }
+
+    /// Y2: all of it where there is room; of what is less a part, which those who fill do not get back.
+    #[test]
+    fn what_is_kept_is_what_is_there() {
+        assert_eq!(kept(100, 100, 0), 100);
+        assert_eq!(kept(100, 5000, 100), 100);
+        assert_eq!(kept(100, 90, 0), 80);
+        assert_eq!(kept(100, 50, 0), 25);
+        assert_eq!(kept(100, 10, 0), 5);
+        // What was kept stays, as far as who frees space has left it.
+        assert_eq!(kept(100, 90, 100), 90);
+        assert_eq!(kept(100, 20, 90), 20);
+        assert_eq!(kept(100, 30, 20), 20);
+        assert_eq!(kept(100, 70, 20), 40);
+        assert_eq!((kept(0, 50, 100), kept(100, 0, 100)), (0, 0));
+    }
+}
