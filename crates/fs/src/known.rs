@@ -12,6 +12,7 @@ use buttress_txn::{Cost, ReadOnlyHold, Urgency};
 use crate::upkeep::Holders;
 use crate::{ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MountOptions, SetAttr};
 
+mod copies;
 mod crafted;
 mod freeing;
 mod guards;

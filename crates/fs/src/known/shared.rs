@@ -3,14 +3,13 @@
 
 use std::time::{Duration, Instant};
 
+use buttress_format::ids;
 use buttress_txn::Engine;
 
 use super::freeing::{all_at_once, rewrite};
 use super::*;
 use crate::XattrFlags;
 
-/// How many of them are deleted.
-const DELETED: usize = 8;
 const LONG: Duration = Duration::from_secs(60);
 
 /// Files, and extents of each, which lie anywhere.
@@ -49,8 +48,16 @@ fn crowded(device: &Arc<dyn Device>) -> (Filesystem, Vec<Inode>, usize) {
     (fs, files, more)
 }
 
-/// All who are promised space for a change of a leaf that is shared find it, whoever they are. Then as many deletes as there is room for
-/// succeed, and that of the snapshot, and all others behind it.
+fn wait_for(fs: &Filesystem, what: &str, is_done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_done() {
+        assert!(begun.elapsed() < LONG, "it is not {what}: {}", fs.space_stats().accounts);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// All who are promised space for a change of a leaf that is shared find it, whoever they are. Then every file can be deleted, which is the first change of
+/// some leaves and takes space at first, and the snapshot.
 #[test]
 fn the_first_change_of_shared_leaves_finds_room() {
     let device = volume(1024);
@@ -70,31 +77,21 @@ fn the_first_change_of_shared_leaves_finds_room() {
         rewrite(&fs, promise, &some);
     }
     engine.commit().expect("a commit never runs out of space");
-    // Each of these is the first change of some leaves, and takes space at first.
-    let mut left = Vec::new();
-    for (number, file) in files.into_iter().enumerate().take(DELETED) {
+    for (number, file) in files.into_iter().enumerate() {
         drop(file);
         let name = format!("f{number}");
-        match fs.root().unlink(name.as_bytes()) {
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
-                assert!(number > 0, "not even one: {}", fs.space_stats().accounts);
-                left.push(name);
-            }
-            Ok(()) => assert!(left.is_empty(), "room comes with a snapshot alone"),
-        }
+        let removed = fs.root().unlink(name.as_bytes());
+        removed.unwrap_or_else(|error| panic!("{number}: {error}, {}", fs.space_stats().accounts));
     }
+    // Their extents go as well, while the snapshot has all of them.
+    wait_for(&fs, "removed", || {
+        let view = fs.view();
+        let key = |of| Key::new(ids::ORPHAN, Kind::ORPHAN_ITEM, of);
+        view.range(TreeId::FS, key(0), key(u64::MAX)).next().is_none()
+    });
     assert_eq!(fs.read_only_reason(), None);
-    println!("{} of {DELETED} are left", left.len());
     fs.root().delete_subvolume(b"before").expect("a delete always succeeds");
-    let begun = Instant::now();
-    while !fs.dying_subvolumes().expect("a list").is_empty() {
-        assert!(begun.elapsed() < LONG, "it is not dropped: {}", fs.space_stats().accounts);
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    for name in left.into_iter().take(3) {
-        fs.root().unlink(name.as_bytes()).expect("a delete always succeeds");
-    }
+    wait_for(&fs, "dropped", || fs.dying_subvolumes().expect("a list").is_empty());
     fs.close().expect("closed");
     judge(&device);
 }

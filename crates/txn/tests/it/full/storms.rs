@@ -27,6 +27,9 @@ const THREADS: usize = 8;
 /// Leaves of metadata that there are for a storm, and for one that is about nodes that trees share: promises count with copies of them.
 const GIVEN_BACK: usize = 40;
 const GIVEN_BACK_TO_SHARE: usize = 400;
+/// Files that take the metadata, and the snapshot that has them, too.
+const SHARED_CROWD: &[u8] = b"shared-crowd";
+const FIRST: &[u8] = b"first";
 /// A storm that has not filled the volume by then never will.
 const FULL_MAX_MILLIS: u128 = 120_000;
 
@@ -39,6 +42,9 @@ enum Nodes {
     Few,
     /// Some, and promises count with copies from the beginning. Files fill that, and snapshots share their leaves.
     Shared,
+    /// A few, and room is kept for copies of what metadata is full of: snapshots have it, one of each thread, and it is removed meanwhile, in no
+    /// order.
+    Kept,
 }
 
 /// A storm that goes on.
@@ -47,17 +53,31 @@ struct Storm {
     nodes: Nodes,
     begun: Instant,
     refused_before: u64,
+    /// Files that the first snapshot has, too, and of these the next to be removed, in no order.
+    crowd: Vec<usize>,
+    removed: AtomicUsize,
     /// Changes of files in snapshots.
     written: AtomicUsize,
 }
 
 impl Storm {
-    fn begin(fs: &Filesystem, nodes: Nodes) -> Self {
-        let written = AtomicUsize::new(0);
-        let mut storm =
-            Self { fs: fs.clone(), nodes, begun: Instant::now(), refused_before: 0, written };
+    fn begin(fs: &Filesystem, nodes: Nodes, crowd: usize) -> Self {
+        let (written, removed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let mut crowd: Vec<_> = (0..crowd).collect();
+        Rng::new(1).shuffle(&mut crowd);
+        let (fs, begun) = (fs.clone(), Instant::now());
+        let mut storm = Self { fs, nodes, begun, refused_before: 0, crowd, removed, written };
         storm.refused_before = storm.refused();
         storm
+    }
+
+    /// Removes the next of the files that the first snapshot has; says whether there was one.
+    fn remove_shared(&self) -> bool {
+        let next = self.removed.fetch_add(1, Ordering::Relaxed);
+        let Some(next) = self.crowd.get(next) else { return false };
+        let dir = self.fs.root().lookup(SHARED_CROWD).expect("it was made");
+        dir.unlink(&number(*next)).expect("removing always works");
+        true
     }
 
     /// What is to be full.
@@ -82,7 +102,8 @@ impl Storm {
     }
 
     fn may_cut(&self) -> bool {
-        self.nodes != Nodes::Few || self.begun.elapsed().as_millis() > storm_millis() / 2
+        !matches!(self.nodes, Nodes::Few | Nodes::Kept)
+            || self.begun.elapsed().as_millis() > storm_millis() / 2
     }
 }
 
@@ -108,7 +129,7 @@ fn fill_but(fs: &Filesystem, chunk: u64, left: u64) {
 fn crowd(fs: &Filesystem, nodes: Nodes) {
     let given_back = match nodes {
         Nodes::Plenty => return,
-        Nodes::Few => GIVEN_BACK,
+        Nodes::Few | Nodes::Kept => GIVEN_BACK,
         Nodes::Shared => {
             fs.root().snapshot(b"first", fs.root().id().tree, true).expect("there is room");
             fs.root().delete_subvolume(b"first").expect("removing always works");
@@ -116,16 +137,43 @@ fn crowd(fs: &Filesystem, nodes: Nodes) {
         }
     };
     let dir = fs.root().mkdir(b"crowd", 0o755, 0, 0).expect("a folder");
-    let name = |count: usize| format!("{count}").into_bytes();
-    let mut count = 0;
-    while let Some(file) = full(dir.create(&name(count), 0o100_644, 0, 0, 0)) {
-        full(file.set_xattr(LEAF.0, LEAF.1, XattrFlags::default()));
-        count += 1;
-    }
+    let count = take_leaves(&dir, LEAF.1, |_| true);
     for count in 0..given_back.min(count) {
-        dir.unlink(&name(count)).expect("removing always works");
+        dir.unlink(&number(count)).expect("removing always works");
     }
     fs.sync().expect("durable");
+}
+
+/// Takes two fifths of the metadata for files that a snapshot has, too, some in each leaf; answers how many.
+fn share(fs: &Filesystem) -> usize {
+    let dir = fs.root().mkdir(SHARED_CROWD, 0o755, 0, 0).expect("a folder");
+    let has_room = |count: usize| {
+        // What is used is known of the last commit.
+        if count.is_multiple_of(100) {
+            fs.sync().expect("durable");
+        }
+        let metadata = fs.space_stats().accounts.metadata;
+        metadata.used < (metadata.total - metadata.global_reserve) / 5 * 2
+    };
+    let count = take_leaves(&dir, &LEAF.1[..LEAF.1.len() / 6], has_room);
+    fs.root().snapshot(FIRST, fs.root().id().tree, true).expect("there is room");
+    count
+}
+
+/// Makes files with such an attribute, as long as there is room and somebody wants more; answers how many.
+fn take_leaves(dir: &Inode, value: &[u8], wants_more: impl Fn(usize) -> bool) -> usize {
+    let mut count = 0;
+    while wants_more(count)
+        && let Some(file) = full(dir.create(&number(count), 0o100_644, 0, 0, 0))
+    {
+        full(file.set_xattr(LEAF.0, value, XattrFlags::default()));
+        count += 1;
+    }
+    count
+}
+
+fn number(count: usize) -> Vec<u8> {
+    format!("{count}").into_bytes()
 }
 
 /// Keeps a full volume full for a while: files come, through memory and directly, are overwritten, cloned, cut and removed,
@@ -143,22 +191,27 @@ fn storm(seed: u64, size: u64, (left, nodes): (u64, Nodes), options: &str) {
         fs.root().mkdir(dir_name(thread).as_bytes(), 0o755, 0, 0).expect("a folder");
     }
     fill_but(&fs, size / 10, left);
+    let shared = if nodes == Nodes::Kept { share(&fs) } else { 0 };
+    let begin = |thread| Turn::begin(&fs, nodes, thread, seed * 8 + thread as u64);
+    let turns: Vec<_> = (0..THREADS).map(begin).collect();
     crowd(&fs, nodes);
     let unallocated = fs.space_stats().accounts.unallocated;
     assert!(unallocated >= left, "{unallocated} for chunks");
-    let storm = Storm::begin(&fs, nodes);
+    let storm = Storm::begin(&fs, nodes, shared);
     let left_behind: Vec<Left> = std::thread::scope(|scope| {
-        let worker = |thread| {
+        let worker = |turn| {
             let storm = &storm;
-            scope.spawn(move || stay_full(storm, thread, seed * 8 + thread as u64))
+            scope.spawn(move || stay_full(storm, turn))
         };
-        let workers: Vec<_> = (0..THREADS).map(worker).collect();
+        let workers: Vec<_> = turns.into_iter().map(worker).collect();
         workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
     });
     let stats = fs.space_stats();
     assert_eq!(fs.read_only_reason(), None, "{}", stats.accounts);
     assert!(storm.refused() > 0, "{} was never full: {}", storm.kind(), stats.accounts);
     assert!(storm.written() > 0 || nodes == Nodes::Few, "nobody wrote to a snapshot");
+    let removed = storm.removed.load(Ordering::Relaxed).min(shared);
+    assert!(removed > 0 || nodes != Nodes::Kept, "nobody removed what is shared");
     assert!(left == 0 || stats.accounts.unallocated < unallocated, "no chunk was made");
     let accounts = stats.accounts;
     let (compared, overtaken) = (stats.engine.audits, stats.engine.audits_overtaken);
@@ -169,6 +222,9 @@ fn storm(seed: u64, size: u64, (left, nodes): (u64, Nodes), options: &str) {
     campaign::count("written-in-snapshots", storm.written());
     let with_snapshot = left_behind.iter().filter(|left| left.snapshot.is_some());
     campaign::count("snapshots-left", with_snapshot.count());
+    campaign::count("shared-removed", removed);
+    campaign::count("shared", shared);
+    while storm.remove_shared() {}
     drop(storm);
     assert_eq!(accounts.waiting, (0, 0), "nobody is left in a line: {accounts}");
     fs.close().expect("a full volume unmounts");
@@ -180,6 +236,9 @@ fn storm(seed: u64, size: u64, (left, nodes): (u64, Nodes), options: &str) {
     verify(&fs.root(), &shared_alone());
     fs.root().unlink(b"shared").expect("removing always works");
     fs.root().unlink(b"filler").expect("removing always works");
+    if nodes == Nodes::Kept {
+        fs.root().delete_subvolume(FIRST).expect("removing always works");
+    }
     fs.close().expect("it unmounts");
     judge::check(&path);
 }
@@ -253,20 +312,42 @@ fn shared_alone() -> Kept {
     Kept::from([("shared".to_owned(), SHARED)])
 }
 
+/// What a thread of a storm has.
+struct Turn {
+    thread: usize,
+    rng: Rng,
+    live: Folder,
+    snapshot: Option<Snapshot>,
+}
+
+impl Turn {
+    /// An empty folder; and a snapshot that can be written, where room is kept for what it shares.
+    fn begin(fs: &Filesystem, nodes: Nodes, thread: usize, seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let dir = fs.root().lookup(dir_name(thread).as_bytes()).expect("it was made");
+        let shared = fs.root().lookup(b"shared").expect("it was made");
+        let is_crowded = matches!(nodes, Nodes::Shared | Nodes::Kept);
+        let filled = if is_crowded { Filled::Metadata } else { Filled::Data };
+        let live = Folder::new(dir, shared, filled, seed);
+        let cut = |rng| Snapshot::cut(fs, &live, thread, rng).expect("there is room");
+        let snapshot = (nodes == Nodes::Kept).then(|| cut(&mut rng));
+        Self { thread, rng, live, snapshot }
+    }
+}
+
 /// One thread of a storm; answers what it left.
-fn stay_full(storm: &Storm, thread: usize, seed: u64) -> Left {
-    let (fs, mut rng) = (&storm.fs, Rng::new(seed));
-    let dir = fs.root().lookup(dir_name(thread).as_bytes()).expect("it was made");
-    let shared = fs.root().lookup(b"shared").expect("it was made");
-    let filled = if storm.nodes == Nodes::Shared { Filled::Metadata } else { Filled::Data };
-    let mut live = Folder::new(dir, shared, filled, seed);
-    let mut snapshot: Option<Snapshot> = None;
+fn stay_full(storm: &Storm, turn: Turn) -> Left {
+    let fs = &storm.fs;
+    let Turn { thread, mut rng, mut live, mut snapshot } = turn;
     while storm.goes_on() {
         match (rng.below(20), &mut snapshot) {
             (0, None) if storm.may_cut() => {
                 snapshot = Snapshot::cut(fs, &live, thread, &mut rng);
             }
-            (0, Some(_)) => snapshot.take().expect("it is there").delete(fs, &mut rng),
+            (0, Some(_)) if storm.may_cut() => {
+                snapshot.take().expect("it is there").delete(fs, &mut rng)
+            }
+            (8, _) => drop(storm.remove_shared()),
             (1..=7, Some(snapshot)) if snapshot.is_written => {
                 snapshot.folder.change(&mut rng);
                 storm.written.fetch_add(1, Ordering::Relaxed);
@@ -332,7 +413,16 @@ fn e12_a_storm_for_the_last_node() {
 fn e12_a_storm_for_the_last_shared_node() {
     let rules = ["pace", "clamp", "pace,promise=levels", "off"];
     let rule = rules[campaign::round() as usize % rules.len()];
-    storm(6, 128 << 20, (0, Nodes::Shared), &format!("preempt={rule},dirty=4M"));
+    let options = format!("preempt={rule},dirty=4M,delete_room=off");
+    storm(6, 128 << 20, (0, Nodes::Shared), &options);
+}
+
+/// The same where room is kept for copies: whatever a snapshot has is removed, in no order, while others fill what comes free.
+#[test]
+fn e12_a_storm_where_room_is_kept() {
+    let rules = ["pace", "off", "clamp", "pace,promise=levels"];
+    let rule = rules[campaign::round() as usize % rules.len()];
+    storm(7, 128 << 20, (0, Nodes::Kept), &format!("preempt={rule},dirty=4M"));
 }
 
 /// E12: who cuts a file to the length that it has asks for nothing that fills, and is not refused (`> empty`), however little fits: names do not, and then

@@ -1,0 +1,228 @@
+//! Room for copies of nodes that snapshots share: with it a delete always succeeds, whatever the volume is full of.
+
+use std::collections::BTreeMap;
+
+use buttress_format::RootItem;
+use buttress_tree::{Expect, NodeSource};
+
+use super::*;
+use crate::XattrFlags;
+
+/// Small files, whose contents lie in leaves.
+const FILES: usize = 6000;
+const INLINE: usize = 1500;
+
+fn name(number: usize) -> Vec<u8> {
+    format!("file{number}").into_bytes()
+}
+
+/// Files in a folder, whose leaves take more than the global reserve.
+fn populate(fs: &Filesystem) {
+    let dir = fs.root().mkdir(b"dir", 0o755, 0, 0).expect("a folder");
+    for number in 0..FILES {
+        let file = dir.create(&name(number), 0o644, 0, 0, 0).expect("a file");
+        file.write_at(0, &bytes(number as u8, 1)[..INLINE]).expect("written");
+    }
+    fs.sync().expect("durable");
+}
+
+/// Takes all that who fills is given, of data and of metadata; answers how many files it took for that.
+fn fill_up(fs: &Filesystem, top: &Inode, more: &str) -> usize {
+    let filler = top.create(format!("{more}-data").as_bytes(), 0o644, 0, 0, 0);
+    if let Ok(filler) = filler {
+        let mut at = 0;
+        for size in [MIB, 64 << 10, SECTOR] {
+            let mode = FallocateMode::Allocate { keep_size: false };
+            while filler.fallocate(at, size, mode).is_ok() {
+                at += size;
+            }
+        }
+    }
+    let mut number = 0;
+    loop {
+        let made = top.create(format!("{more}{number}").as_bytes(), 0o644, 0, 0, 0);
+        let Ok(made) = made else { break };
+        let _ = made.set_xattr(b"user.large", &[1; 3000], XattrFlags::default());
+        number += 1;
+        if number % 100 == 0 {
+            fs.sync().expect("durable");
+        }
+    }
+    fs.sync().expect("durable");
+    number
+}
+
+/// Removes files of a folder in no order; answers how many were refused.
+fn remove_some(fs: &Filesystem, dir: &Inode, rng: &mut Rng, files: &mut Vec<usize>) -> usize {
+    rng.shuffle(files);
+    let mut left = Vec::new();
+    for (count, number) in files.drain(..).enumerate() {
+        if let Err(error) = dir.unlink(&name(number)) {
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+            left.push(number);
+        }
+        // Not all in one transaction: what one of them has copied the next one need not.
+        if count % 500 == 0 {
+            fs.sync().expect("durable");
+        }
+    }
+    fs.sync().expect("durable");
+    *files = left;
+    files.len()
+}
+
+/// Removes all files of a folder in no order.
+fn remove_all(fs: &Filesystem, dir: &Inode, seed: u64) {
+    let refused = remove_some(fs, dir, &mut Rng::new(seed), &mut (0..FILES).collect());
+    assert_eq!(refused, 0, "a delete always succeeds: {}", fs.space_stats().accounts);
+}
+
+fn dir_of(top: &Inode) -> Inode {
+    top.lookup(b"dir").expect("it was made")
+}
+
+/// Nodes that each tree has, and what its item says.
+fn nodes_and_items(fs: &Filesystem) -> BTreeMap<TreeId, (u64, u64)> {
+    let view = fs.view();
+    let range = view.range(TreeId::ROOT, Key::MIN, Key::MAX);
+    let items = range.map(|found| found.expect("it reads"));
+    let items = items.filter(|(key, _)| key.kind == Kind::ROOT_ITEM);
+    let items: Vec<_> = items.map(|(key, item)| (TreeId(key.objectid), item)).collect();
+    let subvolumes = items.into_iter().filter(|(tree, _)| tree.is_fs_tree());
+    let count = |(tree, item): (TreeId, buttress_tree::Item)| {
+        let item = RootItem::parse(&item).expect("an item");
+        let root = view.committed_root(tree).expect("it reads").expect("a root");
+        let nodesize = u64::from(view.store().geometry().nodesize);
+        let nodes = nodes_under(&view, tree, &Expect::root(root)) * nodesize;
+        (tree, (nodes, item.bytes_used))
+    };
+    subvolumes.map(count).collect()
+}
+
+fn nodes_under(view: &buttress_txn::View, tree: TreeId, at: &Expect) -> u64 {
+    if at.ptr.level == 0 {
+        return 1;
+    }
+    let node = view.store().node(tree, at).expect("it reads");
+    let below = |slot| nodes_under(view, tree, &node.expect_child_below(slot, at.below));
+    1 + (0..node.len()).map(below).sum::<u64>()
+}
+
+fn assert_items_are_right(fs: &Filesystem) {
+    for (tree, (nodes, item)) in nodes_and_items(fs) {
+        assert_eq!(nodes, item, "bytes of {tree}, and what its item says");
+    }
+}
+
+/// Y1: all files that a snapshot has can be removed from a full volume, also behind another mount. Without room for copies, as in Linux, some
+/// are refused.
+#[test]
+fn whatever_a_snapshot_has_can_be_deleted() {
+    for rule in ["keep", "off"] {
+        let device = volume(256);
+        let options = format!("rw,commit=300,delete_room={rule}");
+        let fs = mount(&device, &options);
+        populate(&fs);
+        drop(fs.root().snapshot(b"before", TreeId::FS, true).expect("a snapshot"));
+        fill_up(&fs, &fs.root(), "more");
+        assert_items_are_right(&fs);
+        fs.close().expect("closed");
+        let fs = mount(&device, &options);
+        fill_up(&fs, &fs.root(), "again");
+        let mut files = (0..FILES).collect();
+        let refused = remove_some(&fs, &dir_of(&fs.root()), &mut Rng::new(1), &mut files);
+        println!("{rule}: {refused} of {FILES} were refused, {}", fs.space_stats().accounts);
+        assert_eq!(refused == 0, rule == "keep", "{refused} by {rule}");
+        assert_items_are_right(&fs);
+        fs.close().expect("closed");
+        judge(&device);
+    }
+}
+
+/// Y1: the same where what shares can be changed, too: all files of both, some here and some there.
+#[test]
+fn what_two_can_change_can_be_deleted() {
+    let device = volume(256);
+    let fs = mount(&device, "rw,commit=300");
+    populate(&fs);
+    let copy = fs.root().snapshot(b"copy", TreeId::FS, false).expect("a snapshot");
+    fill_up(&fs, &fs.root(), "more");
+    fill_up(&fs, &copy, "more");
+    let mut rng = Rng::new(2);
+    let dirs = [dir_of(&fs.root()), dir_of(&copy)];
+    for part in 0..6 {
+        for dir in &dirs {
+            let mut some = (0..FILES).filter(|number| number % 6 == part).collect();
+            let refused = remove_some(&fs, dir, &mut rng, &mut some);
+            assert_eq!(refused, 0, "part {part}: {}", fs.space_stats().accounts);
+        }
+        // Whoever fills takes what came free, and no more.
+        fill_up(&fs, &fs.root(), &format!("more{part}-"));
+    }
+    assert_items_are_right(&fs);
+    drop((dirs, copy));
+    fs.close().expect("closed");
+    judge(&device);
+}
+
+/// Y1: a snapshot that there is no such room for is refused, and nothing is changed by that. Once there is, it is taken, and then all that it shares
+/// can be deleted; or by who does without.
+#[test]
+fn a_snapshot_without_room_is_refused() {
+    let device = volume(256);
+    let fs = mount(&device, "rw,commit=300");
+    populate(&fs);
+    let more = fill_up(&fs, &fs.root(), "more");
+    let remove = |fs: &Filesystem, numbers: std::ops::Range<usize>| {
+        for number in numbers {
+            fs.root().unlink(format!("more{number}").as_bytes()).expect("removed");
+        }
+        fs.sync().expect("durable");
+    };
+    let snapshot = |fs: &Filesystem| fs.root().snapshot(b"snapshot", TreeId::FS, true).map(drop);
+    remove(&fs, 0..more / 2);
+    let refused = snapshot(&fs).expect_err("there is no room");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    assert!(refused.to_string().contains("delete_room=off"), "{refused}");
+    assert!(fs.root().lookup(b"snapshot").is_err());
+    assert_eq!(fs.space_stats().accounts.promised.all_items(), 0);
+    fs.close().expect("closed");
+    judge(&device);
+
+    let fs = mount(&device, "rw,commit=300,delete_room=off");
+    snapshot(&fs).expect("as in Linux");
+    fs.root().delete_subvolume(b"snapshot").expect("deleted");
+    fs.close().expect("closed");
+    let fs = mount(&device, "rw,commit=300");
+    remove(&fs, more / 2..more);
+    fs.root().unlink(b"more-data").expect("removed");
+    fs.sync().expect("durable");
+    snapshot(&fs).expect("there is room");
+    fill_up(&fs, &fs.root(), "again");
+    remove_all(&fs, &dir_of(&fs.root()), 3);
+    fs.close().expect("closed");
+    judge(&device);
+}
+
+/// Y3: where chunks can be made, room is kept of the devices: data does not get it, and `statfs` says so.
+#[test]
+fn room_in_chunks_to_come_is_not_for_data() {
+    let device = volume(256);
+    let fs = mount(&device, "rw,commit=300");
+    populate(&fs);
+    let before = fs.statfs().expect("figures");
+    drop(fs.root().snapshot(b"before", TreeId::FS, true).expect("a snapshot"));
+    let accounts = fs.space_stats().accounts;
+    let after = fs.statfs().expect("figures");
+    assert!(accounts.for_copies > 8 * MIB && accounts.metadata.for_copies == 0, "{accounts}");
+    let less = (before.blocks_available - after.blocks_available) * u64::from(after.block_size);
+    assert!(less.abs_diff(2 * accounts.for_copies) <= 2 * SECTOR, "two copies: {less}, {accounts}");
+    let kept = accounts.for_copies;
+    drop(fill(&fs));
+    let accounts = fs.space_stats().accounts;
+    assert!(accounts.all_for_copies() >= kept, "no longer {kept}: {accounts}");
+    assert!(accounts.unallocated >= 2 * accounts.for_copies, "{accounts}");
+    remove_all(&fs, &dir_of(&fs.root()), 4);
+    fs.close().expect("closed");
+    judge(&device);
+}
