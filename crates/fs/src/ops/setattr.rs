@@ -49,6 +49,8 @@ impl Inode {
                     self.shared().background.flush.enlist(cell);
                 }
             }
+            // Gone with its last user, or put as a whole when it has a name again. The kernel tells the times of every file that is removed.
+            None if cell.nlink() == 0 => cell.file.touch(change),
             None => self.shared().put_item(cell, Urgency::Normal, change)?,
         }
         drop(lock);

@@ -4,6 +4,8 @@ use buttress_fs::{
     ErrorKind, FileKind, InodeFlags, MakeOptions, NameError, RenameFlags, SetAttr, XattrFlags, mode,
 };
 
+use buttress_format::Timespec;
+
 use crate::checker::{check, judge};
 use crate::volume::{content, file_with, list, memory, memory_with, mount, mount_with, pattern};
 
@@ -81,6 +83,32 @@ fn removal_leaves_nothing() {
     check(&device);
     let fs = mount(&device);
     assert_eq!(content(&fs.resolve("named").expect("named")), b"kept");
+}
+
+/// What changes of a file without a name takes no metadata, which a full volume might not have: it goes with the file, or is kept with the name that the
+/// file is given.
+#[test]
+fn attributes_without_a_name_take_nothing() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let root = fs.root();
+    let (removed, unnamed) = (file_with(&root, "file", b""), root.tmpfile(0o600, 0, 0));
+    let unnamed = unnamed.expect("tmpfile");
+    root.unlink(b"file").expect("unlink");
+    fs.sync().expect("sync");
+    let time = Timespec { sec: 12345, nsec: 678 };
+    let change = SetAttr { mode: Some(0o640), mtime: Some(time), ..SetAttr::default() };
+    for file in [&removed, &unnamed] {
+        let attr = file.set_attr(&change).expect("attributes");
+        assert_eq!((attr.mode & 0o7777, attr.mtime), (0o640, time));
+    }
+    assert_eq!(fs.space_stats().accounts.running, (0, 0), "items that nobody will read");
+    root.link(&unnamed, b"named").expect("link");
+    drop((removed, unnamed, root));
+    fs.close().expect("closed");
+    check(&device);
+    let attr = mount(&device).resolve("named").expect("it has a name").attr();
+    assert_eq!((attr.mode & 0o7777, attr.mtime), (0o640, time));
 }
 
 /// What was open and nameless when the volume was closed goes at the next mount.
