@@ -35,7 +35,7 @@ impl Engine {
         let closer = |running: &_| self.need_with_promised(running, to_come);
         let excess = self.excess(to_come, Urgency::Normal, closer);
         let mut devices = self.devices.lock();
-        let most = devices.to_promise(self.kind_flags(SpaceKind::Metadata));
+        let most = devices.available(self.kind_flags(SpaceKind::Metadata));
         devices.keep_exactly(excess.min(most));
     }
 
