@@ -8,7 +8,7 @@ use buttress_txn::{Cost, Urgency, View};
 use crate::attr::InodeId;
 use crate::batch::{Batch, Change, NOW};
 use crate::clock::now;
-use crate::error::{Error, NameError, Result};
+use crate::error::{Error, ErrorKind, NameError, Result};
 use crate::filesystem::Filesystem;
 use crate::names::{self, Target};
 use crate::ops::{add_uuid, remove_uuid};
@@ -91,7 +91,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Forbids changes of a subvolume, or allows them.
+    /// Forbids changes of a subvolume, or allows them: then there is to be room for copies of what it shares.
     ///
     /// # Errors
     ///
@@ -148,9 +148,14 @@ impl Filesystem {
             add_uuid(&view, &mut uuids, key_of(&item), tree)?;
         }
         drop(view);
+        let is_opened = (old.flags & !item.flags) & RootFlags::READONLY != 0;
+        let copies = if is_opened { shared.engine.room_to_change(tree)? } else { 0 };
         let cost = uuids.cost(0);
-        let cost = cost.and(Cost::of(1, RootItem::LEN as u32));
-        let handle = shared.engine.begin(shared.reserve(cost, Urgency::Normal)?);
+        let cost = cost.and(Cost::of(1, RootItem::LEN as u32)).and(cost_of_copies(copies));
+        let reservation = shared.reserve(cost, Urgency::Normal);
+        let reservation = reservation.map_err(|error| told_of_copies(error, copies))?;
+        let handle = shared.engine.begin(reservation);
+        shared.engine.keep_until_published(copies, handle.generation());
         if item.rtransid == NOW {
             item.rtransid = handle.generation();
         }
@@ -183,5 +188,21 @@ impl Filesystem {
             }
         }
         Ok(found)
+    }
+}
+
+/// What so many bytes for copies are promised as: two bytes of metadata for each of a cost.
+pub(crate) fn cost_of_copies(bytes: u64) -> Cost {
+    Cost::of(0, u32::try_from(bytes / 2).unwrap_or(u32::MAX / 2))
+}
+
+/// What somebody was refused for who needs room for so many bytes of copies.
+pub(crate) fn told_of_copies(error: Error, bytes: u64) -> Error {
+    match error.kind() {
+        ErrorKind::NoSpace if bytes > 0 => buttress_txn::Error::NoSpace(
+            "metadata to keep, so that what snapshots share can still be deleted: delete some, or mount with delete_room=off",
+        )
+        .into(),
+        _ => error,
     }
 }

@@ -347,7 +347,7 @@ impl Engine {
         self.published.store(generation.0, Ordering::Release);
         self.frozen_need.store(0, Ordering::Relaxed);
         self.look_again_at_extents(&state.roots);
-        self.note_trees(settled.trees);
+        self.note_trees(settled.trees, generation);
         self.size_global_reserve();
         // What this commit was promised beyond the groups is spent; what the running transaction was
         // promised is said anew, or data could take it before anybody asks again.

@@ -255,7 +255,7 @@ impl DeviceSpace {
     /// Whether chunks could be made of all that metadata was promised beyond its groups: no more is data's.
     pub(crate) fn leaves_kept(&self, metadata: BlockGroupFlags) -> bool {
         let kept = self.kept.saturating_add(self.room);
-        kept == 0 || self.could_make(metadata, kept)
+        kept == 0 || self.has(metadata, kept)
     }
 
     /// Whether data lacks something that metadata was promised.
@@ -304,26 +304,25 @@ impl DeviceSpace {
     /// kept for copies of nodes; or all of it, that included, where it is for who frees space.
     pub(crate) fn may_promise(&self, kind: BlockGroupFlags, bytes: u64, frees: bool) -> bool {
         if frees && self.room > 0 {
-            return bytes <= self.available(kind) && self.has(kind, bytes);
+            return self.has(kind, bytes);
         }
         bytes <= self.to_promise(kind) && self.has(kind, bytes.saturating_add(self.room))
     }
 
-    /// Bytes that could be kept for copies of nodes, where so many are wanted; more, perhaps, where less are.
+    /// Bytes that chunks of a kind could have, no more than are wanted.
     pub(crate) fn could_keep(&self, kind: BlockGroupFlags, wanted: u64) -> u64 {
-        let some = wanted.min(self.available(kind));
-        if self.has(kind, some) { some.max(self.surely(kind)) } else { self.surely(kind) }
+        if wanted <= self.surely(kind) { wanted } else { self.make(kind, wanted).min(wanted) }
     }
 
     /// Whether chunks of so many bytes can be made.
     fn has(&self, kind: BlockGroupFlags, bytes: u64) -> bool {
-        bytes <= self.surely(kind) || self.could_make(kind, bytes)
+        self.could_keep(kind, bytes) == bytes
     }
 
     /// What chunks of a kind can have, whatever the holes are like: so many times too much may be [said](place::capacity) to be left as
-    /// there are copies, where holes are short. Beyond that part it is tried.
+    /// there are copies, where holes are short, and some are too short for any. Beyond half of that part it is tried.
     fn surely(&self, kind: BlockGroupFlags) -> u64 {
-        self.available(kind) / self.profile_of(kind).spread().copies as u64
+        self.available(kind) / self.profile_of(kind).spread().copies as u64 / 2
     }
 
     /// Where a chunk would lie that begins now, as long as is usual or `whole` bytes, whichever is more, but not longer
@@ -346,9 +345,9 @@ impl DeviceSpace {
         Limits::of(flags, usable.map(|device| device.item.total_bytes).sum())
     }
 
-    /// Whether chunks of a kind with so many bytes in all, one copy counted, could be made: by making them, which costs a look at
-    /// every hole for each.
-    fn could_make(&self, kind: BlockGroupFlags, bytes: u64) -> bool {
+    /// How many bytes, one copy counted, chunks of a kind have that are made until they have so many in all, or no more can be: by making them, which
+    /// costs a look at every hole for each.
+    fn make(&self, kind: BlockGroupFlags, bytes: u64) -> u64 {
         let profile = self.profile_of(kind);
         let limits = self.limits(kind.with(profile.flags()));
         let usable = self.devices.iter().filter(|(_, device)| device.usable);
@@ -358,14 +357,14 @@ impl DeviceSpace {
         while made < bytes {
             let rooms: Vec<_> =
                 free.iter().map(|(device, free)| Room { device: *device, free }).collect();
-            let Some(places) = place::place(profile, &rooms, limits) else { return false };
+            let Some(places) = place::place(profile, &rooms, limits) else { break };
             for (id, offset) in &places.stripes {
                 let taken = *offset..offset.saturating_add(places.stripe_bytes);
                 free.get_mut(id).expect("a room").remove(taken);
             }
             made += places.len;
         }
-        true
+        made
     }
 }
 
@@ -400,7 +399,7 @@ mod tests {
         let mut space = space(&[(64, 16), (64, 16), (1, 342), (1, 342), (1, 342)]);
         assert!(space.available(kind) > 2 * 342 * MIB, "{}", space.available(kind));
         let promised = 342 * MIB;
-        assert!(space.may_promise(kind, promised, false) && space.could_make(kind, promised));
+        assert!(space.may_promise(kind, promised, false) && space.has(kind, promised));
         let more = promised + 16 * MIB;
         assert!(more < space.to_promise(kind) && !space.may_promise(kind, more, false));
         space.keep_for_metadata(promised);

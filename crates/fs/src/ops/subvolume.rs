@@ -22,10 +22,10 @@ use crate::attr::{InodeId, mode};
 use crate::batch::{Batch, Change, NOW};
 use crate::cell::InodeCell;
 use crate::clock::{new_uuid, now};
-use crate::error::{Error, ErrorKind, NameError, Result};
+use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
 use crate::names::{self, Target};
-use crate::subvolume::uuid_key;
+use crate::subvolume::{cost_of_copies, told_of_copies, uuid_key};
 use crate::trees;
 
 /// What a root item says of a root directory that nobody reads there: as every writer leaves it.
@@ -151,10 +151,9 @@ impl Inode {
         drop(view);
         add_refs(&mut roots, target, dir.id, index, name);
         let time = now();
-        // What it adds is in trees that commits alone change. What is shared from then on has room for copies, or is not shared; two bytes of metadata are
-        // promised for each.
+        // What it adds is in trees that commits alone change. What is shared from then on has room for copies, or is not shared.
         let copies = shared.engine.room_for_snapshot(source, read_only)?;
-        let mut cost = Cost { items: 0, whole: 1024, bytes: (64 << 10) + (copies / 2) as u32 };
+        let mut cost = Cost { items: 0, whole: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
         for part in [&batch, &roots, &uuids] {
             let more = part.cost(0);
             cost = cost.and(more);
@@ -163,6 +162,7 @@ impl Inode {
         let reservation = reservation.map_err(|error| told_of_copies(error, copies))?;
         let handle = shared.engine.begin(reservation);
         let generation = handle.generation();
+        shared.engine.keep_until_published(copies, generation);
         let mut late: Vec<_> = [batch, roots, uuids]
             .into_iter()
             .flat_map(|part| part.into_items(generation))
@@ -380,15 +380,4 @@ pub(crate) fn remove_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId
         uuids.set(key, rest);
     }
     Ok(())
-}
-
-/// What a snapshot was refused for that needs room for so many bytes of copies.
-fn told_of_copies(error: Error, copies: u64) -> Error {
-    match error.kind() {
-        ErrorKind::NoSpace if copies > 0 => buttress_txn::Error::NoSpace(
-            "metadata to keep, so that what the snapshot shares can still be deleted: delete some, or mount with delete_room=off",
-        )
-        .into(),
-        _ => error,
-    }
 }

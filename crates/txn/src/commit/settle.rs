@@ -166,7 +166,7 @@ impl Settle<'_> {
 
     pub(super) fn merge_sorted(&mut self, tree: TreeId, changes: &[(Key, Change)]) -> Result<()> {
         if tree == TreeId::ROOT {
-            self.note_trees(changes)?;
+            self.note_trees(changes);
         }
         let root = self.root_of(tree)?;
         let mut merge = over(self.engine, self.transaction, &mut self.fresh);
@@ -176,12 +176,11 @@ impl Settle<'_> {
     }
 
     /// Notes what root items say now, for who keeps room for what trees share.
-    fn note_trees(&mut self, changes: &[(Key, Change)]) -> Result<()> {
+    fn note_trees(&mut self, changes: &[(Key, Change)]) {
         for (key, change) in changes.iter().filter(|(key, _)| key.kind == Kind::ROOT_ITEM) {
-            let item = change.as_ref().map(|bytes| parse_root(*key, bytes)).transpose()?;
+            let item = change.as_ref().and_then(|bytes| RootItem::parse(bytes).ok());
             self.trees.insert(*key, item.as_ref().map(Tree::of));
         }
-        Ok(())
     }
 
     pub(super) fn root_of(&self, tree: TreeId) -> Result<Option<NodePtr>> {

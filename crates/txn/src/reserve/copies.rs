@@ -11,9 +11,10 @@
 //!
 //! # Invariants
 //!
-//! - **Y1** There is room for a copy of every node that a writable tree shares, for as much as the references of copies add, and no
-//!   snapshot is taken that there is no such room for. But: no more room than all nodes of subvolumes take, or a thirty-second part of
-//!   the devices, whichever is more; so many writable snapshots of one subvolume are free, and are not all emptied file by file.
+//! - **Y1** There is room for a copy of every node that a writable tree shares, and for as much as the references of copies may have the extent tree and
+//!   the global reserve grow. No snapshot is taken, and none made writable, that there is no such room for. But: no more room than twice what all nodes of
+//!   subvolumes take, or a thirty-second part of the devices, whichever is more; so many writable snapshots of one subvolume are free, and
+//!   are not all emptied file by file.
 //! - **Y2** A volume that came with less has what is left and not needed at once: half of it, or all but twice what is lacking. What is kept shrinks with
 //!   what those who free space have taken of it, and never is what those who fill have been promised.
 //! - **Y3** What lies in chunks to come is kept of the devices, from data and from promises; only the rest is part of the global reserve. So
@@ -30,12 +31,16 @@ use buttress_format::{Generation, Key, Kind, RootFlags, RootItem, TreeId};
 use buttress_space::{Account, SpaceKind};
 use buttress_tree::{Cursor, Roots, Store};
 
-use crate::{Engine, Error, Result};
+use super::shared::EXTENT_ITEM;
+use crate::{Engine, Result, device_space::DeviceSpace};
 
 /// The part of the devices that copies may be kept of, whatever the trees take. ZFS keeps as much for the same.
 const PART_OF_DEVICES: u64 = 32;
-/// Part of the nodes that records of the copies themselves take, at most.
-const RECORDS: u64 = 64;
+/// Copies of all nodes that are kept for at most, whatever the devices have.
+const COPIES_MAX: u128 = 2;
+/// Part of the nodes that records of the copies themselves take, at most, and that the global reserve grows by.
+const RECORDS: u64 = 32;
+const RESERVE: u64 = 8;
 /// Bytes of the root tree for each of its items about trees, and nodes beside: they are in use, and in no root item.
 const ROOT_BYTES: u64 = 1024;
 const BESIDE: u64 = 16;
@@ -100,6 +105,20 @@ struct Sums {
     extents: u64,
 }
 
+/// What else the room for copies depends on.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    /// Bytes of all nodes; nothing in mixed groups, where nobody knows.
+    used: Option<u64>,
+    /// Then all subvolumes take at least what the largest one does.
+    largest: u64,
+    /// Bytes of the devices, one copy counted.
+    devices: u64,
+    nodesize: u64,
+    /// Leaves of the extent tree that the first change of a leaf may change.
+    each: u64,
+}
+
 /// What is known of the trees.
 #[derive(Debug, Default)]
 struct Known {
@@ -108,6 +127,8 @@ struct Known {
     sums: Sums,
     /// Bytes that are kept.
     kept: u64,
+    /// Bytes more that are needed once a transaction is published, and which.
+    coming: Vec<(Generation, u64)>,
 }
 
 /// See the module.
@@ -147,20 +168,25 @@ impl Sums {
         self.writable -= if tree.is_writable { bytes } else { 0 };
     }
 
-    /// Bytes that copies may come to take, where all nodes take `used` of devices of so many bytes (Y1). In mixed groups nobody knows what
-    /// nodes take.
-    fn need(&self, used: Option<u64>, devices: u64, nodesize: u64) -> u64 {
+    /// Bytes that copies may come to take (Y1).
+    fn need(&self, room: Room) -> u64 {
         if self.cut == 0 {
             return 0;
         }
-        let beside = self.trees * ROOT_BYTES + BESIDE * nodesize;
-        let unshared = used.map(|used| u128::from(used).saturating_sub(self.others));
-        let twice = unshared.map(|there| self.all.saturating_sub(there) + u128::from(beside));
-        let most = unshared.unwrap_or(0).max((devices / PART_OF_DEVICES).into());
-        let nodes = self.writable.min(twice.unwrap_or(u128::MAX)).min(most);
+        let beside = self.trees * ROOT_BYTES + BESIDE * room.nodesize;
+        let there = match room.used {
+            Some(used) => u128::from(used).saturating_sub(self.others),
+            None => room.largest.into(),
+        };
+        let twice = self.all.saturating_sub(there) + u128::from(beside);
+        let most = (COPIES_MAX * there).max((room.devices / PART_OF_DEVICES).into());
+        let nodes = self.writable.min(twice).min(most);
         let nodes = u64::try_from(nodes).unwrap_or(u64::MAX);
-        let references = nodes.min(self.extents) / 2;
-        nodes.saturating_add(nodes / RECORDS).saturating_add(references)
+        // A full leaf with one reference more is two; and the global reserve holds four thirds of them.
+        let references = self.extents.min(nodes.saturating_mul(room.each));
+        let references = references.saturating_mul(7) / 3;
+        let others = nodes / RECORDS + nodes / RESERVE;
+        nodes.saturating_add(others).saturating_add(references)
     }
 }
 
@@ -200,9 +226,10 @@ impl Engine {
         let root = roots.find(tree).ok_or(buttress_tree::Error::NoTree(tree))?;
         let mut cursor = Cursor::seek(store, tree, root, &Key::MIN)?;
         while let Some((key, item)) = cursor.key().zip(cursor.item()) {
-            if counts(&key) {
-                let item =
-                    RootItem::parse(item).map_err(|source| Error::Item { tree, key, source })?;
+            // One that says nothing is somebody else's to complain of.
+            if counts(&key)
+                && let Ok(item) = RootItem::parse(item)
+            {
                 known.set(key, Some(Tree::of(&item)));
             }
             cursor.advance()?;
@@ -211,33 +238,38 @@ impl Engine {
         Ok(())
     }
 
-    /// A commit made these of root items (Y4).
-    pub(crate) fn note_trees(&self, changes: BTreeMap<Key, Option<Tree>>) {
+    /// A published commit made these of root items (Y4).
+    pub(crate) fn note_trees(&self, changes: BTreeMap<Key, Option<Tree>>, by: Generation) {
         let mut known = self.copies.0.lock();
+        known.coming.retain(|(generation, _)| *generation > by);
         if known.is_known {
-            changes
-                .into_iter()
-                .filter(|(key, _)| counts(key))
-                .for_each(|(key, tree)| known.set(key, tree));
+            let changes = changes.into_iter().filter(|(key, _)| counts(key));
+            changes.for_each(|(key, tree)| known.set(key, tree));
         }
     }
 
-    /// Says anew how much is kept, where the global reserve is so large without: bytes of the devices, and those beside that.
+    /// Says anew how much is kept, where the global reserve is so large without: bytes of chunks to come, and those beside that.
     pub(crate) fn keep_for_copies(&self, account: &Account, reserve: u64) -> (u64, u64) {
         let mut known = self.copies.0.lock();
-        if known.sums.cut == 0 {
+        if known.sums.cut == 0 && known.coming.is_empty() {
             known.kept = 0;
             return (0, 0);
         }
         let devices = self.devices.lock();
-        let need = known.sums.need(self.nodes_used(account), devices.total(), self.nodesize());
-        let to_come = devices.could_keep(self.kind_flags(SpaceKind::Metadata), need);
+        let need = known.sums.need(self.room_of(account, &known, &devices));
+        let coming = known.coming.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        let need = need.saturating_add(coming);
         // What was freed comes back, and what a commit has chosen is in use or not.
         let there =
             account.total.saturating_sub(account.used + account.read_only + account.super_bytes);
+        let lacks = reserve.saturating_sub(there);
+        let kind = self.kind_flags(SpaceKind::Metadata);
+        let to_come = devices.could_keep(kind, need.saturating_add(lacks));
         let left = (there + to_come).saturating_sub(reserve);
         known.kept = kept(need, left, known.kept);
-        let of_devices = known.kept.min(to_come);
+        // Chunks of mixed groups are data's as well: what is promised keeps it out.
+        let most = if self.space.is_mixed() { 0 } else { to_come.saturating_sub(lacks) };
+        let of_devices = known.kept.min(most);
         (of_devices, known.kept - of_devices)
     }
 
@@ -261,33 +293,63 @@ impl Engine {
     ///
     /// When the root tree is damaged.
     pub fn room_for_snapshot(&self, source: TreeId, read_only: bool) -> Result<u64> {
+        self.room_to(source, |sums, bytes| {
+            sums.cut += 1;
+            sums.all += bytes;
+            sums.writable += if read_only { 0 } else { bytes };
+        })
+    }
+
+    /// The same for a snapshot that could not be changed, and can be from now on.
+    ///
+    /// # Errors
+    ///
+    /// When the root tree is damaged.
+    pub fn room_to_change(&self, tree: TreeId) -> Result<u64> {
+        self.room_to(tree, |sums, bytes| sums.writable += bytes)
+    }
+
+    fn room_to(&self, tree: TreeId, change: impl FnOnce(&mut Sums, u128)) -> Result<u64> {
         let view = self.view.load_full();
-        let Some(item) = view.committed_root_item(source)? else { return Ok(0) };
+        let Some(item) = view.committed_root_item(tree)? else { return Ok(0) };
+        // What is not committed may all be of that tree, in leaves that are half full.
+        let transactions = view.frozen().into_iter().chain([view.running()]);
+        let uncounted = transactions.map(|transaction| 2 * transaction.bytes()).sum::<u64>();
+        let bytes = u128::from(item.bytes_used) + u128::from(uncounted);
         let account = self.space.account(SpaceKind::Metadata);
-        let devices = self.devices.lock().total();
         let known = self.copies.0.lock();
         if !known.is_known {
             return Ok(0);
         }
-        // What is not committed may all be the source's, in leaves that are half full.
-        let transactions = view.frozen().into_iter().chain([view.running()]);
-        let uncounted = transactions.map(|transaction| 2 * transaction.bytes()).sum::<u64>();
-        let bytes = u128::from(item.bytes_used) + u128::from(uncounted);
+        let room = self.room_of(&account, &known, &self.devices.lock());
         let mut then = known.sums;
-        then.cut += 1;
-        then.all += bytes;
-        then.writable += if read_only { 0 } else { bytes };
-        let need = |sums: &Sums| sums.need(self.nodes_used(&account), devices, self.nodesize());
-        Ok(need(&then).saturating_sub(need(&known.sums)).min(ASKED_MAX))
+        change(&mut then, bytes);
+        let largest = room.largest.max(u64::try_from(bytes).unwrap_or(u64::MAX));
+        let more = then.need(Room { largest, ..room });
+        Ok(more.saturating_sub(known.sums.need(room)).min(ASKED_MAX))
     }
 
-    /// What nodes take; nothing where that is not known.
-    fn nodes_used(&self, account: &Account) -> Option<u64> {
-        (!self.space.is_mixed()).then_some(account.used)
+    /// Keeps room for what a transaction shares from now on, which the caller was promised: until root items say so.
+    pub fn keep_until_published(&self, bytes: u64, by: Generation) {
+        if bytes > 0 {
+            self.copies.0.lock().coming.push((by, bytes));
+            self.size_global_reserve();
+        }
     }
 
-    fn nodesize(&self) -> u64 {
-        u64::from(self.store.geometry().nodesize)
+    fn room_of(&self, account: &Account, known: &Known, devices: &DeviceSpace) -> Room {
+        let geometry = self.store.geometry();
+        let is_mixed = self.space.is_mixed();
+        let subvolumes = known.trees.iter().filter(|(key, _)| TreeId(key.objectid).is_fs_tree());
+        let largest = || subvolumes.map(|(_, tree)| tree.bytes).max().unwrap_or(0);
+        let kind = self.kind_flags(SpaceKind::Metadata);
+        Room {
+            used: (!is_mixed).then_some(account.used),
+            largest: if is_mixed { largest() } else { 0 },
+            devices: devices.total() / u64::from(devices.profile_of(kind).flags().copies()).max(1),
+            nodesize: geometry.nodesize.into(),
+            each: geometry.leaf_room() as u64 / EXTENT_ITEM,
+        }
     }
 }
 
@@ -308,9 +370,16 @@ mod tests {
         known.sums
     }
 
-    /// In MiB, without the records of copies and what lies beside.
+    fn room(used: u64, devices: u64) -> Room {
+        let (used, devices) = (Some(used * MIB), devices * MIB);
+        Room { used, largest: 0, devices, nodesize: NODE, each: 200 }
+    }
+
+    /// In MiB: nodes alone, without what their records take, and what lies beside.
     fn need(trees: &[(TreeId, u64, bool)], used: u64, devices: u64) -> u64 {
-        sums(trees).need(Some(used * MIB), devices * MIB, NODE) / MIB
+        let all = sums(trees).need(room(used, devices)) / MIB;
+        let references = sums(trees).extents / MIB * 7 / 3;
+        (all - references.min(all)) * 32 / 37
     }
 
     const WRITABLE: TreeId = TreeId::FS;
@@ -322,19 +391,25 @@ mod tests {
         let extents = (TreeId::EXTENT, 0, true);
         let one = (WRITABLE, 100, true);
         let [a, b, c] = SNAPSHOTS;
-        assert_eq!(need(&[extents, one, (a, 100, false)], 100, 0), 101, "all of it");
-        assert_eq!(need(&[extents, one, (a, 100, false)], 160, 0), 40, "some were changed");
+        assert_eq!(need(&[extents, one, (a, 100, false)], 100, 0), 99, "all of it");
+        assert_eq!(need(&[extents, one, (a, 100, false)], 160, 0), 39, "some were changed");
         assert_eq!(need(&[extents, one, (a, 100, false)], 200, 0), 0, "all were");
         let many = [extents, one, (a, 100, false), (b, 100, false), (c, 100, false)];
-        assert_eq!(need(&many, 100, 0), 101, "nobody changes snapshots");
+        assert_eq!(need(&many, 100, 0), 99, "nobody changes snapshots");
+        let two = [extents, one, (a, 100, false), (b, 100, true)];
+        assert_eq!(need(&two, 100, 0), 199, "both of those that are changed");
         let writable = [extents, one, (a, 100, true), (b, 100, true), (c, 100, true)];
-        assert_eq!(need(&writable, 100, 0), 101, "no more than there is");
-        assert_eq!(need(&writable, 100, 6400), 203, "or a part of the devices");
-        assert_eq!(need(&writable, 100, 64_000), 304, "all copies");
-        let with_extents = [(TreeId::EXTENT, 40, true), one, (a, 100, false)];
-        assert_eq!(need(&with_extents, 140, 0), 121, "and their references");
+        assert_eq!(need(&writable, 100, 0), 199, "no more than twice what there is");
+        assert_eq!(need(&writable, 100, 8000), 249, "or a part of the devices");
+        assert_eq!(need(&writable, 100, 64_000), 300, "all copies");
+        let with_extents = [(TreeId::EXTENT, 60, true), one, (a, 100, false)];
+        let all = sums(&with_extents).need(room(160, 0)) / MIB;
+        assert_eq!(all, 115 + 140, "and their references");
         let nothing = Sums { cut: 0, ..sums(&many) };
-        assert_eq!(nothing.need(Some(100 * MIB), 64_000 * MIB, NODE), 0);
+        assert_eq!(nothing.need(room(100, 64_000)), 0);
+        let mixed = Room { used: None, largest: 100 * MIB, ..room(0, 0) };
+        assert_eq!(sums(&[extents, one]).need(mixed) / MIB, 0, "in mixed groups");
+        assert_eq!(sums(&[extents, one, (a, 100, false)]).need(mixed) / MIB, 115);
     }
 
     /// Sums are those of what is there now, whatever was there before.

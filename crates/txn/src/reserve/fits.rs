@@ -65,11 +65,13 @@ impl Engine {
         let reserve = account.global_reserve - account.for_copies;
         let kept = match urgency {
             // What the reserve holds of the extent tree it holds for all that is in one transaction.
-            Urgency::Normal => account.global_reserve.saturating_sub(self.shared_leaves(firsts)),
-            // What is to land is lost where it is refused: before deletes where those have less. Room for copies is for deletes alone.
-            Urgency::Lands if self.is_shared() => account.for_copies + reserve / 8,
+            Urgency::Normal => {
+                account.for_copies + reserve.saturating_sub(self.shared_leaves(firsts))
+            }
+            // What is to land is lost where it is refused: before deletes where those have less.
+            Urgency::Lands if self.is_shared() => reserve / 8,
             Urgency::Frees if self.is_shared() => reserve / 4,
-            Urgency::Lands => account.for_copies + reserve / 4,
+            Urgency::Lands => reserve / 4,
             Urgency::Frees => reserve / 8,
             Urgency::Drops => 0,
         };

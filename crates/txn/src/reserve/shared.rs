@@ -26,7 +26,7 @@ use crate::{Engine, View};
 pub(crate) const EXTENT_REFS: u64 = 112;
 pub(crate) const CHILD_REFS: u64 = 2 * ITEM_LEN as u64;
 /// The smallest item that names an extent, with its header.
-const EXTENT_ITEM: u64 = ITEM_LEN as u64 + 53;
+pub(super) const EXTENT_ITEM: u64 = ITEM_LEN as u64 + 53;
 /// Leaves of the extent tree that are looked for: of more it is not known how many there are.
 const LEAVES_MAX: u64 = 1 << 16;
 /// Bytes of metadata for one of those that record it, at least, with two references more than now for each node.
