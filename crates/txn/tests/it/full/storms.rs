@@ -144,7 +144,7 @@ fn crowd(fs: &Filesystem, nodes: Nodes) {
     fs.sync().expect("durable");
 }
 
-/// Takes two fifths of the metadata for files that a snapshot has, too, some in each leaf; answers how many.
+/// Takes a fifth of the metadata for files that a snapshot has, too, some in each leaf; answers how many.
 fn share(fs: &Filesystem) -> usize {
     let dir = fs.root().mkdir(SHARED_CROWD, 0o755, 0, 0).expect("a folder");
     let has_room = |count: usize| {
@@ -153,7 +153,7 @@ fn share(fs: &Filesystem) -> usize {
             fs.sync().expect("durable");
         }
         let metadata = fs.space_stats().accounts.metadata;
-        metadata.used < (metadata.total - metadata.global_reserve) / 5 * 2
+        metadata.used < (metadata.total - metadata.global_reserve) / 5
     };
     let count = take_leaves(&dir, &LEAF.1[..LEAF.1.len() / 6], has_room);
     fs.root().snapshot(FIRST, fs.root().id().tree, true).expect("there is room");

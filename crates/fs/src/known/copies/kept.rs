@@ -1,0 +1,152 @@
+//! What is kept, and from whom.
+
+use super::*;
+use crate::make::MakeOptions;
+
+/// Y1: a snapshot that there is no such room for is refused, and nothing is changed by that. Once there is, it is taken, and then all that it shares
+/// can be deleted; or by who does without.
+#[test]
+fn a_snapshot_without_room_is_refused() {
+    let device = volume(256);
+    let fs = mount(&device, "rw,commit=300");
+    populate(&fs, &fs.root());
+    let more = fill_up(&fs, &fs.root(), "more");
+    let remove = |fs: &Filesystem, numbers: std::ops::Range<usize>| {
+        for number in numbers {
+            fs.root().unlink(format!("more{number}").as_bytes()).expect("removed");
+        }
+        fs.sync().expect("durable");
+    };
+    let snapshot = |fs: &Filesystem| fs.root().snapshot(b"snapshot", TreeId::FS, true).map(drop);
+    remove(&fs, 0..more / 2);
+    let refused = snapshot(&fs).expect_err("there is no room");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    assert!(refused.to_string().contains("delete_room=off"), "{refused}");
+    assert!(fs.root().lookup(b"snapshot").is_err());
+    assert_eq!(fs.space_stats().accounts.promised.all_items(), 0);
+    fs.close().expect("closed");
+    judge(&device);
+
+    let fs = mount(&device, "rw,commit=300,delete_room=off");
+    snapshot(&fs).expect("as in Linux");
+    fs.root().delete_subvolume(b"snapshot").expect("deleted");
+    fs.close().expect("closed");
+    let fs = mount(&device, "rw,commit=300");
+    remove(&fs, more / 2..more);
+    fs.root().unlink(b"more-data").expect("removed");
+    fs.sync().expect("durable");
+    snapshot(&fs).expect("there is room");
+    fill_up(&fs, &fs.root(), "again");
+    remove_all(&fs, &dir_of(&fs.root()), 3);
+    fs.close().expect("closed");
+    judge(&device);
+}
+
+/// Y3: where chunks can be made, room is kept of the devices: data does not get it, and `statfs` says so.
+#[test]
+fn room_in_chunks_to_come_is_not_for_data() {
+    let device = volume(256);
+    let fs = mount(&device, "rw,commit=300");
+    populate(&fs, &fs.root());
+    let before = fs.statfs().expect("figures");
+    drop(fs.root().snapshot(b"before", TreeId::FS, true).expect("a snapshot"));
+    let accounts = fs.space_stats().accounts;
+    let after = fs.statfs().expect("figures");
+    assert!(accounts.for_copies > 8 * MIB && accounts.metadata.for_copies == 0, "{accounts}");
+    let less = (before.blocks_available - after.blocks_available) * u64::from(after.block_size);
+    assert!(less.abs_diff(2 * accounts.for_copies) <= 2 * SECTOR, "two copies: {less}, {accounts}");
+    let kept = accounts.for_copies;
+    drop(fill(&fs));
+    let accounts = fs.space_stats().accounts;
+    assert!(accounts.all_for_copies() >= kept, "no longer {kept}: {accounts}");
+    assert!(accounts.unallocated >= 2 * accounts.for_copies, "{accounts}");
+    remove_all(&fs, &dir_of(&fs.root()), 4);
+    fs.close().expect("closed");
+    judge(&device);
+}
+
+/// Y1: one that could not be changed is not made writable where there is no room for what it shares, and nothing is changed by that; where
+/// there is, all of it can be deleted.
+#[test]
+fn what_becomes_writable_has_room() {
+    let device = volume(256);
+    let fs = mount(&device, "rw,commit=300");
+    let made = fs.root().create_subvolume(b"made", 0o755, 0, 0).expect("a subvolume");
+    populate(&fs, &made);
+    let tree = made.id().tree;
+    let first = fs.root().snapshot(b"first", tree, true).expect("a snapshot");
+    drop(fs.root().snapshot(b"second", tree, true).expect("a snapshot"));
+    drop(made);
+    fs.root().delete_subvolume(b"made").expect("deleted");
+    wait_for_drops(&fs);
+    // Nobody can change what is shared, so what is kept is little, but for what the filler has in common with nobody.
+    let kept = fs.space_stats().accounts.all_for_copies();
+    assert!(kept < 2 * MIB, "{}", fs.space_stats().accounts);
+    let more = fill_up(&fs, &fs.root(), "more");
+    let opened = fs.set_subvolume_read_only(first.id().tree, false);
+    let refused = opened.expect_err("there is no room");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    assert!(refused.to_string().contains("delete_room=off"), "{refused}");
+    first.create(b"new", 0o644, 0, 0, 0).map(drop).expect_err("it is as it was");
+    for number in 0..more {
+        fs.root().unlink(format!("more{number}").as_bytes()).expect("removed");
+    }
+    fs.root().unlink(b"more-data").expect("removed");
+    fs.sync().expect("durable");
+    fs.set_subvolume_read_only(first.id().tree, false).expect("there is room");
+    // It is kept at once, not from the next commit on.
+    let kept = fs.space_stats().accounts.all_for_copies();
+    assert!(kept > 8 * MIB, "{}", fs.space_stats().accounts);
+    fill_up(&fs, &fs.root(), "again");
+    remove_all(&fs, &dir_of(&first), 5);
+    drop(first);
+    fs.close().expect("closed");
+    judge(&device);
+}
+
+/// D1, F2: data takes nothing of what was promised of chunks to come, whoever was promised it: not at once, and not by commits that say anew what is kept
+/// while there is less and less of it.
+#[test]
+fn data_takes_nothing_that_was_promised() {
+    /// One to a leaf, nearly half empty.
+    const BYTES: usize = 9000;
+    const ITEMS: u32 = 500;
+    for (urgency, rule) in
+        [(Urgency::Normal, "off"), (Urgency::Normal, "keep"), (Urgency::Frees, "keep")]
+    {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(512 * MIB));
+        let metadata = Some(buttress_format::Profile::Single);
+        let options = MakeOptions { metadata, ..MakeOptions::default() };
+        Filesystem::make(&*device, &options).expect("an empty volume");
+        let fs = mount(&device, &format!("rw,commit=300,delete_room={rule}"));
+        drop(file(&fs, "shared"));
+        fs.sync().expect("durable");
+        drop(fs.root().snapshot(b"before", TreeId::FS, true).expect("a snapshot"));
+        // So that there is something to commit.
+        drop(file(&fs, "new"));
+        let engine: &Arc<buttress_txn::Engine> = &fs.shared().engine;
+        let cost = Cost::of(ITEMS, ITEMS * (BYTES as u32 + 25));
+        let promise = || engine.reserve_at_once(cost, urgency).expect("no failure");
+        let promises: Vec<_> = std::iter::from_fn(promise).collect();
+        assert!(promises.len() > 10, "{}", fs.space_stats().accounts);
+        let data: Vec<_> = std::iter::from_fn(|| engine.reserve_data(4 * MIB).ok()).collect();
+        println!(
+            "{urgency:?}, {rule}: {} and {}, {}",
+            promises.len(),
+            data.len(),
+            fs.space_stats().accounts
+        );
+        let payload = vec![7; BYTES];
+        let mut number = 0;
+        for promise in promises {
+            let handle = engine.begin(promise);
+            for _ in 0..ITEMS {
+                number += 1;
+                let key = Key::new((1 << 40) + number, Kind::XATTR_ITEM, 0);
+                handle.put(TreeId::FS, key, &payload);
+            }
+        }
+        engine.commit().expect("a commit never runs out of space");
+        drop(data);
+    }
+}

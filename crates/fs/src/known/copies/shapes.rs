@@ -1,0 +1,90 @@
+//! Volumes of all shapes, and files that name extents.
+
+use buttress_format::{Profile, ids};
+
+use super::*;
+use crate::make::{MakeOptions, make_on};
+
+/// Removes all that a snapshot has on a full volume of so many devices of so many MiB.
+fn removes_all(options: &MakeOptions, devices: usize, mib: u64) {
+    let device = |_| Arc::new(MemoryDevice::new(mib << 20)) as Arc<dyn Device>;
+    let devices: Vec<_> = (0..devices).map(device).collect();
+    let all: Vec<&dyn Device> = devices.iter().map(|device| &**device).collect();
+    make_on(&all, options).expect("an empty volume");
+    let rules = MountOptions::parse("rw,commit=300").expect("options");
+    let fs = Filesystem::open(devices.clone(), rules).expect("a mount");
+    populate(&fs, &fs.root());
+    for name in [b"one", b"two"] {
+        drop(fs.root().snapshot(name, TreeId::FS, true).expect("a snapshot"));
+    }
+    fill_up(&fs, &fs.root(), "more");
+    remove_all(&fs, &dir_of(&fs.root()), 6);
+    fs.close().expect("closed");
+    let options = buttress_check::Options::thorough();
+    let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
+    let report = report.expect("it can be looked at");
+    assert!(report.is_clean(), "{}", report.to_text());
+}
+
+/// Y1: with small nodes, with one copy of them, with copies on two devices, and in groups that data shares.
+#[test]
+fn on_volumes_of_all_shapes() {
+    let default = MakeOptions::default;
+    removes_all(&MakeOptions { nodesize: 4096, ..default() }, 1, 256);
+    removes_all(&MakeOptions { metadata: Some(Profile::Single), ..default() }, 1, 256);
+    removes_all(&MakeOptions { metadata: Some(Profile::Raid1), ..default() }, 2, 160);
+    removes_all(&MakeOptions { mixed: true, nodesize: 4096, ..default() }, 1, 160);
+}
+
+/// In groups that data shares nobody knows what nodes take: without snapshots little is kept all the same.
+#[test]
+fn mixed_groups_keep_nothing_without_snapshots() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 * MIB));
+    let options = MakeOptions { mixed: true, nodesize: 4096, ..MakeOptions::default() };
+    Filesystem::make(&*device, &options).expect("an empty volume");
+    let fs = mount(&device, "rw,commit=300");
+    populate(&fs, &fs.root());
+    drop(fs.root().snapshot(b"before", TreeId::FS, true).expect("a snapshot"));
+    assert!(fs.space_stats().accounts.all_for_copies() > 8 * MIB);
+    fs.root().delete_subvolume(b"before").expect("deleted");
+    wait_for_drops(&fs);
+    let accounts = fs.space_stats().accounts;
+    assert!(accounts.all_for_copies() < MIB, "{accounts}");
+}
+
+/// Y1: the extents that a leaf names are recorded all over the extent tree, which may become twice as large by one reference more for each, and the global
+/// reserve with it.
+#[test]
+fn files_of_some_extents() {
+    const EACH: u64 = 10;
+    let device = volume(1024);
+    let fs = mount(&device, "rw,commit=300");
+    let dir = fs.root().mkdir(b"dir", 0o755, 0, 0).expect("a folder");
+    let made = |number| dir.create(&name(number), 0o644, 0, 0, 0).expect("a file");
+    let files: Vec<_> = (0..FILES).map(made).collect();
+    for round in 0..EACH {
+        for file in &files {
+            let mode = FallocateMode::Allocate { keep_size: false };
+            file.fallocate(round * 2 * SECTOR, SECTOR, mode).expect("there is room");
+        }
+    }
+    drop(files);
+    fs.sync().expect("durable");
+    drop(fs.root().snapshot(b"before", TreeId::FS, true).expect("a snapshot"));
+    fill_up(&fs, &fs.root(), "more");
+    remove_all(&fs, &dir, 7);
+    // All that was removed goes, while the snapshot has it still.
+    let begun = Instant::now();
+    let orphans = || {
+        let view = fs.view();
+        let key = |of| Key::new(ids::ORPHAN, Kind::ORPHAN_ITEM, of);
+        view.range(TreeId::FS, key(0), key(u64::MAX)).count()
+    };
+    while orphans() > 0 {
+        assert!(begun.elapsed() < LONG, "{} are left: {}", orphans(), fs.space_stats().accounts);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(dir);
+    fs.close().expect("closed");
+    judge(&device);
+}
