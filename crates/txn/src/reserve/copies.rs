@@ -13,10 +13,10 @@
 //!
 //! - **Y1** There is room for a copy of every node that a writable tree shares, and for as much as the references of copies may have the extent tree and
 //!   the global reserve grow. No snapshot is taken, and none made writable, that there is no such room for. But: no more room than twice what all nodes of
-//!   subvolumes take, or a thirty-second part of the devices, whichever is more; so many writable snapshots of one subvolume are free, and
-//!   are not all emptied file by file.
-//! - **Y2** A volume that came with less has what is left and not needed at once: half of it, or all but twice what is lacking. What is kept shrinks with
-//!   what those who free space have taken of it, and never is what those who fill have been promised.
+//!   subvolumes take, or a thirty-second part of the devices, whichever is more; so the hundredth writable snapshot of one subvolume asks
+//!   for nothing more, and not all of them can be emptied file by file.
+//! - **Y2** A volume that came with less has what is left and not needed at once: half of it, or all but twice what is lacking. It shrinks by what
+//!   those who free space take of it, and not by what others take.
 //! - **Y3** What lies in chunks to come is kept of the devices, from data and from promises; only the rest is part of the global reserve. So
 //!   nobody pays for it who has room.
 //! - **Y4** What the root items say is the last published commit's. It bounds nothing that a commit takes (that is `shared`): a volume whose items say
