@@ -345,7 +345,7 @@ fn stay_full(storm: &Storm, turn: Turn) -> Left {
                 snapshot = Snapshot::cut(fs, &live, thread, &mut rng);
             }
             (0, Some(_)) if storm.may_cut() => {
-                snapshot.take().expect("it is there").delete(fs, &mut rng)
+                snapshot.take().expect("it is there").delete(fs, &mut rng);
             }
             (8, _) => drop(storm.remove_shared()),
             (1..=7, Some(snapshot)) if snapshot.is_written => {
