@@ -253,9 +253,8 @@ struct Snapshot {
 
 impl Snapshot {
     /// Takes one that can be written, or one that cannot; nothing where there is no space for it.
-    fn cut(fs: &Filesystem, of: &Folder, thread: usize, rng: &mut Rng) -> Option<Self> {
+    fn cut(fs: &Filesystem, of: &Folder, thread: usize, is_written: bool) -> Option<Self> {
         let name = format!("snapshot{thread}");
-        let is_written = rng.chance(1, 2);
         let top = fs.root().snapshot(name.as_bytes(), fs.root().id().tree, !is_written);
         let top = full(top)?;
         let dir = top.lookup(dir_name(thread).as_bytes()).expect("it was there");
@@ -321,17 +320,17 @@ struct Turn {
 }
 
 impl Turn {
-    /// An empty folder; and a snapshot that can be written, where room is kept for what it shares.
+    /// An empty folder; and a snapshot, where room is kept for what it shares, that every second one can write to.
     fn begin(fs: &Filesystem, nodes: Nodes, thread: usize, seed: u64) -> Self {
-        let mut rng = Rng::new(seed);
         let dir = fs.root().lookup(dir_name(thread).as_bytes()).expect("it was made");
         let shared = fs.root().lookup(b"shared").expect("it was made");
         let is_crowded = matches!(nodes, Nodes::Shared | Nodes::Kept);
         let filled = if is_crowded { Filled::Metadata } else { Filled::Data };
         let live = Folder::new(dir, shared, filled, seed);
-        let cut = |rng| Snapshot::cut(fs, &live, thread, rng).expect("there is room");
-        let snapshot = (nodes == Nodes::Kept).then(|| cut(&mut rng));
-        Self { thread, rng, live, snapshot }
+        let is_written = thread.is_multiple_of(2);
+        let cut = || Snapshot::cut(fs, &live, thread, is_written).expect("there is room");
+        let snapshot = (nodes == Nodes::Kept).then(cut);
+        Self { thread, rng: Rng::new(seed), live, snapshot }
     }
 }
 
@@ -342,7 +341,7 @@ fn stay_full(storm: &Storm, turn: Turn) -> Left {
     while storm.goes_on() {
         match (rng.below(20), &mut snapshot) {
             (0, None) if storm.may_cut() => {
-                snapshot = Snapshot::cut(fs, &live, thread, &mut rng);
+                snapshot = Snapshot::cut(fs, &live, thread, rng.chance(1, 2));
             }
             (0, Some(_)) if storm.may_cut() => {
                 snapshot.take().expect("it is there").delete(fs, &mut rng);
@@ -356,7 +355,7 @@ fn stay_full(storm: &Storm, turn: Turn) -> Left {
         }
     }
     live.verify();
-    let last = snapshot.or_else(|| Snapshot::cut(fs, &live, thread, &mut rng));
+    let last = snapshot.or_else(|| Snapshot::cut(fs, &live, thread, rng.chance(1, 2)));
     let kept = last.and_then(|snapshot| {
         if rng.chance(1, 2) {
             snapshot.delete(fs, &mut rng);
