@@ -284,6 +284,12 @@ impl Ledger {
         (account.global_reserve, account.for_copies) = (bytes, for_copies);
     }
 
+    pub(crate) fn add_for_copies(&self, bytes: u64) {
+        let account = &mut self.books.lock().account;
+        account.global_reserve += bytes;
+        account.for_copies += bytes;
+    }
+
     /// How often what the groups hold has changed.
     pub(crate) fn shifts(&self) -> u64 {
         self.shifts.load(Ordering::Relaxed)

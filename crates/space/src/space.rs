@@ -426,6 +426,11 @@ impl Space {
         self.ledger(SpaceKind::Metadata).set_global_reserve(bytes, for_copies);
     }
 
+    /// Adds to what is set aside for copies of nodes: so many bytes, in a block group that is about to be added.
+    pub fn add_for_copies(&self, bytes: u64) {
+        self.ledger(SpaceKind::Metadata).add_for_copies(bytes);
+    }
+
     /// The line of those who wait for data.
     #[must_use]
     pub fn data_line(&self) -> &Queue<u64> {

@@ -4,6 +4,7 @@
 //!
 //! - **A1** A chunk belongs to the transaction that was running when it was made, and is recorded by
 //!   its commit; a commit in progress never allocates from a younger one (T11).
+//!   So nobody makes a chunk in a younger one while a commit may still need what the devices have left.
 //! - **A2** Device space and addresses of a removed chunk are used again only after its removal is
 //!   durable.
 //! - **A3** A chunk that nobody needs, but would lie better in, is made only while a quarter of the devices is left: what
@@ -18,6 +19,7 @@ use buttress_space::{GroupInit, SpaceKind};
 
 use crate::{
     Engine, Result,
+    device_space::DeviceSpace,
     transaction::{NewChunk, Transaction},
 };
 
@@ -97,7 +99,9 @@ impl Engine {
             devices.take(*id, *offset, len);
         }
         let metadata = self.kind_flags(SpaceKind::Metadata);
-        if kind == SpaceKind::Data && !self.space.is_mixed() && !devices.leaves_kept(metadata) {
+        let is_data = kind == SpaceKind::Data && !self.space.is_mixed();
+        if (is_data && !devices.leaves_kept(metadata)) || !self.leaves_frozen(transaction, &devices)
+        {
             for (id, offset) in &places.stripes {
                 devices.give(*id, *offset, len);
             }
@@ -130,6 +134,10 @@ impl Engine {
             length: len,
             chunk_tree_uuid: geometry.chunk_tree_uuid,
         };
+        if kind == SpaceKind::Metadata {
+            // Before anybody sees that there is more.
+            self.space.add_for_copies(devices.move_room(chunk.len));
+        }
         self.volume.add_chunk(chunk.clone())?;
         let row = crate::rows::given_out(&self.volume, flags, chunk.logical);
         self.note_row(row);
@@ -153,5 +161,97 @@ impl Engine {
         let stripes = places.stripes.into_iter().map(|(id, offset)| (id, offset, extent)).collect();
         transaction.chunks.lock().push(NewChunk { chunk, flags, stripes });
         Ok(true)
+    }
+
+    /// Whether a commit under way finds what it may still need, where this transaction is a younger one (A1): in groups that it may
+    /// use, and in chunks of its own.
+    fn leaves_frozen(&self, transaction: &Transaction, devices: &DeviceSpace) -> bool {
+        let left = self.frozen_left();
+        let kind = self.kind_flags(SpaceKind::Metadata);
+        if left == 0 || devices.has(kind, left) {
+            return true;
+        }
+        let view = self.view.load();
+        let Some(frozen) =
+            view.frozen().filter(|frozen| frozen.generation < transaction.generation)
+        else {
+            return true;
+        };
+        let groups = self.space.groups_of(SpaceKind::Metadata);
+        let groups = groups.iter().filter(|group| group.birth() <= frozen.generation);
+        let there = groups.map(|group| group.available()).sum();
+        devices.has(kind, left.saturating_sub(there))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::{Arc, atomic::Ordering};
+
+    use buttress_block::MemoryDevice;
+    use buttress_fs::make::{MakeOptions, make};
+    use buttress_volume::{OpenOptions, Volume};
+
+    use super::*;
+    use crate::EngineOptions;
+
+    /// One of an empty volume in memory.
+    pub(crate) fn engine(mib: u64) -> Arc<Engine> {
+        let device = Arc::new(MemoryDevice::new(mib << 20));
+        make(&*device, &MakeOptions { seed: Some(1), ..MakeOptions::default() }).expect("a volume");
+        let options = OpenOptions { writable: true, ..OpenOptions::default() };
+        let (volume, superblock) = Volume::open(vec![device], options).expect("a volume");
+        Engine::open(Arc::new(volume), superblock, EngineOptions::default()).expect("it opens")
+    }
+
+    /// A1: what a commit under way may still need of the devices nobody takes for a younger transaction, and groups of that are nothing to it. The
+    /// commit itself does.
+    #[test]
+    fn chunks_of_a_commit_are_left_to_it() {
+        let engine = engine(256);
+        let kind = engine.kind_flags(SpaceKind::Metadata);
+        let left = || engine.devices.lock().available(kind);
+        let free = || engine.space.account(SpaceKind::Metadata).free();
+        let may = |kind| engine.add_chunk(kind).expect("no failure");
+        let frozen = engine.freeze();
+        let there = free();
+        engine.frozen_need.store(there + left() / 4, Ordering::Relaxed);
+        while may(SpaceKind::Metadata) {}
+        assert!(free() > there, "some was made");
+        let need = engine.frozen_left() - there;
+        assert!(left() >= need, "{} are left, and {need} needed", left());
+        assert!(!may(SpaceKind::Data));
+        let mut made = 0;
+        while made < need {
+            let before = free();
+            let is_made = engine.add_chunk_to(&frozen, SpaceKind::Metadata, 0);
+            assert!(is_made.expect("no failure"), "{made} of {need}");
+            made += free() - before;
+        }
+        engine.frozen_need.store(0, Ordering::Relaxed);
+        while may(SpaceKind::Metadata) {}
+        assert!(left() < MIB);
+    }
+
+    /// Y3 of `reserve::copies`: what is kept for copies is not anybody's because it lies in a chunk now.
+    #[test]
+    fn room_moves_into_the_chunk() {
+        let engine = engine(256);
+        const ROOM: u64 = 40 * MIB;
+        engine.devices.lock().keep_room(ROOM);
+        let kept = || {
+            let account = engine.space.account(SpaceKind::Metadata);
+            let taken = account.global_reserve - account.for_copies;
+            (engine.devices.lock().room(), account.for_copies, taken)
+        };
+        let (_, _, reserve) = kept();
+        let mut chunks = 0;
+        while kept().0 > 0 {
+            assert!(engine.add_chunk(SpaceKind::Metadata).expect("no failure"));
+            let (on_devices, in_groups, others) = kept();
+            assert_eq!((on_devices + in_groups, others), (ROOM, reserve));
+            chunks += 1;
+        }
+        assert!(chunks > 1, "not all at once");
     }
 }

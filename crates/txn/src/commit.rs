@@ -257,7 +257,7 @@ impl Engine {
     }
 
     /// Closes the running transaction and opens the next. Waits for the handles out, nothing else.
-    fn freeze(&self) -> Arc<Transaction> {
+    pub(crate) fn freeze(&self) -> Arc<Transaction> {
         let started = clock::now();
         let frozen = self.gate.alone(|| {
             self.give_credit_back();
@@ -357,14 +357,16 @@ impl Engine {
     /// The global reserve grows with the trees, and is never more than a small volume can spare: half of it where trees share
     /// nodes, for deletes that change many of them first (S2 of `reserve::shared`). What is kept for copies comes on top (`reserve::copies`).
     pub(crate) fn size_global_reserve(&self) {
+        // One at a time, and no chunk is made meanwhile.
+        let mut devices = self.devices.lock();
         let account = self.space.account(SpaceKind::Metadata);
         // What is in use in mixed groups is data, mostly.
         let trees = if self.space.is_mixed() { account.used / 4 } else { account.used };
         let reserve = (trees / 8).clamp(4 << 20, 128 << 20).min(account.total / 4);
         let shared = self.shared_reserve(trees).map_or(0, |bytes| bytes.min(account.total / 2));
         let reserve = reserve.max(shared);
-        let (of_devices, for_copies) = self.keep_for_copies(&account, reserve);
-        self.devices.lock().keep_room(of_devices);
+        let (of_devices, for_copies) = self.keep_for_copies(&account, reserve, &devices);
+        devices.keep_room(of_devices);
         self.space.set_global_reserve(reserve + for_copies, for_copies);
     }
 }

@@ -242,6 +242,13 @@ impl DeviceSpace {
         self.room = bytes;
     }
 
+    /// A chunk of so many bytes is made: what of them is kept so lies in it from now on.
+    pub(crate) fn move_room(&mut self, chunk: u64) -> u64 {
+        let moved = self.room.min(chunk);
+        self.room -= moved;
+        moved
+    }
+
     /// Bytes that are kept so.
     pub(crate) fn room(&self) -> u64 {
         self.room
@@ -315,7 +322,7 @@ impl DeviceSpace {
     }
 
     /// Whether chunks of so many bytes can be made.
-    fn has(&self, kind: BlockGroupFlags, bytes: u64) -> bool {
+    pub(crate) fn has(&self, kind: BlockGroupFlags, bytes: u64) -> bool {
         self.could_keep(kind, bytes) == bytes
     }
 

@@ -120,34 +120,22 @@ impl Drop for Cluster<'_> {
 
 #[cfg(all(test, debug_assertions))]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
     use buttress_base::{Rng, seeded, thread};
-    use buttress_block::MemoryDevice;
-    use buttress_fs::make::{MakeOptions, make};
-    use buttress_volume::{OpenOptions, Volume};
 
     use super::*;
-    use crate::EngineOptions;
+    use crate::chunk_alloc::tests::engine;
 
     /// More than is taken.
     const NEED: u64 = 64 << 20;
-
-    fn engine() -> Arc<Engine> {
-        let device = Arc::new(MemoryDevice::new(512 << 20));
-        make(&*device, &MakeOptions { seed: Some(1), ..MakeOptions::default() }).expect("a volume");
-        let options = OpenOptions { writable: true, ..OpenOptions::default() };
-        let (volume, superblock) = Volume::open(vec![device], options).expect("a volume");
-        Engine::open(Arc::new(volume), superblock, EngineOptions::default()).expect("it opens")
-    }
 
     /// P1: at whatever moment a promise looks, what a commit takes in runs and gives back of them is in the account, or is what
     /// it may still take: in orders that seeds decide.
     #[test]
     fn what_is_taken_meanwhile_is_seen() {
         let work = |seed| {
-            let engine = engine();
+            let engine = engine(512);
             let node = u64::from(engine.store.geometry().nodesize);
             engine.frozen_need.store(NEED, Ordering::Release);
             let sum = |(account, frozen): (buttress_space::Account, u64)| {

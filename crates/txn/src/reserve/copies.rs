@@ -249,14 +249,18 @@ impl Engine {
     }
 
     /// Says anew how much is kept, where the global reserve is so large without: bytes of chunks to come, and those beside that.
-    pub(crate) fn keep_for_copies(&self, account: &Account, reserve: u64) -> (u64, u64) {
+    pub(crate) fn keep_for_copies(
+        &self,
+        account: &Account,
+        reserve: u64,
+        devices: &DeviceSpace,
+    ) -> (u64, u64) {
         let mut known = self.copies.0.lock();
         if known.sums.cut == 0 && known.coming.is_empty() {
             known.kept = 0;
             return (0, 0);
         }
-        let devices = self.devices.lock();
-        let need = known.sums.need(self.room_of(account, &known, &devices));
+        let need = known.sums.need(self.room_of(account, &known, devices));
         let coming = known.coming.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let need = need.saturating_add(coming);
         // What was freed comes back, and what a commit has chosen is in use or not.
@@ -317,11 +321,12 @@ impl Engine {
         let uncounted = transactions.map(|transaction| 2 * transaction.bytes()).sum::<u64>();
         let bytes = u128::from(item.bytes_used) + u128::from(uncounted);
         let account = self.space.account(SpaceKind::Metadata);
+        let devices = self.devices.lock();
         let known = self.copies.0.lock();
         if !known.is_known {
             return Ok(0);
         }
-        let room = self.room_of(&account, &known, &self.devices.lock());
+        let room = self.room_of(&account, &known, &devices);
         let mut then = known.sums;
         change(&mut then, bytes);
         let largest = room.largest.max(u64::try_from(bytes).unwrap_or(u64::MAX));
