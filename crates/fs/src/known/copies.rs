@@ -11,6 +11,7 @@ use crate::XattrFlags;
 
 mod kept;
 mod shapes;
+mod storm;
 
 /// Small files, whose contents lie in leaves.
 const FILES: usize = 6000;
@@ -33,6 +34,11 @@ fn populate(fs: &Filesystem, top: &Inode) {
 
 /// Takes all that who fills is given, of data and of metadata; answers how many files it took for that.
 fn fill_up(fs: &Filesystem, top: &Inode, more: &str) -> usize {
+    fill_by(fs, top, more, 100)
+}
+
+/// The same with so many files in a transaction, if nobody else ends it.
+fn fill_by(fs: &Filesystem, top: &Inode, more: &str, each: usize) -> usize {
     let filler = top.create(format!("{more}-data").as_bytes(), 0o644, 0, 0, 0);
     if let Ok(filler) = filler {
         let mut at = 0;
@@ -49,7 +55,7 @@ fn fill_up(fs: &Filesystem, top: &Inode, more: &str) -> usize {
         let Ok(made) = made else { break };
         let _ = made.set_xattr(b"user.large", &[1; 3000], XattrFlags::default());
         number += 1;
-        if number % 100 == 0 {
+        if number % each == 0 {
             fs.sync().expect("durable");
         }
     }

@@ -42,6 +42,21 @@ fn a_snapshot_without_room_is_refused() {
     judge(&device);
 }
 
+/// Y3: who fills finds no room, however chunks come to be: in one transaction they are made for who waits, and are his but for what was kept.
+#[test]
+fn one_long_transaction_takes_nothing_that_is_kept() {
+    for mib in [256, 384] {
+        let device = volume(mib);
+        let fs = mount(&device, "rw,commit=300");
+        populate(&fs, &fs.root());
+        drop(fs.root().snapshot(b"before", TreeId::FS, true).expect("a snapshot"));
+        fill_by(&fs, &fs.root(), "more", usize::MAX);
+        remove_all(&fs, &dir_of(&fs.root()), 8);
+        fs.close().expect("closed");
+        judge(&device);
+    }
+}
+
 /// Y3: where chunks can be made, room is kept of the devices: data does not get it, and `statfs` says so.
 #[test]
 fn room_in_chunks_to_come_is_not_for_data() {
