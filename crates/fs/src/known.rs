@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
-use buttress_format::{BlockGroupFlags, Key, Kind, Logical, TreeId};
+use buttress_format::{BlockGroupFlags, Key, Kind, Logical, TreeId, ids};
 use buttress_txn::{Cost, ReadOnlyHold, Urgency};
 
 use crate::upkeep::Holders;
@@ -22,6 +23,7 @@ mod shared;
 
 const SECTOR: u64 = 4096;
 const MIB: u64 = 1 << 20;
+const LONG: Duration = Duration::from_secs(60);
 
 fn mount(device: &Arc<dyn Device>, options: &str) -> Filesystem {
     let options = MountOptions::parse(options).expect("options");
@@ -35,10 +37,29 @@ fn volume(mib: u64) -> Arc<dyn Device> {
 }
 
 fn judge(device: &Arc<dyn Device>) {
-    let (devices, options) = (vec![Arc::clone(device)], buttress_check::Options::thorough());
+    judge_all(vec![Arc::clone(device)]);
+}
+
+fn judge_all(devices: Vec<Arc<dyn Device>>) {
+    let options = buttress_check::Options::thorough();
     let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
     let report = report.expect("it can be looked at");
     assert!(report.is_clean(), "{}", report.to_text());
+}
+
+fn wait_for(fs: &Filesystem, what: &str, is_done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_done() {
+        assert!(begun.elapsed() < LONG, "it is not {what}: {}", fs.space_stats().accounts);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether something that was removed is not gone.
+fn has_orphans(fs: &Filesystem) -> bool {
+    let view = fs.view();
+    let key = |of| Key::new(ids::ORPHAN, Kind::ORPHAN_ITEM, of);
+    view.range(TreeId::FS, key(0), key(u64::MAX)).next().is_some()
 }
 
 fn file(fs: &Filesystem, name: &str) -> Inode {

@@ -3,7 +3,7 @@
 use buttress_format::{
     Generation, Incompat, Ino, InodeFlags, Key, Kind, RootFlags, RootItem, Timespec, TreeId,
 };
-use buttress_txn::{Cost, Urgency, View};
+use buttress_txn::{Cost, Urgency, View, cost_of_copies};
 
 use crate::attr::InodeId;
 use crate::batch::{Batch, Change, NOW};
@@ -189,11 +189,6 @@ impl Filesystem {
         }
         Ok(found)
     }
-}
-
-/// What so many bytes for copies are promised as: two bytes of metadata for each of a cost.
-pub(crate) fn cost_of_copies(bytes: u64) -> Cost {
-    Cost::of(0, u32::try_from(bytes / 2).unwrap_or(u32::MAX / 2))
 }
 
 /// What somebody was refused for who needs room for so many bytes of copies.

@@ -62,7 +62,9 @@ pub use learn::GroupsRead;
 pub use load::Loader;
 pub use log::{Late, LogCopies, SubvolumeLog};
 pub use relocate::{Alone, Users};
-pub use reserve::{DeleteRoom, InodeReserve, MetaReservation, PromisePolicy, Urgency};
+pub use reserve::{
+    DeleteRoom, InodeReserve, MetaReservation, PromisePolicy, Urgency, cost_of_copies,
+};
 pub use rows::SharedRows;
 pub use scrub_progress::{ScrubOptions, ScrubProgress};
 pub use snapshot::Snapshot;

@@ -10,11 +10,12 @@
 //! # Invariants
 //!
 //! - **P1** need(running + promised) + need(frozen) fits in free metadata less the global reserve,
-//!   and in half of what the devices have unallocated, which data cannot take meanwhile.
+//!   and in half of what the devices have unallocated, which data cannot take meanwhile; in all of it for who frees space, where some
+//!   is kept for copies of what trees share (`copies`).
 //! - **P2** Whoever asks holds no handle: asking may commit. Checked in debug builds.
 //! - **P3** What was promised is the sum of the live tokens. Checked at every commit of a debug build.
 //! - **P4** Who frees space has seven eighths of the global reserve beyond what those have who fill it (three quarters where trees
-//!   share nodes, and who drops subvolumes all of it): what all of them may put together fits. Where no step of a ladder made room
+//!   share nodes, and who drops subvolumes all of it), and all that is kept for copies: what all of them may put together fits. Where no step of a ladder made room
 //!   for him he is promised his beside others who free alone, whatever others hold; once he has waited for those, too, as if he
 //!   were alone. A delete is not refused for what others hold and do not use.
 
@@ -38,8 +39,8 @@ mod ticket;
 mod token;
 
 pub(crate) use ahead::Ahead;
-pub use copies::DeleteRoom;
 pub(crate) use copies::{Copies, Tree};
+pub use copies::{DeleteRoom, cost_of_copies};
 pub(crate) use credit::Credits;
 pub use inode::InodeReserve;
 pub(crate) use inode::{InodeReserves, Moment};
@@ -54,8 +55,8 @@ pub(crate) use token::Owners;
 pub enum Urgency {
     /// An operation that fills the volume.
     Normal,
-    /// One that empties it in the end, such as unlink and truncate: it may use the global reserve, but for an eighth; for a quarter where
-    /// trees share, since it takes space before it gives any.
+    /// One that empties it in the end, such as unlink and truncate: it may use what is kept for copies of nodes, and the global reserve, but
+    /// for an eighth; for a quarter where trees share, since it takes space before it gives any.
     Frees,
     /// One that deletes a subvolume, or drops a part of it: it may use all of that. On a full volume with snapshots it is what gives space.
     Drops,

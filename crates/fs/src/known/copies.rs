@@ -1,7 +1,6 @@
 //! Room for copies of nodes that snapshots share: with it a delete always succeeds, whatever the volume is full of.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use buttress_format::RootItem;
 use buttress_tree::{Expect, NodeSource};
@@ -16,7 +15,6 @@ mod storm;
 /// Small files, whose contents lie in leaves.
 const FILES: usize = 6000;
 const INLINE: usize = 1500;
-const LONG: Duration = Duration::from_secs(60);
 
 fn name(number: usize) -> Vec<u8> {
     format!("file{number}").into_bytes()
@@ -152,11 +150,7 @@ fn whatever_a_snapshot_has_can_be_deleted() {
 
 /// Waits until deleted subvolumes are gone.
 fn wait_for_drops(fs: &Filesystem) {
-    let begun = Instant::now();
-    while !fs.dying_subvolumes().expect("a list").is_empty() {
-        assert!(begun.elapsed() < LONG, "it is not dropped: {}", fs.space_stats().accounts);
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_for(fs, "dropped", || fs.dying_subvolumes().expect("a list").is_empty());
     fs.sync().expect("durable");
 }
 

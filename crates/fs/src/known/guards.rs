@@ -9,7 +9,7 @@ use super::*;
 use crate::MakeOptions;
 
 /// Far more than a drain takes that has nobody to wait for.
-const LONG: std::time::Duration = std::time::Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(20);
 
 const POLICIES: [&str; 4] =
     ["", ",nocow_check=always", ",bg_lookup=rwlock-double", ",bg_lookup=rwlock-single"];
@@ -205,7 +205,7 @@ fn nobody_is_refused_while_a_scrub_waits() {
         let how = crate::ScrubOptions { hold_groups: true, ..Default::default() };
         let fs = &fs;
         let scrub = scope.spawn(move || fs.scrub(how, &mut |_| true).expect("a scrub").0);
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         while fs.space_stats().accounts.data.read_only == 0 {
             assert!(begun.elapsed() < LONG, "the scrub holds nothing");
             std::thread::yield_now();

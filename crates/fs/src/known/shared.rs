@@ -1,16 +1,11 @@
 //! What the first change of a leaf adds to the extent tree that a snapshot shares: a reference for every extent that the leaf
 //! names, and each of them may lie in another leaf there.
 
-use std::time::{Duration, Instant};
-
-use buttress_format::ids;
 use buttress_txn::Engine;
 
 use super::freeing::{all_at_once, rewrite};
 use super::*;
 use crate::XattrFlags;
-
-const LONG: Duration = Duration::from_secs(60);
 
 /// Files, and extents of each, which lie anywhere.
 const FILES: usize = 160;
@@ -48,14 +43,6 @@ fn crowded(device: &Arc<dyn Device>) -> (Filesystem, Vec<Inode>, usize) {
     (fs, files, more)
 }
 
-fn wait_for(fs: &Filesystem, what: &str, is_done: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_done() {
-        assert!(begun.elapsed() < LONG, "it is not {what}: {}", fs.space_stats().accounts);
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// All who are promised space for a change of a leaf that is shared find it, whoever they are. Then every file can be deleted, which is the first change of
 /// some leaves and takes space at first, and the snapshot.
 #[test]
@@ -84,11 +71,7 @@ fn the_first_change_of_shared_leaves_finds_room() {
         removed.unwrap_or_else(|error| panic!("{number}: {error}, {}", fs.space_stats().accounts));
     }
     // Their extents go as well, while the snapshot has all of them.
-    wait_for(&fs, "removed", || {
-        let view = fs.view();
-        let key = |of| Key::new(ids::ORPHAN, Kind::ORPHAN_ITEM, of);
-        view.range(TreeId::FS, key(0), key(u64::MAX)).next().is_none()
-    });
+    wait_for(&fs, "removed", || !has_orphans(&fs));
     assert_eq!(fs.read_only_reason(), None);
     fs.root().delete_subvolume(b"before").expect("a delete always succeeds");
     wait_for(&fs, "dropped", || fs.dying_subvolumes().expect("a list").is_empty());

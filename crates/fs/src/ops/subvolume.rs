@@ -16,7 +16,7 @@ use buttress_format::{
     DirEntry, Generation, Ino, InodeFlags, InodeItem, InodeRef, InodeRefs, Key, Kind, RootItem,
     RootRef, Timespec, TreeId, UuidItem, ids,
 };
-use buttress_txn::{Cost, Snapshot, Urgency, View};
+use buttress_txn::{Cost, Snapshot, Urgency, View, cost_of_copies};
 
 use crate::attr::{InodeId, mode};
 use crate::batch::{Batch, Change, NOW};
@@ -25,7 +25,7 @@ use crate::clock::{new_uuid, now};
 use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
 use crate::names::{self, Target};
-use crate::subvolume::{cost_of_copies, told_of_copies, uuid_key};
+use crate::subvolume::{told_of_copies, uuid_key};
 use crate::trees;
 
 /// What a root item says of a root directory that nobody reads there: as every writer leaves it.
@@ -131,7 +131,7 @@ impl Inode {
         let uuid = new_uuid();
         // Most of what is dirty goes while others still write.
         shared.write_all();
-        shared.engine.prepare_snapshot()?;
+        shared.engine.prepare_snapshot(source, read_only)?;
         let writes = from.writes.write();
         shared.write_all();
         let _lock = dir.lock.write();

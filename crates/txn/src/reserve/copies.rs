@@ -31,8 +31,8 @@ use buttress_format::{Generation, Key, Kind, RootFlags, RootItem, TreeId};
 use buttress_space::{Account, SpaceKind};
 use buttress_tree::{Cursor, Roots, Store};
 
-use super::shared::EXTENT_ITEM;
-use crate::{Engine, Result, device_space::DeviceSpace};
+use super::{Urgency, shared::EXTENT_ITEM};
+use crate::{Cost, Engine, Result, device_space::DeviceSpace};
 
 /// The part of the devices that copies may be kept of, whatever the trees take. ZFS keeps as much for the same.
 const PART_OF_DEVICES: u64 = 32;
@@ -44,10 +44,16 @@ const RESERVE: u64 = 8;
 /// Bytes of the root tree for each of its items about trees, and nodes beside: they are in use, and in no root item.
 const ROOT_BYTES: u64 = 1024;
 const BESIDE: u64 = 16;
-/// Bytes of items that a snapshot may find uncommitted.
+/// Bytes of items that are asked for beside what was counted, without a thought.
 const UNCOUNTED_MAX: u64 = 256 << 10;
 /// What one promise asks for at most: what it lacks is kept as far as it is there.
 const ASKED_MAX: u64 = 1 << 32;
+
+/// What so many bytes for copies are promised as: two bytes of metadata for each of a cost.
+#[must_use]
+pub fn cost_of_copies(bytes: u64) -> Cost {
+    Cost::of(0, u32::try_from(bytes / 2).unwrap_or(u32::MAX / 2))
+}
 
 /// Whether room is kept for copies of nodes that trees share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -277,15 +283,18 @@ impl Engine {
         (of_devices, known.kept - of_devices)
     }
 
-    /// Has most of what was put counted, before a snapshot is promised anything: root items are of the last commit. Called without the
-    /// locks of the snapshot, under which less is left to commit then.
+    /// Commits where a snapshot would be refused for what is not counted yet: root items are of the last commit. Called without the locks of
+    /// the snapshot.
     ///
     /// # Errors
     ///
-    /// Those of a commit.
-    pub fn prepare_snapshot(self: &Arc<Self>) -> Result<()> {
-        let keeps = self.options.delete_room == DeleteRoom::Keep;
-        if keeps && self.view.load().running().bytes() > UNCOUNTED_MAX {
+    /// Those of a commit; when the root tree is damaged.
+    pub fn prepare_snapshot(self: &Arc<Self>, source: TreeId, read_only: bool) -> Result<()> {
+        if self.view.load().running().bytes() <= UNCOUNTED_MAX {
+            return Ok(());
+        }
+        let asked = cost_of_copies(self.room_for_snapshot(source, read_only)?);
+        if asked != Cost::default() && !self.may_reserve(asked, Urgency::Normal) {
             self.commit()?;
         }
         Ok(())

@@ -12,7 +12,7 @@
 //!   so they are counted, too.
 //! - **S2** The global reserve holds the extent tree once more where trees share, as that of Linux does, if that is no more than half of
 //!   all metadata: a delete finds room however many leaves it is the first to change. It takes more than it gives while a snapshot has
-//!   what it deletes; so not all of them do, and who deletes a subvolume finds what they leave.
+//!   what it deletes: that the next one finds room, too, is what `copies` keeps some for. Who deletes a subvolume finds what they leave.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

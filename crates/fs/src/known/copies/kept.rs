@@ -80,6 +80,24 @@ fn room_in_chunks_to_come_is_not_for_data() {
     judge(&device);
 }
 
+/// Where there is plenty a snapshot is one commit, however much was put before it; and what its item says is right.
+#[test]
+fn a_snapshot_with_room_is_one_commit() {
+    let device = volume(512);
+    let fs = mount(&device, "rw,commit=300");
+    let dir = fs.root().mkdir(b"dir", 0o755, 0, 0).expect("a folder");
+    for number in 0..2000 {
+        let file = dir.create(&name(number), 0o644, 0, 0, 0).expect("a file");
+        file.write_at(0, &bytes(number as u8, 1)[..INLINE]).expect("written");
+    }
+    let commits = || fs.space_stats().engine.commits;
+    let before = commits();
+    drop(fs.root().snapshot(b"snapshot", TreeId::FS, true).expect("a snapshot"));
+    assert_eq!(commits(), before + 1);
+    assert_items_are_right(&fs);
+    assert!(fs.space_stats().accounts.all_for_copies() > 3 * MIB);
+}
+
 /// Y1: one that could not be changed is not made writable where there is no room for what it shares, and nothing is changed by that; where
 /// there is, all of it can be deleted.
 #[test]

@@ -1,6 +1,6 @@
 //! Volumes of all shapes, and files that name extents.
 
-use buttress_format::{Profile, ids};
+use buttress_format::Profile;
 
 use super::*;
 use crate::make::{MakeOptions, make_on};
@@ -20,10 +20,7 @@ fn removes_all(options: &MakeOptions, devices: usize, mib: u64) {
     fill_up(&fs, &fs.root(), "more");
     remove_all(&fs, &dir_of(&fs.root()), 6);
     fs.close().expect("closed");
-    let options = buttress_check::Options::thorough();
-    let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
-    let report = report.expect("it can be looked at");
-    assert!(report.is_clean(), "{}", report.to_text());
+    judge_all(devices);
 }
 
 /// Y1: with small nodes, with one copy of them, with copies on two devices, and in groups that data shares.
@@ -74,16 +71,7 @@ fn files_of_some_extents() {
     fill_up(&fs, &fs.root(), "more");
     remove_all(&fs, &dir, 7);
     // All that was removed goes, while the snapshot has it still.
-    let begun = Instant::now();
-    let orphans = || {
-        let view = fs.view();
-        let key = |of| Key::new(ids::ORPHAN, Kind::ORPHAN_ITEM, of);
-        view.range(TreeId::FS, key(0), key(u64::MAX)).count()
-    };
-    while orphans() > 0 {
-        assert!(begun.elapsed() < LONG, "{} are left: {}", orphans(), fs.space_stats().accounts);
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_for(&fs, "removed", || !has_orphans(&fs));
     drop(dir);
     fs.close().expect("closed");
     judge(&device);

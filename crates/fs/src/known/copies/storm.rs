@@ -238,11 +238,7 @@ fn storm(seed: u64) -> usize {
     drop(dirs);
     if_there_is_room(fs.sync());
     fs.close().expect("closed");
-    let options = buttress_check::Options::thorough();
-    let report =
-        buttress_check::check_devices(shape.devices, &options, &buttress_check::NoProgress);
-    let report = report.expect("it can be looked at");
-    assert!(report.is_clean(), "{seed}: {}", report.to_text());
+    judge_all(shape.devices);
     all.len()
 }
 
