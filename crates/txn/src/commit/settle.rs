@@ -71,7 +71,7 @@ pub(super) struct Settle<'e> {
     devices_delta: i64,
     total_delta: i64,
     /// What root items say, of those that changed.
-    trees: BTreeMap<Key, Option<Tree>>,
+    pub(super) trees: BTreeMap<Key, Option<Tree>>,
 }
 
 /// Settles a frozen transaction.
@@ -151,7 +151,7 @@ impl Settle<'_> {
         self.engine.store.geometry().sectorsize
     }
 
-    fn nodesize(&self) -> u32 {
+    pub(super) fn nodesize(&self) -> u32 {
         self.engine.store.geometry().nodesize
     }
 
@@ -173,14 +173,6 @@ impl Settle<'_> {
         let root = merge.apply(&mut self.ledger, tree, root, changes)?;
         self.roots.set(tree, root);
         Ok(())
-    }
-
-    /// Notes what root items say now, for who keeps room for what trees share.
-    fn note_trees(&mut self, changes: &[(Key, Change)]) {
-        for (key, change) in changes.iter().filter(|(key, _)| key.kind == Kind::ROOT_ITEM) {
-            let item = change.as_ref().and_then(|bytes| RootItem::parse(bytes).ok());
-            self.trees.insert(*key, item.as_ref().map(Tree::of));
-        }
     }
 
     pub(super) fn root_of(&self, tree: TreeId) -> Result<Option<NodePtr>> {
@@ -342,12 +334,6 @@ impl Settle<'_> {
             changes.extend(self.first_item(TreeId::ROOT, root, &Key::MIN)?);
         }
         self.merge(TreeId::ROOT, changes)
-    }
-
-    /// Bytes of a tree's nodes, whose item was right before this transaction.
-    pub(super) fn bytes_used_by_now(&self, tree: TreeId, item: &RootItem) -> u64 {
-        let delta = self.ledger.node_delta.get(&tree).copied().unwrap_or(0);
-        item.bytes_used.saturating_add_signed(delta * i64::from(self.nodesize()))
     }
 
     pub(super) fn root_item(&mut self, tree: TreeId) -> Result<(Key, RootItem)> {

@@ -16,7 +16,7 @@ use super::{
     settle::{Changes, Settle},
     sharing::Via,
 };
-use crate::{Error, Result, snapshot::Snapshot};
+use crate::{Error, Result, reserve::Tree, snapshot::Snapshot};
 
 /// What a root item says.
 pub(super) fn parse_root(key: Key, bytes: &[u8]) -> Result<RootItem> {
@@ -24,6 +24,20 @@ pub(super) fn parse_root(key: Key, bytes: &[u8]) -> Result<RootItem> {
 }
 
 impl Settle<'_> {
+    /// Notes what root items say now, for who keeps room for what trees share.
+    pub(super) fn note_trees(&mut self, changes: &[(Key, Change)]) {
+        for (key, change) in changes.iter().filter(|(key, _)| key.kind == Kind::ROOT_ITEM) {
+            let item = change.as_ref().and_then(|bytes| RootItem::parse(bytes).ok());
+            self.trees.insert(*key, item.as_ref().map(Tree::of));
+        }
+    }
+
+    /// Bytes of a tree's nodes, whose item was right before this transaction.
+    pub(super) fn bytes_used_by_now(&self, tree: TreeId, item: &RootItem) -> u64 {
+        let delta = self.ledger.node_delta.get(&tree).copied().unwrap_or(0);
+        item.bytes_used.saturating_add_signed(delta * i64::from(self.nodesize()))
+    }
+
     /// Gives root items that operations put the places that the trees have by now (V1).
     pub(super) fn keep_places(&mut self, changes: &mut [(Key, Change)]) -> Result<()> {
         let root = self.must_root(TreeId::ROOT)?;

@@ -20,8 +20,10 @@ use super::{Kept, full, open, verify};
 use crate::judge;
 
 use folder::{Filled, Folder, LEAF, Model, SHARED, put};
+use snapshot::Snapshot;
 
 mod folder;
+mod snapshot;
 
 const THREADS: usize = 8;
 /// Leaves of metadata that there are for a storm, and for one that is about nodes that trees share: promises count with copies of them.
@@ -241,41 +243,6 @@ fn storm(seed: u64, size: u64, (left, nodes): (u64, Nodes), options: &str) {
     }
     fs.close().expect("it unmounts");
     judge::check(&path);
-}
-
-/// A snapshot of everything, of which its owner knows what it holds of his folder.
-struct Snapshot {
-    name: String,
-    top: Inode,
-    folder: Folder,
-    is_written: bool,
-}
-
-impl Snapshot {
-    /// Takes one that can be written, or one that cannot; nothing where there is no space for it.
-    fn cut(fs: &Filesystem, of: &Folder, thread: usize, is_written: bool) -> Option<Self> {
-        let name = format!("snapshot{thread}");
-        let top = fs.root().snapshot(name.as_bytes(), fs.root().id().tree, !is_written);
-        let top = full(top)?;
-        let dir = top.lookup(dir_name(thread).as_bytes()).expect("it was there");
-        let shared = top.lookup(b"shared").expect("it was there");
-        Some(Self { name, folder: of.in_snapshot(dir, shared), top, is_written })
-    }
-
-    /// Panics unless it holds what it was cut from, and what was written to it.
-    fn verify(&self) {
-        self.folder.verify();
-        verify(&self.top, &shared_alone());
-    }
-
-    /// Deletes it, at times while its files are still in use.
-    fn delete(self, fs: &Filesystem, rng: &mut Rng) {
-        self.verify();
-        let Self { name, top, folder, .. } = self;
-        let used = rng.chance(1, 2).then_some((top, folder));
-        fs.root().delete_subvolume(name.as_bytes()).expect("removing always works");
-        drop(used);
-    }
 }
 
 /// What a thread of a storm has left: its files, and a snapshot with its files there.

@@ -1,0 +1,51 @@
+//! A snapshot of everything, and what one thread of a storm knows of it.
+
+use buttress_base::Rng;
+use buttress_fs::{Filesystem, Inode};
+
+use super::{
+    super::{full, verify},
+    dir_name,
+    folder::Folder,
+    shared_alone,
+};
+
+/// A snapshot of everything, of which its owner knows what it holds of his folder.
+pub(super) struct Snapshot {
+    pub(super) name: String,
+    pub(super) top: Inode,
+    pub(super) folder: Folder,
+    pub(super) is_written: bool,
+}
+
+impl Snapshot {
+    /// Takes one that can be written, or one that cannot; nothing where there is no space for it.
+    pub(super) fn cut(
+        fs: &Filesystem,
+        of: &Folder,
+        thread: usize,
+        is_written: bool,
+    ) -> Option<Self> {
+        let name = format!("snapshot{thread}");
+        let top = fs.root().snapshot(name.as_bytes(), fs.root().id().tree, !is_written);
+        let top = full(top)?;
+        let dir = top.lookup(dir_name(thread).as_bytes()).expect("it was there");
+        let shared = top.lookup(b"shared").expect("it was there");
+        Some(Self { name, folder: of.in_snapshot(dir, shared), top, is_written })
+    }
+
+    /// Panics unless it holds what it was cut from, and what was written to it.
+    pub(super) fn verify(&self) {
+        self.folder.verify();
+        verify(&self.top, &shared_alone());
+    }
+
+    /// Deletes it, at times while its files are still in use.
+    pub(super) fn delete(self, fs: &Filesystem, rng: &mut Rng) {
+        self.verify();
+        let Self { name, top, folder, .. } = self;
+        let used = rng.chance(1, 2).then_some((top, folder));
+        fs.root().delete_subvolume(name.as_bytes()).expect("removing always works");
+        drop(used);
+    }
+}
