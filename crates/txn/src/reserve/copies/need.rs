@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use buttress_format::{Generation, Key, Kind, RootFlags, RootItem, TreeId};
 
-/// The part of the devices that copies may be kept of, whatever the trees take. ZFS keeps as much for the same.
+/// The part of the devices that copies may be kept of, whatever the trees take. ZFS keeps as much from who writes.
 const PART_OF_DEVICES: u64 = 32;
 /// Copies of all nodes that are kept for at most, whatever the devices have.
 const COPIES_MAX: u128 = 2;
