@@ -1,9 +1,10 @@
-//! Chores of the project: `cargo xtask crash --minutes N`.
+//! Chores of the project: `cargo xtask crash --minutes N`, `cargo xtask tidy`.
 
 mod crash;
 mod programs;
 mod round;
 mod suite;
+mod tidy;
 
 use std::process::ExitCode;
 
@@ -15,10 +16,13 @@ use clap::Parser;
 enum Chore {
     /// Cuts the power, breaks devices, kills mounts and feeds garbage, until the time is over.
     Crash(crash::Options),
+    /// Says whether the house rules hold: sizes, circles of imports, ranks, language.
+    Tidy(tidy::Options),
 }
 
 fn main() -> ExitCode {
     match Chore::parse() {
         Chore::Crash(options) => crash::run(&options),
+        Chore::Tidy(options) => tidy::run(&options),
     }
 }

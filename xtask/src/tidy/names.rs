@@ -1,0 +1,155 @@
+//! Invariants that are named and declared, locks with a rank, words of the glossary.
+//!
+//! # What must hold
+//!
+//! - An invariant is declared once in the header of its file, as `- **K1** ...`.
+//! - Where it is named in parentheses, or at the head of an assertion's text, it is one of the same
+//!   file or of a module above it; elsewhere it has the name of its module before it: `commit::W2`.
+//! - Every rank of the order of locks is used, and a lock without one says why in its comment.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::prose::Finding;
+use super::sources::Source;
+
+/// A lock's comment that has this says why it has no rank.
+const WHY_UNRANKED: &str = "Unranked:";
+
+/// Invariants that a file's header declares.
+pub(super) fn declared(text: &str) -> BTreeSet<String> {
+    text.lines()
+        .filter_map(|line| line.trim_start().strip_prefix("//!"))
+        .filter_map(|line| line.trim_start().strip_prefix("- **"))
+        .filter_map(|line| line.split("**").next())
+        .filter(|name| is_invariant(name))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Invariants that a crate's files name and that no header declares.
+pub(super) fn undeclared(sources: &[Source]) -> BTreeMap<String, Vec<Finding>> {
+    let declares: BTreeMap<String, BTreeSet<String>> =
+        sources.iter().map(|source| (source.module.join("::"), declared(&source.text))).collect();
+    let mut found = BTreeMap::new();
+    for source in sources {
+        let mut findings = Vec::new();
+        for (index, line) in source.text.lines().enumerate() {
+            if source.test_lines.contains(&index) {
+                continue;
+            }
+            for name in named(line) {
+                let known = (0..=source.module.len()).any(|depth| {
+                    declares
+                        .get(&source.module[..depth].join("::"))
+                        .is_some_and(|names| names.contains(&name))
+                });
+                if !known {
+                    findings.push((index + 1, name));
+                }
+            }
+        }
+        if !findings.is_empty() {
+            found.insert(source.path.display().to_string(), findings);
+        }
+    }
+    found
+}
+
+/// Names of invariants in a line: `(K1)`, `(K1, K2)`, and `"K1: ...` of an assertion.
+fn named(line: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for group in line.split('(').skip(1).filter_map(|rest| rest.split(')').next()) {
+        let parts: Vec<_> = group.split(", ").collect();
+        if parts.iter().all(|part| is_invariant(part)) {
+            names.extend(parts.into_iter().map(str::to_owned));
+        }
+    }
+    if let Some((_, text)) = line.split_once('"')
+        && let Some((head, _)) = text.split_once(':')
+        && is_invariant(head)
+    {
+        names.push(head.to_owned());
+    }
+    names
+}
+
+fn is_invariant(name: &str) -> bool {
+    let mut chars = name.chars();
+    let letter = chars.next().is_some_and(|c| c.is_ascii_uppercase());
+    let digits = chars.as_str();
+    letter && (1..=2).contains(&digits.len()) && digits.chars().all(|c| c.is_ascii_digit())
+}
+
+/// Locks of the standard kind whose comment does not say why they have no rank.
+pub(super) fn unranked(source: &Source) -> Vec<Finding> {
+    let lines: Vec<_> = source.text.lines().collect();
+    let says_why = |line: usize| {
+        lines[..line]
+            .iter()
+            .rev()
+            .skip(1)
+            .map(|line| line.trim_start())
+            .take_while(|line| line.starts_with("//") || line.starts_with("#["))
+            .chain(std::iter::once(lines[line - 1]))
+            .any(|line| line.contains(WHY_UNRANKED))
+    };
+    // A field's span begins with its comment.
+    let places = source.locks.iter().map(|(line, name)| {
+        let is_comment = |line: &&str| {
+            let line = line.trim_start();
+            line.starts_with("//") || line.starts_with("#[")
+        };
+        let own = lines.iter().skip(line - 1).take_while(|line| is_comment(line)).count();
+        (line + own, name.clone())
+    });
+    places.filter(|(line, _)| !says_why(*line)).collect()
+}
+
+/// Ranks that the order of locks has and no file of `sources` names.
+pub(super) fn unused_ranks<'a>(
+    order: &str,
+    sources: impl Iterator<Item = &'a Source> + Clone,
+) -> Vec<String> {
+    let inside = order.split("pub enum Rank {").nth(1).and_then(|rest| rest.split('}').next());
+    let ranks = inside.unwrap_or_default().lines().map(str::trim);
+    let ranks = ranks.filter(|line| !line.starts_with("//")).filter_map(|l| l.strip_suffix(','));
+    let used = |rank: &&str| {
+        let name = format!("Rank::{rank}");
+        sources.clone().any(|source| {
+            !source.path.ends_with("base/src/rank.rs")
+                && source.text.lines().enumerate().any(|(index, line)| {
+                    !source.test_lines.contains(&index) && line.contains(&name)
+                })
+        })
+    };
+    ranks.filter(|rank| !used(rank)).map(str::to_owned).collect()
+}
+
+/// Words that the glossary forbids: rows of its table whose heading is `not`.
+pub(super) fn forbidden_words(glossary: &str) -> Vec<String> {
+    glossary
+        .lines()
+        .filter_map(|line| line.strip_prefix("Never: "))
+        .flat_map(|line| line.split(','))
+        .map(|word| word.trim().trim_matches(['`', '.']).to_lowercase())
+        .filter(|word| !word.is_empty())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invariants_are_found_where_they_are_named() {
+        assert_eq!(named("waits for the commit (T2, E1)."), ["T2", "E1"]);
+        assert_eq!(named("assert!(a, \"K1: taken twice\");"), ["K1"]);
+        assert!(named("f(X11, y) and \"a: b\"").is_empty());
+    }
+
+    #[test]
+    fn a_header_declares_its_invariants() {
+        let names = declared("//! - **M1** Cost.\n//! - **M2** More.\n// - **M3** None.\n");
+        assert_eq!(names.into_iter().collect::<Vec<_>>(), ["M1", "M2"]);
+    }
+}

@@ -1,0 +1,205 @@
+//! How comments and documents are written: width, pronouns, links, length of sentences.
+//!
+//! # What must hold
+//!
+//! - Code, threads and requests are no persons: no comment says `who`, `somebody` or `he` of them.
+//! - A line of a comment or a document has at most 100 columns, but for tables, links and code.
+//! - A link in a document leads to a file that exists.
+
+use std::path::Path;
+
+/// Columns of a line of a comment or a document.
+const WIDTH_MAX: usize = 100;
+/// Words of a sentence.
+const WORDS_MAX: usize = 25;
+
+/// Words for persons, which are never said of code.
+const PERSONS: [&str; 14] = [
+    "who",
+    "whoever",
+    "whom",
+    "whose",
+    "somebody",
+    "nobody",
+    "anybody",
+    "everybody",
+    "someone",
+    "anyone",
+    "everyone",
+    "he",
+    "him",
+    "his",
+];
+
+/// Where something was found: a line, counted from one, and what it is.
+pub(super) type Finding = (usize, String);
+
+/// What is wrong with the prose of one file.
+#[derive(Debug, Default)]
+pub(super) struct Prose {
+    /// Lines of comments or text.
+    pub(super) lines: usize,
+    /// Lines that are too wide.
+    pub(super) wide: Vec<Finding>,
+    /// Lines that speak of code as of a person.
+    pub(super) persons: Vec<Finding>,
+    /// Sentences that are too long.
+    pub(super) long: Vec<Finding>,
+    /// Links that lead nowhere.
+    pub(super) dead_links: Vec<Finding>,
+}
+
+/// Looks at the comments of a Rust file.
+pub(super) fn of_rust(text: &str) -> Prose {
+    let mut prose = Prose::default();
+    let mut sentence = Sentence::default();
+    let mut code = false;
+    for (index, line) in text.lines().enumerate() {
+        let trimmed = line.trim_start();
+        let Some(comment) = trimmed.strip_prefix("//") else {
+            sentence.end(&mut prose);
+            continue;
+        };
+        let comment = comment.trim_start_matches(['/', '!']);
+        prose.lines += 1;
+        if comment.trim_start().starts_with("```") {
+            code = !code;
+            continue;
+        }
+        if code {
+            continue;
+        }
+        if line.chars().count() > WIDTH_MAX {
+            prose.wide.push((index + 1, String::new()));
+        }
+        look_at(index + 1, comment, &mut sentence, &mut prose);
+    }
+    sentence.end(&mut prose);
+    prose
+}
+
+/// Looks at a document in Markdown that lies in `folder`.
+pub(super) fn of_markdown(text: &str, folder: &Path) -> Prose {
+    let mut prose = Prose::default();
+    let mut sentence = Sentence::default();
+    let mut code = false;
+    for (index, line) in text.lines().enumerate() {
+        prose.lines += 1;
+        if line.trim_start().starts_with("```") {
+            code = !code;
+            sentence.end(&mut prose);
+            continue;
+        }
+        if code {
+            continue;
+        }
+        let table = line.trim_start().starts_with('|');
+        if line.chars().count() > WIDTH_MAX && !table && !line.contains("](") {
+            prose.wide.push((index + 1, String::new()));
+        }
+        for target in links(line) {
+            let file = target.split('#').next().unwrap_or_default();
+            if !file.is_empty() && !file.contains("://") && !folder.join(file).exists() {
+                prose.dead_links.push((index + 1, target.to_owned()));
+            }
+        }
+        if table {
+            sentence.end(&mut prose);
+            look_for_persons(index + 1, line, &mut prose);
+        } else {
+            look_at(index + 1, line, &mut sentence, &mut prose);
+        }
+    }
+    sentence.end(&mut prose);
+    prose
+}
+
+/// A sentence that is being read, which may go over several lines.
+#[derive(Default)]
+struct Sentence {
+    began: usize,
+    words: usize,
+}
+
+impl Sentence {
+    fn end(&mut self, prose: &mut Prose) {
+        if self.words > WORDS_MAX {
+            prose.long.push((self.began, format!("{} words", self.words)));
+        }
+        *self = Self::default();
+    }
+}
+
+fn look_at(line: usize, text: &str, sentence: &mut Sentence, prose: &mut Prose) {
+    let start = text.trim_start();
+    let item = start.starts_with("- ") || start.starts_with("* ") || start.starts_with('#');
+    if start.is_empty() || item {
+        sentence.end(prose);
+    }
+    look_for_persons(line, text, prose);
+    for word in text.split_whitespace() {
+        if !word.contains(char::is_alphanumeric) {
+            continue;
+        }
+        if sentence.words == 0 {
+            sentence.began = line;
+        }
+        sentence.words += 1;
+        let bare = word.trim_end_matches(['"', '\'', ')', '*', '_', '`']);
+        // A colon or a semicolon is a place to breathe, too.
+        if bare.ends_with(['.', '!', '?', ':', ';']) && !matches!(bare, "e.g." | "i.e." | "vs.") {
+            sentence.end(prose);
+        }
+    }
+    if start.starts_with('#') {
+        sentence.end(prose);
+    }
+}
+
+fn look_for_persons(line: usize, text: &str, prose: &mut Prose) {
+    // What stands in backquotes is a name.
+    let spoken: String = text.split('`').step_by(2).collect::<Vec<_>>().join(" ");
+    let found = spoken
+        .split(|c: char| !c.is_alphabetic())
+        .find(|word| PERSONS.contains(&word.to_lowercase().as_str()));
+    if let Some(word) = found {
+        prose.persons.push((line, word.to_owned()));
+    }
+}
+
+/// Targets of the links of a line.
+fn links(line: &str) -> impl Iterator<Item = &str> {
+    line.split("](").skip(1).filter_map(|rest| rest.split(')').next())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comment_that_speaks_of_persons_is_found() {
+        let prose =
+            of_rust("// Whoever writes waits.\nlet who = 1; // fine\n// The `who` field.\n");
+        assert_eq!(prose.persons, [(1, "Whoever".to_owned())]);
+    }
+
+    #[test]
+    fn a_sentence_over_two_lines_is_counted_whole() {
+        let words = "word ".repeat(13);
+        let prose = of_rust(&format!("// {words}\n// {words}end.\n// Short.\n"));
+        assert_eq!(prose.long, [(1, "27 words".to_owned())]);
+    }
+
+    #[test]
+    fn a_wide_comment_is_found_and_wide_code_is_left_to_rustfmt() {
+        let wide = "x".repeat(120);
+        let prose = of_rust(&format!("// {wide}\nlet a = \"{wide}\";\n"));
+        assert_eq!(prose.wide.len(), 1);
+    }
+
+    #[test]
+    fn a_dead_link_is_found() {
+        let prose = of_markdown("[a](nothing-here.md) [b](https://example.org)", Path::new("."));
+        assert_eq!(prose.dead_links, [(1, "nothing-here.md".to_owned())]);
+    }
+}
