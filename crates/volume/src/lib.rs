@@ -7,18 +7,20 @@
 
 #![forbid(unsafe_code)]
 
-mod asked;
 mod chunk_map;
+mod deferred;
 pub mod device;
 pub mod error;
-mod held;
+mod known_chunks;
 mod layout;
 mod open;
+mod params;
 mod parity;
 pub mod place;
 mod read;
 mod recover;
 mod replace;
+mod resolver;
 mod row_scrub;
 mod rows;
 mod scrub;
@@ -27,13 +29,14 @@ mod superblocks;
 pub mod volume;
 mod write;
 
-pub use asked::ChunkSource;
 pub use device::{Fault, Trust, VolumeDevice};
 pub use error::{Error, Kind, Uuid};
-pub use open::{OpenOptions, Parity};
+pub use open::OpenOptions;
+pub use params::{Params, Parity};
 pub use replace::Pair;
+pub use resolver::ChunkSource;
 pub use row_scrub::Sector;
 pub use scrub::Compared;
 pub use stats::Stats;
-pub use volume::{Params, Volume};
+pub use volume::Volume;
 pub use write::{Copies, NotDurable};

@@ -15,7 +15,8 @@ use buttress_format::{CompatRo, DeviceId, Generation, Incompat, Superblock};
 
 use crate::device::{Trust, VolumeDevice};
 use crate::error::{Error, Uuid};
-use crate::volume::{Params, Volume};
+use crate::params::{Params, Parity};
+use crate::volume::Volume;
 
 /// How to open a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,19 +28,6 @@ pub struct OpenOptions {
     pub degraded: bool,
     /// What is done where there are chunks with parity.
     pub parity: Parity,
-}
-
-/// How a volume with RAID5 or RAID6 is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Parity {
-    /// Not at all.
-    ReadOnly,
-    /// What is there is read and given up, and what comes goes elsewhere.
-    Mirror,
-    /// Data in whole rows that hold nothing yet, each written once, with its parity. A volume whose nodes
-    /// have parity is not written.
-    #[default]
-    Rows,
 }
 
 /// A device with the superblock found on it.

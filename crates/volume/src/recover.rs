@@ -19,9 +19,9 @@ use std::fmt::Display;
 
 use buttress_format::{DeviceId, Extent, Logical};
 
+use crate::deferred::{DEFERRED_MAX, DeferredRepair};
 use crate::device::Fault;
 use crate::error::Error;
-use crate::held::Held;
 use crate::volume::Volume;
 
 /// Why a copy was passed over.
@@ -128,7 +128,8 @@ impl Volume {
         if bad.is_empty() || !self.writable() {
             return (0, right);
         }
-        if self.hold(|| Held { at, bytes: bytes.to_vec(), good, bad: bad.to_vec() }) {
+        let repair = || DeferredRepair { at, bytes: bytes.to_vec(), good, bad: bad.to_vec() };
+        if self.defer(repair) {
             return (0, right);
         }
         let _alone = self.repairs.write();
@@ -160,6 +161,25 @@ impl Volume {
             }
         }
         (rewritten, right)
+    }
+
+    /// Says that all chunks were added. Deferred repairs are made now, where the volume may be
+    /// written. A volume that is being opened repairs nothing before.
+    pub fn has_all_chunks(&self) {
+        let waiting = self.deferred.lock().take().unwrap_or_default();
+        for DeferredRepair { at, bytes, good, bad } in waiting {
+            self.repair(at, &bytes, good, &bad);
+        }
+    }
+
+    /// Keeps a repair for later while not all chunks are known; returns whether it was kept.
+    fn defer(&self, repair: impl FnOnce() -> DeferredRepair) -> bool {
+        let mut deferred = self.deferred.lock();
+        let Some(waiting) = &mut *deferred else { return false };
+        if waiting.len() < DEFERRED_MAX {
+            waiting.push(repair());
+        }
+        true
     }
 
     /// Names the device of a copy, for a message.

@@ -12,25 +12,25 @@
 //! # Locks
 //!
 //! `repairs` is a long lock, across I/O: writers share it, a repair has it alone, so that a repair
-//! never puts old bytes over new ones. Nothing else is taken inside it but the ranks of `block`. `held` is taken by itself.
+//! never puts old bytes over new ones. Nothing else is taken inside it but the ranks of `block`. `deferred` is taken by itself.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use buttress_base::Latch;
-use buttress_base::sync::{Mutex, RwLock};
+use buttress_base::sync::RwLock;
+use buttress_base::{Latch, Rank, Ranked};
 use buttress_block::Device;
 use buttress_format::{
     BlockGroupFlags, Chunk, CsumType, DeviceId, DeviceItem, Extent, Logical, Superblock,
 };
 
-use crate::asked::Asked;
 use crate::chunk_map::{ChunkMap, Entry};
+use crate::deferred::DeferredRepair;
 use crate::device::{Trust, VolumeDevice};
 use crate::error::{Error, Uuid};
-use crate::held::Held;
 use crate::layout::Layout;
-use crate::open::Parity;
+use crate::params::{Params, Parity};
+use crate::resolver::ChunkResolver;
 use crate::stats::{Counters, Stats};
 
 /// Devices as one address space. Shared by all threads.
@@ -43,40 +43,14 @@ pub struct Volume {
     /// What is done where there are chunks with parity.
     pub(crate) parity: Parity,
     pub(crate) map: ChunkMap,
-    /// Who knows the chunks that are not in it yet.
-    pub(crate) asked: Asked,
+    /// Finds chunks that are not in the map yet.
+    pub(crate) resolver: ChunkResolver,
     read_only: Latch<String>,
     pub(crate) counters: Counters,
+    /// Unranked: it is held across I/O.
     pub(crate) repairs: RwLock<()>,
-    /// Repairs that wait, until all chunks are known.
-    pub(crate) held: Mutex<Option<Vec<Held>>>,
-}
-
-/// What a superblock says for the whole life of a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Params {
-    /// Names the filesystem.
-    pub fsid: [u8; 16],
-    /// What its tree nodes are signed with: another identifier, after a change of the first.
-    pub tree_fsid: [u8; 16],
-    /// How everything is summed.
-    pub csum_type: CsumType,
-    /// Bytes of a tree node.
-    pub nodesize: u32,
-    /// Bytes of the smallest piece of data.
-    pub sectorsize: u32,
-}
-
-impl Params {
-    pub(crate) fn of(superblock: &Superblock) -> Self {
-        Self {
-            fsid: superblock.fsid,
-            tree_fsid: superblock.tree_fsid(),
-            csum_type: superblock.csum_type,
-            nodesize: superblock.nodesize,
-            sectorsize: superblock.sectorsize,
-        }
-    }
+    /// Repairs that wait until all chunks are known; `None` from then on.
+    pub(crate) deferred: Ranked<Option<Vec<DeferredRepair>>>,
 }
 
 impl Volume {
@@ -88,11 +62,11 @@ impl Volume {
             degraded,
             parity: Parity::default(),
             map: ChunkMap::new(),
-            asked: Asked::default(),
+            resolver: ChunkResolver::default(),
             read_only: Latch::new(),
             counters: Counters::default(),
             repairs: RwLock::new(()),
-            held: Mutex::new(Some(Vec::new())),
+            deferred: Ranked::new(Rank::Leaf, Some(Vec::new())),
         }
     }
 

@@ -1,0 +1,20 @@
+//! A repair that waits until all chunks are known.
+//!
+//! Nodes of the chunk tree are read when only the superblock's chunks are in the map. Such a chunk
+//! may lie over another one on the same device. What looks like its bad copy is then the other
+//! chunk's content, and a repair would destroy it. When all chunks are known, such a volume becomes
+//! read-only (`volume::V3`), and nothing is repaired in it.
+
+use buttress_format::Logical;
+
+/// How many repairs wait. What is beyond that is repaired when it is read again.
+pub(crate) const DEFERRED_MAX: usize = 256;
+
+/// A repair that was not made.
+#[derive(Debug)]
+pub(crate) struct DeferredRepair {
+    pub(crate) at: Logical,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) good: u32,
+    pub(crate) bad: Vec<u32>,
+}

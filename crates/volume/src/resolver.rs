@@ -1,0 +1,114 @@
+//! What finds chunks that the map does not have yet.
+//!
+//! # Place
+//!
+//! A volume of very many chunks can be read long before its chunk tree was read through. Until then
+//! the volume asks a [`ChunkSource`] for the chunk of an address that is in no chunk of the map. The
+//! volume reads no trees itself: the crate that opened it keeps the source.
+//!
+//! # Invariants
+//!
+//! - **A1** A map that lacks an address says so only after the source was asked, or when all chunks
+//!   were added.
+//! - **A2** What a source reads to answer lies in the superblock's chunks. Where a damaged tree leads
+//!   elsewhere, the source is not asked again on the way: that read fails, and so does the lookup.
+//! - **A3** A chunk that the source gave and the same one added with all others are one entry.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use buttress_base::sync::{Mutex, MutexGuard};
+use buttress_base::{Rank, Ranked};
+use buttress_format::{Chunk, Logical};
+
+/// Looks up the chunk around an address.
+pub trait ChunkSource: Send + Sync {
+    /// The chunk around an address, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// What kept it from being looked up.
+    fn chunk_around(
+        &self,
+        at: Logical,
+    ) -> Result<Option<Chunk>, Box<dyn std::error::Error + Send + Sync>>;
+}
+
+/// The source of chunks, for as long as its owner keeps it.
+pub(crate) struct ChunkResolver {
+    has_source: AtomicBool,
+    source: Ranked<Option<Weak<dyn ChunkSource>>>,
+    /// Held while chunks are added to the map, never while one is looked up. Unranked: adding chunks
+    /// takes the map's lock inside, which has a rank of its own.
+    adding: Mutex<()>,
+}
+
+impl Default for ChunkResolver {
+    fn default() -> Self {
+        Self {
+            has_source: AtomicBool::new(false),
+            source: Ranked::new(Rank::Leaf, None),
+            adding: Mutex::new(()),
+        }
+    }
+}
+
+impl fmt::Debug for ChunkResolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChunkResolver")
+            .field("has_source", &self.has_source)
+            .finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    /// Whether this thread is looking a chunk up (A2).
+    static ASKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, this thread asks no source.
+pub(crate) struct Asking;
+
+impl Asking {
+    fn begin() -> Option<Self> {
+        (!ASKING.replace(true)).then_some(Self)
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        ASKING.set(false);
+    }
+}
+
+impl ChunkResolver {
+    /// Sets the source that is asked from now on.
+    pub(crate) fn set(&self, source: Weak<dyn ChunkSource>) {
+        *self.source.lock() = Some(source);
+        self.has_source.store(true, Ordering::Release);
+    }
+
+    /// Ends asking. The caller has added all chunks before: a thread that sees no source sees them.
+    pub(crate) fn clear(&self) {
+        self.has_source.store(false, Ordering::Release);
+        *self.source.lock() = None;
+    }
+
+    /// Whether a source is asked. Load this before the map: see [`ChunkResolver::clear`].
+    pub(crate) fn has_source(&self) -> bool {
+        self.has_source.load(Ordering::Acquire)
+    }
+
+    /// The source, unless it is gone or this thread is asking already.
+    pub(crate) fn source(&self) -> Option<(Arc<dyn ChunkSource>, Asking)> {
+        let source = self.source.lock().as_ref().and_then(Weak::upgrade)?;
+        Some((source, Asking::begin()?))
+    }
+
+    /// Keeps other threads from adding chunks.
+    pub(crate) fn add_alone(&self) -> MutexGuard<'_, ()> {
+        self.adding.lock()
+    }
+}
