@@ -19,7 +19,7 @@ use std::io::{self, Read, Write};
 
 use crate::error::{Disconnect, Nonsense};
 use crate::export::Export;
-use crate::transmission::PAYLOAD_MAX;
+use crate::terms::{PAYLOAD_MAX, Terms, skip};
 use crate::wire::{self, Fields, info, option, option_reply};
 
 /// The longest option that is looked at. The longest that makes sense is a list of queries.
@@ -28,15 +28,6 @@ pub const OPTION_MAX: u32 = 64 << 10;
 const SKIP_MAX: u32 = 1 << 20;
 /// Real clients send fewer than ten.
 pub const OPTIONS_MAX: u32 = 256;
-
-/// What client and server agreed on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
-    /// Answers may come in chunks, with reasons.
-    pub structured: bool,
-    /// The client may ask which parts are holes.
-    pub allocation: bool,
-}
 
 /// Speaks first, and answers options until the client wants to begin.
 ///
@@ -276,18 +267,6 @@ fn take<const N: usize>(input: &mut impl Read) -> Result<[u8; N], Disconnect> {
     let mut bytes = [0; N];
     input.read_exact(&mut bytes)?;
     Ok(bytes)
-}
-
-/// Reads bytes that nobody wants.
-pub(crate) fn skip(input: &mut impl Read, len: u64) -> io::Result<()> {
-    let mut bin = [0; 4096];
-    let mut left = len;
-    while left > 0 {
-        let piece = left.min(bin.len() as u64) as usize;
-        input.read_exact(&mut bin[..piece])?;
-        left -= piece as u64;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

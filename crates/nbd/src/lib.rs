@@ -27,6 +27,8 @@ mod errno;
 mod export;
 mod flush;
 
+pub mod terms;
+
 pub mod handshake;
 mod request;
 pub mod transmission;

@@ -9,8 +9,7 @@ use std::ops::Range;
 
 use crate::error::{Fault, Nonsense};
 use crate::export::Export;
-use crate::handshake::Terms;
-use crate::transmission::PAYLOAD_MAX;
+use crate::terms::{PAYLOAD_MAX, Terms};
 use crate::wire::{self, Fields, command, command_flag as flag};
 
 pub(crate) const REQUEST_LEN: usize = 28;

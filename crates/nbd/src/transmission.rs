@@ -37,12 +37,10 @@ use buttress_block::{Content, Space};
 use crate::errno;
 use crate::error::{Disconnect, Fault};
 use crate::export::Export;
-use crate::handshake::{Terms, skip};
 use crate::request::{Cookie, REQUEST_LEN, Request};
+use crate::terms::{Terms, skip};
 use crate::wire::{self, chunk, command, command_flag as flag};
 
-/// The longest read, and the longest payload of a write: what the protocol lets a client assume.
-pub const PAYLOAD_MAX: u32 = 32 << 20;
 /// How much a thread holds of a request.
 pub const PIECE: usize = 1 << 20;
 /// Runs of zeroes shorter than this are sent as they are: a message of its own costs more.
@@ -55,7 +53,9 @@ const INPUT_BUFFER: usize = 32 << 10;
 /// One connection, after its handshake.
 #[derive(Debug)]
 pub struct Transmission<'a, R, W> {
+    /// Unranked: a thread holds it while it waits for the client.
     input: Mutex<BufReader<R>>,
+    /// Unranked: a thread holds it while it writes to the client.
     output: Mutex<W>,
     export: &'a Export,
     terms: Terms,

@@ -1,0 +1,27 @@
+//! What both sides of a connection agreed on, and what the protocol lets them assume.
+
+use std::io::{self, Read};
+
+/// What client and server agreed on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Answers may come in chunks, with reasons.
+    pub structured: bool,
+    /// The client may ask which parts are holes.
+    pub allocation: bool,
+}
+
+/// The longest read, and the longest payload of a write: what the protocol lets a client assume.
+pub const PAYLOAD_MAX: u32 = 32 << 20;
+
+/// Reads bytes of which none is needed.
+pub(crate) fn skip(input: &mut impl Read, len: u64) -> io::Result<()> {
+    let mut bin = [0; 4096];
+    let mut left = len;
+    while left > 0 {
+        let piece = left.min(bin.len() as u64) as usize;
+        input.read_exact(&mut bin[..piece])?;
+        left -= piece as u64;
+    }
+    Ok(())
+}
