@@ -16,6 +16,8 @@ pub(crate) const BYTENR: usize = 48;
 pub(crate) const GENERATION: usize = 80;
 pub(crate) const NRITEMS: usize = 96;
 pub(crate) const LEVEL: usize = 100;
+/// The type of a key that names a tree.
+pub(crate) const ROOT_ITEM: u8 = 132;
 
 /// One node in use, and all its copies.
 #[derive(Clone, Debug)]
@@ -128,7 +130,7 @@ fn reachable(found: &BTreeMap<u64, Place>, roots: &[u64]) -> Vec<Place> {
                 continue;
             }
             let at = HEADER_LEN + slot * ITEM_LEN;
-            if bytes[at + 8] == crate::mutate::ROOT_ITEM {
+            if bytes[at + 8] == ROOT_ITEM {
                 wanted.push(word(bytes, HEADER_LEN + half(bytes, at + 17) + 176));
             }
         }

@@ -9,9 +9,9 @@ use buttress_format::header::{HEADER_LEN, ITEM_LEN, PTR_LEN};
 use buttress_format::{CsumType, Key, TreeId};
 
 use crate::dice::Dice;
-use crate::image::{BYTENR, GENERATION, Image, LEVEL, NRITEMS, Place, SUPERBLOCK_LEN, SUPERBLOCKS};
-
-pub(crate) const ROOT_ITEM: u8 = 132;
+use crate::image::{
+    BYTENR, GENERATION, Image, LEVEL, NRITEMS, Place, ROOT_ITEM, SUPERBLOCK_LEN, SUPERBLOCKS,
+};
 
 /// Kinds of items.
 const KINDS: [u8; 34] = [
