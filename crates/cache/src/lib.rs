@@ -7,7 +7,7 @@
 //! that module: the index is sharded, commits run beside writes, and write-back always sweeps in the order
 //! of the origin ([`options::Writeback`] has the published orders as baselines).
 //!
-//! `docs/design/cache.md` argues the protocol; the files below name its rules.
+//! `docs/internals/cache.md` argues the protocol; the files below name its rules.
 
 #![deny(unsafe_code)]
 

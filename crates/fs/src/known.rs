@@ -1,4 +1,4 @@
-//! Faults of other implementations, by their numbers in `docs/design/kernel-bugs.md`, that need a hand on the engine
+//! Faults of other implementations, by their numbers in `docs/internals/kernel-bugs.md`, that need a hand on the engine
 //! below a mount: block groups that are held read-only at the worst moment, and emptied again and again.
 
 use std::sync::Arc;

@@ -139,7 +139,7 @@ impl Round {
 const CLAMP_MIN: u32 = 1;
 const CLAMP_MAX: u32 = 8;
 /// Less than this in reach of a round is not worth one. So it is never on volumes of little metadata: with an eighth of
-/// it in place of this, commits were made that cost more than they saved (`docs/design/space.md`).
+/// it in place of this, commits were made that cost more than they saved (`docs/internals/space.md`).
 const CLAMP_WORTH: u64 = 128 << 20;
 
 /// The kernel's rule. It promises eight levels for each item, which a round gives back; ours are bounded by the trees

@@ -1,4 +1,4 @@
-//! Faults of other implementations, by their numbers in `docs/design/kernel-bugs.md`: what a volume does when space
+//! Faults of other implementations, by their numbers in `docs/internals/kernel-bugs.md`: what a volume does when space
 //! is short, a device fails, or a range comes to be somebody else's in between.
 
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Making room for those who wait: named after the faults that they are to find (`docs/design/kernel-bugs.md`).
+//! Making room for those who wait: named after the faults that they are to find (`docs/internals/kernel-bugs.md`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};

@@ -1,4 +1,4 @@
-//! Faults of other allocators, by their numbers in `docs/design/kernel-bugs.md`.
+//! Faults of other allocators, by their numbers in `docs/internals/kernel-bugs.md`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
