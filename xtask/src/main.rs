@@ -1,6 +1,7 @@
 //! Chores of the project: `cargo xtask crash --minutes N`, `cargo xtask tidy`.
 
 mod crash;
+mod figures;
 mod programs;
 mod round;
 mod suite;
@@ -16,6 +17,8 @@ use clap::Parser;
 enum Chore {
     /// Cuts the power, breaks devices, kills mounts and feeds garbage, until the time is over.
     Crash(crash::Options),
+    /// Writes the page of figures from the newest file in `docs/figures`.
+    Figures(figures::Options),
     /// Says whether the house rules hold: sizes, circles of imports, ranks, language.
     Tidy(tidy::Options),
 }
@@ -23,6 +26,7 @@ enum Chore {
 fn main() -> ExitCode {
     match Chore::parse() {
         Chore::Crash(options) => crash::run(&options),
+        Chore::Figures(options) => figures::run(&options),
         Chore::Tidy(options) => tidy::run(&options),
     }
 }
