@@ -13,10 +13,9 @@ use std::time::{Duration, Instant};
 use buttress_fs::{Inode, SetAttr};
 
 use crate::{
-    Args,
     report::{Better, Report},
-    target::{Setup, Target},
-    work::text,
+    target::Setup,
+    work::{Job, text},
 };
 
 const BLOCK: usize = 4096;
@@ -62,9 +61,10 @@ impl Door {
     }
 }
 
-pub(crate) fn run(target: Target, args: &Args, report: &mut Report) -> Result<(), String> {
-    for &threads in &args.threads {
-        let setup = Setup::new(target, &args.dir)?;
+pub(crate) fn run(job: &Job, report: &mut Report) -> Result<(), String> {
+    let target = job.target;
+    for &threads in &job.threads {
+        let setup = Setup::new(target, &job.dir)?;
         let library = if target.is_library() { Some(setup.open()?) } else { None };
         let open = |name: &str| -> Result<Door, String> {
             if let Some(library) = &library {
@@ -111,7 +111,7 @@ pub(crate) fn run(target: Target, args: &Args, report: &mut Report) -> Result<()
     if target.is_library() {
         return Ok(());
     }
-    let setup = Setup::new(target, &args.dir)?;
+    let setup = Setup::new(target, &job.dir)?;
     for journal in ["wal", "delete"] {
         let rate = sqlite(&setup.folder().join(format!("{journal}.db")), journal)?;
         let what = format!("sqlite transactions, journal_mode={journal}, synchronous=full");

@@ -2,14 +2,10 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
+/// As the shipped program has it: the experiments measure that.
+#[global_allocator]
+static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match buttress_bench::run(&buttress_bench::Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("buttress-bench: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    buttress_bench::run(std::env::args_os())
 }

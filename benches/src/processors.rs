@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// How to have a program that can.
 const HOW: &str = "this program was built without a scheduler of its own; build one that has it: \
-    RUSTFLAGS='--cfg buttress_seeded' cargo build --release --target-dir target/processors";
+    RUSTFLAGS='--cfg buttress_seeded' cargo build --release -p buttress-bench --target-dir target/processors";
 
 /// So many places are named where threads waited.
 #[cfg(any(debug_assertions, buttress_seeded))]

@@ -1,11 +1,11 @@
-//! The frame of `buttress bench`: one published experiment, run by several subjects in turn.
+//! The frame of `buttress-bench`: one published experiment, run by several subjects in turn.
 //!
 //! # Place
 //!
 //! An [`Experiment`] knows its job and who does it; this runs everybody once, then everybody again, so
 //! that what else the machine does hits all alike, and reports medians.
 //!
-//! To add one: implement [`Experiment`], give it a verb in `crates/cli`.
+//! To add one: implement [`Experiment`], give it a verb in `command`.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! `buttress bench scale`: volumes of ten to a million block groups, made and measured.
+//! `buttress-bench scale`: volumes of ten to a million block groups, made and measured.
 //!
 //! # Place
 //!

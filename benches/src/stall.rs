@@ -12,10 +12,9 @@ use std::{
 };
 
 use crate::{
-    Args,
     report::{Better, Report},
-    target::{Setup, Target},
-    work::{sync, text},
+    target::Setup,
+    work::{Job, sync, text},
 };
 
 /// Content of one file: stays within its item.
@@ -38,8 +37,9 @@ fn worst(
     Ok((longest, count))
 }
 
-pub(crate) fn run(target: Target, args: &Args, report: &mut Report) -> Result<(), String> {
-    let setup = Setup::new(target, &args.dir)?;
+pub(crate) fn run(job: &Job, report: &mut Report) -> Result<(), String> {
+    let target = job.target;
+    let setup = Setup::new(target, &job.dir)?;
     let data = vec![7; LEN];
     let stop = AtomicBool::new(false);
     let (longest, count, took) = if target.is_library() {

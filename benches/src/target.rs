@@ -109,10 +109,14 @@ pub(crate) fn sh(program: &str, args: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&out.stdout).trim().to_string())
 }
 
-/// The `buttress` beside this program.
-fn program() -> Result<PathBuf, String> {
+/// The first word of a command line that makes this program `buttress`. Mounts that are measured
+/// have the baselines so.
+pub(crate) const PROGRAM: &str = "buttress";
+
+/// Runs this program as `buttress`; returns what it printed.
+fn buttress(args: &[&str]) -> Result<String, String> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
-    Ok(own.with_file_name("buttress"))
+    sh(&own.to_string_lossy(), &[&[PROGRAM], args].concat())
 }
 
 /// Writes what a new image holds over itself, piece by piece.
@@ -208,7 +212,7 @@ impl Setup {
                 if !self.options.is_empty() {
                     args.extend(["-o", &self.options]);
                 }
-                sh(&program()?.to_string_lossy(), &args)?;
+                buttress(&args)?;
             }
             Target::Btrfs if !self.options.is_empty() => {
                 sh("mount", &["-o", &self.options, &device, &dir])?;
@@ -262,10 +266,7 @@ impl Setup {
     pub(crate) fn told(&self) -> Told {
         if self.target.is_mount() {
             let folder = self.mountpoint.to_string_lossy();
-            let ask =
-                |program: PathBuf| sh(&program.to_string_lossy(), &["--json", "stats", &folder]);
-            return program()
-                .and_then(ask)
+            return buttress(&["--json", "stats", &folder])
                 .map_or_else(|_| Told::default(), |text| Told::by_mount(&text));
         }
         Told { commits: self.btrfs_commits(), requests: self.loop_requests(), room: None }

@@ -21,7 +21,7 @@ use buttress_send::SendOptions;
 use crate::{
     report::{Better, Report},
     target::{Setup, Target, sh},
-    work::{pattern, text},
+    work::{Job, pattern, text},
 };
 
 const BLOCK: u64 = 4096;
@@ -190,8 +190,9 @@ impl Volume for Linux<'_> {
     }
 }
 
-pub(crate) fn run(target: Target, dir: &Path, report: &mut Report) -> Result<(), String> {
-    let mut setup = Setup::new(target, dir)?;
+pub(crate) fn run(job: &Job, report: &mut Report) -> Result<(), String> {
+    let target = job.target;
+    let mut setup = Setup::new(target, &job.dir)?;
     match target {
         Target::Library | Target::Loop => {
             let ours = Ours { fs: setup.open()? };

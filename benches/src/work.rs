@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     io::{Read, Write},
+    path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
@@ -10,7 +11,6 @@ use std::{
 use buttress_base::{clock, thread};
 
 use crate::{
-    Args,
     report::{Better, Report},
     target::{Setup, Target},
 };
@@ -21,6 +21,64 @@ const MIB: usize = 1 << 20;
 /// How much longer than was planned there may be nothing done, of which there are no figures: on a busy machine a moment
 /// may be too short. Who met an error does nothing, either.
 const NOTHING_MAX: Duration = Duration::from_secs(10);
+
+/// What the experiments over targets take.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Small files per run.
+    #[arg(long, default_value_t = 50_000)]
+    files: usize,
+    /// MiB of the large file.
+    #[arg(long, default_value_t = 2048)]
+    mib: u64,
+    /// How many threads write and sync in the experiment fsync, one measurement each.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32")]
+    threads: Vec<usize>,
+    /// Targets: library, loop (the library on a loop device), mount, mount-loop, btrfs, ext4,
+    /// fuse2fs.
+    #[arg(long, value_delimiter = ',', default_value = "library,mount,btrfs,ext4")]
+    targets: Vec<String>,
+}
+
+/// A job on one target.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) target: Target,
+    /// A folder for the image.
+    pub(crate) dir: PathBuf,
+    /// See [`Args`].
+    pub(crate) files: usize,
+    pub(crate) mib: u64,
+    pub(crate) threads: Vec<usize>,
+}
+
+/// Does a job once, and reports its figures.
+pub(crate) type Work = fn(&Job, &mut Report) -> Result<(), String>;
+
+/// Does the work on each target in turn, `runs` times. `say` is told what happens.
+///
+/// # Errors
+///
+/// What stopped it, in words.
+pub(crate) fn run(
+    work: Work,
+    args: &Args,
+    dir: &Path,
+    runs: usize,
+    say: &mut dyn FnMut(&str),
+) -> Result<Report, String> {
+    let parsed = args.targets.iter().map(|name| Target::parse(name));
+    let targets: Vec<Target> = parsed.collect::<Result<_, _>>()?;
+    let mut report = Report::default();
+    for run in 0..runs {
+        for &target in &targets {
+            say(&format!("run {} of {runs}: {target}", run + 1));
+            let Args { files, mib, threads, .. } = args.clone();
+            work(&Job { target, dir: dir.to_owned(), files, mib, threads }, &mut report)?;
+        }
+    }
+    Ok(report)
+}
 
 /// Lets a measurement last for so long, and until something was done.
 pub(crate) fn measure_for(time: Duration, done: &AtomicU64) {
@@ -54,10 +112,10 @@ pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
         .collect()
 }
 
-pub(crate) fn small(target: Target, args: &Args, report: &mut Report) -> Result<(), String> {
-    let setup = Setup::new(target, &args.dir)?;
+pub(crate) fn small(job: &Job, report: &mut Report) -> Result<(), String> {
+    let (target, count) = (job.target, job.files);
+    let setup = Setup::new(target, &job.dir)?;
     let data = pattern(1, SMALL_LEN);
-    let count = args.files;
     let (created, synced, removed);
     if target.is_library() {
         let fs = setup.open()?;
@@ -114,13 +172,14 @@ pub(crate) fn small(target: Target, args: &Args, report: &mut Report) -> Result<
 
 /// Makes everything durable. The kernel does not pass `syncfs` on to a FUSE server, so data goes by
 /// `sync` and the transaction by an fsync of the folder.
-pub(crate) fn sync(dir: &std::path::Path) -> Result<(), String> {
+pub(crate) fn sync(dir: &Path) -> Result<(), String> {
     crate::target::sh("sync", &["-f", &dir.to_string_lossy()])?;
     File::open(dir).and_then(|folder| folder.sync_all()).map_err(text)
 }
 
-pub(crate) fn sequential(target: Target, args: &Args, report: &mut Report) -> Result<(), String> {
-    let mut setup = Setup::new(target, &args.dir)?;
+pub(crate) fn sequential(job: &Job, report: &mut Report) -> Result<(), String> {
+    let target = job.target;
+    let mut setup = Setup::new(target, &job.dir)?;
     let chunk = pattern(2, MIB);
     let mut buf = vec![0; MIB];
     let (written, read);
@@ -128,7 +187,7 @@ pub(crate) fn sequential(target: Target, args: &Args, report: &mut Report) -> Re
         let fs = setup.open()?;
         let start = Instant::now();
         let file = fs.root().create(b"large", 0o100_644, 0, 0, 0).map_err(text)?;
-        for i in 0..args.mib {
+        for i in 0..job.mib {
             file.write_at(i << 20, &chunk).map_err(text)?;
         }
         file.sync().map_err(text)?;
@@ -138,7 +197,7 @@ pub(crate) fn sequential(target: Target, args: &Args, report: &mut Report) -> Re
         let fs = setup.open()?;
         let file = fs.root().lookup(b"large").map_err(text)?;
         let start = Instant::now();
-        for i in 0..args.mib {
+        for i in 0..job.mib {
             let found = file.read_at(i << 20, &mut buf).map_err(text)?;
             if found != MIB || buf != chunk {
                 return Err(format!("{target}: wrong content at {i} MiB"));
@@ -151,7 +210,7 @@ pub(crate) fn sequential(target: Target, args: &Args, report: &mut Report) -> Re
         let path = setup.folder().join("large");
         let start = Instant::now();
         let mut file = File::create(&path).map_err(text)?;
-        for _ in 0..args.mib {
+        for _ in 0..job.mib {
             file.write_all(&chunk).map_err(text)?;
         }
         file.sync_all().map_err(text)?;
@@ -161,7 +220,7 @@ pub(crate) fn sequential(target: Target, args: &Args, report: &mut Report) -> Re
         setup.mount()?;
         let mut file = File::open(&path).map_err(text)?;
         let start = Instant::now();
-        for i in 0..args.mib {
+        for i in 0..job.mib {
             file.read_exact(&mut buf).map_err(text)?;
             if buf != chunk {
                 return Err(format!("{target}: wrong content at {i} MiB"));
@@ -169,7 +228,7 @@ pub(crate) fn sequential(target: Target, args: &Args, report: &mut Report) -> Re
         }
         read = start.elapsed();
     }
-    let rate = |time: Duration| args.mib as f64 / time.as_secs_f64();
+    let rate = |time: Duration| job.mib as f64 / time.as_secs_f64();
     report.add("sequential write and fsync", "MiB/s", Better::More, target, rate(written));
     report.add("sequential read, cold", "MiB/s", Better::More, target, rate(read));
     Ok(())

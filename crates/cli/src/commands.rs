@@ -1,7 +1,6 @@
 //! The verbs. Each has its own file: what it takes, and what it does.
 
 pub(crate) mod balance;
-mod bench;
 mod cache;
 mod cat;
 mod check;
@@ -17,7 +16,7 @@ mod ln;
 mod ls;
 mod mkdir;
 mod mkfs;
-mod mount;
+pub(crate) mod mount;
 mod mv;
 mod nbd;
 mod property;
@@ -95,8 +94,6 @@ pub(crate) enum Command {
     Stats(stats::Args),
     /// Make, look into, verify and drain write-back caches, those of Linux's dm-writecache too.
     Cache(cache::Args),
-    /// Measure beside the kernel's file systems. Needs root and loop devices.
-    Bench(bench::Args),
     /// Make a volume, mount it, put it to work, and show what happens.
     Demo(demo::Args),
 }
@@ -137,7 +134,6 @@ impl Command {
             Self::Fstrim(args) => fstrim::run(&args, ui),
             Self::Stats(args) => stats::run(args, ui),
             Self::Cache(args) => cache::run(args, ui),
-            Self::Bench(args) => bench::run(args, ui),
             Self::Demo(args) => demo::run(args, ui),
         }
     }

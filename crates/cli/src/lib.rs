@@ -1,11 +1,70 @@
-//! What of the `buttress` program is of use without its command line: copies of trees between the host and volumes,
-//! with what they say and how they fail.
+//! The `buttress` program as a library.
 //!
-//! The program is `main.rs`; this is a library so that tests which feed copies with hostile trees can call them
-//! as often as they like without starting a process each time.
+//! `main.rs` calls [`run`]. So does `buttress-bench`, which mounts volumes with baselines that the
+//! shipped program does not have. Tests call [`transfer`] without starting a process each time.
 
+mod cached;
+mod commands;
 pub mod exit;
+mod image;
+mod inspect;
 pub mod listing;
+mod live;
 pub mod location;
+mod log;
+mod order;
+mod size;
+mod space;
 pub mod transfer;
 pub mod ui;
+mod when;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::commands::Command;
+use crate::exit::Exit;
+use crate::ui::Ui;
+
+/// Makes, mounts, reads and writes btrfs volumes without the kernel.
+#[derive(Debug, Parser)]
+#[command(name = "buttress", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = exit::HELP)]
+struct Cli {
+    /// Print JSON, for scripts; events that BUTTRESS_LOG asks for, too.
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Runs the program with a command line, whose first word is the program's own name.
+///
+/// `buttress mount` starts the running executable again with its own arguments. A caller that adds
+/// words of its own before these must take them away again.
+#[must_use]
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = Cli::parse_from(arguments);
+    let ui = Ui::new(cli.json);
+    let started = log::start(cli.command.speaks_by_log(), cli.json);
+    match started.and_then(|()| cli.command.run(&ui)) {
+        Ok(exit) => ExitCode::from(exit as u8),
+        Err(failure) if failure.is_closed_pipe() => ExitCode::from(Exit::Success as u8),
+        Err(failure) => {
+            ui::note(failure.to_string());
+            ExitCode::from(failure.exit as u8)
+        }
+    }
+}
+
+/// Splits lists of mount options into single ones, each with whether the volume takes it.
+///
+/// # Errors
+///
+/// An option that a mount would refuse.
+pub fn mount_options(lists: &[String]) -> exit::Result<Vec<(String, bool)>> {
+    commands::mount::split(lists)
+}

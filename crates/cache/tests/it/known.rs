@@ -369,7 +369,7 @@ fn w11_sweeps_go_one_way() {
 }
 
 /// W12: while a sweep waits for the origin, in each of its requests, others write, read, discard and flush
-/// as if it were not there. (How fast is `buttress bench foreground`.)
+/// as if it were not there. (How fast is `buttress-bench foreground`.)
 #[test]
 fn w12_the_foreground_goes_on_during_a_sweep() {
     const PATIENCE: Duration = Duration::from_secs(60);

@@ -142,13 +142,22 @@ fn parse(args: &Args) -> Result<Parsed> {
     Ok(Parsed { door, volume, cache })
 }
 
+/// The options in lists of them, each with whether the volume takes it. A wrong one is refused.
+pub(crate) fn split(lists: &[String]) -> Result<Vec<(String, bool)>> {
+    let words: Vec<_> = words(lists).collect();
+    let volume = for_volume(&words, &mut Options::default())?;
+    volume_options(&volume)?;
+    let each = |word: &str| (word.to_owned(), volume.contains(&word));
+    Ok(words.iter().copied().map(each).collect())
+}
+
 /// The options in lists of them.
-pub(super) fn words(lists: &[String]) -> impl Iterator<Item = &str> {
+fn words(lists: &[String]) -> impl Iterator<Item = &str> {
     lists.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|word| !word.is_empty())
 }
 
 /// Gives the door its options, and returns those that the volume is given.
-pub(super) fn for_volume<'w>(words: &[&'w str], door: &mut Options) -> Result<Vec<&'w str>> {
+fn for_volume<'w>(words: &[&'w str], door: &mut Options) -> Result<Vec<&'w str>> {
     let mut volume = Vec::new();
     for word in words {
         let is_doors =
@@ -162,7 +171,7 @@ pub(super) fn for_volume<'w>(words: &[&'w str], door: &mut Options) -> Result<Ve
 }
 
 /// The volume's options; what the door did not know either is told with all that there are.
-pub(super) fn volume_options(words: &[&str]) -> Result<MountOptions> {
+fn volume_options(words: &[&str]) -> Result<MountOptions> {
     MountOptions::parse(&words.join(",")).map_err(|error| {
         let known = buttress_fuse::KNOWN_OPTIONS.join(", ");
         Failure::new(Exit::Usage, format!("{error}; and for the mount itself {known}"))

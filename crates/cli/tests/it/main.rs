@@ -1,7 +1,6 @@
 //! The built program, run as a user runs it.
 
 mod bad_input;
-mod bench;
 mod cache;
 mod check;
 mod demo;
@@ -13,7 +12,6 @@ mod live;
 mod mkfs;
 mod packing;
 mod places;
-mod published;
 mod races;
 mod subvolume;
 

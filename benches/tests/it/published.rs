@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::Bench;
-use crate::live::has;
+use crate::{Bench, has};
 
 /// What a mount is measured with.
 const OF_MOUNTS: &[&str] = &["fio", "umount"];
@@ -15,10 +14,10 @@ const OF_MOUNTS: &[&str] = &["fio", "umount"];
 fn arguments(words: &str) -> Vec<&str> {
     let (words, only) = words.split_once(" --only ").expect("no file systems of others");
     let always = ["--runs", "1", "--dir", ".", "--only", only];
-    ["--json", "bench"].into_iter().chain(words.split(' ')).chain(always).collect()
+    ["--json"].into_iter().chain(words.split(' ')).chain(always).collect()
 }
 
-/// What one call of `buttress bench` found.
+/// What one call of `buttress-bench` found.
 struct Found(Value);
 
 impl Found {

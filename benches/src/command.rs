@@ -1,26 +1,25 @@
-//! `buttress bench`: published experiments, with ours and the kernel's file systems side by side.
+//! The command line of `buttress-bench`: one verb for each experiment.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
-use buttress_bench::foreground;
-use buttress_bench::published::{
-    self, Added, Allocate, Enospc, Experiment, Nocow, Plan, Read, Slowness,
-};
-use buttress_bench::scale;
-use buttress_bench::writeback::{self, Files, Writeback};
-use buttress_fuse::Options;
+use buttress_cli::exit::{Context, Exit, Failure, Result};
+use buttress_cli::ui::{self, Ui};
+use clap::Parser;
 use serde_json::Value;
 
-use crate::commands::mount;
-use crate::exit::{Context, Exit, Failure, Result};
-use crate::ui::Ui;
+use crate::published::{self, Added, Allocate, Enospc, Experiment, Nocow, Plan, Read, Slowness};
+use crate::writeback::{self, Files, Writeback};
+use crate::{choice, foreground, fsync, scale, stall, target, volume, work};
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+/// Measures Buttress beside the kernel's file systems, which need root and loop devices.
+#[derive(Debug, Parser)]
+#[command(name = "buttress-bench", version, max_term_width = 100)]
+struct Args {
     /// What to measure.
     #[command(subcommand)]
     verb: Verb,
@@ -57,6 +56,9 @@ pub(crate) struct Args {
     /// Draw the figures.
     #[arg(long, value_name = "SVG", global = true)]
     plot: Option<PathBuf>,
+    /// Print JSON instead of tables.
+    #[arg(long, global = true)]
+    json: bool,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -185,6 +187,25 @@ enum Verb {
         #[arg(long)]
         scattered: bool,
     },
+    /// Create, write and close small files; remove them again.
+    Small(work::Args),
+    /// Write and read one large file.
+    Sequential(work::Args),
+    /// The longest that a writer waits while a large transaction is committed.
+    Stall(work::Args),
+    /// Durable writes of 4 KiB a second, at random places and appended.
+    Fsync(work::Args),
+    /// Snapshots, clones, streams, scrub and check; of the targets library, loop and btrfs.
+    Volume(work::Args),
+    /// Block groups by number, in memory: what choosing one costs, by every policy.
+    Choice {
+        /// Most block groups.
+        #[arg(long, default_value_t = 100_000)]
+        groups: usize,
+    },
+    /// Allocation on 1 to 256 processors, simulated over the real choice of groups, and the search
+    /// for the group of a write in place.
+    Cores,
 }
 
 impl Verb {
@@ -231,20 +252,27 @@ impl Verb {
                 let blocks = blocks.clone();
                 Some(Arc::new(Nocow { blocks, jobs, depth, groups: 0, file_mib, cow: true }))
             }
-            Self::Writeback { .. } | Self::Foreground { .. } | Self::Scale { .. } => None,
+            _ => None,
+        }
+    }
+
+    /// Runs over targets, with how; nothing for the others.
+    fn work(&self) -> Option<(work::Work, &work::Args)> {
+        match self {
+            Self::Small(args) => Some((work::small, args)),
+            Self::Sequential(args) => Some((work::sequential, args)),
+            Self::Stall(args) => Some((stall::run, args)),
+            Self::Fsync(args) => Some((fsync::run, args)),
+            Self::Volume(args) => Some((volume::run, args)),
+            _ => None,
         }
     }
 }
 
-/// Mount options, each with whom it is for; a wrong one is refused as a mount would.
+/// Mount options, each with whether only mounts take it; a wrong one is refused as a mount would.
 fn added(lists: &[String]) -> Result<Vec<Added>> {
-    let words: Vec<_> = mount::words(lists).collect();
-    let volume = mount::for_volume(&words, &mut Options::default())?;
-    mount::volume_options(&volume)?;
-    let added = words.into_iter().map(|word| {
-        let is_for_mounts = !volume.contains(&word);
-        Added { option: word.to_owned(), is_for_mounts }
-    });
+    let split = buttress_cli::mount_options(lists)?.into_iter();
+    let added = split.map(|(option, of_volume)| Added { option, is_for_mounts: !of_volume });
     Ok(added.collect())
 }
 
@@ -258,7 +286,7 @@ fn of_scale(
     let child = |image: &Path, groups: u64| {
         let mut command = Command::new(&own);
         let groups = groups.to_string();
-        command.args(["--json", "bench", "scale", "--groups", &groups, "--image"]).arg(image);
+        command.args(["--json", "scale", "--groups", &groups, "--image"]).arg(image);
         command
     };
     let plan = scale::Plan { groups: groups.to_vec(), runs: args.runs, dir: args.dir.clone() };
@@ -304,11 +332,42 @@ fn alone(args: &Args, say: &mut dyn FnMut(&str)) -> std::result::Result<(Value, 
             Ok((value, String::new()))
         }
         Verb::Scale { groups, image: None } => of_scale(args, groups, say),
-        _ => Err("it has others beside it".to_owned()),
+        Verb::Choice { groups } => Ok(drawn(choice::table(*groups))),
+        Verb::Cores => Ok(drawn(choice::cores_table())),
+        verb => {
+            let (work, how) = verb.work().ok_or("it has others beside it")?;
+            let report = work::run(work, how, &args.dir, args.runs, say)?;
+            Ok((report.json(), report.to_string()))
+        }
     }
 }
 
-pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
+/// What is for people alone.
+fn drawn(text: String) -> (Value, String) {
+    (Value::String(text.clone()), text)
+}
+
+/// Runs the program with a command line. The word [`target::PROGRAM`] in front makes it `buttress`.
+#[must_use]
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let mut arguments = arguments.into_iter().peekable();
+    let name = arguments.next();
+    if arguments.next_if(|word| word == target::PROGRAM).is_some() {
+        return buttress_cli::run(name.into_iter().chain(arguments));
+    }
+    let args = Args::parse_from(name.into_iter().chain(arguments));
+    let ui = Ui::new(args.json);
+    match measure(args, &ui) {
+        Ok(exit) => ExitCode::from(exit as u8),
+        Err(failure) if failure.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            ui::note(failure.to_string());
+            ExitCode::from(failure.exit as u8)
+        }
+    }
+}
+
+fn measure(args: Args, ui: &Ui) -> Result<Exit> {
     if let Verb::Enospc { device_mib_s: Some(rate), .. } = args.verb
         && (rate.is_nan() || rate <= 0.0)
     {

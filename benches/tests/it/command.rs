@@ -8,50 +8,35 @@ use crate::Bench;
 #[test]
 fn orders_of_write_back_are_measured_and_drawn() {
     let bench = Bench::new();
-    let short =
-        ["bench", "writeback", "--cache-mib", "16", "--files", "--speed", "100", "--dir", "."];
+    let short = ["writeback", "--cache-mib", "16", "--files", "--speed", "100", "--dir", "."];
     let table = bench.ok(&[&short[..], &["--plot", "plot.svg"]].concat());
     for word in ["simulated", "file", "sorted", "lru", "fifo-unsorted", "x unsorted"] {
         assert!(table.contains(word), "no {word:?} in\n{table}");
     }
     let plot = std::fs::read_to_string(bench.path("plot.svg")).expect("a plot");
     assert_eq!(plot.matches(": flush in ").count(), 6, "a panel each");
-    bench.fails(&["bench", "writeback", "--speed", "0", "--files"], 1, &["--speed"]);
-    bench.fails(
-        &["bench", "writeback", "--trace", "plot.svg", "--scale", "0.01"],
-        1,
-        &["plot.svg"],
-    );
+    bench.fails(&["writeback", "--speed", "0", "--files"], 1, &["--speed"]);
+    bench.fails(&["writeback", "--trace", "plot.svg", "--scale", "0.01"], 1, &["plot.svg"]);
 }
 
 /// The foreground's figures, with a few blocks instead of millions.
 #[test]
 fn the_foreground_is_measured() {
     let bench = Bench::new();
-    let short = [
-        "bench",
-        "foreground",
-        "--blocks",
-        "20000",
-        "--threads",
-        "1,2",
-        "--runs",
-        "1",
-        "--scattered",
-    ];
+    let short =
+        ["foreground", "--blocks", "20000", "--threads", "1,2", "--runs", "1", "--scattered"];
     let text = bench.ok(&[&["--json"], &short[..]].concat());
     let figures: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(figures["scaling"].as_array().map(Vec::len), Some(2));
     assert!(figures["p99_times_idle"].as_f64().is_some_and(|times| times > 0.0), "{figures}");
-    bench.fails(&["bench", "foreground", "--threads", "0"], 1, &["--threads"]);
+    bench.fails(&["foreground", "--threads", "0"], 1, &["--threads"]);
 }
 
 /// Mount options go to those of ours that do not say the same themselves, and are shown; who gives one in vain is told so.
 #[test]
 fn mount_options_are_added() {
     let bench = Bench::new();
-    let short =
-        ["bench", "read", "--threads", "1", "--runs", "1", "--scale", "0.002", "--dir", "."];
+    let short = ["read", "--threads", "1", "--runs", "1", "--scale", "0.002", "--dir", "."];
     let with = |more: &[&str]| bench.ok(&[&short[..], more].concat());
     let text = with(&["--json", "--only", "page by,buttress", "-o", "read_batch=16,commit=9"]);
     let found: Value = serde_json::from_str(&text).expect("JSON");
@@ -69,7 +54,7 @@ fn mount_options_are_added() {
     fails(&["-o", "threads=0"], 2, &["threads=0", "1 to 256"]);
     fails(&["--only", "buttress", "-o", "nowriteback_cache"], 1, &["nowriteback_cache", "--mount"]);
     fails(&["--only", "page by", "-o", "read_batch=run"], 1, &["read_batch=run", "sets that"]);
-    bench.fails(&["bench", "writeback", "-o", "commit=9"], 2, &["--options", "nocow"]);
+    bench.fails(&["writeback", "-o", "commit=9"], 2, &["--options", "nocow"]);
 }
 
 /// The published experiments, on the library and through each switch, a moment each: the rows that a comparison needs
@@ -144,9 +129,9 @@ fn published_experiments_are_measured() {
             &["allocations by 3", "processor time of each, 1", "p99 of an allocation, 3"],
         ),
     ];
-    bench.fails(&["bench", "enospc", "--device-mib-s", "0"], 2, &["--device-mib-s"]);
+    bench.fails(&["enospc", "--device-mib-s", "0"], 2, &["--device-mib-s"]);
     for (verb, subjects, rows) in verbs {
-        let json = bench.ok(&[&["--json", "bench"], verb, &short[..]].concat());
+        let json = bench.ok(&[&["--json"], verb, &short[..]].concat());
         let found: Value = serde_json::from_str(&json).expect("JSON");
         let figures = found["figures"].as_array().expect("rows");
         for row in rows {
