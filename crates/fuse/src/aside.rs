@@ -11,9 +11,13 @@
 //! # Invariants
 //!
 //! - **K1** No thread that reads requests ever waits for one.
+//! - **K2** Of the requests that the kernel sends in its background half at most wait for the kernel
+//!   ([`Leave`]). It sends no more than [`BACKGROUND_MAX`] of these at once, and what it sends for us is
+//!   mostly one of them. A request that holds a folio of the kernel does not wait at all (D4 of `door`).
 
 use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 
@@ -24,6 +28,20 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Where the kernel forgets pages from: nowhere, for a negative offset.
 const ATTRIBUTES_ONLY: i64 = -1;
 
+/// Requests that the kernel sends before it waits for answers: readahead, direct I/O, write-back.
+pub(crate) const BACKGROUND_MAX: u16 = 512;
+/// How many requests may wait for the kernel (K2).
+const WAITING_MAX: usize = BACKGROUND_MAX as usize / 2;
+
+/// A part of a file's content, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Span {
+    /// All of it.
+    Whole,
+    /// From an offset, so many.
+    Part(u64, u32),
+}
+
 /// A way to tell the kernel something, and threads that may wait for what follows: one for what the kernel
 /// sends, and one for what it lets go of, since what it sends may need that.
 #[derive(Debug)]
@@ -31,6 +49,18 @@ pub(crate) struct Aside {
     kernel: Kernel,
     flush: Worker,
     room: Worker,
+    /// Requests that wait for the kernel (K2).
+    waiting: Arc<AtomicUsize>,
+}
+
+/// Leave for a request to wait for the kernel (K2); it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Leave(Arc<AtomicUsize>);
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A thread that does one job after the other; it ends when this is dropped.
@@ -45,7 +75,14 @@ impl Aside {
     /// Starts the threads; they end when this is dropped.
     pub(crate) fn new(kernel: Kernel) -> std::io::Result<Self> {
         let (flush, room) = (Worker::start("fuse-aside")?, Worker::start("fuse-room")?);
-        Ok(Self { kernel, flush, room })
+        Ok(Self { kernel, flush, room, waiting: Arc::default() })
+    }
+
+    /// Leave to wait for the kernel; none while many requests do (K2).
+    pub(crate) fn leave(&self) -> Option<Leave> {
+        let one_more = |count: usize| (count < WAITING_MAX).then_some(count + 1);
+        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Leave(Arc::clone(&self.waiting)))
     }
 
     /// Works where waiting for room keeps nobody from hearing the kernel (K1).
@@ -53,11 +90,11 @@ impl Aside {
         self.room.give(Box::new(work));
     }
 
-    /// Has the kernel send what it holds of a node's content, and then works (K1).
-    pub(crate) fn after_flush(&self, node: u64, work: impl FnOnce() + Send + 'static) {
+    /// Has the kernel send what it holds of a node's content and forget it, and then works (K1).
+    pub(crate) fn after_flush(&self, node: u64, span: Span, work: impl FnOnce() + Send + 'static) {
         let kernel = self.kernel.clone();
         let job = Box::new(move || {
-            kernel.tell(node, 0);
+            kernel.tell_of(node, span);
             work();
         });
         self.flush.give(job);
@@ -65,7 +102,7 @@ impl Aside {
 
     /// Has the kernel ask for a node's attributes before it believes them again.
     pub(crate) fn doubt_attributes(&self, node: u64) {
-        self.kernel.tell(node, ATTRIBUTES_ONLY);
+        self.kernel.tell(node, ATTRIBUTES_ONLY, 0);
     }
 }
 
@@ -104,17 +141,27 @@ impl Kernel {
         if let Err(error) = notifier.inval_entry(INodeNo(dir), name) {
             tracing::debug!(%error, dir, "the kernel was not told to forget a name");
         }
-        self.tell(dir, 0);
+        self.tell_of(dir, Span::Whole);
     }
 
     /// Has the kernel write what it holds of a file, and forget it; waits until that is done.
     pub(crate) fn give_up(&self, node: u64) {
-        self.tell(node, 0);
+        self.tell_of(node, Span::Whole);
     }
 
-    fn tell(&self, node: u64, offset: i64) {
+    fn tell_of(&self, node: u64, span: Span) {
+        match span {
+            Span::Part(offset, len) if let Ok(offset) = i64::try_from(offset) => {
+                self.tell(node, offset, i64::from(len));
+            }
+            // A length of zero is all that follows.
+            _ => self.tell(node, 0, 0),
+        }
+    }
+
+    fn tell(&self, node: u64, offset: i64, len: i64) {
         let Some(notifier) = self.0.get() else { return };
-        if let Err(error) = notifier.inval_inode(INodeNo(node), offset, 0) {
+        if let Err(error) = notifier.inval_inode(INodeNo(node), offset, len) {
             tracing::debug!(%error, node, "the kernel was not told to forget");
         }
     }

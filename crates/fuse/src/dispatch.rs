@@ -17,6 +17,7 @@ use fuser::{
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
+use crate::aside::BACKGROUND_MAX;
 use crate::attr::{time_from_wire, time_or_now};
 use crate::crew::{Duty, Kind};
 use crate::door::content::{Write, Written};
@@ -47,8 +48,6 @@ const WANTED: [InitFlags; 15] = [
 ];
 
 const REQUEST_LEN_MAX: u32 = 1 << 20;
-/// Requests the kernel may send before their askers wait: readahead, direct I/O, writeback.
-const BACKGROUND_MAX: u16 = 512;
 const CONGESTED_AT: u16 = 384;
 
 /// What the protocol library calls.
@@ -286,12 +285,12 @@ impl fuser::Filesystem for Desk {
         _fh: FileHandle,
         offset: u64,
         size: u32,
-        flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        _flags: OpenFlags,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let _duty = self.crew.duty(Kind::read(size as usize));
-        Door::read(self, ino.0, offset, size, flags.0, move |bytes| match bytes {
+        Door::read(self, ino.0, offset, size, lock_owner.is_some(), move |bytes| match bytes {
             Ok(bytes) => reply.data(bytes),
             Err(errno) => reply.error(errno),
         });
@@ -313,14 +312,14 @@ impl fuser::Filesystem for Desk {
         let _heeding = killed::heed_write(req.pid(), write_flags);
         let write = Write { node: ino.0, offset, how: write_flags, flags: flags.0 };
         match self.guarded("write", ino.0, || Door::write(self, write, data)) {
-            Ok(Written::Bytes(count)) => reply.written(count),
+            Ok(Written::Bytes(count)) => send_written(self, write, count, reply),
             Ok(Written::Waits(patience)) => {
                 let (desk, data, task) = (self.clone(), data.to_vec(), req.pid());
                 self.where_room_comes(move || {
                     let _heeding = killed::heed_write(task, write_flags);
                     match desk.guarded("write", ino.0, || desk.write_aside(write, &data, &patience))
                     {
-                        Ok(count) => reply.written(count),
+                        Ok(count) => send_written(&desk, write, count, reply),
                         Err(errno) => reply.error(errno),
                     }
                 });
@@ -611,6 +610,21 @@ fn send_entry(answer: Answer<Entry>, reply: ReplyEntry) {
     match answer {
         Ok(entry) => reply.entry(&VALID, &entry.attr, entry.generation),
         Err(errno) => reply.error(errno),
+    }
+}
+
+/// Answers a write, once the kernel holds nothing that is older (C4).
+fn send_written(desk: &Desk, write: Write, count: u32, reply: ReplyWrite) {
+    let Some(old) = desk.old_pages(write, count) else { return reply.written(count) };
+    match desk.leave() {
+        Some(leave) => desk.drop_pages(old, move || {
+            drop(leave);
+            reply.written(count);
+        }),
+        None => {
+            reply.written(count);
+            desk.drop_pages(old, || ());
+        }
     }
 }
 

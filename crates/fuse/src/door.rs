@@ -17,12 +17,24 @@
 //!   gathered in the kernel's cache. The kernel alone would tell it when it closes the file, and a
 //!   program that fills the disk until it is told would never end. So the kernel is told to ask for
 //!   the attributes before the next write, and the answer to that is the error.
+//! - **D4** No answer to a request waits for a notification that may wait for the request. The kernel
+//!   works a notification out under locks of its own, and holds locks while it waits for an answer.
+//!   - To drop pages of a file (`INVAL_INODE`) takes their folio locks and waits for their write-back, and
+//!     takes no inode lock. So a request that holds a folio, or keeps write-back from going on, never
+//!     waits for it: READ without an owner of locks, WRITE without one, SETATTR, OPEN that truncates.
+//!     A direct READ, a direct WRITE and LSEEK may wait: they hold the inode lock at most, and the
+//!     kernel never takes that below a folio lock.
+//!   - To drop a name (`INVAL_ENTRY`) takes the directory's inode lock, which most requests about names
+//!     hold. No request waits for that.
+//!
+//!   `docs/internals/mount.md` has the table of all requests.
 
 pub(crate) mod content;
 mod flags;
 pub(crate) mod leaving;
 pub(crate) mod listing;
 pub(crate) mod names;
+mod shown;
 mod xattr;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -74,6 +86,8 @@ pub(crate) struct Node {
     failed_write: AtomicI32,
     /// Whether a directory has a default list, once that was asked.
     default_list: AtomicU8,
+    /// Whether the kernel may hold pages that we read for it.
+    shown: shown::Shown,
 }
 
 /// Who asks: ids of this machine.
@@ -227,6 +241,7 @@ impl Node {
             writers: AtomicU32::new(0),
             openers: AtomicU32::new(0),
             failed_write: AtomicI32::new(0),
+            shown: shown::Shown::new(),
         }
     }
 

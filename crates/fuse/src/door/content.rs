@@ -7,6 +7,13 @@
 //!   kernel leaves this to us (`FUSE_HANDLE_KILLPRIV_V2`), because otherwise it would ask for the
 //!   capabilities before each write.
 //! - **C2** Where data ends and holes begin is answered after the kernel has sent what it holds.
+//! - **C3** What says that a READ or a WRITE is direct is the owner of locks that it names
+//!   (`FUSE_READ_LOCKOWNER`, `FUSE_WRITE_LOCKOWNER`): the kernel names one in direct requests alone. The
+//!   flags of the descriptor are also in what a page fault, readahead and a write to a part of a page ask,
+//!   and these hold folios of the kernel (D4 of `door`).
+//! - **C4** A direct WRITE is answered after the kernel dropped the pages that it may hold of what was
+//!   written. The kernel drops them before it sends the request, and behind the answer only where the
+//!   program waits for it: a read beside an asynchronous write may bring the old bytes in between.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -22,6 +29,7 @@ use super::leaving::Patience;
 use super::{Answer, Caller, Door, Node, refuse};
 use crate::Options;
 use crate::acl::{self, Acl};
+use crate::aside::{Leave, Span};
 
 /// The attribute that holds file capabilities.
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
@@ -178,7 +186,7 @@ impl Door {
         id: u64,
         offset: u64,
         size: u32,
-        flags: i32,
+        is_direct: bool,
         send: impl FnOnce(Answer<&[u8]>) + Send + 'static,
     ) {
         let len = size as usize;
@@ -190,37 +198,49 @@ impl Door {
                 buffer.resize(len, 0);
             }
             let buffer = &mut buffer[..len];
-            match self.guarded("read", id, || self.read_into(id, offset, buffer, flags)) {
+            match self.guarded("read", id, || self.read_into(id, offset, buffer, is_direct)) {
                 Ok(Read::Bytes(count)) => send(Ok(&buffer[..count])),
-                Ok(Read::Behind(node)) => self.after_flush(id, move || {
-                    let mut bytes = vec![0; len];
-                    send(node.read(offset, &mut bytes).map(|count| &bytes[..count]));
-                }),
+                Ok(Read::Behind(node)) => match self.leave() {
+                    Some(leave) => self.after_flush(id, move || {
+                        let mut bytes = vec![0; len];
+                        let count = node.read(offset, &mut bytes);
+                        drop(leave);
+                        send(count.map(|count| &bytes[..count]));
+                    }),
+                    None => send(node.read_known(offset, buffer).map(|count| &buffer[..count])),
+                },
                 Err(errno) => send(Err(errno)),
             }
         });
     }
 
-    /// Reads into `buffer`. A direct read that meets the end of the file may have met one that only we
-    /// believe in (C2).
+    /// Reads into `buffer`. A direct read (C3) that meets the end of the file may have met one that only
+    /// we believe in (C2). What another reads the kernel keeps (C4).
     pub(crate) fn read_into(
         &self,
         id: u64,
         offset: u64,
         buffer: &mut [u8],
-        flags: i32,
+        is_direct: bool,
     ) -> Answer<Read> {
         let node = self.node(id)?;
+        if !is_direct {
+            let count = node.shown.while_shown(|| node.read(offset, buffer))?;
+            return Ok(Read::Bytes(count));
+        }
         let count = node.read(offset, buffer)?;
-        let is_behind = count < buffer.len()
-            && oflags(flags).contains(OFlags::DIRECT)
-            && self.may_be_behind(&node);
+        let is_behind = count < buffer.len() && self.may_be_behind(&node);
         Ok(if is_behind { Read::Behind(node) } else { Read::Bytes(count) })
     }
 
     /// Works when the kernel has sent what it holds of a node's content.
     pub(crate) fn after_flush(&self, id: u64, work: impl FnOnce() + Send + 'static) {
-        self.aside.after_flush(id, work);
+        self.aside.after_flush(id, Span::Whole, work);
+    }
+
+    /// Leave for a request to wait for the kernel; none while many do.
+    pub(crate) fn leave(&self) -> Option<Leave> {
+        self.aside.leave()
     }
 
     /// Answers `write`, unless it has to wait for room.
@@ -278,7 +298,7 @@ impl Door {
 
     fn after_write(&self, node: &Node, write: Write, answer: Answer<usize>) -> Answer<u32> {
         let written = answer.inspect_err(|errno| {
-            if !write.is_direct() {
+            if write.is_from_cache() {
                 self.remember_failed_write(write.node, node, *errno);
             }
         })?;
@@ -335,7 +355,7 @@ impl Door {
         match self.guarded("lseek", id, || self.seek_now(id, offset, whence)) {
             Ok(Seek::At(offset)) => send(Ok(offset)),
             Ok(Seek::Behind(node)) => {
-                self.aside.after_flush(id, move || send(node.seek(offset, whence)));
+                self.after_flush(id, move || send(node.seek(offset, whence)));
             }
             Err(errno) => send(Err(errno)),
         }
@@ -365,9 +385,14 @@ impl Door {
 }
 
 impl Write {
-    /// Whether it does not come from the kernel's cache.
-    fn is_direct(self) -> bool {
-        !self.how.contains(WriteFlags::FUSE_WRITE_CACHE)
+    /// Whether the kernel sends what it has acknowledged before.
+    fn is_from_cache(self) -> bool {
+        self.how.contains(WriteFlags::FUSE_WRITE_CACHE)
+    }
+
+    /// Whether no page of the kernel has what is written (C3).
+    pub(super) fn is_direct(self) -> bool {
+        self.how.contains(WriteFlags::FUSE_WRITE_LOCKOWNER) && !self.is_from_cache()
     }
 
     fn goes_past_cache(self) -> bool {
@@ -376,6 +401,15 @@ impl Write {
 }
 
 impl Node {
+    /// Reads what we know of content, for a request that may not wait. Fewer bytes than were asked for are
+    /// an answer, and none would be the end of the file.
+    pub(crate) fn read_known(&self, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
+        match self.read(offset, buffer)? {
+            0 => Err(Errno::EINTR),
+            count => Ok(count),
+        }
+    }
+
     /// Searches for data or a hole in what we know.
     pub(crate) fn seek(&self, offset: i64, whence: i32) -> Answer<i64> {
         let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;

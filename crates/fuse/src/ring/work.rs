@@ -38,6 +38,9 @@ const LSEEK: u32 = 46;
 /// `FUSE_GETATTR_FH`: it is asked on behalf of an open file.
 const HAS_HANDLE: u32 = 1;
 
+/// `FUSE_READ_LOCKOWNER`: the read is direct.
+const READ_LOCKOWNER: u32 = 1 << 1;
+
 /// What a request may cost; none if it is for the library.
 pub(super) fn kind(taken: &Taken) -> Option<Kind> {
     let op = taken.header().op();
@@ -143,21 +146,18 @@ pub(super) fn work(desk: &Desk, mut taken: Taken) {
 fn read(desk: &Desk, mut taken: Taken) {
     let node = taken.request().node;
     let op = taken.header().op();
-    let (offset, len, flags) = (op.u64(8), op.u32(16) as usize, op.i32(32));
+    let (offset, len) = (op.u64(8), op.u32(16) as usize);
+    let is_direct = op.u32(20) & READ_LOCKOWNER != 0;
     if len > PAYLOAD_LEN {
         return taken.answer(Err(Errno::EINVAL));
     }
     let room = &mut taken.room()[..len];
-    match desk.guarded("read", node, || desk.read_into(node, offset, room, flags)) {
+    match desk.guarded("read", node, || desk.read_into(node, offset, room, is_direct)) {
         Ok(Read::Bytes(count)) => taken.answer(Ok(count)),
         Ok(Read::Behind(file)) => {
-            let Some(patience) = taken.patience() else {
-                // Fewer bytes than were asked for are an answer, and none would be the end of the file.
-                let count = file.read(offset, &mut taken.room()[..len]);
-                return taken.answer(count.and_then(|count| match count {
-                    0 => Err(Errno::EINTR),
-                    count => Ok(count),
-                }));
+            let Some(patience) = desk.leave().zip(taken.patience()) else {
+                let count = file.read_known(offset, &mut taken.room()[..len]);
+                return taken.answer(count);
             };
             desk.after_flush(node, move || {
                 let count = file.read(offset, &mut taken.room()[..len]);
@@ -180,7 +180,7 @@ fn write(desk: &Desk, taken: Taken) {
     let task = taken.request().task;
     let _heeding = killed::heed_write(task, how);
     match desk.guarded("write", node, || desk.write(write, front(&taken, len)?)) {
-        Ok(Written::Bytes(count)) => answer_write(taken, Ok(count)),
+        Ok(Written::Bytes(count)) => answer_written(desk, taken, write, count),
         Ok(Written::Waits(for_room)) => {
             // What makes room may need an entry (R7).
             let of_entry = taken.patience();
@@ -193,7 +193,10 @@ fn write(desk: &Desk, taken: Taken) {
                 let work = || there.write_aside(write, front(&taken, len)?, &for_room);
                 let answer = there.guarded("write", node, work);
                 drop(of_entry);
-                answer_write(taken, answer);
+                match answer {
+                    Ok(count) => answer_written(&there, taken, write, count),
+                    Err(errno) => answer_write(taken, Err(errno)),
+                }
             });
         }
         Err(errno) => answer_write(taken, Err(errno)),
@@ -203,6 +206,21 @@ fn write(desk: &Desk, taken: Taken) {
 /// So many bytes of a payload, if they are there.
 fn front(taken: &Taken, len: usize) -> Answer<&[u8]> {
     taken.payload().get(..len).ok_or(Errno::EINVAL)
+}
+
+/// Answers a write that was done, once the kernel holds nothing that is older.
+fn answer_written(desk: &Desk, taken: Taken, write: Write, count: u32) {
+    let Some(old) = desk.old_pages(write, count) else { return answer_write(taken, Ok(count)) };
+    match desk.leave().zip(taken.patience()) {
+        Some(patience) => desk.drop_pages(old, move || {
+            drop(patience);
+            answer_write(taken, Ok(count));
+        }),
+        None => {
+            answer_write(taken, Ok(count));
+            desk.drop_pages(old, || ());
+        }
+    }
 }
 
 fn answer_write(mut taken: Taken, written: Answer<u32>) {

@@ -1,0 +1,169 @@
+//! Pages that the kernel may hold because we read them for it.
+//!
+//! # Why
+//!
+//! The kernel drops the pages of a direct write's range before it sends the write. A read beside the write
+//! may bring the old bytes in again, and behind an asynchronous write the kernel does not drop them (Linux
+//! 6.18). So we have it drop them before we answer, which costs a notification: only a file that was read
+//! through the kernel's cache needs that, and only for as long as it may have pages of it.
+//!
+//! # Invariants
+//!
+//! - **S1** While the kernel may hold a page that a READ has filled, the count is above zero: a READ sets it
+//!   before it looks at the volume, and looks again when it was set to zero meanwhile. Only dropping all
+//!   pages sets it to zero, and only if no READ came since that began.
+//! - **S2** A write is in the volume before it looks at the count. So a READ that it does not see reads
+//!   what was written.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::content::Write;
+use super::{Answer, Door, Node};
+use crate::aside::Span;
+
+/// After so many direct writes without a READ the kernel drops all pages of the file.
+const QUIET_WRITES: u64 = 64;
+/// The count is below, and how often it was set above.
+const COUNT: u64 = 0xffff;
+
+/// How many direct writes drop their own pages before one drops all; zero where there are none.
+#[derive(Debug)]
+pub(super) struct Shown(AtomicU64);
+
+/// Pages that are to be dropped, since a write has made them old.
+#[derive(Debug)]
+pub(crate) struct Old {
+    id: u64,
+    node: Arc<Node>,
+    span: Span,
+    /// What was counted when all were to be dropped.
+    seen: u64,
+}
+
+impl Shown {
+    pub(super) const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Reads what the kernel will keep (S1).
+    pub(super) fn while_shown(&self, mut read: impl FnMut() -> Answer<usize>) -> Answer<usize> {
+        loop {
+            self.set();
+            let count = read();
+            if self.0.load(Ordering::SeqCst) & COUNT > 0 {
+                return count;
+            }
+        }
+    }
+
+    fn set(&self) {
+        let set = |now: u64| {
+            let is_set = now & COUNT == QUIET_WRITES;
+            (!is_set).then(|| (now & !COUNT).wrapping_add(COUNT + 1) | QUIET_WRITES)
+        };
+        // One that is set already stays.
+        let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, set);
+    }
+
+    /// What a write has to have dropped of `part`: nothing, that, or everything. Returns what was counted, too.
+    fn after_write(&self, part: Span) -> Option<(Span, u64)> {
+        let fewer = |now: u64| match now & COUNT {
+            0 => None,
+            1 => Some(now),
+            _ => Some(now - 1),
+        };
+        let seen = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer).ok()?;
+        Some((if seen & COUNT == 1 { Span::Whole } else { part }, seen))
+    }
+
+    /// All pages were dropped, which began when `seen` was counted.
+    fn are_dropped(&self, seen: u64) {
+        // A READ that came since then has counted up.
+        let _ = self.0.compare_exchange(seen, seen & !COUNT, Ordering::SeqCst, Ordering::SeqCst);
+    }
+}
+
+impl Door {
+    /// What the kernel may hold that is older than a write that was done (S2): it is to be dropped before the
+    /// answer (C4 of `content`).
+    pub(crate) fn old_pages(&self, write: Write, count: u32) -> Option<Old> {
+        if !write.is_direct() || count == 0 {
+            return None;
+        }
+        let node = self.node(write.node).ok()?;
+        let (span, seen) = node.shown.after_write(Span::Part(write.offset, count))?;
+        Some(Old { id: write.node, node, span, seen })
+    }
+
+    /// Has the kernel drop old pages, and then answers.
+    pub(crate) fn drop_pages(&self, old: Old, answer: impl FnOnce() + Send + 'static) {
+        self.aside.after_flush(old.id, old.span, move || {
+            if old.span == Span::Whole {
+                old.node.shown.are_dropped(old.seen);
+            }
+            answer();
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PART: Span = Span::Part(4096, 512);
+
+    fn read(shown: &Shown) {
+        assert_eq!(shown.while_shown(|| Ok(7)), Ok(7));
+    }
+
+    /// S1: a file that was not read has nothing to be dropped; one that was has it until all was dropped.
+    #[test]
+    fn s1_count_ends_when_all_pages_were_dropped() {
+        let shown = Shown::new();
+        assert_eq!(shown.after_write(PART), None);
+        read(&shown);
+        for _ in 1..QUIET_WRITES {
+            assert_eq!(shown.after_write(PART).map(|(span, _)| span), Some(PART));
+        }
+        let (span, seen) = shown.after_write(PART).expect("pages are there");
+        assert_eq!(span, Span::Whole);
+        // Others look before they were dropped.
+        assert_eq!(shown.after_write(PART), Some((Span::Whole, seen)));
+        shown.are_dropped(seen);
+        assert_eq!(shown.after_write(PART), None);
+    }
+
+    /// S1: a READ that comes while all pages are dropped has its page dropped by the next write.
+    #[test]
+    fn s1_count_stays_when_a_read_came_meanwhile() {
+        let shown = Shown::new();
+        read(&shown);
+        let seen = (0..QUIET_WRITES).filter_map(|_| shown.after_write(PART)).last();
+        let (span, seen) = seen.expect("pages are there");
+        assert_eq!(span, Span::Whole);
+        read(&shown);
+        for _ in 1..QUIET_WRITES {
+            assert_eq!(shown.after_write(PART).map(|(span, _)| span), Some(PART));
+        }
+        // The same count once more, but not the same READ.
+        shown.are_dropped(seen);
+        assert_eq!(shown.after_write(PART).map(|(span, _)| span), Some(Span::Whole));
+    }
+
+    /// S1: a READ looks again when all was dropped while it read.
+    #[test]
+    fn s1_read_repeats_when_all_was_dropped_meanwhile() {
+        let shown = Shown::new();
+        let mut times = 0;
+        let counted = shown.while_shown(|| {
+            times += 1;
+            if times == 1 {
+                let drops = (0..QUIET_WRITES).filter_map(|_| shown.after_write(PART)).last();
+                shown.are_dropped(drops.expect("pages are there").1);
+            }
+            Ok(times)
+        });
+        assert_eq!(counted, Ok(2));
+    }
+}
