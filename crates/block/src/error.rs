@@ -160,6 +160,14 @@ impl Error {
     }
 }
 
+impl Error {
+    /// Says whether another program, or the kernel, has the device.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, Self::Locked { .. } | Self::Busy { .. } | Self::Looped { .. })
+    }
+}
+
 /// A process, in the words of a sentence.
 struct Holder(Option<u32>);
 

@@ -48,7 +48,7 @@ pub(crate) fn open(
         promise: options.promise,
         delete_room: options.delete_room,
         cache_bytes: options.node_cache_bytes.unwrap_or(EngineOptions::default().cache_bytes),
-        ..EngineOptions::default()
+        overlay_max: options.overlay_bytes_max.unwrap_or(EngineOptions::default().overlay_max),
     };
     let engine = Engine::open(Arc::clone(&volume), superblock.clone(), engine_options)?;
     let files_options = FilesOptions {

@@ -11,6 +11,9 @@ use buttress_volume::Parity;
 
 use crate::error::{Error, Result};
 
+/// The least memory that a volume works with, in bytes.
+const MEMORY_MIN: u64 = 8 << 20;
+
 /// When reading a file changes its access time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Atime {
@@ -92,6 +95,9 @@ pub struct MountOptions {
     pub delete_room: DeleteRoom,
     /// Copies of recently used tree nodes in memory, in bytes; `None` for the engine's default.
     pub node_cache_bytes: Option<u64>,
+    /// Changes that no commit has yet, in bytes, before a commit starts; `None` for the engine's
+    /// default.
+    pub overlay_bytes_max: Option<u64>,
     /// Whether there are threads that write back, commit, clean and read ahead by themselves. Without them all of it
     /// happens when somebody asks for it, in his thread, and nothing ages: for programs that have one thread.
     pub background: bool,
@@ -131,6 +137,7 @@ impl Default for MountOptions {
             promise: PromisePolicy::default(),
             delete_room: DeleteRoom::default(),
             node_cache_bytes: None,
+            overlay_bytes_max: None,
             background: true,
         }
     }
@@ -153,13 +160,35 @@ impl MountOptions {
     /// [`Error::Option`] names the option that is unknown, or whose value does not parse.
     pub fn parse(list: &str) -> Result<Self> {
         let mut options = Self::default();
+        options.parse_more(list)?;
+        Ok(options)
+    }
+
+    /// Reads options of a list over those that are set already.
+    ///
+    /// # Errors
+    ///
+    /// As [`MountOptions::parse`].
+    pub fn parse_more(&mut self, list: &str) -> Result<()> {
         for option in list.split(',').map(str::trim).filter(|option| !option.is_empty()) {
-            options.apply(option)?;
+            self.apply(option)?;
         }
-        if options.nologreplay && !options.read_only {
+        if self.nologreplay && !self.read_only {
             return Err(refuse("nologreplay", "works together with ro only"));
         }
-        Ok(options)
+        Ok(())
+    }
+
+    /// Divides so many bytes of memory among nodes, pages, dirty data and changes that are not
+    /// committed, a quarter each; at least 8 MiB in all.
+    #[must_use]
+    pub fn with_memory(mut self, bytes: u64) -> Self {
+        let part = bytes.max(MEMORY_MIN) / 4;
+        self.node_cache_bytes = Some(part);
+        self.page_cache_bytes = part;
+        self.dirty_bytes_max = part;
+        self.overlay_bytes_max = Some(part);
+        self
     }
 
     fn apply(&mut self, option: &str) -> Result<()> {
@@ -218,6 +247,10 @@ impl MountOptions {
             ("strictatime", None) => self.atime = Atime::Strict,
             ("discard", None | Some("async" | "sync")) => self.discard = true,
             ("nodiscard", None) => self.discard = false,
+            ("memory", Some(_)) => {
+                let bytes = number(option, value)?;
+                *self = std::mem::take(self).with_memory(bytes);
+            }
             ("max_inline", Some(_)) => {
                 let bytes = number(option, value)?;
                 self.max_inline = u32::try_from(bytes.min(4095)).unwrap_or(4095);

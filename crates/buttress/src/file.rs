@@ -1,0 +1,163 @@
+//! An open file.
+
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use buttress_fs::{Inode, SetAttr};
+
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::metadata::Metadata;
+use crate::options::FileOptions;
+
+/// An open file of a volume. It stays readable when its last name is gone.
+///
+/// [`Read`], [`Write`] and [`Seek`] share one position; the methods that end in `_at` have none and
+/// may be called by many threads at once.
+#[derive(Debug)]
+pub struct File {
+    inode: Inode,
+    path: PathBuf,
+    position: u64,
+    read: bool,
+    write: bool,
+    append: bool,
+}
+
+impl File {
+    pub(crate) fn new(inode: Inode, path: &Path, options: &FileOptions) -> Self {
+        Self {
+            inode,
+            path: path.to_path_buf(),
+            position: 0,
+            read: options.read,
+            write: options.write || options.append,
+            append: options.append,
+        }
+    }
+
+    /// The path by which it was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is known of it besides its content.
+    #[must_use]
+    pub fn metadata(&self) -> Metadata {
+        Metadata::new(self.inode.attr())
+    }
+
+    /// Reads bytes at an offset; returns how many, fewer than asked for at the end only.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` and `Io` for the bytes; `PermissionDenied` for a file that was opened for writing.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.expect(self.read, "read")?;
+        self.inode.read_at(offset, buf).context("read", &self.path)
+    }
+
+    /// Fills `buf` with the bytes at an offset.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::read_at`]; `InvalidInput` where the file ends before.
+    pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        if self.read_at(buf, offset)? == buf.len() {
+            return Ok(());
+        }
+        let what = "the file ends before the last byte that was asked for";
+        Err(Error::new(ErrorKind::InvalidInput, "read", Some(&self.path), what))
+    }
+
+    /// Writes all bytes at an offset. A gap before it reads as zeros.
+    ///
+    /// # Errors
+    ///
+    /// `StorageFull`, `ReadOnly`, `Aborted`, `Io`; `PermissionDenied` for a file that was opened for
+    /// reading.
+    pub fn write_all_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        self.expect(self.write, "write")?;
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            done += self.inode.write_at(at, &data[done..]).context("write", &self.path)?;
+        }
+        Ok(())
+    }
+
+    /// Cuts the file, or lets it grow by a hole.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::write_all_at`].
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        self.expect(self.write, "set the length of")?;
+        let set = SetAttr { size: Some(len), ..SetAttr::default() };
+        self.inode.set_attr(&set).context("set the length of", &self.path)?;
+        Ok(())
+    }
+
+    /// Makes content and attributes durable.
+    ///
+    /// # Errors
+    ///
+    /// What writing them met, also of writes before this call.
+    pub fn sync_all(&self) -> Result<()> {
+        self.inode.sync().context("sync", &self.path)
+    }
+
+    /// The engine's inode, for what this type does not offer.
+    #[must_use]
+    pub fn inode(&self) -> &Inode {
+        &self.inode
+    }
+
+    fn expect(&self, allowed: bool, operation: &'static str) -> Result<()> {
+        if allowed {
+            return Ok(());
+        }
+        let what = "the file was not opened for that";
+        Err(Error::new(ErrorKind::PermissionDenied, operation, Some(&self.path), what))
+    }
+}
+
+impl Read for File {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let read = self.read_at(buf, self.position)?;
+        self.position += read as u64;
+        Ok(read)
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if self.append {
+            self.position = self.inode.attr().size;
+        }
+        self.write_all_at(data, self.position)?;
+        self.position += data.len() as u64;
+        Ok(data.len())
+    }
+
+    /// Does nothing: bytes are with the engine when a write returns. [`File::sync_all`] makes them
+    /// durable.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let (base, offset) = match to {
+            SeekFrom::Start(at) => (at, 0),
+            SeekFrom::End(offset) => (self.inode.attr().size, offset),
+            SeekFrom::Current(offset) => (self.position, offset),
+        };
+        let at = base.checked_add_signed(offset);
+        self.position = at.ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidInput, "the position is before the first byte")
+        })?;
+        Ok(self.position)
+    }
+}

@@ -1,0 +1,486 @@
+//! One open volume: files by path.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use buttress_fs::{FileKind, Inode, InodeId, NameError, RenameFlags, SetAttr, XattrFlags};
+
+use crate::admin::Admin;
+use crate::dir::ReadDir;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::file::File;
+use crate::metadata::Metadata;
+use crate::options::{FileOptions, OpenOptions};
+use crate::walk::{self, Last};
+
+/// An open volume. Cheap to clone; many threads may use it at once, and every call blocks until it
+/// is answered.
+///
+/// Paths begin at the mounted subvolume, with or without a leading `/`. The library checks no
+/// permissions: the program owns the volume. Changes are durable after [`Filesystem::sync`] or
+/// [`File::sync_all`], and when the volume is closed.
+#[derive(Clone, Debug)]
+pub struct Filesystem {
+    fs: buttress_fs::Filesystem,
+}
+
+impl Filesystem {
+    pub(crate) fn new(fs: buttress_fs::Filesystem) -> Self {
+        Self { fs }
+    }
+
+    /// Opens the volume in an image file or on a block device, for reading and writing.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenOptions::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        OpenOptions::new().open(path)
+    }
+
+    /// The engine's handle, for what this type does not offer.
+    #[must_use]
+    pub fn engine(&self) -> &buttress_fs::Filesystem {
+        &self.fs
+    }
+
+    /// Administration: devices, space, scrub, balance.
+    #[must_use]
+    pub fn admin(&self) -> Admin<'_> {
+        Admin::new(&self.fs)
+    }
+
+    /// Makes everything that was done before this call durable.
+    ///
+    /// # Errors
+    ///
+    /// `Io`, `StorageFull`, `Aborted`.
+    pub fn sync(&self) -> Result<()> {
+        self.fs.sync().context("sync", Path::new("/"))
+    }
+
+    /// Commits and closes the volume. Dropping the last clone does the same, and has no way to tell
+    /// of a failure.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filesystem::sync`].
+    pub fn close(self) -> Result<()> {
+        self.fs.close().context("close", Path::new("/"))
+    }
+
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `IsADirectory`.
+    pub fn open_file(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_with(path, &FileOptions::new().read(true))
+    }
+
+    /// Opens a file for writing; makes it, or cuts it to nothing.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` for its directory, `IsADirectory`, `StorageFull`, `ReadOnly`.
+    pub fn create_file(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_with(path, &FileOptions::new().read(true).write(true).create(true).truncate(true))
+    }
+
+    /// Opens a file as `options` say.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filesystem::open_file`] and [`Filesystem::create_file`]; `AlreadyExists` where
+    /// `create_new` was set.
+    pub fn open_with(&self, path: impl AsRef<Path>, options: &FileOptions) -> Result<File> {
+        let path = path.as_ref();
+        let inode = self.find_or_make(path, options).context("open", path)?;
+        match inode.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => {
+                return Err(NameError::IsDir.into()).context("open", path);
+            }
+            _ => {
+                let what = "it is no regular file";
+                return Err(Error::new(ErrorKind::InvalidInput, "open", Some(path), what));
+            }
+        }
+        if options.truncate && inode.attr().size > 0 {
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            inode.set_attr(&set).context("open", path)?;
+        }
+        Ok(File::new(inode, path, options))
+    }
+
+    fn find_or_make(&self, path: &Path, options: &FileOptions) -> buttress_fs::Result<Inode> {
+        if options.create_new {
+            let (dir, name) = walk::find_parent(&self.fs, path)?;
+            return dir.create(name, options.mode & 0o7777, 0, 0, 0);
+        }
+        match walk::find(&self.fs, path, Last::Follow) {
+            Err(error) if options.create && is_not_found(&error) => {
+                let (dir, name) = walk::find_parent(&self.fs, path)?;
+                match dir.create(name, options.mode & 0o7777, 0, 0, 0) {
+                    // Another thread made it in between.
+                    Err(error) if is_taken(&error) => walk::find(&self.fs, path, Last::Follow),
+                    made => made,
+                }
+            }
+            found => found,
+        }
+    }
+
+    /// Reads a whole file.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `IsADirectory`, `Corrupt`, `Io`.
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        let file = self.open_file(path)?;
+        let mut content = Vec::new();
+        let mut piece = vec![0; 256 << 10];
+        loop {
+            let read = file.read_at(&mut piece, content.len() as u64)?;
+            if read == 0 {
+                return Ok(content);
+            }
+            content.extend_from_slice(&piece[..read]);
+        }
+    }
+
+    /// Reads a whole file as UTF-8.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filesystem::read`]; `InvalidInput` for other bytes.
+    pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
+        let path = path.as_ref();
+        String::from_utf8(self.read(path)?)
+            .map_err(|error| Error::new(ErrorKind::InvalidInput, "read", Some(path), error))
+    }
+
+    /// Writes a whole file: makes it, or replaces what it holds.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filesystem::create_file`].
+    pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<()> {
+        self.create_file(path)?.write_all_at(content.as_ref(), 0)
+    }
+
+    /// Copies a file and its mode. Whole blocks are shared, not copied: it takes no space.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filesystem::open_file`] and [`Filesystem::create_file`].
+    pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        let source = self.open_file(from)?;
+        let attr = source.inode().attr();
+        let options = FileOptions::new().write(true).create(true).truncate(true).mode(attr.mode);
+        let target = self.open_with(to, &options)?;
+        source.inode().copy_range(0, target.inode(), 0, attr.size).context("copy", from)
+    }
+
+    /// Whether the path leads to something; symbolic links are followed.
+    ///
+    /// # Errors
+    ///
+    /// What looking it up met, but for its absence.
+    pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
+        match self.metadata(path) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What is known of a file; symbolic links are followed.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `NotADirectory`.
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        let path = path.as_ref();
+        let inode = walk::find(&self.fs, path, Last::Follow).context("stat", path)?;
+        Ok(Metadata::new(inode.attr()))
+    }
+
+    /// What is known of a file; a symbolic link at the end is not followed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filesystem::metadata`].
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        let path = path.as_ref();
+        let inode = walk::find(&self.fs, path, Last::Keep).context("stat", path)?;
+        Ok(Metadata::new(inode.attr()))
+    }
+
+    /// Lists a directory.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `NotADirectory`.
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
+        let path = path.as_ref();
+        let dir = walk::find(&self.fs, path, Last::Follow).context("list", path)?;
+        if dir.kind() != FileKind::Directory {
+            return Err(NameError::NotDir.into()).context("list", path);
+        }
+        Ok(ReadDir::new(dir, path))
+    }
+
+    /// Makes a directory with mode 0755.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` for its parent, `AlreadyExists`, `StorageFull`, `ReadOnly`.
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let made = walk::find_parent(&self.fs, path)
+            .and_then(|(parent, name)| parent.mkdir(name, 0o755, 0, 0));
+        made.context("create directory", path).map(drop)
+    }
+
+    /// Makes a directory and those above it that are not there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filesystem::create_dir`], but for `AlreadyExists` where it is a directory.
+    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let mut at = PathBuf::new();
+        for component in path.components() {
+            at.push(component);
+            match self.metadata(&at) {
+                Ok(found) if found.is_dir() => {}
+                Ok(_) => return Err(NameError::NotDir.into()).context("create directory", &at),
+                Err(error) if error.kind() == ErrorKind::NotFound => match self.create_dir(&at) {
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                    made => made?,
+                },
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a file, a symbolic link or another object that is no directory.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `IsADirectory`, `ReadOnly`, `PermissionDenied`.
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        walk::find_parent(&self.fs, path)
+            .and_then(|(parent, name)| parent.unlink(name))
+            .context("remove", path)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `NotADirectory`, `DirectoryNotEmpty`, `ReadOnly`.
+    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        walk::find_parent(&self.fs, path)
+            .and_then(|(parent, name)| parent.rmdir(name))
+            .context("remove directory", path)
+    }
+
+    /// Removes a directory and everything in it. Subvolumes in it are deleted.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filesystem::remove_dir`]; what was removed before stays removed.
+    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        // A stack of its own: a tree may be deeper than the thread's stack.
+        let mut stack = vec![(path.as_ref().to_path_buf(), false)];
+        while let Some((at, is_empty)) = stack.pop() {
+            let is_subvolume = self.is_subvolume(&at)?;
+            if is_subvolume && at != path.as_ref() {
+                self.delete_subvolume(&at)?;
+            } else if is_empty {
+                self.remove_dir(&at)?;
+            } else {
+                let entries: Vec<_> = self.read_dir(&at)?.collect::<Result<_>>()?;
+                stack.push((at, true));
+                for entry in entries {
+                    if entry.kind() == FileKind::Directory {
+                        stack.push((entry.path(), false));
+                    } else {
+                        self.remove_file(entry.path())?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a file another name; a file of that name is replaced.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `CrossesSubvolumes`, `DirectoryNotEmpty`, `IsADirectory`, `NotADirectory`,
+    /// `ReadOnly`.
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        let renamed = (|| {
+            let (old_dir, old) = walk::find_parent(&self.fs, from)?;
+            let (new_dir, new) = walk::find_parent(&self.fs, to)?;
+            old_dir.rename(old, &new_dir, new, RenameFlags::default())
+        })();
+        renamed.context("rename", from)
+    }
+
+    /// Makes a symbolic link at `link` that points to `target`.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyExists`, `NotFound` for the directory, `StorageFull`, `ReadOnly`.
+    pub fn symlink(&self, target: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+        let (target, link) = (target.as_ref(), link.as_ref());
+        let made = walk::find_parent(&self.fs, link)
+            .and_then(|(parent, name)| parent.symlink(name, target.as_os_str().as_bytes(), 0, 0));
+        made.context("create link", link).map(drop)
+    }
+
+    /// Where a symbolic link points.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`; `InvalidInput` for what is no link.
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        use std::os::unix::ffi::OsStringExt;
+        let path = path.as_ref();
+        let target = walk::find(&self.fs, path, Last::Keep).and_then(|link| link.read_link());
+        let target = target.context("read link", path)?;
+        Ok(PathBuf::from(std::ffi::OsString::from_vec(target)))
+    }
+
+    /// Gives a file a second name.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyExists`, `NotFound`, `CrossesSubvolumes`, `ReadOnly`.
+    pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+        let (original, link) = (original.as_ref(), link.as_ref());
+        let made = (|| {
+            let inode = walk::find(&self.fs, original, Last::Keep)?;
+            let (parent, name) = walk::find_parent(&self.fs, link)?;
+            parent.link(&inode, name)
+        })();
+        made.context("create link", link)
+    }
+
+    /// Changes attributes: mode, owner, length, times.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `ReadOnly`, `PermissionDenied`.
+    pub fn set_attributes(&self, path: impl AsRef<Path>, set: &SetAttr) -> Result<()> {
+        let path = path.as_ref();
+        let changed =
+            walk::find(&self.fs, path, Last::Follow).and_then(|inode| inode.set_attr(set));
+        changed.context("set attributes of", path).map(drop)
+    }
+
+    /// Reads an extended attribute.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` for the path or the attribute.
+    pub fn xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<Vec<u8>> {
+        let path = path.as_ref();
+        let inode = walk::find(&self.fs, path, Last::Follow);
+        inode.and_then(|inode| inode.xattr(name.as_bytes())).context("read attribute of", path)
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `InvalidInput` where the value is too long, `ReadOnly`.
+    pub fn set_xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: &str,
+        value: impl AsRef<[u8]>,
+    ) -> Result<()> {
+        let path = path.as_ref();
+        let set = walk::find(&self.fs, path, Last::Follow).and_then(|inode| {
+            inode.set_xattr(name.as_bytes(), value.as_ref(), XattrFlags::default())
+        });
+        set.context("set attribute of", path)
+    }
+
+    /// Makes an empty subvolume.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filesystem::create_dir`].
+    pub fn create_subvolume(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let made = walk::find_parent(&self.fs, path)
+            .and_then(|(parent, name)| parent.create_subvolume(name, 0o755, 0, 0));
+        made.context("create subvolume", path).map(drop)
+    }
+
+    /// Makes a snapshot of the subvolume at `source` under the path `target`. It is durable when this
+    /// returns, and shares all content with the source.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`; `InvalidInput` where `source` is no subvolume; `AlreadyExists`, `StorageFull`.
+    pub fn create_snapshot(
+        &self,
+        source: impl AsRef<Path>,
+        target: impl AsRef<Path>,
+        read_only: bool,
+    ) -> Result<()> {
+        let (source, target) = (source.as_ref(), target.as_ref());
+        let found = walk::find(&self.fs, source, Last::Follow).context("snapshot", source)?;
+        if !is_subvolume(found.id()) {
+            let what = "it is no subvolume";
+            return Err(Error::new(ErrorKind::InvalidInput, "snapshot", Some(source), what));
+        }
+        let made = walk::find_parent(&self.fs, target)
+            .and_then(|(parent, name)| parent.snapshot(name, found.id().tree, read_only));
+        made.context("snapshot", target).map(drop)
+    }
+
+    /// Deletes a subvolume or a snapshot. Its space comes back in the background, or by
+    /// [`Filesystem::sync`].
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`; `InvalidInput` for what is no subvolume; `DirectoryNotEmpty` where another
+    /// subvolume lies in it.
+    pub fn delete_subvolume(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        walk::find_parent(&self.fs, path)
+            .and_then(|(parent, name)| parent.delete_subvolume(name))
+            .context("delete subvolume", path)
+    }
+
+    fn is_subvolume(&self, path: &Path) -> Result<bool> {
+        let found = walk::find(&self.fs, path, Last::Keep).context("stat", path)?;
+        Ok(is_subvolume(found.id()))
+    }
+}
+
+/// The root directory of a subvolume has the same number in each.
+fn is_subvolume(id: InodeId) -> bool {
+    id.ino == buttress_fs::Ino::ROOT_DIR
+}
+
+fn is_not_found(error: &buttress_fs::Error) -> bool {
+    error.kind() == buttress_fs::ErrorKind::Name(NameError::NotFound)
+}
+
+fn is_taken(error: &buttress_fs::Error) -> bool {
+    error.kind() == buttress_fs::ErrorKind::Name(NameError::Exists)
+}

@@ -1,0 +1,110 @@
+//! What is known of a file besides its content.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use buttress_fs::{Attr, FileKind, InodeId, Timespec};
+
+/// Attributes of a file, directory or other object, as they were when they were asked for.
+#[derive(Clone, Debug)]
+pub struct Metadata {
+    attr: Attr,
+}
+
+impl Metadata {
+    pub(crate) fn new(attr: Attr) -> Self {
+        Self { attr }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "as std::fs::Metadata")]
+    pub fn len(&self) -> u64 {
+        self.attr.size
+    }
+
+    /// Whether it is a regular file.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.attr.kind == FileKind::Regular
+    }
+
+    /// Whether it is a directory.
+    #[must_use]
+    pub fn is_dir(&self) -> bool {
+        self.attr.kind == FileKind::Directory
+    }
+
+    /// Whether it is a symbolic link.
+    #[must_use]
+    pub fn is_symlink(&self) -> bool {
+        self.attr.kind == FileKind::Symlink
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn kind(&self) -> FileKind {
+        self.attr.kind
+    }
+
+    /// Subvolume and inode number.
+    #[must_use]
+    pub fn id(&self) -> InodeId {
+        self.attr.id
+    }
+
+    /// Type and permission bits.
+    #[must_use]
+    pub fn mode(&self) -> u32 {
+        self.attr.mode
+    }
+
+    /// Owner and group.
+    #[must_use]
+    pub fn owner(&self) -> (u32, u32) {
+        (self.attr.uid, self.attr.gid)
+    }
+
+    /// How many names lead to it; one for a directory.
+    #[must_use]
+    pub fn nlink(&self) -> u32 {
+        self.attr.nlink
+    }
+
+    /// Bytes that are allocated for it, dirty data included.
+    #[must_use]
+    pub fn allocated(&self) -> u64 {
+        self.attr.blocks * 512
+    }
+
+    /// Last change of the content.
+    #[must_use]
+    pub fn modified(&self) -> SystemTime {
+        time(self.attr.mtime)
+    }
+
+    /// Last read that was recorded.
+    #[must_use]
+    pub fn accessed(&self) -> SystemTime {
+        time(self.attr.atime)
+    }
+
+    /// Last change of the attributes.
+    #[must_use]
+    pub fn changed(&self) -> SystemTime {
+        time(self.attr.ctime)
+    }
+
+    /// Creation.
+    #[must_use]
+    pub fn created(&self) -> SystemTime {
+        time(self.attr.otime)
+    }
+}
+
+fn time(at: Timespec) -> SystemTime {
+    let nanos = Duration::from_nanos(u64::from(at.nsec));
+    let seconds = Duration::from_secs(at.sec.unsigned_abs());
+    let whole =
+        if at.sec < 0 { UNIX_EPOCH.checked_sub(seconds) } else { UNIX_EPOCH.checked_add(seconds) };
+    whole.and_then(|whole| whole.checked_add(nanos)).unwrap_or(UNIX_EPOCH)
+}

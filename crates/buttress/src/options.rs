@@ -1,0 +1,292 @@
+//! How a volume is opened or made, and how a file is.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use buttress_block::{Device, FileDevice};
+use buttress_fs::MountOptions;
+
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::filesystem::Filesystem;
+
+/// Memory of a volume in a program, if nothing else is said: 64 MiB.
+const MEMORY_DEFAULT: u64 = 64 << 20;
+
+/// How to open a volume: a builder.
+///
+/// ```no_run
+/// # fn main() -> buttress::Result<()> {
+/// let fs = buttress::OpenOptions::new().read_only(true).open("disk.img")?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "options do nothing before a volume is opened with them"]
+pub struct OpenOptions {
+    mount: MountOptions,
+    memory: u64,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl OpenOptions {
+    /// For reading and writing, with 64 MiB of memory and no threads.
+    pub fn new() -> Self {
+        let mut mount = MountOptions::default();
+        mount.background = false;
+        Self { mount, memory: MEMORY_DEFAULT }
+    }
+
+    /// Whether nothing is written.
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.mount.read_only = read_only;
+        self
+    }
+
+    /// Memory for tree nodes, pages, dirty data and changes that are not committed, in bytes; at
+    /// least 8 MiB.
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// Whether threads write back, commit and read ahead by themselves. Without them all of it
+    /// happens in calls of the program, and nothing is durable before [`Filesystem::sync`].
+    pub fn background(mut self, background: bool) -> Self {
+        self.mount.background = background;
+        self
+    }
+
+    /// Opens the subvolume at this path below the top level in place of the default one.
+    pub fn subvolume(mut self, path: impl AsRef<Path>) -> Self {
+        use std::os::unix::ffi::OsStrExt;
+        self.mount.subvol = Some(path.as_ref().as_os_str().as_bytes().to_vec());
+        self
+    }
+
+    /// Adds options by the names that `mount -o` has for them, such as `compress=zstd:3,degraded`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`, with the option that is not known or does not parse.
+    pub fn mount_options(mut self, list: &str) -> Result<Self> {
+        let added = self.mount.parse_more(list);
+        added.map_err(|error| Error::new(ErrorKind::InvalidInput, "options", None, error))?;
+        Ok(self)
+    }
+
+    /// Opens the volume in an image file or on a block device.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`; `Busy` while another program has it; `Corrupt` and `Unsupported` for what it holds.
+    pub fn open(self, path: impl AsRef<Path>) -> Result<Filesystem> {
+        self.open_all(&[path.as_ref()])
+    }
+
+    /// Opens a volume that lies on several image files or block devices.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenOptions::open`]; `InvalidInput` where the devices do not make one volume.
+    pub fn open_all(self, paths: &[&Path]) -> Result<Filesystem> {
+        let open = if self.mount.read_only {
+            buttress_block::OpenOptions::READ
+        } else {
+            buttress_block::OpenOptions::WRITE
+        };
+        let mut devices: Vec<Arc<dyn Device>> = Vec::with_capacity(paths.len());
+        for path in paths {
+            let device = FileDevice::open(path, open).map_err(|error| of_device(path, error))?;
+            devices.push(Arc::new(device));
+        }
+        let first = paths.first().copied().unwrap_or(Path::new(""));
+        self.open_devices_at(devices, first)
+    }
+
+    /// Opens a volume on devices of the program's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenOptions::open_all`].
+    pub fn open_devices(self, devices: Vec<Arc<dyn Device>>) -> Result<Filesystem> {
+        self.open_devices_at(devices, Path::new(""))
+    }
+
+    fn open_devices_at(self, devices: Vec<Arc<dyn Device>>, path: &Path) -> Result<Filesystem> {
+        let options = self.mount.with_memory(self.memory);
+        let fs = buttress_fs::Filesystem::open(devices, options).context("open", path)?;
+        Ok(Filesystem::new(fs))
+    }
+}
+
+/// How to make a volume: a builder.
+///
+/// ```no_run
+/// # fn main() -> buttress::Result<()> {
+/// let fs = buttress::CreateOptions::new(1 << 30).label("notes").create("notes.img")?;
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "mkfs")]
+#[derive(Clone, Debug)]
+#[must_use = "options do nothing before a volume is made with them"]
+pub struct CreateOptions {
+    size: u64,
+    make: buttress_fs::MakeOptions,
+}
+
+#[cfg(feature = "mkfs")]
+impl CreateOptions {
+    /// A volume of `size` bytes. Its image file is sparse: what is not used takes no space.
+    pub fn new(size: u64) -> Self {
+        let make = buttress_fs::MakeOptions { size: Some(size), ..Default::default() };
+        Self { size, make }
+    }
+
+    /// The volume's name, at most 255 bytes.
+    pub fn label(mut self, label: &str) -> Self {
+        self.make.label = label.as_bytes().to_vec();
+        self
+    }
+
+    /// Makes every identifier follow from a number, and times too: two runs give the same bytes.
+    pub fn reproducible(mut self, seed: u64, time: buttress_fs::Timespec) -> Self {
+        self.make.seed = Some(seed);
+        self.make.time = Some(time);
+        self
+    }
+
+    /// Everything else that `mkfs` can be told, by [`MakeOptions`](buttress_fs::MakeOptions).
+    pub fn with(mut self, change: impl FnOnce(&mut buttress_fs::MakeOptions)) -> Self {
+        change(&mut self.make);
+        self
+    }
+
+    /// Makes the volume in a new image file, and opens it for writing.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyExists` for a file that has something in it; `InvalidInput` for a size that is too
+    /// small; `Io`.
+    pub fn create(self, path: impl AsRef<Path>) -> Result<Filesystem> {
+        let path = path.as_ref();
+        if std::fs::metadata(path).is_ok_and(|found| found.len() > 0) {
+            return Err(Error::new(
+                ErrorKind::AlreadyExists,
+                "create",
+                Some(path),
+                "the file exists and is not empty",
+            ));
+        }
+        let device = FileDevice::create(path, self.size).map_err(|error| of_device(path, error))?;
+        self.create_at(Arc::new(device), path)
+    }
+
+    /// Makes the volume on a device of the program's own, and opens it. What was on it is gone.
+    ///
+    /// # Errors
+    ///
+    /// As [`CreateOptions::create`].
+    pub fn create_on(self, device: Arc<dyn Device>) -> Result<Filesystem> {
+        self.create_at(device, Path::new(""))
+    }
+
+    fn create_at(self, device: Arc<dyn Device>, path: &Path) -> Result<Filesystem> {
+        let made = buttress_fs::Filesystem::make(&*device, &self.make);
+        made.map_err(|error| Error::new(ErrorKind::InvalidInput, "create", Some(path), error))?;
+        OpenOptions::new().open_devices_at(vec![device], path)
+    }
+}
+
+fn of_device(path: &Path, error: buttress_block::Error) -> Error {
+    use std::error::Error as _;
+    let io = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+    let kind = match io.map(std::io::Error::kind) {
+        Some(std::io::ErrorKind::NotFound) => ErrorKind::NotFound,
+        Some(std::io::ErrorKind::PermissionDenied) => ErrorKind::PermissionDenied,
+        _ if error.is_in_use() => ErrorKind::Busy,
+        _ => ErrorKind::Io,
+    };
+    Error::new(kind, "open", Some(path), error)
+}
+
+/// How to open a file of a volume, with the words of [`std::fs::OpenOptions`].
+#[derive(Clone, Debug)]
+#[must_use = "options do nothing before a file is opened with them"]
+pub struct FileOptions {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    pub(crate) append: bool,
+    pub(crate) truncate: bool,
+    pub(crate) create: bool,
+    pub(crate) create_new: bool,
+    pub(crate) mode: u32,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl FileOptions {
+    /// Nothing is allowed yet; a file that is made has mode 0644.
+    pub fn new() -> Self {
+        Self {
+            read: false,
+            write: false,
+            append: false,
+            truncate: false,
+            create: false,
+            create_new: false,
+            mode: 0o644,
+        }
+    }
+
+    /// Whether the file can be read.
+    pub fn read(mut self, read: bool) -> Self {
+        self.read = read;
+        self
+    }
+
+    /// Whether the file can be written.
+    pub fn write(mut self, write: bool) -> Self {
+        self.write = write;
+        self
+    }
+
+    /// Whether every write goes to the end of the file.
+    pub fn append(mut self, append: bool) -> Self {
+        self.append = append;
+        self
+    }
+
+    /// Whether the file is cut to nothing when it is opened.
+    pub fn truncate(mut self, truncate: bool) -> Self {
+        self.truncate = truncate;
+        self
+    }
+
+    /// Whether the file is made where there is none.
+    pub fn create(mut self, create: bool) -> Self {
+        self.create = create;
+        self
+    }
+
+    /// Whether the file is made, and opening fails where there is one.
+    pub fn create_new(mut self, create_new: bool) -> Self {
+        self.create_new = create_new;
+        self
+    }
+
+    /// Permission bits of a file that is made.
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = mode;
+        self
+    }
+}

@@ -1,0 +1,83 @@
+//! From a path to an inode.
+//!
+//! # What must hold
+//!
+//! - A path never leads out of the mounted subvolume: `..` at its top stays there, and an absolute
+//!   symbolic link begins at that top.
+//! - A chain of symbolic links ends after [`LINKS_MAX`].
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path};
+
+use buttress_fs::{Error as FsError, FileKind, Filesystem, Inode, NameError, Result as FsResult};
+
+/// Symbolic links that one path may go through, as in Linux.
+const LINKS_MAX: u32 = 40;
+
+/// What happens to a symbolic link at the end of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// It is followed.
+    Follow,
+    /// It is the result.
+    Keep,
+}
+
+/// Finds the inode that a path names.
+pub(crate) fn find(fs: &Filesystem, path: &Path, last: Last) -> FsResult<Inode> {
+    let mut names = components(path);
+    let mut trail = Vec::new();
+    let mut at = fs.root();
+    let mut links = 0;
+    while let Some(name) = names.pop_front() {
+        match name.as_bytes() {
+            b"/" => {
+                trail.clear();
+                at = fs.root();
+            }
+            b".." => at = trail.pop().unwrap_or_else(|| fs.root()),
+            bytes => {
+                let next = at.lookup(bytes)?;
+                let follows = last == Last::Follow || !names.is_empty();
+                if next.kind() == FileKind::Symlink && follows {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return Err(FsError::invalid("a chain of symbolic links does not end"));
+                    }
+                    let target = OsString::from_vec(next.read_link()?);
+                    let mut rest = components(Path::new(&target));
+                    rest.append(&mut names);
+                    names = rest;
+                } else {
+                    trail.push(std::mem::replace(&mut at, next));
+                }
+            }
+        }
+    }
+    Ok(at)
+}
+
+/// Finds the directory that a path's last name is in, and that name.
+pub(crate) fn find_parent<'p>(fs: &Filesystem, path: &'p Path) -> FsResult<(Inode, &'p [u8])> {
+    let Some(Component::Normal(name)) = path.components().next_back() else {
+        return Err(FsError::invalid("the path ends in no name"));
+    };
+    let parent = path.parent().unwrap_or(Path::new(""));
+    let parent = find(fs, parent, Last::Follow)?;
+    if parent.kind() != FileKind::Directory {
+        return Err(NameError::NotDir.into());
+    }
+    Ok((parent, name.as_bytes()))
+}
+
+fn components(path: &Path) -> VecDeque<OsString> {
+    let kept = path.components().filter_map(|component| match component {
+        Component::RootDir | Component::Prefix(_) => Some(OsString::from("/")),
+        Component::ParentDir => Some(OsString::from("..")),
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::CurDir => None,
+    });
+    kept.collect()
+}
