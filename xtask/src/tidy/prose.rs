@@ -14,11 +14,10 @@ const WIDTH_MAX: usize = 100;
 const WORDS_MAX: usize = 25;
 
 /// Words for persons, which are never said of code.
-const PERSONS: [&str; 14] = [
+const PERSONS: [&str; 13] = [
     "who",
     "whoever",
     "whom",
-    "whose",
     "somebody",
     "nobody",
     "anybody",
