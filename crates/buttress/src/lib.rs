@@ -27,10 +27,10 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
 //! # let fs = buttress::CreateOptions::new(256 << 20).create(folder.path().join("a.img"))?;
-//! fs.create_subvolume("/work")?;
-//! fs.write("/work/text", "one")?;
-//! fs.create_snapshot("/work", "/monday", true)?;
-//! fs.write("/work/text", "two")?;
+//! fs.create_subvolume("/plans")?;
+//! fs.write("/plans/text", "one")?;
+//! fs.create_snapshot("/plans", "/monday", true)?;
+//! fs.write("/plans/text", "two")?;
 //! assert_eq!(fs.read("/monday/text")?, b"one");
 //! # Ok(())
 //! # }
