@@ -109,17 +109,17 @@ fn a_path_stays_on_the_volume() {
 #[test]
 fn a_snapshot_keeps_its_content() {
     let fs = volume();
-    fs.create_subvolume("/work").expect("made");
-    fs.write("/work/file", "one").expect("written");
-    fs.create_snapshot("/work", "/before", true).expect("taken");
-    fs.write("/work/file", "two").expect("written");
+    fs.create_subvolume("/plans").expect("made");
+    fs.write("/plans/file", "one").expect("written");
+    fs.create_snapshot("/plans", "/before", true).expect("taken");
+    fs.write("/plans/file", "two").expect("written");
     assert_eq!(fs.read("/before/file").expect("read"), b"one");
     let refused = fs.write("/before/file", "three").expect_err("read-only");
     assert_eq!(refused.kind(), ErrorKind::ReadOnly);
-    let refused = fs.create_snapshot("/work/file", "/x", true).expect_err("a file");
+    let refused = fs.create_snapshot("/plans/file", "/x", true).expect_err("a file");
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     fs.delete_subvolume("/before").expect("deleted");
-    assert_eq!(fs.read("/work/file").expect("read"), b"two");
+    assert_eq!(fs.read("/plans/file").expect("read"), b"two");
 }
 
 /// What was closed is there again, by a library with little memory and no threads.
