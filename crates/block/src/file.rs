@@ -148,6 +148,11 @@ impl FileDevice {
         &self.path
     }
 
+    /// Gives up the lock, for one that will write no more and stays open for a while.
+    pub fn unlock(&self) {
+        lock::unlock(&self.file);
+    }
+
     /// Says whether this is a block device, as opposed to a regular file.
     #[must_use]
     pub fn is_block_device(&self) -> bool {

@@ -21,4 +21,5 @@ mod ring;
 pub use device::{Class, Content, Device, Extent, Refused, Space, Unfinished, Write};
 pub use error::{Error, NotADevice, Operation};
 pub use file::{FileDevice, OpenOptions};
+pub use lock::locked_by;
 pub use memory::MemoryDevice;

@@ -83,9 +83,19 @@ pub(crate) fn check_not_looped(file: &File, path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Looks up who holds a lock on the inode behind `file`.
+/// The process that has the device at `path` locked; nothing where none has, or where that cannot
+/// be seen from here.
+#[must_use]
+pub fn locked_by(path: &Path) -> Option<u32> {
+    holder_of(&std::fs::metadata(path).ok()?)
+}
+
+/// Looks up which process holds a lock on the inode behind `file`.
 fn holder(file: &File) -> Option<u32> {
-    let metadata = file.metadata().ok()?;
+    holder_of(&file.metadata().ok()?)
+}
+
+fn holder_of(metadata: &std::fs::Metadata) -> Option<u32> {
     let table = std::fs::read_to_string("/proc/locks").ok()?;
     let device = metadata.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
