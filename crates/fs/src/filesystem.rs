@@ -46,6 +46,8 @@ impl Mounted {
         if shared.is_closed() {
             return Ok(());
         }
+        // What was remounted read-only is closed as any other: its threads may have worked on.
+        shared.freeze(false);
         if shared.read_only_reason().is_some() {
             shared.close();
             shared.stop_threads();
@@ -178,6 +180,27 @@ impl Filesystem {
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
         self.shared().read_only_reason()
+    }
+
+    /// Has the volume be read-only from now on, when everything is durable, or writable again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filesystem::sync`]. [`crate::ErrorKind::ReadOnly`] where it is to be writable and
+    /// cannot be: it was opened for reading, or has failed.
+    pub fn set_read_only(&self, read_only: bool) -> Result<()> {
+        let shared = self.shared();
+        if !read_only {
+            shared.freeze(false);
+            return shared.expect_writable();
+        }
+        if shared.read_only_reason().is_some() {
+            return Ok(());
+        }
+        shared.sync()?;
+        shared.freeze(true);
+        // What came between the two.
+        shared.sync()
     }
 
     /// What an operator asks about the volume.

@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     /// Held while a directory moves: the way up from a directory stays what it is meanwhile.
     pub(crate) moving: Mutex<()>,
     closed: AtomicBool,
+    /// It was opened for writing, and is read-only until it is thawed.
+    frozen: AtomicBool,
 }
 
 impl Shared {
@@ -57,6 +59,7 @@ impl Shared {
             root: OnceLock::new(),
             moving: Mutex::new(()),
             closed: AtomicBool::new(false),
+            frozen: AtomicBool::new(false),
         }
     }
 
@@ -68,7 +71,15 @@ impl Shared {
         if self.options.read_only {
             return Some("it was mounted read-only".to_owned());
         }
+        if self.frozen.load(Ordering::Relaxed) {
+            return Some("it was remounted read-only".to_owned());
+        }
         self.engine.read_only()
+    }
+
+    /// Has the volume be read-only from now on, or no longer.
+    pub(crate) fn freeze(&self, frozen: bool) {
+        self.frozen.store(frozen, Ordering::Relaxed);
     }
 
     pub(crate) fn expect_writable(&self) -> Result<()> {
