@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_block::{Device, OpenOptions};
 use buttress_cache::layout::Cut;
 use buttress_cache::{CacheDevice, CacheOptions, Error, Mode, PmemDevice};
 
 use serde_json::json;
 
+use crate::closing;
 use crate::exit::{Exit, Failure, Result};
 use crate::live::Figures;
 
@@ -75,7 +76,7 @@ pub(crate) fn open_medium(path: &Path, mode: Mode, how: OpenOptions) -> Result<A
             }
             Ok(Arc::new(device))
         }
-        Mode::Ssd => Ok(Arc::new(FileDevice::open(path, how).map_err(Failure::of_device)?)),
+        Mode::Ssd => Ok(Arc::new(closing::open_device(path, how)?)),
     }
 }
 

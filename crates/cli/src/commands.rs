@@ -28,6 +28,7 @@ mod stat;
 mod stats;
 pub(crate) mod subvolume;
 mod tree;
+pub(crate) mod umount;
 
 use clap::Subcommand;
 
@@ -41,6 +42,8 @@ pub(crate) enum Command {
     Mkfs(mkfs::Args),
     /// Mount a volume through FUSE.
     Mount(mount::Args),
+    /// Take a mount away, and wait until all that was written to it is durable.
+    Umount(umount::Args),
     /// Serve an image or block device to NBD clients.
     Nbd(nbd::Args),
     /// List a directory of a volume.
@@ -109,6 +112,7 @@ impl Command {
         match self {
             Self::Mkfs(args) => mkfs::run(args, ui),
             Self::Mount(args) => mount::run(args, ui),
+            Self::Umount(args) => umount::run(&args, ui),
             Self::Nbd(args) => nbd::run(args, ui),
             Self::Ls(args) => ls::run(args, ui),
             Self::Cat(args) => cat::run(args, ui),

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_block::{Device, OpenOptions};
 use buttress_fs::{Filesystem, Inode, MountOptions};
 use buttress_volume::{Parity, Volume};
 
+use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::live;
 use crate::location::VolumePath;
@@ -56,8 +57,7 @@ fn open_device(path: &Path, access: Access) -> Result<Arc<dyn Device>> {
     if path.is_dir() {
         return Err(live::no_image(path));
     }
-    let device = FileDevice::open(path, options).map_err(Failure::of_device)?;
-    Ok(Arc::new(device))
+    Ok(Arc::new(closing::open_device(path, options)?))
 }
 
 /// Opens a volume as a filesystem; a verb that writes is told early why it cannot.

@@ -4,8 +4,10 @@
 //! shipped program does not have. Tests call [`transfer`] without starting a process each time.
 
 mod cached;
+mod closing;
 mod commands;
 pub mod exit;
+mod helper;
 mod image;
 mod inspect;
 pub mod listing;
@@ -41,12 +43,17 @@ struct Cli {
     command: Command,
 }
 
-/// Runs the program with a command line, whose first word is the program's own name.
+/// Runs the program with a command line, whose first word is the program's own name. By the name of
+/// a helper of mount(8) it is that helper.
 ///
 /// `buttress mount` starts the running executable again with its own arguments. A caller that adds
 /// words of its own before these must take them away again.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    if let Some(code) = helper::run(arguments.iter().cloned()) {
+        return ExitCode::from(code);
+    }
     let cli = Cli::parse_from(arguments);
     let ui = Ui::new(cli.json);
     let started = log::start(cli.command.speaks_by_log(), cli.json);

@@ -14,6 +14,7 @@
 //!   what the user may do.
 //! - **L2** Nothing here ends or holds up a mount: without a folder there is a warning and no socket.
 
+mod farewell;
 mod place;
 mod subject;
 
@@ -33,11 +34,13 @@ use buttress_fuse::{Beside, Unmounter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::cached;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::order::{Order, Step, Watch};
+use crate::{cached, closing};
+use farewell::{Farewells, is_patience};
 
-pub(crate) use place::{Served, no_image, served};
+pub(crate) use farewell::{Farewell, Left};
+pub(crate) use place::{Mounted, Served, no_image, served, submounts};
 pub(crate) use subject::Subject;
 
 /// How long an answer may take that takes no work.
@@ -65,6 +68,9 @@ pub(crate) struct Answer {
     pub pid: u32,
     pub subject: Subject,
     pub sections: Vec<Section>,
+    /// Its mount is gone, and it makes durable what was written.
+    #[serde(default)]
+    pub is_closing: bool,
 }
 
 type Source = Box<dyn Fn() -> Figures + Send + Sync>;
@@ -77,11 +83,20 @@ pub(crate) struct Live {
     cache: Option<Arc<CacheDevice>>,
     volume: Option<(Filesystem, Option<Beside>)>,
     mount: Option<Unmounter>,
+    farewells: Arc<Farewells>,
 }
 
 /// A socket that listens; gone with this.
 pub(crate) struct Listening {
     path: Option<PathBuf>,
+    farewells: Arc<Farewells>,
+}
+
+impl Listening {
+    /// Tells those that wait for the end that the volume is closed, or why it could not be.
+    pub(crate) fn is_closed(&self, failure: Option<String>) {
+        self.farewells.tell(failure);
+    }
 }
 
 impl Drop for Listening {
@@ -133,13 +148,11 @@ impl Live {
 
     /// Answers from now on, until the process ends (L2).
     pub(crate) fn listen(self) -> Listening {
-        match self.start() {
-            Ok(path) => Listening { path: Some(path) },
-            Err(error) => {
-                tracing::warn!(%error, "nobody can ask for figures");
-                Listening { path: None }
-            }
-        }
+        let farewells = Arc::clone(&self.farewells);
+        let path = self.start().inspect_err(|error| {
+            tracing::warn!(%error, "no program can ask for figures");
+        });
+        Listening { path: path.ok(), farewells }
     }
 
     fn start(self) -> std::io::Result<PathBuf> {
@@ -177,6 +190,9 @@ impl Live {
         let document = match question.trim_end().split_once(' ') {
             Some(("cache", message)) => self.message(message),
             Some(("order", order)) => self.obey(order, stream)?,
+            None if question.trim_end() == farewell::QUESTION => {
+                return self.farewells.serve(stream, || self.is_closing());
+            }
             None if question.trim_end() == place::QUESTION => json!(self.submounts()),
             _ => serde_json::to_value(self.tell())?,
         };
@@ -189,10 +205,11 @@ impl Live {
         let sections =
             sections.map(|(name, source)| Section { name: (*name).to_owned(), figures: source() });
         let mut subject = self.subject.clone();
-        if self.is_closing() {
+        let is_closing = self.is_closing();
+        if is_closing {
             (subject.target, subject.device) = (None, None);
         }
-        Answer { pid: std::process::id(), subject, sections: sections.collect() }
+        Answer { pid: std::process::id(), subject, sections: sections.collect(), is_closing }
     }
 
     /// Where subvolumes have mounts of their own, by names that need not be text, and the device number of each.
@@ -316,7 +333,13 @@ pub(crate) fn find(path: &Path) -> Result<Option<(PathBuf, Answer)>> {
     if full.is_dir() {
         return Ok(served(path)?.map(|Served { socket, answer, .. }| (socket, answer)));
     }
-    Ok(whoever().into_iter().find(|(_, answer)| answer.subject.serves(&full)))
+    let found = whoever().into_iter().find(|(_, answer)| answer.subject.serves(&full));
+    if found.as_ref().is_some_and(|(_, answer)| answer.is_closing) {
+        // The volume is free when that is over.
+        closing::until_closed(&full);
+        return Ok(None);
+    }
+    Ok(found)
 }
 
 /// [`find`], where there must be one.
@@ -377,11 +400,6 @@ pub(crate) fn give(
             None => return Ok(answer["done"].clone()),
         }
     }
-}
-
-fn is_patience(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind;
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
 fn ask(socket: &Path, question: &str, patience: Option<Duration>) -> std::io::Result<String> {

@@ -62,6 +62,9 @@ pub(crate) enum Order {
         length: u64,
         minimum: u64,
     },
+    Remount {
+        read_only: bool,
+    },
     Resize {
         size: String,
     },
@@ -149,6 +152,12 @@ impl Order {
             Self::Fstrim { offset, length, minimum } => {
                 let options = fstrim::options(*offset, *length, *minimum);
                 fstrim::carry_out(fs, options, name, watch)
+            }
+            Self::Remount { read_only } => {
+                let hint =
+                    if *read_only { "" } else { ": it has to be unmounted and mounted anew" };
+                fs.set_read_only(*read_only).context(|| format!("{name}{hint}"))?;
+                Ok(Value::Null)
             }
             Self::Resize { size } => resize::carry_out(fs, size, name, &mut moving),
             Self::Scrub { resume, read_only, hold_groups, state } => {

@@ -7,6 +7,7 @@ use buttress_format::{DeviceId, Profile};
 use buttress_fs::{BalanceOptions, BalanceProgress, Filesystem, Filter};
 use serde_json::{Value, json};
 
+use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
 use crate::live;
@@ -128,6 +129,7 @@ fn balancer(args: &Volume) -> Result<Option<u32>> {
         return Err(live::no_image(&args.image));
     }
     let options = OpenOptions { write: true, lock: true, ..OpenOptions::default() };
+    closing::until_closed(&args.image);
     let pid = match FileDevice::open(&args.image, options) {
         Err(buttress_block::Error::Locked { pid: Some(pid), .. }) => pid,
         Ok(_) | Err(buttress_block::Error::Looped { .. }) => return Ok(None),

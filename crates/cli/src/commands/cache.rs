@@ -11,6 +11,7 @@ use buttress_cache::{CacheDevice, CacheOptions, Mode};
 use serde_json::json;
 
 use crate::cached::{self, failure};
+use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::live;
 use crate::size;
@@ -190,7 +191,7 @@ impl Place {
 
 fn peek(path: &Path) -> Result<Arc<dyn Device>> {
     let how = OpenOptions { lock: false, ..OpenOptions::READ };
-    Ok(Arc::new(FileDevice::open(path, how).map_err(Failure::of_device)?))
+    Ok(Arc::new(closing::open_device(path, how)?))
 }
 
 fn count(scan: &Scan, fate: Fate) -> usize {
@@ -341,7 +342,7 @@ fn drain(args: &Drain, ui: &Ui) -> Result<CacheDevice> {
     options.start_sector = args.start_sector;
     options.force |= args.force;
     let how = OpenOptions::WRITE;
-    let origin = Arc::new(FileDevice::open(&args.origin, how).map_err(Failure::of_device)?);
+    let origin = Arc::new(closing::open_device(&args.origin, how)?);
     // Nothing is to be written back before the bar is there to tell.
     options.high_watermark = 100;
     let device = cached::open(origin, &args.cache, options, how)?;

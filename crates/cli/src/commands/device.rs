@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use buttress_block::{Device, FileDevice, OpenOptions, probe};
+use buttress_block::{Device, OpenOptions, probe};
 use buttress_format::DeviceId;
 use buttress_fs::{DeviceInfo, Filesystem};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::order::{self, Order};
@@ -136,7 +137,7 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
 
 /// Opens a device that is to become part of a volume, after a look at what is on it.
 pub(crate) fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
-    let device = FileDevice::open(path, OpenOptions::WRITE).map_err(Failure::of_device)?;
+    let device = closing::open_device(path, OpenOptions::WRITE)?;
     let name = path.display().to_string();
     if !force && let Some(found) = probe::identify(&device).context(|| &name)? {
         let what = format!("{name}: holds {found}; --force overwrites it");

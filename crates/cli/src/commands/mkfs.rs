@@ -10,6 +10,7 @@ use buttress_fs::{Codec, Filesystem, MountOptions};
 use buttress_volume::Uuid;
 
 use crate::cached::{self, Cached};
+use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::size;
 use crate::transfer::{Census, Import, Job, Keep, open_dir, survey};
@@ -150,10 +151,13 @@ fn make(
 
 fn open(path: &Path, size: Option<u64>) -> Result<Arc<dyn Device>> {
     let opened = match size {
-        Some(size) => FileDevice::create(path, size),
-        None => FileDevice::open(path, OpenOptions::WRITE),
+        Some(size) => {
+            closing::until_closed(path);
+            FileDevice::create(path, size).map_err(Failure::of_device)?
+        }
+        None => closing::open_device(path, OpenOptions::WRITE)?,
     };
-    Ok(Arc::new(opened.map_err(Failure::of_device)?))
+    Ok(Arc::new(opened))
 }
 
 /// Copies the folder in.

@@ -2,28 +2,31 @@
 //!
 //! # Place
 //!
-//! Without `--foreground` the program starts itself once more with it, in a session of its own, and
-//! ends as soon as that child says that the mount is there. (A process with threads cannot fork
-//! and go on; one that has none yet can start another.) The child opens the devices, so the lock on
-//! them is its own and lasts until everything is durable, which may be after umount(8) returned. A
-//! mount that comes too early waits for that.
+//! Without `--foreground` the program starts itself once more with it, in a session of its own,
+//! and ends as soon as that child says that the mount is there. (A process with threads cannot
+//! fork and go on; one that has none yet can start another.) The child opens the devices, so the
+//! lock on them is its own. It lasts until everything is durable, which may be after umount(2)
+//! returned. A verb that comes too early waits for that ([`crate::closing`]). `umount` waits
+//! for it where it is called ([`super::umount`]).
 //!
 //! # Failure
 //!
 //! Until the mount is there the child speaks on the caller's terminal, and its exit code becomes the
 //! caller's. Afterwards there is only the log.
 
-mod finishing;
+mod pressure;
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileTypeExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use buttress_block::{Device, OpenOptions};
+use buttress_block::{Device, FileDevice, OpenOptions};
 use buttress_cache::{CacheDevice, CacheOptions};
 use buttress_fs::{Filesystem, MountOptions};
 use buttress_fuse::{Options, Session, Unmounted, Unmounter};
@@ -32,6 +35,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cached::{self, Cached};
+use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::live::{Live, Subject};
@@ -39,6 +43,15 @@ use crate::ui::Ui;
 
 /// What the child says when the mount is there.
 const READY: &str = "ready";
+/// Is set for the child that serves.
+const IS_CHILD: &str = "BUTTRESS_SERVES";
+/// What tells systemd that a process serves what the machine itself runs from, as the first
+/// letter of its name.
+const KEPT: &str = "@buttress";
+/// Is there while a machine starts from an image of its first programs.
+const IN_INITRD: &str = "/etc/initrd-release";
+/// Says of a mount that the machine itself runs from it.
+const FOR_INITRD: &str = "x-initrd.mount";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -73,6 +86,9 @@ pub(crate) struct Args {
     /// Stay until the volume is unmounted, and log to standard error.
     #[arg(long, short)]
     foreground: bool,
+    /// Leave out mount options that there are not, and say so.
+    #[arg(long)]
+    sloppy: bool,
     /// Where a mount in the background logs to; nowhere unless given.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
@@ -111,7 +127,18 @@ struct Document<'a> {
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let options = parse(&args)?;
-    if args.foreground { serve(&args, options, ui) } else { start(&args, ui) }
+    if args.foreground {
+        return serve(&args, options, ui);
+    }
+    let given: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match start(spawn(&given, is_for_initrd(&args.options))?)? {
+        Started::Serves(pid) if ui.json() => {
+            ui.document(&Document { image: &args.image, target: &args.target, pid })?;
+            Ok(Exit::Success)
+        }
+        Started::Serves(_) => Ok(Exit::Success),
+        Started::Failed(exit) => Ok(exit),
+    }
 }
 
 /// The options, by who takes them.
@@ -135,6 +162,15 @@ fn parse(args: &Args) -> Result<Parsed> {
     // The kernel keeps what was read through a mount; twice in memory is once too often.
     let mut rest = vec!["page_cache=0"];
     rest.extend(for_volume(&others, &mut door)?);
+    if args.sloppy {
+        rest.retain(|word| {
+            let is_known = MountOptions::parse(word).is_ok();
+            if !is_known {
+                crate::ui::note(format!("mount option {word} is left out: there is none like it"));
+            }
+            is_known
+        });
+    }
     let mut volume = volume_options(&rest)?;
     volume.degraded |= args.devices.degraded;
     door.read_only |= volume.read_only;
@@ -152,7 +188,7 @@ pub(crate) fn split(lists: &[String]) -> Result<Vec<(String, bool)>> {
 }
 
 /// The options in lists of them.
-fn words(lists: &[String]) -> impl Iterator<Item = &str> {
+pub(crate) fn words(lists: &[String]) -> impl Iterator<Item = &str> {
     lists.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|word| !word.is_empty())
 }
 
@@ -178,27 +214,51 @@ fn volume_options(words: &[&str]) -> Result<MountOptions> {
     })
 }
 
-/// Starts the child that serves, and waits until it does.
-fn start(args: &Args, ui: &Ui) -> Result<Exit> {
+/// Whether the machine itself is to run from what is mounted. systemd kills all other servers
+/// before it unmounts, and lets this one be until the end.
+pub(crate) fn is_for_initrd(options: &[String]) -> bool {
+    words(options).any(|word| word == FOR_INITRD) || Path::new(IN_INITRD).exists()
+}
+
+/// Starts the child that serves, with the words of a command line: `mount` and what belongs to it.
+pub(crate) fn spawn(given: &[OsString], is_kept: bool) -> Result<Child> {
     let program = std::env::current_exe().context(|| "finding this program")?;
-    let mut child = Command::new(program)
-        .args(std::env::args_os().skip(1))
+    if std::env::var_os(IS_CHILD).is_some() {
+        return Err(Failure::new(Exit::Failure, "a mount in the background starts no other"));
+    }
+    // Behind two dashes there are only names: a child that took these for some would start a
+    // child, and so on.
+    let end = given.iter().position(|word| word == "--").unwrap_or(given.len());
+    Command::new(program)
+        .arg0(if is_kept { OsStr::new(KEPT) } else { OsStr::new("buttress") })
+        .args(&given[..end])
         .args(["--foreground", "--announce"])
+        .args(&given[end..])
+        .env(IS_CHILD, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .context(|| "starting the mount")?;
+        .context(|| "starting the mount")
+}
+
+/// What became of a child that is to serve.
+pub(crate) enum Started {
+    /// The mount is there, by the process of this number.
+    Serves(u32),
+    /// It ended, and has said why.
+    Failed(Exit),
+}
+
+/// Waits until a child serves.
+pub(crate) fn start(mut child: Child) -> Result<Started> {
     let said = child.stdout.take().map(BufReader::new).and_then(|mut said| {
         let mut line = String::new();
         said.read_line(&mut line).ok().map(|_| line)
     });
     if said.as_deref().map(str::trim) != Some(READY) {
-        return failed(child);
+        return failed(child).map(Started::Failed);
     }
-    if ui.json() {
-        ui.document(&Document { image: &args.image, target: &args.target, pid: child.id() })?;
-    }
-    Ok(Exit::Success)
+    Ok(Started::Serves(child.id()))
 }
 
 /// Ends as the child did; it has said why.
@@ -221,13 +281,14 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
         // Ctrl-C at the terminal is not for a mount in the background.
         rustix::process::setsid().context(|| "leaving the terminal")?;
     }
+    pressure::prepare();
     // Signals that come while the volume is being opened wait for the thread that takes them.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context(|| "watching for signals")?;
     let image = args.image.canonicalize().context(|| args.image.display().to_string())?;
     if door.source == Options::default().source {
         door.source = image.to_string_lossy().into_owned();
     }
-    let (fs, cache) = open(args, &image, volume, cache, ui)?;
+    let Opened { fs, cache, files } = open(args, &image, volume, cache)?;
     if let Some(why) = fs.read_only_reason() {
         if !door.read_only {
             ui.note(format!("{}: mounted read-only: {why}", image.display()));
@@ -237,25 +298,33 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     let mounted = buttress_fuse::mount(fs.clone(), &args.target, &door);
     let session = mounted.map_err(std::io::Error::other).context(String::new)?;
     let stage = Arc::new(AtomicU8::new(Stage::Serving as u8));
-    watch(signals, session.unmounter(), Arc::clone(&stage))?;
+    watch(signals, session.unmounter(), Arc::clone(&stage), fs.clone())?;
     tracing::info!(image = %image.display(), target = %session.unmounter().target().display(), "mounted");
     // Before the mount is announced, and before the directory is left: names may be relative.
-    let _live = live(args, &image, &session, cache.as_ref(), &fs).listen();
+    let live = live(args, &image, &session, cache.as_ref(), &fs).listen();
     let session = session.start().map_err(std::io::Error::other).context(String::new)?;
     if args.announce {
         announce(args.log.as_deref())?;
     }
     let served = session.wait();
     stage.store(Stage::Committing as u8, Ordering::SeqCst);
-    let closed = fs.close().context(|| format!("{}: closing", image.display()));
+    let closed = close(fs, cache.as_deref(), &image);
+    files.iter().for_each(|file| file.unlock());
+    live.is_closed(closed.as_ref().err().map(ToString::to_string));
     served.map_err(std::io::Error::other).context(String::new)?;
     closed?;
-    if let Some(cache) = cache {
-        tracing::info!(status = %cache.status(), "closing the cache");
-        cached::close(&cache)?;
-    }
     tracing::info!(image = %image.display(), "unmounted, and everything is durable");
     Ok(Exit::Success)
+}
+
+/// Makes everything durable, the cache of the volume, too.
+fn close(fs: Filesystem, cache: Option<&CacheDevice>, image: &Path) -> Result<()> {
+    fs.close().context(|| format!("{}: closing", image.display()))?;
+    if let Some(cache) = cache {
+        tracing::info!(status = %cache.status(), "closing the cache");
+        cached::close(cache)?;
+    }
+    Ok(())
 }
 
 /// What this process tells of itself.
@@ -297,21 +366,24 @@ fn announce(log: Option<&Path>) -> Result<()> {
     std::env::set_current_dir("/").context(|| "leaving the directory")
 }
 
+/// A volume, and what it lies on.
+struct Opened {
+    fs: Filesystem,
+    cache: Option<Arc<CacheDevice>>,
+    /// The devices that this process has locked, but for a cache.
+    files: Vec<Arc<FileDevice>>,
+}
+
 /// Opens the devices and the volume on them.
-fn open(
-    args: &Args,
-    image: &Path,
-    options: MountOptions,
-    cache: CacheOptions,
-    ui: &Ui,
-) -> Result<(Filesystem, Option<Arc<CacheDevice>>)> {
+fn open(args: &Args, image: &Path, options: MountOptions, cache: CacheOptions) -> Result<Opened> {
     let how = if options.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
     let how = |path: &Path| OpenOptions { direct: args.direct.applies_to(path), ..how };
     let paths = args.more.iter().chain(&args.devices.devices).map(PathBuf::as_path);
-    let mut devices: Vec<Arc<dyn Device>> = Vec::new();
-    for path in std::iter::once(image).chain(paths) {
-        devices.push(Arc::new(finishing::open_device(path, how(path), ui)?));
-    }
+    let paths = std::iter::once(image).chain(paths);
+    let files = paths.map(|path| closing::open_device(path, how(path)).map(Arc::new));
+    let files = files.collect::<Result<Vec<_>>>()?;
+    let mut devices: Vec<Arc<dyn Device>> =
+        files.iter().map(|file| Arc::clone(file) as Arc<dyn Device>).collect();
     let mut cached = None;
     if let Some(path) = &args.cached.cache {
         // The first device, the one that was named.
@@ -321,7 +393,7 @@ fn open(
         cached = Some(device);
     }
     let fs = Filesystem::open(devices, options).context(|| image.display().to_string())?;
-    Ok((fs, cached))
+    Ok(Opened { fs, cache: cached, files })
 }
 
 /// How far the end has come, for whoever asks by a second signal.
@@ -333,8 +405,15 @@ enum Stage {
     Committing,
 }
 
-/// Unmounts at the first signal, and says at every other what there is to wait for.
-fn watch(mut signals: Signals, unmounter: Unmounter, stage: Arc<AtomicU8>) -> Result<()> {
+/// Unmounts at the first signal, and says at every other what there is to wait for. Where
+/// programs still use the mount all that they have written is made durable at once: a machine
+/// that shuts down kills after a while what does not end.
+fn watch(
+    mut signals: Signals,
+    unmounter: Unmounter,
+    stage: Arc<AtomicU8>,
+    fs: Filesystem,
+) -> Result<()> {
     let work = move || {
         let target = unmounter.target().display().to_string();
         for _ in signals.forever() {
@@ -356,6 +435,9 @@ fn watch(mut signals: Signals, unmounter: Unmounter, stage: Arc<AtomicU8>) -> Re
                         say(&format!(
                             "{target}: programs still use it; it is out of sight and ends with the last of them"
                         ));
+                        if let Err(error) = fs.sync() {
+                            say(&format!("{target}: {error}"));
+                        }
                     }
                     Err(error) => say(&format!("{error}")),
                 }

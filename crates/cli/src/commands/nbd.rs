@@ -9,14 +9,15 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use buttress_block::{FileDevice, OpenOptions};
+use buttress_block::OpenOptions;
 use buttress_nbd::{Address, Export, Options, Server, Stopper};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cached::{self, Cached};
-use crate::exit::{Context, Exit, Failure, Result};
+use crate::closing;
+use crate::exit::{Context, Exit, Result};
 use crate::live::{Live, Subject};
 use crate::ui::Ui;
 
@@ -66,7 +67,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context(|| "watching for signals")?;
     let how = if args.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
     let how = OpenOptions { direct: args.direct, ..how };
-    let device = FileDevice::open(&args.image, how).map_err(Failure::of_device)?;
+    let device = closing::open_device(&args.image, how)?;
     let (device, cache) = args.cached.wrap(Arc::new(device), how)?;
     let export = Export::new(device, args.export, args.read_only).context(String::new)?;
     let (size_bytes, read_only) = (export.len(), export.read_only());

@@ -15,10 +15,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 use super::{Answer, Subject, ask, whoever};
+use crate::closing::TYPES;
 use crate::exit::{Exit, Failure, Result};
 
-/// The type of our mounts in the kernel's list.
-const TYPE: &str = "fuse.buttress";
 /// Asks for the mounts of subvolumes. It is asked apart: while subvolumes are being mounted, the answer waits.
 pub(super) const QUESTION: &str = "submounts";
 
@@ -85,6 +84,67 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(name))
 }
 
+/// What is mounted at a place, by the kernel's list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mounted {
+    /// The device number of what lies there.
+    pub device: u64,
+    pub kind: String,
+    /// What was mounted, by its name then.
+    pub source: PathBuf,
+    pub point: PathBuf,
+    /// The folder of the file system that is seen there, "/" but for a folder that is bound.
+    pub top: PathBuf,
+}
+
+impl Mounted {
+    /// What is seen at `point`, which is a whole name without symbolic links. Asks no server, so
+    /// that a dead one cannot keep the caller waiting.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the list.
+    pub(crate) fn at(point: &Path) -> std::io::Result<Option<Self>> {
+        let list = std::fs::read("/proc/self/mountinfo")?;
+        Ok(Self::all(&list).into_iter().rev().find(|mounted| mounted.point == point))
+    }
+
+    /// A mount of ours from this image or block device, the last that was made.
+    pub(crate) fn of_source(source: &Path) -> Option<Self> {
+        let list = std::fs::read("/proc/self/mountinfo").ok()?;
+        let all = Self::all(&list).into_iter().rev();
+        all.into_iter().find(|mounted| mounted.is_ours() && mounted.source == source)
+    }
+
+    /// Every mount of the list; of several at one place the last is seen.
+    fn all(list: &[u8]) -> Vec<Self> {
+        list.split(|&byte| byte == b'\n').filter_map(Self::of_line).collect()
+    }
+
+    fn of_line(line: &[u8]) -> Option<Self> {
+        let fields: Vec<PathBuf> = line.split(|&byte| byte == b' ').map(unescape).collect();
+        let (major, minor) = fields.get(2)?.to_str()?.split_once(':')?;
+        let device = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
+        let mut behind = fields.iter().skip_while(|field| *field != Path::new("-")).skip(1);
+        let kind = behind.next()?.display().to_string();
+        let source = behind.next()?.clone();
+        Some(Self { device, kind, source, point: fields[4].clone(), top: fields[3].clone() })
+    }
+
+    /// Whether it is one of ours.
+    pub(crate) fn is_ours(&self) -> bool {
+        TYPES.contains(&self.kind.as_str())
+    }
+}
+
+/// Where subvolumes of a server's mount have mounts of their own.
+pub(crate) fn submounts(socket: &Path) -> Vec<PathBuf> {
+    let text = ask(socket, QUESTION, None).unwrap_or_default();
+    // One that does not know the question answers another.
+    let found: Vec<(Vec<u8>, u64)> = serde_json::from_str(&text).unwrap_or_default();
+    found.into_iter().map(|(place, _)| PathBuf::from(OsString::from_vec(place))).collect()
+}
+
 /// What of a path is there, and the name that is to be made in it.
 fn there(path: &Path) -> Option<(PathBuf, PathBuf)> {
     match (path.canonicalize(), path.parent(), path.file_name()) {
@@ -113,7 +173,7 @@ pub(crate) fn served(path: &Path) -> Result<Option<Served>> {
         Some(Served { socket, answer, target, within: PathBuf::new() })
     });
     let point = ground.point.display();
-    if ground.kind != TYPE {
+    if !TYPES.contains(&ground.kind.as_str()) {
         let above = mounts
             .find(|mount| whole.starts_with(&mount.target) && mount.answer.subject.is_mounted());
         let Some(above) = above else { return Ok(None) };
@@ -188,10 +248,24 @@ mod tests {
     /// P1: by the number of the mount, with names as they are, and from the top of the file system.
     #[test]
     fn the_list_says_what_a_path_is_on() {
-        is("40", "/mnt/with space/x/y", TYPE, "/mnt/with space", "x/y");
+        is("40", "/mnt/with space/x/y", TYPES[0], "/mnt/with space", "x/y");
         is("41", "/mnt/with space/there/x", "tmpfs", "/mnt/with space/there", "x");
-        is("42", "/other/x", TYPE, "/other", "dir/more/x");
+        is("42", "/other/x", TYPES[0], "/other", "dir/more/x");
         assert_eq!(Ground::listed(LIST, "4", 7, Path::new("/other/x")), None);
+    }
+
+    /// The last mount at a place is the one that is seen there.
+    #[test]
+    fn mounts_are_found_by_their_place() {
+        let all = Mounted::all(LIST);
+        let of = |point: &str| all.iter().rev().find(|it| it.point == Path::new(point)).cloned();
+        let found = of("/mnt/with space").expect("it is listed");
+        assert!(found.is_ours());
+        assert_eq!(found.device, rustix::fs::makedev(0, 50));
+        assert_eq!((found.source, found.top), (PathBuf::from("/a"), PathBuf::from("/")));
+        assert!(!of("/mnt/with space/there").expect("it is listed").is_ours());
+        assert_eq!(of("/other").expect("it is listed").top, Path::new("/dir/more"));
+        assert_eq!(of("/mnt"), None);
     }
 
     /// What is no octal number stays.

@@ -14,6 +14,7 @@ mod packing;
 mod places;
 mod races;
 mod subvolume;
+mod unmounting;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

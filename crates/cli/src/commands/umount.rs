@@ -1,0 +1,241 @@
+//! `buttress umount`: takes a mount away, and ends when its volume is closed.
+//!
+//! # Place
+//!
+//! The kernel does not wait for a FUSE server: umount(2) returns, and the server begins its last
+//! commit. So this connects to the server first and takes the mount away. Then it reads until the
+//! server has said that the devices have everything and are free. mount(8) calls the same through
+//! [`crate::helper`].
+//!
+//! # Invariants
+//!
+//! - **U1** No server is asked on the way to a mount but over its socket: a dead one, or one that
+//!   hangs, can be unmounted.
+//! - **U2** Success means that the volume is closed and free. Where it is mounted elsewhere too,
+//!   or the server cannot be asked, that is said.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use crate::exit::{Exit, Failure, Result};
+use crate::live::{self, Answer, Farewell, Left, Mounted};
+use crate::ui::Ui;
+use crate::{closing, ui};
+
+/// The program that may unmount for those who are not root.
+const FUSERMOUNT: &str = "fusermount3";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where it is mounted, or the image or block device.
+    #[arg(value_name = "DIR", required = true)]
+    targets: Vec<PathBuf>,
+    #[command(flatten)]
+    how: How,
+}
+
+/// How a mount is taken away.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct How {
+    /// Take it out of sight at once, and leave it to the programs that use it.
+    #[arg(long, short)]
+    pub lazy: bool,
+    /// End all requests that wait, for a server that answers no more.
+    #[arg(long, short)]
+    pub force: bool,
+    /// Where programs use it, make it read-only instead.
+    #[arg(long, short)]
+    pub read_only: bool,
+}
+
+pub(crate) fn run(args: &Args, _ui: &Ui) -> Result<Exit> {
+    for target in &args.targets {
+        unmount(target, args.how)?;
+    }
+    Ok(Exit::Success)
+}
+
+/// Takes away what is mounted at `target`, or from it, and waits until its volume is closed (U2).
+///
+/// # Errors
+///
+/// When nothing of ours is mounted there or it is in use; what closing the volume met.
+pub(crate) fn unmount(target: &Path, how: How) -> Result<()> {
+    let mounted = find(target)?;
+    let name = mounted.point.display().to_string();
+    let say = |what: &str| ui::note(format!("{name}: {what}"));
+    let server = server_of(&mounted);
+    // Entered before the mount is taken away: a server that has closed its volume ends.
+    let farewell = server.as_ref().and_then(|(socket, answer)| {
+        Farewell::of(socket, answer.pid)
+            .inspect_err(|error| tracing::debug!(%error, "the server tells of no end"))
+            .ok()
+    });
+    if let Some((socket, _)) = &server {
+        let mut below = live::submounts(socket);
+        below.sort_by_key(|place| std::cmp::Reverse(place.components().count()));
+        below.retain(|place| place.starts_with(&mounted.point));
+        below
+            .iter()
+            .try_for_each(|place| detach(place, how))
+            .map_err(|error| refused(&name, &error))?;
+    }
+    if let Err(error) = detach(&mounted.point, how) {
+        if how.read_only && error.is_busy {
+            return remount(&mounted.point, true, rustix::mount::MountFlags::empty());
+        }
+        return Err(refused(&name, &error));
+    }
+    let Some(mut farewell) = farewell else {
+        return without_word(&mounted, &say);
+    };
+    let left = farewell.left().unwrap_or(Left::Closing);
+    if left == Left::Used {
+        if !how.lazy {
+            say("it is mounted at another place, too, or used: the server goes on");
+        }
+        return Ok(());
+    }
+    farewell.wait(say).map_err(|failure| Failure::new(failure.exit, format!("{name}: {failure}")))
+}
+
+/// Waits for the lock on the image, where no server can be asked: it may be another user's.
+fn without_word(mounted: &Mounted, say: &dyn Fn(&str)) -> Result<()> {
+    let Ok(source) = mounted.source.canonicalize() else { return Ok(()) };
+    closing::until_closed(&source);
+    if Mounted::of_source(&source).is_none() && buttress_block::locked_by(&source).is_some() {
+        say("its server cannot be asked, and has the volume open");
+    }
+    Ok(())
+}
+
+/// Has what is mounted at `target` be read-only, or writable again, by its server and by the
+/// kernel. `flags` are the kernel's own.
+///
+/// # Errors
+///
+/// When nothing of ours is mounted there; when files are open for writing; when the volume cannot
+/// be written.
+pub(crate) fn remount(
+    target: &Path,
+    read_only: bool,
+    flags: rustix::mount::MountFlags,
+) -> Result<()> {
+    let mounted = find(target)?;
+    let name = mounted.point.display().to_string();
+    let Some((socket, _)) = server_of(&mounted) else {
+        let what = format!("{name}: its server does not answer: ask as the user who mounted it");
+        return Err(Failure::new(Exit::Failure, what));
+    };
+    let by_kernel = || {
+        let flags = if read_only { flags | rustix::mount::MountFlags::RDONLY } else { flags };
+        let done = rustix::mount::mount_remount(&mounted.point, flags, c"");
+        done.map_err(|errno| refused(&name, &Refusal::of(errno)))
+    };
+    let by_server = || {
+        let order = crate::order::Order::Remount { read_only };
+        let never = std::sync::atomic::AtomicBool::new(false);
+        live::give(&socket, &order, &never, &mut |_| true).map(drop)
+    };
+    // The kernel writes what it holds, and lets nothing new in, before the server makes all of it
+    // durable.
+    if read_only {
+        by_kernel()?;
+        by_server()
+    } else {
+        by_server()?;
+        by_kernel()
+    }
+}
+
+/// What of ours is mounted at a place, or from an image (U1).
+fn find(target: &Path) -> Result<Mounted> {
+    let wrong = |what: String| Failure::new(Exit::Failure, format!("{}: {what}", target.display()));
+    let list = |error: std::io::Error| wrong(error.to_string());
+    // The way up is followed; the mount itself is not asked.
+    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new(".")).canonicalize();
+    let named = target.file_name().filter(|_| !target.ends_with("."));
+    if let (Ok(parent), Some(name)) = (parent, named)
+        && let Some(found) = Mounted::at(&parent.join(name)).map_err(list)?
+    {
+        return ours(found, target);
+    }
+    let whole = target.canonicalize().map_err(list)?;
+    if let Some(found) = Mounted::at(&whole).map_err(list)? {
+        return ours(found, target);
+    }
+    Mounted::of_source(&whole).ok_or_else(|| wrong("is not mounted".to_owned()))
+}
+
+fn ours(mounted: Mounted, target: &Path) -> Result<Mounted> {
+    if mounted.is_ours() {
+        return Ok(mounted);
+    }
+    let (target, kind) = (target.display(), &mounted.kind);
+    let what = format!("{target}: what is mounted there is of type {kind}, and not ours");
+    Err(Failure::new(Exit::Failure, what))
+}
+
+/// The server of a mount, if it is of this user and answers.
+fn server_of(mounted: &Mounted) -> Option<(PathBuf, Answer)> {
+    let all = live::whoever().into_iter();
+    all.into_iter().find(|(_, answer)| answer.subject.device == Some(mounted.device))
+}
+
+/// Why a mount could not be taken away.
+struct Refusal {
+    is_busy: bool,
+    what: String,
+}
+
+impl Refusal {
+    fn of(errno: Errno) -> Self {
+        let what = match errno {
+            Errno::BUSY => "programs use it".to_owned(),
+            errno => std::io::Error::from(errno).to_string(),
+        };
+        Self { is_busy: errno == Errno::BUSY, what }
+    }
+}
+
+fn refused(name: &str, refusal: &Refusal) -> Failure {
+    Failure::new(Exit::Failure, format!("{name}: {}", refusal.what))
+}
+
+/// Takes a mount away: by the kernel, or by the program that may.
+fn detach(point: &Path, how: How) -> Result<(), Refusal> {
+    let mut flags = UnmountFlags::NOFOLLOW;
+    if how.lazy {
+        flags |= UnmountFlags::DETACH;
+    }
+    if how.force {
+        flags |= UnmountFlags::FORCE;
+    }
+    match rustix::mount::unmount(point, flags) {
+        Ok(()) => Ok(()),
+        Err(Errno::PERM) => by_fusermount(point, how),
+        Err(errno) => Err(Refusal::of(errno)),
+    }
+}
+
+fn by_fusermount(point: &Path, how: How) -> Result<(), Refusal> {
+    let lazy = how.lazy.then_some(OsStr::new("-z"));
+    let ran = Command::new(FUSERMOUNT)
+        .arg("-u")
+        .args(lazy)
+        .arg("--")
+        .arg(point)
+        .stdout(Stdio::null())
+        .output()
+        .map_err(|error| Refusal { is_busy: false, what: format!("{FUSERMOUNT}: {error}") })?;
+    if ran.status.success() {
+        return Ok(());
+    }
+    let what = String::from_utf8_lossy(&ran.stderr).trim().to_owned();
+    Err(Refusal { is_busy: what.contains("busy"), what })
+}

@@ -1,0 +1,240 @@
+//! The end of a mount: what is on the image when it is unmounted, helpers of mount(8), and verbs
+//! that come early.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use crate::judge::check;
+use crate::live::{has, run};
+use crate::{Bench, text};
+
+const FILES: usize = 300;
+
+/// How often a volume is written, unmounted and copied, by each way of unmounting.
+fn rounds() -> usize {
+    std::env::var("BUTTRESS_UMOUNT_ROUNDS").map_or(3, |text| text.parse().expect("a number"))
+}
+
+fn can_mount() -> bool {
+    has(&["umount", "btrfs", "unshare"], Some("/dev/fuse")) && rustix::process::getuid().is_root()
+}
+
+/// The program under the name of a helper.
+fn link(bench: &Bench, name: &str) -> PathBuf {
+    let link = bench.path("sbin").join(name);
+    if !link.exists() {
+        fs::create_dir_all(bench.path("sbin")).expect("a folder");
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_buttress"), &link).expect("a link");
+    }
+    link
+}
+
+fn helper(bench: &Bench, name: &str, args: &[&str]) -> Output {
+    let mut command = Command::new(link(bench, name));
+    command.args(args).current_dir(bench.dir.path());
+    command.env("BUTTRESS_RUNTIME_DIR", bench.path("run")).output().expect("it starts")
+}
+
+/// Runs a script where mount(8) and umount(8) find the helpers, and nothing else of the machine
+/// sees them.
+fn script(bench: &Bench, text: &str) -> Output {
+    for name in ["mount.buttress", "mount.fuse.buttress", "umount.fuse.buttress"] {
+        link(bench, name);
+    }
+    let sbin = fs::canonicalize("/sbin").expect("it is there");
+    let sbin = sbin.display();
+    let whole =
+        format!("set -e; mount -t overlay helpers -o lowerdir=\"$PWD/sbin\":{sbin} {sbin}\n{text}");
+    Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", &whole])
+        .current_dir(bench.dir.path())
+        .env("BUTTRESS_RUNTIME_DIR", bench.path("run"))
+        .output()
+        .expect("it starts")
+}
+
+#[track_caller]
+fn succeeded(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}{complained}", output.status);
+    said
+}
+
+/// A volume that is mounted in the background, with files.
+fn written() -> Bench {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("mnt")).expect("a folder");
+    bench.volume("image", "256M");
+    bench.ok(&["mount", "image", "mnt"]);
+    write(&bench);
+    bench
+}
+
+fn write(bench: &Bench) {
+    for number in 0..FILES {
+        let name = bench.path(&format!("mnt/{number}"));
+        fs::write(name, format!("{number} ").repeat(100)).expect("it is written");
+    }
+}
+
+fn files_of(bench: &Bench, image: &str) -> usize {
+    bench.ok(&["ls", &format!("{image}:/")]).lines().count()
+}
+
+/// Copies the image at once, and finds all in the copy, which is a clean volume.
+#[track_caller]
+fn everything_is_there(bench: &Bench) {
+    fs::copy(bench.path("image"), bench.path("copy")).expect("a copy");
+    assert_eq!(buttress_block::locked_by(&bench.path("image")), None);
+    assert_eq!(files_of(bench, "copy"), FILES);
+    check(&bench.path("copy"));
+}
+
+/// The image is whole, and free, at the moment that the command is done.
+#[test]
+fn unmounting_ends_when_everything_is_on_the_image() {
+    if !can_mount() {
+        return;
+    }
+    for _ in 0..rounds() {
+        let bench = written();
+        bench.ok(&["umount", "mnt"]);
+        everything_is_there(&bench);
+    }
+}
+
+/// As above, by the helper.
+#[test]
+fn the_helper_ends_when_everything_is_on_the_image() {
+    if !can_mount() {
+        return;
+    }
+    for _ in 0..rounds() {
+        let bench = written();
+        succeeded(&helper(&bench, "umount.fuse.buttress", &["mnt", "-t", "fuse.buttress"]));
+        everything_is_there(&bench);
+    }
+}
+
+/// mount(8) and umount(8) find the helpers by the type; a remount reaches the server and is
+/// refused while files are written.
+#[test]
+fn mount_and_umount_run_the_helpers() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.volume("image", "256M");
+    let said = succeeded(&script(
+        &bench,
+        "mkdir -p mnt; echo \"$PWD/image $PWD/mnt buttress defaults,noatime 0 0\" > fstab
+        mount -T fstab mnt
+        for n in $(seq 0 299); do echo $n > mnt/$n; done
+        umount mnt; cp image copy
+        mount -t fuse.buttress image mnt
+        exec 5>mnt/open; mount -o remount,ro mnt && echo wrong || echo refused $?; exec 5>&-; rm mnt/open
+        echo late > mnt/late
+        mount -o remount,ro mnt; cp image remounted
+        touch mnt/no 2>/dev/null && echo wrong
+        mount -o remount,rw mnt; rm mnt/late
+        umount mnt; echo done",
+    ));
+    assert_eq!(said, "refused 32\ndone\n");
+    for (image, files) in [("copy", FILES), ("remounted", FILES + 1), ("image", FILES)] {
+        assert_eq!(files_of(&bench, image), files, "{image}");
+        check(&bench.path(image));
+    }
+}
+
+/// mount(8) passes these on: 1 for a command line, 32 for a mount that failed, 64 for some of
+/// several.
+#[test]
+fn helpers_end_with_the_codes_of_mount() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.volume("image", "256M");
+    fs::create_dir(bench.path("mnt")).expect("a folder");
+    let code = |name: &str, args: &[&str]| helper(&bench, name, args).status.code();
+    let mount = |args: &[&str]| code("mount.fuse.buttress", args);
+    let umount = |args: &[&str]| code("umount.buttress", args);
+    assert_eq!(mount(&["image"]), Some(1));
+    assert_eq!(mount(&["image", "mnt", "-x"]), Some(1));
+    assert_eq!(mount(&["image", "mnt", "-o", "no_such_option"]), Some(1));
+    assert_eq!(mount(&["missing", "mnt"]), Some(32));
+    assert_eq!(mount(&["image", "missing"]), Some(32));
+    assert_eq!(mount(&["image", "mnt", "-f"]), Some(0));
+    assert_eq!(umount(&["mnt"]), Some(32));
+    assert_eq!(mount(&["image", "mnt", "-n", "-o", "ro"]), Some(0));
+    assert_eq!(mount(&["image", "mnt", "-o", "remount,rw"]), Some(32));
+    let open = fs::File::open(bench.path("mnt")).expect("it is open");
+    assert_eq!(umount(&["mnt"]), Some(32));
+    drop(open);
+    assert_eq!(umount(&["missing", "mnt"]), Some(64));
+    assert_eq!(mount(&["image", "mnt", "-s", "-o", "no_such_option"]), Some(0));
+    assert_eq!(umount(&["mnt", "-v"]), Some(0));
+    check(&bench.path("image"));
+}
+
+/// umount(2) does not wait; what comes next does, and finds everything.
+#[test]
+fn verbs_wait_for_a_server_that_is_closing() {
+    if !can_mount() {
+        return;
+    }
+    let away = |bench: &Bench| run("umount", &["-i", text(&bench.path("mnt"))]);
+    let bench = written();
+    away(&bench);
+    assert_eq!(files_of(&bench, "image"), FILES);
+    for args in [&["check", "image"][..], &["dump", "image", "--tree", "fs"], &["df", "image"]] {
+        bench.ok(&["mount", "image", "mnt"]);
+        fs::write(bench.path("mnt/more"), args.concat()).expect("it is written");
+        away(&bench);
+        bench.ok(args);
+        let more = bench.ok(&["cat", "image:/more"]);
+        assert_eq!(more, args.concat());
+    }
+    bench.ok(&["mount", "image", "mnt"]);
+    fs::remove_file(bench.path("mnt/more")).expect("it is removed");
+    away(&bench);
+    bench.ok(&["mount", "image", "mnt"]);
+    assert_eq!(fs::read_dir(bench.path("mnt")).expect("a folder").count(), FILES);
+    bench.ok(&["umount", "image"]);
+    check(&bench.path("image"));
+}
+
+/// Behind two dashes the child's own switches would be names, and it would start a child in turn.
+#[test]
+fn names_behind_dashes_start_one_server() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.volume("image", "256M");
+    fs::create_dir(bench.path("mnt")).expect("a folder");
+    bench.ok(&["mount", "--", "image", "mnt"]);
+    bench.ok(&["umount", "--", "mnt"]);
+    bench.fails(&["umount", "mnt"], 1, &["mnt", "is not mounted"]);
+    bench.fails(&["umount", "/proc"], 1, &["/proc", "proc", "not ours"]);
+}
+
+/// A server that is killed has perhaps lost the last commit, which is no success; its dead mount
+/// can be taken away.
+#[test]
+fn a_server_that_died_is_no_success() {
+    if !can_mount() {
+        return;
+    }
+    let bench = written();
+    let pid = buttress_block::locked_by(&bench.path("image")).expect("it is locked");
+    run("kill", &["-STOP", &pid.to_string()]);
+    run("kill", &["-KILL", &pid.to_string()]);
+    while buttress_block::locked_by(&bench.path("image")).is_some() {
+        std::thread::yield_now();
+    }
+    bench.ok(&["umount", "mnt"]);
+    check(&bench.path("image"));
+}
