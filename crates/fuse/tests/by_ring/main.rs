@@ -5,6 +5,8 @@
 
 #[path = "../it/attributes.rs"]
 mod attributes;
+#[path = "../it/coherence.rs"]
+mod coherence;
 #[path = "../it/content.rs"]
 mod content;
 #[path = "../it/full.rs"]

@@ -5,6 +5,7 @@
 //! root and `/dev/fuse`; elsewhere they say that they are skipped.
 
 mod attributes;
+mod coherence;
 mod content;
 mod full;
 mod killed;
