@@ -2,7 +2,7 @@
 
 use buttress_format::{Ino, TreeId};
 
-use crate::stream::StreamError;
+use crate::stream::{PATH_BYTES_MAX, StreamError};
 
 /// The result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -36,6 +36,25 @@ pub enum Error {
         /// What is wrong.
         what: &'static str,
     },
+    /// A path that is longer than receivers take: the error `ENAMETOOLONG`.
+    #[error(
+        "{path}: File name too long: the path has {len} bytes, and a stream holds at most \
+         {PATH_BYTES_MAX}"
+    )]
+    PathTooLong {
+        /// Its beginning and its end, escaped.
+        path: String,
+        /// Its length, in bytes.
+        len: usize,
+    },
+    /// A path that no stream can hold: a name on the volume is none.
+    #[error("{path}: the path {problem}")]
+    Path {
+        /// Its beginning and its end, escaped.
+        path: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
     /// A step of a stream cannot be done.
     #[error("{command} {path}")]
     Step {
@@ -65,6 +84,24 @@ pub enum Error {
     /// A stream that takes data from a subvolume that is not here.
     #[error("clone: did not find source subvolume {0}")]
     NoSource(String),
+}
+
+impl Error {
+    pub(crate) fn path_too_long(path: &[u8]) -> Self {
+        Self::PathTooLong { path: shortened(path), len: path.len() }
+    }
+}
+
+/// Bytes of a long path that a message shows, at its beginning and at its end.
+const SHOWN_BYTES: usize = 40;
+
+/// A path for a message: escaped, and of a long one the beginning and the end.
+pub(crate) fn shortened(path: &[u8]) -> String {
+    if path.len() <= 3 * SHOWN_BYTES {
+        return path.escape_ascii().to_string();
+    }
+    let (begin, end) = (&path[..SHOWN_BYTES], &path[path.len() - SHOWN_BYTES..]);
+    format!("{}[...]{}", begin.escape_ascii(), end.escape_ascii())
 }
 
 impl From<buttress_tree::Error> for Error {

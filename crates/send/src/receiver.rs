@@ -18,7 +18,7 @@ mod walk;
 
 use std::io::Read;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shortened};
 use crate::stream::{Command, Source, StreamError, StreamReader, Uuid};
 use apply::Current;
 pub use home::{Home, Subvolumes};
@@ -132,7 +132,7 @@ impl<H: Home> Receiver<'_, H> {
 }
 
 fn step(command: &'static str, path: &[u8], source: impl Into<Error>) -> Error {
-    Error::Step { command, path: path.escape_ascii().to_string(), source: Box::new(source.into()) }
+    Error::Step { command, path: shortened(path), source: Box::new(source.into()) }
 }
 
 fn uuid_text(uuid: &Uuid) -> String {

@@ -20,6 +20,7 @@
 
 mod content;
 mod diff;
+mod fit;
 mod make;
 mod names;
 mod paths;
@@ -32,8 +33,8 @@ use std::io::Write;
 use buttress_format::{Ino, TreeId};
 use buttress_fs::Filesystem;
 
-use crate::error::Result;
-use crate::stream::{Command, Source, Stamps, StreamPath, StreamWriter, Version};
+use crate::error::{Error, Result, shortened};
+use crate::stream::{Command, PATH_BYTES_MAX, Source, Stamps, StreamPath, StreamWriter, Version};
 use diff::Diff;
 use names::Names;
 use paths::Paths;
@@ -88,7 +89,7 @@ pub struct Sendable {
 ///
 /// # Errors
 ///
-/// [`Error::NotSubvolume`](crate::Error::NotSubvolume), [`Error::NotReadOnly`](crate::Error::NotReadOnly).
+/// [`Error::NotSubvolume`], [`Error::NotReadOnly`].
 pub fn sendable(fs: &Filesystem, subvolume: TreeId) -> Result<Sendable> {
     let view = fs.view();
     let tree = Tree::open(&view, subvolume)?;
@@ -100,7 +101,8 @@ pub fn sendable(fs: &Filesystem, subvolume: TreeId) -> Result<Sendable> {
 ///
 /// # Errors
 ///
-/// [`Error::NotReadOnly`](crate::Error::NotReadOnly) for a subvolume, parent or clone source that may change;
+/// [`Error::NotReadOnly`] for a subvolume, parent or clone source that may change;
+/// [`Error::PathTooLong`] for a path that no stream can say, with nothing written yet;
 /// what reading the volume met; what the output answered.
 pub fn send<W: Write>(fs: &Filesystem, options: &SendOptions, output: W) -> Result<W> {
     // A snapshot of a moment ago is not on disk before this, and only what is on disk is read (T1).
@@ -114,6 +116,7 @@ pub fn send<W: Write>(fs: &Filesystem, options: &SendOptions, output: W) -> Resu
             sources.push(Tree::open(&view, *id)?);
         }
     }
+    fit::check(old.as_ref(), &new)?;
     let writer = StreamWriter::new(output, options.version);
     let mut sender = Sender {
         fs,
@@ -185,7 +188,7 @@ impl<W: Write> Sender<'_, '_, W> {
     /// The command that makes the subvolume.
     fn head(&mut self) -> Result<()> {
         let name = self.new.name()?;
-        let name = path(&name);
+        let name = path(&name)?;
         let source: Source = self.new.source();
         match self.old {
             None => self.emit(&Command::Subvol { name, source }),
@@ -204,11 +207,14 @@ impl<W: Write> Sender<'_, '_, W> {
             ctime: item.ctime,
             otime: Some(item.otime),
         };
-        self.emit(&Command::Utimes { path: path(at), stamps })
+        self.emit(&Command::Utimes { path: path(at)?, stamps })
     }
 }
 
-/// A path put together of names that are on the volume.
-fn path(bytes: &[u8]) -> StreamPath<'_> {
-    StreamPath::new(bytes).expect("names of a volume were checked when its items were read")
+/// A path put together of names that are on the volume, as far as a stream can say it.
+fn path(bytes: &[u8]) -> Result<StreamPath<'_>> {
+    StreamPath::new(bytes).map_err(|problem| match bytes.len() {
+        len if len > PATH_BYTES_MAX => Error::path_too_long(bytes),
+        _ => Error::Path { path: shortened(bytes), problem },
+    })
 }

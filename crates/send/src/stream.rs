@@ -34,7 +34,7 @@ pub use command::{Command, Encoded, Source, Stamps};
 pub use dump::Dump;
 pub(crate) use dump::uuid_text;
 pub use error::StreamError;
-pub use path::StreamPath;
+pub use path::{PATH_BYTES_MAX, StreamPath};
 pub use reader::{COMMAND_BYTES_MAX, StreamReader};
 pub use writer::{StreamWriter, Version};
 

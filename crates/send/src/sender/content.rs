@@ -101,7 +101,7 @@ impl<W: Write> Sender<'_, '_, W> {
     fn truncate(&mut self, target: &mut Target<'_>, size: u64) -> Result<()> {
         target.reached = size;
         target.written = true;
-        self.emit(&Command::Truncate { path: path(target.at), size })
+        self.emit(&Command::Truncate { path: path(target.at)?, size })
     }
 
     /// Sends the parts of a piece that the old tree has otherwise.
@@ -161,7 +161,7 @@ impl<W: Write> Sender<'_, '_, W> {
         if self.options.no_data {
             return self.update(target, &range);
         }
-        let (at, offset) = (path(target.at), range.start);
+        let (at, offset) = (path(target.at)?, range.start);
         if range.end >= target.size {
             // The end: cut off, and grown again with a hole.
             return self.truncate(target, offset);
@@ -189,7 +189,7 @@ impl<W: Write> Sender<'_, '_, W> {
         }
         target.written = true;
         let (offset, len) = (range.start, range.end - range.start);
-        self.emit(&Command::Fallocate { path: path(target.at), mode: ALLOCATE, offset, len })
+        self.emit(&Command::Fallocate { path: path(target.at)?, mode: ALLOCATE, offset, len })
     }
 
     fn data(
@@ -219,11 +219,11 @@ impl<W: Write> Sender<'_, '_, W> {
                 let Some(shared) = self.sharing.find(&piece)? else { break };
                 self.flush(target)?;
                 self.emit(&Command::Clone {
-                    path: path(target.at),
+                    path: path(target.at)?,
                     offset: range.start,
                     len: shared.len,
                     source: shared.source,
-                    source_path: path(&shared.path),
+                    source_path: path(&shared.path)?,
                     source_offset: shared.offset,
                 })?;
                 range.start += shared.len;
@@ -277,7 +277,7 @@ impl<W: Write> Sender<'_, '_, W> {
         let ram_bytes = mapping.extent.ram_bytes;
         let encoded = Encoded { file_len, ram_bytes, offset, compression, encryption: 0 };
         let command = Command::EncodedWrite {
-            path: path(target.at),
+            path: path(target.at)?,
             offset: range.start,
             encoded,
             data: &data,
@@ -293,7 +293,7 @@ impl<W: Write> Sender<'_, '_, W> {
         let (offset, end) = (range.start, range.end.min(target.size));
         let len = end.saturating_sub(offset);
         target.written = true;
-        self.emit(&Command::UpdateExtent { path: path(target.at), offset, len })
+        self.emit(&Command::UpdateExtent { path: path(target.at)?, offset, len })
     }
 
     /// Reads and sends the bytes that were gathered.
@@ -317,7 +317,7 @@ impl<W: Write> Sender<'_, '_, W> {
             }
             for (index, data) in buffer[..len].chunks(step).enumerate() {
                 let offset = at + (index * step) as u64;
-                self.emit(&Command::Write { path: path(target.at), offset, data })?;
+                self.emit(&Command::Write { path: path(target.at)?, offset, data })?;
             }
             at += len as u64;
         }

@@ -32,7 +32,8 @@ struct Side<'t, 'v> {
     path: Vec<(Arc<Node>, usize)>,
 }
 
-type Slot = (Arc<Node>, usize);
+/// A node and a position in it.
+pub(super) type Slot = (Arc<Node>, usize);
 
 impl<'t, 'v> Side<'t, 'v> {
     fn new(tree: Option<&'t Tree<'v>>) -> Result<Self> {
@@ -88,10 +89,10 @@ pub(super) struct Diff<'t, 'v> {
 }
 
 /// An item that only one side has, or that differs.
-struct Difference {
-    key: Key,
-    old: Option<Slot>,
-    new: Option<Slot>,
+pub(super) struct Difference {
+    pub(super) key: Key,
+    pub(super) old: Option<Slot>,
+    pub(super) new: Option<Slot>,
 }
 
 impl<'t, 'v> Diff<'t, 'v> {
@@ -146,8 +147,8 @@ impl<'t, 'v> Diff<'t, 'v> {
         }
     }
 
-    /// The next item that differs.
-    fn item(&mut self) -> Result<Option<Difference>> {
+    /// The next item that differs. Not to be mixed with [`Diff::next`], which reads ahead.
+    pub(super) fn item(&mut self) -> Result<Option<Difference>> {
         loop {
             let (old, new) = (self.old.position(), self.new.position());
             match (old, new) {

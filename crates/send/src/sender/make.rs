@@ -102,7 +102,7 @@ impl<W: Write> Sender<'_, '_, W> {
         self.make_here(ino, inode)?;
         for link in &inode.links[1..] {
             let name = self.named(link)?;
-            self.emit(&Command::Link { path: path(&name), existing: path(&at) })?;
+            self.emit(&Command::Link { path: path(&name)?, existing: path(&at)? })?;
         }
         Ok(at)
     }
@@ -117,7 +117,7 @@ impl<W: Write> Sender<'_, '_, W> {
         let aside = self.spare_name(ino, &inode.item)?;
         self.make_at(&aside, ino, inode)?;
         self.stamps_due.insert(Ino::ROOT_DIR);
-        self.emit(&Command::Rename { path: path(&aside), to: path(&at) })
+        self.emit(&Command::Rename { path: path(&aside)?, to: path(&at)? })
     }
 
     /// Whether what is made in a directory takes something over from it: new directories get what can be taken
@@ -147,7 +147,7 @@ impl<W: Write> Sender<'_, '_, W> {
 
     fn make_at(&mut self, at: &[u8], ino: Ino, inode: &Inode) -> Result<()> {
         let number = ino.0;
-        let to = path(at);
+        let to = path(at)?;
         let mode = inode.item.mode;
         match mode & TYPE {
             REGULAR => self.emit(&Command::MkFile { path: to, ino: number })?,
@@ -193,7 +193,7 @@ impl<W: Write> Sender<'_, '_, W> {
     }
 
     fn xattrs(&mut self, at: &[u8], inode: &Inode, old: Option<&Inode>) -> Result<()> {
-        let to = path(at);
+        let to = path(at)?;
         for name in old.into_iter().flat_map(|old| old.xattrs.keys()) {
             if !inode.xattrs.contains_key(name) {
                 self.emit(&Command::RemoveXattr { path: to, name })?;
@@ -212,7 +212,7 @@ impl<W: Write> Sender<'_, '_, W> {
     /// Sets what a new directory must not have while something is made in it.
     pub(super) fn late_xattrs(&mut self, at: &[u8], inode: &Inode) -> Result<()> {
         for (name, value) in inode.xattrs.iter().filter(|(name, _)| is_late(inode, name)) {
-            self.emit(&Command::SetXattr { path: path(at), name, value })?;
+            self.emit(&Command::SetXattr { path: path(at)?, name, value })?;
         }
         Ok(())
     }
@@ -224,7 +224,7 @@ impl<W: Write> Sender<'_, '_, W> {
         old: Option<&Inode>,
         written: bool,
     ) -> Result<()> {
-        let to = path(at);
+        let to = path(at)?;
         let item = &inode.item;
         let owner = |item: &InodeItem| (item.uid, item.gid);
         let given = old.is_none_or(|old| owner(&old.item) != owner(item));

@@ -235,7 +235,7 @@ impl<'t, 'v> Names<'t, 'v> {
     ) -> Result<()> {
         let at = self.path(slot)?;
         self.touched.insert(slot.dir.ino);
-        emit(Command::Unlink { path: path(&at) })
+        emit(Command::Unlink { path: path(&at)? })
     }
 
     /// Removes directories that are gone, the deepest first: those that nothing will move out of, or all.
@@ -255,7 +255,7 @@ impl<'t, 'v> Names<'t, 'v> {
         going.sort_by(|a, b| b.cmp(a));
         for (_, at, dir) in going {
             let slot = self.place(dir)?;
-            emit(Command::Rmdir { path: path(&at) })?;
+            emit(Command::Rmdir { path: path(&at)? })?;
             self.touched.insert(slot.dir.ino);
             self.leaving.remove(&slot);
             self.gone.remove(&dir);
@@ -325,11 +325,11 @@ impl<'t, 'v> Names<'t, 'v> {
                     }
                 };
                 let existing = self.path(&slot)?;
-                emit(Command::Link { path: path(&target), existing: path(&existing) })?;
+                emit(Command::Link { path: path(&target)?, existing: path(&existing)? })?;
             }
             (What::Dir(_) | What::File(_), Some(at)) => {
                 let from = self.path(&at)?;
-                emit(Command::Rename { path: path(&from), to: path(&target) })?;
+                emit(Command::Rename { path: path(&from)?, to: path(&target)? })?;
                 self.moved(index, &at, to.clone());
             }
             (What::Dir(_) | What::File(_), None) => unreachable!("what moves is somewhere"),
@@ -380,7 +380,7 @@ impl<'t, 'v> Names<'t, 'v> {
         };
         let aside = self.spare_name(ino, generation)?;
         let from = self.path(slot)?;
-        emit(Command::Rename { path: path(&from), to: path(&aside.name) })?;
+        emit(Command::Rename { path: path(&from)?, to: path(&aside.name)? })?;
         self.touched.insert(TOP.ino);
         match holder {
             Holder::Gone(dir) => {
@@ -435,10 +435,10 @@ impl<'t, 'v> Names<'t, 'v> {
             let aside = taken || self.inherits(parent)?;
             let at = if aside { self.spare_name(dir.ino, dir.generation)? } else { to.clone() };
             let place = self.path(&at)?;
-            emit(Command::MkDir { path: path(&place), ino: dir.ino.0 })?;
+            emit(Command::MkDir { path: path(&place)?, ino: dir.ino.0 })?;
             let at = if aside && !taken {
                 let target = self.path(&to)?;
-                emit(Command::Rename { path: path(&place), to: path(&target) })?;
+                emit(Command::Rename { path: path(&place)?, to: path(&target)? })?;
                 self.touched.insert(TOP.ino);
                 to.clone()
             } else {

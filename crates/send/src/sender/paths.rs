@@ -15,7 +15,7 @@ use crate::error::Result;
 pub(super) const DEPTH_MAX: usize = 4096;
 
 /// Paths kept before all are forgotten.
-const KEPT_MAX: usize = 64 << 10;
+pub(super) const KEPT_MAX: usize = 64 << 10;
 
 pub(super) struct Paths<'t, 'v> {
     tree: &'t Tree<'v>,

@@ -23,7 +23,7 @@ use buttress_txn::View;
 use super::paths::join;
 use super::tree::{Link, Tree};
 use crate::error::Result;
-use crate::stream::Source;
+use crate::stream::{PATH_BYTES_MAX, Source};
 
 /// References of one extent that are looked at. One that is shared more often is found by the first.
 const REFS_MAX: usize = 256;
@@ -102,7 +102,9 @@ impl<'s, 'v> Sharing<'s, 'v> {
         }
         let Some((index, ino, offset, len)) = best else { return Ok(None) };
         let tree = self.sources.get(index).copied().unwrap_or(self.new);
-        let Some(path) = whole_path(tree, ino)? else { return Ok(None) };
+        // What a stream cannot name is not cloned from: its bytes are sent.
+        let path = whole_path(tree, ino)?.filter(|path| path.len() <= PATH_BYTES_MAX);
+        let Some(path) = path else { return Ok(None) };
         Ok(Some(Shared { source: tree.source(), path, offset, len }))
     }
 

@@ -110,7 +110,7 @@ impl<'v> Tree<'v> {
         Error::Damaged { tree: self.id, ino, what }
     }
 
-    fn format(&self, ino: Ino, source: buttress_format::Error) -> Error {
+    pub(super) fn format(&self, ino: Ino, source: buttress_format::Error) -> Error {
         format(self.id, ino, source)
     }
 

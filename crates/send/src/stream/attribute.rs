@@ -197,7 +197,15 @@ pub(crate) struct Builder<'b> {
     out: &'b mut Vec<u8>,
     start: usize,
     version: u32,
+    /// The first field that is longer than its length can say.
+    failed: Option<StreamError>,
 }
+
+/// Longest command of version 1, header and all: receivers have a buffer of 64 KiB.
+pub(crate) const ONE_BYTES_MAX: usize = (64 << 10) - 1;
+
+/// Longest command of version 2, header and all: Linux's sender has a buffer of this size.
+pub(crate) const TWO_BYTES_MAX: usize = 144 << 10;
 
 impl<'b> Builder<'b> {
     pub(crate) fn new(out: &'b mut Vec<u8>, version: u32, number: u16) -> Self {
@@ -205,11 +213,14 @@ impl<'b> Builder<'b> {
         out.extend_from_slice(&[0; 4]);
         out.extend_from_slice(&number.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
-        Self { out, start, version }
+        Self { out, start, version, failed: None }
     }
 
     pub(crate) fn bytes(&mut self, what: Attribute, value: &[u8]) -> &mut Self {
-        let len = u16::try_from(value.len()).expect("attributes are shorter than 64 KiB");
+        let Ok(len) = u16::try_from(value.len()) else {
+            self.fail(what.name, value.len(), usize::from(u16::MAX));
+            return self;
+        };
         self.out.extend_from_slice(&what.number.to_le_bytes());
         self.out.extend_from_slice(&len.to_le_bytes());
         self.out.extend_from_slice(value);
@@ -245,12 +256,27 @@ impl<'b> Builder<'b> {
         self
     }
 
-    /// Fills in length and checksum.
-    pub(crate) fn finish(&mut self) {
+    fn fail(&mut self, what: &'static str, len: usize, max: usize) {
+        self.failed.get_or_insert(StreamError::Unsayable { what, len, max });
+    }
+
+    /// Fills in length and checksum; takes everything back where something did not fit.
+    pub(crate) fn finish(&mut self) -> Result<(), StreamError> {
+        let whole = self.out.len() - self.start;
+        let max = if self.version < 2 { ONE_BYTES_MAX } else { TWO_BYTES_MAX };
+        if whole > max {
+            self.fail("the command", whole, max);
+        }
+        let len = u32::try_from(whole - HEADER_LEN);
+        let (Ok(len), None) = (len, self.failed.as_ref()) else {
+            self.out.truncate(self.start);
+            let long = StreamError::Unsayable { what: "the command", len: whole, max };
+            return Err(self.failed.take().unwrap_or(long));
+        };
         let command = &mut self.out[self.start..];
-        let len = u32::try_from(command.len() - HEADER_LEN).expect("commands are short");
         command[..4].copy_from_slice(&len.to_le_bytes());
         let crc = buttress_format::crc32c_raw(0, command);
         command[6..HEADER_LEN].copy_from_slice(&crc.to_le_bytes());
+        Ok(())
     }
 }

@@ -306,10 +306,11 @@ impl<'a> Command<'a> {
 
     /// Appends the command's bytes.
     ///
-    /// # Panics
+    /// # Errors
     ///
-    /// When an attribute other than version 2's file data is longer than 64 KiB: the caller's bug.
-    pub(crate) fn encode(&self, version: u32, out: &mut Vec<u8>) {
+    /// [`StreamError::Unsayable`] when a field is longer than its length says, or all of them
+    /// are longer than receivers take. `out` is as it was then.
+    pub(crate) fn encode(&self, version: u32, out: &mut Vec<u8>) -> Result<(), StreamError> {
         let start = move |number| {
             // Moved, not borrowed: the builder takes it along.
             let out = out;
@@ -329,10 +330,10 @@ impl<'a> Command<'a> {
                 .u64(a::CLONE_CTRANSID, parent.ctransid)
                 .finish(),
             Self::MkFile { path, ino } => {
-                start(number::MKFILE).path(a::PATH, path).u64(a::INO, ino).finish();
+                start(number::MKFILE).path(a::PATH, path).u64(a::INO, ino).finish()
             }
             Self::MkDir { path, ino } => {
-                start(number::MKDIR).path(a::PATH, path).u64(a::INO, ino).finish();
+                start(number::MKDIR).path(a::PATH, path).u64(a::INO, ino).finish()
             }
             Self::MkNod { path, ino, mode, rdev } => start(number::MKNOD)
                 .path(a::PATH, path)
@@ -341,10 +342,10 @@ impl<'a> Command<'a> {
                 .u64(a::MODE, mode)
                 .finish(),
             Self::MkFifo { path, ino } => {
-                start(number::MKFIFO).path(a::PATH, path).u64(a::INO, ino).finish();
+                start(number::MKFIFO).path(a::PATH, path).u64(a::INO, ino).finish()
             }
             Self::MkSock { path, ino } => {
-                start(number::MKSOCK).path(a::PATH, path).u64(a::INO, ino).finish();
+                start(number::MKSOCK).path(a::PATH, path).u64(a::INO, ino).finish()
             }
             Self::Symlink { path, ino, target } => start(number::SYMLINK)
                 .path(a::PATH, path)
@@ -352,10 +353,10 @@ impl<'a> Command<'a> {
                 .bytes(a::PATH_LINK, target)
                 .finish(),
             Self::Rename { path, to } => {
-                start(number::RENAME).path(a::PATH, path).path(a::PATH_TO, to).finish();
+                start(number::RENAME).path(a::PATH, path).path(a::PATH_TO, to).finish()
             }
             Self::Link { path, existing } => {
-                start(number::LINK).path(a::PATH, path).path(a::PATH_LINK, existing).finish();
+                start(number::LINK).path(a::PATH, path).path(a::PATH_LINK, existing).finish()
             }
             Self::Unlink { path } => start(number::UNLINK).path(a::PATH, path).finish(),
             Self::Rmdir { path } => start(number::RMDIR).path(a::PATH, path).finish(),
@@ -365,7 +366,7 @@ impl<'a> Command<'a> {
                 .bytes(a::XATTR_DATA, value)
                 .finish(),
             Self::RemoveXattr { path, name } => {
-                start(number::REMOVE_XATTR).path(a::PATH, path).bytes(a::XATTR_NAME, name).finish();
+                start(number::REMOVE_XATTR).path(a::PATH, path).bytes(a::XATTR_NAME, name).finish()
             }
             Self::Write { path, offset, data } => start(number::WRITE)
                 .path(a::PATH, path)
@@ -381,13 +382,13 @@ impl<'a> Command<'a> {
                     .u64(a::CLONE_CTRANSID, source.ctransid)
                     .path(a::CLONE_PATH, source_path)
                     .u64(a::CLONE_OFFSET, source_offset)
-                    .finish();
+                    .finish()
             }
             Self::Truncate { path, size } => {
-                start(number::TRUNCATE).path(a::PATH, path).u64(a::SIZE, size).finish();
+                start(number::TRUNCATE).path(a::PATH, path).u64(a::SIZE, size).finish()
             }
             Self::Chmod { path, mode } => {
-                start(number::CHMOD).path(a::PATH, path).u64(a::MODE, mode).finish();
+                start(number::CHMOD).path(a::PATH, path).u64(a::MODE, mode).finish()
             }
             Self::Chown { path, uid, gid } => start(number::CHOWN)
                 .path(a::PATH, path)
@@ -401,7 +402,7 @@ impl<'a> Command<'a> {
                 if let Some(otime) = stamps.otime.filter(|_| version >= 2) {
                     command.time(a::OTIME, otime);
                 }
-                command.finish();
+                command.finish()
             }
             Self::UpdateExtent { path, offset, len } => start(number::UPDATE_EXTENT)
                 .path(a::PATH, path)
@@ -415,7 +416,7 @@ impl<'a> Command<'a> {
                 .u64(a::SIZE, len)
                 .finish(),
             Self::FileAttr { path, flags } => {
-                start(number::FILEATTR).path(a::PATH, path).u64(a::FILEATTR, flags).finish();
+                start(number::FILEATTR).path(a::PATH, path).u64(a::FILEATTR, flags).finish()
             }
             Self::EncodedWrite { path, offset, encoded, data } => start(number::ENCODED_WRITE)
                 .path(a::PATH, path)

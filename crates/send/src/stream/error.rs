@@ -12,6 +12,16 @@ pub enum StreamError {
     /// The output failed.
     #[error("cannot write the stream")]
     Write(#[source] io::Error),
+    /// Something that is longer than the stream's fields can say, or than receivers take.
+    #[error("{what} is {len} bytes long, and a stream holds at most {max}")]
+    Unsayable {
+        /// What does not fit.
+        what: &'static str,
+        /// Its length, in bytes.
+        len: usize,
+        /// The greatest length, in bytes.
+        max: usize,
+    },
     /// There is no stream at all.
     #[error("an empty stream")]
     Empty,

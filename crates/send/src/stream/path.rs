@@ -4,13 +4,14 @@
 //!
 //! - **P1** A path is relative to the top of the subvolume and stays below it: names only, none of them empty,
 //!   `.`, `..`, or longer than the format allows. The empty path is the top itself.
+//! - **P2** A path has at most [`PATH_BYTES_MAX`] bytes: what one system call of a receiver takes.
 
 use std::fmt;
 
 use buttress_format::limits::NAME_MAX;
 
-/// Longest path that a stream may hold.
-pub(crate) const PATH_BYTES_MAX: usize = 32 << 10;
+/// Longest path that a stream may hold, in bytes: Linux's `PATH_MAX` without the zero at the end.
+pub const PATH_BYTES_MAX: usize = 4095;
 
 /// A path that was checked (P1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -102,6 +103,10 @@ mod tests {
             assert!(StreamPath::new(bad.as_bytes()).is_err(), "{bad:?}");
         }
         assert!(StreamPath::new(&[b'a'; 256]).is_err());
+        let longest = [b"ab/".repeat(1364), b"abc".to_vec()].concat();
+        assert_eq!(longest.len(), PATH_BYTES_MAX);
+        assert!(StreamPath::new(&longest).is_ok(), "P2");
+        assert!(StreamPath::new(&[&longest[..], b"d"].concat()).is_err(), "P2");
         for good in ["", "a", "a/b", "...", "a/.b/c d", "o257-7-0"] {
             assert!(StreamPath::new(good.as_bytes()).is_ok(), "{good:?}");
         }

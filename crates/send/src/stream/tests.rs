@@ -121,7 +121,7 @@ fn rubbish_with_right_checksums_is_judged() {
         let samples = samples();
         let picked = &samples[rng.below(samples.len() as u64) as usize];
         let version = 1 + rng.below(2) as u32;
-        picked.encode(version, &mut command);
+        picked.encode(version, &mut command).expect("samples are short");
         for _ in 0..rng.below(4) {
             let at = HEADER_LEN + rng.below((command.len() - HEADER_LEN) as u64) as usize;
             match rng.below(3) {
@@ -159,6 +159,34 @@ fn monstrous_commands_are_refused() {
     let mut stream = written(Version::One);
     stream[17..21].copy_from_slice(&u32::MAX.to_le_bytes());
     assert!(matches!(read(&stream), Err(StreamError::TooLong { at: 17, len: u32::MAX })));
+}
+
+/// A field longer than its length can say, and a command longer than receivers take, are refused: nothing is written.
+#[test]
+fn what_does_not_fit_is_refused() {
+    let long = vec![b'x'; 1 << 16];
+    let at = path("a");
+    let unsayable = [
+        (1, Command::SetXattr { path: at, name: b"user.x", value: &long }),
+        (2, Command::SetXattr { path: at, name: &long, value: b"" }),
+        (2, Command::RemoveXattr { path: at, name: &long }),
+        (2, Command::Symlink { path: at, ino: 1, target: &long }),
+        (1, Command::Write { path: at, offset: 0, data: &long }),
+        // Each field fits, both together do not.
+        (1, Command::SetXattr { path: at, name: &long[..1000], value: &long[..65_000] }),
+    ];
+    for (version, command) in unsayable {
+        let mut out = b"before".to_vec();
+        let refused = command.encode(version, &mut out);
+        assert!(matches!(refused, Err(StreamError::Unsayable { .. })), "{refused:?}");
+        assert_eq!(out, b"before");
+    }
+    let mut out = Vec::new();
+    let command = Command::Write { path: at, offset: 0, data: &long };
+    command.encode(2, &mut out).expect("version 2 has no length there");
+    let whole = vec![0; 1 << 18];
+    let command = Command::Write { path: at, offset: 0, data: &whole };
+    command.encode(2, &mut out).expect_err("no receiver takes it");
 }
 
 /// What is no stream is refused by name.

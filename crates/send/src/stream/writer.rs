@@ -64,9 +64,10 @@ impl<W: Write> StreamWriter<W> {
     ///
     /// # Errors
     ///
-    /// When the output does not take it.
+    /// When the output does not take it. [`StreamError::Unsayable`] when the stream has no room
+    /// for something in it: nothing of the command is written then.
     pub fn command(&mut self, command: &Command<'_>) -> Result<(), StreamError> {
-        command.encode(self.version as u32, &mut self.buffer);
+        command.encode(self.version as u32, &mut self.buffer)?;
         if self.buffer.len() >= GATHERED_BYTES { self.flush() } else { Ok(()) }
     }
 

@@ -1,6 +1,7 @@
 //! Streams of random histories: ours received by Linux, Linux's received by us, ours by us; damaged ones.
 
 mod history;
+mod long;
 
 use std::fs::File;
 use std::io::Write;

@@ -1,0 +1,139 @@
+//! Whether every path of a stream fits into it, looked at before anything is sent.
+//!
+//! # Invariants
+//!
+//! - **F1** Each inode that the stream is about is looked at: all its names that differ, and one
+//!   name of an inode that differs in something else.
+//! - **F2** A path that the sender makes up on the way (a name put aside) is not known here. It is
+//!   checked when its command is written.
+
+use std::collections::{HashMap, HashSet};
+
+use buttress_format::{Ino, InodeExtrefs, InodeRefs, Kind};
+
+use super::diff::{Diff, Difference};
+use super::paths::{DEPTH_MAX, KEPT_MAX};
+use super::tree::{Link, Tree};
+use crate::error::{Error, Result};
+use crate::stream::PATH_BYTES_MAX;
+
+/// Reads what differs once, and computes the length of each path.
+///
+/// # Errors
+///
+/// [`Error::PathTooLong`] with the first path that does not fit.
+pub(super) fn check<'t, 'v>(old: Option<&'t Tree<'v>>, new: &'t Tree<'v>) -> Result<()> {
+    let mut before = old.map(Lengths::new);
+    let mut after = Lengths::new(new);
+    let mut diff = Diff::new(old, new)?;
+    // The inode at hand, and whether the new tree told a name of it.
+    let mut at = (Ino::ROOT_DIR, true);
+    while let Some(found) = diff.item()? {
+        let ino = Ino(found.key.objectid);
+        if ino != at.0 {
+            after.one_name(at)?;
+            at = (ino, ino == Ino::ROOT_DIR);
+        }
+        at.1 |= after.names(&found, true)?;
+        if let Some(before) = &mut before {
+            before.names(&found, false)?;
+        }
+    }
+    after.one_name(at)
+}
+
+/// Lengths of paths in one tree, in bytes.
+struct Lengths<'t, 'v> {
+    tree: &'t Tree<'v>,
+    dirs: HashMap<Ino, usize>,
+}
+
+impl<'t, 'v> Lengths<'t, 'v> {
+    fn new(tree: &'t Tree<'v>) -> Self {
+        Self { tree, dirs: HashMap::from([(Ino::ROOT_DIR, 0)]) }
+    }
+
+    /// Checks the names that an item holds; says whether it holds any.
+    fn names(&mut self, found: &Difference, is_new: bool) -> Result<bool> {
+        let ino = Ino(found.key.objectid);
+        let side = if is_new { &found.new } else { &found.old };
+        let Some((node, slot)) = side.as_ref().filter(|_| ino != Ino::ROOT_DIR) else {
+            return Ok(false);
+        };
+        let bytes = node.item(*slot);
+        let wrong = |source| self.tree.format(ino, source);
+        match found.key.kind {
+            Kind::INODE_REF => {
+                let parent = Ino(found.key.offset);
+                for entry in InodeRefs::parse(bytes).map_err(wrong)? {
+                    self.check(&Link { parent, name: entry.name })?;
+                }
+            }
+            Kind::INODE_EXTREF => {
+                for entry in InodeExtrefs::parse(bytes).map_err(wrong)? {
+                    self.check(&Link { parent: entry.parent, name: entry.name })?;
+                }
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Checks one name of an inode whose names do not differ.
+    fn one_name(&mut self, (ino, is_known): (Ino, bool)) -> Result<()> {
+        if is_known {
+            return Ok(());
+        }
+        self.tree.first_link(ino)?.map_or(Ok(()), |link| self.check(&link))
+    }
+
+    fn check(&mut self, link: &Link) -> Result<()> {
+        let dir = self.of_dir(link.parent)?;
+        let len = if dir == 0 { link.name.len() } else { dir + 1 + link.name.len() };
+        if len > PATH_BYTES_MAX { Err(self.too_long(link)?) } else { Ok(()) }
+    }
+
+    /// The length of a directory's path, or any length beyond the greatest.
+    fn of_dir(&mut self, ino: Ino) -> Result<usize> {
+        if let Some(len) = self.dirs.get(&ino) {
+            return Ok(*len);
+        }
+        if self.dirs.len() > KEPT_MAX {
+            self.dirs.retain(|ino, _| *ino == Ino::ROOT_DIR);
+        }
+        let mut chain = Vec::new();
+        let mut at = ino;
+        while !self.dirs.contains_key(&at) {
+            // An inode without a name is not sent, and neither is what lies below it.
+            let Some(link) = self.tree.first_link(at)? else { return Ok(0) };
+            chain.push((at, link.name.len()));
+            at = link.parent;
+            if chain.len() > DEPTH_MAX {
+                return Ok(PATH_BYTES_MAX + 1);
+            }
+        }
+        let mut len = self.dirs[&at];
+        while let Some((child, name)) = chain.pop() {
+            len = if len == 0 { name } else { len.saturating_add(1 + name) };
+            self.dirs.insert(child, len);
+        }
+        Ok(len)
+    }
+
+    /// Names the path; one that never ends is damage.
+    fn too_long(&self, link: &Link) -> Result<Error> {
+        let mut names = vec![link.name.clone()];
+        let mut seen = HashSet::new();
+        let mut at = link.parent;
+        while at != Ino::ROOT_DIR {
+            if !seen.insert(at) {
+                return Ok(self.tree.damaged(at, "the way up from it does not end"));
+            }
+            let Some(link) = self.tree.first_link(at)? else { break };
+            names.push(link.name);
+            at = link.parent;
+        }
+        names.reverse();
+        Ok(Error::path_too_long(&names.join(&b'/')))
+    }
+}
