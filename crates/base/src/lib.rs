@@ -17,12 +17,14 @@ pub mod cow_map;
 pub mod event;
 pub mod interrupt;
 pub mod latch;
+pub mod nearest;
 pub mod range_set;
 pub mod rank;
 pub mod rng;
 #[cfg(any(debug_assertions, buttress_seeded))]
 pub mod seeded;
 pub mod sync;
+pub mod text;
 pub mod thread;
 
 pub use aligned::AlignedBuf;

@@ -19,11 +19,12 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use buttress_base::{AlignedBuf, clock, thread};
+use buttress_base::{AlignedBuf, clock, text, thread};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
@@ -207,7 +208,7 @@ impl Drop for FileDevice {
 
 impl Device for FileDevice {
     fn name(&self) -> String {
-        self.path.display().to_string()
+        text::encode(self.path.as_os_str().as_bytes())
     }
 
     fn len(&self) -> u64 {

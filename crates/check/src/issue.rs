@@ -85,9 +85,16 @@ macro_rules! facts {
     };
 }
 
+/// A name goes whole and in one form, as the program's other verbs give it.
+impl Fact for Name {
+    fn put<M: SerializeMap>(&self, name: &'static str, map: &mut M) -> Result<(), M::Error> {
+        map.serialize_entry(name, &buttress_base::text::encode(&self.0))
+    }
+}
+
 facts! {
     numbers: Logical, Generation, Ino, DeviceId, TreeId;
-    texts: Key, Name, Extent;
+    texts: Key, Extent;
     plain: u64, u32, u8, String, &'static str
 }
 
@@ -449,7 +456,7 @@ mod tests {
         assert_eq!(value["code"], "dir-index-missing");
         assert_eq!(value["severity"], "error");
         assert_eq!(value["tree"], 5);
-        assert_eq!(value["name"], "a\\xff\\n");
+        assert_eq!(value["name"], "a\u{fffd}ff\n");
         assert!(value["text"].as_str().is_some_and(|text| text.contains("FS_TREE")));
     }
 }

@@ -14,6 +14,7 @@ pub mod listing;
 mod live;
 pub mod location;
 mod log;
+pub mod names;
 mod order;
 mod size;
 mod space;

@@ -2,10 +2,9 @@
 
 use std::ops::ControlFlow;
 
+use buttress_base::text;
 use buttress_fs::{Attr, FileKind, Inode, Timespec};
 use serde::Serialize;
-
-use crate::location::show;
 
 /// One name of a directory.
 pub struct Entry {
@@ -33,7 +32,7 @@ pub fn entries(dir: &Inode) -> buttress_fs::Result<Vec<Entry>> {
     names.into_iter().map(entry).collect()
 }
 
-/// An entry for scripts.
+/// An entry for scripts; names as `names` says.
 #[derive(Serialize)]
 pub struct EntryDocument {
     name: String,
@@ -55,7 +54,7 @@ impl EntryDocument {
     /// Describes one inode by one of its names.
     pub fn new(name: &[u8], attr: &Attr, target: Option<&[u8]>) -> Self {
         Self {
-            name: show(name),
+            name: text::encode(name),
             ino: attr.id.ino.0,
             subvolume: attr.id.tree.0,
             kind: kind_name(attr.kind),
@@ -66,7 +65,7 @@ impl EntryDocument {
             size: attr.size,
             allocated: attr.blocks.saturating_mul(512),
             mtime: seconds(attr.mtime),
-            target: target.map(show),
+            target: target.map(text::encode),
         }
     }
 }

@@ -26,6 +26,7 @@ use crate::commands::{balance, device, fstrim, scrub, subvolume};
 use crate::exit::{Context, Result};
 use crate::image::{self, Access, Devices};
 use crate::live;
+use crate::names;
 use crate::ui::Ui;
 
 /// What is asked for, in the words of the command line. Paths are whole ones.
@@ -43,6 +44,7 @@ pub(crate) enum Order {
     BalanceCancel,
     BalanceStatus,
     DeviceAdd {
+        #[serde(with = "names::path")]
         new: PathBuf,
         force: bool,
     },
@@ -51,6 +53,7 @@ pub(crate) enum Order {
     },
     DeviceReplace {
         called: String,
+        #[serde(with = "names::path")]
         new: PathBuf,
         force: bool,
     },
@@ -73,6 +76,7 @@ pub(crate) enum Order {
         read_only: bool,
         #[serde(default)]
         hold_groups: bool,
+        #[serde(default, with = "names::path_or_none")]
         state: Option<PathBuf>,
     },
     Subvolume(subvolume::Act),

@@ -295,8 +295,14 @@ impl Superblock {
     /// The label as text.
     #[must_use]
     pub fn label_text(&self) -> String {
+        String::from_utf8_lossy(self.label_bytes()).into_owned()
+    }
+
+    /// The label without the zeros behind it.
+    #[must_use]
+    pub fn label_bytes(&self) -> &[u8] {
         let end = self.label.iter().position(|b| *b == 0).unwrap_or(self.label.len());
-        String::from_utf8_lossy(&self.label[..end]).into_owned()
+        &self.label[..end]
     }
 
     /// Bytes that the array of chunks takes.

@@ -14,6 +14,7 @@ use crate::cached::{self, failure};
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::live;
+use crate::names;
 use crate::size;
 use crate::ui::{Tone, Ui};
 
@@ -138,7 +139,7 @@ fn mode(text: &str) -> Result<Mode, String> {
 
 fn format(args: &Format, ui: &Ui) -> Result<Exit> {
     let path = &args.place.cache;
-    let name = path.display().to_string();
+    let name = names::of_path(path);
     if let Some(size) = args.size {
         FileDevice::create(path, size).map_err(Failure::of_device)?;
     }
@@ -173,7 +174,7 @@ fn format(args: &Format, ui: &Ui) -> Result<Exit> {
 
 impl Place {
     fn name(&self) -> String {
-        self.cache.display().to_string()
+        names::of_path(&self.cache)
     }
 
     fn open_origin(&self) -> Result<Option<Arc<dyn Device>>> {
@@ -335,7 +336,7 @@ fn dump(args: &Dump, ui: &Ui) -> Result<Exit> {
 
 /// Opens the cache and writes everything back.
 fn drain(args: &Drain, ui: &Ui) -> Result<CacheDevice> {
-    let name = args.cache.display().to_string();
+    let name = names::of_path(&args.cache);
     let wrong = |error| failure("--options", error);
     let mut options = CacheOptions::parse(&args.options).map_err(wrong)?;
     options.mode = args.mode;
@@ -368,7 +369,7 @@ fn detach(args: &Drain, ui: &Ui) -> Result<Exit> {
     // Lets go of the files.
     drop(drain(args, ui)?);
     let device = cached::open_medium(&args.cache, args.mode, OpenOptions::WRITE)?;
-    let name = || args.cache.display().to_string();
+    let name = || names::of_path(&args.cache);
     device.write_at(args.start_sector * 512, &[0; 512]).context(name)?;
     device.flush().context(name)?;
     Ok(Exit::Success)

@@ -6,6 +6,7 @@
 //! one can read the other, and the two can be compared line by line.
 
 mod items;
+mod json;
 mod quota;
 mod superblock;
 mod walk;
@@ -45,6 +46,9 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         return superblocks(&args, ui);
     }
     let inspect = Inspect::open(&args.image, &args.devices)?;
+    if ui.json() {
+        return documents(&inspect, args.tree, ui);
+    }
     let mut out = ui.writer();
     let version = concat!("buttress v", env!("CARGO_PKG_VERSION"));
     writeln!(out, "{version}").context(|| "standard output")?;
@@ -54,6 +58,36 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         all_trees(&inspect, &mut out)?;
     }
     out.flush().context(|| "standard output")?;
+    Ok(Exit::Success)
+}
+
+/// One node an entry, tree after tree in the order of the text.
+fn documents(inspect: &Inspect, tree: Option<TreeId>, ui: &Ui) -> Result<Exit> {
+    let mut trees = Vec::new();
+    for id in [TreeId::ROOT, TreeId::CHUNK] {
+        if tree.is_none_or(|tree| tree == id) {
+            trees.push((id, inspect.tree(id)?));
+        }
+    }
+    let root = |tree: &ListedTree| (TreeId(tree.key.objectid), tree.root);
+    match tree {
+        Some(TreeId::ROOT | TreeId::CHUNK) => {}
+        Some(id) => trees.push(root(&inspect.listed(id)?)),
+        None => {
+            let mut logs = Vec::new();
+            if let Some(log) = inspect.log_root() {
+                trees.push((TreeId::TREE_LOG, log));
+                logs = inspect.listed_in(TreeId::TREE_LOG, log)?;
+            }
+            trees.extend(inspect.trees()?.iter().chain(&logs).map(root));
+        }
+    }
+    let mut list = json::List::new(ui.writer());
+    let geometry = inspect.store.geometry();
+    for (id, root) in trees {
+        walk::nodes(inspect, id, root, |node| list.add(&json::node(id, node, geometry)))?;
+    }
+    list.end().context(|| "standard output")?;
     Ok(Exit::Success)
 }
 
@@ -101,6 +135,7 @@ fn superblocks(args: &Args, ui: &Ui) -> Result<Exit> {
     let devices = image::open_devices(&args.image, &args.devices, Access::Peek)?;
     let copies = if args.all { limits::SUPER_OFFSETS.len() } else { 1 };
     let mut out = ui.writer();
+    let mut list = Vec::new();
     for device in &devices {
         for mirror in 0..copies {
             let offset = limits::SUPER_OFFSETS[mirror];
@@ -111,9 +146,18 @@ fn superblocks(args: &Args, ui: &Ui) -> Result<Exit> {
                 Volume::read_superblock_mirror(&**device, mirror).context(|| device.name())?;
             let mut raw = vec![0; limits::SUPER_SIZE];
             device.read_at(offset, &mut raw).map_err(Failure::of_device)?;
-            superblock::print(&device.name(), &copy, &raw, &mut out)
-                .context(|| "standard output")?;
+            let name = device.name();
+            if ui.json() {
+                let mut lines = Vec::new();
+                superblock::print(&name, &copy, &raw, &mut lines).context(|| "output")?;
+                list.push(json::superblock(&name, copy.label_bytes(), &lines));
+            } else {
+                superblock::print(&name, &copy, &raw, &mut out).context(|| "standard output")?;
+            }
         }
+    }
+    if ui.json() {
+        ui.document(&list)?;
     }
     out.flush().context(|| "standard output")?;
     Ok(Exit::Success)

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use crate::exit::{Exit, Result};
 use crate::image::Devices;
 use crate::inspect::Inspect;
+use crate::location::show;
 use crate::size::human;
 use crate::ui::{Tone, Ui};
 
@@ -36,7 +37,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
 }
 
 fn print_superblock(document: &Document, ui: &Ui) -> Result<()> {
-    let label = if document.label.is_empty() { "none" } else { &document.label };
+    let label = show(document.label.as_bytes());
+    let label = if label.is_empty() { "none" } else { &label };
     ui.line(format!("{} {}", ui.tint(Tone::Heading, "Label:"), label))?;
     let rows = [
         ("uuid", document.uuid.clone()),
@@ -94,7 +96,10 @@ fn print_trees(document: &Document, ui: &Ui) -> Result<()> {
     ui.line("")?;
     ui.line(ui.tint(Tone::Heading, "Trees"))?;
     for tree in &document.trees {
-        let path = tree.path.as_ref().map_or_else(String::new, |path| format!("  /{path}"));
+        let path = tree
+            .path
+            .as_ref()
+            .map_or_else(String::new, |path| format!("  /{}", show(path.as_bytes())));
         let note = if tree.read_only { "  read-only" } else { "" };
         ui.line(format!(
             "  {:<18} level {}  {:>10}  generation {}{path}{note}",

@@ -12,6 +12,7 @@ use buttress_volume::Uuid;
 use crate::cached::{self, Cached};
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
+use crate::names;
 use crate::size;
 use crate::transfer::{Census, Import, Job, Keep, open_dir, survey};
 use crate::ui::Ui;
@@ -114,7 +115,7 @@ fn make(
     ui: &Ui,
 ) -> Result<()> {
     let first = places.paths[0];
-    let name = first.display().to_string();
+    let name = names::of_path(first);
     if let (None, Some(fresh)) = (options.size, places.fresh.first()) {
         let Some(census) = census else {
             let fresh = fresh.display();

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use buttress_base::text;
 use buttress_fs::{
     ErrorKind, FileKind, Filesystem, Inode, NameError, Received, RootFlags, XattrFlags,
 };
@@ -76,6 +77,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
                 if name == RO {
                     found.insert(name, read_only(&fs, &place)?.to_string().into());
                 } else if let Some(value) = get(&inode, &name).context(|| place.show())? {
+                    let value = if ui.json() { text::encode(&value) } else { show(&value) };
                     found.insert(name, value.into());
                 }
             }
@@ -157,9 +159,9 @@ fn set_read_only(fs: &Filesystem, place: &VolumePath, value: &str, force: bool) 
     Ok(())
 }
 
-fn get(inode: &Inode, name: &str) -> buttress_fs::Result<Option<String>> {
+fn get(inode: &Inode, name: &str) -> buttress_fs::Result<Option<Vec<u8>>> {
     match inode.xattr(format!("btrfs.{name}").as_bytes()) {
-        Ok(value) => Ok(Some(show(&value))),
+        Ok(value) => Ok(Some(value)),
         Err(error) if error.kind() == ErrorKind::Name(NameError::NoAttribute) => Ok(None),
         Err(error) => Err(error),
     }

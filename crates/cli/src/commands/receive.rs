@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter, IsTerminal, Read, Write};
 use std::path::PathBuf;
 
+use buttress_base::text;
 use buttress_fs::FileKind;
 use buttress_send::stream::{Command, Dump, StreamError, StreamReader};
 use buttress_send::{Event, Subvolumes};
@@ -68,7 +69,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         let (what, name) = match event {
             Event::Subvolume(name) => ("At subvol", name),
             Event::Snapshot(name) => ("At snapshot", name),
-            Event::Complete(name) => return names.push(show(name)),
+            Event::Complete(name) => return names.push(text::encode(name)),
             _ => return,
         };
         if !args.quiet {

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use buttress_base::text;
 use buttress_fs::FileKind;
 use serde::Serialize;
 
@@ -52,7 +53,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
             modify: when::exact(attr.mtime),
             change: when::exact(attr.ctime),
             birth: when::exact(attr.otime),
-            xattrs: xattrs.iter().map(|name| show(name)).collect(),
+            xattrs: xattrs.iter().map(|name| text::encode(name)).collect(),
         })?;
         return Ok(Exit::Success);
     }

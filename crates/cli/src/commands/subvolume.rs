@@ -22,6 +22,7 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Devices};
 use crate::live;
 use crate::location::VolumePath;
+use crate::names;
 use crate::order::{self, Order};
 use crate::ui::Ui;
 
@@ -111,7 +112,7 @@ struct Named {
 
 impl Named {
     fn parse(argument: &OsString) -> Result<Self> {
-        let text = argument.display().to_string();
+        let text = names::of_path(argument);
         let place = VolumePath::parse(argument);
         let is_image = place.image.metadata().is_ok_and(|metadata| !metadata.is_dir());
         if !is_image && let Some(served) = live::served(Path::new(argument))? {
@@ -152,7 +153,7 @@ fn each(
     let mut documents = Vec::new();
     let mut ended = Ok(Exit::Success);
     for place in places {
-        let text = place.display().to_string();
+        let text = names::of_path(place);
         match Named::parse(place).and_then(&mut act) {
             Ok(done) if ui.json() => documents.push(json!({ "place": text, "id": done["id"] })),
             Ok(done) => ui.line(line(&done, &text))?,

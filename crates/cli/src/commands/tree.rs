@@ -1,12 +1,16 @@
-//! `buttress tree`: draws a directory and everything below it.
+//! `buttress tree`: draws a directory and everything below it; for scripts, a list of what is there.
 
 use std::ffi::OsString;
 
+use std::io::Write;
+
+use buttress_base::text;
 use buttress_fs::{FileKind, Inode};
+use serde::Serialize;
 
 use crate::exit::{Context, Exit, Result};
 use crate::image::{self, Access, Devices};
-use crate::listing::{self, Entry};
+use crate::listing::{self, Entry, EntryDocument};
 use crate::location::{VolumePath, show};
 use crate::size;
 use crate::ui::{Tone, Ui};
@@ -26,23 +30,37 @@ pub(crate) struct Args {
     devices: Devices,
 }
 
-/// A directory on the way down: what is left of it, and what to draw before its names.
+/// A directory on the way down: what is left of it, its path, and what to draw before its names.
 struct Level {
     left: std::vec::IntoIter<Entry>,
+    path: Vec<u8>,
     indent: String,
+}
+
+/// What scripts read of one entry. All of them are one flat list: a tree in JSON would be deeper
+/// than readers of JSON go.
+#[derive(Serialize)]
+struct Document {
+    /// From where the list begins.
+    path: String,
+    #[serde(flatten)]
+    entry: EntryDocument,
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let place = VolumePath::parse(&args.place);
     let fs = image::open(&place.image, &args.devices, Access::Read)?;
     let top = image::resolve(&fs, &place)?;
-    ui.line(ui.tint(Tone::Directory, &place.show()))?;
-    let level = |dir: &Inode, indent: String| -> Result<Level> {
+    let mut list = ui.json().then(List::default);
+    if list.is_none() {
+        ui.line(ui.tint(Tone::Directory, &place.show()))?;
+    }
+    let level = |dir: &Inode, path: Vec<u8>, indent: String| -> Result<Level> {
         let left = listing::entries(dir).context(|| place.show())?.into_iter();
-        Ok(Level { left, indent })
+        Ok(Level { left, path, indent })
     };
     let (mut directories, mut others) = (0_u64, 0_u64);
-    let mut stack = vec![level(&top, String::new())?];
+    let mut stack = vec![level(&top, Vec::new(), String::new())?];
     while let Some(current) = stack.last_mut() {
         let Some(entry) = current.left.next() else {
             stack.pop();
@@ -50,20 +68,55 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         };
         let last = current.left.len() == 0;
         let indent = current.indent.clone();
-        let branch = if last { "└── " } else { "├── " };
-        ui.line(format!("{indent}{branch}{}", describe(&entry, &args, &place, ui)?))?;
+        let path = [&current.path[..], &entry.name].concat();
+        if let Some(list) = &mut list {
+            list.add(&entry, &path, &place)?;
+        } else {
+            let branch = if last { "└── " } else { "├── " };
+            ui.line(format!("{indent}{branch}{}", describe(&entry, &args, &place, ui)?))?;
+        }
         if entry.attr.kind == FileKind::Directory {
             directories += 1;
             if args.depth.is_none_or(|depth| stack.len() < depth) {
                 let below = if last { "    " } else { "│   " };
-                stack.push(level(&entry.inode, format!("{indent}{below}"))?);
+                let path = [&path[..], b"/"].concat();
+                stack.push(level(&entry.inode, path, format!("{indent}{below}"))?);
             }
         } else {
             others += 1;
         }
     }
-    ui.line(format!("\n{directories} directories, {others} files"))?;
+    match list {
+        Some(list) => list.end(ui)?,
+        None => ui.line(format!("\n{directories} directories, {others} files"))?,
+    }
     Ok(Exit::Success)
+}
+
+/// The list of all entries, written while it grows.
+#[derive(Default)]
+struct List {
+    has_some: bool,
+}
+
+impl List {
+    fn add(&mut self, entry: &Entry, path: &[u8], place: &VolumePath) -> Result<()> {
+        let target = match entry.attr.kind {
+            FileKind::Symlink => Some(entry.inode.read_link().context(|| place.show())?),
+            _ => None,
+        };
+        let entry = EntryDocument::new(&entry.name, &entry.attr, target.as_deref());
+        let document = Document { path: text::encode(path), entry };
+        let document = serde_json::to_string(&document).context(|| "output")?;
+        let before = if self.has_some { ",\n" } else { "[\n" };
+        self.has_some = true;
+        let mut out = std::io::stdout().lock();
+        write!(out, "{before}{document}").context(|| "standard output")
+    }
+
+    fn end(&self, ui: &Ui) -> Result<()> {
+        ui.line(if self.has_some { "\n]" } else { "[]" })
+    }
 }
 
 fn describe(entry: &Entry, args: &Args, place: &VolumePath, ui: &Ui) -> Result<String> {

@@ -12,22 +12,25 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::names;
+
 /// What a process serves, by the names that people know it by.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Subject {
     /// The image or device.
+    #[serde(with = "names::path")]
     pub image: PathBuf,
     /// Which file that is, whatever becomes of its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<FileId>,
     /// Where it is mounted.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "names::path_or_none", skip_serializing_if = "Option::is_none")]
     pub target: Option<PathBuf>,
     /// The device number of what is mounted there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<u64>,
     /// Its cache.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "names::path_or_none", skip_serializing_if = "Option::is_none")]
     pub cache: Option<PathBuf>,
     /// Which file that is.
     #[serde(default, skip_serializing_if = "Option::is_none")]

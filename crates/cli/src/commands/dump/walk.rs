@@ -22,6 +22,16 @@ pub(super) fn tree(
     root: NodePtr,
     out: &mut impl Write,
 ) -> Result<()> {
+    nodes(inspect, id, root, |node| print(node, inspect.store.geometry(), out))
+}
+
+/// Visits the nodes of a tree in the order of [`tree`].
+pub(super) fn nodes(
+    inspect: &Inspect,
+    id: TreeId,
+    root: NodePtr,
+    mut visit: impl FnMut(&Node) -> std::io::Result<()>,
+) -> Result<()> {
     // A damaged tree may name one node many times over; a sound one fits on its devices.
     let superblock = &inspect.superblock;
     let mut nodes_left = superblock.total_bytes / u64::from(superblock.nodesize);
@@ -30,7 +40,7 @@ pub(super) fn tree(
         let mut below = Vec::new();
         for expect in &storey {
             let node = read(inspect, id, expect)?;
-            print(&node, inspect.store.geometry(), out).context(|| "standard output")?;
+            visit(&node).context(|| "standard output")?;
             if node.level() > 0 {
                 below.extend(
                     (0..node.len()).map(|slot| node.expect_child_below(slot, expect.below)),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use buttress_base::text;
 use buttress_format::{BlockGroupItem, CompatRo, Key, Kind, RootFlags, RootRef, TreeId, ids};
 use buttress_tree::boot;
 use buttress_volume::Uuid;
@@ -9,7 +10,6 @@ use serde::Serialize;
 
 use crate::exit::{Context, Result};
 use crate::inspect::Inspect;
-use crate::location::show;
 
 /// A subvolume nests in another at most this deep before its path is given up as a circle.
 const DEPTH_MAX: usize = 256;
@@ -71,7 +71,7 @@ impl Document {
     pub(super) fn gather(inspect: &Inspect) -> Result<Self> {
         let superblock = &inspect.superblock;
         Ok(Self {
-            label: superblock.label_text(),
+            label: text::encode(superblock.label_bytes()),
             uuid: Uuid(superblock.fsid).to_string(),
             generation: superblock.generation.0,
             total_bytes: superblock.total_bytes,
@@ -170,12 +170,12 @@ fn path(tree: u64, names: &BTreeMap<u64, (u64, Vec<u8>)>) -> Option<String> {
     let mut parts = Vec::new();
     let mut at = tree;
     while let Some((parent, name)) = names.get(&at) {
-        parts.push(show(name));
+        parts.push(name.as_slice());
         at = *parent;
         if parts.len() > DEPTH_MAX {
             return None;
         }
     }
     parts.reverse();
-    (!parts.is_empty()).then(|| parts.join("/"))
+    (!parts.is_empty()).then(|| text::encode(&parts.join(&b'/')))
 }

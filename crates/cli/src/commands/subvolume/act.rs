@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use buttress_base::text;
 use buttress_fs::{Filesystem, Ino, Inode, InodeId, RootFlags, RootItem, SubvolumeInfo, TreeId};
 use buttress_fuse::Beside;
 use serde::{Deserialize, Serialize};
@@ -265,7 +266,7 @@ fn document(fs: &Filesystem, info: &SubvolumeInfo) -> Result<Document> {
         id: info.tree.0,
         generation: item.generation.0,
         top_level: info.parent.map_or(0, |parent| parent.0),
-        path: location::show(&info.path),
+        path: text::encode(&info.path),
         uuid: uuid(&item.uuid).unwrap_or_default(),
         parent_uuid: uuid(&item.parent_uuid),
         received_uuid: uuid(&item.received_uuid),

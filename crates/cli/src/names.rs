@@ -1,0 +1,104 @@
+//! Names in JSON: one form for every verb, in both directions.
+//!
+//! # Invariants
+//!
+//! - **J1** A name, path, link target or attribute's value is a string of [`buttress_base::text`]:
+//!   itself where it is UTF-8, with marks for what is not. So two names never share a string.
+//! - **J2** Words for people (messages, lines of a terminal) go by [`crate::location::show`]
+//!   instead.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use buttress_base::text;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serializer};
+
+/// A path of the host as JSON has it (J1).
+#[must_use]
+pub fn of_path(path: impl AsRef<Path>) -> String {
+    text::encode(path.as_ref().as_os_str().as_bytes())
+}
+
+fn path_of<E: Error>(name: &str) -> Result<PathBuf, E> {
+    let bytes = text::decode(name).ok_or_else(|| E::custom("a name with half a mark"))?;
+    Ok(OsString::from_vec(bytes).into())
+}
+
+/// For fields: `#[serde(with = "names::path")]`.
+pub mod path {
+    use super::{Deserialize, Deserializer, Path, PathBuf, Serializer, of_path, path_of};
+
+    /// Writes a path.
+    ///
+    /// # Errors
+    ///
+    /// What the output answers.
+    pub fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&of_path(path))
+    }
+
+    /// Reads a path.
+    ///
+    /// # Errors
+    ///
+    /// What is no string, or has half a mark.
+    pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<PathBuf, D::Error> {
+        path_of(&String::deserialize(from)?)
+    }
+}
+
+/// For fields that may lack: `#[serde(default, with = "names::path_or_none")]`.
+pub mod path_or_none {
+    use super::{Deserialize, Deserializer, PathBuf, Serializer, of_path, path_of};
+
+    /// Writes a path or null.
+    ///
+    /// # Errors
+    ///
+    /// What the output answers.
+    #[allow(clippy::ref_option, reason = "serde calls it so")]
+    pub fn serialize<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+        match path {
+            Some(path) => to.serialize_some(&of_path(path)),
+            None => to.serialize_none(),
+        }
+    }
+
+    /// Reads a path or null.
+    ///
+    /// # Errors
+    ///
+    /// As for [`super::path::deserialize`].
+    pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Option<PathBuf>, D::Error> {
+        Option::<String>::deserialize(from)?.as_deref().map(path_of).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    struct Document {
+        #[serde(with = "path")]
+        image: PathBuf,
+        #[serde(default, with = "path_or_none", skip_serializing_if = "Option::is_none")]
+        target: Option<PathBuf>,
+    }
+
+    /// J1: paths that are no text cross as JSON, and back.
+    #[test]
+    fn paths_round_trip_as_json() {
+        for bytes in [&b"/a/lit\xe9"[..], b"/a/lit\\xe9", b"/new\nline", b""] {
+            let image = PathBuf::from(OsString::from_vec(bytes.to_vec()));
+            for target in [None, Some(image.join("b"))] {
+                let document = Document { image: image.clone(), target };
+                let text = serde_json::to_string(&document).expect("any bytes are valid JSON");
+                let back: Document = serde_json::from_str(&text).expect("and back");
+                assert_eq!(back, document, "{text}");
+            }
+        }
+    }
+}
