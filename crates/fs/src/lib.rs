@@ -101,7 +101,7 @@ pub use filesystem::Filesystem;
 pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};
 pub use make::{MakeOptions, MakeReport};
 pub use ops::KeepingTimes;
-pub use options::{Atime, MountOptions};
+pub use options::{Atime, MountOptions, OPTION_NAMES, unknown as unknown_option};
 pub use space_stats::{RoundFigures, SpaceStats};
 pub use statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};
 pub use subvolume::Received;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_data::{Files, FilesOptions};
-use buttress_format::{CompatRo, Incompat, TreeId};
+use buttress_format::{CompatRo, Incompat, Logical, RootBackup, Superblock, TreeId};
 use buttress_tree::{Geometry, Store};
 use buttress_txn::{Engine, EngineOptions, GroupsRead, View};
 use buttress_volume::{OpenOptions, Volume};
 
 use crate::attr::InodeId;
-use crate::error::{NameError, Result};
+use crate::error::{Error, ErrorKind, NameError, Result};
 use crate::names::{self, Target};
 use crate::options::MountOptions;
 use crate::orphan;
@@ -23,13 +23,63 @@ pub(crate) fn open(
     devices: Vec<Arc<dyn Device>>,
     options: MountOptions,
 ) -> Result<(Arc<Shared>, InodeId)> {
+    let newest = open_at(devices.clone(), options.clone(), None);
+    let Err(error) = &newest else { return newest };
+    if !options.use_backup_root || error.kind() != ErrorKind::Corrupt {
+        return newest;
+    }
+    if !options.read_only {
+        let why = format!("works together with ro only where the newest root is damaged: {error}");
+        return Err(Error::Option { option: "usebackuproot".to_owned(), why });
+    }
+    let open = OpenOptions { degraded: options.degraded, ..OpenOptions::default() };
+    let (_, superblock) = Volume::open(devices.clone(), open)?;
+    let mut backups = superblock.backups;
+    backups.sort_by_key(|backup| std::cmp::Reverse(backup.tree_root_gen));
+    for backup in backups.iter().filter(|backup| backup.tree_root.0 != 0) {
+        match open_at(devices.clone(), options.clone(), Some(backup)) {
+            Ok(opened) => {
+                let generation = backup.tree_root_gen.0;
+                tracing::warn!(generation, newest = superblock.generation.0, "an older root");
+                return Ok(opened);
+            }
+            Err(error) => tracing::debug!(%error, "a backup root that cannot be read either"),
+        }
+    }
+    newest
+}
+
+/// Goes back to an older root. The chunk tree stays as new as it is, if it is not newer than that:
+/// chunks come and go seldom, and the newest tree knows most of those that the older root needs.
+fn go_back(superblock: &mut Superblock, backup: &RootBackup) {
+    superblock.root = backup.tree_root;
+    superblock.root_level = backup.tree_root_level;
+    superblock.generation = backup.tree_root_gen;
+    superblock.bytes_used = backup.bytes_used;
+    superblock.log_root = Logical(0);
+    if superblock.chunk_root_generation > backup.tree_root_gen {
+        superblock.chunk_root = backup.chunk_root;
+        superblock.chunk_root_level = backup.chunk_root_level;
+        superblock.chunk_root_generation = backup.chunk_root_gen;
+    }
+}
+
+/// Opens a volume at its newest root, or at an older one.
+fn open_at(
+    devices: Vec<Arc<dyn Device>>,
+    options: MountOptions,
+    backup: Option<&RootBackup>,
+) -> Result<(Arc<Shared>, InodeId)> {
     let open = OpenOptions {
         writable: !options.read_only,
         degraded: options.degraded,
         parity: options.parity,
     };
-    let (volume, superblock) =
+    let (volume, mut superblock) =
         Volume::open(devices.clone(), open).map_err(|error| name_missing(error, devices))?;
+    if let Some(backup) = backup {
+        go_back(&mut superblock, backup);
+    }
     let volume = Arc::new(volume);
     let engine_options = EngineOptions {
         read_only: options.read_only,
@@ -137,7 +187,7 @@ fn walk(shared: &Shared, view: &View, path: &[u8]) -> Result<InodeId> {
         };
     }
     if at.ino != shared.tree_info(view, at.tree)?.root_dir {
-        return Err(crate::Error::invalid("subvol= names a directory that is no subvolume"));
+        return Err(Error::invalid("subvol= names a directory that is no subvolume"));
     }
     Ok(at)
 }

@@ -1,5 +1,7 @@
 //! Mount options: what they are called, what they mean, how they parse.
 
+mod linux;
+
 use std::time::Duration;
 
 use buttress_data::{Codec, ReadBatch};
@@ -10,6 +12,7 @@ use buttress_txn::{
 use buttress_volume::Parity;
 
 use crate::error::{Error, Result};
+pub use linux::OPTION_NAMES;
 
 /// The least memory that a volume works with, in bytes.
 const MEMORY_MIN: u64 = 8 << 20;
@@ -72,6 +75,11 @@ pub struct MountOptions {
     pub bg_read: GroupsRead,
     /// Whether it is remembered which extents nobody shares, or looked up for every write in place.
     pub nocow_remember: bool,
+    /// Go back to an older root that the superblock names, if the newest cannot be read. The volume
+    /// is mounted read-only then.
+    pub use_backup_root: bool,
+    /// Options that were given and have no effect here, as they were given.
+    pub without_effect: Vec<String>,
     /// Ignore the log tree; with `read_only` only.
     pub nologreplay: bool,
     /// Let fsync commit the whole volume instead of writing a log.
@@ -126,6 +134,8 @@ impl Default for MountOptions {
             bg_lookup: LookupPolicy::default(),
             bg_read: GroupsRead::default(),
             nocow_remember: true,
+            use_backup_root: false,
+            without_effect: Vec::new(),
             nologreplay: false,
             notreelog: false,
             log_copies: LogCopies::default(),
@@ -142,15 +152,6 @@ impl Default for MountOptions {
         }
     }
 }
-
-/// Every option [`MountOptions::parse`] knows, for its refusal.
-const KNOWN: &str = "rw, ro, subvol=PATH, subvolid=N, commit=SECONDS, nodatacow, datacow, \
-    nodatasum, datasum, compress[=ALG[:LEVEL]], compress-force[=ALG[:LEVEL]], nocompress, noatime, relatime, strictatime, discard, nodiscard, max_inline=BYTES, \
-    space_cache=v2, clear_cache, bg_reclaim_threshold=PERCENT, raid56=ro|mirror|stripe, \
-    degraded, nologreplay, treelog, notreelog, log_copies=first|all, flushoncommit, noflushoncommit, dirty=BYTES, \
-    page_cache=BYTES, read_batch=1|16|run, preempt=off|clamp|pace, promise=counted|levels, delete_room=keep|off, \
-    alloc=linear|linear-trylock|index-single-goal|index-goals, \
-    bg_lookup=rwlock-double|rwlock-single|lockfree, bg_read=auto|first|behind, nocow_check=always|remembered, defaults";
 
 impl MountOptions {
     /// Reads a comma separated list of options, as `mount -o` takes it.
@@ -207,10 +208,13 @@ impl MountOptions {
             }
             ("commit", Some(_)) => {
                 let seconds = number(option, value)?;
-                if seconds == 0 || seconds > 86_400 {
-                    return Err(refuse(option, "from 1 to 86400 seconds"));
+                if seconds > u64::from(u32::MAX) {
+                    return Err(refuse(option, "is a number of seconds of 32 bits"));
                 }
-                self.commit_interval = Duration::from_secs(seconds);
+                // As in Linux, zero is the default.
+                let default = Self::default().commit_interval;
+                self.commit_interval =
+                    if seconds == 0 { default } else { Duration::from_secs(seconds) };
             }
             ("nodatacow", None) => {
                 self.nodatacow = true;
@@ -270,6 +274,8 @@ impl MountOptions {
             ("raid56", Some("ro")) => self.parity = Parity::ReadOnly,
             ("degraded", None) => self.degraded = true,
             ("nologreplay" | "norecovery", None) => self.nologreplay = true,
+            ("usebackuproot" | "recovery", None) => self.use_backup_root = true,
+            ("rescue", Some(words)) => linux::rescue(self, option, words)?,
             ("alloc", Some(text)) => {
                 self.alloc = text.parse().map_err(|why: String| refuse(option, &why))?;
             }
@@ -304,10 +310,19 @@ impl MountOptions {
             ("delete_room", Some(text)) => {
                 self.delete_room = text.parse().map_err(|why: String| refuse(option, &why))?;
             }
-            _ => return Err(refuse(option, &format!("not known; known are {KNOWN}"))),
+            _ if linux::without_effect(self, option)? => {}
+            _ => return Err(unknown(option, OPTION_NAMES.iter().copied())),
         }
         Ok(())
     }
+}
+
+/// The error for an option that is not known, with those that may have been meant.
+pub fn unknown<'k>(option: &str, known: impl IntoIterator<Item = &'k str>) -> Error {
+    let name = option.split('=').next().unwrap_or(option);
+    let near = buttress_base::nearest::nearest(name, known);
+    let hint = if near.is_empty() { String::new() } else { format!("; like {}", near.join(", ")) };
+    refuse(option, &format!("is not known{hint}"))
 }
 
 fn refuse(option: &str, why: &str) -> Error {
@@ -372,11 +387,40 @@ mod tests {
         assert!(text.contains("index-goals"), "{text}");
     }
 
-    /// An unknown option is refused by name, with the list of known ones.
+    /// An unknown option is refused by name, with the nearest known ones and no others.
     #[test]
-    fn an_unknown_option_lists_the_known() {
-        let text = MountOptions::parse("thread_pool=4").expect_err("unknown").to_string();
-        assert!(text.contains("thread_pool=4"));
-        assert!(text.contains("subvol=PATH"));
+    fn an_unknown_option_names_the_nearest() {
+        let text = MountOptions::parse("thread_pol=4").expect_err("unknown").to_string();
+        assert!(text.contains("thread_pol=4") && text.contains("thread_pool"), "{text}");
+        assert!(text.len() < 80, "{text}");
+    }
+
+    /// All options of Linux's manual page are taken; what has no effect here is told.
+    #[test]
+    fn options_of_linux_are_taken() {
+        let taken = "acl noacl autodefrag noautodefrag barrier nobarrier check_int check_int_data \
+            check_int_print_mask=1 clear_cache commit=0 commit=300 compress compress=zstd:15 \
+            compress-force=lzo degraded discard discard=sync discard=async nodiscard enospc_debug \
+            noenospc_debug fatal_errors=bug fatal_errors=panic flushoncommit noflushoncommit \
+            fragment=data max_inline=2k metadata_ratio=4 datacow nodatacow datasum nodatasum \
+            treelog notreelog usebackuproot rescan_uuid_tree skip_balance space_cache \
+            space_cache=v1 space_cache=v2 nospace_cache ssd ssd_spread nossd nossd_spread \
+            subvol=/@ subvolid=5 thread_pool=4 user_subvol_rm_allowed rescue=usebackuproot \
+            ro,nologreplay ro,norecovery ro,rescue=nologreplay ro,rescue=all recovery \
+            ro,rescue=usebackuproot:nologreplay lazytime nodiratime iversion mand silent";
+        for option in taken.split_whitespace() {
+            MountOptions::parse(option).unwrap_or_else(|error| panic!("{option}: {error}"));
+        }
+        let options = MountOptions::parse("ssd,nossd,ssd,thread_pool=4,acl").expect("list");
+        assert_eq!(options.without_effect, ["ssd", "thread_pool=4"]);
+        for wrong in ["thread_pool=x", "fatal_errors=maybe", "metadata_ratio=", "rescue=nothing"] {
+            MountOptions::parse(wrong).expect_err(wrong);
+        }
+        for reason in ["ignorebadroots", "idatacsums", "ignoremetacsums", "isuperflags"] {
+            let list = format!("ro,rescue={reason}");
+            let text = MountOptions::parse(&list).expect_err("not here").to_string();
+            assert!(text.contains(reason) && text.contains("here"), "{text}");
+        }
+        MountOptions::parse("rescue=all").expect_err("all needs ro, as nologreplay does");
     }
 }

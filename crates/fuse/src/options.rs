@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{Error, IdMap};
 
-/// Names of the options that [`Options::accept`] takes, for a message to whoever misspelt one.
+/// Options that [`Options::accept`] takes, for a message about one that is misspelt.
 pub const KNOWN: &[&str] = &[
     "ro",
     "rw",
@@ -21,6 +21,19 @@ pub const KNOWN: &[&str] = &[
     "sync",
     "async",
     "dirsync",
+    "user",
+    "nouser",
+    "users",
+    "nousers",
+    "owner",
+    "noowner",
+    "group",
+    "nogroup",
+    "auto",
+    "noauto",
+    "nofail",
+    "_netdev",
+    "comment=TEXT",
     "allow_other",
     "default_permissions",
     "fsname=NAME",
@@ -137,6 +150,12 @@ impl Options {
             "noio_uring" => self.io_uring = Some(false),
             "writeback_cache" => self.writeback_cache = true,
             "nowriteback_cache" => self.writeback_cache = false,
+            // mount(8) decides who may mount; what that takes away stands until a later option.
+            "user" | "users" => (self.suid, self.dev, self.exec) = (false, false, false),
+            "owner" | "group" => (self.suid, self.dev) = (false, false),
+            // For mount(8), systemd and those who read fstab.
+            "nouser" | "nousers" | "noowner" | "nogroup" | "auto" | "noauto" | "nofail"
+            | "_netdev" => {}
             // Permissions are always the kernel's to check, and reading a file never changes it.
             "defaults"
             | "default_permissions"
@@ -150,8 +169,13 @@ impl Options {
     }
 
     fn accept_valued(&mut self, option: &str) -> Result<bool, Error> {
+        if option.starts_with("x-") || option.starts_with("X-") {
+            return Ok(true);
+        }
         let refuse = |expected| Err(Error::Option { option: option.to_owned(), expected });
         match option.split_once('=') {
+            Some(("comment", _)) => {}
+            Some(("user", _)) => (self.suid, self.dev, self.exec) = (false, false, false),
             Some(("fsname", name)) => name.clone_into(&mut self.source),
             Some(("threads", count)) => match count.parse() {
                 Ok(count @ 1..=256) => self.threads = Some(count),
@@ -208,6 +232,7 @@ mod tests {
         for known in KNOWN {
             let option = known
                 .replace("=NAME", "=disk")
+                .replace("=TEXT", "=words")
                 .replace("=VOLUME:HERE:COUNT", "=0:1000:1")
                 .replace("=N", "=3")
                 .replace("=KIB", "=128")
@@ -215,6 +240,26 @@ mod tests {
             assert!(Options::default().accept(&option).expect(known), "{option}");
         }
         assert!(!Options::default().accept("alow_other").expect("not the door's"));
+    }
+
+    /// `user` takes rights away, and an option behind it gives them back, as with mount(8).
+    #[test]
+    fn user_implies_restrictions() {
+        let rights = |list: &str| {
+            let mut options = Options::default();
+            for option in list.split(',') {
+                assert!(options.accept(option).expect("known"), "{option}");
+            }
+            (options.suid, options.dev, options.exec)
+        };
+        assert_eq!(rights("user"), (false, false, false));
+        assert_eq!(rights("users,exec"), (false, false, true));
+        assert_eq!(rights("owner"), (false, false, true));
+        assert_eq!(rights("user=me,suid,dev,exec"), (true, true, true));
+        assert_eq!(
+            rights("x-systemd.automount,X-mount.mkdir,comment=a,noauto,nofail"),
+            (true, true, true)
+        );
     }
 
     /// A value out of range says what would be in range.

@@ -16,6 +16,7 @@
 
 mod pressure;
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -39,6 +40,7 @@ use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::live::{Live, Subject};
+use crate::names;
 use crate::ui::Ui;
 
 /// What the child says when the mount is there.
@@ -69,7 +71,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     cached: Cached,
     /// Mount options, separated by commas: ro, subvol=PATH, commit=SECONDS, allow_other, and so
-    /// on; with --cache those of the cache, too; a wrong one lists them all.
+    /// on; with --cache those of the cache, too. Those of Linux's btrfs and of fstab are taken.
     #[arg(long, short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// When to go past the kernel's page cache to the devices; auto does so to block devices.
@@ -120,13 +122,19 @@ impl Direct {
 /// What scripts read.
 #[derive(Serialize)]
 struct Document<'a> {
+    #[serde(serialize_with = "names::path::serialize")]
     image: &'a Path,
+    #[serde(serialize_with = "names::path::serialize")]
     target: &'a Path,
     pid: u32,
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let options = parse(&args)?;
+    // As with mount(8): a device that is not plugged in is no failure then.
+    if words(&args.options).any(|word| word == "nofail") && !args.image.exists() {
+        return Ok(Exit::Success);
+    }
     if args.foreground {
         return serve(&args, options, ui);
     }
@@ -152,7 +160,7 @@ struct Parsed {
 fn parse(args: &Args) -> Result<Parsed> {
     let mut cache = args.cached.options()?;
     let mut others = Vec::new();
-    for word in words(&args.options) {
+    for word in words(&args.options).filter(|word| !word.starts_with("device=")) {
         let wrong = |error| cached::failure("--options", error);
         if args.cached.cache.is_none() || !cache.accept(word).map_err(wrong)? {
             others.push(word);
@@ -198,7 +206,7 @@ fn for_volume<'w>(words: &[&'w str], door: &mut Options) -> Result<Vec<&'w str>>
     for word in words {
         let is_doors =
             door.accept(word).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
-        let is_both = matches!(*word, "ro" | "rw" | "noatime" | "relatime");
+        let is_both = matches!(*word, "ro" | "rw" | "noatime" | "relatime" | "nodiratime");
         if !is_doors || is_both {
             volume.push(*word);
         }
@@ -206,11 +214,19 @@ fn for_volume<'w>(words: &[&'w str], door: &mut Options) -> Result<Vec<&'w str>>
     Ok(volume)
 }
 
-/// The volume's options; what the door did not know either is told with all that there are.
+/// The volume's options. For one that the door did not know either, those of both are near.
 fn volume_options(words: &[&str]) -> Result<MountOptions> {
     MountOptions::parse(&words.join(",")).map_err(|error| {
-        let known = buttress_fuse::KNOWN_OPTIONS.join(", ");
-        Failure::new(Exit::Usage, format!("{error}; and for the mount itself {known}"))
+        let error = match error {
+            buttress_fs::Error::Option { option, why } if why.starts_with("is not known") => {
+                let door = buttress_fuse::KNOWN_OPTIONS.iter();
+                let door = door.map(|known| known.split('=').next().unwrap_or(known));
+                let all = buttress_fs::OPTION_NAMES.iter().copied().chain(door);
+                buttress_fs::unknown_option(&option, all)
+            }
+            error => error,
+        };
+        Failure::new(Exit::Usage, error.to_string())
     })
 }
 
@@ -287,6 +303,10 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     let image = args.image.canonicalize().context(|| args.image.display().to_string())?;
     if door.source == Options::default().source {
         door.source = image.to_string_lossy().into_owned();
+    }
+    if !volume.without_effect.is_empty() {
+        let list = volume.without_effect.join(", ");
+        ui.note(format!("options without effect here: {list}"));
     }
     let Opened { fs, cache, files } = open(args, &image, volume, cache)?;
     if let Some(why) = fs.read_only_reason() {
@@ -378,8 +398,15 @@ struct Opened {
 fn open(args: &Args, image: &Path, options: MountOptions, cache: CacheOptions) -> Result<Opened> {
     let how = if options.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
     let how = |path: &Path| OpenOptions { direct: args.direct.applies_to(path), ..how };
+    let by_option = words(&args.options).filter_map(|word| word.strip_prefix("device="));
     let paths = args.more.iter().chain(&args.devices.devices).map(PathBuf::as_path);
-    let paths = std::iter::once(image).chain(paths);
+    let mut seen = HashSet::new();
+    // fstab often names the first device among the others, too.
+    let mut is_new = |path: &&Path| {
+        seen.insert(path.canonicalize().unwrap_or_else(|_| path.to_path_buf()))
+    };
+    let paths = std::iter::once(image).chain(paths).chain(by_option.map(Path::new));
+    let paths = paths.filter(|path| is_new(path));
     let files = paths.map(|path| closing::open_device(path, how(path)).map(Arc::new));
     let files = files.collect::<Result<Vec<_>>>()?;
     let mut devices: Vec<Arc<dyn Device>> =

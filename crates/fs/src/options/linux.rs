@@ -1,0 +1,192 @@
+//! Mount options of Linux's btrfs that have no effect here, and those of `rescue=`.
+//!
+//! # Invariants
+//!
+//! - **L1** Every option of Linux's manual page has its effect, is in [`without_effect`], or is
+//!   refused by name with the reason.
+//! - **L2** A value that Linux refuses is refused here, also where the option has no effect.
+
+use super::{MountOptions, number, refuse};
+use crate::error::Result;
+
+/// Names of all options that are for users, for messages about one that is misspelt.
+pub const OPTION_NAMES: &[&str] = &[
+    "acl",
+    "noacl",
+    "autodefrag",
+    "noautodefrag",
+    "barrier",
+    "nobarrier",
+    "bg_reclaim_threshold",
+    "check_int",
+    "check_int_data",
+    "check_int_print_mask",
+    "clear_cache",
+    "commit",
+    "compress",
+    "compress-force",
+    "nocompress",
+    "datacow",
+    "nodatacow",
+    "datasum",
+    "nodatasum",
+    "defaults",
+    "degraded",
+    "delete_room",
+    "device",
+    "dirty",
+    "discard",
+    "nodiscard",
+    "enospc_debug",
+    "noenospc_debug",
+    "fatal_errors",
+    "flushoncommit",
+    "noflushoncommit",
+    "fragment",
+    "log_copies",
+    "max_inline",
+    "metadata_ratio",
+    "nologreplay",
+    "norecovery",
+    "page_cache",
+    "raid56",
+    "recovery",
+    "rescan_uuid_tree",
+    "rescue",
+    "skip_balance",
+    "space_cache",
+    "nospace_cache",
+    "ssd",
+    "nossd",
+    "ssd_spread",
+    "nossd_spread",
+    "subvol",
+    "subvolid",
+    "thread_pool",
+    "treelog",
+    "notreelog",
+    "usebackuproot",
+    "user_subvol_rm_allowed",
+    "atime",
+    "noatime",
+    "relatime",
+    "strictatime",
+    "lazytime",
+    "nolazytime",
+    "ro",
+    "rw",
+];
+
+/// What has no effect here and needs no word: it asks for what is so anyway.
+const SO_ANYWAY: &[&str] = &[
+    "acl",
+    "barrier",
+    "noautodefrag",
+    "noenospc_debug",
+    "nossd",
+    "nossd_spread",
+    "skip_balance",
+    "atime",
+    "norelatime",
+    "nostrictatime",
+    "nolazytime",
+    "diratime",
+    "iversion",
+    "nomand",
+    "loud",
+    "silent",
+];
+
+/// What has no effect here, and has one in Linux. The table in docs/mount-options.md says why.
+const WITHOUT_EFFECT: &[&str] = &[
+    "noacl",
+    "autodefrag",
+    "nobarrier",
+    "check_int",
+    "check_int_data",
+    "enospc_debug",
+    "inode_cache",
+    "noinode_cache",
+    "rescan_uuid_tree",
+    "ref_verify",
+    "ssd",
+    "ssd_spread",
+    "user_subvol_rm_allowed",
+    "nodiratime",
+    "lazytime",
+    "noiversion",
+    "mand",
+];
+
+/// Takes an option that has no effect here; says whether it is one.
+///
+/// # Errors
+///
+/// A value that Linux refuses, too (L2).
+pub(super) fn without_effect(options: &mut MountOptions, option: &str) -> Result<bool> {
+    let (name, value) = match option.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (option, None),
+    };
+    match (name, value) {
+        (name, None) if SO_ANYWAY.contains(&name) => return Ok(true),
+        (name, None) if WITHOUT_EFFECT.contains(&name) => {}
+        ("thread_pool", Some(_)) => {
+            if number(option, value)? == 0 {
+                return Err(refuse(option, "from 1 on"));
+            }
+        }
+        ("metadata_ratio" | "check_int_print_mask" | "alloc_start", Some(_)) => {
+            number(option, value)?;
+        }
+        ("remount", None) => {
+            return Err(refuse(option, "changes a mount that is there, and this makes a new one"));
+        }
+        ("fatal_errors", Some("bug" | "panic")) => {}
+        ("fatal_errors", _) => return Err(refuse(option, "is bug or panic")),
+        ("fragment", Some("all" | "data" | "metadata")) => {}
+        ("fragment", _) => return Err(refuse(option, "is all, data or metadata")),
+        _ => return Ok(false),
+    }
+    let text = option.to_owned();
+    if !options.without_effect.contains(&text) {
+        options.without_effect.push(text);
+    }
+    Ok(true)
+}
+
+/// Takes the words of `rescue=`, which have colons between them.
+///
+/// # Errors
+///
+/// A word that is none, or that asks for something that cannot be had here.
+pub(super) fn rescue(options: &mut MountOptions, option: &str, words: &str) -> Result<()> {
+    for word in words.split(':') {
+        match word {
+            "nologreplay" => options.nologreplay = true,
+            "usebackuproot" => options.use_backup_root = true,
+            // As much of it as there is: whoever asks for all wants whatever can be read.
+            "all" => {
+                options.nologreplay = true;
+                options.use_backup_root = true;
+                options.without_effect.push(
+                    "rescue=ignorebadroots:ignoredatacsums:ignoremetacsums:ignoresuperflags".into(),
+                );
+            }
+            "ignorebadroots" | "ibadroots" => {
+                return Err(refuse(option, "trees that are damaged cannot be left out here"));
+            }
+            "ignoredatacsums" | "idatacsums" => {
+                return Err(refuse(option, "data without its checksum cannot be read here"));
+            }
+            "ignoremetacsums" | "imetacsums" => {
+                return Err(refuse(option, "nodes are never read without their checksum here"));
+            }
+            "ignoresuperflags" | "isuperflags" => {
+                return Err(refuse(option, "unknown flags of a superblock are not ignored here"));
+            }
+            _ => return Err(refuse(option, "is usebackuproot, nologreplay or all")),
+        }
+    }
+    Ok(())
+}
