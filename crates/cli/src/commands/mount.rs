@@ -132,7 +132,8 @@ struct Document<'a> {
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let options = parse(&args)?;
     // As with mount(8): a device that is not plugged in is no failure then.
-    if words(&args.options).any(|word| word == "nofail") && !args.image.exists() {
+    let is_optional = !args.announce && words(&args.options).any(|word| word == "nofail");
+    if is_optional && !args.image.exists() {
         return Ok(Exit::Success);
     }
     if args.foreground {
@@ -402,9 +403,8 @@ fn open(args: &Args, image: &Path, options: MountOptions, cache: CacheOptions) -
     let paths = args.more.iter().chain(&args.devices.devices).map(PathBuf::as_path);
     let mut seen = HashSet::new();
     // fstab often names the first device among the others, too.
-    let mut is_new = |path: &&Path| {
-        seen.insert(path.canonicalize().unwrap_or_else(|_| path.to_path_buf()))
-    };
+    let mut is_new =
+        |path: &&Path| seen.insert(path.canonicalize().unwrap_or_else(|_| path.to_path_buf()));
     let paths = std::iter::once(image).chain(paths).chain(by_option.map(Path::new));
     let paths = paths.filter(|path| is_new(path));
     let files = paths.map(|path| closing::open_device(path, how(path)).map(Arc::new));
@@ -478,4 +478,62 @@ fn watch(
 fn say(text: &str) {
     // Nobody to tell when standard error is closed.
     let _ = writeln!(std::io::stderr().lock(), "buttress: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(list: &str) -> Result<MountOptions> {
+        let words: Vec<&str> = list.split(',').collect();
+        let volume = for_volume(&words, &mut Options::default())?;
+        volume_options(&volume)
+    }
+
+    /// Lists as they stand in fstab, of btrfs and of mount(8), are taken.
+    #[test]
+    fn lists_of_fstab_are_taken() {
+        for list in [
+            "defaults",
+            "rw,relatime,ssd,space_cache=v2,subvolid=256,subvol=/@",
+            "subvol=@home,compress=zstd:1,noatime,x-systemd.device-timeout=0",
+            "noauto,nofail,_netdev,user,x-gvfs-show,comment=a disk",
+            "ro,rescue=all",
+            "nodev,nosuid,noexec,sync,dirsync,nodiratime,lazytime,iversion",
+            "autodefrag,thread_pool=4,commit=120,user_subvol_rm_allowed,skip_balance,noacl",
+            "strictatime,auto,owner,group,users,silent,loud,mand,exec,suid,dev,async",
+        ] {
+            taken(list).unwrap_or_else(|failure| panic!("{list}: {failure}"));
+        }
+        let options = taken("ssd,noatime,user").expect("taken");
+        assert_eq!(options.without_effect, ["ssd"]);
+    }
+
+    /// One line that names the nearest options of the volume and of the door, and no switch for experiments.
+    #[test]
+    fn an_unknown_option_is_one_short_line() {
+        for (wrong, meant) in
+            [("sub_vol=a", "subvol"), ("io_urin", "io_uring"), ("noatim", "noatime")]
+        {
+            let text = taken(wrong).expect_err("unknown").to_string();
+            assert!(text.contains(meant) && text.contains(wrong), "{text}");
+            assert!(text.len() < 120 && !text.contains('\n'), "{text}");
+        }
+        for wrong in ["remount", "ro,rescue=ignorebadroots", "elephants"] {
+            taken(wrong).expect_err(wrong);
+        }
+        let door = buttress_fuse::KNOWN_OPTIONS.iter();
+        for known in buttress_fs::OPTION_NAMES.iter().chain(door) {
+            let experiments = [
+                "alloc",
+                "bg_lookup",
+                "bg_read",
+                "nocow_check",
+                "read_batch",
+                "promise",
+                "preempt",
+            ];
+            assert!(!experiments.contains(known), "{known}");
+        }
+    }
 }

@@ -7,6 +7,7 @@ mod demo;
 mod events;
 mod files;
 mod hostile_trees;
+mod json_names;
 mod judge;
 mod live;
 mod mkfs;

@@ -97,7 +97,7 @@ const SO_ANYWAY: &[&str] = &[
     "silent",
 ];
 
-/// What has no effect here, and has one in Linux. The table in docs/mount-options.md says why.
+/// What has no effect here, and has one in Linux. The table in `docs/mount-options.md` says why.
 const WITHOUT_EFFECT: &[&str] = &[
     "noacl",
     "autodefrag",

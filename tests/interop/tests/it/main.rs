@@ -1,5 +1,6 @@
 //! Linux's volumes read here, ours read there: one binary, so that it links once.
 
+mod backup_roots;
 mod bad_input;
 mod compatibility;
 mod crash;
