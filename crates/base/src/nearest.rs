@@ -39,7 +39,7 @@ mod tests {
     #[test]
     fn misspelt_words_find_what_was_meant() {
         let known = ["subvol", "subvolid", "ssd", "noatime", "compress", "compress-force"];
-        assert_eq!(nearest("subvolume", known), ["subvol"]);
+        assert_eq!(nearest("subvolume", known), ["subvol", "subvolid"]);
         assert_eq!(nearest("noatme", known), ["noatime"]);
         assert_eq!(nearest("compres", known), ["compress", "compress-force"]);
         assert_eq!(nearest("sdd", known), ["ssd"]);
