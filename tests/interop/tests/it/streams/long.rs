@@ -58,11 +58,11 @@ const CHANGES: [(&str, Change); 6] = [
     }),
     // The file "moving/.../deep" has its directory renamed, and gets an attribute.
     ("a longer way", |top, len| {
-        let (from, to) = (bottom(top, 0), bottom(top, 15));
+        let (from, to) = (bottom(top, 0), bottom(top, 16));
         let deep = rustix::fs::openat(&from, "moving/deep", OFlags::RDONLY, Mode::empty());
         let flags = XattrFlags::empty();
         rustix::fs::fsetxattr(deep.expect("it is there"), "user.x", b"1", flags).expect("set");
-        let name = "m".repeat(len - 15 * 255 - "/deep".len());
+        let name = "m".repeat(len - DIRS - "/deep".len());
         rustix::fs::renameat(&from, "moving", &to, &name).expect("a name");
     }),
 ];
