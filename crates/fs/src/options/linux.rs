@@ -45,6 +45,7 @@ pub const OPTION_NAMES: &[&str] = &[
     "fragment",
     "log_copies",
     "max_inline",
+    "memory",
     "metadata_ratio",
     "nologreplay",
     "norecovery",
