@@ -52,6 +52,7 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
             && (leaf.key(0)..=leaf.key(leaf.len() - 1)).contains(key)
         {
             *slot = leaf.search(key).unwrap_or_else(|slot| slot);
+            self.source.count_keys(1);
             return Ok(());
         }
         self.descend(key)?;
@@ -65,12 +66,33 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
     /// When a node on the way is damaged.
     pub fn seek_before(source: &'s S, tree: TreeId, root: NodePtr, key: &Key) -> Result<Self> {
         let mut cursor = Self { source, tree, root, path: Vec::with_capacity(4) };
-        cursor.descend(key)?;
-        let on_key = cursor.current().is_some_and(|(node, slot)| node.key(slot) == *key);
-        if !on_key {
-            cursor.retreat()?;
-        }
+        cursor.descend_before(key)?;
         Ok(cursor)
+    }
+
+    /// Moves to the last item at or before a key. Where that is in the same leaf no other node is
+    /// looked at.
+    ///
+    /// # Errors
+    ///
+    /// When a node on the way is damaged.
+    pub fn seek_back_on(&mut self, key: &Key) -> Result<()> {
+        if let Some((leaf, slot)) = self.path.last_mut()
+            && leaf.level() == 0
+            && !leaf.is_empty()
+            && (leaf.key(0)..=leaf.key(leaf.len() - 1)).contains(key)
+        {
+            *slot = leaf.search(key).unwrap_or_else(|slot| slot - 1);
+            self.source.count_keys(1);
+            return Ok(());
+        }
+        self.descend_before(key)
+    }
+
+    fn descend_before(&mut self, key: &Key) -> Result<()> {
+        self.descend(key)?;
+        let on_key = self.current().is_some_and(|(node, slot)| node.key(slot) == *key);
+        if on_key { Ok(()) } else { self.retreat() }
     }
 
     /// Exactly this key's leaf and slot.
@@ -91,6 +113,7 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
             node = source.node(tree, &expect)?;
             below = expect.below;
         }
+        source.count_keys(1);
         Ok(node.search(key).ok().map(|slot| (node, slot)))
     }
 
@@ -108,6 +131,7 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         }
         let slot = node.search(key).unwrap_or_else(|slot| slot);
         self.path.push((node, slot));
+        self.source.count_keys(1);
         Ok(())
     }
 
@@ -139,6 +163,7 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         if let Some((_, slot)) = self.path.last_mut() {
             *slot += 1;
         }
+        self.source.count_keys(1);
         self.settle_forward()
     }
 
@@ -179,6 +204,7 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
     ///
     /// When the leaf before is damaged.
     pub fn retreat(&mut self) -> Result<()> {
+        self.source.count_keys(1);
         loop {
             let Some((node, slot)) = self.path.last_mut() else { return Ok(()) };
             if *slot == 0 {

@@ -148,6 +148,10 @@ impl NodeSource for Merge<'_> {
             None => self.store.node(owner, expect),
         }
     }
+
+    fn count_keys(&self, count: u64) {
+        self.store.count_keys(count);
+    }
 }
 
 impl Merge<'_> {
@@ -301,6 +305,7 @@ impl Walk<'_, '_> {
     }
 
     fn leaf(&mut self, node: &Arc<Node>, changes: &[(Key, Change)]) -> Result<()> {
+        self.merge.count_keys((node.len() + changes.len()) as u64);
         let mut slot = 0;
         let mut changes = changes.iter().peekable();
         while slot < node.len() || changes.peek().is_some() {

@@ -25,7 +25,9 @@ use std::{
 
 use buttress_base::Apart;
 use buttress_base::sync::RwLock;
-use buttress_format::{Key, Kind, TreeId};
+use buttress_format::{Generation, Key, Kind, TreeId};
+
+use crate::gaps::Gaps;
 
 /// An item's bytes, shared between the overlay, its readers and the merge.
 pub type Payload = Arc<[u8]>;
@@ -42,6 +44,19 @@ struct Shard {
     entries: Entries,
     /// What came, or came to have another length, since somebody last asked; nothing before anybody did.
     news: Option<Vec<(TreeId, Key)>>,
+    /// Where walks found nothing but deletions.
+    gaps: Gaps,
+    /// How often a key came to life: it had no item here, or a deletion, and was put.
+    births: u64,
+}
+
+/// What a look at one shard found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// The entry, deletions included.
+    pub(crate) found: Option<(Key, Option<Payload>)>,
+    /// The shard's births at that time.
+    pub(crate) births: u64,
 }
 
 /// A changed item: where it is, and the length of its new payload, or nothing where it is deleted.
@@ -85,7 +100,12 @@ impl Overlay {
     fn insert(&self, shard: &mut Shard, tree: TreeId, key: Key, payload: Option<Payload>) {
         let added = payload.as_ref().map_or(0, |p| p.len() as u64);
         let is_put = payload.is_some();
-        match shard.entries.insert((tree, key), payload) {
+        let before = shard.entries.insert((tree, key), payload);
+        if is_put && !matches!(before, Some(Some(_))) {
+            shard.births += 1;
+            shard.gaps.pierce(tree, &key);
+        }
+        match before {
             None => {
                 if let Some(news) = &mut shard.news {
                     news.push((tree, key));
@@ -130,9 +150,14 @@ impl Overlay {
         self.shards[shard_index(tree, key.objectid)].read().entries.get(&(tree, *key)).cloned()
     }
 
-    /// The first entry, deletions included, in `from..=to`.
+    /// The first entry, deletions included, in `from..=to`: O(log n) in what a shard holds, and the
+    /// same in each shard where the range spans objects.
     #[must_use]
     pub fn first_in(&self, tree: TreeId, from: &Key, to: &Key) -> Option<(Key, Option<Payload>)> {
+        self.see_first(tree, from, to).found
+    }
+
+    pub(crate) fn see_first(&self, tree: TreeId, from: &Key, to: &Key) -> Seen {
         self.pick(
             tree,
             from,
@@ -142,9 +167,14 @@ impl Overlay {
         )
     }
 
-    /// The last entry, deletions included, in `from..=to`.
+    /// The last entry, deletions included, in `from..=to`. Costs what [`first_in`](Self::first_in)
+    /// does.
     #[must_use]
     pub fn last_in(&self, tree: TreeId, from: &Key, to: &Key) -> Option<(Key, Option<Payload>)> {
+        self.see_last(tree, from, to).found
+    }
+
+    pub(crate) fn see_last(&self, tree: TreeId, from: &Key, to: &Key) -> Seen {
         self.pick(
             tree,
             from,
@@ -176,15 +206,15 @@ impl Overlay {
             Bound<(TreeId, Key)>,
         ) -> Option<(Key, Option<Payload>)>,
         better: impl Fn(&Key, &Key) -> bool,
-    ) -> Option<(Key, Option<Payload>)> {
+    ) -> Seen {
         if from > to || self.is_empty() {
-            return None;
+            return Seen::default();
         }
         let low = Bound::Included((tree, *from));
         let high = Bound::Included((tree, *to));
         if from.objectid == to.objectid {
             let shard = self.shards[shard_index(tree, from.objectid)].read();
-            return seek(&shard.entries, low, high);
+            return Seen { found: seek(&shard.entries, low, high), births: shard.births };
         }
         let mut best: Option<(Key, Option<Payload>)> = None;
         for shard in &self.shards {
@@ -194,7 +224,37 @@ impl Overlay {
                 best = Some(found);
             }
         }
-        best
+        Seen { found: best, births: 0 }
+    }
+
+    /// The stretch around a key in which a view with these roots, and this overlay running, has
+    /// nothing: its first and its last key.
+    pub(crate) fn gap_around(
+        &self,
+        tree: TreeId,
+        key: &Key,
+        generation: Generation,
+    ) -> Option<(Key, Key)> {
+        let shard = self.shards[shard_index(tree, key.objectid)].read();
+        shard.gaps.around(tree, key, generation)
+    }
+
+    /// Notes that a view with these roots, and this overlay running, has nothing in `first..=last`,
+    /// which lie in one object. Says whether it did: not if a key of the shard came to life since
+    /// `births` was seen.
+    pub(crate) fn note_gap(
+        &self,
+        tree: TreeId,
+        (first, last): (Key, Key),
+        births: u64,
+        generation: Generation,
+    ) -> bool {
+        let mut shard = self.shards[shard_index(tree, first.objectid)].write();
+        let holds = shard.births == births;
+        if holds {
+            shard.gaps.note(tree, first, last, generation);
+        }
+        holds
     }
 
     /// Whether nothing was changed.
@@ -230,7 +290,7 @@ impl Overlay {
         let len = |payload: &Option<Payload>| payload.as_ref().map(|p| p.len());
         for shard in &self.shards {
             let mut shard = shard.write();
-            let Shard { entries, news } = &mut *shard;
+            let Shard { entries, news, .. } = &mut *shard;
             match news.replace(Vec::new()) {
                 Some(news) if !anew => {
                     all.extend(

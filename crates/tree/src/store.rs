@@ -15,6 +15,7 @@ use crate::{
     Error, Mismatch, Result,
     cache::NodeCache,
     node::{Expect, Node, NodePtr},
+    steps::{StepCounter, Steps},
 };
 
 /// What is the same for every node of a volume.
@@ -60,6 +61,11 @@ pub trait NodeSource {
     ///
     /// [`Error::Damaged`] when no copy is what was asked for.
     fn node(&self, owner: TreeId, expect: &Expect) -> Result<Arc<Node>>;
+
+    /// Counts keys that a walk came to, where counts are kept ([`Store::steps`]).
+    fn count_keys(&self, count: u64) {
+        let _ = count;
+    }
 }
 
 /// The committed nodes of a volume.
@@ -68,6 +74,7 @@ pub struct Store {
     volume: Arc<Volume>,
     geometry: Geometry,
     cache: NodeCache,
+    steps: StepCounter,
 }
 
 impl Store {
@@ -75,7 +82,8 @@ impl Store {
     #[must_use]
     pub fn new(volume: Arc<Volume>, geometry: Geometry, cache_bytes: u64) -> Self {
         let nodes = (cache_bytes / u64::from(geometry.nodesize)).max(64);
-        Self { volume, geometry, cache: NodeCache::new(usize::try_from(nodes).unwrap_or(1 << 20)) }
+        let cache = NodeCache::new(usize::try_from(nodes).unwrap_or(1 << 20));
+        Self { volume, geometry, cache, steps: StepCounter::default() }
     }
 
     /// What is the same for every node.
@@ -110,6 +118,13 @@ impl Store {
         self.cache.len()
     }
 
+    /// The steps that walks over the trees took since the store was made. Reading the counts costs
+    /// no walk anything.
+    #[must_use]
+    pub fn steps(&self) -> Steps {
+        self.steps.sum()
+    }
+
     fn read(&self, owner: TreeId, expect: &Expect) -> Result<Arc<Node>> {
         let mut buf = AlignedBuf::zeroed(self.geometry.nodesize as usize);
         let mut why: Option<Mismatch> = None;
@@ -132,6 +147,7 @@ impl Store {
 
 impl NodeSource for Store {
     fn node(&self, owner: TreeId, expect: &Expect) -> Result<Arc<Node>> {
+        self.steps.node();
         if let Some(node) = self.cache.lookup(expect.ptr.logical, expect.ptr.generation)
             && node.level() == expect.ptr.level
             && node.has_keys_of(expect)
@@ -139,7 +155,12 @@ impl NodeSource for Store {
             return Ok(node);
         }
         let node = self.read(owner, expect)?;
+        self.steps.node_read();
         self.cache.insert(Arc::clone(&node));
         Ok(node)
+    }
+
+    fn count_keys(&self, count: u64) {
+        self.steps.keys(count);
     }
 }

@@ -13,10 +13,11 @@ use buttress_format::{Generation, Key, Kind, RootItem, TreeId};
 use crate::{
     Error, Result,
     cursor::Cursor,
+    gaps::{NOTED_AFTER, previous_key},
     node::{Node, NodePtr},
-    overlay::{Overlay, Payload},
+    overlay::{Overlay, Payload, Seen},
     roots::Roots,
-    store::Store,
+    store::{NodeSource, Store},
 };
 
 /// An item's bytes, borrowed from wherever they live.
@@ -125,12 +126,13 @@ impl View {
         Ok(Some(root))
     }
 
-    /// The item with exactly this key.
+    /// The item with exactly this key: O(log n) in the items of the tree and of the overlays.
     ///
     /// # Errors
     ///
     /// When a node on the way is damaged.
     pub fn get(&self, tree: TreeId, key: &Key) -> Result<Option<Item>> {
+        self.store.count_keys(1);
         if let Some(change) = self.changed(tree, key) {
             return Ok(change.map(|payload| Item(Inner::Overlay(payload))));
         }
@@ -147,6 +149,9 @@ impl View {
 
     /// The item with the smallest key in `from..=to`.
     ///
+    /// Costs O(log n) in the items of the tree and of the overlays, and one step for each deletion
+    /// on the way that no walk has passed before. See [`range`](Self::range).
+    ///
     /// # Errors
     ///
     /// When a node on the way is damaged.
@@ -154,7 +159,8 @@ impl View {
         self.range(tree, *from, *to).next().transpose()
     }
 
-    /// The item with the largest key in `from..=to`.
+    /// The item with the largest key in `from..=to`. Costs what [`at_or_after`](Self::at_or_after)
+    /// does.
     ///
     /// # Errors
     ///
@@ -165,9 +171,12 @@ impl View {
             Some(root) => Some(Cursor::seek_before(&*self.store, tree, root, &high)?),
             None => None,
         };
+        let mut stepped = Stepped::within(from, to);
         loop {
+            self.store.count_keys(1);
             let in_tree = cursor.as_ref().and_then(Cursor::key).filter(|k| k >= from);
-            let in_running = self.running.last_in(tree, from, &high);
+            let Seen { found: in_running, births } = self.running.see_last(tree, from, &high);
+            stepped.look(high, births);
             let in_frozen = self.frozen.as_ref().and_then(|f| f.last_in(tree, from, &high));
             let best = [in_tree, in_running.as_ref().map(|x| x.0), in_frozen.as_ref().map(|x| x.0)]
                 .into_iter()
@@ -187,18 +196,32 @@ impl View {
                     return Ok(current.map(|(node, slot)| (best, Item::of_node(node, slot))));
                 }
             }
-            // Deleted: go on below it.
-            let Some(below) = previous_key(&best).filter(|k| k >= from) else { return Ok(None) };
+            // Deleted: go on below it, and below the whole gap where it lies in one.
+            let first = self.gap_around(tree, &best).map_or(best, |(first, _)| first);
+            if let Some(edge) = stepped.over() {
+                self.running.note_gap(tree, (first, edge), births, self.roots.generation);
+            }
+            let Some(below) = previous_key(&first).filter(|k| k >= from) else { return Ok(None) };
             high = below;
-            if in_tree == Some(best)
-                && let Some(cursor) = cursor.as_mut()
+            if let Some(cursor) = cursor.as_mut()
+                && let Some(at) = in_tree
             {
-                cursor.retreat()?;
+                if at == best && first == best {
+                    cursor.retreat()?;
+                } else if at > high {
+                    cursor.seek_back_on(&high)?;
+                }
             }
         }
     }
 
     /// Every item in `from..=to`, in order. Sees what is put behind its position while it walks.
+    ///
+    /// The first item costs O(log n) in the items of the tree and of the overlays; each further one
+    /// O(log n) in those of the overlays. A deletion costs a step when a walk first passes it.
+    /// Walks remember where many deletions follow one another, so that later ones pass them in one
+    /// step, until the next commit. A range that spans objects looks at each shard of the overlays
+    /// for each item.
     #[must_use]
     pub fn range(&self, tree: TreeId, from: Key, to: Key) -> RangeIter<'_> {
         RangeIter {
@@ -208,19 +231,52 @@ impl View {
             to,
             cursor: Committed::Unopened,
             behind: false,
+            stepped: Stepped::within(&from, &to),
         }
+    }
+
+    fn gap_around(&self, tree: TreeId, key: &Key) -> Option<(Key, Key)> {
+        self.running.gap_around(tree, key, self.roots.generation)
     }
 }
 
-fn previous_key(key: &Key) -> Option<Key> {
-    if key.offset > 0 {
-        return Some(Key { offset: key.offset - 1, ..*key });
+/// Deletions that a walk stepped over since the last item.
+struct Stepped {
+    /// Where they begin, and the births of the shard at that time.
+    since: Option<(Key, u64)>,
+    count: u32,
+    /// Gaps lie within one object.
+    one_object: bool,
+}
+
+impl Stepped {
+    fn within(from: &Key, to: &Key) -> Self {
+        Self { since: None, count: 0, one_object: from.objectid == to.objectid }
     }
-    if key.kind.0 > 0 {
-        return Some(Key { kind: Kind(key.kind.0 - 1), offset: u64::MAX, ..*key });
+
+    /// A look at the shard from `key` on. What came to life since the last look may lie in between.
+    fn look(&mut self, key: Key, births: u64) {
+        if self.since.is_none_or(|(_, since)| since != births) {
+            self.since = Some((key, births));
+            self.count = 0;
+        }
     }
-    let objectid = key.objectid.checked_sub(1)?;
-    Some(Key { objectid, kind: Kind(u8::MAX), offset: u64::MAX })
+
+    /// One deletion more. Answers where they began when they are worth a note.
+    fn over(&mut self) -> Option<Key> {
+        self.count += 1;
+        if self.count < NOTED_AFTER || !self.one_object {
+            return None;
+        }
+        self.count = 0;
+        self.since.map(|(key, _)| key)
+    }
+
+    /// The walk came to an item.
+    fn end(&mut self) {
+        self.since = None;
+        self.count = 0;
+    }
 }
 
 enum Committed<'v> {
@@ -236,9 +292,10 @@ pub struct RangeIter<'v> {
     next: Option<Key>,
     to: Key,
     cursor: Committed<'v>,
-    /// The cursor's item was handed out: it moves on only when somebody asks for more, so that
+    /// The cursor's item was handed out: it moves on only for the next item, so that
     /// a search for one item never reads the leaf after it.
     behind: bool,
+    stepped: Stepped,
 }
 
 impl RangeIter<'_> {
@@ -254,6 +311,7 @@ impl RangeIter<'_> {
             };
         }
         while let Some(from) = self.next.filter(|from| *from <= self.to) {
+            self.view.store.count_keys(1);
             if std::mem::take(&mut self.behind)
                 && let Committed::At(cursor) = &mut self.cursor
             {
@@ -263,7 +321,9 @@ impl RangeIter<'_> {
                 Committed::At(cursor) => cursor.key().filter(|k| *k <= self.to),
                 _ => None,
             };
-            let in_running = self.view.running.first_in(self.tree, &from, &self.to);
+            let Seen { found: in_running, births } =
+                self.view.running.see_first(self.tree, &from, &self.to);
+            self.stepped.look(from, births);
             let in_frozen =
                 self.view.frozen.as_ref().and_then(|f| f.first_in(self.tree, &from, &self.to));
             let best = [in_tree, in_running.as_ref().map(|x| x.0), in_frozen.as_ref().map(|x| x.0)]
@@ -288,14 +348,40 @@ impl RangeIter<'_> {
             self.next = best.next();
             match change {
                 Some((_, Some(payload))) => {
+                    self.stepped.end();
                     return Ok(Some((best, Item(Inner::Overlay(payload)))));
                 }
-                Some((_, None)) => {}
-                None => return Ok(committed.map(|item| (best, item))),
+                Some((_, None)) => self.pass(best, births)?,
+                None => {
+                    self.stepped.end();
+                    return Ok(committed.map(|item| (best, item)));
+                }
             }
         }
         self.next = None;
         Ok(None)
+    }
+
+    /// Goes on behind a deletion, and behind the whole gap where it lies in one.
+    fn pass(&mut self, deleted: Key, births: u64) -> Result<()> {
+        let gap = self.view.gap_around(self.tree, &deleted);
+        let last = gap.map_or(deleted, |(_, last)| last);
+        if let Some(edge) = self.stepped.over() {
+            let roots = self.view.roots.generation;
+            self.view.running.note_gap(self.tree, (edge, last), births, roots);
+        }
+        if last == deleted {
+            return Ok(());
+        }
+        self.next = last.next();
+        if let Committed::At(cursor) = &mut self.cursor
+            && let Some(next) = self.next.filter(|next| *next <= self.to)
+            && cursor.key().is_some_and(|at| at < next)
+        {
+            self.behind = false;
+            cursor.seek_on(&next)?;
+        }
+        Ok(())
     }
 }
 

@@ -118,6 +118,8 @@ pub struct Stats {
     pub groups_loaded: u64,
     /// Those of which it could not be read, so that nothing is allocated in them.
     pub groups_left: u64,
+    /// Steps that walks over the trees took: nodes looked at and read, keys come to.
+    pub walked: buttress_tree::Steps,
     /// Chunks that are known.
     pub chunks: u64,
     /// All of them are, and what is in use of each: before that the accounts are empty.
@@ -150,6 +152,7 @@ impl Engine {
             audits_overtaken: c.audits_overtaken.load(Ordering::Relaxed),
             groups_loaded: c.groups_loaded.load(Ordering::Relaxed),
             groups_left: c.groups_left.load(Ordering::Relaxed),
+            walked: self.store.steps(),
             chunks: self.volume.map_size().0 as u64,
             groups_known: self.knows_groups(),
         }

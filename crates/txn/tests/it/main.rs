@@ -5,6 +5,7 @@ mod counted;
 mod crash;
 mod credit;
 mod full;
+mod growth;
 mod interrupted;
 mod judge;
 mod levels;

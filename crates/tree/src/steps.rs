@@ -1,0 +1,75 @@
+//! Counts of the work that walks over trees do, so that a test sees growth without a clock.
+//!
+//! # Invariants
+//!
+//! - **ST1** Counts only grow, and one more count never makes an operation wait: each thread adds
+//!   to a line of its own.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use buttress_base::Apart;
+use buttress_base::apart::{STRIPES, stripe};
+
+/// Work that was done on the trees of a store since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// Nodes looked at, those in memory included.
+    pub nodes: u64,
+    /// Nodes that came from a device and were verified.
+    pub nodes_read: u64,
+    /// Keys that cursors, views and merges came to, deleted ones included.
+    pub keys: u64,
+}
+
+impl Steps {
+    /// What was done since `before` was taken.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            nodes: self.nodes - before.nodes,
+            nodes_read: self.nodes_read - before.nodes_read,
+            keys: self.keys - before.keys,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Stripe {
+    nodes: AtomicU64,
+    nodes_read: AtomicU64,
+    keys: AtomicU64,
+}
+
+/// Where threads count their steps.
+#[derive(Debug)]
+pub(crate) struct StepCounter(Box<[Apart<Stripe>]>);
+
+impl Default for StepCounter {
+    fn default() -> Self {
+        Self((0..STRIPES).map(|_| Apart::default()).collect())
+    }
+}
+
+impl StepCounter {
+    pub(crate) fn node(&self) {
+        self.0[stripe()].nodes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn node_read(&self) {
+        self.0[stripe()].nodes_read.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn keys(&self, count: u64) {
+        self.0[stripe()].keys.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sum(&self) -> Steps {
+        let mut all = Steps::default();
+        for stripe in &self.0 {
+            all.nodes += stripe.nodes.load(Ordering::Relaxed);
+            all.nodes_read += stripe.nodes_read.load(Ordering::Relaxed);
+            all.keys += stripe.keys.load(Ordering::Relaxed);
+        }
+        all
+    }
+}
