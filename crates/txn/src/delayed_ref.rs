@@ -11,7 +11,7 @@
 //! One short lock a shard.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -45,47 +45,118 @@ pub(crate) enum User {
     Node(Logical),
 }
 
-/// Sums of references gained and lost, by user. Those that come to nothing are not kept. Most extents have one user, and
-/// no memory of their own for it.
+/// Sums of references gained and lost, by user. Those that come to nothing are not kept. Most
+/// extents have one user, and no memory of their own for it. To add to one costs O(log n) in the
+/// users, however many they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Deltas {
+    Few(SmallVec<[(User, i64); 1]>),
+    Many(Box<Many>),
+}
+
+/// Sums of many users, and what they come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Deltas(SmallVec<[(User, i64); 1]>);
+pub(crate) struct Many {
+    users: BTreeMap<User, i64>,
+    sum: i64,
+    gains: u64,
+}
+
+impl Many {
+    fn add(&mut self, user: User, delta: i64) {
+        let before = self.users.get(&user).copied().unwrap_or(0);
+        let after = before + delta;
+        match after {
+            0 => drop(self.users.remove(&user)),
+            _ => drop(self.users.insert(user, after)),
+        }
+        self.sum += delta;
+        self.gains = self.gains + u64::from(after > 0) - u64::from(before > 0);
+    }
+}
+
+/// Users that are looked through one after the other.
+const FEW_MAX: usize = 8;
+
+impl Default for Deltas {
+    fn default() -> Self {
+        Self::Few(SmallVec::new())
+    }
+}
 
 impl Deltas {
     pub(crate) fn add(&mut self, user: User, delta: i64) {
-        match self.0.iter_mut().position(|(known, _)| *known == user) {
+        let few = match self {
+            Self::Many(many) => return many.add(user, delta),
+            Self::Few(few) => few,
+        };
+        match few.iter_mut().position(|(known, _)| *known == user) {
             Some(index) => {
-                self.0[index].1 += delta;
-                if self.0[index].1 == 0 {
-                    self.0.swap_remove(index);
+                few[index].1 += delta;
+                if few[index].1 == 0 {
+                    few.swap_remove(index);
                 }
             }
-            None if delta != 0 => self.0.push((user, delta)),
-            None => {}
+            None if delta == 0 => {}
+            None if few.len() < FEW_MAX => few.push((user, delta)),
+            None => {
+                let mut many = Box::<Many>::default();
+                few.iter().for_each(|(user, delta)| many.add(*user, *delta));
+                many.add(user, delta);
+                *self = Self::Many(many);
+            }
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len() == 0
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Few(few) => few.len(),
+            Self::Many(many) => many.users.len(),
+        }
     }
 
     /// Whether it is one reference of one user.
     fn is_just(&self, user: User) -> bool {
-        self.0[..] == [(user, 1)]
+        self.len() == 1 && self.iter().next() == Some((user, 1))
+    }
+
+    /// Whether no other user gains or loses a reference.
+    pub(crate) fn is_only_of(&self, user: User) -> bool {
+        self.len() < 2 && self.iter().all(|(of, _)| of == user)
     }
 
     /// The change of the count as a whole.
     pub(crate) fn sum(&self) -> i64 {
-        self.0.iter().map(|(_, delta)| delta).sum()
+        match self {
+            Self::Few(few) => few.iter().map(|(_, delta)| delta).sum(),
+            Self::Many(many) => many.sum,
+        }
+    }
+
+    /// Number of users that gain references.
+    fn gains(&self) -> u64 {
+        match self {
+            Self::Few(few) => few.iter().filter(|(_, delta)| *delta > 0).count() as u64,
+            Self::Many(many) => many.gains,
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (User, i64)> + '_ {
-        self.0.iter().copied()
+        let (few, many) = match self {
+            Self::Few(few) => (Some(few.iter().copied()), None),
+            Self::Many(many) => (None, Some(many.users.iter().map(|(user, n)| (*user, *n)))),
+        };
+        few.into_iter().flatten().chain(many.into_iter().flatten())
     }
 
     /// Drops first, so that a reference that moves finds room where the old one was. One order for all, so that one
     /// seed makes one volume.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = (User, i64)> + use<> {
-        let mut all = self.0.clone();
+        let mut all: SmallVec<[(User, i64); 1]> = self.iter().collect();
         all.sort_unstable_by_key(|(user, n)| (*n, *user));
         all.into_iter()
     }
@@ -109,7 +180,7 @@ const USER_BYTES: u64 = 56;
 impl ExtentChange {
     /// Bytes that it adds to the extent tree at most.
     fn adds(&self) -> u64 {
-        let users = self.deltas.0.iter().filter(|(_, delta)| *delta > 0).count() as u64;
+        let users = self.deltas.gains();
         match self.born {
             true if users > 0 => BORN_BYTES + (users - 1) * USER_BYTES,
             _ => users * USER_BYTES,
@@ -118,7 +189,7 @@ impl ExtentChange {
 
     /// Whether it has fewer users than before, of some name.
     fn drops(&self) -> bool {
-        !self.born && self.deltas.0.iter().any(|(_, delta)| *delta < 0)
+        !self.born && self.deltas.gains() < self.deltas.len() as u64
     }
 }
 
@@ -216,9 +287,10 @@ impl DelayedRefs {
         *self.disputed.lock()
     }
 
-    /// What this transaction does to an extent.
-    pub(crate) fn find(&self, at: Logical) -> Option<ExtentChange> {
-        self.shard(at).lock().get(&at).cloned()
+    /// Looks at what this transaction does to an extent, if it does anything. `look` runs under the
+    /// lock of a shard.
+    pub(crate) fn look<T>(&self, at: Logical, look: impl FnOnce(&ExtentChange) -> T) -> Option<T> {
+        self.shard(at).lock().get(&at).map(look)
     }
 
     /// Every change, by address.
@@ -249,5 +321,41 @@ impl DelayedRefs {
     /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use buttress_base::Rng;
+
+    use super::*;
+
+    /// Few users and many come to the same sums, whatever comes and goes.
+    #[test]
+    fn deltas_sum_up_like_a_map_however_many_users_there_are() {
+        for seed in 0..50 {
+            let mut rng = Rng::new(seed);
+            let (mut deltas, mut model) = (Deltas::default(), BTreeMap::<User, i64>::new());
+            let users = 1 + rng.below(20);
+            for _ in 0..200 {
+                let user = User::Leaf(Logical(rng.below(users)));
+                let delta = rng.below(5) as i64 - 2;
+                deltas.add(user, delta);
+                *model.entry(user).or_default() += delta;
+                model.retain(|_, delta| *delta != 0);
+                assert_eq!(deltas.iter().collect::<BTreeMap<_, _>>(), model, "seed {seed}");
+                assert_eq!(deltas.len(), model.len());
+                assert_eq!(deltas.is_empty(), model.is_empty());
+                assert_eq!(deltas.sum(), model.values().sum::<i64>());
+                assert_eq!(deltas.gains(), model.values().filter(|n| **n > 0).count() as u64);
+                let only = model.keys().all(|of| *of == user);
+                assert_eq!(deltas.is_only_of(user), only, "seed {seed}");
+                let ordered: Vec<_> = deltas.in_order().collect();
+                assert!(
+                    ordered.is_sorted_by_key(|(user, n)| (*n, *user))
+                        && ordered.len() == model.len()
+                );
+            }
+        }
     }
 }

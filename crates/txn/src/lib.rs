@@ -19,6 +19,7 @@ mod device_change;
 mod device_space;
 mod engine;
 mod error;
+mod extent_refs;
 mod extent_tree;
 mod flush;
 mod free_space_tree;

@@ -129,8 +129,8 @@ fn is_anothers_aside(collect: &Collect<'_>, extent: Extent, who: DataRef) -> Out
         return Ok(true);
     }
     // Who wrote into one of the last commit's had it alone. If nobody came to have it since then, he has it still.
-    match running.refs.find(extent.start) {
-        Some(change) if !change.born => Ok(!extent_tree::is_exclusive(&collect.view, extent, who)?),
+    match running.refs.look(extent.start, |change| change.born) {
+        Some(false) => Ok(!extent_tree::is_exclusive(&collect.view, extent, who)?),
         _ => Ok(false),
     }
 }

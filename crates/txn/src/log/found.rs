@@ -110,9 +110,8 @@ impl Engine {
     ///
     /// When it overlaps what is in use.
     pub fn claim_logged(&self, view: &View, extent: Extent) -> Result<()> {
-        if let Some(change) = view.running().refs.find(extent.start) {
+        if let Some(same) = view.running().refs.look(extent.start, |to| to.extent == extent) {
             let what = "a log names a part of an extent";
-            let same = change.extent == extent;
             return if same { Ok(()) } else { Err(Error::Extents { at: extent.start, what }) };
         }
         let root = view

@@ -1,0 +1,275 @@
+//! The references of one extent: its item and its keyed items, changed as a whole.
+//!
+//! # Invariants
+//!
+//! - **R2** A count that would fall below zero means that the volume was inconsistent: the commit
+//!   fails, nothing is written.
+//! - **R3** One user has one reference, inline or keyed, never both: it is looked for in both
+//!   before one is made.
+//! - **R4** The cost goes with the references that change, not with those that there are: each
+//!   keyed one is looked up by its own key, and only what changed is written.
+
+use std::collections::BTreeMap;
+
+use buttress_format::{BackRef, ExtentItem, Generation, Key, Kind, Logical, TreeId};
+use buttress_tree::{Change, Cursor, NodePtr, NodeSource};
+
+use crate::{
+    DataRef, Error, Result,
+    delayed_ref::{Deltas, User},
+};
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) fn parse(key: &Key, bytes: &[u8]) -> Result<ExtentItem> {
+    ExtentItem::parse(key, bytes).map_err(|source| Error::Item {
+        tree: TreeId::EXTENT,
+        key: *key,
+        source,
+    })
+}
+
+impl User {
+    /// Who a reference is of; nobody where it is none, but a note of who made the extent.
+    fn of(entry: &BackRef) -> Option<Self> {
+        Some(match *entry {
+            BackRef::TreeBlock { root } => Self::Tree(root),
+            BackRef::SharedBlock { parent } => Self::Node(parent),
+            BackRef::Data { root, ino, offset, .. } => Self::File(DataRef { root, ino, offset }),
+            BackRef::SharedData { parent, .. } => Self::Leaf(parent),
+            BackRef::Owner { .. } => return None,
+        })
+    }
+
+    fn with_count(self, count: u32) -> BackRef {
+        match self {
+            Self::Tree(root) => BackRef::TreeBlock { root },
+            Self::Node(parent) => BackRef::SharedBlock { parent },
+            Self::File(DataRef { root, ino, offset }) => BackRef::Data { root, ino, offset, count },
+            Self::Leaf(parent) => BackRef::SharedData { parent, count },
+        }
+    }
+
+    /// Most references that one entry counts: those of tree nodes have no count.
+    fn count_max(self) -> u32 {
+        match self {
+            Self::Tree(_) | Self::Node(_) => 1,
+            Self::File(_) | Self::Leaf(_) => u32::MAX,
+        }
+    }
+}
+
+/// Whether a hash of the user is the key of such a reference, and not the user itself: others may
+/// have the same one.
+fn is_hashed(kind: Kind) -> bool {
+    kind == Kind::EXTENT_DATA_REF
+}
+
+/// What a change of references did to an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It has an item now and had none.
+    Born,
+    /// It lives on.
+    Kept,
+    /// Nobody uses it any more; its items are gone.
+    Freed,
+}
+
+/// How far behind its hash a keyed reference is looked for before it counts as new: those whose
+/// hashes collide follow one another, and between them some may be gone.
+const HASHES_LOOKED_AT: u64 = 64;
+
+/// A keyed reference that changes.
+struct Edit {
+    /// Whether the tree has an item for it.
+    in_tree: bool,
+    /// What becomes of it.
+    entry: Option<BackRef>,
+}
+
+/// The items of one extent: its own is read at once, keyed ones as they are asked for.
+pub(crate) struct Refs<'s, S: NodeSource + ?Sized> {
+    at: Logical,
+    key: Key,
+    pub(crate) item: ExtentItem,
+    /// Where the tree has keyed references.
+    cursor: Option<Cursor<'s, S>>,
+    keyed: BTreeMap<Key, Edit>,
+}
+
+impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
+    pub(crate) fn born(key: Key, generation: Generation, flags: u64) -> Self {
+        let item = ExtentItem { refs: 0, generation, flags, tree_block: None, inline: Vec::new() };
+        Self { at: Logical(key.objectid), key, item, cursor: None, keyed: BTreeMap::new() }
+    }
+
+    pub(crate) fn read(source: &'s S, root: NodePtr, key: &Key) -> Result<Self> {
+        let at = Logical(key.objectid);
+        let cursor = Cursor::seek(source, TreeId::EXTENT, root, key)?;
+        let Some(item) = cursor.key().filter(|k| k == key).and_then(|_| cursor.item()) else {
+            return Err(Error::Extents { at, what: "references change, but there is no item" });
+        };
+        let item = parse(key, item)?;
+        let inline: u64 = item.inline.iter().map(|r| u64::from(r.count())).sum();
+        // Most extents have no keyed references; the count says so without another look.
+        let cursor = (inline != item.refs).then_some(cursor);
+        Ok(Self { at, key: *key, item, cursor, keyed: BTreeMap::new() })
+    }
+
+    /// Whether no other user has a reference. Nothing was changed yet.
+    pub(crate) fn are_only_of(mut self, user: User) -> Result<bool> {
+        let mine = |entry: &BackRef| User::of(entry).is_none_or(|of| of == user);
+        if !self.item.inline.iter().all(mine) {
+            return Ok(false);
+        }
+        let mut next = Some(Key::new(self.at.0, Kind::TREE_BLOCK_REF, 0));
+        while let Some(from) = next {
+            let Some((key, entry)) = self.keyed_in_tree(&from)? else { break };
+            if !mine(&entry) {
+                return Ok(false);
+            }
+            next = key.next();
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn apply(&mut self, deltas: &Deltas, inline_max: usize) -> Result<()> {
+        for (user, delta) in deltas.in_order() {
+            self.change(user, delta, inline_max)?;
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, user: User, delta: i64, inline_max: usize) -> Result<()> {
+        let at = self.at;
+        let wrong = Error::Extents { at, what: "a reference is dropped that nobody holds" };
+        let total = i64::try_from(self.item.refs).unwrap_or(i64::MAX / 2) + delta;
+        self.item.refs = u64::try_from(total).map_err(|_| wrong.clone())?;
+        let count_of = |entry: Option<&BackRef>| {
+            let count = entry.map_or(0, |entry| i64::from(entry.count())) + delta;
+            let count = u32::try_from(count).map_err(|_| wrong.clone())?;
+            if count > user.count_max() {
+                return Err(Error::Extents { at, what: "one tree or node refers to a node twice" });
+            }
+            Ok(count)
+        };
+        let is_mine = |entry: &BackRef| User::of(entry) == Some(user);
+        if let Some(index) = self.item.inline.iter().position(is_mine) {
+            match count_of(self.item.inline.get(index))? {
+                0 => drop(self.item.inline.remove(index)),
+                count => self.item.inline[index] = user.with_count(count),
+            }
+            return Ok(());
+        }
+        let (free, found) = self.find_keyed(user, delta < 0)?;
+        if let Some((key, entry)) = found {
+            let count = count_of(Some(&entry))?;
+            // What was not changed yet comes from the tree.
+            self.edit(key, (count > 0).then(|| user.with_count(count)), true);
+            return Ok(());
+        }
+        let entry = user.with_count(count_of(None)?);
+        if self.item.byte_len() + entry.inline_len() <= inline_max {
+            self.item.inline.push(entry);
+            return Ok(());
+        }
+        self.edit(free, Some(entry), false);
+        Ok(())
+    }
+
+    /// What the tree has at or behind a key for this extent.
+    fn keyed_in_tree(&mut self, from: &Key) -> Result<Option<(Key, BackRef)>> {
+        let Some(cursor) = &mut self.cursor else { return Ok(None) };
+        cursor.seek_on(from)?;
+        while let Some((key, bytes)) = cursor.key().zip(cursor.item()) {
+            if key.objectid != self.at.0 || key.kind > Kind::SHARED_DATA_REF {
+                break;
+            }
+            if key.kind >= Kind::TREE_BLOCK_REF {
+                let malformed = |source| Error::Item { tree: TreeId::EXTENT, key, source };
+                return Ok(Some((key, BackRef::keyed_parse(&key, bytes).map_err(malformed)?)));
+            }
+            cursor.advance()?;
+        }
+        Ok(None)
+    }
+
+    /// The keyed reference of a user, and the key that a new one would get: the first free one at
+    /// or behind its hash. One that `must` be there is looked for among all behind it, as Linux
+    /// does.
+    fn find_keyed(&mut self, user: User, must: bool) -> Result<(Key, Option<(Key, BackRef)>)> {
+        let start = user.with_count(1).keyed(self.at).0;
+        let reach = match is_hashed(start.kind) {
+            true if must => u64::MAX,
+            true => start.offset.saturating_add(HASHES_LOOKED_AT),
+            false => start.offset,
+        };
+        let (mut free, mut next) = (start, Some(start));
+        while let Some(from) = next {
+            let Some((key, entry)) = self.keyed_from(&from)? else { break };
+            next = key.next();
+            // Where many have one hash the free key is behind all of them.
+            if key.kind != start.kind || (key.offset > reach && key != free) {
+                break;
+            }
+            let Some(entry) = entry else { continue };
+            if User::of(&entry) == Some(user) {
+                return Ok((free, Some((key, entry))));
+            }
+            if key == free {
+                free.offset = free.offset.wrapping_add(1);
+            }
+        }
+        Ok((free, None))
+    }
+
+    /// The first key at or behind another that has a keyed reference, or had one before this
+    /// change.
+    fn keyed_from(&mut self, from: &Key) -> Result<Option<(Key, Option<BackRef>)>> {
+        let in_tree = self.keyed_in_tree(from)?;
+        let changed = self.keyed.range(from..).next().map(|(key, edit)| (*key, edit.entry));
+        Ok(match (in_tree, changed) {
+            (Some((key, entry)), changed) if changed.is_none_or(|(edited, _)| key < edited) => {
+                Some((key, Some(entry)))
+            }
+            (_, changed) => changed,
+        })
+    }
+
+    fn edit(&mut self, key: Key, entry: Option<BackRef>, in_tree: bool) {
+        self.keyed.entry(key).or_insert(Edit { in_tree, entry: None }).entry = entry;
+    }
+
+    /// The items that differ from those that were read.
+    pub(crate) fn write(mut self, born: bool, out: &mut BTreeMap<Key, Change>) -> Result<Fate> {
+        let fate = match (born, self.item.refs) {
+            (true, 0) => {
+                return Err(Error::Extents { at: self.at, what: "born without references" });
+            }
+            (true, _) => Fate::Born,
+            (false, 0) => Fate::Freed,
+            (false, _) => Fate::Kept,
+        };
+        if fate == Fate::Freed {
+            let mut next = Some(Key::new(self.at.0, Kind::TREE_BLOCK_REF, 0));
+            while let Some(from) = next {
+                let Some((key, _)) = self.keyed_in_tree(&from)? else { break };
+                out.insert(key, None);
+                next = key.next();
+            }
+            out.insert(self.key, None);
+            return Ok(fate);
+        }
+        out.insert(self.key, Some(self.item.to_bytes().into()));
+        for (key, Edit { in_tree, entry }) in self.keyed {
+            match entry {
+                Some(entry) => drop(out.insert(key, Some(entry.keyed(self.at).1.into()))),
+                None if in_tree => drop(out.insert(key, None)),
+                None => {}
+            }
+        }
+        Ok(fate)
+    }
+}
