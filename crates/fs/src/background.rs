@@ -298,7 +298,7 @@ impl Shared {
         if self.trees.is_used(tree) {
             return Ok(Dropping::Waits);
         }
-        Ok(if self.engine.drop_step(tree)? { Dropping::Goes } else { Dropping::Done })
+        Ok(if self.maintenance.drop_step(tree)? { Dropping::Goes } else { Dropping::Done })
     }
 
     /// Waits until the cleaner has no inode left to remove, and a while for those that are on their way to it. Says whether there

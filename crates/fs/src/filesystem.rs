@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_format::{DeviceId, DeviceItem, TreeId, limits};
-use buttress_txn::{
-    BalanceOptions, BalanceProgress, ScrubOptions, ScrubProgress, TrimOptions, TrimProgress, View,
+use buttress_maintenance::{
+    BalanceOptions, BalanceProgress, ScrubOptions, ScrubProgress, TrimOptions, TrimProgress,
 };
+use buttress_txn::View;
 use buttress_volume::{Stats as IoStats, Volume, VolumeDevice};
 
 use crate::attr::InodeId;
@@ -62,7 +63,7 @@ impl Mounted {
         shared.write_all();
         let below = shared.options.reclaim_below;
         if synced.is_ok() && below > 0 {
-            match shared.engine.reclaim_groups(below, &Holders(shared), &|_| true) {
+            match shared.maintenance.reclaim_groups(below, &Holders(shared), &|_| true) {
                 Ok(groups) => tracing::info!(groups, "mostly empty block groups were emptied"),
                 Err(error) => tracing::warn!(%error, "block groups cannot be emptied"),
             }
@@ -230,7 +231,7 @@ impl Filesystem {
         options: ScrubOptions,
         watch: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<(ScrubProgress, bool)> {
-        Ok(self.shared().engine.scrub(options, watch)?)
+        Ok(self.shared().maintenance.scrub(options, watch)?)
     }
 
     /// Tells the devices of everything that is free, beside whoever works on the volume. `watch` is told how far it
@@ -245,7 +246,7 @@ impl Filesystem {
         watch: &mut dyn FnMut(&TrimProgress) -> bool,
     ) -> Result<TrimProgress> {
         self.sync()?;
-        Ok(self.shared().engine.trim(options, watch)?)
+        Ok(self.shared().maintenance.trim(options, watch)?)
     }
 
     /// The devices that are here, and what was counted of their failures.
@@ -280,7 +281,7 @@ impl Filesystem {
         let shared = self.shared();
         let _turn = shared.begin_work(Work::Balance)?;
         self.sync()?;
-        Ok(shared.engine.balance(options, &Holders(shared), &mut shared.watched(watch))?)
+        Ok(shared.maintenance.balance(options, &Holders(shared), &mut shared.watched(watch))?)
     }
 
     /// The balance that was begun and did not end, by us or by Linux; one that is running, too.
@@ -289,7 +290,7 @@ impl Filesystem {
     ///
     /// What reading the root tree met.
     pub fn paused_balance(&self) -> Result<Option<BalanceOptions>> {
-        Ok(self.shared().engine.paused_balance()?)
+        Ok(self.shared().maintenance.paused_balance()?)
     }
 
     /// The balance that is running, or paused.
@@ -313,7 +314,7 @@ impl Filesystem {
         let shared = self.shared();
         let _turn = shared.begin_work(Work::Balance)?;
         self.sync()?;
-        Ok(shared.engine.resume_balance(&Holders(shared), &mut shared.watched(watch))?)
+        Ok(shared.maintenance.resume_balance(&Holders(shared), &mut shared.watched(watch))?)
     }
 
     /// Has the balance that is running stop behind the group that it is at, and waits for that.
@@ -338,11 +339,11 @@ impl Filesystem {
         let shared = self.shared();
         let ran = shared.stop_balance(true);
         let _turn = shared.begin_work(Work::Balance)?;
-        if ran && shared.engine.paused_balance()?.is_none() {
+        if ran && shared.maintenance.paused_balance()?.is_none() {
             // It came to its end.
             return Ok(());
         }
-        Ok(shared.engine.cancel_balance()?)
+        Ok(shared.maintenance.cancel_balance()?)
     }
 
     /// Adds a device. Whatever was on it is gone.
@@ -360,7 +361,7 @@ impl Filesystem {
         }
         Volume::wipe(&*device)?;
         let item = DeviceItem {
-            devid: shared.engine.next_device(),
+            devid: shared.maintenance.next_device(),
             total_bytes,
             io_align: limits::SECTOR,
             io_width: limits::SECTOR,
@@ -370,7 +371,7 @@ impl Filesystem {
             ..DeviceItem::default()
         };
         shared.engine.volume().add_device(device, item);
-        shared.engine.enroll_device(item)?;
+        shared.maintenance.enroll_device(item)?;
         Ok(item.devid)
     }
 
@@ -389,7 +390,7 @@ impl Filesystem {
         let shared = self.shared();
         let _turn = shared.begin_work(Work::Devices)?;
         self.sync()?;
-        Ok(shared.engine.replace_device(id, new, &mut shared.watched(watch))?)
+        Ok(shared.maintenance.replace_device(id, new, &mut shared.watched(watch))?)
     }
 
     /// The numbers of devices that the volume has and that are not here.
@@ -398,7 +399,7 @@ impl Filesystem {
     ///
     /// None today.
     pub fn missing_devices(&self) -> Result<Vec<DeviceId>> {
-        Ok(self.shared().engine.missing_devices())
+        Ok(self.shared().maintenance.missing_devices())
     }
 
     /// Moves everything off a device, which may be missing, and makes it no part of the volume any more,
@@ -416,9 +417,9 @@ impl Filesystem {
         let _turn = shared.begin_work(Work::Devices)?;
         self.sync()?;
         let engine = &shared.engine;
-        engine.vacate(id, 0, &Holders(shared), &mut shared.watched(watch))?;
+        shared.maintenance.vacate(id, 0, &Holders(shared), &mut shared.watched(watch))?;
         let device = engine.volume().device(id);
-        engine.remove_device(id)?;
+        shared.maintenance.remove_device(id)?;
         if let Some(device) = device {
             Volume::wipe(&*device.device)?;
         }
@@ -446,9 +447,14 @@ impl Filesystem {
         let engine = &shared.engine;
         let device = engine.volume().device(id).ok_or(crate::Error::invalid("no such device"))?;
         if total_bytes < device.current_item().total_bytes {
-            engine.vacate(id, total_bytes, &Holders(shared), &mut shared.watched(watch))?;
+            shared.maintenance.vacate(
+                id,
+                total_bytes,
+                &Holders(shared),
+                &mut shared.watched(watch),
+            )?;
         }
-        Ok(engine.resize_device(id, total_bytes)?)
+        Ok(shared.maintenance.resize_device(id, total_bytes)?)
     }
 
     /// What the devices were asked for since the volume was mounted.

@@ -266,7 +266,9 @@ fn a4_nothing_is_moved_twice() {
         }
         fs.sync().expect("durable");
         let engine = &fs.shared().engine;
-        let reclaim = |fs: &Filesystem| engine.reclaim_groups(60, &Holders(fs.shared()), &|_| true);
+        let reclaim = |fs: &Filesystem| {
+            fs.shared().maintenance.reclaim_groups(60, &Holders(fs.shared()), &|_| true)
+        };
         let (mut moved, mut passes) = (0, 0);
         loop {
             let count = reclaim(&fs).expect("emptied");

@@ -90,10 +90,12 @@ pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
 pub use buttress_base::Interrupt;
 pub use buttress_data::{Codec, Defragment, ReadBatch};
 pub use buttress_format::{Generation, Ino, InodeFlags, RootFlags, RootItem, Timespec, TreeId};
+pub use buttress_maintenance::{
+    BalanceOptions, BalanceProgress, Filter, ScrubOptions, ScrubProgress, TrimOptions, TrimProgress,
+};
 pub use buttress_txn::{
-    Account, Accounts, BalanceOptions, BalanceProgress, Filter, FlushSteps, GroupsRead, Preempt,
-    Reach, Refusal, ScrubOptions, ScrubProgress, SpaceKind, Stats, Step, StepFigures, TrimOptions,
-    TrimProgress, Waits, WaitsByLine,
+    Account, Accounts, FlushSteps, GroupsRead, Preempt, Reach, Refusal, SpaceKind, Stats, Step,
+    StepFigures, Waits, WaitsByLine,
 };
 pub use buttress_volume::{Parity, Stats as IoStats};
 pub use error::{Error, ErrorKind, NameError, Result};

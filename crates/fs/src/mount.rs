@@ -119,12 +119,12 @@ fn open_at(
     let _ = shared.root.set(root);
     if shared.read_only_reason().is_none() {
         shared.engine.count_subvolumes()?;
-        shared.engine.drop_leftovers()?;
+        shared.maintenance.drop_leftovers()?;
         for id in orphan::list(&shared.engine.view(), TreeId::DATA_RELOC)? {
             // What a balance of Linux was copying data into.
             orphan::remove(&shared, id)?;
         }
-        for tree in shared.engine.dead_subvolumes()? {
+        for tree in shared.maintenance.dead_subvolumes()? {
             shared.background.drop_later(tree);
         }
         if shared.options.background {

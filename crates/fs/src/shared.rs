@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use buttress_base::sync::Mutex;
 use buttress_data::Files;
 use buttress_format::{Incompat, InodeItem, Key, Kind, Superblock, TreeId};
+use buttress_maintenance::Maintenance;
 use buttress_txn::{Cost, Engine, MetaReservation, Urgency, View};
 
 use crate::attr::InodeId;
@@ -24,6 +25,7 @@ use crate::upkeep::Upkeep;
 
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
+    pub(crate) maintenance: Maintenance,
     pub(crate) files: Files,
     pub(crate) superblock: Superblock,
     pub(crate) options: MountOptions,
@@ -48,6 +50,7 @@ impl Shared {
         options: MountOptions,
     ) -> Self {
         Self {
+            maintenance: Maintenance::new(Arc::clone(&engine)),
             engine,
             files,
             superblock,

@@ -181,7 +181,7 @@ impl Filesystem {
     /// What reading the root tree met.
     pub fn dying_subvolumes(&self) -> Result<Vec<TreeId>> {
         let shared = self.shared();
-        let mut found = shared.engine.dead_subvolumes()?;
+        let mut found = shared.maintenance.dead_subvolumes()?;
         for tree in shared.background.dying() {
             if !found.contains(&tree) {
                 found.push(tree);

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_format::{Extent, Ino, Logical, TreeId};
-use buttress_txn::{BalanceOptions, BalanceProgress, Users};
+use buttress_maintenance::{BalanceOptions, BalanceProgress, Users};
 
 use crate::attr::InodeId;
 use crate::error::{Error, NameError, Result};
@@ -86,7 +86,7 @@ impl Shared {
         let mut state = self.upkeep.state.lock();
         // What goes on by itself gives way.
         if state.work == Some(Work::Reclaim) && !state.is_closing {
-            self.engine.stop_moving(true);
+            self.maintenance.stop_moving(true);
             while state.work == Some(Work::Reclaim) {
                 self.upkeep.changed.wait(&mut state);
             }
@@ -103,7 +103,7 @@ impl Shared {
         state.work = Some(work);
         state.progress = BalanceProgress::default();
         self.upkeep.pause.store(false, Ordering::Relaxed);
-        self.engine.stop_moving(false);
+        self.maintenance.stop_moving(false);
         Ok(Turn { shared: self })
     }
 
@@ -126,7 +126,7 @@ impl Shared {
         }
         self.upkeep.pause.store(true, Ordering::Relaxed);
         if at_once {
-            self.engine.stop_moving(true);
+            self.maintenance.stop_moving(true);
         }
         while state.work == Some(Work::Balance) {
             self.upkeep.changed.wait(&mut state);
@@ -139,11 +139,11 @@ impl Shared {
         let mut state = self.upkeep.state.lock();
         state.is_closing = true;
         self.upkeep.pause.store(true, Ordering::Relaxed);
-        self.engine.stop_moving(true);
+        self.maintenance.stop_moving(true);
         while state.work.is_some() {
             self.upkeep.changed.wait(&mut state);
         }
-        self.engine.stop_moving(false);
+        self.maintenance.stop_moving(false);
     }
 
     pub(crate) fn balance_status(&self) -> Result<Option<BalanceStatus>> {
@@ -152,7 +152,7 @@ impl Shared {
             (state.work, state.progress)
         };
         let is_running = work == Some(Work::Balance);
-        let kept = self.engine.paused_balance()?;
+        let kept = self.maintenance.paused_balance()?;
         Ok(kept.map(|options| BalanceStatus { is_running, options, progress }))
     }
 
@@ -181,7 +181,7 @@ impl Shared {
             }
             let Ok(_turn) = self.begin_work(Work::Reclaim) else { continue };
             let may = |start: Logical| was_full.get(&start).copied().unwrap_or(false);
-            match self.engine.reclaim_groups(below, &Holders(self), &may) {
+            match self.maintenance.reclaim_groups(below, &Holders(self), &may) {
                 Ok(0) => {}
                 Ok(groups) => tracing::info!(groups, "mostly empty block groups were emptied"),
                 Err(error) => {

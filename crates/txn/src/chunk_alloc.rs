@@ -32,12 +32,12 @@ const SPARE_PART: u64 = 4;
 
 impl Engine {
     /// Adds a chunk in the running transaction. False when the devices have no room.
-    pub(crate) fn add_chunk(&self, kind: SpaceKind) -> Result<bool> {
+    pub fn add_chunk(&self, kind: SpaceKind) -> Result<bool> {
         self.add_chunk_for(kind, 0)
     }
 
     /// The same, at least `whole` bytes long where the devices have such a hole (A4).
-    pub(crate) fn add_chunk_for(&self, kind: SpaceKind, whole: u64) -> Result<bool> {
+    pub fn add_chunk_for(&self, kind: SpaceKind, whole: u64) -> Result<bool> {
         let (_inside, running) = self.enter();
         self.add_chunk_to(&running, kind, whole)
     }
@@ -70,7 +70,7 @@ impl Engine {
     }
 
     /// The bits of block groups that hold a kind.
-    pub(crate) fn kind_flags(&self, kind: SpaceKind) -> BlockGroupFlags {
+    pub fn kind_flags(&self, kind: SpaceKind) -> BlockGroupFlags {
         match kind {
             SpaceKind::System => BlockGroupFlags::SYSTEM,
             _ if self.space.is_mixed() => BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA),

@@ -96,7 +96,7 @@ impl Engine {
 
     /// Commits at once after `change`, which is to change something: no other commit, and no log, comes
     /// between the two.
-    pub(crate) fn commit_after<R>(&self, change: impl FnOnce() -> R) -> Result<R> {
+    pub fn commit_after<R>(&self, change: impl FnOnce() -> R) -> Result<R> {
         self.check_writable()?;
         let mut state = self.commit.lock();
         self.check_writable()?;
@@ -250,7 +250,7 @@ impl Engine {
     }
 
     /// Brings all copies of the superblock up to the last commit.
-    pub(crate) fn settle_superblocks(&self) -> Result<()> {
+    pub fn settle_superblocks(&self) -> Result<()> {
         let state = self.commit.lock();
         self.volume.write_superblocks(&state.superblock)?;
         Ok(())

@@ -29,7 +29,7 @@ struct KnownDevice {
 
 /// Which parts of each device no chunk takes, and how new chunks are to be spread.
 #[derive(Debug, Default)]
-pub(crate) struct DeviceSpace {
+pub struct DeviceSpace {
     devices: BTreeMap<DeviceId, KnownDevice>,
     /// How many block groups there are of each kind and profile.
     groups: BTreeMap<BlockGroupFlags, u64>,
@@ -53,7 +53,7 @@ impl DeviceSpace {
     }
 
     /// A device, all free but its front.
-    pub(crate) fn add_device(&mut self, item: DeviceItem, usable: bool) {
+    pub fn add_device(&mut self, item: DeviceItem, usable: bool) {
         let mut free = RangeSet::default();
         if item.total_bytes > limits::DEVICE_RESERVED {
             free.insert(limits::DEVICE_RESERVED..item.total_bytes);
@@ -62,7 +62,7 @@ impl DeviceSpace {
     }
 
     /// A part that a chunk takes.
-    pub(crate) fn take(&mut self, id: DeviceId, offset: u64, len: u64) {
+    pub fn take(&mut self, id: DeviceId, offset: u64, len: u64) {
         if let Some(device) = self.devices.get_mut(&id) {
             device.free.remove(offset..offset.saturating_add(len));
         }
@@ -75,7 +75,7 @@ impl DeviceSpace {
     }
 
     /// A part that a chunk gave back.
-    pub(crate) fn give(&mut self, id: DeviceId, offset: u64, len: u64) {
+    pub fn give(&mut self, id: DeviceId, offset: u64, len: u64) {
         if let Some(device) = self.devices.get_mut(&id) {
             let end = offset.saturating_add(len).min(device.hidden.unwrap_or(u64::MAX));
             if offset < end {
@@ -85,14 +85,14 @@ impl DeviceSpace {
     }
 
     /// Says whether new chunks may lie on a device.
-    pub(crate) fn set_usable(&mut self, id: DeviceId, usable: bool) {
+    pub fn set_usable(&mut self, id: DeviceId, usable: bool) {
         if let Some(device) = self.devices.get_mut(&id) {
             device.usable = usable;
         }
     }
 
     /// A device's item, as of the last commit.
-    pub(crate) fn item(&self, id: DeviceId) -> Result<DeviceItem> {
+    pub fn item(&self, id: DeviceId) -> Result<DeviceItem> {
         let known = self.devices.get(&id);
         known
             .map(|device| device.item)
@@ -100,31 +100,31 @@ impl DeviceSpace {
     }
 
     /// A commit is about to make this a device's item.
-    pub(crate) fn set_item(&mut self, item: DeviceItem) {
+    pub fn set_item(&mut self, item: DeviceItem) {
         if let Some(device) = self.devices.get_mut(&item.devid) {
             device.item = item;
         }
     }
 
     /// Every device, here or not.
-    pub(crate) fn ids(&self) -> Vec<DeviceId> {
+    pub fn ids(&self) -> Vec<DeviceId> {
         self.devices.keys().copied().collect()
     }
 
     /// A number that no device has.
-    pub(crate) fn next_id(&self) -> DeviceId {
+    pub fn next_id(&self) -> DeviceId {
         DeviceId(self.devices.keys().next_back().map_or(1, |last| last.0 + 1))
     }
 
     /// Its end is where its item says.
-    pub(crate) fn show(&mut self, id: DeviceId) {
+    pub fn show(&mut self, id: DeviceId) {
         if let Some(device) = self.devices.get_mut(&id) {
             device.hidden = None;
         }
     }
 
     /// Gives out nothing of a device from a place on: its end is about to be there.
-    pub(crate) fn hide(&mut self, id: DeviceId, from: u64) {
+    pub fn hide(&mut self, id: DeviceId, from: u64) {
         if let Some(device) = self.devices.get_mut(&id) {
             device.free.remove(from..u64::MAX);
             device.hidden = Some(from);
@@ -132,7 +132,7 @@ impl DeviceSpace {
     }
 
     /// Forgets a device.
-    pub(crate) fn remove_device(&mut self, id: DeviceId) -> Result<()> {
+    pub fn remove_device(&mut self, id: DeviceId) -> Result<()> {
         if self.devices.len() < 2 {
             return Err(Error::NoSpace("a volume without devices"));
         }
@@ -142,7 +142,7 @@ impl DeviceSpace {
     }
 
     /// Spreads new chunks of a kind in this way, whatever the others are like; or like the others.
-    pub(crate) fn set_target(&mut self, kind: BlockGroupFlags, profile: Option<Profile>) {
+    pub fn set_target(&mut self, kind: BlockGroupFlags, profile: Option<Profile>) {
         match profile {
             Some(profile) => self.targets.insert(kind, profile),
             None => self.targets.remove(&kind),
@@ -150,7 +150,7 @@ impl DeviceSpace {
     }
 
     /// Whether a kind can have a profile with the devices that can be written.
-    pub(crate) fn can_have(&self, kind: BlockGroupFlags, profile: Profile) -> bool {
+    pub fn can_have(&self, kind: BlockGroupFlags, profile: Profile) -> bool {
         let usable = self.devices.values().filter(|device| device.usable).count();
         profile.spread().least <= usable && (profile.spread().parity == 0 || self.has_rows(kind))
     }
@@ -211,7 +211,7 @@ impl DeviceSpace {
 
     /// What no chunk takes of a device at or behind `from`, superblocks left out: no more than `most`, of holes
     /// of at least `least`.
-    pub(crate) fn unallocated_behind(
+    pub fn unallocated_behind(
         &self,
         id: DeviceId,
         from: u64,
@@ -281,7 +281,7 @@ impl DeviceSpace {
     }
 
     /// Bytes of all devices that no chunk takes.
-    pub(crate) fn unallocated(&self) -> u64 {
+    pub fn unallocated(&self) -> u64 {
         self.devices.values().map(|device| device.free.total()).sum()
     }
 

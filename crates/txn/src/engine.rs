@@ -11,7 +11,7 @@
 //!
 //! # Locks
 //!
-//! Outermost first: `trees_turn`, commit, gate, then short ones (reservations, pinned list, device space).
+//! Outermost first: commit, gate, then short ones (reservations, pinned list, device space).
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -134,13 +134,6 @@ pub struct Engine {
     pub(crate) trusts_free_space: AtomicBool,
     /// Nodes of the log may have one copy only.
     pub(crate) owes_copies: AtomicBool,
-    /// Held by whoever drops a part of a subvolume, or moves what trees have, until his commit is done: the
-    /// one must not rebuild what the other takes away.
-    pub(crate) trees_turn: Mutex<()>,
-    /// Somebody waits for it who drops a part of a subvolume.
-    pub(crate) turn_wanted: AtomicBool,
-    /// Whoever moves block groups is to stop soon.
-    pub(crate) stop_moving: AtomicBool,
     /// Bytes of the longest row that data is given out in; zero where there is no parity.
     pub(crate) row_bytes: AtomicU64,
     inos: Mutex<HashMap<TreeId, Arc<AtomicU64>>>,
@@ -222,9 +215,6 @@ impl Engine {
             log_waits: AtomicBool::new(false),
             trusts_free_space: AtomicBool::new(true),
             owes_copies: AtomicBool::new(false),
-            trees_turn: Mutex::default(),
-            turn_wanted: AtomicBool::new(false),
-            stop_moving: AtomicBool::new(false),
             row_bytes: AtomicU64::new(0),
             inos: Mutex::default(),
         })
@@ -301,7 +291,7 @@ impl Engine {
     }
 
     /// The door to everything that changes something (K1).
-    pub(crate) fn check_writable(&self) -> Result<()> {
+    pub fn check_writable(&self) -> Result<()> {
         self.check_unlatched()?;
         self.know_groups()?;
         match self.learning.unfit() {
@@ -505,7 +495,7 @@ impl Engine {
     /// Hands out what earlier commits freed and nobody can reach any more (E3), and what windows hold. Oldest first: a
     /// view that holds back one commit's space holds back that of every later one. Says whether there was
     /// any.
-    pub(crate) fn release_pinned(&self) -> bool {
+    pub fn release_pinned(&self) -> bool {
         let mut any = self.close_windows();
         let mut pinned = self.pinned.lock();
         while let Some((roots, _)) = pinned.front() {

@@ -78,14 +78,20 @@ fn owner_of(item: &ExtentItem) -> Option<TreeId> {
     })
 }
 
-/// Who made a committed data extent, as far as its item says so.
-pub(crate) fn committed_owner(view: &View, extent: Extent) -> Result<Option<TreeId>> {
-    let root = view
-        .committed_root(TreeId::EXTENT)?
-        .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
-    let key = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
-    let found = Cursor::find(&**view.store(), TreeId::EXTENT, root, &key)?;
-    found.map_or(Ok(None), |(node, slot)| Ok(owner_of(&parse(&key, node.item(slot))?)))
+impl View {
+    /// The subvolume that made a committed data extent, as far as the extent's item says so.
+    ///
+    /// # Errors
+    ///
+    /// When the extent tree cannot be read.
+    pub fn data_owner(&self, extent: Extent) -> Result<Option<TreeId>> {
+        let root = self
+            .committed_root(TreeId::EXTENT)?
+            .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
+        let key = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
+        let found = Cursor::find(&**self.store(), TreeId::EXTENT, root, &key)?;
+        found.map_or(Ok(None), |(node, slot)| Ok(owner_of(&parse(&key, node.item(slot))?)))
+    }
 }
 
 /// Turns one data extent's summed changes into changes of items.

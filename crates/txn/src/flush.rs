@@ -177,7 +177,8 @@ impl Engine {
         }
     }
 
-    pub(crate) fn serve_all(&self) {
+    /// Serves those that wait for either kind of space, after some came free.
+    pub fn serve_all(&self) {
         self.serve_counted(SpaceKind::Metadata);
         self.serve_counted(SpaceKind::Data);
     }

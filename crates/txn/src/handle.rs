@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use arc_swap::Guard;
-use buttress_format::{Extent, Generation, Key, TreeId};
+use buttress_format::{Extent, Generation, Key, Logical, TreeId};
 
 use crate::{DataRef, Engine, MetaReservation, View, gate::Inside, transaction::Transaction};
 
@@ -125,6 +125,27 @@ impl<'e> Handle<'e> {
     /// transaction and is in no log, else when the transaction is durable (T5, T6).
     pub fn drop_data_ref(&self, extent: Extent, who: DataRef) {
         self.change(extent, who, -1, false);
+    }
+
+    /// Says which subvolume pays for an extent that is new in this transaction, where that is not
+    /// the subvolume of its first user.
+    pub fn set_data_owner(&self, at: Logical, owner: Option<TreeId>) {
+        self.transaction().refs.set_owner(at, owner);
+    }
+
+    /// Has the commit build tree nodes anew: those on the path to each key.
+    pub fn rebuild_at(&self, places: Vec<(TreeId, Key)>) {
+        self.transaction().touched.change(|touched| touched.extend(places));
+    }
+
+    /// Has the commit drop a dead subvolume a step further, by about `budget` references.
+    pub fn drop_tree(&self, tree: TreeId, budget: u32) {
+        self.transaction().drops.change(|trees| trees.insert(tree, budget.into()));
+    }
+
+    /// Has the commit drop a step further what a balance of Linux left of a subvolume.
+    pub fn drop_leftover(&self, of: TreeId, budget: u32) {
+        self.transaction().leftovers.change(|trees| trees.insert(of, budget.into()));
     }
 
     fn change(&self, extent: Extent, who: DataRef, delta: i64, born: bool) {

@@ -102,7 +102,7 @@ impl Engine {
     }
 
     /// The same; a group of which it cannot be learnt is left alone (D3).
-    pub(crate) fn load_or_leave(&self, group: &Group) {
+    pub fn load_or_leave(&self, group: &Group) {
         if group.is_loaded() || group.largest_free() == 0 {
             return;
         }

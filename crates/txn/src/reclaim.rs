@@ -7,12 +7,12 @@
 //! - **G2** Its device space is used again only after the removal is durable (A2). So a commit is asked for, and
 //!   whoever looks for a chunk in vain makes one.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::atomic::Ordering;
 
 use buttress_format::{Chunk, Logical};
 use buttress_space::{Group, SpaceKind};
 
-use crate::{Cost, Engine, Error, Result, Urgency, Users, commit::CommitState};
+use crate::{Cost, Engine, Urgency, commit::CommitState};
 
 impl Engine {
     /// Notes a group that may have come to be empty.
@@ -54,55 +54,6 @@ impl Engine {
         }
     }
 
-    /// Empties groups of data and metadata that are less full than `below` percent into others of their
-    /// kind, the emptiest first, as long as those have room; returns how many went. `may` says
-    /// which. Does nothing while a balance is paused.
-    ///
-    /// # Errors
-    ///
-    /// What moving met, but for a lack of room.
-    pub fn reclaim_groups(
-        self: &Arc<Self>,
-        below: u8,
-        users: &dyn Users,
-        may: &dyn Fn(Logical) -> bool,
-    ) -> Result<u64> {
-        self.check_writable()?;
-        if self.paused_balance()?.is_some() {
-            return Ok(0);
-        }
-        let mut reclaimed = 0;
-        for kind in [SpaceKind::Data, SpaceKind::Metadata] {
-            let few = |group: &Group| {
-                let (used, len) = (u128::from(group.used()), u128::from(group.len()));
-                used > 0 && used * 100 < len * u128::from(below)
-            };
-            let groups = self.space.groups_of(kind);
-            let mut chosen: Vec<(u64, Logical)> = groups
-                .iter()
-                .filter(|g| few(g) && may(g.start()))
-                .map(|g| (g.used(), g.start()))
-                .collect();
-            chosen.sort_unstable();
-            for (_, start) in chosen {
-                let Some(group) = self.space.group_at(start) else { continue };
-                let (used, free) = (group.used(), group.len() - group.used());
-                // Its own room is none for what is in it, and a chunk that has to be made gains nothing.
-                let elsewhere = self.space.account(kind).free().saturating_sub(free);
-                if elsewhere < used + used / 8 + (1 << 20) {
-                    break;
-                }
-                match self.relocate_group(start, users, &mut |_| ()) {
-                    Ok(()) => reclaimed += 1,
-                    Err(Error::NoSpace(_)) => break,
-                    Err(Error::Stopped) => return Ok(reclaimed),
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        Ok(reclaimed)
-    }
-
     /// The groups of data and metadata: where each begins, how much of it is in use, how long it is.
     #[must_use]
     pub fn group_fill(&self) -> Vec<(Logical, u64, u64)> {
@@ -127,7 +78,7 @@ impl Engine {
 
     /// Whether the metadata that is promised would fit twice without so many bytes: a group that is
     /// needed again at once is not worth removing.
-    pub(crate) fn fits_without(&self, bytes: u64) -> bool {
+    pub fn fits_without(&self, bytes: u64) -> bool {
         let account = self.space.account(SpaceKind::Metadata);
         let running = self.need_of(self.view.load().running());
         let kept = 2 * (running + account.global_reserve);

@@ -295,7 +295,8 @@ impl Engine {
         outstanding.roll.revoke(figures(cost, freeing));
     }
 
-    pub(crate) fn may_reserve(&self, cost: Cost, urgency: Urgency) -> bool {
+    /// Whether a reservation would fit now. Reserves nothing, and makes no room.
+    pub fn may_reserve(&self, cost: Cost, urgency: Urgency) -> bool {
         self.fits(&self.outstanding.lock(), cost, urgency)
     }
 }

@@ -26,19 +26,19 @@ const NODES_ROOM: u64 = 1 << 20;
 pub(crate) struct ScrubHold(Mutex<Option<Arc<ReadOnlyHold>>>);
 
 /// A group that this scrub holds, for as long as this lives or until somebody needs room.
-pub(crate) struct Held<'e> {
+pub struct HeldGroup<'e> {
     engine: &'e Engine,
     hold: Arc<ReadOnlyHold>,
 }
 
-impl Held<'_> {
+impl HeldGroup<'_> {
     /// Whether nobody has let it go so far.
-    pub(crate) fn lasts(&self) -> bool {
+    pub fn lasts(&self) -> bool {
         self.hold.lasts()
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldGroup<'_> {
     fn drop(&mut self) {
         self.engine.scrub_hold.0.lock().take_if(|hold| Arc::ptr_eq(hold, &self.hold));
         self.hold.let_go();
@@ -48,7 +48,7 @@ impl Drop for Held<'_> {
 impl Engine {
     /// The group that starts at `start`, held and drained; nothing where the other groups of its kind have no room for
     /// what its writers were promised, where there is none, another scrub holds one, or nobody writes the volume.
-    pub(crate) fn hold_for_scrub(&self, start: Logical) -> Option<Held<'_>> {
+    pub fn hold_for_scrub(&self, start: Logical) -> Option<HeldGroup<'_>> {
         if self.read_only().is_some() {
             return None;
         }
@@ -69,14 +69,14 @@ impl Engine {
     }
 
     /// Holds a group, where whoever makes room finds it from the first moment: those who are waited for may need it.
-    fn hold_where_it_is_found(&self, start: Logical) -> Option<Held<'_>> {
+    fn hold_where_it_is_found(&self, start: Logical) -> Option<HeldGroup<'_>> {
         let mut place = self.scrub_hold.0.lock();
         if place.is_some() {
             return None;
         }
         let hold = Arc::new(self.space.hold_read_only(start).ok()?);
         *place = Some(Arc::clone(&hold));
-        Some(Held { engine: self, hold })
+        Some(HeldGroup { engine: self, hold })
     }
 
     /// Lets what a scrub holds be written again; says whether there was anything.

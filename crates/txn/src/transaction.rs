@@ -10,12 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::sync::Mutex;
-use buttress_format::{BlockGroupFlags, Chunk, DevExtent, DeviceId, Generation, Key, TreeId};
+use buttress_format::{
+    BlockGroupFlags, Chunk, DevExtent, DeviceId, DeviceItem, Generation, Key, TreeId,
+};
 use buttress_tree::Overlay;
 
 use crate::{
-    count::Counted, delayed_ref::DelayedRefs, device_change::DeviceChange, log::Tracked,
-    seldom::Seldom, snapshot::Snapshot, sums::PendingSums,
+    count::Counted, delayed_ref::DelayedRefs, log::Tracked, seldom::Seldom, snapshot::Snapshot,
+    sums::PendingSums,
 };
 
 /// A chunk that a transaction adds: recorded in the trees by its commit.
@@ -25,6 +27,15 @@ pub(crate) struct NewChunk {
     pub(crate) flags: BlockGroupFlags,
     /// Where each stripe lies: device, physical offset, and the item.
     pub(crate) stripes: Vec<(DeviceId, u64, DevExtent)>,
+}
+
+/// What a transaction does to one device.
+#[derive(Clone, Copy, Debug)]
+pub enum DeviceChange {
+    /// This is its item now.
+    Set(DeviceItem),
+    /// It is no part of the volume any more.
+    Gone(DeviceId),
 }
 
 /// A transaction, running or frozen.

@@ -180,7 +180,7 @@ impl Engine {
     }
 
     /// Gives back what windows hold; says whether they held anything.
-    pub(crate) fn close_windows(&self) -> bool {
+    pub fn close_windows(&self) -> bool {
         self.windows.close()
     }
 }

@@ -5,54 +5,52 @@
 //! - **L1** A group that is being emptied gives out nothing: what is in it only becomes less.
 //! - **L2** Data is copied to a new extent of the same length, and all its users go over in one
 //!   transaction: a crash finds the old place or the new one, never both and never neither.
-//! - **L3** A node is moved by building it anew: its tree's path to it is merged as if an item there
-//!   had changed.
+//! - **L3** A node is moved by building it anew: its tree's path to it is merged as if an item
+//!   there had changed.
 //!
-//! - **L4** Between the look that says who uses an extent and the handle that sends them to its copy,
-//!   nobody changes which extents those inodes have ([`Users::hold`]). Users that came too late to be seen,
-//!   by a snapshot that is being cut or a clone that is not committed, stay, and are found by the next
-//!   round over the group.
+//! - **L4** The mover finds the users of an extent and sends them to its copy in one handle. Between
+//!   the two no other thread changes which extents those inodes have ([`Users::hold`]). Some users come too
+//!   late to be seen, by a snapshot that is being cut or a clone that is not committed. They
+//!   stay, and the next round over the group finds them.
 //!
 //! # Place
 //!
-//! Works beside those who use the volume. Trees that share a node each get one of their own. Subvolumes
-//! that are being dropped are moved like others; who drops them does no step while an extent goes over.
+//! Works while the volume is in use. Trees that share a node each get one of their own. Subvolumes
+//! that are being dropped are moved like others; no step of a drop runs while an extent moves.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buttress_base::clock;
 use buttress_format::{Body, Extent, Ino, Key, Logical, TreeId, limits};
 use buttress_space::{Group, SpaceKind};
 use buttress_tree::{Expect, NodePtr, NodeSource};
+use buttress_txn::{Cost, Csums, DataRef, Error, Handle, Result, Urgency};
 
 mod users;
 
 use self::users::{Use, file_trees, inodes_of, passes, users};
-use crate::{Cost, DataRef, Engine, Error, Result, Urgency, extent_tree, scrub};
+use crate::Maintenance;
+use crate::found::{Found, extents};
 
-/// Rounds over a group before giving up. One is enough where nobody else works; each snapshot, or clone,
-/// that comes in between costs another.
+/// Rounds over a group before giving up. One is enough without other work; each snapshot, or
+/// clone, that comes in between costs another.
 const ROUNDS_MAX: u32 = 100;
 /// Looks at the users of one extent before it is left to the next round.
 const LOOKS_MAX: u32 = 4;
-/// How long whoever reads old trees may hold up the end of a group.
+/// How long readers of old trees may hold up the end of a group.
 const READERS_MAX: Duration = Duration::from_secs(60);
 const READERS_PERIOD: Duration = Duration::from_millis(5);
-/// How often whoever wants to drop a part of a subvolume looks whether it is his turn.
-pub(crate) const TURN_PERIOD: Duration = Duration::from_millis(10);
 /// Data and nodes moved between two commits.
 const BATCH_BYTES: u64 = 64 << 20;
 const BATCH_NODES: usize = 2048;
 /// Data written in one go.
 const WRITE_BYTES: u64 = 4 << 20;
 
-/// Those above the trees whose inodes use data that is moved; given to whoever moves it, for one call.
+/// The owner of the inodes that use moved data; lent to the mover for one call.
 pub trait Users {
-    /// Runs `work` while nobody changes which extents these inodes have, and nobody reads what they had
-    /// before. Waits for those who do; they may be making room, or waiting for it.
+    /// Runs `work` while no other thread changes which extents these inodes have, or reads what
+    /// they had before. Waits for threads that do; they may be making room, or waiting for it.
     ///
     /// # Errors
     ///
@@ -63,11 +61,11 @@ pub trait Users {
         work: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()>;
 
-    /// Other bytes than before lie at an extent that nobody uses yet.
+    /// Other bytes than before lie at an extent that has no users yet.
     fn wrote(&self, extent: Extent);
 }
 
-/// Nobody else has the volume open.
+/// The volume has no other users.
 #[derive(Clone, Copy, Debug)]
 pub struct Alone;
 
@@ -83,60 +81,59 @@ impl Users for Alone {
     fn wrote(&self, _: Extent) {}
 }
 
-impl Engine {
-    /// Empties a block group and removes it with its chunk, beside those who use the volume. `watch` is told
-    /// of bytes that were moved.
+impl Maintenance {
+    /// Empties a block group and removes it with its chunk, while the volume is in use. `watch`
+    /// is told of bytes that were moved.
     ///
     /// # Errors
     ///
     /// [`Error::NoSpace`] when there is none elsewhere; [`Error::Stopped`] after
-    /// [`stop_moving`](Self::stop_moving); what reading met. What was moved until then stays where it is
-    /// now.
+    /// [`stop_moving`](Self::stop_moving); what reading met. What was moved until then stays
+    /// where it is now.
     pub fn relocate_group(
-        self: &Arc<Self>,
+        &self,
         start: Logical,
         users: &dyn Users,
         watch: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        self.check_writable()?;
+        self.engine().check_writable()?;
         self.make_dead_whole()?;
-        // Those that nobody has worked in since the mount are changed, too.
-        let view = self.view();
-        file_trees(&view)?.into_iter().try_for_each(|tree| self.know_height(&view, tree))?;
+        // Trees without work since the mount are changed, too.
+        let view = self.engine().view();
+        file_trees(&view)?
+            .into_iter()
+            .try_for_each(|tree| self.engine().know_height(&view, tree))?;
         drop(view);
         let group = self
-            .space
+            .engine()
+            .space()
             .group_at(start)
             .ok_or_else(|| Error::Malformed(format!("there is no block group at {start}")))?;
         // Before it is held: a commit that runs meanwhile must find room for its nodes.
         self.room_without(&group, group.available())?;
-        let held = self.hold_read_only(start)?;
+        let held = self.engine().hold_read_only(start)?;
         self.room_without(&group, 0)?;
-        self.close_windows();
+        self.engine().close_windows();
         held.drain();
         // Should that fail, the group can be used again as it is.
         self.empty_group(group.range(), users, watch).and_then(|()| self.drop_group(start))
     }
 
-    /// Has whoever moves groups stop soon, until it is told to go on.
-    pub fn stop_moving(&self, stop: bool) {
-        self.stop_moving.store(stop, Ordering::SeqCst);
-    }
-
     fn expect_moving(&self) -> Result<()> {
-        self.check_writable()?;
-        if self.stop_moving.load(Ordering::SeqCst) { Err(Error::Stopped) } else { Ok(()) }
+        self.engine().check_writable()?;
+        if self.turn().is_stopped() { Err(Error::Stopped) } else { Ok(()) }
     }
 
-    /// Makes chunks until what is promised, and what is in a group, fit into groups that give something out: a
-    /// commit must not be the one to find out that there is no room for its nodes, nor writeback. `leaving` bytes of
-    /// what is free are about to be given out no more.
+    /// Makes chunks until what is reserved, and what is in a group, fit into groups that give
+    /// something out: neither a commit nor writeback may be the first to find out that there is
+    /// no room. `leaving` bytes of what is free are about to be given out no more.
     fn room_without(&self, group: &Group, leaving: u64) -> Result<()> {
         let (kind, bytes) = (group.kind(), group.used());
-        // No extent in it is longer, and each needs a place as long as it is (L2); Linux sets aside twice the longest at once.
+        // No extent in it is longer, and each needs a place as long as it is (L2); Linux sets
+        // aside twice the longest at once.
         let whole = if kind == SpaceKind::Data { bytes.min(2 * limits::MAX_EXTENT) } else { 0 };
         let is_tight = || {
-            let account = self.space.account(kind);
+            let account = self.engine().space().account(kind);
             let free = account.free().saturating_sub(account.may_use).saturating_sub(leaving);
             match kind {
                 SpaceKind::Data => free < bytes,
@@ -145,9 +142,11 @@ impl Engine {
         };
         while is_tight() {
             // One that is longer than usual may be more than metadata can spare.
-            if !self.add_chunk_for(kind, whole)? && (whole == 0 || !self.add_chunk(kind)?) {
-                let account = self.space.account(kind);
-                // Half the chunk may do for nodes, should the rest be promised to nobody.
+            if !self.engine().add_chunk_for(kind, whole)?
+                && (whole == 0 || !self.engine().add_chunk(kind)?)
+            {
+                let account = self.engine().space().account(kind);
+                // Half the chunk may do for nodes, if the rest is not reserved.
                 let least = account.free().saturating_sub(account.may_use).saturating_sub(leaving);
                 if kind != SpaceKind::Data && least >= bytes {
                     break;
@@ -155,17 +154,20 @@ impl Engine {
                 return Err(Error::NoSpace("what is in a block group, in another"));
             }
         }
-        if kind == SpaceKind::Metadata && !self.may_reserve(Cost::default(), Urgency::Normal) {
+        if kind == SpaceKind::Metadata
+            && !self.engine().may_reserve(Cost::default(), Urgency::Normal)
+        {
             return Err(Error::NoSpace("metadata in another place"));
         }
         Ok(())
     }
 
-    /// Of a subvolume that Linux dropped in part some nodes are gone that its tree still names: one step of
-    /// ours cuts them off. Nobody uses such a subvolume; it was dead when the volume was opened.
-    fn make_dead_whole(self: &Arc<Self>) -> Result<()> {
+    /// Of a subvolume that Linux dropped in part some nodes are gone that its tree still names:
+    /// one step of ours cuts them off. Such a subvolume has no users; it was dead when the volume
+    /// was opened.
+    fn make_dead_whole(&self) -> Result<()> {
         for tree in self.dead_subvolumes()? {
-            let item = self.view().committed_root_item(tree)?;
+            let item = self.engine().view().committed_root_item(tree)?;
             if item.is_some_and(|item| item.drop_progress != Key::MIN) {
                 self.drop_step(tree)?;
             }
@@ -174,19 +176,19 @@ impl Engine {
     }
 
     fn empty_group(
-        self: &Arc<Self>,
+        &self,
         range: Extent,
         users: &dyn Users,
         watch: &mut dyn FnMut(u64),
     ) -> Result<()> {
         for _ in 0..ROUNDS_MAX {
             // What was referenced since the last commit is in no tree yet.
-            self.commit()?;
+            self.engine().commit()?;
             let mut from = range.start;
             let mut any = false;
             while from < range.end() {
-                let view = self.view();
-                let (found, next) = scrub::extents(&view, from, range.end())?;
+                let view = self.engine().view();
+                let (found, next) = extents(&view, from, range.end())?;
                 drop(view);
                 any |= !found.is_empty();
                 self.move_some(&found, users, watch)?;
@@ -201,13 +203,13 @@ impl Engine {
     }
 
     fn move_some(
-        self: &Arc<Self>,
-        found: &[scrub::Found],
+        &self,
+        found: &[Found],
         users: &dyn Users,
         watch: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        // Who drops subvolumes has his turn between two batches.
-        let turn = self.trees_turn.lock();
+        // A step of a drop has its turn between two batches.
+        let turn = self.turn().take();
         let (mut bytes, mut nodes) = (0, 0);
         for one in found {
             self.expect_moving()?;
@@ -225,23 +227,20 @@ impl Engine {
             }
             watch(one.extent.len);
             if bytes >= BATCH_BYTES || nodes >= BATCH_NODES {
-                self.commit()?;
+                self.engine().commit()?;
                 (bytes, nodes) = (0, 0);
             }
         }
-        self.commit()?;
+        self.engine().commit()?;
         drop(turn);
-        if self.turn_wanted.swap(false, Ordering::SeqCst) {
-            // Who waits looks often.
-            buttress_base::thread::sleep(2 * TURN_PERIOD);
-        }
+        self.turn().give_way();
         Ok(())
     }
 
-    /// Copies a data extent elsewhere and sends its users there (L2); nothing when it has none any more, or
-    /// none that can be seen yet.
-    fn move_data(self: &Arc<Self>, old: Extent, above: &dyn Users) -> Result<()> {
-        let seen = users(&self.view(), old)?;
+    /// Copies a data extent elsewhere and sends its users there (L2); nothing when it has none
+    /// any more, or none that can be seen yet.
+    fn move_data(&self, old: Extent, above: &dyn Users) -> Result<()> {
+        let seen = users(&self.engine().view(), old)?;
         if seen.is_empty() {
             return Ok(());
         }
@@ -253,20 +252,20 @@ impl Engine {
                 return Ok(());
             }
             let items = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(7) + 8;
-            let bytes = (sums.sectors() * self.store.geometry().csum.size() + 64 * count) as u64;
+            let bytes = (sums.sectors() * self.geometry().csum.size() + 64 * count) as u64;
             let cost = Cost::of(items, u32::try_from(bytes).unwrap_or(u32::MAX));
-            // Before anybody is held: he may be one who makes room.
-            let mut promise = Some(self.reserve(cost, Urgency::Normal)?);
+            // Before inodes are held: their holder may be making room.
+            let mut promise = Some(self.engine().reserve(cost, Urgency::Normal)?);
             let held = std::mem::take(&mut inodes);
             above.hold(&held, &mut || {
-                let view = self.view();
+                let view = self.engine().view();
                 let there = users(&view, old)?;
-                let owner = extent_tree::committed_owner(&view, old)?;
+                let owner = view.data_owner(old)?;
                 drop(view);
                 inodes = inodes_of(&there);
                 if there.len() <= count && inodes.is_subset(&held) {
                     if let Some(promise) = promise.take().filter(|_| !there.is_empty()) {
-                        self.send_over(self.begin(promise), old, new, there, &sums, owner);
+                        self.send_over(self.engine().begin(promise), old, new, there, &sums, owner);
                         moved = true;
                     }
                 } else {
@@ -276,7 +275,7 @@ impl Engine {
             })
         });
         if !moved {
-            self.free_unused_data(new);
+            self.engine().free_unused_data(new);
         }
         outcome
     }
@@ -284,11 +283,11 @@ impl Engine {
     /// Sends users of one extent to another that has the same bytes.
     fn send_over(
         &self,
-        handle: crate::Handle<'_>,
+        handle: Handle<'_>,
         old: Extent,
         new: Extent,
         users: Vec<Use>,
-        sums: &crate::Csums,
+        sums: &Csums,
         owner: Option<TreeId>,
     ) {
         for user in users {
@@ -301,48 +300,49 @@ impl Engine {
             handle.add_data_ref(new, who);
             handle.drop_data_ref(old, who);
         }
-        // Who made it goes on paying for it.
-        handle.transaction().refs.set_owner(new.start, owner);
-        let sector = u64::from(self.store.geometry().sectorsize);
+        // The subvolume that made it goes on paying for it.
+        handle.set_data_owner(new.start, owner);
+        let sector = u64::from(self.geometry().sectorsize);
         for (at, run) in runs(sums, sector) {
-            let len = (run.len() / self.store.geometry().csum.size()) as u64 * sector;
+            let len = (run.len() / self.geometry().csum.size()) as u64 * sector;
             handle.insert_csums(Extent::new(new.start.end(at), len), run);
         }
     }
 
-    /// The bytes of an extent in a new one of the same length, checked on their way, and their checksums;
-    /// nothing when the extent is free by now.
-    fn copy_data(&self, old: Extent, above: &dyn Users) -> Result<Option<(Extent, crate::Csums)>> {
-        let geometry = *self.store.geometry();
+    /// The bytes of an extent in a new one of the same length, checked on their way, and their
+    /// checksums; nothing when the extent is free by now.
+    fn copy_data(&self, old: Extent, above: &dyn Users) -> Result<Option<(Extent, Csums)>> {
+        let geometry = *self.geometry();
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
-        // It is stopped by who watches it, not by a signal to who waits for it.
-        let whole = old.len + self.row_slack();
-        let mut promise = buttress_base::interrupt::shielded(|| self.reserve_data(whole))?;
+        // Its caller stops it by `watch`, not by a signal to the waiting thread.
+        let whole = old.len + self.engine().row_slack();
+        let mut promise = buttress_base::interrupt::shielded(|| self.engine().reserve_data(whole))?;
         // In the first chunk a copy of the superblock may lie, and not in two.
         let mut tries = 0..2;
         let new = loop {
-            match self.allocate_data(&mut promise, old.len, old.len, None, 0) {
+            match self.engine().allocate_data(&mut promise, old.len, old.len, None, 0) {
                 Ok(new) => break new,
                 // There is room, but in pieces: a new chunk is all of one.
                 Err(Error::NoSpace(_))
-                    if tries.next().is_some() && self.add_chunk_for(SpaceKind::Data, whole)? => {}
+                    if tries.next().is_some()
+                        && self.engine().add_chunk_for(SpaceKind::Data, whole)? => {}
                 Err(error) => return Err(error),
             }
         };
-        // As long as this lives what the extent had is not given to anybody else, nor is its group gone.
-        let view = self.view();
-        let copy = || -> Result<Option<crate::Csums>> {
+        // As long as this lives the old extent is not given out again, nor is its group gone.
+        let view = self.engine().view();
+        let copy = || -> Result<Option<Csums>> {
             if users(&view, old)?.is_empty() {
                 return Ok(None);
             }
-            let sums = self.read_csums(&view, old)?;
+            let sums = self.engine().read_csums(&view, old)?;
             // Rows are written as a whole.
-            let row = self.volume.row_bytes(new.start).unwrap_or(1);
+            let row = self.volume().row_bytes(new.start).unwrap_or(1);
             let step = WRITE_BYTES.next_multiple_of(row);
             for within in (0..old.len).step_by(step as usize) {
                 let mut bytes = vec![0; (old.len - within).min(step) as usize];
                 let first = (within / sector as u64) as usize;
-                self.volume.read_verified_by(
+                self.volume().read_verified_by(
                     old.start.end(within),
                     &mut bytes,
                     sector,
@@ -351,7 +351,7 @@ impl Engine {
                         _ => Ok(()),
                     },
                 )?;
-                self.volume.write(new.start.end(within), &bytes)?;
+                self.volume().write(new.start.end(within), &bytes)?;
             }
             above.wrote(new);
             Ok(Some(sums))
@@ -359,27 +359,28 @@ impl Engine {
         match copy() {
             Ok(Some(sums)) => Ok(Some((new, sums))),
             other => {
-                self.free_unused_data(new);
+                self.engine().free_unused_data(new);
                 other.map(|_| None)
             }
         }
     }
 
     /// Has the running transaction build a node anew, in every tree that has it (L3).
-    fn touch_node(self: &Arc<Self>, ptr: NodePtr) -> Result<()> {
+    fn touch_node(&self, ptr: NodePtr) -> Result<()> {
         let touched = self.places_of(ptr)?;
         let items = u32::try_from(touched.len()).unwrap_or(u32::MAX);
         // None: its trees left it meanwhile, or have not come to be yet.
         if items > 0 {
-            let handle = self.begin(self.reserve(Cost::of(items, 0), Urgency::Normal)?);
-            handle.transaction().touched.change(|places| places.extend(touched));
+            let handle =
+                self.engine().begin(self.engine().reserve(Cost::of(items, 0), Urgency::Normal)?);
+            handle.rebuild_at(touched);
         }
         Ok(())
     }
 
     /// In which trees a node is, and a key in each that leads to it.
     fn places_of(&self, ptr: NodePtr) -> Result<Vec<(TreeId, Key)>> {
-        let view = self.view();
+        let view = self.engine().view();
         let node = view.store().node(TreeId::ROOT, &Expect::root(ptr))?;
         let key = if node.is_empty() { Key::MIN } else { node.key(0) };
         let owner = node.owner();
@@ -398,38 +399,21 @@ impl Engine {
         let begun = clock::now();
         while clock::since(begun) < READERS_MAX {
             self.expect_moving()?;
-            self.release_pinned();
-            let state = self.commit.lock();
-            let Some(group) = self.space.group_at(start).filter(|group| group.start() == start)
-            else {
-                drop(state);
-                // The commit found it empty and was quicker.
-                self.commit()?;
-                return Ok(());
-            };
-            let usage = group.usage();
-            if usage.used + usage.reserved + usage.pinned == 0 {
-                let (inside, running) = self.enter();
-                self.space.remove_group(start)?;
-                self.devices.lock().keep_addresses(group.range());
-                let chunk = self.volume.remove_chunk(start)?;
-                running.removed.lock().push(buttress_format::Chunk::clone(&chunk));
-                self.devices.lock().uncount_group(group.flags());
-                drop(inside);
-                drop(state);
-                self.commit()?;
+            self.engine().release_pinned();
+            // Where the group is gone already, a commit found it empty and was quicker.
+            if self.engine().remove_group(start)? {
+                self.engine().commit()?;
                 return Ok(());
             }
-            drop(state);
             // A reader of older roots still holds what was freed.
             buttress_base::thread::sleep(READERS_PERIOD);
         }
-        Err(Error::Busy("somebody goes on reading what a block group had that was emptied"))
+        Err(Error::Busy("an old view still reads what a block group had that was emptied"))
     }
 }
 
 /// Runs of sectors that have checksums: where they begin in the extent, and the sums.
-fn runs(sums: &crate::Csums, sector: u64) -> Vec<(u64, Vec<u8>)> {
+fn runs(sums: &Csums, sector: u64) -> Vec<(u64, Vec<u8>)> {
     let mut found: Vec<(u64, Vec<u8>)> = Vec::new();
     let mut open = false;
     for index in 0..sums.sectors() {

@@ -2,19 +2,23 @@
 //!
 //! # Invariants
 //!
-//! - **M1** What is told of is nobody's while it is: in a block group it is reserved, in small parts, and beside the
-//!   groups no chunk is made meanwhile. What is in use, pinned or under a superblock is never told of.
-//! - **M2** It takes nothing that was promised: of data it has a promise of its own, of metadata only what would not
-//!   be missed twice over. What it cannot have for that is left out, and counted.
+//! - **M1** What a device is told of has no other owner meanwhile: in a block group it is
+//!   reserved, in small parts, and beside the groups no chunk is made. What is in use, pinned or
+//!   under a superblock is never told of.
+//! - **M2** It takes nothing that was reserved: of data it has a reservation of its own, of
+//!   metadata only what would not be missed twice over. What it cannot have for that is left out,
+//!   and counted.
 //!
-//! Works beside those who use the volume.
+//! Works while the volume is in use.
 
 use std::sync::Arc;
 
 use buttress_format::{Extent, Logical};
 use buttress_space::{Group, SpaceKind};
 
-use crate::{Engine, Result};
+use buttress_txn::Result;
+
+use crate::Maintenance;
 
 /// Most that is told of at once: how long others do without it.
 const PIECE_BYTES: u64 = 64 << 20;
@@ -41,7 +45,7 @@ impl Default for TrimOptions {
 pub struct TrimProgress {
     /// Bytes of the devices, copies counted.
     pub trimmed: u64,
-    /// Free bytes of block groups that were left out, since somebody may need them at any moment.
+    /// Free bytes of block groups that were left out, since they may be needed at any moment.
     pub left: u64,
     /// Free bytes that were looked at, one copy counted, and how many there were when it began.
     pub done: u64,
@@ -49,37 +53,37 @@ pub struct TrimProgress {
     pub total: u64,
 }
 
-impl Engine {
-    /// Tells the devices of all that is free, after a commit. `watch` is told how far it is, often, and ends it by
-    /// saying `false`.
+impl Maintenance {
+    /// Tells the devices of all that is free, after a commit. `watch` is told how far it is,
+    /// often, and ends it by saying `false`.
     ///
     /// # Errors
     ///
-    /// When a device refuses; as [`commit`](Self::commit).
+    /// When a device refuses; as [`Engine::commit`](buttress_txn::Engine::commit).
     pub fn trim(
         &self,
         options: TrimOptions,
         watch: &mut dyn FnMut(&TrimProgress) -> bool,
     ) -> Result<TrimProgress> {
-        self.check_writable()?;
+        self.engine().check_writable()?;
         // What was removed before it was asked for is free then.
-        self.commit()?;
-        self.release_pinned();
+        self.engine().commit()?;
+        self.engine().release_pinned();
         let end = Logical(options.from.0.saturating_add(options.len));
         let concerned = |group: &Arc<Group>| {
             group.start() < end
                 && group.range().end() > options.from
-                && !self.volume.has_parity(group.start())
+                && !self.volume().has_parity(group.start())
         };
-        let groups: Vec<_> = self.space.groups().into_iter().filter(concerned).collect();
+        let groups: Vec<_> = self.engine().space().groups().into_iter().filter(concerned).collect();
         let whole = options.from == Logical(0) && end.0 == u64::MAX;
         let total = groups.iter().map(|group| group.usage().free).sum();
         let mut progress = TrimProgress { total, ..TrimProgress::default() };
         if whole {
-            progress.total += self.devices.lock().unallocated();
+            progress.total += self.engine().devices().unallocated();
         }
         for group in groups {
-            self.load_or_leave(&group);
+            self.engine().load_or_leave(&group);
             let mut at = group.start().max(options.from);
             loop {
                 let (piece, next) =
@@ -99,7 +103,8 @@ impl Engine {
         Ok(progress)
     }
 
-    /// Tells of the next free run of a group, or a part of it; says whether there was one, and where to go on.
+    /// Tells of the next free run of a group, or a part of it; says whether there was one, and
+    /// where to go on.
     fn trim_piece(
         &self,
         group: &Group,
@@ -109,28 +114,30 @@ impl Engine {
         progress: &mut TrimProgress,
     ) -> Result<(bool, Logical)> {
         let kind = group.kind();
-        let sector = u64::from(self.store.geometry().sectorsize);
-        let account = self.space.account(kind);
+        let sector = u64::from(self.geometry().sectorsize);
+        let account = self.engine().space().account(kind);
         let all = |bytes: u64| bytes.min(PIECE_BYTES) / sector * sector;
         let (mut promise, most) = match kind {
-            SpaceKind::Data if !self.space.is_mixed() => {
-                // The rest is for who writes meanwhile: nothing would tell him that this comes back.
+            SpaceKind::Data if !self.engine().space().is_mixed() => {
+                // The rest is for writers meanwhile: nothing would tell them that this comes back.
                 let most = all(account.available() / 2);
-                (self.space.reserve_data(most).ok(), most)
+                (self.engine().space().reserve_data(most).ok(), most)
             }
-            // Somebody's commit may want it while it is being told of.
+            // A commit may want it while the device is told of it.
             SpaceKind::System => (None, all(account.free() / 2)),
             _ => {
                 let most = all(account.free() / 8);
-                (None, if self.fits_without(most) { most } else { 0 })
+                (None, if self.engine().fits_without(most) { most } else { 0 })
             }
         };
-        let promised = kind != SpaceKind::Data || self.space.is_mixed() || promise.is_some();
+        let promised =
+            kind != SpaceKind::Data || self.engine().space().is_mixed() || promise.is_some();
         if most == 0 || !promised {
             progress.left += group.usage().free;
             return Ok((false, from));
         }
-        let borrow = |promise| self.space.borrow(group, promise, from, least.max(1), most);
+        let borrow =
+            |promise| self.engine().space().borrow(group, promise, from, least.max(1), most);
         let Some(extent) = borrow(promise.as_mut()) else { return Ok((false, from)) };
         drop(promise);
         let inside = extent.start < end;
@@ -138,9 +145,9 @@ impl Engine {
             start: extent.start,
             len: extent.len.min(end.0.saturating_sub(extent.start.0)),
         };
-        let told = if inside { self.volume.discard(cut) } else { Ok(()) };
-        self.space.free(extent);
-        self.serve_all();
+        let told = if inside { self.volume().discard(cut) } else { Ok(()) };
+        self.engine().space().free(extent);
+        self.engine().serve_all();
         told?;
         if !inside {
             return Ok((false, from));
@@ -156,16 +163,16 @@ impl Engine {
         progress: &mut TrimProgress,
         watch: &mut dyn FnMut(&TrimProgress) -> bool,
     ) -> Result<()> {
-        let ids = self.devices.lock().ids();
+        let ids = self.engine().devices().ids();
         for id in ids {
             let mut at = 0;
             loop {
                 {
-                    // Whoever makes a chunk waits for one piece (M1).
-                    let devices = self.devices.lock();
+                    // Making a chunk waits for one piece (M1).
+                    let devices = self.engine().devices();
                     let found = devices.unallocated_behind(id, at, least, PIECE_BYTES);
                     let Some((offset, len)) = found else { break };
-                    self.volume.discard_unallocated(id, offset, len)?;
+                    self.volume().discard_unallocated(id, offset, len)?;
                     at = offset + len;
                     progress.done += len;
                     progress.trimmed += len;

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **U3** A row is looked at as a whole, under one view: as long as that is held nobody writes the row, since
-//!   something in it is in use (P1 of `rows`). So a step begins and ends with a row.
+//! - **U3** A row is looked at as a whole, under one view. As long as that is held the row is not
+//!   written, since something in it is in use (P1 of `rows`). So a step begins and ends with a
+//!   row.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,10 @@ use buttress_format::{
 use buttress_tree::Cursor;
 use buttress_volume::Sector;
 
-use crate::{Csums, Engine, Error, Result, ScrubProgress, View, scrub};
+use buttress_txn::{Csums, Error, Result, View};
+
+use crate::found::{Found, extents};
+use crate::{Maintenance, ScrubProgress};
 
 /// A chunk with parity, or what of it a step looks at.
 #[derive(Clone, Copy)]
@@ -26,11 +30,11 @@ pub(crate) struct Striped {
 /// What is in use in a row.
 struct InRow {
     range: Extent,
-    found: Vec<scrub::Found>,
+    found: Vec<Found>,
     sums: Option<Csums>,
 }
 
-impl Engine {
+impl Maintenance {
     /// Looks at the rows of a chunk from an address on, some of them, and says where to go on.
     pub(crate) fn scrub_rows(
         &self,
@@ -42,11 +46,11 @@ impl Engine {
         let Striped { chunk, flags, row } = striped;
         let floor = |at: Logical| chunk.start.end(at.distance(chunk.start) / row * row);
         let from = floor(from);
-        let view = self.view();
-        let (mut found, next) = scrub::extents(&view, from, chunk.end())?;
+        let view = self.engine().view();
+        let (mut found, next) = extents(&view, from, chunk.end())?;
         let stop = if next < chunk.end() { floor(next) } else { next };
         found.extend(before(&view, from)?.filter(|one| one.extent.end() > from));
-        let mut rows: BTreeMap<Logical, Vec<scrub::Found>> = BTreeMap::new();
+        let mut rows: BTreeMap<Logical, Vec<Found>> = BTreeMap::new();
         for one in found {
             if one.extent.start >= from && one.extent.start < stop {
                 match one.level {
@@ -61,14 +65,14 @@ impl Engine {
             }
         }
         let is_data = flags.has(BlockGroupFlags::DATA);
-        let geometry = *self.store.geometry();
+        let geometry = *self.geometry();
         let unit = if is_data { geometry.sectorsize } else { geometry.nodesize };
         for (at, found) in rows {
             let range = Extent::new(at, row.min(chunk.end().distance(at)));
-            let sums = if is_data { Some(self.read_csums(&view, range)?) } else { None };
+            let sums = if is_data { Some(self.engine().read_csums(&view, range)?) } else { None };
             let row = InRow { range, found, sums };
             let judge = |within: usize, bytes: &[u8]| self.judge(&row, within as u64, bytes);
-            let (compared, parity) = self.volume.compare_row(at, unit as usize, mends, judge)?;
+            let (compared, parity) = self.volume().compare_row(at, unit as usize, mends, judge)?;
             progress.add(&compared);
             progress.parity_errors += parity;
             if is_data {
@@ -85,7 +89,7 @@ impl Engine {
     }
 
     fn judge(&self, row: &InRow, within: u64, bytes: &[u8]) -> Sector {
-        let geometry = *self.store.geometry();
+        let geometry = *self.geometry();
         let at = row.range.start.end(within);
         let Some(one) = row.found.iter().find(|one| one.extent.contains(at)) else {
             return Sector::Unused;
@@ -119,7 +123,7 @@ impl Engine {
 impl InRow {
     /// Bytes in use.
     fn used(&self) -> u64 {
-        let of = |one: &scrub::Found| {
+        let of = |one: &Found| {
             let (start, end) = (self.range.start, self.range.end());
             one.extent.end().min(end).distance(one.extent.start.max(start))
         };
@@ -137,7 +141,7 @@ impl InRow {
 }
 
 /// The extent that begins last before an address.
-fn before(view: &View, at: Logical) -> Result<Option<scrub::Found>> {
+fn before(view: &View, at: Logical) -> Result<Option<Found>> {
     let Some(root) = view.committed_root(TreeId::EXTENT)? else { return Ok(None) };
     let store = &**view.store();
     let geometry = store.geometry();
@@ -167,6 +171,6 @@ fn before(view: &View, at: Logical) -> Result<Option<scrub::Found>> {
             (true, _, known) => known.map(|(_, level)| level),
         };
         let extent = Extent::new(Logical(found.objectid), len);
-        return Ok(Some(scrub::Found { extent, generation: parsed.generation, level }));
+        return Ok(Some(Found { extent, generation: parsed.generation, level }));
     }
 }

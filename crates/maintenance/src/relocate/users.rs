@@ -1,16 +1,17 @@
-//! Who uses an extent: the items of files that point to it, in every tree.
+//! The users of an extent: the items of files that point to it, in every tree.
 //!
 //! # Invariants
 //!
-//! - **L5** References say which files to look at, and nothing else: what an item says is what counts. A reference that is gone
-//!   meanwhile finds no item, and an item that came meanwhile is found by the next round over the group (L4).
+//! - **L5** References say which files to look at, and nothing else: what an item says is what
+//!   counts. A reference that is gone meanwhile finds no item, and an item that came meanwhile is
+//!   found by the next round over the group (L4).
 
 use std::collections::BTreeSet;
 
 use buttress_format::{BackRef, Extent, ExtentItem, FileExtent, Ino, Key, Kind, Logical, TreeId};
 use buttress_tree::{Cursor, Expect, NodePtr, NodeSource};
 
-use crate::{Error, Result, View};
+use buttress_txn::{Error, Result, View};
 
 /// One place that uses a data extent.
 pub(super) struct Use {

@@ -1,16 +1,17 @@
-//! Choosing block groups, and moving what is in them: balance, conversion, removal and cutting of devices.
+//! Choosing block groups, and moving what is in them: balance, conversion, removal and cutting of
+//! devices.
 //!
 //! # Invariants
 //!
-//! - **B1** Groups that are to change their profile give out nothing from the beginning on: what is moved
-//!   out of one does not land in the next.
-
-use std::sync::Arc;
+//! - **B1** Groups that are to change their profile give out nothing from the beginning on: what
+//!   is moved out of one does not land in the next.
 
 use buttress_format::{BlockGroupFlags, Chunk, DeviceId, Logical, Profile};
 use buttress_space::SpaceKind;
 
-use crate::{Engine, Error, Result, Users};
+use buttress_txn::{Error, Result};
+
+use crate::{Maintenance, Users};
 
 /// Which groups of a kind, in the words of `btrfs balance`. Absent is any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -109,10 +110,10 @@ impl BalanceOptions {
     }
 }
 
-impl Engine {
+impl Maintenance {
     /// Moves what is in the chosen groups to others, and removes them. The profiles can be had.
     pub(crate) fn move_chosen(
-        self: &Arc<Self>,
+        &self,
         options: &BalanceOptions,
         users: &dyn Users,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
@@ -120,11 +121,11 @@ impl Engine {
         let kinds = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System];
         let target = |kind| Some((kind, options.of_kind(kind)?.convert?));
         let targets: Vec<_> =
-            kinds.into_iter().filter_map(|kind| target(self.kind_flags(kind))).collect();
+            kinds.into_iter().filter_map(|kind| target(self.engine().kind_flags(kind))).collect();
         let mut progress = BalanceProgress::default();
         let chosen = self.choose(options, &mut progress);
         {
-            let mut devices = self.devices.lock();
+            let mut devices = self.engine().devices();
             for (kind, profile) in &targets {
                 devices.set_target(*kind, Some(*profile));
             }
@@ -132,7 +133,7 @@ impl Engine {
         let outcome = self
             .room_for(&chosen)
             .and_then(|()| self.move_groups(&chosen, &mut progress, users, watch));
-        let mut devices = self.devices.lock();
+        let mut devices = self.engine().devices();
         for (kind, _) in &targets {
             devices.set_target(*kind, None);
         }
@@ -151,8 +152,8 @@ impl Engine {
             let filter = options.of_kind(BlockGroupFlags(kind));
             left[kind as usize] = filter.and_then(|f| f.limit).unwrap_or(u64::MAX);
         }
-        for group in self.space.groups().iter() {
-            let Some(chunk) = self.volume.chunk_at(group.start()) else { continue };
+        for group in self.engine().space().groups().iter() {
+            let Some(chunk) = self.volume().chunk_at(group.start()) else { continue };
             let Some(filter) = options.of_kind(chunk.flags.kind()) else { continue };
             progress.considered += 1;
             let left = &mut left[chunk.flags.kind().0 as usize & 7];
@@ -166,15 +167,20 @@ impl Engine {
         chosen
     }
 
-    /// Makes a chunk for each kind that is to be emptied altogether, system and metadata first: a commit
-    /// must not be the one to find out that there is no room (data fails gently, and may fill what is
-    /// left).
+    /// Makes a chunk for each kind that is to be emptied altogether, system and metadata first: a
+    /// commit must not be the one to find out that there is no room (data fails gently, and may
+    /// fill what is left).
     fn room_for(&self, chosen: &[(Logical, bool)]) -> Result<()> {
         for kind in [SpaceKind::System, SpaceKind::Metadata] {
             let is_mine = |(start, converts): &&(Logical, bool)| {
-                *converts && self.space.group_at(*start).is_some_and(|group| group.kind() == kind)
+                *converts
+                    && self
+                        .engine()
+                        .space()
+                        .group_at(*start)
+                        .is_some_and(|group| group.kind() == kind)
             };
-            if chosen.iter().any(|one| is_mine(&one)) && !self.add_chunk(kind)? {
+            if chosen.iter().any(|one| is_mine(&one)) && !self.engine().add_chunk(kind)? {
                 return Err(Error::NoSpace("metadata in another place"));
             }
         }
@@ -182,7 +188,7 @@ impl Engine {
     }
 
     fn move_groups(
-        self: &Arc<Self>,
+        &self,
         chosen: &[(Logical, bool)],
         progress: &mut BalanceProgress,
         users: &dyn Users,
@@ -192,11 +198,11 @@ impl Engine {
         let mut held = Vec::new();
         for (start, converts) in chosen {
             if *converts {
-                held.push(self.hold_read_only(*start)?);
+                held.push(self.engine().hold_read_only(*start)?);
             }
         }
         for (start, _) in chosen {
-            if self.space.group_at(*start).is_none() {
+            if self.engine().space().group_at(*start).is_none() {
                 // It was empty, and a commit removed it.
                 progress.completed += 1;
                 continue;
@@ -223,49 +229,28 @@ impl Engine {
         Ok(())
     }
 
-    /// What lies behind a place on a device can be given out again, but for what chunks have there.
-    fn unhide(&self, id: DeviceId, from: u64) {
-        // Nothing is frozen: what was removed is durably so, or is in the running transaction.
-        let _state = self.commit.lock();
-        let (_inside, running) = self.enter();
-        let removed = running.removed.lock().clone();
-        let chunks = self.volume.chunks();
-        let mut devices = self.devices.lock();
-        let Ok(item) = devices.item(id) else { return };
-        devices.show(id);
-        if from == 0 || from >= item.total_bytes {
-            return;
-        }
-        devices.give(id, from, item.total_bytes - from);
-        for chunk in chunks.iter().map(|chunk| &**chunk).chain(&removed) {
-            for stripe in chunk.stripes.iter().filter(|stripe| stripe.device == id) {
-                devices.take(id, stripe.offset, chunk.stripe_bytes());
-            }
-        }
-    }
-
-    /// Moves everything off a part of a device, or all of it, so that nothing of it is in use. No new
-    /// chunk is put on the device meanwhile, and none afterwards if all of it is emptied.
+    /// Moves everything off a part of a device, or all of it, so that nothing of it is in use. No
+    /// new chunk is put on the device meanwhile, and none afterwards if all of it is emptied.
     ///
     /// # Errors
     ///
-    /// As [`Engine::balance`]; [`Error::Stopped`] when `watch` said `false`.
+    /// As [`balance`](Self::balance); [`Error::Stopped`] when `watch` said `false`.
     pub fn vacate(
-        self: &Arc<Self>,
+        &self,
         id: DeviceId,
         from: u64,
         users: &dyn Users,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
-        self.check_writable()?;
+        self.engine().check_writable()?;
         self.expect_no_balance()?;
-        self.use_device(id, from > 0);
+        self.engine().use_device(id, from > 0);
         let filter =
             Filter { devid: Some(id), drange: Some((from, u64::MAX)), ..Filter::default() };
         let some = Some(filter);
         let options = BalanceOptions { data: some.clone(), metadata: some.clone(), system: some };
         if from > 0 {
-            self.devices.lock().hide(id, from);
+            self.engine().devices().hide(id, from);
         }
         let mut progress = BalanceProgress::default();
         let chosen = self.choose(&options, &mut progress);
@@ -278,8 +263,8 @@ impl Engine {
             other => other,
         };
         if outcome.is_err() {
-            self.use_device(id, true);
-            self.unhide(id, from);
+            self.engine().use_device(id, true);
+            self.engine().show_device(id, from);
         }
         outcome.map(|()| progress)
     }

@@ -2,31 +2,30 @@
 //!
 //! # Invariants
 //!
-//! - **U1** What is looked at is what a committed extent tree says is in use; the view it came from is
-//!   held while it is looked at, so that nothing there is given to anybody else meanwhile (E3). Views
+//! - **U1** What is looked at is what a committed extent tree says is in use. The view it came
+//!   from is held meanwhile, so that nothing there is given out again (`txn::engine::E3`). Views
 //!   are given back often.
-//! - **U2** Checksums are looked up before the data is read: data is on the devices before its sums are
-//!   anywhere.
-//! - **U3** A sector without a checksum is judged by nothing but the trust in its device, also beside sectors that
-//!   have one.
+//! - **U2** Checksums are looked up before the data is read: data is on the devices before its
+//!   sums are anywhere.
+//! - **U3** A sector without a checksum is judged by nothing but the trust in its device, also
+//!   beside sectors that have one.
 //!
 //! Works beside writers, and on a volume that is only read, where it mends nothing.
 
 use buttress_base::thread::ScopedJoinHandle;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use buttress_format::{
-    Extent, ExtentFlags, ExtentItem, Generation, Header, Key, Kind, Logical, TreeId, header, limits,
-};
-use buttress_tree::Cursor;
+use buttress_format::{Extent, Header, Logical, header, limits};
 use buttress_volume::{Trust, Volume};
 
-use crate::{Engine, Error, Result, ScrubOptions, ScrubProgress, View, scrub_rows::Striped};
+use buttress_txn::{Result, View};
+
+use crate::found::{Found, extents};
+use crate::scrub_rows::Striped;
+use crate::{Maintenance, ScrubOptions, ScrubProgress};
 
 /// Data that is read at a time.
 const RUN_BYTES: u64 = 1 << 20;
-/// How much is looked at under one view.
-const STEP_BYTES: u64 = 64 << 20;
 /// Threads that look at once; the devices are busy with fewer.
 const THREADS_MAX: usize = 8;
 
@@ -34,25 +33,17 @@ const THREADS_MAX: usize = 8;
 #[derive(Clone, Copy)]
 struct How<'h> {
     mends: bool,
-    /// Whether nobody has written there since it began.
+    /// Whether nothing was written there since it began.
     is_still: &'h (dyn Fn() -> bool + Sync),
 }
 
-/// One extent to look at.
-#[derive(Clone, Copy)]
-pub(crate) struct Found {
-    pub(crate) extent: Extent,
-    pub(crate) generation: Generation,
-    /// Nothing for data.
-    pub(crate) level: Option<u8>,
-}
-
-impl Engine {
-    /// Looks at every copy of everything in use, superblocks first. `watch` is told how far it is, often,
-    /// and ends it by saying `false`. Returns the progress, and whether it came to the end.
+impl Maintenance {
+    /// Looks at every copy of everything in use, superblocks first. `watch` is told how far it
+    /// is, often, and ends it by saying `false`. Returns the progress, and whether it came to the
+    /// end.
     ///
-    /// When a scrub that mends comes to the end from the beginning and nothing is left wrong, devices
-    /// that had missed transactions are trusted again.
+    /// When a scrub that mends comes to the end from the beginning and nothing is left wrong,
+    /// devices that had missed transactions are trusted again.
     ///
     /// # Errors
     ///
@@ -62,15 +53,10 @@ impl Engine {
         options: ScrubOptions,
         watch: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<(ScrubProgress, bool)> {
-        self.know_groups()?;
-        let mends = !options.read_only && self.read_only().is_none();
+        self.engine().know_groups()?;
+        let mends = !options.read_only && self.engine().read_only().is_none();
         let mut progress = ScrubProgress { position: options.from, ..ScrubProgress::default() };
-        let groups: Vec<(Extent, u64)> = {
-            let state = self.commit.lock();
-            let groups = state.groups.iter();
-            groups.map(|(start, group)| (Extent::new(*start, group.len), group.used)).collect()
-        };
-        for (group, used) in groups {
+        for (group, used) in self.engine().committed_groups() {
             // What a damaged volume says of its groups may add up to more than there is.
             progress.total = progress.total.saturating_add(used);
             if group.end() <= options.from {
@@ -78,20 +64,20 @@ impl Engine {
             }
         }
         self.scrub_superblocks(mends, &mut progress)?;
-        let chunks = self.volume.chunks();
+        let chunks = self.volume().chunks();
         for chunk in chunks.iter() {
             let end = chunk.logical.end(chunk.len);
             let wanted = progress.position < end && options.hold_groups;
-            let held = wanted.then(|| self.hold_for_scrub(chunk.logical)).flatten();
+            let held = wanted.then(|| self.engine().hold_for_scrub(chunk.logical)).flatten();
             progress.groups_held += u64::from(held.is_some());
             let is_still = &|| match &held {
                 Some(held) => held.lasts(),
-                None => options.hold_groups && self.read_only().is_some(),
+                None => options.hold_groups && self.engine().read_only().is_some(),
             };
             let how = How { mends, is_still };
             while progress.position < end {
                 let from = progress.position.max(chunk.logical);
-                let row = self.volume.row_bytes(chunk.logical);
+                let row = self.volume().row_bytes(chunk.logical);
                 let striped = row.map(|row| Striped {
                     chunk: Extent::new(chunk.logical, chunk.len),
                     flags: chunk.flags,
@@ -120,7 +106,7 @@ impl Engine {
         how: How<'_>,
         progress: &mut ScrubProgress,
     ) -> Result<Logical> {
-        let view = self.view();
+        let view = self.engine().view();
         let (found, next) = extents(&view, from, end)?;
         progress.done += found.iter().map(|one| one.extent.len).sum::<u64>();
         progress.data_extents_scrubbed +=
@@ -160,7 +146,7 @@ impl Engine {
         mends: bool,
         progress: &mut ScrubProgress,
     ) -> Result<()> {
-        let geometry = *self.store.geometry();
+        let geometry = *self.geometry();
         let size = geometry.csum.size();
         let judge = |_: usize, bytes: &[u8]| -> std::result::Result<(), &'static str> {
             let header = Header::parse(bytes).map_err(|_| "short")?;
@@ -175,7 +161,7 @@ impl Engine {
             if right { Ok(()) } else { Err("header") }
         };
         let unit = geometry.nodesize as usize;
-        let compared = self.volume.compare(one.extent, unit, mends, judge)?;
+        let compared = self.volume().compare(one.extent, unit, mends, judge)?;
         progress.add(&compared);
         progress.verify_errors += compared.bad;
         progress.tree_extents_scrubbed += 1;
@@ -190,9 +176,9 @@ impl Engine {
         How { mends, is_still }: How<'_>,
         progress: &mut ScrubProgress,
     ) -> Result<()> {
-        let geometry = *self.store.geometry();
+        let geometry = *self.geometry();
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
-        let sums = self.read_csums(view, run)?;
+        let sums = self.engine().read_csums(view, run)?;
         let has_sum = |index: usize| sums.sector(index).is_some();
         let mut first = 0;
         while first < sums.sectors() {
@@ -206,22 +192,22 @@ impl Engine {
                     Some(sum) if geometry.csum.digest(bytes)[..size] != *sum => Err("checksum"),
                     _ => Ok(()),
                 };
-                let compared = self.volume.compare(part, sector, mends, judge)?;
+                let compared = self.volume().compare(part, sector, mends, judge)?;
                 progress.add(&compared);
                 progress.csum_errors += compared.bad;
                 progress.data_bytes_scrubbed += compared.bytes;
             } else {
                 progress.no_csum += count as u64;
                 if mends {
-                    progress.corrected_errors += self.volume.catch_up(part, 16 * sector)?;
+                    progress.corrected_errors += self.volume().catch_up(part, 16 * sector)?;
                 }
                 if is_still() {
-                    let unlike = self.volume.unlike(part, sector)?;
+                    let unlike = self.volume().unlike(part, sector)?;
                     progress.no_csum_unlike += if is_still() { unlike } else { 0 };
                 }
                 // Whether each copy can be read at all.
                 let compared =
-                    self.volume.compare(part, sector, mends, |_, _| Ok::<_, &str>(()))?;
+                    self.volume().compare(part, sector, mends, |_, _| Ok::<_, &str>(()))?;
                 progress.add(&compared);
                 progress.data_bytes_scrubbed += compared.bytes;
             }
@@ -233,11 +219,9 @@ impl Engine {
     /// Every copy of every superblock; damaged ones are written anew.
     fn scrub_superblocks(&self, mends: bool, progress: &mut ScrubProgress) -> Result<()> {
         let mut bad = 0;
-        {
-            // Nobody commits meanwhile.
-            let state = self.commit.lock();
-            let last = state.superblock.generation;
-            for device in self.volume.devices().iter().filter(|device| !device.is_lost()) {
+        self.engine().between_commits(|superblock| {
+            let last = superblock.generation;
+            for device in self.volume().devices().iter().filter(|device| !device.is_lost()) {
                 let end = device.current_item().total_bytes.min(device.device.len());
                 for (mirror, offset) in limits::SUPER_OFFSETS.into_iter().enumerate() {
                     if offset + limits::SUPER_SIZE as u64 >= end {
@@ -250,10 +234,10 @@ impl Engine {
                     bad += u64::from(!right);
                 }
             }
-        }
+        });
         progress.super_errors += bad;
         if bad > 0 && mends {
-            self.settle_superblocks()?;
+            self.engine().settle_superblocks()?;
             progress.corrected_errors += bad;
         }
         Ok(())
@@ -261,19 +245,19 @@ impl Engine {
 
     /// Everything was looked at and is right.
     fn trust_again(&self) -> Result<()> {
-        let devices = self.volume.devices();
+        let devices = self.volume().devices();
         let stale: Vec<_> =
             devices.iter().filter(|d| matches!(d.trust(), Trust::Behind | Trust::Stale)).collect();
         if stale.is_empty() {
             return Ok(());
         }
         // What was rewritten must be there before a superblock says so.
-        self.volume.flush()?;
+        self.volume().flush()?;
         for device in stale {
             tracing::info!(id = %device.id, "a device that missed transactions has them now");
             device.heal();
         }
-        self.settle_superblocks()
+        self.engine().settle_superblocks()
     }
 }
 
@@ -299,58 +283,4 @@ fn pieces(found: &[Found]) -> Vec<Found> {
         }
     }
     pieces
-}
-
-/// The extents in use from an address on, as many as make a step, and where the next step begins.
-pub(crate) fn extents(view: &View, from: Logical, end: Logical) -> Result<(Vec<Found>, Logical)> {
-    let root = view
-        .committed_root(TreeId::EXTENT)?
-        .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
-    let geometry = view.store().geometry();
-    let (nodesize, sectorsize) = (u64::from(geometry.nodesize), u64::from(geometry.sectorsize));
-    let mut found: Vec<Found> = Vec::new();
-    let mut bytes = 0;
-    let first = Key::new(from.0, Kind(0), 0);
-    let mut cursor = Cursor::seek(&**view.store(), TreeId::EXTENT, root, &first)?;
-    while let Some((key, item)) = cursor.key().zip(cursor.item()) {
-        if key.objectid >= end.0 {
-            return Ok((found, end));
-        }
-        if bytes >= STEP_BYTES {
-            return Ok((found, Logical(key.objectid)));
-        }
-        let len = match key.kind {
-            Kind::EXTENT_ITEM => key.offset,
-            Kind::METADATA_ITEM => nodesize,
-            _ => 0,
-        };
-        if len > 0 {
-            let start = Logical(key.objectid);
-            let malformed = |source| Error::Item { tree: TreeId::EXTENT, key, source };
-            let item = ExtentItem::parse(&key, item).map_err(malformed)?;
-            if start.checked_add(len).is_none_or(|last| last > end) {
-                return Err(Error::Extents { at: start, what: "it reaches past its block group" });
-            }
-            let is_node = item.flags & ExtentFlags::TREE_BLOCK != 0;
-            // What lies between sectors, or is a node of another size, cannot be compared piece by piece.
-            let unit = if is_node { nodesize } else { sectorsize };
-            let is_whole = start.0.is_multiple_of(sectorsize) && len.is_multiple_of(unit);
-            if !is_whole || (is_node && len != nodesize) {
-                return Err(Error::Extents {
-                    at: start,
-                    what: "its place or length is impossible",
-                });
-            }
-            let level = match (is_node, key.kind, item.tree_block) {
-                (false, ..) => None,
-                (true, Kind::METADATA_ITEM, _) => Some(u8::try_from(key.offset).unwrap_or(u8::MAX)),
-                (true, _, known) => known.map(|(_, level)| level),
-            };
-            let extent = Extent::new(start, len);
-            found.push(Found { extent, generation: item.generation, level });
-            bytes += len;
-        }
-        cursor.advance()?;
-    }
-    Ok((found, end))
 }

@@ -1,20 +1,18 @@
-//! A balance on disk: what it was asked to do is kept from its beginning to its end, so that whoever
-//! opens the volume next, this program or Linux, can go on.
+//! A balance on disk: the request is kept from beginning to end. The next mount, by this program or
+//! by Linux, can go on with it.
 //!
 //! # Invariants
 //!
-//! - **K1** While groups are moved there is an item; it goes when the balance is done, was cancelled or
-//!   failed. What remains after a crash or a pause is a balance that can be resumed.
-//! - **K2** A balance that is resumed does not move what it moved before: it leaves groups that are nearly
-//!   full, or that have their new profile already.
-
-use std::sync::Arc;
+//! - **K1** While groups are moved there is an item; it goes when the balance is done, was
+//!   cancelled or failed. What remains after a crash or a pause is a balance that can be resumed.
+//! - **K2** A balance that is resumed does not move what it moved before: it leaves groups that
+//!   are nearly full, or that have their new profile already.
 
 use buttress_format::{BalanceArgs, BalanceItem, BlockGroupFlags, DeviceId, Profile, TreeId};
 
-use crate::{
-    BalanceOptions, BalanceProgress, Cost, Engine, Error, Filter, Result, Urgency, Users, View,
-};
+use buttress_txn::{Cost, Error, Result, Urgency, View};
+
+use crate::{BalanceOptions, BalanceProgress, Filter, Maintenance, Users};
 
 /// Groups fuller than this percentage are left by a balance that is resumed, as by Linux.
 const RESUME_USAGE: u64 = 90;
@@ -173,14 +171,14 @@ pub(crate) fn kept(view: &View) -> Result<Option<BalanceOptions>> {
     Ok(Some(BalanceOptions::of(&item)))
 }
 
-impl Engine {
+impl Maintenance {
     /// The balance that was begun and did not end, by us or by Linux.
     ///
     /// # Errors
     ///
     /// When the root tree cannot be read, or the item makes no sense.
     pub fn paused_balance(&self) -> Result<Option<BalanceOptions>> {
-        kept(&self.view())
+        kept(&self.engine().view())
     }
 
     pub(crate) fn expect_no_balance(&self) -> Result<()> {
@@ -190,10 +188,10 @@ impl Engine {
         Ok(())
     }
 
-    fn keep_balance(self: &Arc<Self>, options: Option<&BalanceOptions>) -> Result<()> {
+    fn keep_balance(&self, options: Option<&BalanceOptions>) -> Result<()> {
         let cost = Cost::of(2, 2 * BalanceItem::LEN as u32);
         let urgency = if options.is_some() { Urgency::Normal } else { Urgency::Frees };
-        let handle = self.begin(self.reserve(cost, urgency)?);
+        let handle = self.engine().begin(self.engine().reserve(cost, urgency)?);
         match options {
             Some(options) => {
                 handle.put(TreeId::ROOT, BalanceItem::KEY, options.item().to_bytes());
@@ -201,24 +199,24 @@ impl Engine {
             None => handle.delete(TreeId::ROOT, BalanceItem::KEY),
         }
         drop(handle);
-        self.commit().map(drop)
+        self.engine().commit().map(drop)
     }
 
-    /// Moves what is in the chosen groups to others, and removes them. `watch` is told how far it is, and
-    /// pauses it behind a group by saying `false`: then the progress says so, and what was asked for stays
-    /// on disk, as after [`stop_moving`](Self::stop_moving).
+    /// Moves what is in the chosen groups to others, and removes them. `watch` is told how far it
+    /// is, and pauses it behind a group by saying `false`: then the progress says so, and what
+    /// was asked for stays on disk, as after [`stop_moving`](Self::stop_moving).
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`], also when there are too few devices for a profile; [`Error::Busy`] when there is
-    /// a balance already; what moving met.
+    /// [`Error::NoSpace`], also when there are too few devices for a profile; [`Error::Busy`]
+    /// when there is a balance already; what moving met.
     pub fn balance(
-        self: &Arc<Self>,
+        &self,
         options: &BalanceOptions,
         users: &dyn Users,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
-        self.check_writable()?;
+        self.engine().check_writable()?;
         self.expect_no_balance()?;
         self.expect_profiles(options)?;
         self.keep_balance(Some(options))?;
@@ -229,13 +227,13 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] when there is none; as [`Engine::balance`].
+    /// [`Error::Busy`] when there is none; as [`balance`](Self::balance).
     pub fn resume_balance(
-        self: &Arc<Self>,
+        &self,
         users: &dyn Users,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
-        self.check_writable()?;
+        self.engine().check_writable()?;
         let options = self.paused_balance()?.ok_or(Error::Busy("there is no balance to resume"))?;
         self.expect_profiles(&options)?;
         self.go_on(&options.resumed(), users, watch)
@@ -246,20 +244,22 @@ impl Engine {
     /// # Errors
     ///
     /// [`Error::Busy`] when there is none.
-    pub fn cancel_balance(self: &Arc<Self>) -> Result<()> {
-        self.check_writable()?;
+    pub fn cancel_balance(&self) -> Result<()> {
+        self.engine().check_writable()?;
         self.paused_balance()?.ok_or(Error::Busy("there is no balance to cancel"))?;
         self.keep_balance(None)
     }
 
     fn go_on(
-        self: &Arc<Self>,
+        &self,
         options: &BalanceOptions,
         users: &dyn Users,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
         let outcome = self.move_chosen(options, users, watch);
-        if !outcome.as_ref().is_ok_and(|progress| progress.is_paused) && self.aborted().is_none() {
+        if !outcome.as_ref().is_ok_and(|progress| progress.is_paused)
+            && self.engine().aborted().is_none()
+        {
             self.keep_balance(None)?;
         }
         outcome
@@ -268,8 +268,8 @@ impl Engine {
     fn expect_profiles(&self, options: &BalanceOptions) -> Result<()> {
         for (kind, profile) in options.targets() {
             let mixed = BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA);
-            let kind = if self.space.is_mixed() { mixed } else { kind };
-            if !self.devices.lock().can_have(kind, profile) {
+            let kind = if self.engine().space().is_mixed() { mixed } else { kind };
+            if !self.engine().devices().can_have(kind, profile) {
                 return Err(Error::NoSpace("a profile that needs more devices, or is not written"));
             }
         }

@@ -10,9 +10,9 @@ pub struct ScrubOptions {
     pub read_only: bool,
     /// Begin at this address: where an earlier one ended.
     pub from: Logical,
-    /// Hold each block group read-only while it is looked at, where the others have room for its writers, as Linux
-    /// does, and tell whether the copies of what has no checksums are alike. What is written in place is copied
-    /// meanwhile. Nothing else needs it.
+    /// Hold each block group read-only while it is looked at, where the others have room for its
+    /// writers, as Linux does. Tells whether the copies of data without checksums are alike. What
+    /// is written in place is copied meanwhile. Nothing else needs it.
     pub hold_groups: bool,
 }
 
@@ -32,8 +32,9 @@ pub struct ScrubProgress {
     pub verify_errors: u64,
     /// Sectors without a checksum.
     pub no_csum: u64,
-    /// Of these, sectors whose copies are not alike; counted where the block group is held, and not where there is
-    /// parity. Which is right nobody can tell, so none is mended; what was set aside and never written counts too.
+    /// Of these, sectors with copies that differ; counted where the block group is held, and not
+    /// where there is parity. Nothing says which copy is right, so none is mended; what was set
+    /// aside and never written counts too.
     pub no_csum_unlike: u64,
     /// Block groups that were held.
     pub groups_held: u64,

@@ -1,0 +1,46 @@
+//! The owner of what maintenance keeps between calls.
+
+use std::sync::Arc;
+
+use buttress_tree::Geometry;
+use buttress_txn::Engine;
+use buttress_volume::Volume;
+
+use crate::turn::Turn;
+
+/// Maintenance of one open volume. One for each [`Engine`]: two would not see each other's turns.
+#[derive(Debug)]
+pub struct Maintenance {
+    engine: Arc<Engine>,
+    turn: Turn,
+}
+
+impl Maintenance {
+    /// Maintenance of an engine's volume.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>) -> Self {
+        Self { engine, turn: Turn::default() }
+    }
+
+    /// Has every call that moves block groups stop soon with
+    /// [`Error::Stopped`](buttress_txn::Error::Stopped), until told to go on.
+    pub fn stop_moving(&self, stop: bool) {
+        self.turn.stop(stop);
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    pub(crate) fn volume(&self) -> &Volume {
+        self.engine.volume()
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        self.engine.store().geometry()
+    }
+
+    pub(crate) fn turn(&self) -> &Turn {
+        &self.turn
+    }
+}

@@ -1,0 +1,70 @@
+//! Turns between moving block groups and dropping dead subvolumes.
+//!
+//! # Invariants
+//!
+//! - **T1** A step of a drop and a batch of a move never run at once: each is done with its commit
+//!   when the turn passes on. A move would rebuild what a drop takes away.
+//! - **T2** A step waits a bounded time, and a mover that was asked gives way between two batches.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use buttress_base::clock;
+use buttress_base::sync::{Mutex, MutexGuard};
+
+/// How often a waiting step looks whether the turn is free.
+const PERIOD: Duration = Duration::from_millis(10);
+
+/// How long a step waits for its turn.
+const WAIT_MAX: Duration = Duration::from_millis(200);
+
+/// The turn, and the signs by which its users stop one another.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    /// A long lock, across I/O and commits; so it has no rank.
+    trees: Mutex<()>,
+    /// A step waits for the turn.
+    is_wanted: AtomicBool,
+    /// Movers are to stop soon.
+    stops: AtomicBool,
+}
+
+impl Turn {
+    /// Takes the turn, however long that takes.
+    pub(crate) fn take(&self) -> MutexGuard<'_, ()> {
+        self.trees.lock()
+    }
+
+    /// Takes the turn; nothing where a mover keeps it for too long (T2).
+    pub(crate) fn take_soon(&self) -> Option<MutexGuard<'_, ()>> {
+        let begun = clock::now();
+        loop {
+            if let Some(turn) = self.trees.try_lock() {
+                return Some(turn);
+            }
+            if clock::since(begun) >= WAIT_MAX {
+                return None;
+            }
+            self.is_wanted.store(true, Ordering::SeqCst);
+            buttress_base::thread::sleep(PERIOD);
+        }
+    }
+
+    /// Leaves time for a step that waits, if one does. Called without the turn.
+    pub(crate) fn give_way(&self) {
+        if self.is_wanted.swap(false, Ordering::SeqCst) {
+            // The step looks every `PERIOD`.
+            buttress_base::thread::sleep(2 * PERIOD);
+        }
+    }
+
+    /// Has movers stop soon, or go on.
+    pub(crate) fn stop(&self, stop: bool) {
+        self.stops.store(stop, Ordering::SeqCst);
+    }
+
+    /// Whether movers are to stop.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stops.load(Ordering::SeqCst)
+    }
+}
