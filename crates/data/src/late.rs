@@ -26,7 +26,8 @@ use std::sync::Arc;
 use buttress_base::interrupt;
 use buttress_base::sync::Mutex;
 use buttress_format::{Compression, InodeFlags, Logical};
-use buttress_txn::{Cost, Late, MetaReservation};
+use buttress_log::Late;
+use buttress_txn::{Cost, MetaReservation};
 
 use crate::dirty::Run;
 use crate::drop_extents::{Dropped, Edits, Reverse};

@@ -353,7 +353,7 @@ impl Shared {
                     return;
                 }
             }
-            self.engine.complete_log();
+            self.log.complete();
             let due = clock::since(last) >= self.options.commit_interval;
             if !due && !self.engine.wants_commit() {
                 continue;

@@ -90,6 +90,7 @@ pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
 pub use buttress_base::Interrupt;
 pub use buttress_data::{Codec, Defragment, ReadBatch};
 pub use buttress_format::{Generation, Ino, InodeFlags, RootFlags, RootItem, Timespec, TreeId};
+pub use buttress_log::SyncStats;
 pub use buttress_maintenance::{
     BalanceOptions, BalanceProgress, Filter, ScrubOptions, ScrubProgress, TrimOptions, TrimProgress,
 };
@@ -107,5 +108,4 @@ pub use options::{Atime, MountOptions, OPTION_NAMES, unknown as unknown_option};
 pub use space_stats::{RoundFigures, SpaceStats};
 pub use statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};
 pub use subvolume::Received;
-pub use sync_stats::SyncStats;
 pub use upkeep::BalanceStatus;

@@ -90,8 +90,6 @@ fn open_at(
         rebuild_free_space: !options.read_only
             && (superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.clear_cache
                 || !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.space_cache_v2),
-        tree_log: !options.notreelog,
-        log_copies: options.log_copies,
         lookup: options.bg_lookup,
         // Which groups are mostly empty is asked at unmount, too, when nobody reads them any more.
         groups: if options.reclaim_below > 0 { GroupsRead::First } else { options.bg_read },

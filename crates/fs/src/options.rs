@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use buttress_data::{Codec, ReadBatch};
 use buttress_format::TreeId;
-use buttress_txn::{
-    AllocPolicy, DeleteRoom, GroupsRead, LogCopies, LookupPolicy, Preempt, PromisePolicy,
-};
+use buttress_log::LogCopies;
+use buttress_txn::{AllocPolicy, DeleteRoom, GroupsRead, LookupPolicy, Preempt, PromisePolicy};
 use buttress_volume::Parity;
 
 use crate::error::{Error, Result};

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use buttress_base::sync::Mutex;
 use buttress_data::Files;
 use buttress_format::{Incompat, InodeItem, Key, Kind, Superblock, TreeId};
+use buttress_log::{LogOptions, SyncLog};
 use buttress_maintenance::Maintenance;
 use buttress_txn::{Cost, Engine, MetaReservation, Urgency, View};
 
@@ -25,6 +26,7 @@ use crate::upkeep::Upkeep;
 
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
+    pub(crate) log: SyncLog,
     pub(crate) maintenance: Maintenance,
     pub(crate) files: Files,
     pub(crate) superblock: Superblock,
@@ -49,7 +51,9 @@ impl Shared {
         superblock: Superblock,
         options: MountOptions,
     ) -> Self {
+        let log_options = LogOptions { is_on: !options.notreelog, copies: options.log_copies };
         Self {
+            log: SyncLog::new(Arc::clone(&engine), log_options),
             maintenance: Maintenance::new(Arc::clone(&engine)),
             engine,
             files,

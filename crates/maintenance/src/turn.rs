@@ -21,7 +21,7 @@ const WAIT_MAX: Duration = Duration::from_millis(200);
 /// The turn, and the signs by which its users stop one another.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    /// A long lock, across I/O and commits; so it has no rank.
+    /// Unranked: held across I/O and commits.
     trees: Mutex<()>,
     /// A step waits for the turn.
     is_wanted: AtomicBool,

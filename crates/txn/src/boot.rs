@@ -17,8 +17,8 @@ use crate::{
     commit::CommitState,
     device_space::DeviceSpace,
     engine::Parts,
+    found_log,
     learn::{self, GroupsRead, Known, Learning},
-    log::{self, LogCopies},
     writable,
 };
 
@@ -37,10 +37,6 @@ pub struct EngineOptions {
     pub rebuild_free_space: bool,
     /// Open read-only although there is a log of fsync that was not replayed.
     pub ignore_log: bool,
-    /// fsync writes a log; without, it commits.
-    pub tree_log: bool,
-    /// Which copies of a log an fsync waits for.
-    pub log_copies: LogCopies,
     /// Whoever opens will replay a log of fsync; see [`Engine::take_log`].
     pub replay_log: bool,
     /// How block groups are chosen for allocations.
@@ -64,8 +60,6 @@ impl Default for EngineOptions {
             overlay_max: 192 << 20,
             rebuild_free_space: false,
             ignore_log: false,
-            tree_log: true,
-            log_copies: LogCopies::default(),
             replay_log: false,
             alloc: AllocPolicy::default(),
             lookup: LookupPolicy::default(),
@@ -89,7 +83,7 @@ impl Engine {
         superblock: Superblock,
         options: EngineOptions,
     ) -> Result<Arc<Self>> {
-        let has_log = log::has_log(&superblock) && !options.ignore_log;
+        let has_log = found_log::has_log(&superblock) && !options.ignore_log;
         if has_log && !options.replay_log {
             return Err(Error::Log);
         }
@@ -123,7 +117,7 @@ impl Engine {
         if let Some(why) = read_only.as_ref().filter(|_| has_log) {
             return Err(Error::LogStays(why.clone()));
         }
-        let found = if has_log { Some(log::read(&store, &superblock)?) } else { None };
+        let found = if has_log { Some(found_log::read(&store, &superblock)?) } else { None };
         let mut space = Space::new(superblock.sectorsize, superblock.nodesize)
             .choosing(options.alloc)
             .looking_up(options.lookup);

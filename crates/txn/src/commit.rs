@@ -41,7 +41,9 @@ use buttress_format::{BlockGroupFlags, Chunk, Extent, Generation, Key, Logical, 
 use buttress_space::SpaceKind;
 use buttress_tree::{Node, Roots};
 
-use crate::{Costs, Engine, Error, Result, View, log, reserve::Tree, transaction::Transaction};
+use crate::{
+    Costs, Engine, Error, Result, View, found_log, reserve::Tree, transaction::Transaction,
+};
 
 /// A block group's item as the last commit left it.
 #[derive(Clone, Copy, Debug)]
@@ -133,7 +135,7 @@ impl Engine {
         self.check_writable()?;
         self.commit_wanted.store(false, Ordering::Relaxed);
         let is_counted = is_counted();
-        let is_logged = log::has_log(&state.superblock);
+        let is_logged = found_log::has_log(&state.superblock);
         if self.view.load().running().is_empty() && !is_counted && !is_logged {
             self.give_credit_back();
             // Data may still be in the device's cache: overwritten in place, it changed no tree.
@@ -170,7 +172,7 @@ impl Engine {
     }
 
     /// Makes the volume read-only for good; answers the first cause there was.
-    pub(crate) fn latch(&self, error: Error) -> Error {
+    pub fn latch(&self, error: Error) -> Error {
         let cause = Arc::new(error);
         if self.aborted.set(Arc::clone(&cause)) {
             tracing::error!(error = %cause, "the volume is read-only now");

@@ -14,7 +14,7 @@
 //! Outermost first: commit, gate, then short ones (reservations, pinned list, device space).
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
@@ -39,10 +39,11 @@ use crate::{
     delayed_ref::DataRef,
     device_space::DeviceSpace,
     extent_tree,
+    found_log::FoundLog,
     gate::{Gate, Inside},
     learn::Learning,
     load::Loading,
-    log,
+    log_space::LogSpace,
     reserve::{Ahead, Copies, Credits, Demand, InodeReserves, Outstanding, Owners, Shares},
     rows::{RoomForRows, SharedRows},
     scrub_hold::ScrubHold,
@@ -123,17 +124,11 @@ pub struct Engine {
     pub(crate) counters: Apart<Counters>,
     /// Feature flags that what was written needs, to be in the next superblock.
     pub(crate) features: AtomicU64,
-    pub(crate) log: Mutex<log::State>,
-    /// Who waits for a log.
-    pub(crate) syncs: log::Queue,
-    /// How often a commit came instead of a log, by reason.
-    pub(crate) fallbacks: Mutex<BTreeMap<&'static str, u64>>,
-    /// A log was found that nobody has taken yet.
-    pub(crate) log_waits: AtomicBool,
+    pub(crate) log_space: LogSpace,
+    /// A log that was found and has to be replayed.
+    pub(crate) found_log: FoundLog,
     /// Whether the free-space tree of the last commit says what is free.
     pub(crate) trusts_free_space: AtomicBool,
-    /// Nodes of the log may have one copy only.
-    pub(crate) owes_copies: AtomicBool,
     /// Bytes of the longest row that data is given out in; zero where there is no parity.
     pub(crate) row_bytes: AtomicU64,
     inos: Mutex<HashMap<TreeId, Arc<AtomicU64>>>,
@@ -209,12 +204,9 @@ impl Engine {
             learning: parts.learning,
             counters: Apart::default(),
             features: AtomicU64::new(0),
-            log: Mutex::default(),
-            syncs: log::Queue::default(),
-            fallbacks: Mutex::default(),
-            log_waits: AtomicBool::new(false),
+            log_space: LogSpace::default(),
+            found_log: FoundLog::default(),
             trusts_free_space: AtomicBool::new(true),
-            owes_copies: AtomicBool::new(false),
             row_bytes: AtomicU64::new(0),
             inos: Mutex::default(),
         })
@@ -266,7 +258,8 @@ impl Engine {
     }
 
     /// Whether this session's first commit is durable.
-    pub(crate) fn has_committed(&self) -> bool {
+    #[must_use]
+    pub fn has_committed(&self) -> bool {
         self.published() > self.opened
     }
 
@@ -305,7 +298,7 @@ impl Engine {
         if let Some(cause) = self.aborted.get() {
             return Err(Error::Aborted(cause));
         }
-        if self.log_waits.load(Ordering::Relaxed) {
+        if self.found_log.waits() {
             return Err(Error::ReadOnly("its fsync log is not replayed yet".into()));
         }
         match &self.read_only {

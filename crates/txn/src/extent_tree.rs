@@ -79,6 +79,17 @@ fn owner_of(item: &ExtentItem) -> Option<TreeId> {
 }
 
 impl View {
+    /// Whether every reference to an extent is `user`'s: in the committed trees, and in those that
+    /// the frozen and the running transaction leave. The caller has made sure that the leaf which
+    /// refers to it is younger than the last snapshot: a shared leaf counts as one user.
+    ///
+    /// # Errors
+    ///
+    /// When the extent tree cannot be read, or does not know the extent.
+    pub fn is_exclusive(&self, extent: Extent, user: DataRef) -> Result<bool> {
+        is_exclusive(self, extent, user)
+    }
+
     /// The subvolume that made a committed data extent, as far as the extent's item says so.
     ///
     /// # Errors

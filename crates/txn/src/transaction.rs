@@ -15,9 +15,9 @@ use buttress_format::{
 };
 use buttress_tree::Overlay;
 
+use crate::tracked::Tracked;
 use crate::{
-    count::Counted, delayed_ref::DelayedRefs, log::Tracked, seldom::Seldom, snapshot::Snapshot,
-    sums::PendingSums,
+    count::Counted, delayed_ref::DelayedRefs, seldom::Seldom, snapshot::Snapshot, sums::PendingSums,
 };
 
 /// A chunk that a transaction adds: recorded in the trees by its commit.

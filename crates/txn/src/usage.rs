@@ -55,11 +55,6 @@ pub struct Room {
 pub(crate) struct Counters {
     pub(crate) commits: AtomicU64,
     pub(crate) commit_nanos: AtomicU64,
-    pub(crate) syncs: AtomicU64,
-    pub(crate) logs: AtomicU64,
-    pub(crate) late: AtomicU64,
-    pub(crate) log_copies: AtomicU64,
-    pub(crate) log_commits: AtomicU64,
     pub(crate) freeze_nanos_max: AtomicU64,
     pub(crate) nodes_written: AtomicU64,
     pub(crate) settle_rounds_max: AtomicU64,
@@ -82,16 +77,6 @@ pub struct Stats {
     pub commits: u64,
     /// Time they took together, in nanoseconds.
     pub commit_nanos: u64,
-    /// Times that an inode was to be made durable.
-    pub syncs: u64,
-    /// Logs of fsync made; those who arrive together share one.
-    pub logs: u64,
-    /// Inodes whose data was written together with a log, or with what came instead of it.
-    pub late: u64,
-    /// Nodes of logs whose other copies were written when the log rested.
-    pub log_copies: u64,
-    /// Commits made for an fsync because a log could not say it.
-    pub log_commits: u64,
     /// The longest that a freeze kept operations out, in nanoseconds.
     pub freeze_nanos_max: u64,
     /// Tree nodes written, copies counted once.
@@ -134,11 +119,6 @@ impl Engine {
         Stats {
             commits: c.commits.load(Ordering::Relaxed),
             commit_nanos: c.commit_nanos.load(Ordering::Relaxed),
-            syncs: c.syncs.load(Ordering::Relaxed),
-            logs: c.logs.load(Ordering::Relaxed),
-            late: c.late.load(Ordering::Relaxed),
-            log_copies: c.log_copies.load(Ordering::Relaxed),
-            log_commits: c.log_commits.load(Ordering::Relaxed),
             freeze_nanos_max: c.freeze_nanos_max.load(Ordering::Relaxed),
             nodes_written: c.nodes_written.load(Ordering::Relaxed),
             settle_rounds_max: c.settle_rounds_max.load(Ordering::Relaxed),

@@ -2,9 +2,10 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use buttress_format::Generation;
-use buttress_tree::{Roots, Store};
+use buttress_format::{Extent, Generation, Logical};
+use buttress_tree::{Overlay, Roots, Store};
 
+use crate::tracked::Tracked;
 use crate::transaction::Transaction;
 
 /// The trees of [`buttress_tree::View`], with the delayed references and checksums that belong to
@@ -37,6 +38,30 @@ impl View {
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.running.generation
+    }
+
+    /// What the log on disk names of the running transaction.
+    #[must_use]
+    pub fn tracked(&self) -> &Tracked {
+        &self.running.tracked
+    }
+
+    /// Items that the running transaction has set or deleted.
+    #[must_use]
+    pub fn running_overlay(&self) -> &Overlay {
+        &self.running.overlay
+    }
+
+    /// The checksums of the running transaction that touch a range: whole runs, ascending.
+    #[must_use]
+    pub fn new_csums(&self, range: Extent) -> Vec<(Extent, Arc<[u8]>)> {
+        self.running.sums.touching(range)
+    }
+
+    /// Whether the running transaction changed the users of an extent that is older than it.
+    #[must_use]
+    pub fn has_other_users(&self, start: Logical) -> bool {
+        self.running.refs.look(start, |change| change.born) == Some(false)
     }
 
     pub(crate) fn running(&self) -> &Arc<Transaction> {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use buttress_base::interrupt;
 use buttress_data::{Effort, End, Files, Home};
 use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
-use buttress_txn::{Late, Urgency};
+use buttress_log::Late;
+use buttress_txn::Urgency;
 
 use crate::attr::mode;
 use crate::cell::InodeCell;
@@ -225,7 +226,7 @@ impl Inode {
         }
         let late = late?;
         let log = |late| {
-            shared.engine.sync_inode(self.cell.tree(), self.cell.ino(), late, || {
+            shared.log.sync_inode(self.cell.tree(), self.cell.ino(), late, || {
                 if shared.options.flushoncommit {
                     shared.write_all();
                 }

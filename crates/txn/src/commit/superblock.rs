@@ -3,7 +3,7 @@
 use buttress_format::{Chunk, Key, Logical, RootBackup, Superblock, TreeId, limits};
 use buttress_tree::{NodePtr, Roots};
 
-use crate::{Error, Result, log};
+use crate::{Error, Result, found_log};
 
 /// The superblock that makes `roots` the volume's state.
 pub(super) fn next(
@@ -18,7 +18,7 @@ pub(super) fn next(
     let (root, chunk) = (must(TreeId::ROOT)?, must(TreeId::CHUNK)?);
     let mut sb = last.clone();
     sb.generation = roots.generation;
-    log::without_log(&mut sb);
+    found_log::without_log(&mut sb);
     (sb.root, sb.root_level) = (root.logical, root.level);
     (sb.chunk_root, sb.chunk_root_level) = (chunk.logical, chunk.level);
     sb.chunk_root_generation = chunk.generation;

@@ -1,8 +1,20 @@
-//! Reading a log that was found at opening, and claiming what it uses.
+//! Reading a log of fsync that was found at opening, and claiming what it uses.
+//!
+//! # Invariants
+//!
+//! - **J2** Nothing that a log found at opening names is overwritten before the commit that makes
+//!   its content part of the trees is durable. Its nodes and data are claimed before anything is
+//!   allocated.
+//!
+//! # Failure
+//!
+//! Replay puts everything into one transaction. A crash before its superblock is durable leaves the
+//! log as it was, to be replayed again.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use buttress_base::sync::Mutex;
 use buttress_format::{Extent, Generation, Key, Kind, Logical, RootItem, Superblock, TreeId};
 use buttress_space::{Outcome, SpaceKind};
 use buttress_tree::{Cursor, Expect, NodePtr, NodeSource, Payload, Store};
@@ -71,14 +83,39 @@ fn walk(
     Ok(())
 }
 
+/// A log that was found at opening, until it is taken to be replayed.
+#[derive(Debug, Default)]
+pub(crate) struct FoundLog {
+    waits: AtomicBool,
+    /// Unranked: nothing else is taken under it, and it is used twice in a session.
+    logs: Mutex<Option<Vec<SubvolumeLog>>>,
+}
+
+impl FoundLog {
+    /// Whether there is one that was not taken yet.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    fn put(&self, logs: Vec<SubvolumeLog>) {
+        self.waits.store(true, Ordering::Relaxed);
+        *self.logs.lock() = Some(logs);
+    }
+
+    fn take(&self) -> Option<Vec<SubvolumeLog>> {
+        let found = self.logs.lock().take();
+        self.waits.store(false, Ordering::Relaxed);
+        found
+    }
+}
+
 impl Engine {
-    /// Takes the log that was found when the volume was opened. Who does puts its content into the running
-    /// transaction and commits, with nobody else at work: until then no other commit may be made.
+    /// Takes the log that was found when the volume was opened. The caller puts its content into
+    /// the running transaction and commits, with no other work: until then no other commit may be
+    /// made.
     #[must_use]
     pub fn take_log(&self) -> Option<Vec<SubvolumeLog>> {
-        let found = self.log.lock().found.take();
-        self.log_waits.store(false, Ordering::Relaxed);
-        found
+        self.found_log.take()
     }
 
     /// Claims the nodes of a log, so that the commit which ends it does not write over them (J2).
@@ -87,10 +124,9 @@ impl Engine {
         for start in found.nodes {
             let extent = Extent { start, len };
             self.claim(SpaceKind::Metadata, extent)?;
-            self.log.lock().nodes.push(extent);
+            self.log_space.add(extent);
         }
-        self.log_waits.store(true, Ordering::Relaxed);
-        self.log.lock().found = Some(found.logs);
+        self.found_log.put(found.logs);
         Ok(())
     }
 
@@ -124,18 +160,6 @@ impl Engine {
         self.claim(SpaceKind::Data, extent)?;
         self.unborn.insert(extent.start);
         Ok(())
-    }
-
-    /// The log's space is free: the superblock that named it is no more.
-    pub(crate) fn end_log(&self) {
-        let len = u64::from(self.store.geometry().nodesize);
-        let (found, written) = {
-            let mut log = self.log.lock();
-            (std::mem::take(&mut log.nodes), log.writer.end())
-        };
-        for extent in found.into_iter().chain(written.into_iter().map(|at| Extent::new(at, len))) {
-            self.space.free(extent);
-        }
     }
 }
 

@@ -1,22 +1,25 @@
-//! One subvolume's log tree: its leaves in memory, changed where they are, and what of them is on disk.
+//! One subvolume's log tree: its leaves in memory, changed where they are, and what of them is on
+//! disk.
 //!
-//! A log grows to thousands of leaves, of which one fsync changes two: what building it costs goes with what changed.
+//! A log grows to thousands of leaves, of which one fsync changes two: what building it costs
+//! goes with what changed.
 //!
 //! # Invariants
 //!
-//! - **L1** A node that was written is never written again before a log without it is durable: a leaf that
-//!   changed, and everything above it, gets a new address with each log. The superblock on disk names
-//!   the nodes of the log before.
-//! - **L2** Every item lies in the leaf whose bound is the last at or before its key; the first leaf's bound is
-//!   the least key. No leaf is empty, but for one that is all there is.
-//! - **L3** Leaves belong to branches as items to leaves. A branch above a leaf that has no address has none.
+//! - **L1** A node that was written is never written again before a log without it is durable: a
+//!   leaf that changed, and everything above it, gets a new address with each log. The superblock
+//!   on disk names the nodes of the log before.
+//! - **L2** Every item lies in the leaf with the last bound at or before its key; the first
+//!   leaf's bound is the least key. No leaf is empty, but for one that is all there is.
+//! - **L3** Leaves belong to branches as items to leaves. A branch above a leaf that has no
+//!   address has none.
 
 use std::collections::BTreeMap;
 
 use buttress_format::{Generation, Key, Logical, TreeId};
 use buttress_tree::{Geometry, LeafEdit, Mismatch, Node, NodePtr, NodeStamp, Payload, PtrBuilder};
 
-use crate::{Error, Result};
+use buttress_txn::{Error, Result};
 
 #[derive(Debug)]
 struct Leaf {
@@ -39,7 +42,8 @@ pub(crate) struct LogTree {
     leaves: BTreeMap<Key, Leaf>,
     /// By bound (L3).
     branches: BTreeMap<Key, Branch>,
-    /// Addresses on disk of what changed or went since it was written, and of what is above the branches.
+    /// Addresses on disk of what changed or went since it was written, and of what is above the
+    /// branches.
     replaced: Vec<Logical>,
     root: Option<NodePtr>,
     /// How many leaves have no address.
@@ -397,8 +401,8 @@ mod tests {
         }
     }
 
-    /// Answers as a map does, splits and goes as one tree, writes no node twice while it is in use, and is on disk what
-    /// it is in memory: at up to three levels, growing and shrinking.
+    /// Answers as a map does, and splits and shrinks as one tree. It writes no node twice while
+    /// it is in use, and is on disk what it is in memory: at up to three levels.
     #[test]
     fn is_a_map_whose_nodes_move() {
         for seed in 0..8 {

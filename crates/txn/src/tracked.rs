@@ -17,7 +17,7 @@ use buttress_format::{Extent, Key, Kind, Logical, TreeId};
 use crate::DataRef;
 
 /// An inode as logs know it.
-pub(crate) type LoggedId = (TreeId, u64);
+pub type LoggedId = (TreeId, u64);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -41,7 +41,7 @@ struct Named {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Tracked {
+pub struct Tracked {
     used: AtomicBool,
     inner: Mutex<Inner>,
 }
@@ -87,33 +87,33 @@ impl Tracked {
 
     /// Begins to note, or begins anew. The gate is held by nobody else. Answers what was noted; nothing when
     /// this is the first time.
-    pub(crate) fn track(&self, id: LoggedId) -> Option<BTreeSet<Key>> {
+    pub fn track(&self, id: LoggedId) -> Option<BTreeSet<Key>> {
         self.used.store(true, Ordering::Relaxed);
         self.inner.lock().changed.insert(id, BTreeSet::new())
     }
 
     /// Puts notes back that were taken.
-    pub(crate) fn note_again(&self, id: LoggedId, notes: BTreeSet<Key>) {
+    pub fn note_again(&self, id: LoggedId, notes: BTreeSet<Key>) {
         self.inner.lock().changed.entry(id).or_default().extend(notes);
     }
 
     /// Whether anything was noted of an inode; nothing when it is not in the log.
-    pub(crate) fn has_changes(&self, id: LoggedId) -> Option<bool> {
+    pub fn has_changes(&self, id: LoggedId) -> Option<bool> {
         self.inner.lock().changed.get(&id).map(|changed| !changed.is_empty())
     }
 
     /// Notes nothing of an inode any more.
-    pub(crate) fn untrack(&self, id: LoggedId) {
+    pub fn untrack(&self, id: LoggedId) {
         self.inner.lock().changed.remove(&id);
     }
 
     /// The inodes in the log whose names changed since it was asked last.
-    pub(crate) fn take_renamed(&self) -> BTreeSet<LoggedId> {
+    pub fn take_renamed(&self) -> BTreeSet<LoggedId> {
         std::mem::take(&mut self.inner.lock().renamed)
     }
 
     /// Says that the log names an extent as somebody's, and whether as one that is set aside.
-    pub(crate) fn log_extent(&self, start: Logical, who: DataRef, aside: bool) {
+    pub fn log_extent(&self, start: Logical, who: DataRef, aside: bool) {
         let mut inner = self.inner.lock();
         let named = inner.extents.entry(start).or_insert(Named { owner: Some(who), aside });
         if named.owner != Some(who) {
@@ -123,7 +123,7 @@ impl Tracked {
     }
 
     /// Whether the log names an extent as set aside by another, or by several.
-    pub(crate) fn is_anothers_aside(&self, start: Logical, who: DataRef) -> bool {
+    pub fn is_anothers_aside(&self, start: Logical, who: DataRef) -> bool {
         let inner = self.inner.lock();
         inner.extents.get(&start).is_some_and(|named| named.aside && named.owner != Some(who))
     }

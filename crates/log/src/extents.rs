@@ -2,12 +2,15 @@
 //!
 //! # Invariants
 //!
-//! - **E1** The items of a file in its log tile every range that changed since the last commit: extents where
-//!   there are some now, hole items elsewhere. So replay leaves nothing old there, and they never overlap.
-//! - **E2** What lies behind the file's length is in the log as a whole: replay first cuts the file there.
+//! - **E1** The items of a file in its log tile every range that changed since the last commit:
+//!   extents where there are some now, hole items elsewhere. So replay leaves nothing old there,
+//!   and they never overlap.
+//! - **E2** What lies behind the file's length is in the log as a whole: replay first cuts the
+//!   file there.
 //! - **E3** Every new extent comes with the checksums that its transaction has for it.
-//! - **E4** No extent comes with checksums that somebody else has after a crash as set aside, and so without: the last
-//!   commit or the log has it as his, he wrote into it since, and the one who is synced has it from him.
+//! - **E4** No extent comes with checksums that another file has after a crash as preallocated,
+//!   and so without. That is one that the last commit or the log gives to the other, that was
+//!   written since, and that the synced file shares.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,9 +21,10 @@ use buttress_format::{
     limits,
 };
 
-use super::collect::{Collect, Outcome, Trouble};
-use super::tracked::LoggedId;
-use crate::{DataRef, Error, extent_tree};
+use buttress_txn::{DataRef, Error, LoggedId};
+
+use crate::draft::Draft;
+use crate::trouble::{Outcome, Trouble};
 
 fn key(ino: u64, offset: u64) -> Key {
     Key::new(ino, Kind::EXTENT_DATA, offset)
@@ -43,19 +47,19 @@ fn is_hole(extent: &FileExtent) -> bool {
     extent.region().is_some_and(Region::is_hole)
 }
 
-/// Logs what changed: what was noted since the last log, together with whether the length is still what it was
-/// there; or all that the running transaction has.
+/// Logs what changed: what was noted since the last log, together with whether the length is
+/// still what it was there; or all that the running transaction has.
 pub(super) fn log(
-    collect: &mut Collect<'_>,
+    draft: &mut Draft<'_>,
     (tree, ino): LoggedId,
     item: &InodeItem,
     noted: Option<(&BTreeSet<Key>, bool)>,
 ) -> Outcome<()> {
-    let sector = u64::from(collect.view.store().geometry().sectorsize);
+    let sector = u64::from(draft.view.store().geometry().sectorsize);
     let keys: Vec<Key> = match noted {
         Some((noted, _)) => noted.iter().copied().collect(),
         None => {
-            let changes = collect.view.running().overlay.of_object(tree, ino);
+            let changes = draft.view.running_overlay().of_object(tree, ino);
             changes.into_iter().map(|(key, _)| key).collect()
         }
     };
@@ -64,20 +68,21 @@ pub(super) fn log(
         let range = |item: &[u8]| -> Outcome<Range<u64>> {
             Ok(at.offset..end(at.offset, &parse(tree, at, item)?, sector))
         };
-        let logged = collect.logged(tree, &at).map(range).transpose()?;
-        let new = collect.view.get(tree, &at)?;
+        let logged = draft.logged(tree, &at).map(range).transpose()?;
+        let new = draft.view.get(tree, &at)?;
         if let Some(new) = &new {
             let covers = range(new)?;
-            put(collect, tree, at, new)?;
-            // In the place of an item that tiles the same: what the trees have there was tiled with that one (E1).
+            put(draft, tree, at, new)?;
+            // In the place of an item that tiles the same: what the trees have there was tiled
+            // with that one (E1).
             if logged.as_ref() == Some(&covers) {
                 continue;
             }
             changed.insert(covers);
         } else {
-            collect.set(tree, at, None);
+            draft.set(tree, at, None);
         }
-        if let Some(old) = collect.base.get(tree, &at)? {
+        if let Some(old) = draft.base.get(tree, &at)? {
             changed.insert(range(&old)?);
         }
         if let Some(old) = logged {
@@ -89,66 +94,66 @@ pub(super) fn log(
     }
     // Behind a length that did not change lies what the last log said, and what was noted.
     if !noted.is_some_and(|(_, same_size)| same_size) {
-        behind_the_end(collect, (tree, ino), item, sector, &mut changed)?;
+        behind_the_end(draft, (tree, ino), item, sector, &mut changed)?;
     }
-    tile(collect, (tree, ino), item, sector, changed)
+    tile(draft, (tree, ino), item, sector, changed)
 }
 
 /// Puts an extent into the log, with its checksums.
-fn put(collect: &mut Collect<'_>, tree: TreeId, at: Key, item: &[u8]) -> Outcome<()> {
+fn put(draft: &mut Draft<'_>, tree: TreeId, at: Key, item: &[u8]) -> Outcome<()> {
     let extent = parse(tree, at, item)?;
     if let Some(region) = extent.region().filter(|region| !region.is_hole()) {
         // A chunk of this transaction is not known after a crash.
-        let group = collect.engine.space.group_at(region.disk);
-        let known = collect.base.committed_generation();
+        let group = draft.engine.space().group_at(region.disk);
+        let known = draft.base.committed_generation();
         if group.is_none_or(|group| group.birth() > known) {
             return Err(Trouble::Commit("data in a new chunk"));
         }
         let offset = at.offset.wrapping_sub(region.offset);
         let who = DataRef { root: tree, ino: Ino(at.objectid), offset };
         let is_written = matches!(extent.body, Body::Regular(_));
-        collect.view.running().tracked.log_extent(region.disk, who, !is_written);
+        draft.view.tracked().log_extent(region.disk, who, !is_written);
         if is_written {
             let part = match extent.compression {
                 Compression::None => Extent::new(region.disk.end(region.offset), region.len),
                 _ => region.extent(),
             };
-            if sums(collect, tree, part) && is_anothers_aside(collect, region.extent(), who)? {
+            if sums(draft, tree, part) && is_anothers_aside(draft, region.extent(), who)? {
                 return Err(Trouble::Commit("data in space that another set aside"));
             }
         }
     }
-    collect.set(tree, at, Some(item));
+    draft.set(tree, at, Some(item));
     Ok(())
 }
 
-/// Whether somebody else has an extent after a crash that has checksums since the last commit (E4).
-fn is_anothers_aside(collect: &Collect<'_>, extent: Extent, who: DataRef) -> Outcome<bool> {
-    let running = collect.view.running();
-    if running.tracked.is_anothers_aside(extent.start, who) {
+/// Whether another file has an extent after a crash that has checksums since the last commit (E4).
+fn is_anothers_aside(draft: &Draft<'_>, extent: Extent, who: DataRef) -> Outcome<bool> {
+    if draft.view.tracked().is_anothers_aside(extent.start, who) {
         return Ok(true);
     }
-    // Who wrote into one of the last commit's had it alone. If nobody came to have it since then, he has it still.
-    match running.refs.look(extent.start, |change| change.born) {
-        Some(false) => Ok(!extent_tree::is_exclusive(&collect.view, extent, who)?),
-        _ => Ok(false),
+    // An inode that wrote into an extent of the last commit had it alone. Without new users since
+    // then it has it still.
+    if !draft.view.has_other_users(extent.start) {
+        return Ok(false);
     }
+    Ok(!draft.view.is_exclusive(extent, who)?)
 }
 
-/// The checksums that this transaction has for a range (E3): whole runs of them, whatever part is named. Says whether
-/// there are any.
-fn sums(collect: &mut Collect<'_>, tree: TreeId, part: Extent) -> bool {
-    let geometry = *collect.view.store().geometry();
+/// The checksums that this transaction has for a range (E3): whole runs of them, whatever part is
+/// named. Says whether there are any.
+fn sums(draft: &mut Draft<'_>, tree: TreeId, part: Extent) -> bool {
+    let geometry = *draft.view.store().geometry();
     let size = geometry.csum.size();
     let sector = u64::from(geometry.sectorsize);
     let max = limits::csum_item_max(geometry.nodesize, size);
-    let runs = collect.view.running().sums.touching(part);
+    let runs = draft.view.new_csums(part);
     let any = !runs.is_empty();
     for (run, sums) in runs {
         let mut at = run.start;
         for piece in sums.chunks(max) {
             let key = Key::new(ids::EXTENT_CSUM, Kind::EXTENT_CSUM, at.0);
-            collect.set(tree, key, Some(piece));
+            draft.set(tree, key, Some(piece));
             at = Logical(at.0 + (piece.len() / size) as u64 * sector);
         }
     }
@@ -157,7 +162,7 @@ fn sums(collect: &mut Collect<'_>, tree: TreeId, part: Extent) -> bool {
 
 /// Preallocated extents behind the length (E2).
 fn behind_the_end(
-    collect: &mut Collect<'_>,
+    draft: &mut Draft<'_>,
     (tree, ino): LoggedId,
     item: &InodeItem,
     sector: u64,
@@ -166,26 +171,27 @@ fn behind_the_end(
     let from = item.size.next_multiple_of(sector);
     let low = key(ino, 0);
     let mut next = from;
-    if let Some((at, _)) = collect.view.at_or_before(tree, &low, &key(ino, from))? {
+    if let Some((at, _)) = draft.view.at_or_before(tree, &low, &key(ino, from))? {
         next = at.offset;
     }
-    let view = std::sync::Arc::clone(&collect.view);
+    let view = std::sync::Arc::clone(&draft.view);
     for found in view.range(tree, key(ino, next), key(ino, u64::MAX)) {
         let (at, found) = found?;
         let extent = parse(tree, at, &found)?;
         let end = end(at.offset, &extent, sector);
-        if end > from && !is_hole(&extent) && collect.logged(tree, &at).is_none() {
+        if end > from && !is_hole(&extent) && draft.logged(tree, &at).is_none() {
             changed.insert(at.offset..end);
-            put(collect, tree, at, &found)?;
+            put(draft, tree, at, &found)?;
         }
     }
     Ok(())
 }
 
-/// Fills what of the changed ranges no extent covers with hole items (E1): behind the length, too, since it may
-/// grow again without one; where holes have items of their own it grows with these.
+/// Fills what of the changed ranges no extent covers with hole items (E1): behind the length,
+/// too, since it may grow again without one; where holes have items of their own it grows with
+/// these.
 fn tile(
-    collect: &mut Collect<'_>,
+    draft: &mut Draft<'_>,
     (tree, ino): LoggedId,
     item: &InodeItem,
     sector: u64,
@@ -195,19 +201,19 @@ fn tile(
     let spans: Vec<_> = changed.iter().collect();
     let mut tiles = Vec::new();
     for span in &spans {
-        for (at, logged) in around(collect, (tree, ino), span.start, span.end, sector)? {
+        for (at, logged) in around(draft, (tree, ino), span.start, span.end, sector)? {
             let extent = parse(tree, at, &logged)?;
-            let real = collect.view.get(tree, &at)?.is_some_and(|item| item[..] == logged[..]);
+            let real = draft.view.get(tree, &at)?.is_some_and(|item| item[..] == logged[..]);
             if is_hole(&extent) && !real {
                 changed.insert(at.offset..end(at.offset, &extent, sector));
-                collect.set(tree, at, None);
+                draft.set(tree, at, None);
             }
         }
     }
     let spans: Vec<_> = changed.iter().collect();
     for span in &spans {
         let mut at = span.start;
-        for (next, item) in around(collect, (tree, ino), span.start, span.end, sector)? {
+        for (next, item) in around(draft, (tree, ino), span.start, span.end, sector)? {
             let extent = parse(tree, next, &item)?;
             if next.offset > at {
                 tiles.push(at..next.offset);
@@ -218,7 +224,7 @@ fn tile(
             tiles.push(at..span.end);
         }
     }
-    let stop = if collect.no_holes { u64::MAX } else { item.size.next_multiple_of(sector) };
+    let stop = if draft.no_holes { u64::MAX } else { item.size.next_multiple_of(sector) };
     for hole in tiles.into_iter().map(|hole| hole.start..hole.end.min(stop)) {
         if hole.is_empty() {
             continue;
@@ -226,19 +232,19 @@ fn tile(
         let len = hole.end - hole.start;
         let region = Region { disk: Logical(0), disk_len: 0, offset: 0, len };
         let extent = FileExtent {
-            generation: collect.view.generation(),
+            generation: draft.view.generation(),
             ram_bytes: len,
             compression: Compression::None,
             body: Body::Regular(region),
         };
-        collect.set(tree, key(ino, hole.start), Some(&extent.to_bytes()));
+        draft.set(tree, key(ino, hole.start), Some(&extent.to_bytes()));
     }
     Ok(())
 }
 
 /// The items of a file in its log that touch a range.
 fn around(
-    collect: &Collect<'_>,
+    draft: &Draft<'_>,
     (tree, ino): LoggedId,
     start: u64,
     stop: u64,
@@ -247,13 +253,13 @@ fn around(
     let mut found = Vec::new();
     let low = key(ino, 0);
     if let Some(left) = start.checked_sub(1)
-        && let Some((at, item)) = collect.logged_before(tree, low, key(ino, left))
+        && let Some((at, item)) = draft.logged_before(tree, low, key(ino, left))
     {
         let extent = parse(tree, at, &item)?;
         if end(at.offset, &extent, sector) > start {
             found.push((at, item));
         }
     }
-    found.extend(collect.logged_range(tree, key(ino, start), key(ino, stop.saturating_sub(1))));
+    found.extend(draft.logged_range(tree, key(ino, start), key(ino, stop.saturating_sub(1))));
     Ok(found)
 }

@@ -1,15 +1,18 @@
-//! Who waits for a log: one leads, those who arrive meanwhile are the next log, all of them together.
+//! The threads that wait for a log: one leads, and those that arrive meanwhile are the next log,
+//! all of them together.
 //!
 //! # Invariants
 //!
-//! - **Q1** Somebody leads exactly while `led` is set, and who leads ends by calling [`Queue::pass_on`]: the lead
-//!   goes to one of those who came meanwhile, or nobody has it.
-//! - **Q2** Who waits is told exactly once: to lead the batch that he is in, or what became of it.
-//! - **Q3** Nobody is woken under the lock. Those whom a log serves are woken with one call, but for the first in line.
-//! - **Q4** Where there is anybody in the queue when the lead is handed on, there is a first in line.
+//! - **Q1** A thread leads exactly while `led` is set, and the leader ends by calling
+//!   [`Queue::pass_on`]: the lead goes to one of those that came meanwhile, or to none.
+//! - **Q2** A waiter is told exactly once: to lead the batch that it is in, or what became of it.
+//! - **Q3** No thread is woken under the lock. Those that a log serves are woken with one call,
+//!   but for the first in line.
+//! - **Q4** Where the queue is not empty when the lead is handed on, there is a first in line.
 //!
-//! Waking a processor that sleeps takes a tenth of what a log on a fast device does. So the first in line, who leads
-//! next, watches for a while before it sleeps, giving way to whoever wants its processor. It is one thread at most.
+//! Waking a processor that sleeps takes a tenth of what a log on a fast device does. So the first
+//! in line, which leads next, watches for a while before it sleeps, and yields its processor
+//! meanwhile. It is one thread at most.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -18,14 +21,14 @@ use std::time::Duration;
 use buttress_base::sync::Mutex;
 use buttress_base::{Event, clock, thread};
 
-use super::late::Late;
-use super::tracked::LoggedId;
-use crate::Result;
+use buttress_txn::{LoggedId, Result};
 
-/// Nobody watches where a log takes longer.
+use crate::late::Late;
+
+/// A waiter does not watch where a log takes longer.
 const WATCH_MAX: Duration = Duration::from_micros(500);
 
-/// After so many logs that waited in vain for those who asked before, most logs do not.
+/// After so many logs that waited in vain for threads that asked before, most logs do not.
 const VAIN_MAX: u32 = 6;
 
 /// The first in the queue, or all others.
@@ -58,7 +61,7 @@ impl Waiter {
 struct Gathering {
     wanted: BTreeSet<LoggedId>,
     late: Vec<Arc<dyn Late>>,
-    /// Who leads next, if he is not served before.
+    /// Leads next, if it is not served before.
     first: Option<Arc<Waiter>>,
     others: Option<Arc<Waiter>>,
     /// How many wait.
@@ -75,22 +78,25 @@ struct Gathering {
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Queue(Mutex<Gathering>);
+pub(crate) struct Queue(
+    /// Unranked: nothing is taken under it.
+    Mutex<Gathering>,
+);
 
-/// What somebody who joined is to do.
+/// What a thread that joined is to do.
 #[derive(Clone, Debug)]
-pub(super) enum Joined {
-    /// Make the log of all who are in the queue.
+pub(crate) enum Joined {
+    /// Make the log of all that are in the queue.
     Lead,
-    /// Somebody else made it.
+    /// Another thread made it.
     Done(Result<()>),
 }
 
-/// Those whom one log serves.
-pub(super) struct Batch {
-    pub(super) wanted: BTreeSet<LoggedId>,
+/// Those that one log serves.
+pub(crate) struct Batch {
+    pub(crate) wanted: BTreeSet<LoggedId>,
     /// Their data that is still to be written.
-    pub(super) late: Vec<Arc<dyn Late>>,
+    pub(crate) late: Vec<Arc<dyn Late>>,
     waiters: [Option<Arc<Waiter>>; 2],
 }
 
@@ -101,8 +107,8 @@ impl std::fmt::Debug for Queue {
 }
 
 impl Queue {
-    /// Joins the batch that is being gathered, and waits for it if somebody leads.
-    pub(super) fn join(&self, id: LoggedId, late: Option<Arc<dyn Late>>) -> Joined {
+    /// Joins the batch that is being gathered, and waits for it if another thread leads.
+    pub(crate) fn join(&self, id: LoggedId, late: Option<Arc<dyn Late>>) -> Joined {
         let (mine, watch) = {
             let mut gathering = self.0.lock();
             gathering.wanted.insert(id);
@@ -124,17 +130,18 @@ impl Queue {
         mine.wait()
     }
 
-    /// Whether who leads is alone, and others asked at the time of the last log: with the processor left to them
-    /// for once they may join.
-    pub(super) fn expects_company(&self) -> bool {
+    /// Whether the leader is alone, and others asked at the time of the last log: with the
+    /// processor left to them for once they may join.
+    pub(crate) fn expects_company(&self) -> bool {
         let gathering = self.0.lock();
         gathering.waiting == 0 && gathering.expected > 1
     }
 
-    /// Waits a little for those who are about to ask again, as they did around the last log. Where a log is mostly waiting
-    /// for the device one of all takes hardly longer than one of half of them, and two of those come one after the other.
-    pub(super) fn await_company(&self) {
-        // Under the seeded scheduler nobody else comes while one looks at the clock.
+    /// Waits a little for threads that are about to ask again, as they did around the last log. A
+    /// log mostly waits for the device: one for all takes hardly longer than each of two for half
+    /// of them.
+    pub(crate) fn await_company(&self) {
+        // Under the seeded scheduler no other thread comes while one looks at the clock.
         if thread::seeded_index().is_some() {
             return;
         }
@@ -166,8 +173,8 @@ impl Queue {
         }
     }
 
-    /// Ends the gathering: who comes from now on is of the next batch.
-    pub(super) fn take(&self) -> Batch {
+    /// Ends the gathering: a thread that comes from now on is of the next batch.
+    pub(crate) fn take(&self) -> Batch {
         let mut gathering = self.0.lock();
         gathering.expected = std::mem::take(&mut gathering.waiting) + 1;
         Batch {
@@ -177,8 +184,8 @@ impl Queue {
         }
     }
 
-    /// Hands the lead on, then tells everybody of `batch` what became of it (Q1).
-    pub(super) fn pass_on(&self, batch: Batch, took: Duration, outcome: &Result<()>) {
+    /// Hands the lead on, then tells all of `batch` what became of it (Q1).
+    pub(crate) fn pass_on(&self, batch: Batch, took: Duration, outcome: &Result<()>) {
         let next = {
             let mut gathering = self.0.lock();
             gathering.took = took;

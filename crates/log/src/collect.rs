@@ -2,93 +2,55 @@
 //!
 //! # Place
 //!
-//! Called with the transaction's gate held alone, so that what is read is one moment. Works on two states: the
-//! committed trees, which replay starts from, and the view, which the logged inodes shall have in the end.
+//! Called between operations, so that what is read is one moment. Works on two states: the
+//! committed trees, which replay starts from, and the view, which the logged inodes shall have in
+//! the end.
 //!
 //! # Invariants
 //!
-//! - **C1** After replay every inode in the log has the names that it has now, and no other, and one that was in the log
-//!   and is gone has none; an inode that never was has its committed names, less those that are now another's.
-//! - **C2** No inode that exists now is without a name after replay, if it had one in the committed trees or is
-//!   in the log: who would lose its last one comes into the log with those it has now.
-//! - **C3** What cannot be said surely in the log is committed instead ([`Trouble::Commit`]): directories that
-//!   moved, or lose what they had; subvolumes; too much at once.
-//! - **C4** A name that the trees or the log gave to an inode in the log, and that another has now, is that other's after
-//!   replay: a file that takes the place of another leaves the old one or the new one, whoever was synced.
+//! - **C1** After replay every inode in the log has the names that it has now, and no other. One
+//!   that was in the log and is gone has none. An inode that never was in it has its committed
+//!   names, less those that are now another's.
+//! - **C2** No inode that exists now is without a name after replay, if it had one in the
+//!   committed trees or is in the log. One that would lose its last name comes into the log with
+//!   those it has now.
+//! - **C3** What cannot be said surely in the log is committed instead ([`Trouble::Commit`]):
+//!   directories that moved, or lose what they had; subvolumes; too much at once.
+//! - **C4** The trees or the log may give an inode in the log a name that another has now. After
+//!   replay it is the other's. A file that takes the place of another leaves the old one
+//!   or the new one, whichever was synced.
 //!
 //! # How names are said
 //!
-//! Names that an inode gained are its INODE_REF and INODE_EXTREF items: replay makes the entries of them, and takes the name from
-//! whoever had it. Names that it lost are a DIR_LOG_INDEX range of one index in the directory that had them.
+//! Names that an inode gained are its INODE_REF and INODE_EXTREF items: replay makes the entries
+//! of them, and takes the name from the inode that had it. Names that it lost are a DIR_LOG_INDEX
+//! range of one index in the directory that had them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use buttress_format::{
     DirEntry, Generation, Ino, InodeExtrefs, InodeItem, InodeRefs, Key, Kind, TreeId, name_hash,
 };
-use buttress_tree::{Overlay, Payload};
+use buttress_tree::Payload;
+use buttress_txn::{Engine, Error, LoggedId};
 
-use super::extents;
-use super::tracked::LoggedId;
-use super::tree::LogTree;
-use crate::{Engine, Error, View};
+use crate::draft::Draft;
+use crate::extents;
+use crate::logs::{Level, Logs};
+use crate::trouble::{Outcome, Trouble};
 
 /// More inodes than this in one go are cheaper to commit.
 const INODES_MAX: usize = 1024;
 
-/// Why there is no log.
-#[derive(Debug)]
-pub(crate) enum Trouble {
-    /// A commit must do instead, for this reason.
-    Commit(&'static str),
-    /// Reading failed, or writing a node.
-    Failed(Error),
-    /// A flush failed, or the superblock's write: what was written since the last good flush is in doubt, and
-    /// asking again proves nothing. No commit may stand on it.
-    Lost(Error),
-}
-
-impl<E: Into<Error>> From<E> for Trouble {
-    fn from(error: E) -> Self {
-        Self::Failed(error.into())
-    }
-}
-
-pub(crate) type Outcome<T> = Result<T, Trouble>;
-
-/// How much of an inode is in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Level {
-    /// A directory of which only lost names are said, or what it needs to be there.
-    Exists,
-    /// All that it has.
-    Full,
-}
-
-/// The logs of one transaction.
-#[derive(Debug, Default)]
-pub(crate) struct Logs {
-    pub(crate) trees: BTreeMap<TreeId, LogTree>,
-    pub(crate) levels: BTreeMap<LoggedId, Level>,
-}
-
 /// A name: directory, name, index.
 type Name = (Ino, Vec<u8>, u64);
 
-pub(crate) struct Collect<'c> {
-    pub(crate) engine: &'c Engine,
-    pub(crate) logs: &'c mut Logs,
-    pub(crate) view: Arc<View>,
-    /// The committed trees alone.
-    pub(crate) base: buttress_tree::View,
-    /// The volume says nothing about holes.
-    pub(crate) no_holes: bool,
+struct Collect<'c> {
+    draft: Draft<'c>,
     queue: Vec<(LoggedId, Level)>,
     done: BTreeMap<LoggedId, Level>,
     /// The last subvolume that was found among the committed ones: mostly all inodes are of one.
     committed: Option<TreeId>,
-    changed: bool,
 }
 
 fn key(ino: u64, kind: Kind, offset: u64) -> Key {
@@ -118,20 +80,11 @@ pub(crate) fn collect(
     wanted: &BTreeSet<LoggedId>,
     no_holes: bool,
 ) -> Outcome<bool> {
-    let view = engine.view();
-    let roots = Arc::clone(view.roots());
-    let nothing = Arc::new(Overlay::default());
-    let base = buttress_tree::View::new(Arc::clone(view.store()), nothing, None, roots);
     let mut collect = Collect {
-        engine,
-        logs,
-        view,
-        base,
-        no_holes,
+        draft: Draft::new(engine, logs, no_holes),
         queue: Vec::new(),
         done: BTreeMap::new(),
         committed: None,
-        changed: false,
     };
     for id in wanted {
         if collect.is_changed(*id) {
@@ -141,7 +94,7 @@ pub(crate) fn collect(
     if collect.queue.is_empty() {
         return Ok(false);
     }
-    for id in collect.view.running().tracked.take_renamed() {
+    for id in collect.draft.view.tracked().take_renamed() {
         collect.want(id, Level::Exists);
     }
     while let Some((id, level)) = collect.queue.pop() {
@@ -154,48 +107,24 @@ pub(crate) fn collect(
         collect.done.insert(id, level);
         collect.inode(id, level)?;
     }
-    Ok(collect.changed)
+    Ok(collect.draft.is_changed())
 }
 
 impl Collect<'_> {
     /// Whether an inode has anything that neither the trees nor the log on disk know.
     fn is_changed(&self, id: LoggedId) -> bool {
-        let running = self.view.running();
-        match (running.tracked.has_changes(id), self.logs.levels.get(&id)) {
+        let view = &self.draft.view;
+        match (view.tracked().has_changes(id), self.draft.logs.levels.get(&id)) {
             (Some(changes), Some(Level::Full)) => changes,
             _ => {
                 let (low, high) = (key(id.1, Kind(0), 0), key(id.1, Kind(u8::MAX), u64::MAX));
-                running.overlay.first_in(id.0, &low, &high).is_some()
+                view.running_overlay().first_in(id.0, &low, &high).is_some()
             }
         }
     }
 
     fn want(&mut self, id: LoggedId, level: Level) {
         self.queue.push((id, level));
-    }
-
-    pub(crate) fn set(&mut self, tree: TreeId, key: Key, payload: Option<&[u8]>) {
-        self.changed = true;
-        let geometry = self.view.store().geometry();
-        self.logs.trees.entry(tree).or_default().set(geometry, key, payload);
-    }
-
-    pub(crate) fn logged(&self, tree: TreeId, key: &Key) -> Option<&[u8]> {
-        self.logs.trees.get(&tree).and_then(|log| log.get(key))
-    }
-
-    /// The last item in `low..=high`.
-    pub(crate) fn logged_before(
-        &self,
-        tree: TreeId,
-        low: Key,
-        high: Key,
-    ) -> Option<(Key, Payload)> {
-        self.logs.trees.get(&tree)?.last_in(low, high)
-    }
-
-    pub(crate) fn logged_range(&self, tree: TreeId, low: Key, high: Key) -> Vec<(Key, Payload)> {
-        self.logs.trees.get(&tree).map_or_else(Vec::new, |log| log.range(low, high))
     }
 
     fn item(view: &buttress_tree::View, (tree, ino): LoggedId) -> Outcome<Option<InodeItem>> {
@@ -205,11 +134,11 @@ impl Collect<'_> {
     }
 
     fn now(&self, id: LoggedId) -> Outcome<Option<InodeItem>> {
-        Ok(Self::item(&self.view, id)?.filter(|item| item.nlink > 0))
+        Ok(Self::item(&self.draft.view, id)?.filter(|item| item.nlink > 0))
     }
 
     fn before(&self, id: LoggedId) -> Outcome<Option<InodeItem>> {
-        Self::item(&self.base, id)
+        Self::item(&self.draft.base, id)
     }
 
     /// The names of an inode by its items of both forms.
@@ -234,22 +163,22 @@ impl Collect<'_> {
     fn inode(&mut self, id: LoggedId, level: Level) -> Outcome<()> {
         let (tree, ino) = id;
         if self.committed != Some(tree) {
-            if self.base.committed_root(tree)?.is_none() || !tree.is_fs_tree() {
+            if self.draft.base.committed_root(tree)?.is_none() || !tree.is_fs_tree() {
                 return Err(Trouble::Commit("a new subvolume"));
             }
             self.committed = Some(tree);
         }
-        let Some(bytes) = self.view.get(tree, &item_key(ino))? else {
+        let Some(bytes) = self.draft.view.get(tree, &item_key(ino))? else {
             return self.forget(id);
         };
         let item = InodeItem::parse(&bytes).map_err(malformed(tree, item_key(ino)))?;
         if item.nlink == 0 {
             return self.forget(id);
         }
-        let known = self.logs.levels.get(&id).copied();
+        let known = self.draft.logs.levels.get(&id).copied();
         let level = if item.mode & 0o170_000 == 0o120_000 { Level::Full } else { level };
-        let noted = self.view.running().tracked.track(id).filter(|_| known.is_some());
-        self.logs.levels.insert(id, known.map_or(level, |known| known.max(level)));
+        let noted = self.draft.view.tracked().track(id).filter(|_| known.is_some());
+        self.draft.logs.levels.insert(id, known.map_or(level, |known| known.max(level)));
         let has = |low: Kind, high: Kind| {
             let of_kind = |key: &Key| low <= key.kind && key.kind <= high;
             noted.as_ref().is_none_or(|noted| noted.iter().any(of_kind))
@@ -259,52 +188,60 @@ impl Collect<'_> {
             self.log_names(id, &item, there_before)?;
         }
         if level == Level::Full {
-            let logged = self.logs.trees.get(&tree).and_then(|log| log.get(&item_key(ino)));
+            let logged = self.draft.logs.trees.get(&tree).and_then(|log| log.get(&item_key(ino)));
             let logged = logged.and_then(|logged| InodeItem::parse(logged).ok());
             let same_size = logged.is_some_and(|logged| logged.size == item.size);
-            // Replay counts bytes by the extents. The item alone would be a leaf more wherever holes are filled.
+            // Replay counts bytes by the extents. The item alone would be a leaf more wherever
+            // holes are filled.
             if logged.is_none_or(|logged| InodeItem { nbytes: item.nbytes, ..logged } != item) {
-                self.set(tree, item_key(ino), Some(&bytes));
+                self.draft.set(tree, item_key(ino), Some(&bytes));
             }
             if has(Kind::XATTR_ITEM, Kind::XATTR_ITEM) {
                 self.log_attributes(id)?;
             }
             let noted = noted.filter(|_| known == Some(Level::Full));
             if has_extents(&item) {
-                extents::log(self, id, &item, noted.as_ref().map(|noted| (noted, same_size)))?;
+                extents::log(
+                    &mut self.draft,
+                    id,
+                    &item,
+                    noted.as_ref().map(|noted| (noted, same_size)),
+                )?;
             } else if is_dir(&item) {
                 self.log_entries(id, noted.as_ref())?;
             }
         } else {
             self.log_existence(id, item)?;
-            // The rest of what changed is for who syncs it.
+            // The rest of what changed waits until the inode itself is synced.
             if let Some(mut noted) = noted {
                 noted.retain(|key| !matches!(key.kind, Kind::INODE_REF | Kind::INODE_EXTREF));
-                self.view.running().tracked.note_again(id, noted);
+                self.draft.view.tracked().note_again(id, noted);
             }
         }
         Ok(())
     }
 
-    /// An inode is gone, or has no name: nothing in the log is about it any more, but that it lost its names (C1).
+    /// An inode is gone, or has no name: nothing in the log is about it any more, but that it
+    /// lost its names (C1).
     fn forget(&mut self, id: LoggedId) -> Outcome<()> {
-        if self.logs.levels.remove(&id).is_none() {
+        if self.draft.logs.levels.remove(&id).is_none() {
             return Ok(());
         }
         let (low, high) = (key(id.1, Kind(0), 0), key(id.1, Kind(u8::MAX), u64::MAX));
         let mut names = Names::default();
-        for (key, item) in self.logged_range(id.0, low, high) {
+        for (key, item) in self.draft.logged_range(id.0, low, high) {
             // After replay it would be there, and so would what was moved out of it.
             if key.kind == Kind::DIR_LOG_INDEX {
                 return Err(Trouble::Commit("a directory in the log is gone"));
             }
             names.add(id.0, key, &item)?;
-            self.set(id.0, key, None);
+            self.draft.set(id.0, key, None);
         }
-        self.view.running().tracked.untrack(id);
+        self.draft.view.tracked().untrack(id);
         if let Some(before) = self.before(id)? {
-            let committed = Self::names(&self.base, id)?;
-            // With an older content than was synced it would come back. A directory would take away what it had.
+            let committed = Self::names(&self.draft.base, id)?;
+            // With an older content than was synced it would come back. A directory would take
+            // away what it had.
             if !is_dir(&before) {
                 for (dir, _, index) in &committed.all {
                     self.log_loss((id.0, dir.0), *index)?;
@@ -318,12 +255,13 @@ impl Collect<'_> {
         Ok(())
     }
 
-    /// Whoever has a name now that an inode in the log lost: without him it would be nobody's after replay (C4). All that
-    /// he has, for what he took the place of may have been synced.
+    /// Logs the inode that has a name now which an inode in the log lost: without it the name
+    /// would be gone after replay (C4). All of that inode, for what it took the place of may have
+    /// been synced.
     fn want_successor(&mut self, id: LoggedId, dir: Ino, name: &[u8]) -> Outcome<()> {
         let tree = id.0;
         let by_name = key(dir.0, Kind::DIR_ITEM, name_hash(name));
-        for entry in Self::entries(&self.view, tree, by_name)? {
+        for entry in Self::entries(&self.draft.view, tree, by_name)? {
             if entry.name != name || entry.location.objectid == id.1 {
                 continue;
             }
@@ -339,7 +277,7 @@ impl Collect<'_> {
 
     /// The least that makes replay find an inode: of one that the trees have it changes nothing.
     fn log_existence(&mut self, id: LoggedId, mut item: InodeItem) -> Outcome<()> {
-        if self.logged(id.0, &item_key(id.1)).is_some() {
+        if self.draft.logged(id.0, &item_key(id.1)).is_some() {
             return Ok(());
         }
         item.generation = Generation(0);
@@ -347,7 +285,7 @@ impl Collect<'_> {
             item.size = 0;
         }
         item.nbytes = 0;
-        self.set(id.0, item_key(id.1), Some(&item.to_bytes()));
+        self.draft.set(id.0, item_key(id.1), Some(&item.to_bytes()));
         self.log_attributes(id)
     }
 
@@ -355,27 +293,28 @@ impl Collect<'_> {
     fn log_attributes(&mut self, (tree, ino): LoggedId) -> Outcome<()> {
         let (low, high) = (key(ino, Kind::XATTR_ITEM, 0), key(ino, Kind::XATTR_ITEM, u64::MAX));
         let mut items: BTreeMap<Key, Payload> = BTreeMap::new();
-        for found in self.view.range(tree, low, high) {
+        for found in self.draft.view.range(tree, low, high) {
             let (key, item) = found?;
             items.insert(key, item.to_vec().into());
         }
-        for (key, _) in self.logged_range(tree, low, high) {
+        for (key, _) in self.draft.logged_range(tree, low, high) {
             if !items.contains_key(&key) {
-                self.set(tree, key, None);
+                self.draft.set(tree, key, None);
             }
         }
         for (key, item) in items {
-            self.set(tree, key, Some(&item));
+            self.draft.set(tree, key, Some(&item));
         }
         Ok(())
     }
 
     fn log_names(&mut self, id: LoggedId, item: &InodeItem, there_before: bool) -> Outcome<()> {
         let (tree, ino) = id;
-        let now = Self::names(&self.view, id)?;
-        let before = if there_before { Self::names(&self.base, id)? } else { Names::default() };
+        let now = Self::names(&self.draft.view, id)?;
+        let before =
+            if there_before { Self::names(&self.draft.base, id)? } else { Names::default() };
         let (low, high) = (key(ino, Kind::INODE_REF, 0), key(ino, Kind::INODE_EXTREF, u64::MAX));
-        let logged = self.logged_range(tree, low, high);
+        let logged = self.draft.logged_range(tree, low, high);
         if now.all == before.all && logged.is_empty() {
             return Ok(());
         }
@@ -386,11 +325,11 @@ impl Collect<'_> {
         for (key, item) in logged {
             known.add(tree, key, &item)?;
             if !now.items.iter().any(|(there, _)| *there == key) {
-                self.set(tree, key, None);
+                self.draft.set(tree, key, None);
             }
         }
         for (key, item) in now.items {
-            self.set(tree, key, Some(&item));
+            self.draft.set(tree, key, Some(&item));
         }
         for (dir, _, index) in before.all.difference(&now.all) {
             self.log_loss((tree, dir.0), *index)?;
@@ -404,7 +343,8 @@ impl Collect<'_> {
         Ok(())
     }
 
-    /// A name that an inode did not have: its directory must be there, and who had the name not suffer.
+    /// A name that an inode did not have: its directory must be there, and the inode that had the
+    /// name must not suffer.
     fn log_gain(&mut self, id: LoggedId, dir: Ino, name: &[u8], index: u64) -> Outcome<()> {
         let tree = id.0;
         if self.before((tree, dir.0))?.is_none() {
@@ -412,13 +352,13 @@ impl Collect<'_> {
             return Ok(());
         }
         let by_name = key(dir.0, Kind::DIR_ITEM, name_hash(name));
-        for entry in Self::entries(&self.base, tree, by_name)? {
+        for entry in Self::entries(&self.draft.base, tree, by_name)? {
             if entry.name == name && entry.location.objectid != id.1 {
                 self.log_loser(tree, &entry)?;
             }
         }
         let by_index = key(dir.0, Kind::DIR_INDEX, index);
-        for entry in Self::entries(&self.base, tree, by_index)? {
+        for entry in Self::entries(&self.draft.base, tree, by_index)? {
             if entry.name != name || entry.location.objectid != id.1 {
                 self.log_loss((tree, dir.0), index)?;
                 self.log_loser(tree, &entry)?;
@@ -436,11 +376,11 @@ impl Collect<'_> {
             return Ok(());
         }
         let range = key(dir.1, Kind::DIR_LOG_INDEX, index);
-        self.set(dir.0, range, Some(&index.to_le_bytes()));
+        self.draft.set(dir.0, range, Some(&index.to_le_bytes()));
         self.log_existence(dir, item)
     }
 
-    /// Whoever loses a committed name to the log keeps another, or comes into the log (C2).
+    /// An inode that loses a committed name to the log keeps another, or comes into the log (C2).
     fn log_loser(&mut self, tree: TreeId, entry: &DirEntry) -> Outcome<()> {
         if entry.location.kind != Kind::INODE_ITEM {
             return Err(Trouble::Commit("a subvolume's name"));
@@ -449,14 +389,15 @@ impl Collect<'_> {
         let now = self.now(id)?;
         if self.before(id)?.is_some_and(|item| is_dir(&item)) {
             let (low, high) = (key(id.1, Kind::DIR_INDEX, 0), key(id.1, Kind::DIR_INDEX, u64::MAX));
-            if now.is_some() || self.base.at_or_after(tree, &low, &high)?.is_some() {
+            if now.is_some() || self.draft.base.at_or_after(tree, &low, &high)?.is_some() {
                 return Err(Trouble::Commit("a directory that loses its name"));
             }
         }
         if now.is_none() {
             return Ok(());
         }
-        let (now, before) = (Self::names(&self.view, id)?, Self::names(&self.base, id)?);
+        let (now, before) =
+            (Self::names(&self.draft.view, id)?, Self::names(&self.draft.base, id)?);
         if !now.all.is_subset(&before.all) {
             self.want(id, Level::Exists);
         }
@@ -469,13 +410,13 @@ impl Collect<'_> {
         let keys: Vec<Key> = match noted {
             Some(noted) => noted.iter().copied().collect(),
             None => {
-                let changes = self.view.running().overlay.of_object(tree, ino);
+                let changes = self.draft.view.running_overlay().of_object(tree, ino);
                 changes.into_iter().map(|(key, _)| key).collect()
             }
         };
         for key in keys.into_iter().filter(|key| key.kind == Kind::DIR_INDEX) {
-            let now = Self::entries(&self.view, tree, key)?;
-            let before = Self::entries(&self.base, tree, key)?;
+            let now = Self::entries(&self.draft.view, tree, key)?;
+            let before = Self::entries(&self.draft.base, tree, key)?;
             for entry in &now {
                 if entry.location.kind != Kind::INODE_ITEM {
                     return Err(Trouble::Commit("a subvolume's name"));

@@ -1,0 +1,39 @@
+//! Logs of fsync: what was made durable since the last commit without one.
+//!
+//! [`SyncLog`] makes inodes durable. It writes a log on top of the last commit, or has the engine
+//! commit where a log cannot say what changed.
+//!
+//! # On disk
+//!
+//! ```text
+//! superblock.log_root                       the log root tree, of the transaction after the superblock's
+//!   (TREE_LOG, ROOT_ITEM, subvolume)        one log tree a subvolume
+//!     items of inodes, as in the subvolume; EXTENT_CSUM items of their new data;
+//!     (dir, DIR_LOG_INDEX, first)           last: entries of the directory in this range that the
+//!                                           log does not have were deleted
+//! ```
+//!
+//! # Invariants
+//!
+//! - **J1** A log is valid with one superblock: the one that names it. The next commit's names
+//!   none.
+//! - **J3** The running transaction's log makes the inodes that were synced after a crash what they
+//!   were then. `collect` says what of them must be in it, `extents` where their data lies.
+
+mod collect;
+mod copies;
+mod draft;
+mod extents;
+mod late;
+mod logs;
+mod owed;
+mod queue;
+mod sync;
+mod sync_log;
+mod tree;
+mod trouble;
+mod writer;
+
+pub use late::Late;
+pub use owed::LogCopies;
+pub use sync_log::{LogOptions, SyncLog, SyncStats};

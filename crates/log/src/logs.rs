@@ -1,0 +1,24 @@
+//! The logs of one transaction, in memory.
+
+use std::collections::BTreeMap;
+
+use buttress_format::TreeId;
+use buttress_txn::LoggedId;
+
+use crate::tree::LogTree;
+
+/// How much of an inode is in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    /// A directory of which only lost names are said, or what it needs to be there.
+    Exists,
+    /// All that it has.
+    Full,
+}
+
+/// The logs of one transaction.
+#[derive(Debug, Default)]
+pub(crate) struct Logs {
+    pub(crate) trees: BTreeMap<TreeId, LogTree>,
+    pub(crate) levels: BTreeMap<LoggedId, Level>,
+}

@@ -1,0 +1,139 @@
+//! Which nodes of a log have only their first copy so far.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use buttress_base::clock;
+use buttress_format::Logical;
+use buttress_tree::Node;
+use buttress_txn::Engine;
+use buttress_volume::Copies;
+
+use crate::tree::LogTree;
+
+/// How a log is written where metadata has several copies on one device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LogCopies {
+    /// An fsync waits for the first; the others follow, of nodes that stay.
+    #[default]
+    First,
+    /// An fsync waits for all.
+    All,
+}
+
+impl std::str::FromStr for LogCopies {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "first" => Ok(Self::First),
+            "all" => Ok(Self::All),
+            _ => Err("is first or all".to_owned()),
+        }
+    }
+}
+
+/// How long a node is left with one copy, at the least; twice that at the most.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// A node that has only its first copy.
+#[derive(Debug)]
+struct Owed {
+    /// The round in which it was written.
+    since: u64,
+    /// The node itself, if no leaf, which its tree has.
+    above: Option<Node>,
+}
+
+/// What is on the other copies of the places of one log.
+#[derive(Debug, Default)]
+pub(crate) struct OtherCopies {
+    owed: BTreeMap<Logical, Owed>,
+    /// Places with something of this log on their other copies (`log::copies::K2`).
+    whole: BTreeSet<Logical>,
+    /// Rounds of `SyncLog::complete`, and when the last began.
+    round: u64,
+    begun: Option<Instant>,
+    /// Other copies were written, and nothing was flushed since.
+    unflushed: bool,
+}
+
+impl OtherCopies {
+    /// Which copies a node is to be written to at once.
+    pub(crate) fn wanted(&self, engine: &Engine, rule: LogCopies, at: Logical) -> Copies {
+        let may_wait = rule == LogCopies::First
+            && engine.has_committed()
+            && engine.volume().has_copies_beside(at)
+            && !self.whole.contains(&at);
+        if may_wait { Copies::First } else { Copies::All }
+    }
+
+    /// A node is durable in its first copy.
+    pub(crate) fn owe(&mut self, at: Logical, above: Option<Node>) {
+        self.owed.insert(at, Owed { since: self.round, above });
+    }
+
+    /// Whether any node is owed.
+    pub(crate) fn are_owed(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    /// Other copies were written, or may have been: `done` of them rightly; none of them where the
+    /// write failed, and what it left there is unknown.
+    pub(crate) fn note_written(&mut self, done: &[Logical], is_written: bool) {
+        self.whole.extend(done);
+        if !is_written {
+            // It is not tried again.
+            self.owed.clear();
+            return;
+        }
+        for at in done {
+            self.forget(*at);
+        }
+        self.unflushed |= !done.is_empty();
+    }
+
+    /// Whether other copies were written since the last flush, which is about to be made.
+    pub(crate) fn take_unflushed(&mut self) -> bool {
+        std::mem::take(&mut self.unflushed)
+    }
+
+    /// A log was made durable, with whatever was written before it.
+    pub(crate) fn flushed(&mut self) {
+        self.unflushed = false;
+    }
+
+    /// A node is no part of the log any more.
+    pub(crate) fn forget(&mut self, at: Logical) {
+        self.owed.remove(&at);
+    }
+
+    /// Whether a round is due; begins it.
+    pub(crate) fn next_round(&mut self) -> bool {
+        let is_due = self.begun.is_none_or(|begun| clock::since(begun) >= PERIOD);
+        if is_due {
+            self.begun = Some(clock::now());
+            self.round += 1;
+        }
+        is_due
+    }
+
+    /// Places of nodes that saw a whole round with one copy.
+    pub(crate) fn old(&self) -> Vec<Logical> {
+        let is_old = |owed: &Owed| owed.since + 1 < self.round;
+        self.owed.iter().filter(|(_, owed)| is_old(owed)).map(|(at, _)| *at).collect()
+    }
+
+    /// The bytes of nodes that are owed still.
+    pub(crate) fn bytes<'s>(
+        &'s self,
+        places: &BTreeSet<Logical>,
+        trees: impl Iterator<Item = &'s LogTree>,
+    ) -> Vec<(Logical, &'s [u8])> {
+        let leaves = trees.flat_map(LogTree::written).filter(|(at, _)| places.contains(at));
+        let mut found: Vec<_> = leaves.filter(|(at, _)| self.owed.contains_key(at)).collect();
+        let above = places.iter().filter_map(|at| self.owed.get(at)?.above.as_ref());
+        found.extend(above.map(|node| (node.logical(), node.bytes())));
+        found
+    }
+}

@@ -1,0 +1,288 @@
+//! fsync: logs the inodes of all that ask in one go, makes the log durable.
+//!
+//! # Invariants
+//!
+//! - **S1** A log is written under the commit lock, with nothing frozen: it is on top of the last
+//!   superblock, and no commit of older changes can come between.
+//! - **S2** The order is: data and the first copies of nodes (`copies`), flush, the first copy of
+//!   the superblock with the log, flush. Data was written before its extents were put, or it
+//!   is late and written with the nodes (`late`).
+//! - **S3** A log's superblock differs from the one on disk within its first sector alone, so
+//!   that a power cut leaves one or the other, never a torn one. A node is thus free as soon as a
+//!   log without it is durable.
+//! - **S4** Whatever goes wrong ends in a commit, and in no further log before it; a flush or a
+//!   superblock that failed ends everything, as it does in a commit.
+//!
+//! # Locks
+//!
+//! Commit, log, gate, in this order. A thread that waits for a log holds none of
+//! them; it may have the claim of a file with late data.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use buttress_base::clock;
+use buttress_format::{
+    Generation, Incompat, Ino, InodeItem, Key, Kind, Logical, RootItem, TreeId, header::ITEM_LEN,
+};
+use buttress_tree::{LeafBuilder, Node};
+use buttress_txn::{CommitTurn, Cost, Error, LogHold, LoggedId, Result, Urgency};
+use buttress_volume::{Copies, NotDurable};
+
+use crate::collect;
+use crate::late::{Late, LateBatch};
+use crate::queue::Joined;
+use crate::sync_log::SyncLog;
+use crate::tree::{Build, LogTree};
+use crate::trouble::{Outcome, Trouble};
+use crate::writer::{Writer, neighbours};
+
+/// Leaves of a log in bytes beyond which a commit is better: for memory, and for the time that
+/// replay takes.
+const LOG_BYTES_MAX: u64 = 24 << 20;
+
+/// What a power cut leaves old or new as a whole.
+#[cfg(debug_assertions)]
+const SECTOR: usize = 512;
+
+/// Free places for nodes that are kept to go round in, where there is room.
+const SPARE: usize = 64;
+/// Free places beyond which a log does without neighbours rather than take more.
+const SPARE_MAX: usize = 256;
+
+impl SyncLog {
+    /// Makes an inode durable as it is now: by a log, or by a commit where a log cannot say it.
+    /// What it has in memory alone must have been put before, or is `late` and written with the
+    /// log. Callers that arrive together share a log. A commit calls `before_commit` first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::commit`](buttress_txn::Engine::commit). What became of late data it knows
+    /// itself.
+    pub fn sync_inode(
+        &self,
+        tree: TreeId,
+        ino: Ino,
+        late: Option<Arc<dyn Late>>,
+        before_commit: impl FnOnce(),
+    ) -> Result<()> {
+        self.engine.check_writable()?;
+        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        if !self.options.is_on {
+            before_commit();
+            return self.engine.commit().map(drop);
+        }
+        match self.queue.join((tree, ino.0), late) {
+            Joined::Lead => self.lead(before_commit),
+            Joined::Done(outcome) => outcome,
+        }
+    }
+
+    /// Logs for all that wait.
+    fn lead(&self, before_commit: impl FnOnce()) -> Result<()> {
+        if self.engine.volume().writes_at_once() {
+            self.queue.await_company();
+        } else if self.queue.expects_company() {
+            std::thread::yield_now();
+        }
+        // A thread that comes while a commit or the log before is under way joins.
+        let mut turn = self.engine.commit_turn();
+        let mut batch = self.queue.take();
+        let start = clock::now();
+        let mut late = LateBatch::put(&self.engine, std::mem::take(&mut batch.late));
+        self.counters.late.fetch_add(late.len() as u64, Ordering::Relaxed);
+        let outcome = self.log_inodes(&mut turn, &batch.wanted, &mut late);
+        if !late.end(&self.engine) {
+            self.engine
+                .latch(Error::Malformed("an extent that moved cannot be taken back".to_owned()));
+        }
+        // Before another thread may commit on top of what is in doubt.
+        let outcome = outcome.map_err(|trouble| match trouble {
+            Trouble::Lost(error) => Trouble::Failed(self.engine.latch(error)),
+            other => other,
+        });
+        drop(turn);
+        let outcome = outcome.or_else(|trouble| {
+            let why = match trouble {
+                Trouble::Commit(why) => why,
+                Trouble::Failed(Error::Aborted(cause)) => return Err(Error::Aborted(cause)),
+                Trouble::Lost(_) => unreachable!("S4: it is latched above"),
+                Trouble::Failed(error) => {
+                    tracing::warn!(%error, "a log failed: a commit instead");
+                    "a log that failed"
+                }
+            };
+            tracing::debug!(why, "a commit instead of a log");
+            *self.fallbacks.lock().entry(why).or_default() += 1;
+            before_commit();
+            self.engine.commit().map(drop)
+        });
+        self.queue.pass_on(batch, clock::since(start), &outcome);
+        outcome
+    }
+
+    fn log_inodes(
+        &self,
+        turn: &mut CommitTurn<'_>,
+        wanted: &BTreeSet<LoggedId>,
+        late: &mut LateBatch,
+    ) -> Outcome<()> {
+        self.engine.check_writable()?;
+        let (mut hold, mut writer) = self.hold();
+        if writer.broken {
+            return Err(Trouble::Commit("a log that was not finished"));
+        }
+        writer.broken = true;
+        let changed = turn.between_operations(|| {
+            if let Some(why) = turn.log_obstacle() {
+                return Err(Trouble::Commit(why));
+            }
+            let no_holes = turn.superblock().incompat.has(Incompat::NO_HOLES);
+            collect::collect(&self.engine, &mut writer.logs, wanted, no_holes)
+        })?;
+        if changed {
+            self.write_log(turn, &mut hold, &mut writer, late)?;
+            self.counters.logs.fetch_add(1, Ordering::Relaxed);
+        } else {
+            // Data may have been overwritten in place; late data may be of a file without names.
+            self.write_durably(late, Vec::new())?;
+        }
+        writer.broken = false;
+        Ok(())
+    }
+
+    /// Writes late data and a log's nodes, and flushes.
+    fn write_durably(
+        &self,
+        late: &mut LateBatch,
+        nodes: Vec<(Logical, &[u8], Copies)>,
+    ) -> Outcome<()> {
+        let data = late.writes().map(|(at, bytes)| (at, bytes, Copies::All));
+        let batch: Vec<_> = data.chain(nodes).collect();
+        let outcome = self.engine.volume().write_batch_and_flush(&batch);
+        drop(batch);
+        // Where the flush failed nothing is certain, and nothing is written any more.
+        late.is_written = !matches!(outcome, Err(NotDurable::Write(_)));
+        outcome.map_err(|why| match why {
+            NotDurable::Write(error) => Trouble::from(Error::from(error)),
+            NotDurable::Flush(error) => lost(error),
+        })
+    }
+
+    fn write_log(
+        &self,
+        turn: &mut CommitTurn<'_>,
+        hold: &mut LogHold<'_>,
+        writer: &mut Writer,
+        late: &mut LateBatch,
+    ) -> Outcome<()> {
+        let Writer { logs, root, last, spare, next, others, .. } = writer;
+        let geometry = *self.engine.store().geometry();
+        let len = u64::from(geometry.nodesize);
+        let leaves: usize = logs.trees.values().map(LogTree::leaves).sum();
+        if leaves as u64 * len > LOG_BYTES_MAX {
+            return Err(Trouble::Commit("a long log"));
+        }
+        // Chunks of this transaction are not known after a crash.
+        let limit = turn.generation();
+        // What changed in each tree, and the root of all.
+        let wanted = logs.trees.values().map(LogTree::changed_nodes).sum::<usize>() + 1;
+        let neighbours = neighbours(spare, *next, wanted, len);
+        *next = neighbours.unwrap_or(*next);
+        let reuse = spare.len() > SPARE && (neighbours.is_some() || spare.len() > SPARE_MAX);
+        let mut allocate = || {
+            let behind = spare.range(*next..).next().or_else(|| spare.first()).copied();
+            let reused = if reuse { behind } else { None };
+            let at = match reused {
+                Some(at) => at,
+                None => match (hold.allocate(limit, last.map(|last| last.end(len))), behind) {
+                    (Ok(fresh), _) => *last.insert(fresh),
+                    (Err(Error::NoSpace(_)), Some(at)) => at,
+                    (Err(error), _) => return Err(error),
+                },
+            };
+            spare.remove(&at);
+            *next = at.end(len);
+            Ok(at)
+        };
+        let mut build = Build {
+            geometry,
+            generation: limit.next(),
+            allocate: &mut allocate,
+            nodes: Vec::new(),
+            dropped: Vec::new(),
+        };
+        let mut leaf = LeafBuilder::new(&build.geometry);
+        let mut room = build.geometry.leaf_room();
+        for (tree, log) in &mut logs.trees {
+            log.build(&mut build)?;
+            let Some(ptr) = log.root() else { continue };
+            room = room
+                .checked_sub(ITEM_LEN + RootItem::LEN)
+                .ok_or(Trouble::Commit("many subvolumes"))?;
+            let item = root_item(ptr.logical, ptr.generation, ptr.level, build.geometry.nodesize);
+            leaf.push(&Key::new(TreeId::TREE_LOG.0, Kind::ROOT_ITEM, tree.0), &item.to_bytes());
+        }
+        let stamp = build.stamp()?;
+        let top = leaf.finish(&build.geometry, &stamp);
+        let top = build.add(top)?;
+        build.dropped.extend(root.replace(top.logical));
+        let Build { nodes: made, dropped, .. } = build;
+        // What the trees were promised comes first.
+        if !self.engine.may_reserve(Cost::default(), Urgency::Normal) {
+            return Err(Trouble::Commit("little space for metadata"));
+        }
+        let leaves = logs.trees.values().flat_map(LogTree::fresh);
+        let above = made.iter().map(|node| (node.logical(), node.bytes()));
+        let nodes = leaves
+            .chain(above)
+            .map(|(at, bytes)| (at, bytes, others.wanted(&self.engine, self.options.copies, at)));
+        let nodes: Vec<_> = nodes.collect();
+        self.engine.note_nodes_written(nodes.len() as u64);
+        let owed = nodes.iter().filter(|(_, _, copies)| *copies == Copies::First);
+        let owed: Vec<Logical> = owed.map(|(at, ..)| *at).collect();
+        self.write_durably(late, nodes)?;
+        let mut superblock = turn.superblock().clone();
+        superblock.log_root = top.logical;
+        superblock.log_root_level = top.level;
+        #[cfg(debug_assertions)]
+        {
+            let rest = |superblock: &buttress_format::Superblock| {
+                superblock.to_bytes(0)[SECTOR..].to_vec()
+            };
+            assert_eq!(rest(&superblock), rest(turn.superblock()), "S3");
+        }
+        self.engine.volume().commit_flushed(&superblock).map_err(lost)?;
+        others.flushed();
+        turn.set_superblock(superblock);
+        for at in &dropped {
+            others.forget(*at);
+        }
+        let mut above: BTreeMap<Logical, Node> =
+            made.into_iter().map(|node| (node.logical(), node)).collect();
+        for at in owed {
+            others.owe(at, above.remove(&at));
+            self.owes_copies.store(true, Ordering::Relaxed);
+        }
+        spare.extend(dropped);
+        Ok(())
+    }
+}
+
+fn lost(error: impl Into<Error>) -> Trouble {
+    Trouble::Lost(error.into())
+}
+
+/// A log tree's root item, as Linux fills it.
+fn root_item(bytenr: Logical, generation: Generation, level: u8, nodesize: u32) -> RootItem {
+    let inode = InodeItem {
+        generation: Generation(1),
+        size: 3,
+        nbytes: u64::from(nodesize),
+        nlink: 1,
+        mode: 0o040_755,
+        ..InodeItem::default()
+    };
+    RootItem { inode, generation, generation_v2: generation, bytenr, level, ..RootItem::default() }
+}

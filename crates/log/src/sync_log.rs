@@ -1,0 +1,121 @@
+//! The owner of what fsync keeps between calls.
+//!
+//! # Locks
+//!
+//! The engine's hold on the log's space, then the writer: what is in the writer is about a log that
+//! no commit ends meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use buttress_base::sync::{Mutex, MutexGuard};
+use buttress_txn::{Engine, LogHold};
+
+use crate::owed::LogCopies;
+use crate::queue::Queue;
+use crate::writer::Writer;
+
+/// How fsync makes inodes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogOptions {
+    /// By a log; else by a commit.
+    pub is_on: bool,
+    /// Which copies of a log an fsync waits for.
+    pub copies: LogCopies,
+}
+
+impl Default for LogOptions {
+    fn default() -> Self {
+        Self { is_on: true, copies: LogCopies::default() }
+    }
+}
+
+/// What fsync did since the volume was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SyncStats {
+    /// Inodes that were to be made durable.
+    pub syncs: u64,
+    /// Logs written for them: those that arrive together share one.
+    pub logs: u64,
+    /// Inodes with data that was written together with a log, or with a commit that came instead.
+    pub late: u64,
+    /// Nodes of logs whose other copies were written when the log rested.
+    pub log_copies: u64,
+    /// Commits made for them instead, by why a log could not say it.
+    pub commits: BTreeMap<&'static str, u64>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) syncs: AtomicU64,
+    pub(crate) logs: AtomicU64,
+    pub(crate) late: AtomicU64,
+    pub(crate) log_copies: AtomicU64,
+}
+
+/// fsync of one open volume. One for each [`Engine`].
+#[derive(Debug)]
+pub struct SyncLog {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) options: LogOptions,
+    pub(crate) queue: Queue,
+    /// Unranked: held across writes of the log.
+    writer: Mutex<Writer>,
+    /// How many logs had ended when the writer's began, to look without its lock.
+    since: AtomicU64,
+    /// Nodes of the log may have one copy only.
+    pub(crate) owes_copies: AtomicBool,
+    /// How often a commit came instead of a log, by reason. Unranked: nothing is taken under it.
+    pub(crate) fallbacks: Mutex<BTreeMap<&'static str, u64>>,
+    pub(crate) counters: Counters,
+}
+
+impl SyncLog {
+    /// fsync for an engine's volume.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>, options: LogOptions) -> Self {
+        Self {
+            engine,
+            options,
+            queue: Queue::default(),
+            writer: Mutex::default(),
+            since: AtomicU64::new(0),
+            owes_copies: AtomicBool::new(false),
+            fallbacks: Mutex::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// What fsync did since the volume was opened.
+    #[must_use]
+    pub fn stats(&self) -> SyncStats {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        SyncStats {
+            syncs: load(&self.counters.syncs),
+            logs: load(&self.counters.logs),
+            late: load(&self.counters.late),
+            log_copies: load(&self.counters.log_copies),
+            commits: self.fallbacks.lock().clone(),
+        }
+    }
+
+    /// The writer of a log that no commit ends meanwhile; begun anew where one was ended.
+    pub(crate) fn hold(&self) -> (LogHold<'_>, MutexGuard<'_, Writer>) {
+        let hold = self.engine.hold_log();
+        let mut writer = self.writer.lock();
+        if writer.since != hold.ended() {
+            *writer = Writer { since: hold.ended(), ..Writer::default() };
+            self.since.store(writer.since, Ordering::Relaxed);
+            self.owes_copies.store(false, Ordering::Relaxed);
+        }
+        (hold, writer)
+    }
+
+    /// Gives the memory of a log back that a commit has ended.
+    pub(crate) fn forget_ended(&self) {
+        if self.engine.logs_ended() != self.since.load(Ordering::Relaxed) {
+            drop(self.hold());
+        }
+    }
+}

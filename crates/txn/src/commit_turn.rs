@@ -1,0 +1,77 @@
+//! The turn to make something durable: what a log of fsync needs of the commit.
+//!
+//! # Invariants
+//!
+//! - **C1** As long as a [`CommitTurn`] lives no commit begins or ends: the last superblock and the
+//!   trees that it names stay the last.
+
+use std::sync::atomic::Ordering;
+
+use buttress_base::sync::MutexGuard;
+use buttress_format::{Generation, Superblock};
+
+use crate::Engine;
+use crate::commit::CommitState;
+
+/// The right to write on top of the last commit.
+#[derive(Debug)]
+pub struct CommitTurn<'e> {
+    engine: &'e Engine,
+    state: MutexGuard<'e, CommitState>,
+}
+
+impl CommitTurn<'_> {
+    /// The superblock on disk.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.state.superblock
+    }
+
+    /// The last commit.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.state.roots.generation
+    }
+
+    /// Another superblock is durable: the last commit's, with a log.
+    pub fn set_superblock(&mut self, superblock: Superblock) {
+        debug_assert_eq!(superblock.generation, self.state.superblock.generation);
+        self.state.superblock = superblock;
+    }
+
+    /// Runs `look` while no handle is out, so that all it reads is one moment. It waits for nothing.
+    pub fn between_operations<R>(&self, look: impl FnOnce() -> R) -> R {
+        self.engine.gate.alone(look)
+    }
+
+    /// Why a log cannot say what the running transaction did, if so: the superblock on disk would
+    /// have to know of it.
+    #[must_use]
+    pub fn log_obstacle(&self) -> Option<&'static str> {
+        let superblock = self.superblock();
+        let view = self.engine.view.load();
+        let running = view.running();
+        let needed = self.engine.features.load(Ordering::Relaxed);
+        let refused = [
+            (view.frozen().is_some(), "a commit that failed"),
+            (!running.snapshots.lock().is_empty(), "a snapshot"),
+            (!running.devices.lock().is_empty(), "a change of devices"),
+            (!running.touched.lock().is_empty(), "a balance"),
+            (superblock.incompat.0 & needed != needed, "a new feature"),
+            (running.generation != superblock.generation.next(), "a generation left out"),
+        ];
+        refused.iter().find(|(is_so, _)| *is_so).map(|(_, why)| *why)
+    }
+}
+
+impl Engine {
+    /// Waits for the commit that is under way, and keeps the next from beginning.
+    pub fn commit_turn(&self) -> CommitTurn<'_> {
+        CommitTurn { engine: self, state: self.commit.lock() }
+    }
+
+    /// Counts tree nodes that were written beside a commit.
+    pub fn note_nodes_written(&self, nodes: u64) {
+        self.counters.nodes_written.fetch_add(nodes, Ordering::Relaxed);
+    }
+}
