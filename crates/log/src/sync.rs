@@ -4,9 +4,9 @@
 //!
 //! - **S1** A log is written under the commit lock, with nothing frozen: it is on top of the last
 //!   superblock, and no commit of older changes can come between.
-//! - **S2** The order is: data and the first copies of nodes (`copies`), flush, the first copy of
-//!   the superblock with the log, flush. Data was written before its extents were put, or it
-//!   is late and written with the nodes (`late`).
+//! - **S2** First data and the first copies of nodes are written (`copies`) and flushed. Then the
+//!   first copy of the superblock with the log is written and flushed. Data was written before its
+//!   extents were put, or it is late and written with the nodes (`late`).
 //! - **S3** A log's superblock differs from the one on disk within its first sector alone, so
 //!   that a power cut leaves one or the other, never a torn one. A node is thus free as soon as a
 //!   log without it is durable.

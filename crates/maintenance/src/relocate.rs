@@ -8,10 +8,10 @@
 //! - **L3** A node is moved by building it anew: its tree's path to it is merged as if an item
 //!   there had changed.
 //!
-//! - **L4** The mover finds the users of an extent and sends them to its copy in one handle. Between
-//!   the two no other thread changes which extents those inodes have ([`Users::hold`]). Some users come too
-//!   late to be seen, by a snapshot that is being cut or a clone that is not committed. They
-//!   stay, and the next round over the group finds them.
+//! - **L4** The mover finds the users of an extent and sends them to its copy in one handle.
+//!   Between the two no other thread changes which extents those inodes have ([`Users::hold`]).
+//!   Some users come too late to be seen, by a snapshot that is being cut or a clone that is not
+//!   committed. They stay, and the next round over the group finds them.
 //!
 //! # Place
 //!
