@@ -154,8 +154,8 @@ impl Engine {
         engine.learning.set_known();
         if engine.read_only.is_none() {
             let roots = engine.commit.lock().roots.clone();
-            engine.look_at_trees(&engine.store, &roots)?;
-            engine.size_global_reserve();
+            engine.reservations.look_at_trees(&engine.store, &roots)?;
+            engine.reservations.size_global_reserve();
         }
         if engine.read_only.is_none() && engine.volume.parity() == Parity::Mirror {
             engine.make_room_beside_parity()?;

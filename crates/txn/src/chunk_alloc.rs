@@ -18,8 +18,7 @@ use buttress_format::{
 use buttress_space::{GroupInit, SpaceKind};
 
 use crate::{
-    Engine, Result,
-    device_space::DeviceSpace,
+    Engine, Result, device_space,
     transaction::{NewChunk, Transaction},
 };
 
@@ -70,13 +69,9 @@ impl Engine {
     }
 
     /// The bits of block groups that hold a kind.
+    #[must_use]
     pub fn kind_flags(&self, kind: SpaceKind) -> BlockGroupFlags {
-        match kind {
-            SpaceKind::System => BlockGroupFlags::SYSTEM,
-            _ if self.space.is_mixed() => BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA),
-            SpaceKind::Data => BlockGroupFlags::DATA,
-            SpaceKind::Metadata => BlockGroupFlags::METADATA,
-        }
+        device_space::kind_flags(&self.space, kind)
     }
 
     /// Adds a chunk that a transaction will record, at least `whole` bytes long where that can be had.
@@ -100,7 +95,8 @@ impl Engine {
         }
         let metadata = self.kind_flags(SpaceKind::Metadata);
         let is_data = kind == SpaceKind::Data && !self.space.is_mixed();
-        if (is_data && !devices.leaves_kept(metadata)) || !self.leaves_frozen(transaction, &devices)
+        if (is_data && !devices.leaves_kept(metadata))
+            || !self.reservations.leaves_frozen(transaction, &devices)
         {
             for (id, offset) in &places.stripes {
                 devices.give(*id, *offset, len);
@@ -162,31 +158,11 @@ impl Engine {
         transaction.chunks.lock().push(NewChunk { chunk, flags, stripes });
         Ok(true)
     }
-
-    /// Whether a commit under way finds what it may still need, where this transaction is a younger one (A1): in groups that it may
-    /// use, and in chunks of its own.
-    fn leaves_frozen(&self, transaction: &Transaction, devices: &DeviceSpace) -> bool {
-        let left = self.frozen_left();
-        let kind = self.kind_flags(SpaceKind::Metadata);
-        if left == 0 || devices.has(kind, left) {
-            return true;
-        }
-        let view = self.view.load();
-        let Some(frozen) =
-            view.frozen().filter(|frozen| frozen.generation < transaction.generation)
-        else {
-            return true;
-        };
-        let groups = self.space.groups_of(SpaceKind::Metadata);
-        let groups = groups.iter().filter(|group| group.birth() <= frozen.generation);
-        let there = groups.map(|group| group.available()).sum();
-        devices.has(kind, left.saturating_sub(there))
-    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::sync::{Arc, atomic::Ordering};
+    use std::sync::Arc;
 
     use buttress_block::MemoryDevice;
     use buttress_fs::make::{MakeOptions, make};
@@ -215,10 +191,10 @@ pub(crate) mod tests {
         let may = |kind| engine.add_chunk(kind).expect("no failure");
         let frozen = engine.freeze();
         let there = free();
-        engine.frozen_need.store(there + left() / 4, Ordering::Relaxed);
+        engine.reservations.set_frozen_need(there + left() / 4);
         while may(SpaceKind::Metadata) {}
         assert!(free() > there, "some was made");
-        let need = engine.frozen_left() - there;
+        let need = engine.reservations.frozen_left() - there;
         assert!(left() >= need, "{} are left, and {need} needed", left());
         assert!(!may(SpaceKind::Data));
         let mut made = 0;
@@ -228,7 +204,7 @@ pub(crate) mod tests {
             assert!(is_made.expect("no failure"), "{made} of {need}");
             made += free() - before;
         }
-        engine.frozen_need.store(0, Ordering::Relaxed);
+        engine.reservations.set_frozen_need(0);
         while may(SpaceKind::Metadata) {}
         assert!(left() < MIB);
     }

@@ -117,7 +117,7 @@ impl Engine {
     /// As [`commit`](Self::commit).
     pub fn commit_cut(&self, cut: impl FnOnce()) -> Result<Generation> {
         // Before it is known whether there is anything to commit: else tests would meet it by chance.
-        crate::handle::expect_none("H2: a commit is waited for");
+        crate::held::expect_none("H2: a commit is waited for");
         self.check_unlatched()?;
         let is_counted = || self.volume.devices().iter().any(|device| device.stats_changed());
         if !self.learning.is_known() && !is_counted() {
@@ -137,7 +137,7 @@ impl Engine {
         let is_counted = is_counted();
         let is_logged = found_log::has_log(&state.superblock);
         if self.view.load().running().is_empty() && !is_counted && !is_logged {
-            self.give_credit_back();
+            self.reservations.give_credit_back();
             // Data may still be in the device's cache: overwritten in place, it changed no tree.
             cut();
             self.volume.flush().map_err(|error| self.latch(error.into()))?;
@@ -151,8 +151,10 @@ impl Engine {
     /// Commits what is running, under the commit lock.
     fn commit_held(&self, state: &mut CommitState, cut: impl FnOnce()) -> Result<()> {
         let started = clock::now();
-        crate::handle::expect_none("H1: the transaction is frozen");
-        self.let_inodes_land();
+        crate::held::expect_none("H1: the transaction is frozen");
+        self.reservations.let_inodes_land(|| {
+            self.release_pinned();
+        });
         let frozen = self.freeze();
         cut();
         let outcome = self.commit_frozen(state, &frozen);
@@ -182,8 +184,8 @@ impl Engine {
     }
 
     fn commit_frozen(&self, state: &mut CommitState, frozen: &Transaction) -> Result<()> {
-        let promised = self.closer_need(frozen, Costs::default());
-        let counted = self.count_if_crowded(frozen);
+        let promised = self.reservations.closer_need(frozen, Costs::default());
+        let counted = self.reservations.count_if_crowded(frozen);
         let settled = settle::settle(self, frozen, state)?;
         if cfg!(debug_assertions) {
             self.hold_against(&settled, promised, counted);
@@ -202,27 +204,12 @@ impl Engine {
         let of_reserve = reserve.saturating_sub(account.free());
         raise(&self.counters.reserve_taken_max, of_reserve);
         // All its nodes have addresses: it takes no more, and writing them may be what takes longest.
-        self.frozen_need.store(0, Ordering::Relaxed);
-        frozen.counted.settle(settled.nodes.len() as u64);
-        self.serve_counted(SpaceKind::Metadata);
+        self.reservations.settled(frozen, settled.nodes.len() as u64);
         let nodes = self.write_nodes(&settled.nodes)?;
         self.volume.write_other_superblocks(&state.superblock)?;
         self.volume.flush_and_commit(&settled.state.superblock)?;
         self.publish(state, settled, nodes);
         Ok(())
-    }
-
-    /// Counts what a commit needs, if somebody may not fit beside it by the crude bound. A debug build always does, and
-    /// holds what is made against it.
-    fn count_if_crowded(&self, frozen: &Transaction) -> Option<(u64, Option<u64>)> {
-        if cfg!(not(debug_assertions)) && !self.is_crowded(frozen) {
-            return None;
-        }
-        let counted = self.count_frozen(frozen)?;
-        self.frozen_need.fetch_min(counted.0, Ordering::Relaxed);
-        // Whoever waits fits beside it, perhaps: by a count that knows of this one.
-        self.serve_counted(SpaceKind::Metadata);
-        Some(counted)
     }
 
     /// Holds what a commit made against what was counted, in bytes, while it was running and when it was frozen.
@@ -262,14 +249,12 @@ impl Engine {
     pub(crate) fn freeze(&self) -> Arc<Transaction> {
         let started = clock::now();
         let frozen = self.gate.alone(|| {
-            self.give_credit_back();
+            self.reservations.give_credit_back();
             self.audit();
             let view = self.view.load_full();
             let frozen = Arc::clone(view.running());
             let running = Transaction::new(frozen.generation.next());
-            self.frozen_taken.store(0, Ordering::Relaxed);
-            let closer = self.close_count(&frozen).unwrap_or(u64::MAX);
-            self.frozen_need.store(self.need_of(&frozen).min(closer), Ordering::Relaxed);
+            self.reservations.begin_commit(&frozen);
             self.view.store(Arc::new(View::new(
                 Arc::clone(&self.store),
                 running,
@@ -288,7 +273,7 @@ impl Engine {
         #[cfg(debug_assertions)]
         {
             const GROUPS_MAX: usize = 1024;
-            self.outstanding.lock().audit();
+            self.reservations.audit();
             if self.space.count() > GROUPS_MAX {
                 self.space.audit_tokens().unwrap_or_else(|difference| panic!("{difference}"));
                 return;
@@ -347,28 +332,6 @@ impl Engine {
         )));
         drop(old);
         self.published.store(generation.0, Ordering::Release);
-        self.frozen_need.store(0, Ordering::Relaxed);
-        self.look_again_at_extents(&state.roots);
-        self.note_trees(settled.trees, generation);
-        self.size_global_reserve();
-        // What this commit was promised beyond the groups is spent; what the running transaction was
-        // promised is said anew, or data could take it before anybody asks again.
-        self.keep_anew();
-    }
-
-    /// The global reserve grows with the trees, and is never more than a small volume can spare: half of it where trees share
-    /// nodes, for deletes that change many of them first (S2 of `reserve::shared`). What is kept for copies comes on top (`reserve::copies`).
-    pub(crate) fn size_global_reserve(&self) {
-        // One at a time, and no chunk is made meanwhile.
-        let mut devices = self.devices.lock();
-        let account = self.space.account(SpaceKind::Metadata);
-        // What is in use in mixed groups is data, mostly.
-        let trees = if self.space.is_mixed() { account.used / 4 } else { account.used };
-        let reserve = (trees / 8).clamp(4 << 20, 128 << 20).min(account.total / 4);
-        let shared = self.shared_reserve(trees).map_or(0, |bytes| bytes.min(account.total / 2));
-        let reserve = reserve.max(shared);
-        let (of_devices, for_copies) = self.keep_for_copies(&account, reserve, &devices);
-        devices.keep_room(of_devices);
-        self.space.set_global_reserve(reserve + for_copies, for_copies);
+        self.reservations.published(&state.roots, settled.trees, generation);
     }
 }

@@ -10,9 +10,20 @@ use std::collections::BTreeMap;
 
 use buttress_base::RangeSet;
 use buttress_format::{BlockGroupFlags, DeviceId, DeviceItem, Extent, Profile, limits};
+use buttress_space::{Space, SpaceKind};
 use buttress_volume::place::{self, Limits, Room};
 
 use crate::{Error, Result};
+
+/// The bits of block groups that hold a kind.
+pub(crate) fn kind_flags(space: &Space, kind: SpaceKind) -> BlockGroupFlags {
+    match kind {
+        SpaceKind::System => BlockGroupFlags::SYSTEM,
+        _ if space.is_mixed() => BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA),
+        SpaceKind::Data => BlockGroupFlags::DATA,
+        SpaceKind::Metadata => BlockGroupFlags::METADATA,
+    }
+}
 
 /// A device as the chunk tree knows it.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Instant,
 };
@@ -27,7 +27,7 @@ use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::{Apart, Latch};
 use buttress_format::{Extent, Generation, Incompat, Ino, Key, Kind, Logical, TreeId};
 use buttress_space::{
-    AllocRequest, DataReservation, NocowWriter, Outcome, Queue, ReadOnlyHold, Space, SpaceKind,
+    AllocRequest, DataReservation, NocowWriter, Outcome, ReadOnlyHold, Space, SpaceKind,
 };
 use buttress_tree::{Roots, Store};
 use buttress_volume::Volume;
@@ -44,7 +44,7 @@ use crate::{
     learn::Learning,
     load::Loading,
     log_space::LogSpace,
-    reserve::{Ahead, Copies, Credits, Demand, InodeReserves, Outstanding, Owners, Shares},
+    reserve::{Beneath, Reservations},
     rows::{RoomForRows, SharedRows},
     scrub_hold::ScrubHold,
     stamps::Stamps,
@@ -69,7 +69,8 @@ pub struct Engine {
     /// Why nothing can be written, if so.
     pub(crate) read_only: Option<String>,
     pub(crate) aborted: Latch<Arc<Error>>,
-    pub(crate) view: ArcSwap<View>,
+    pub(crate) view: Arc<ArcSwap<View>>,
+    pub(crate) reservations: Arc<Reservations>,
     pub(crate) gate: Gate,
     pub(crate) commit: Mutex<CommitState>,
     pub(crate) published: AtomicU64,
@@ -77,40 +78,19 @@ pub struct Engine {
     opened: Generation,
     /// Extents allocated and not yet referenced: their first reference makes their item.
     pub(crate) unborn: Unborn,
-    /// For promises, by the stripe of whoever asks.
-    pub(crate) owners: Owners,
     pub(crate) windows: Windows,
     pub(crate) scrub_hold: ScrubHold,
     pub(crate) freed_at_once: Apart<AtomicU64>,
     /// Which answers about users of extents are still right.
     pub(crate) stamps: Stamps,
-    pub(crate) outstanding: Apart<Mutex<Outstanding>>,
-    /// What of them dirty data of inodes was promised.
-    pub(crate) inode_reserves: Arc<InodeReserves>,
-    /// Promises kept at hand.
-    pub(crate) credits: Credits,
-    /// Who makes room before anybody waits.
-    pub(crate) ahead: Apart<Ahead>,
-    /// Who waits for metadata.
-    pub(crate) metadata_line: Apart<Queue<Demand>>,
     /// How many there are who write dirty data back for those who wait.
     pub(crate) flushers: AtomicUsize,
     /// Somebody wants them.
     pub(crate) flusher_called: (Mutex<bool>, Condvar),
-    /// The part of the metadata left for promises that is promised, in thousandths.
-    pub(crate) pressure: AtomicU64,
-    /// Metadata that the frozen transaction may still need, in bytes.
-    pub(crate) frozen_need: AtomicU64,
-    /// Metadata that the frozen transaction has allocated already.
-    pub(crate) frozen_taken: AtomicU64,
-    /// Levels of the highest tree.
-    pub(crate) height: AtomicU8,
-    pub(crate) shares: Shares,
-    pub(crate) copies: Copies,
     pub(crate) pinned: Mutex<VecDeque<(Weak<Roots>, Vec<Extent>)>>,
     /// The oldest trees that somebody was seen to read by who waited for space, and when first.
     pub(crate) awaited_readers: Mutex<Option<(Weak<Roots>, Instant)>>,
-    pub(crate) devices: Mutex<DeviceSpace>,
+    pub(crate) devices: Arc<Mutex<DeviceSpace>>,
     /// Held by who adds a chunk because data is in pieces.
     pub(crate) growing: Mutex<()>,
     /// Starts of groups that may have come to be empty.
@@ -162,40 +142,40 @@ impl Engine {
         let running = Transaction::new(roots.generation.next());
         let generation = roots.generation;
         let view = View::new(Arc::clone(&parts.store), running, None, roots);
-        Arc::new_cyclic(|engine| Self {
+        let view = Arc::new(ArcSwap::from_pointee(view));
+        let devices = Arc::new(Mutex::new(parts.devices));
+        let reservations = Reservations::new(Beneath {
+            store: Arc::clone(&parts.store),
+            space: Arc::clone(&parts.space),
+            devices: Arc::clone(&devices),
+            view: Arc::clone(&view),
+            policy: parts.options.promise,
+            delete_room: parts.options.delete_room,
+            height: parts.height,
+        });
+        Arc::new(Self {
             volume: parts.volume,
             store: parts.store,
             space: parts.space,
             options: parts.options,
             read_only: parts.read_only,
             aborted: Latch::default(),
-            view: ArcSwap::from_pointee(view),
+            view,
+            reservations,
             gate: Gate::default(),
             commit: Mutex::new(parts.commit),
             published: AtomicU64::new(generation.0),
             opened: generation,
             unborn: Unborn::default(),
-            owners: Owners::of(engine),
             windows: Windows::default(),
             scrub_hold: ScrubHold::default(),
             freed_at_once: Apart::default(),
             stamps: Stamps::default(),
-            outstanding: Apart::default(),
-            inode_reserves: Arc::default(),
-            credits: Credits::default(),
-            ahead: Apart::default(),
-            metadata_line: Apart(Queue::new()),
             flushers: AtomicUsize::new(0),
             flusher_called: (Mutex::new(false), Condvar::new()),
-            pressure: AtomicU64::new(0),
-            frozen_need: AtomicU64::new(0),
-            frozen_taken: AtomicU64::new(0),
-            height: AtomicU8::new(parts.height),
-            shares: Shares::default(),
-            copies: Copies::default(),
             pinned: Mutex::default(),
             awaited_readers: Mutex::default(),
-            devices: Mutex::new(parts.devices),
+            devices,
             growing: Mutex::default(),
             empties: Mutex::default(),
             drop_marks: Mutex::default(),

@@ -24,12 +24,11 @@ use std::{
 
 use buttress_base::{clock, interrupt};
 use buttress_format::Generation;
-use buttress_space::{
-    Arrivals, Class, DataReservation, DataTicket, Ladder, Reach, SpaceKind, Step,
-};
+use buttress_space::{Arrivals, Class, Ladder, Reach, SpaceKind, Step};
 use buttress_tree::Roots;
 
-use crate::{Engine, Error, Result, Urgency};
+use crate::waiting::{Look, OWN_SLICE, Waits};
+use crate::{Engine, Error, Result};
 
 mod refusal;
 mod steps;
@@ -43,60 +42,12 @@ use waits::End;
 
 /// How long somebody in the line sleeps before he looks whether he is alone.
 const SLICE: Duration = Duration::from_millis(20);
-/// The same for him who may have to make room himself.
-pub(crate) const OWN_SLICE: Duration = Duration::from_millis(2);
 
 /// How long one who makes room waits for readers of old trees at once.
 const READERS_ONCE: Duration = Duration::from_millis(500);
 /// How long a reader is waited for from the first time on. Who reads for longer (a send, a program that was stopped) does so for minutes, and each
 /// of those who are refused meanwhile had waited for him in every ladder: nine seconds.
 const READERS_EVER: Duration = Duration::from_secs(2);
-
-/// Somebody in a line.
-pub(crate) trait Waits {
-    /// What he waits for.
-    type Promise;
-
-    /// Waits for a verdict, at most so long; the inner `None` is a refusal.
-    fn wait(&mut self, limit: Duration) -> Option<Option<Self::Promise>>;
-
-    /// Whether nobody is served before him.
-    fn is_first(&self) -> bool;
-
-    /// Whether he may give up (F4).
-    fn may_give_up(&self) -> bool;
-
-    /// What he does when he stands first and no step helped, before he gives up.
-    fn look_once_more(&mut self) -> Look<Self::Promise> {
-        Look::InVain
-    }
-}
-
-/// What came of a last look.
-pub(crate) enum Look<P> {
-    /// It is his.
-    Served(P),
-    /// Others are done, and what they have put may be written: another ladder.
-    MakeRoom,
-    /// Nothing.
-    InVain,
-}
-
-impl Waits for DataTicket<'_> {
-    type Promise = DataReservation;
-
-    fn wait(&mut self, limit: Duration) -> Option<Option<DataReservation>> {
-        self.wait_for(limit).map(std::result::Result::ok)
-    }
-
-    fn is_first(&self) -> bool {
-        DataTicket::is_first(self)
-    }
-
-    fn may_give_up(&self) -> bool {
-        true
-    }
-}
 
 /// Somebody who writes dirty data back for those who wait, for as long as it lives.
 #[derive(Debug)]
@@ -151,7 +102,7 @@ impl Engine {
     pub fn waits(&self, kind: SpaceKind) -> bool {
         match kind {
             SpaceKind::Data => self.space.data_line().is_waiting(),
-            SpaceKind::Metadata => self.metadata_line.is_waiting(),
+            SpaceKind::Metadata => self.reservations.line().is_waiting(),
             SpaceKind::System => false,
         }
     }
@@ -161,7 +112,9 @@ impl Engine {
     pub fn waited_for(&self, kind: SpaceKind) -> u64 {
         match kind {
             SpaceKind::Data => self.space.data_line().sum(|bytes| *bytes),
-            SpaceKind::Metadata => self.metadata_line.sum(|demand| self.bytes_of(demand.cost)),
+            SpaceKind::Metadata => {
+                self.reservations.line().sum(|demand| self.reservations.bytes_of(demand.cost))
+            }
             SpaceKind::System => 0,
         }
     }
@@ -172,7 +125,7 @@ impl Engine {
             SpaceKind::Data if self.space.data_line().is_waiting() => {
                 self.space.serve_data(|| self.data_leaves_metadata())
             }
-            SpaceKind::Metadata => self.serve_metadata(),
+            SpaceKind::Metadata => self.reservations.serve(),
             SpaceKind::Data | SpaceKind::System => 0,
         }
     }
@@ -188,7 +141,7 @@ impl Engine {
     pub fn served(&self, kind: SpaceKind) -> u64 {
         match kind {
             SpaceKind::Data => self.space.data_line().served(),
-            SpaceKind::Metadata | SpaceKind::System => self.metadata_line.served(),
+            SpaceKind::Metadata | SpaceKind::System => self.reservations.line().served(),
         }
     }
 
@@ -251,15 +204,11 @@ impl Engine {
         self.served(kind) != before
     }
 
-    /// Serves those who wait, if need be by a closer count.
+    /// Serves those that wait, if need be by a closer count.
     pub fn serve_counted(&self, kind: SpaceKind) {
-        self.serve(kind);
-        // Who frees space is among those with priority.
-        let frees = self.metadata_line.blocks(Class::Priority);
-        let urgency = if frees { Urgency::Frees } else { Urgency::Normal };
-        let may = kind == SpaceKind::Metadata && self.waits(kind) && self.may_count(urgency);
-        if may && self.recount() {
-            self.serve(kind);
+        match kind {
+            SpaceKind::Metadata => self.reservations.serve_counted(),
+            SpaceKind::Data | SpaceKind::System => drop(self.serve(kind)),
         }
     }
 
@@ -292,7 +241,7 @@ impl Engine {
     pub fn arrivals(&self, kind: SpaceKind) -> Arrivals {
         match kind {
             SpaceKind::Data => self.space.data_line().arrivals(),
-            SpaceKind::Metadata | SpaceKind::System => self.metadata_line.arrivals(),
+            SpaceKind::Metadata | SpaceKind::System => self.reservations.line().arrivals(),
         }
     }
 
@@ -301,11 +250,11 @@ impl Engine {
     pub fn refuse(&self, kind: SpaceKind, before: Arrivals) {
         let blocks = |class| match kind {
             SpaceKind::Data => self.space.data_line().blocks(class),
-            _ => self.metadata_line.blocks(class),
+            _ => self.reservations.line().blocks(class),
         };
         let refuse_first = || match kind {
             SpaceKind::Data => self.space.data_line().refuse_first(Class::Normal, before),
-            _ => self.metadata_line.refuse_first(Class::Normal, before),
+            _ => self.reservations.line().refuse_first(Class::Normal, before),
         };
         // What came free since the last step.
         if self.serve(kind) > 0 {
@@ -320,7 +269,7 @@ impl Engine {
 
     /// Tells everybody who waits that it is in vain (F3).
     pub(crate) fn refuse_everybody(&self) {
-        self.metadata_line.refuse_all();
+        self.reservations.line().refuse_all();
         self.space.data_line().refuse_all();
     }
 

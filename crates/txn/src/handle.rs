@@ -11,22 +11,7 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use buttress_format::{Extent, Generation, Key, Logical, TreeId};
 
-use crate::{DataRef, Engine, MetaReservation, View, gate::Inside, transaction::Transaction};
-
-#[cfg(debug_assertions)]
-thread_local! {
-    /// Handles that this thread holds (H2). They never change threads: the gate's guard does not.
-    static HELD: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
-}
-
-/// Nobody waits while he holds a handle (H2): the commit would wait for him.
-#[track_caller]
-pub(crate) fn expect_none(what: &str) {
-    #[cfg(debug_assertions)]
-    assert_eq!(HELD.get(), 0, "{what} with a handle in hand");
-    #[cfg(not(debug_assertions))]
-    let _ = what;
-}
+use crate::{DataRef, Engine, MetaReservation, View, gate::Inside, held, transaction::Transaction};
 
 /// Writes to the running transaction. Drop it to let a freeze go on.
 #[must_use = "a handle that is dropped at once changes nothing"]
@@ -45,8 +30,7 @@ impl<'e> Handle<'e> {
         inside: Inside<'e>,
         view: Guard<Arc<View>>,
     ) -> Self {
-        #[cfg(debug_assertions)]
-        HELD.set(HELD.get() + 1);
+        held::open();
         Self { engine, view, reservation, _inside: inside }
     }
 
@@ -165,8 +149,7 @@ impl<'e> Handle<'e> {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
-        #[cfg(debug_assertions)]
-        HELD.set(HELD.get() - 1);
-        self.reservation.give_back(self.engine);
+        held::close();
+        self.reservation.give_back(&self.engine.reservations);
     }
 }

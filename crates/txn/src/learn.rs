@@ -220,8 +220,8 @@ impl Engine {
         *self.devices.lock() = known.devices;
         self.commit.lock().groups = known.groups;
         if may_write {
-            self.look_at_trees(&self.store, &roots)?;
-            self.size_global_reserve();
+            self.reservations.look_at_trees(&self.store, &roots)?;
+            self.reservations.size_global_reserve();
         }
         Ok(count)
     }

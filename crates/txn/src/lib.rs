@@ -4,13 +4,11 @@
 //! A commit freezes the running transaction, merges it into new trees and publishes them; meanwhile
 //! the next transaction is already running.
 
-mod accounts;
 mod boot;
 mod chunk_alloc;
 mod commit;
 mod commit_turn;
 mod cost;
-mod count;
 mod csum_tree;
 mod delayed_ref;
 mod device_space;
@@ -24,11 +22,14 @@ mod found_log;
 mod free_space_tree;
 mod gate;
 mod handle;
+mod held;
 mod learn;
 mod load;
 mod log_space;
 mod reclaim;
 mod reserve;
+mod reserve_data;
+mod reserving;
 mod rows;
 mod scrub_hold;
 mod seldom;
@@ -41,10 +42,10 @@ mod transaction;
 mod unborn;
 mod usage;
 mod view;
+mod waiting;
 mod window;
 mod writable;
 
-pub use accounts::Accounts;
 pub use boot::EngineOptions;
 pub use commit_turn::CommitTurn;
 pub use cost::{Cost, Costs};
@@ -60,7 +61,7 @@ pub use learn::GroupsRead;
 pub use load::Loader;
 pub use log_space::LogHold;
 pub use reserve::{
-    DeleteRoom, InodeReserve, MetaReservation, PromisePolicy, Urgency, cost_of_copies,
+    Accounts, DeleteRoom, InodeReserve, MetaReservation, PromisePolicy, Urgency, cost_of_copies,
 };
 pub use rows::SharedRows;
 pub use scrub_hold::HeldGroup;

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use buttress_format::{Chunk, Logical};
 use buttress_space::{Group, SpaceKind};
 
-use crate::{Cost, Engine, Urgency, commit::CommitState};
+use crate::{Engine, commit::CommitState};
 
 impl Engine {
     /// Notes a group that may have come to be empty.
@@ -72,17 +72,7 @@ impl Engine {
         match kind {
             SpaceKind::Data => true,
             SpaceKind::System => false,
-            SpaceKind::Metadata => self.fits_without(group.len()),
+            SpaceKind::Metadata => self.reservations.fits_without(group.len()),
         }
-    }
-
-    /// Whether the metadata that is promised would fit twice without so many bytes: a group that is
-    /// needed again at once is not worth removing.
-    pub fn fits_without(&self, bytes: u64) -> bool {
-        let account = self.space.account(SpaceKind::Metadata);
-        let running = self.need_of(self.view.load().running());
-        let kept = 2 * (running + account.global_reserve);
-        account.free() >= bytes.saturating_add(kept)
-            && self.may_reserve(Cost::of(64, 65536), Urgency::Normal)
     }
 }

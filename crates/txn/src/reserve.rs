@@ -19,18 +19,25 @@
 //!   for him he is promised his beside others who free alone, whatever others hold; once he has waited for those, too, as if he
 //!   were alone. A delete is not refused for what others hold and do not use.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
-use buttress_format::{Ino, TreeId};
-use buttress_space::{Class, Reach, SpaceKind};
+use arc_swap::ArcSwap;
+use buttress_base::Apart;
+use buttress_base::sync::Mutex;
+use buttress_format::{BlockGroupFlags, Generation, Ino, Key, TreeId};
+use buttress_space::{Class, Queue, Reach, Space, SpaceKind};
+use buttress_tree::{Roots, Store};
 
-use crate::{Cost, Costs, Engine, Result};
+use crate::device_space::{self, DeviceSpace};
+use crate::transaction::Transaction;
+use crate::{Cost, Costs, View};
 
+mod accounts;
 mod ahead;
 mod copies;
+mod count;
 mod credit;
-mod data;
 mod fits;
 mod inode;
 mod policy;
@@ -38,17 +45,19 @@ mod shared;
 mod ticket;
 mod token;
 
-pub(crate) use ahead::Ahead;
-pub(crate) use copies::{Copies, Tree};
+pub use accounts::Accounts;
+use ahead::Ahead;
+use copies::Copies;
+pub(crate) use copies::Tree;
 pub use copies::{DeleteRoom, cost_of_copies};
-pub(crate) use credit::Credits;
+use credit::Credits;
 pub use inode::InodeReserve;
-pub(crate) use inode::{InodeReserves, Moment};
+use inode::{InodeReserves, Moment};
 pub use policy::PromisePolicy;
-pub(crate) use shared::{CHILD_REFS, EXTENT_REFS, Shares};
-use ticket::MetaTicket;
+use shared::{CHILD_REFS, EXTENT_REFS, Shares};
+pub(crate) use ticket::MetaTicket;
 pub use token::MetaReservation;
-pub(crate) use token::Owners;
+use token::Owners;
 
 /// Who is asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +90,7 @@ pub(crate) struct Demand {
 
 /// Operations that were promised space and have not ended.
 #[derive(Debug, Default)]
-pub(crate) struct Outstanding {
+struct Outstanding {
     costs: Costs,
     /// Of these, those of who frees space.
     freeing: Costs,
@@ -91,13 +100,13 @@ pub(crate) struct Outstanding {
 }
 
 impl Outstanding {
-    pub(crate) fn sum(&self) -> Costs {
+    fn sum(&self) -> Costs {
         self.costs
     }
 
     /// Compares with the tokens (P3).
     #[cfg(debug_assertions)]
-    pub(crate) fn audit(&self) {
+    fn audit(&self) {
         let found = figures(self.costs, self.freeing);
         assert_eq!(
             self.roll.sum(),
@@ -107,109 +116,201 @@ impl Outstanding {
     }
 }
 
-impl Engine {
-    /// Promises metadata space for one operation if it is there and nobody waits for it, without making any.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ReadOnly`], [`Error::Aborted`]; not [`Error::NoSpace`], which is `None`.
-    pub fn reserve_at_once(
-        self: &Arc<Self>,
-        cost: Cost,
-        urgency: Urgency,
-    ) -> Result<Option<MetaReservation>> {
-        crate::handle::expect_none("P2: space is asked for");
-        self.check_writable()?;
-        self.pace()?;
-        if urgency == Urgency::Normal
-            && let Some(promise) = self.from_credit(cost)
-        {
-            return Ok(Some(promise));
-        }
-        let class = class_of(urgency, Reach::All);
-        let take = || self.metadata_line.at_once(class, || self.try_reserve(cost, urgency));
-        let granted = take()
-            || (self.give_credit_back() && take())
-            || (self.may_count(urgency) && self.recount() && take());
-        if granted {
-            self.ahead.look();
-        }
-        Ok(granted.then(|| MetaReservation::of_granted(self, cost, urgency)))
+/// What reservations are counted with: the parts of the engine below them, and the rules.
+pub(crate) struct Beneath {
+    pub(crate) store: Arc<Store>,
+    pub(crate) space: Arc<Space>,
+    pub(crate) devices: Arc<Mutex<DeviceSpace>>,
+    pub(crate) view: Arc<ArcSwap<View>>,
+    pub(crate) policy: PromisePolicy,
+    pub(crate) delete_room: DeleteRoom,
+    /// Levels of the highest tree.
+    pub(crate) height: u8,
+}
+
+/// Metadata that was reserved, and what commits may still take: all that decides whether more fits.
+/// It reads trees and accounts, and neither commits nor makes room: the engine does, above.
+pub(crate) struct Reservations {
+    store: Arc<Store>,
+    space: Arc<Space>,
+    devices: Arc<Mutex<DeviceSpace>>,
+    view: Arc<ArcSwap<View>>,
+    policy: PromisePolicy,
+    delete_room: DeleteRoom,
+    /// For tokens, by the shard of the asking thread.
+    owners: Owners,
+    outstanding: Apart<Mutex<Outstanding>>,
+    /// The part of them that dirty data of inodes holds.
+    inode_reserves: Arc<InodeReserves>,
+    /// Reservations kept at hand.
+    credits: Credits,
+    /// The thread that makes room before any wait.
+    ahead: Apart<Ahead>,
+    /// Waiters for metadata.
+    line: Apart<Queue<Demand>>,
+    /// The reserved part of the metadata that is left to reserve, in thousandths.
+    pressure: AtomicU64,
+    /// Metadata that the frozen transaction may still need, in bytes.
+    frozen_need: AtomicU64,
+    /// Metadata that the frozen transaction has allocated already.
+    frozen_taken: AtomicU64,
+    /// Levels of the highest tree.
+    height: AtomicU8,
+    shares: Shares,
+    copies: Copies,
+    counts: count::Counts,
+}
+
+impl Reservations {
+    pub(crate) fn new(beneath: Beneath) -> Arc<Self> {
+        Arc::new_cyclic(|own: &Weak<Self>| Self {
+            store: beneath.store,
+            space: beneath.space,
+            devices: beneath.devices,
+            view: beneath.view,
+            policy: beneath.policy,
+            delete_room: beneath.delete_room,
+            owners: Owners::of(own),
+            outstanding: Apart::default(),
+            inode_reserves: Arc::default(),
+            credits: Credits::default(),
+            ahead: Apart::default(),
+            line: Apart(Queue::new()),
+            pressure: AtomicU64::new(0),
+            frozen_need: AtomicU64::new(0),
+            frozen_taken: AtomicU64::new(0),
+            height: AtomicU8::new(beneath.height),
+            shares: Shares::default(),
+            copies: Copies::default(),
+            counts: count::Counts::default(),
+        })
     }
 
-    /// Promises metadata space to somebody on whom writeback may wait: he holds a file's writeback claim,
-    /// or is writing back. He goes before others, and makes room himself: by chunks and commits alone.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoSpace`] when all that did not help; [`Error::ReadOnly`], [`Error::Aborted`].
-    pub fn reserve(self: &Arc<Self>, cost: Cost, urgency: Urgency) -> Result<MetaReservation> {
-        self.wait_for_metadata(cost, urgency, Reach::Commit)
+    /// The line of those that wait for metadata.
+    pub(crate) fn line(&self) -> &Queue<Demand> {
+        &self.line
     }
 
-    /// Promises metadata space to somebody who can wait for everything: dirty data of all files is written
-    /// back for him, too. He holds no claim of any file.
-    ///
-    /// # Errors
-    ///
-    /// As [`reserve`](Self::reserve).
-    pub fn reserve_in_line(
-        self: &Arc<Self>,
-        cost: Cost,
-        urgency: Urgency,
-    ) -> Result<MetaReservation> {
-        self.wait_for_metadata(cost, urgency, Reach::All)
+    /// What one inode's dirty data was reserved, for reservations that are bound to it
+    /// ([`MetaReservation::bind`]).
+    pub(crate) fn inode_reserve(&self, tree: TreeId, ino: Ino) -> Arc<InodeReserve> {
+        self.inode_reserves.enter(tree, ino)
     }
 
-    fn wait_for_metadata(
-        self: &Arc<Self>,
+    fn kind_flags(&self, kind: SpaceKind) -> BlockGroupFlags {
+        device_space::kind_flags(&self.space, kind)
+    }
+
+    /// Reserves if it fits at once and no other waits: first from credits, where they are for it.
+    pub(crate) fn at_once(
+        &self,
         cost: Cost,
         urgency: Urgency,
         reach: Reach,
-    ) -> Result<MetaReservation> {
-        self.check_writable()?;
-        crate::handle::expect_none("P2: space is asked for");
-        self.pace()?;
-        // So that tests hold what is counted against what is made, wherever there is room.
-        #[cfg(debug_assertions)]
-        self.recount();
+    ) -> Option<MetaReservation> {
         if urgency == Urgency::Normal
             && let Some(promise) = self.from_credit(cost)
         {
-            return Ok(promise);
+            return Some(promise);
         }
         let class = class_of(urgency, reach);
-        // Those with priority never wait for the flusher, which may wait for one of them.
-        let reach = if class == Class::Priority { Reach::Commit } else { reach };
-        let take = || self.metadata_line.at_once(class, || self.try_reserve(cost, urgency));
-        if take()
+        let take = || self.line.at_once(class, || self.try_reserve(cost, urgency));
+        let granted = take()
             || (self.give_credit_back() && take())
-            || (self.may_count(urgency) && self.recount() && take())
-        {
+            || (self.may_count(urgency) && self.recount() && take());
+        granted.then(|| {
             self.ahead.look();
-            return Ok(MetaReservation::of_granted(self, cost, urgency));
-        }
-        let ticket = self.metadata_line.ask(class, Demand { cost, urgency }, |demand| {
+            MetaReservation::of_granted(self, cost, urgency)
+        })
+    }
+
+    /// Joins the line; the reservation, where it fits by then.
+    pub(crate) fn ask(
+        &self,
+        cost: Cost,
+        urgency: Urgency,
+        reach: Reach,
+    ) -> Result<MetaReservation, MetaTicket<'_>> {
+        let class = class_of(urgency, reach);
+        let ticket = self.line.ask(class, Demand { cost, urgency }, |demand| {
             self.try_reserve(demand.cost, demand.urgency)
         });
         let Some(ticket) = ticket else {
             return Ok(MetaReservation::of_granted(self, cost, urgency));
         };
         self.give_credit_back();
-        let bytes = self.bytes_of(cost);
-        let mut ticket = MetaTicket::new(self, ticket, Demand { cost, urgency }, class);
-        self.wait_in_line(SpaceKind::Metadata, reach, bytes, &mut ticket)
+        Err(MetaTicket::new(self, ticket, Demand { cost, urgency }, class))
     }
 
-    /// What one inode's dirty data is promised, for who binds promises to it ([`MetaReservation::bind`]).
-    #[must_use]
-    pub fn inode_reserve(&self, tree: TreeId, ino: Ino) -> Arc<InodeReserve> {
-        self.inode_reserves.enter(tree, ino)
+    /// Serves waiters, if need be by a closer count.
+    pub(crate) fn serve_counted(&self) {
+        self.serve();
+        // What frees space is among those with priority.
+        let frees = self.line.blocks(Class::Priority);
+        let urgency = if frees { Urgency::Frees } else { Urgency::Normal };
+        if self.line.is_waiting() && self.may_count(urgency) && self.recount() {
+            self.serve();
+        }
+    }
+
+    /// A transaction was frozen, and no operation is under way: what its commit may need is said
+    /// before the next transaction is seen.
+    pub(crate) fn begin_commit(&self, frozen: &Transaction) {
+        self.frozen_taken.store(0, Ordering::Relaxed);
+        let closer = self.close_count(frozen).unwrap_or(u64::MAX);
+        self.frozen_need.store(self.need_of(frozen).min(closer), Ordering::Relaxed);
+    }
+
+    /// The commit takes so many bytes of metadata. To be called after they are taken in the account.
+    pub(crate) fn take_frozen(&self, bytes: u64) {
+        self.frozen_taken.fetch_add(bytes, Ordering::Release);
+    }
+
+    /// The commit gives so many back. To be called before they leave the account.
+    pub(crate) fn return_frozen(&self, bytes: u64) {
+        self.frozen_taken.fetch_sub(bytes, Ordering::Release);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_frozen_need(&self, bytes: u64) {
+        self.frozen_need.store(bytes, Ordering::Release);
+    }
+
+    /// The trees are settled: the commit takes nothing more.
+    pub(crate) fn settled(&self, frozen: &Transaction, nodes: u64) {
+        self.frozen_need.store(0, Ordering::Relaxed);
+        self.counts.of(frozen).settle(nodes);
+        self.serve_counted();
+    }
+
+    /// A commit is published, with these root items changed.
+    pub(crate) fn published(
+        &self,
+        roots: &Roots,
+        trees: std::collections::BTreeMap<Key, Option<Tree>>,
+        generation: Generation,
+    ) {
+        self.frozen_need.store(0, Ordering::Relaxed);
+        self.look_again_at_extents(roots);
+        self.note_trees(trees, generation);
+        self.size_global_reserve();
+        self.keep_anew();
+    }
+
+    /// Counts with a tree of so many levels from now on.
+    pub(crate) fn note_height(&self, height: u8) {
+        self.height.fetch_max(height, Ordering::Relaxed);
+    }
+
+    /// Compares what is outstanding with the live tokens (P3).
+    #[cfg(debug_assertions)]
+    pub(crate) fn audit(&self) {
+        self.outstanding.lock().audit();
     }
 
     /// Serves those who wait for metadata, the first first. Called wherever some comes free.
-    pub(crate) fn serve_metadata(&self) -> u64 {
-        self.metadata_line.serve(|demand| self.try_reserve(demand.cost, demand.urgency))
+    pub(crate) fn serve(&self) -> u64 {
+        self.line.serve(|demand| self.try_reserve(demand.cost, demand.urgency))
     }
 
     /// As much as so many bytes of free metadata, at most: for people and for forecasts.
@@ -217,20 +318,6 @@ impl Engine {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let levels = self.levels();
         Costs::from(cost).all_items().saturating_mul(levels * nodesize)
-    }
-
-    /// Memory is bounded (T4): a full overlay is committed in the background, and once it holds
-    /// twice as much whoever wants to add waits for that commit.
-    fn pace(&self) -> Result<()> {
-        let held = self.view.load().running().bytes();
-        let limit = self.options.overlay_max;
-        if held > limit {
-            self.commit_wanted.store(true, Ordering::Relaxed);
-        }
-        if held > 2 * limit {
-            self.commit()?;
-        }
-        Ok(())
     }
 
     fn try_reserve(&self, cost: Cost, urgency: Urgency) -> bool {
@@ -278,7 +365,7 @@ impl Engine {
         let (cost, freeing) = shares(cost, urgency);
         outstanding.costs += cost;
         outstanding.freeing += freeing;
-        if self.options.promise == PromisePolicy::Levels {
+        if self.policy == PromisePolicy::Levels {
             self.ahead.note(self.promised_apart(outstanding.costs));
         }
         #[cfg(debug_assertions)]
@@ -296,7 +383,7 @@ impl Engine {
     }
 
     /// Whether a reservation would fit now. Reserves nothing, and makes no room.
-    pub fn may_reserve(&self, cost: Cost, urgency: Urgency) -> bool {
+    pub(crate) fn may_reserve(&self, cost: Cost, urgency: Urgency) -> bool {
         self.fits(&self.outstanding.lock(), cost, urgency)
     }
 }

@@ -16,9 +16,7 @@ use buttress_format::{
 use buttress_tree::Overlay;
 
 use crate::tracked::Tracked;
-use crate::{
-    count::Counted, delayed_ref::DelayedRefs, seldom::Seldom, snapshot::Snapshot, sums::PendingSums,
-};
+use crate::{delayed_ref::DelayedRefs, seldom::Seldom, snapshot::Snapshot, sums::PendingSums};
 
 /// A chunk that a transaction adds: recorded in the trees by its commit.
 #[derive(Clone, Debug)]
@@ -61,8 +59,6 @@ pub(crate) struct Transaction {
     pub(crate) drops: Seldom<BTreeMap<TreeId, u64>>,
     /// The same of trees that a balance of Linux left, by the subvolume that each is of.
     pub(crate) leftovers: Seldom<BTreeMap<TreeId, u64>>,
-    /// The nodes that its commit makes, where somebody counted them.
-    pub(crate) counted: Counted,
 }
 
 /// Items that cutting one snapshot may touch: the extents under a root node.
@@ -84,7 +80,6 @@ impl Transaction {
             tracked: Tracked::default(),
             drops: Seldom::default(),
             leftovers: Seldom::default(),
-            counted: Counted::default(),
         })
     }
 

@@ -13,8 +13,6 @@
 //! - **K2** A run is taken from nobody's promise: where data shares its groups with metadata there are none, as what
 //!   is left of one would be missing to data for as long as the commit takes.
 
-use std::sync::atomic::Ordering;
-
 use buttress_format::{Extent, Generation, Logical};
 use buttress_space::{AllocRequest, Outcome, SpaceKind};
 
@@ -76,7 +74,7 @@ impl<'e> Cluster<'e> {
                         // The longest there was. Behind it are others nearly as long, and their items are near its.
                         self.most = run.len / 2;
                     }
-                    self.engine.frozen_taken.fetch_add(run.len, Ordering::Release);
+                    self.engine.reservations.take_frozen(run.len);
                     self.left = Some(run);
                 }
                 Outcome::NeedsLoading(group) => {
@@ -105,7 +103,7 @@ impl<'e> Cluster<'e> {
     pub(super) fn close(&mut self) {
         let Some(left) = self.left.take() else { return };
         // In this order, and the other way round where it was taken: who looks at both misses nothing.
-        self.engine.frozen_taken.fetch_sub(left.len, Ordering::Release);
+        self.engine.reservations.return_frozen(left.len);
         self.engine.space.free(left);
         let request = self.request(RUN_BYTES_MIN, RUN_BYTES_MIN);
         self.engine.space.note_goal(&request, Extent::new(left.start, 0));
@@ -120,7 +118,7 @@ impl Drop for Cluster<'_> {
 
 #[cfg(all(test, debug_assertions))]
 mod tests {
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use buttress_base::{Rng, seeded, thread};
 
@@ -137,11 +135,11 @@ mod tests {
         let work = |seed| {
             let engine = engine(512);
             let node = u64::from(engine.store.geometry().nodesize);
-            engine.frozen_need.store(NEED, Ordering::Release);
+            engine.reservations.set_frozen_need(NEED);
             let sum = |(account, frozen): (buttress_space::Account, u64)| {
                 account.used + account.reserved + frozen
             };
-            let before = sum(engine.account_and_frozen());
+            let before = sum(engine.reservations.account_and_frozen());
             let done = AtomicBool::new(false);
             let (mut least, mut looks) = (u64::MAX, 0);
             thread::scope(|scope| {
@@ -158,12 +156,12 @@ mod tests {
                     done.store(true, Ordering::Release);
                 });
                 while !done.load(Ordering::Acquire) {
-                    least = least.min(sum(engine.account_and_frozen()));
+                    least = least.min(sum(engine.reservations.account_and_frozen()));
                     looks += 1;
                     thread::yield_now();
                 }
             });
-            assert_eq!(sum(engine.account_and_frozen()), before, "seed {seed}");
+            assert_eq!(sum(engine.reservations.account_and_frozen()), before, "seed {seed}");
             assert!(least >= before, "seed {seed}: {} bytes were in neither", before - least);
             looks
         };

@@ -363,7 +363,7 @@ impl Settle<'_> {
             engine.volume.update_device(item);
         }
         let height = self.roots.iter().map(|(_, root)| root.level).max().unwrap_or(0);
-        engine.height.fetch_max(height, std::sync::atomic::Ordering::Relaxed);
+        engine.reservations.note_height(height);
         let mut superblock = superblock::next(
             &state.superblock,
             &self.roots,

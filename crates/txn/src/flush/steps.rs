@@ -122,7 +122,7 @@ impl Engine {
         let (room, held) = match kind {
             SpaceKind::Data => (account.free().saturating_sub(account.may_use), 0),
             _ => {
-                let pools = self.pools(0, 0);
+                let pools = self.reservations.pools(0, 0);
                 let held = match step {
                     Step::Commit => pools.to_commit() + pools.frozen,
                     Step::Dirty | Step::AllDirty | Step::Ordered => {
@@ -149,7 +149,7 @@ impl Engine {
                 let account = self.space.account(kind);
                 account.free().saturating_sub(account.may_use)
             }
-            SpaceKind::Metadata | SpaceKind::System => self.pools(0, 0).headroom(),
+            SpaceKind::Metadata | SpaceKind::System => self.reservations.pools(0, 0).headroom(),
         }
     }
 

@@ -12,7 +12,7 @@ use std::{
 
 use buttress_base::sync::{Condvar, Mutex};
 
-use crate::{Engine, PromisePolicy};
+use super::{PromisePolicy, Reservations};
 
 /// Where that thread sleeps.
 #[derive(Debug)]
@@ -53,19 +53,19 @@ impl Ahead {
     }
 }
 
-impl Engine {
+impl Reservations {
     /// Wakes whoever makes room ahead, because he is to end.
-    pub fn call_ahead(&self) {
+    pub(crate) fn call_ahead(&self) {
         *self.ahead.called.lock() = true;
         self.ahead.wake.notify_one();
     }
 
     /// Sleeps until promises that stand by themselves ([`PromisePolicy::Levels`]) came to so many bytes more than now and
     /// somebody is promised space at once, at most so long. Others come to that slowly, and call nobody.
-    pub fn wait_for_promises(&self, more: Option<u64>, limit: Duration) {
+    pub(crate) fn wait_for_promises(&self, more: Option<u64>, limit: Duration) {
         let ahead = &self.ahead;
         let mut called = ahead.called.lock();
-        let more = more.filter(|_| self.options.promise == PromisePolicy::Levels);
+        let more = more.filter(|_| self.policy == PromisePolicy::Levels);
         let at = more.map(|more| ahead.promised.load(Ordering::Relaxed).saturating_add(more));
         ahead.at.store(at.unwrap_or(u64::MAX), Ordering::Relaxed);
         if !*called {

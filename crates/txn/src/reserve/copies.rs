@@ -24,23 +24,20 @@
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use buttress_base::sync::Mutex;
 use buttress_format::{Generation, Key, RootItem, TreeId};
 use buttress_space::{Account, SpaceKind};
 use buttress_tree::{Cursor, Roots, Store};
 
-use super::{Urgency, shared::EXTENT_ITEM};
-use crate::{Cost, Engine, Result, device_space::DeviceSpace};
+use super::{Reservations, shared::EXTENT_ITEM};
+use crate::{Cost, Result, device_space::DeviceSpace};
 use need::{Room, Sums, Trees, counts, kept};
 
 mod need;
 
 pub(crate) use need::Tree;
 
-/// Bytes of items that are asked for beside what was counted, without a thought.
-const UNCOUNTED_MAX: u64 = 256 << 10;
 /// What one promise asks for at most: what it lacks is kept as far as it is there.
 const ASKED_MAX: u64 = 1 << 32;
 
@@ -87,7 +84,7 @@ struct Known {
 #[derive(Debug, Default)]
 pub(crate) struct Copies(Mutex<Known>);
 
-impl Engine {
+impl Reservations {
     /// Looks at all trees that the root tree names, unless it was done: before anybody is promised anything.
     ///
     /// # Errors
@@ -95,7 +92,7 @@ impl Engine {
     /// When the root tree is damaged.
     pub(crate) fn look_at_trees(&self, store: &Store, roots: &Roots) -> Result<()> {
         let mut known = self.copies.0.lock();
-        if known.is_known || self.options.delete_room == DeleteRoom::Off {
+        if known.is_known || self.delete_room == DeleteRoom::Off {
             return Ok(());
         }
         let tree = TreeId::ROOT;
@@ -153,29 +150,12 @@ impl Engine {
         (of_devices, known.kept - of_devices)
     }
 
-    /// Commits where a snapshot would be refused for what is not counted yet: root items are of the last commit. Called without the locks of
-    /// the snapshot.
-    ///
-    /// # Errors
-    ///
-    /// Those of a commit; when the root tree is damaged.
-    pub fn prepare_snapshot(self: &Arc<Self>, source: TreeId, read_only: bool) -> Result<()> {
-        if self.view.load().running().bytes() <= UNCOUNTED_MAX {
-            return Ok(());
-        }
-        let asked = cost_of_copies(self.room_for_snapshot(source, read_only)?);
-        if asked != Cost::default() && !self.may_reserve(asked, Urgency::Normal) {
-            self.commit()?;
-        }
-        Ok(())
-    }
-
     /// Bytes of metadata that a snapshot of a subvolume is to be promised, so that they are there when what it shares is changed (Y1).
     ///
     /// # Errors
     ///
     /// When the root tree is damaged.
-    pub fn room_for_snapshot(&self, source: TreeId, read_only: bool) -> Result<u64> {
+    pub(crate) fn room_for_snapshot(&self, source: TreeId, read_only: bool) -> Result<u64> {
         self.room_to(source, |sums, bytes| {
             sums.cut += 1;
             sums.all += bytes;
@@ -188,7 +168,7 @@ impl Engine {
     /// # Errors
     ///
     /// When the root tree is damaged.
-    pub fn room_to_change(&self, tree: TreeId) -> Result<u64> {
+    pub(crate) fn room_to_change(&self, tree: TreeId) -> Result<u64> {
         self.room_to(tree, |sums, bytes| sums.writable += bytes)
     }
 
@@ -214,11 +194,27 @@ impl Engine {
     }
 
     /// Keeps room for what a transaction shares from now on, which the caller was promised: until root items say so.
-    pub fn keep_until_published(&self, bytes: u64, by: Generation) {
+    pub(crate) fn keep_until_published(&self, bytes: u64, by: Generation) {
         if bytes > 0 {
             self.copies.0.lock().coming.push((by, bytes));
             self.size_global_reserve();
         }
+    }
+
+    /// The global reserve grows with the trees, and is never more than a small volume can spare: half of it where trees share
+    /// nodes, for deletes that change many of them first (S2 of `reserve::shared`). What is kept for copies comes on top (`reserve::copies`).
+    pub(crate) fn size_global_reserve(&self) {
+        // One at a time, and no chunk is made meanwhile.
+        let mut devices = self.devices.lock();
+        let account = self.space.account(SpaceKind::Metadata);
+        // What is in use in mixed groups is data, mostly.
+        let trees = if self.space.is_mixed() { account.used / 4 } else { account.used };
+        let reserve = (trees / 8).clamp(4 << 20, 128 << 20).min(account.total / 4);
+        let shared = self.shared_reserve(trees).map_or(0, |bytes| bytes.min(account.total / 2));
+        let reserve = reserve.max(shared);
+        let (of_devices, for_copies) = self.keep_for_copies(&account, reserve, &devices);
+        devices.keep_room(of_devices);
+        self.space.set_global_reserve(reserve + for_copies, for_copies);
     }
 
     fn room_of(&self, account: &Account, trees: &Trees, devices: &DeviceSpace) -> Room {

@@ -25,8 +25,8 @@ use buttress_base::{
 };
 use buttress_space::Class;
 
-use super::{MetaReservation, PromisePolicy, Urgency};
-use crate::{Cost, Costs, Engine};
+use super::{MetaReservation, PromisePolicy, Reservations, Urgency};
+use crate::{Cost, Costs};
 
 /// Operations of a batch.
 const BATCH: u32 = 16;
@@ -56,9 +56,9 @@ struct Stripe {
 #[derive(Debug, Default)]
 pub(crate) struct Credits([Apart<Stripe>; STRIPES]);
 
-impl Engine {
+impl Reservations {
     /// A promise from what this thread's stripe keeps, or from a batch that it is promised now.
-    pub(super) fn from_credit(self: &std::sync::Arc<Self>, cost: Cost) -> Option<MetaReservation> {
+    pub(super) fn from_credit(&self, cost: Cost) -> Option<MetaReservation> {
         if !self.may_keep(cost.into()) {
             return None;
         }
@@ -74,7 +74,7 @@ impl Engine {
             return Some(part);
         }
         let batch = cost.times(BATCH);
-        if !self.metadata_line.at_once(Class::Normal, || self.try_reserve_batch(batch)) {
+        if !self.line.at_once(Class::Normal, || self.try_reserve_batch(batch)) {
             stripe.rests.store(REST, Ordering::Relaxed);
             let kept = mem::take(&mut *credit);
             drop(credit);
@@ -92,9 +92,9 @@ impl Engine {
 
     /// Whether promises of this size may be kept here (B3, B4).
     fn may_keep(&self, cost: Costs) -> bool {
-        self.options.promise != PromisePolicy::Levels
+        self.policy != PromisePolicy::Levels
             && cost.all_items() <= ITEMS_MAX
-            && !self.metadata_line.is_waiting()
+            && !self.line.is_waiting()
     }
 
     /// Keeps a promise that came back; the promise itself, where it is not to be kept.
@@ -116,7 +116,7 @@ impl Engine {
             }
         };
         // Who joined the line before this lock was taken is seen, who joins later takes it (B3).
-        if credit.came_back >= BATCH || self.metadata_line.is_waiting() {
+        if credit.came_back >= BATCH || self.line.is_waiting() {
             credit.came_back = 0;
             return Some(all);
         }

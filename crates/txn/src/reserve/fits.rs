@@ -10,8 +10,9 @@ use std::sync::atomic::Ordering;
 use buttress_format::TreeId;
 use buttress_space::{Account, SpaceKind};
 
-use super::{Outstanding, PromisePolicy, Urgency};
-use crate::{Cost, Costs, Engine, Result, View, transaction::Transaction};
+use super::{Outstanding, PromisePolicy, Reservations, Urgency};
+use crate::device_space::DeviceSpace;
+use crate::{Cost, Costs, Result, View, transaction::Transaction};
 
 /// Less than this of the devices makes no chunk.
 const CHUNK_MIN: u64 = 1 << 20;
@@ -19,7 +20,7 @@ const CHUNK_MIN: u64 = 1 << 20;
 /// Promises of more than this part of what is left, in thousandths, had better be needed soon.
 const TIGHT: u64 = 500;
 
-impl Engine {
+impl Reservations {
     /// What a transaction and promises need together, by what bounds both.
     pub(super) fn crude_need(&self, running: &Transaction, to_come: Costs, used: u64) -> u64 {
         let items = running.items() + to_come.all_items();
@@ -116,18 +117,12 @@ impl Engine {
     /// closely, and no chunk can be added or a commit waits for dirty data; else nothing. Nothing ever by the published rule of promises: its
     /// baseline writes nothing ahead.
     #[must_use]
-    pub fn promise_pressure(&self) -> Option<u64> {
+    pub(crate) fn promise_pressure(&self) -> Option<u64> {
         let pressure = self.pressure.load(Ordering::Relaxed);
-        let counts = pressure > TIGHT && self.options.promise != PromisePolicy::Levels;
+        let counts = pressure > TIGHT && self.policy != PromisePolicy::Levels;
         let is_last =
             || self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) < CHUNK_MIN;
         (counts && (self.inode_reserves.are_awaited() || is_last())).then_some(pressure)
-    }
-
-    /// Whether those who hold promises for long, as dirty data does, had better need them soon.
-    #[must_use]
-    pub fn is_tight(&self) -> bool {
-        self.promise_pressure().is_some()
     }
 
     /// Whether operations may not fit beside a frozen transaction, by what is known of it, were the next to become
@@ -147,7 +142,7 @@ impl Engine {
     /// # Errors
     ///
     /// When the root tree is damaged.
-    pub fn know_height(&self, view: &View, tree: TreeId) -> Result<()> {
+    pub(crate) fn know_height(&self, view: &View, tree: TreeId) -> Result<()> {
         let item = view.committed_root_item(tree)?;
         let Some(item) = item else { return Ok(()) };
         self.height.fetch_max(item.level, Ordering::Relaxed);
@@ -203,13 +198,56 @@ impl Engine {
 
     /// Bytes that promises take by themselves, by the rule that was chosen; none where all of them count together.
     pub(crate) fn promised_apart(&self, promised: Costs) -> u64 {
-        self.options.promise.alone(promised, u64::from(self.store.geometry().nodesize))
+        self.policy.alone(promised, u64::from(self.store.geometry().nodesize))
     }
 
     pub(crate) fn need_of(&self, transaction: &Transaction) -> u64 {
         let used = self.space.account(SpaceKind::Metadata).used;
         let alone = self.need(transaction.items(), transaction.bytes(), used);
         alone + self.shared_need(transaction.firsts(), used)
+    }
+
+    /// Counts what a commit needs, if somebody may not fit beside it by the crude bound. A debug build always does, and
+    /// holds what is made against it.
+    pub(crate) fn count_if_crowded(&self, frozen: &Transaction) -> Option<(u64, Option<u64>)> {
+        if cfg!(not(debug_assertions)) && !self.is_crowded(frozen) {
+            return None;
+        }
+        let counted = self.count_frozen(frozen)?;
+        self.frozen_need.fetch_min(counted.0, Ordering::Relaxed);
+        // Whoever waits fits beside it, perhaps: by a count that knows of this one.
+        self.serve_counted();
+        Some(counted)
+    }
+
+    /// Whether a commit under way finds what it may still need, where this transaction is a younger one (A1): in groups that it may
+    /// use, and in chunks of its own.
+    pub(crate) fn leaves_frozen(&self, transaction: &Transaction, devices: &DeviceSpace) -> bool {
+        let left = self.frozen_left();
+        let kind = self.kind_flags(SpaceKind::Metadata);
+        if left == 0 || devices.has(kind, left) {
+            return true;
+        }
+        let view = self.view.load();
+        let Some(frozen) =
+            view.frozen().filter(|frozen| frozen.generation < transaction.generation)
+        else {
+            return true;
+        };
+        let groups = self.space.groups_of(SpaceKind::Metadata);
+        let groups = groups.iter().filter(|group| group.birth() <= frozen.generation);
+        let there = groups.map(|group| group.available()).sum();
+        devices.has(kind, left.saturating_sub(there))
+    }
+
+    /// Whether the metadata that is promised would fit twice without so many bytes: a group that is
+    /// needed again at once is not worth removing.
+    pub(crate) fn fits_without(&self, bytes: u64) -> bool {
+        let account = self.space.account(SpaceKind::Metadata);
+        let running = self.need_of(self.view.load().running());
+        let kept = 2 * (running + account.global_reserve);
+        account.free() >= bytes.saturating_add(kept)
+            && self.may_reserve(Cost::of(64, 65536), Urgency::Normal)
     }
 }
 

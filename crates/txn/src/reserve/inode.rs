@@ -29,7 +29,8 @@ use std::time::Duration;
 use buttress_base::{clock, sync::Mutex};
 use buttress_format::{Generation, Ino, TreeId};
 
-use crate::{Cost, Engine, Urgency};
+use super::{Reservations, Urgency};
+use crate::Cost;
 
 /// How long a commit waits for dirty data that does not land, and how often it looks.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -220,16 +221,16 @@ impl InodeReserves {
     }
 }
 
-impl Engine {
+impl Reservations {
     /// Before a transaction freezes: waits until what inodes were promised fits behind it, or has landed (I4). Not longer than
-    /// something lands: who does may need this commit.
-    pub(crate) fn let_inodes_land(&self) {
+    /// something lands: writeback may need this commit. `release` frees what readers have left.
+    pub(crate) fn let_inodes_land(&self, release: impl Fn()) {
         let inodes = &self.inode_reserves;
         if inodes.spared.load(Ordering::Relaxed) == 0 {
             return;
         }
         let fits = || {
-            self.release_pinned();
+            release();
             self.may_reserve(Cost::default(), Urgency::Lands)
                 || (self.recount_all() && self.may_reserve(Cost::default(), Urgency::Lands))
         };

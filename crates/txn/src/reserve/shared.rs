@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use buttress_format::{TreeId, header::ITEM_LEN};
 use buttress_tree::{Expect, NodeSource, Roots, Store};
 
-use crate::{Engine, View};
+use super::Reservations;
+use crate::View;
 
 /// Bytes that a leaf's extents, or a node's children, get of references at most, each: two users of an extent, or of a node, with
 /// items of their own.
@@ -48,10 +49,10 @@ impl Default for Shares {
     }
 }
 
-impl Engine {
+impl Reservations {
     /// Has promises count with nodes that trees share, from now on (S1). Called before a subvolume is cut, and where one is met that
     /// was.
-    pub fn note_shared(&self, view: &View) {
+    pub(crate) fn note_shared(&self, view: &View) {
         if !self.is_shared() {
             self.look_at_extents(view.store(), view.roots());
             self.shares.any.store(true, Ordering::Release);

@@ -6,21 +6,20 @@
 //! - **T2** Who frees space is refused only when a whole ladder behind the last who freed beside him was in vain. A ladder that
 //!   finds nothing to do is faster than others are done, and what they have put by then a commit alone gives back.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use buttress_base::clock;
-use buttress_space::{Class, Ticket, Verdict};
+use buttress_space::{Class, Reach, Ticket, Verdict};
 
-use super::{Demand, MetaReservation};
-use crate::flush::{Look, OWN_SLICE, Waits};
-use crate::{Costs, Engine};
+use super::{Demand, MetaReservation, Reservations};
+use crate::Costs;
+use crate::waiting::{Look, OWN_SLICE, Waits};
 
 /// How long who frees space waits for others who do, once nothing else helped: operations that are under way.
 const OTHERS_END: Duration = Duration::from_secs(1);
 
-pub(super) struct MetaTicket<'e> {
-    engine: &'e Arc<Engine>,
+pub(crate) struct MetaTicket<'e> {
+    all: &'e Reservations,
     ticket: Option<Ticket<'e, Demand>>,
     demand: Demand,
     class: Class,
@@ -30,21 +29,27 @@ pub(super) struct MetaTicket<'e> {
 
 impl<'e> MetaTicket<'e> {
     pub(super) fn new(
-        engine: &'e Arc<Engine>,
+        all: &'e Reservations,
         ticket: Ticket<'e, Demand>,
         demand: Demand,
         class: Class,
     ) -> Self {
-        Self { engine, ticket: Some(ticket), demand, class, waits_for_others: None }
+        Self { all, ticket: Some(ticket), demand, class, waits_for_others: None }
+    }
+
+    /// What its thread may wait for. One with priority never waits for the flusher, which may wait
+    /// for it.
+    pub(crate) fn reach(&self, asked: Reach) -> Reach {
+        if self.class == Class::Priority { Reach::Commit } else { asked }
     }
 
     fn promise(&self) -> MetaReservation {
         let Demand { cost, urgency } = self.demand;
-        MetaReservation::of_granted(self.engine, cost, urgency)
+        MetaReservation::of_granted(self.all, cost, urgency)
     }
 
     fn others_free(&self) -> bool {
-        !self.engine.outstanding.lock().freeing.is_nothing()
+        !self.all.outstanding.lock().freeing.is_nothing()
     }
 }
 
@@ -72,7 +77,7 @@ impl Waits for MetaTicket<'_> {
             return Look::InVain;
         }
         // What those hold who fill the volume is what they wait for.
-        if self.engine.try_reserve_beside(|all| all.freeing, (cost, urgency)) {
+        if self.all.try_reserve_beside(|all| all.freeing, (cost, urgency)) {
             return Look::Served(self.promise());
         }
         let since = *self.waits_for_others.get_or_insert_with(clock::now);
@@ -87,7 +92,7 @@ impl Waits for MetaTicket<'_> {
         if had_others && clock::since(since) < OTHERS_END {
             return Look::MakeRoom;
         }
-        match self.engine.try_reserve_beside(|_| Costs::default(), (cost, urgency)) {
+        match self.all.try_reserve_beside(|_| Costs::default(), (cost, urgency)) {
             true => Look::Served(self.promise()),
             false => Look::InVain,
         }
@@ -98,9 +103,9 @@ impl Drop for MetaTicket<'_> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket.take() else { return };
         if ticket.leave() == Some(Verdict::Granted) {
-            self.engine.revoke(self.demand.cost, self.demand.urgency);
+            self.all.revoke(self.demand.cost, self.demand.urgency);
         }
         // He may have stood before somebody who fits (T1).
-        self.engine.serve_metadata();
+        self.all.serve();
     }
 }

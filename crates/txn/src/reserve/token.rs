@@ -6,27 +6,27 @@ use buttress_base::apart::{Apart, STRIPES, stripe};
 
 #[cfg(debug_assertions)]
 use super::figures;
-use super::{InodeReserve, Urgency, shares};
-use crate::{Cost, Costs, Engine};
+use super::{InodeReserve, Reservations, Urgency, shares};
+use crate::{Cost, Costs};
 
 #[cfg(debug_assertions)]
 const NOTHING: [u64; 6] = [0; 6];
 
-/// The engine, for who holds a promise. Every operation has one: a count of holders for all of them would be what
-/// processors fight about.
+/// The account, for holders of reservations. Every operation has one: a single count of holders
+/// would be contended by all processors.
 #[derive(Debug)]
-pub(crate) struct Owners([Arc<Apart<Weak<Engine>>>; STRIPES]);
+pub(crate) struct Owners([Arc<Apart<Weak<Reservations>>>; STRIPES]);
 
 impl Owners {
-    pub(crate) fn of(engine: &Weak<Engine>) -> Self {
-        Self(std::array::from_fn(|_| Arc::new(Apart(Weak::clone(engine)))))
+    pub(crate) fn of(all: &Weak<Reservations>) -> Self {
+        Self(std::array::from_fn(|_| Arc::new(Apart(Weak::clone(all)))))
     }
 }
 
 /// A promise. What was not put when it is dropped was not needed.
 #[must_use = "a reservation that is dropped promises nothing"]
 pub struct MetaReservation {
-    owner: Arc<Apart<Weak<Engine>>>,
+    owner: Arc<Apart<Weak<Reservations>>>,
     /// Many operations' worth may be held as one.
     held: Costs,
     /// Of that, what was promised because space is freed.
@@ -40,15 +40,15 @@ pub struct MetaReservation {
 
 impl MetaReservation {
     /// The token of what was counted as promised already.
-    pub(crate) fn of_granted(engine: &Arc<Engine>, cost: Cost, urgency: Urgency) -> Self {
+    pub(crate) fn of_granted(all: &Reservations, cost: Cost, urgency: Urgency) -> Self {
         let (held, freeing) = shares(cost, urgency);
         Self {
-            owner: Arc::clone(&engine.owners.0[stripe()]),
+            owner: Arc::clone(&all.owners.0[stripe()]),
             held,
             freeing,
             of: None,
             #[cfg(debug_assertions)]
-            token: engine.outstanding.lock().roll.enter(figures(held, freeing)),
+            token: all.outstanding.lock().roll.enter(figures(held, freeing)),
         }
     }
 
@@ -77,8 +77,8 @@ impl MetaReservation {
     pub fn merge(&mut self, mut other: Self) {
         assert!(self.owner.ptr_eq(&other.owner), "promises of two volumes");
         #[cfg(debug_assertions)]
-        if let Some(engine) = self.owner.upgrade() {
-            let mut outstanding = engine.outstanding.lock();
+        if let Some(all) = self.owner.upgrade() {
+            let mut outstanding = all.outstanding.lock();
             outstanding.roll.merge(self.token, other.token);
             other.token = outstanding.roll.enter(NOTHING);
         }
@@ -110,22 +110,22 @@ impl MetaReservation {
         (self.cut(part), short)
     }
 
-    /// Gives back what it holds, to the engine whose it is: who has that at hand need not look for it. It may be kept for a
+    /// Gives back what it holds, to the account that it is of: who has that at hand need not look for it. It may be kept for a
     /// while, as promised as it was.
-    pub(crate) fn give_back(&mut self, engine: &Engine) {
+    pub(crate) fn give_back(&mut self, all: &Reservations) {
         if self.held.is_nothing() {
             return;
         }
         self.unbind();
-        if let Some(mut promise) = engine.keep(self.take(engine)) {
-            promise.settle(engine);
+        if let Some(mut promise) = all.keep(self.take(all)) {
+            promise.settle(all);
         }
     }
 
     /// All that it holds, as another.
-    fn take(&mut self, engine: &Engine) -> Self {
+    fn take(&mut self, all: &Reservations) -> Self {
         #[cfg(not(debug_assertions))]
-        let _ = engine;
+        let _ = all;
         Self {
             owner: Arc::clone(&self.owner),
             held: std::mem::take(&mut self.held),
@@ -133,27 +133,27 @@ impl MetaReservation {
             of: self.of.take(),
             #[cfg(debug_assertions)]
             token: {
-                let nothing = engine.outstanding.lock().roll.enter(NOTHING);
+                let nothing = all.outstanding.lock().roll.enter(NOTHING);
                 std::mem::replace(&mut self.token, nothing)
             },
         }
     }
 
     /// Takes what it holds off the sum of all promises.
-    pub(super) fn settle(&mut self, engine: &Engine) {
+    pub(super) fn settle(&mut self, all: &Reservations) {
         self.unbind();
         let (held, freeing) = (std::mem::take(&mut self.held), std::mem::take(&mut self.freeing));
         if held.is_nothing() {
             return;
         }
         {
-            let mut outstanding = engine.outstanding.lock();
+            let mut outstanding = all.outstanding.lock();
             outstanding.costs -= held;
             outstanding.freeing -= freeing;
             #[cfg(debug_assertions)]
             outstanding.roll.give(self.token, figures(held, freeing));
         }
-        engine.serve_metadata();
+        all.serve();
     }
 
     /// Items of trees that operations change.
@@ -182,8 +182,8 @@ impl MetaReservation {
             freeing,
             of: self.of.clone(),
             #[cfg(debug_assertions)]
-            token: self.owner.upgrade().map_or(0, |engine| {
-                engine.outstanding.lock().roll.split(self.token, figures(part, freeing))
+            token: self.owner.upgrade().map_or(0, |all| {
+                all.outstanding.lock().roll.split(self.token, figures(part, freeing))
             }),
         }
     }
@@ -194,10 +194,10 @@ impl Drop for MetaReservation {
         if self.held.is_nothing() && cfg!(not(debug_assertions)) {
             return;
         }
-        let Some(engine) = self.owner.upgrade() else { return self.unbind() };
-        self.give_back(&engine);
+        let Some(all) = self.owner.upgrade() else { return self.unbind() };
+        self.give_back(&all);
         #[cfg(debug_assertions)]
-        engine.outstanding.lock().roll.leave(self.token, NOTHING);
+        all.outstanding.lock().roll.leave(self.token, NOTHING);
     }
 }
 

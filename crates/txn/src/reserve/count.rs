@@ -59,9 +59,8 @@ use buttress_base::sync::Mutex;
 use buttress_format::{Generation, header::ITEM_LEN};
 use buttress_space::SpaceKind;
 
-use crate::{
-    Costs, Engine, InodeReserve, Urgency, View, reserve::Moment, transaction::Transaction,
-};
+use super::{InodeReserve, Moment, Reservations, Urgency};
+use crate::{Costs, View, transaction::Transaction};
 use parts::Parts;
 use work::Work;
 
@@ -130,7 +129,35 @@ pub(crate) struct Counted {
     never: AtomicBool,
 }
 
+/// The counts of the transactions that are not durable yet: the running one, and a frozen one before
+/// it. Of older ones nothing is kept.
+#[derive(Debug, Default)]
+pub(super) struct Counts([Mutex<Option<(Generation, Arc<Counted>)>>; 2]);
+
+impl Counts {
+    /// What is known of a transaction's nodes.
+    pub(super) fn of(&self, transaction: &Transaction) -> Arc<Counted> {
+        let generation = transaction.generation;
+        let mut slot = self.0[(generation.0 % 2) as usize].lock();
+        match &*slot {
+            Some((known, counted)) if *known == generation => Arc::clone(counted),
+            // A view of a transaction that is durable by now.
+            Some((known, _)) if *known > generation => Arc::default(),
+            _ => {
+                let counted = Arc::<Counted>::default();
+                *slot = Some((generation, Arc::clone(&counted)));
+                counted
+            }
+        }
+    }
+}
+
 impl Counted {
+    /// Whether it was frozen with what is not counted (N7).
+    fn is_never(&self) -> bool {
+        self.never.load(Ordering::Relaxed)
+    }
+
     /// The transaction is settled, and these are its nodes.
     pub(crate) fn settle(&self, nodes: u64) {
         if let Some(count) = &mut *self.seen.lock() {
@@ -139,7 +166,7 @@ impl Counted {
     }
 }
 
-impl Engine {
+impl Reservations {
     /// Bytes of metadata that a commit of a transaction may allocate, by what was counted of it, with so much to come.
     /// Nothing where nobody counted.
     pub(crate) fn closer_need(&self, transaction: &Transaction, to_come: Costs) -> Option<u64> {
@@ -162,8 +189,9 @@ impl Engine {
         to_come: Costs,
         by_inodes: bool,
     ) -> Option<u64> {
-        let count = (*transaction.counted.seen.lock())?;
-        if transaction.counted.never.load(Ordering::Relaxed) || !transaction.is_plain() {
+        let counted = self.counts.of(transaction);
+        let count = (*counted.seen.lock())?;
+        if counted.is_never() || !transaction.is_plain() {
             return None;
         }
         let inodes = &self.inode_reserves;
@@ -208,15 +236,16 @@ impl Engine {
 
     /// The same if more items came than that.
     fn recount_beyond(&self, few: u64) -> bool {
-        crate::handle::expect_none("H2: nodes are read");
+        crate::held::expect_none("H2: nodes are read");
         let view = self.view.load_full();
         let running = view.running();
-        let mut work = running.counted.work.lock();
+        let counted = self.counts.of(running);
+        let mut work = counted.work.lock();
         // Frozen since it was looked up, it was counted as a whole, perhaps, and is nobody's to promise from.
         if !Arc::ptr_eq(self.view.load().running(), running) {
             return false;
         }
-        let known = *running.counted.seen.lock();
+        let known = *counted.seen.lock();
         let below = match view.frozen() {
             None => Some(0),
             Some(frozen) => self.closer_need(frozen, Costs::default()),
@@ -230,16 +259,18 @@ impl Engine {
         {
             return false;
         }
-        let Some(mut count) = work.count(self, &view, running) else { return false };
+        let Some(mut count) = work.count(&self.space, &view, running, counted.is_never()) else {
+            return false;
+        };
         if let Some(frozen) = view.frozen() {
             count.nodes = self.nodes_beside(frozen, below, &count, &work, running);
         }
         count.below = below;
         self.bound_inodes(&view, &work, below);
-        *running.counted.seen.lock() = Some(count);
+        *counted.seen.lock() = Some(count);
         drop(work);
         // Those first who wait already: nobody is let in before them.
-        self.serve_metadata();
+        self.serve();
         tracing::trace!(nodes = count.nodes, items = count.items, below, parts = ?count.parts, "counted");
         true
     }
@@ -256,8 +287,9 @@ impl Engine {
         let geometry = self.store.geometry();
         let each_twice = count.nodes + 2 * below.div_ceil(u64::from(geometry.nodesize));
         // Nobody holds the younger one's work and waits for the older one's the other way round.
-        let older = frozen.counted.work.lock();
-        let known = frozen.counted.seen.lock().filter(|known| known.is_whole);
+        let counted = self.counts.of(frozen);
+        let older = counted.work.lock();
+        let known = counted.seen.lock().filter(|known| known.is_whole);
         let Some(known) = known.filter(|_| older.roots == work.roots) else { return each_twice };
         let parts = work.parts_beside(&older, known.parts, geometry, running);
         parts.nodes(geometry.leaf_room() as u64).min(each_twice)
@@ -266,8 +298,8 @@ impl Engine {
     /// Looks up how many nodes the dirty data of each inode can dirty that much was promised for (N8).
     fn bound_inodes(&self, view: &View, running: &Work, below: u64) {
         let Some(roots) = running.roots.filter(|_| self.inode_reserves.items() > 0) else { return };
-        let frozen = view.frozen().map(|frozen| &frozen.counted);
-        let older = frozen.map(|frozen| (frozen.work.lock(), *frozen.seen.lock()));
+        let frozen = view.frozen().map(|frozen| self.counts.of(frozen));
+        let older = frozen.as_ref().map(|frozen| (frozen.work.lock(), *frozen.seen.lock()));
         // Not known before it was counted whole, on the same trees.
         let is_sure = older.as_ref().is_none_or(|(work, count)| {
             work.roots == running.roots && count.is_some_and(|count| count.is_whole)
@@ -288,7 +320,7 @@ impl Engine {
 
     /// What is known of a transaction that is about to be frozen.
     pub(crate) fn close_count(&self, frozen: &Transaction) -> Option<u64> {
-        frozen.counted.never.store(!frozen.is_plain(), Ordering::Relaxed);
+        self.counts.of(frozen).never.store(!frozen.is_plain(), Ordering::Relaxed);
         self.closer_need(frozen, Costs::default())
     }
 
@@ -296,10 +328,11 @@ impl Engine {
     /// and nothing is below it.
     pub(crate) fn count_frozen(&self, frozen: &Transaction) -> Option<(u64, Option<u64>)> {
         let view = self.view.load_full();
-        let mut work = frozen.counted.work.lock();
-        let mut count = work.count(self, &view, frozen)?;
+        let counted = self.counts.of(frozen);
+        let mut work = counted.work.lock();
+        let mut count = work.count(&self.space, &view, frozen, counted.is_never())?;
         count.is_whole = true;
-        *frozen.counted.seen.lock() = Some(count);
+        *counted.seen.lock() = Some(count);
         drop(work);
         let bytes = self.closer_need(frozen, Costs::default())?;
         Some((bytes, count.is_of_files.then_some(count.parts.items)))

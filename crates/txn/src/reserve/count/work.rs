@@ -1,16 +1,13 @@
 //! What was looked at to count a transaction: leaves of the trees that operations change, as far as items of theirs did,
 //! and the trees that commits alone change.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::atomic::Ordering,
-};
+use std::collections::{HashMap, HashSet};
 
 use buttress_format::{
     Generation, Kind, Logical, TreeId,
     header::{FLAG_RELOC, ITEM_LEN},
 };
-use buttress_space::SpaceKind;
+use buttress_space::{Space, SpaceKind};
 use buttress_tree::{Changed, Expect, Geometry, Node, NodeSource, Store};
 
 use super::{
@@ -19,11 +16,8 @@ use super::{
     parts::Parts,
     whole::{Whole, is_whole},
 };
-use crate::{
-    Engine, View,
-    reserve::{CHILD_REFS, EXTENT_REFS},
-    transaction::Transaction,
-};
+use crate::reserve::{CHILD_REFS, EXTENT_REFS};
+use crate::{View, transaction::Transaction};
 
 /// Items of the root tree that a commit changes, beside those of subvolumes.
 const ROOTS_MOVED: u64 = 12;
@@ -230,20 +224,20 @@ impl Work {
     /// Counts a transaction, or what is new of it.
     pub(super) fn count(
         &mut self,
-        engine: &Engine,
+        space: &Space,
         view: &View,
         transaction: &Transaction,
+        never: bool,
     ) -> Option<Count> {
         let roots = view.roots();
         let anew = self.roots != Some(roots.generation);
-        let never = transaction.counted.never.load(Ordering::Relaxed);
         if never || self.hopeless == Some(roots.generation) || !transaction.is_plain() {
             return None;
         }
         if anew {
             *self = Self { hopeless: Some(roots.generation), ..Self::default() };
             let ranges = |kind| {
-                let groups = engine.space.groups_of(kind);
+                let groups = space.groups_of(kind);
                 groups.iter().map(|group| group.range()).collect::<Vec<_>>()
             };
             let mut metadata = ranges(SpaceKind::Metadata);

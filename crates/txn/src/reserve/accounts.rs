@@ -2,10 +2,10 @@
 
 use std::{fmt, sync::atomic::Ordering};
 
-use buttress_format::Generation;
 use buttress_space::{Account, Pools, SpaceKind};
 
-use crate::{Costs, Engine};
+use super::Reservations;
+use crate::Costs;
 
 /// All accounts of a volume, and who waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,10 +67,10 @@ impl fmt::Display for Accounts {
     }
 }
 
-impl Engine {
+impl Reservations {
     /// All accounts as they are now.
     #[must_use]
-    pub fn accounts(&self) -> Accounts {
+    pub(crate) fn accounts(&self) -> Accounts {
         let promised = self.outstanding.lock().sum();
         let running = {
             let view = self.view.load();
@@ -96,15 +96,15 @@ impl Engine {
             frozen,
             unallocated,
             for_copies,
-            waiting: (self.space.data_line().len(), self.metadata_line.len()),
+            waiting: (self.space.data_line().len(), self.line.len()),
         }
     }
 }
 
-impl Engine {
+impl Reservations {
     /// What holds metadata now, for those who make room ahead; they know of the data.
     #[must_use]
-    pub fn pools(&self, dirty: u64, ordered: u64) -> Pools {
+    pub(crate) fn pools(&self, dirty: u64, ordered: u64) -> Pools {
         let promised = self.outstanding.lock().sum();
         let (running, generation) = {
             let view = self.view.load();
@@ -137,13 +137,7 @@ impl Engine {
             generation,
             dirty: dirty.saturating_sub(ordered),
             ordered,
-            waiting: self.metadata_line.is_waiting(),
+            waiting: self.line.is_waiting(),
         }
-    }
-
-    /// Asks for a commit in the background; answers which one holds all that was put until now.
-    pub fn want_commit(&self) -> Generation {
-        self.commit_wanted.store(true, Ordering::Relaxed);
-        self.view.load().generation()
     }
 }

@@ -21,8 +21,8 @@ use buttress_format::{
 };
 use buttress_tree::{Expect, Geometry, NodeSource, Store};
 
-use super::{whole::packed, work::Work};
-use crate::{Engine, View};
+use super::{Reservations, whole::packed, work::Work};
+use crate::View;
 
 /// An item of an extent that does not lie in the tree.
 const EXTENT_ITEM: u64 = ITEM_LEN as u64 + 53;
@@ -96,7 +96,7 @@ impl Span<'_> {
     }
 }
 
-impl Engine {
+impl Reservations {
     /// Nodes that all dirty data of an inode can dirty at most, beside what was counted already; `frozen` is what was counted of
     /// a commit that is under way.
     pub(super) fn nodes_of_inode(

@@ -62,7 +62,7 @@ impl Engine {
         reach: Reach,
     ) -> Result<buttress_space::DataReservation> {
         self.check_writable()?;
-        crate::handle::expect_none("P2: space is asked for");
+        crate::held::expect_none("P2: space is asked for");
         let fits = || self.data_leaves_metadata();
         if let Ok(reservation) = self.space.reserve_data_at_once(class, bytes, fits) {
             return Ok(reservation);
