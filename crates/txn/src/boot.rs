@@ -8,67 +8,21 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use buttress_format::{CompatRo, Incompat, Key, Kind, RootItem, Superblock, TreeId};
-use buttress_space::{AllocPolicy, LookupPolicy, Space, SpaceKind};
+use buttress_space::{Space, SpaceKind};
 use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store, boot};
 use buttress_volume::{Parity, Volume};
 
 use crate::{
-    DeleteRoom, Engine, Error, PromisePolicy, Result,
-    commit::CommitState,
+    Engine, Error, Result,
+    commit_state::CommitState,
     device_space::DeviceSpace,
     engine::Parts,
     found_log,
-    learn::{self, GroupsRead, Known, Learning},
+    learn::{self, Known},
+    learning::{self, Learning},
+    options::EngineOptions,
     writable,
 };
-
-/// How an engine is opened.
-#[derive(Clone, Debug)]
-pub struct EngineOptions {
-    /// Open for reading only.
-    pub read_only: bool,
-    /// Tell the devices about freed space.
-    pub discard: bool,
-    /// Memory for tree nodes, in bytes.
-    pub cache_bytes: u64,
-    /// Memory that a running transaction may hold before a commit starts on its own, in bytes.
-    pub overlay_max: u64,
-    /// Record all free space anew, in a free-space tree, also where there was none.
-    pub rebuild_free_space: bool,
-    /// Open read-only although there is a log of fsync that was not replayed.
-    pub ignore_log: bool,
-    /// Whoever opens will replay a log of fsync; see [`Engine::take_log`].
-    pub replay_log: bool,
-    /// How block groups are chosen for allocations.
-    pub alloc: AllocPolicy,
-    /// How the block group of an address is found.
-    pub lookup: LookupPolicy,
-    /// How much metadata a promise takes.
-    pub promise: PromisePolicy,
-    /// Whether room is kept for copies of nodes that trees share.
-    pub delete_room: DeleteRoom,
-    /// When block groups are read.
-    pub groups: GroupsRead,
-}
-
-impl Default for EngineOptions {
-    fn default() -> Self {
-        Self {
-            read_only: false,
-            discard: false,
-            cache_bytes: 256 << 20,
-            overlay_max: 192 << 20,
-            rebuild_free_space: false,
-            ignore_log: false,
-            replay_log: false,
-            alloc: AllocPolicy::default(),
-            lookup: LookupPolicy::default(),
-            promise: PromisePolicy::default(),
-            delete_room: DeleteRoom::default(),
-            groups: GroupsRead::default(),
-        }
-    }
-}
 
 impl Engine {
     /// Opens the trees of a volume. Where it cannot be written rightly it is opened read-only, and
@@ -92,7 +46,7 @@ impl Engine {
         let is_stale = has_tree && !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE_VALID);
         let rebuild = is_stale || options.rebuild_free_space;
         let learning = Learning::default();
-        let chunk_tree = if learn::is_behind(options.groups, &superblock, has_log || rebuild) {
+        let chunk_tree = if learning::is_behind(options.groups, &superblock, has_log || rebuild) {
             learning.ask(&store, &superblock);
             for item in boot::load_devices(&store, &superblock)? {
                 volume.update_device(item);

@@ -37,30 +37,14 @@ use std::{
 };
 
 use buttress_base::clock;
-use buttress_format::{BlockGroupFlags, Chunk, Extent, Generation, Key, Logical, Superblock};
+use buttress_format::{Chunk, Extent, Generation, Key, Logical};
 use buttress_space::SpaceKind;
-use buttress_tree::{Node, Roots};
+use buttress_tree::Node;
 
+use crate::commit_state::CommitState;
 use crate::{
     Costs, Engine, Error, Result, View, found_log, reserve::Tree, transaction::Transaction,
 };
-
-/// A block group's item as the last commit left it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct GroupRecord {
-    pub(crate) len: u64,
-    pub(crate) flags: BlockGroupFlags,
-    pub(crate) used: u64,
-}
-
-/// What one commit hands to the next. Under the commit lock.
-#[derive(Clone, Debug)]
-pub(crate) struct CommitState {
-    pub(crate) superblock: Superblock,
-    /// Roots of the last commit.
-    pub(crate) roots: Roots,
-    pub(crate) groups: BTreeMap<Logical, GroupRecord>,
-}
 
 /// What a settled transaction is, ready to be written.
 pub(crate) struct Settled {

@@ -11,7 +11,7 @@ use buttress_base::sync::MutexGuard;
 use buttress_format::{Generation, Superblock};
 
 use crate::Engine;
-use crate::commit::CommitState;
+use crate::commit_state::CommitState;
 
 /// The right to write on top of the last commit.
 #[derive(Debug)]

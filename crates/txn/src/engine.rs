@@ -26,37 +26,30 @@ use arc_swap::ArcSwap;
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::{Apart, Latch};
 use buttress_format::{Extent, Generation, Incompat, Ino, Key, Kind, Logical, TreeId};
-use buttress_space::{
-    AllocRequest, DataReservation, NocowWriter, Outcome, ReadOnlyHold, Space, SpaceKind,
-};
+use buttress_space::{NocowWriter, ReadOnlyHold, Space, SpaceKind};
 use buttress_tree::{Roots, Store};
 use buttress_volume::Volume;
 
 use crate::{
-    Csums, Error, Handle, MetaReservation, Result, View,
-    boot::EngineOptions,
-    commit::CommitState,
+    Error, Result, View,
+    commit_state::CommitState,
+    counters::Counters,
     delayed_ref::DataRef,
     device_space::DeviceSpace,
     extent_tree,
     found_log::FoundLog,
     gate::{Gate, Inside},
-    learn::Learning,
-    load::Loading,
+    learning::Learning,
+    loading::Loading,
     log_space::LogSpace,
+    options::EngineOptions,
     reserve::{Beneath, Reservations},
-    rows::{RoomForRows, SharedRows},
     scrub_hold::ScrubHold,
-    stamps::Stamps,
-    sums,
+    stamps::{Stamp, Stamps},
     transaction::Transaction,
     unborn::Unborn,
-    usage::Counters,
     window::Windows,
 };
-
-/// Groups whose free space one allocation waits to be read, before it takes less from those that are known.
-const LOADED_IN_VAIN_MAX: u32 = 4;
 
 /// An open volume, below files and names. Shared by reference; every method may be called from
 /// many threads. What every operation changes lies apart, from the counts of users before it, too.
@@ -287,85 +280,9 @@ impl Engine {
         }
     }
 
-    /// Opens a handle on the running transaction. Never waits for I/O; every tree read that the
-    /// operation needs comes before.
-    pub fn begin(&self, reservation: MetaReservation) -> Handle<'_> {
-        let (inside, view) = self.gate.enter(|| self.view.load());
-        Handle::open(self, reservation, inside, view)
-    }
-
     /// The running transaction, which does not close meanwhile.
     pub(crate) fn enter(&self) -> (Inside<'_>, Arc<Transaction>) {
         self.gate.enter(|| Arc::clone(self.view.load().running()))
-    }
-
-    /// Allocates data space out of a reservation: at most `want` contiguous bytes, at least `min`. What has
-    /// one `stream` is kept together; files have one each.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoSpace`] when free space is too fragmented for `min`.
-    pub fn allocate_data(
-        &self,
-        reservation: &mut DataReservation,
-        want: u64,
-        min: u64,
-        goal: Option<Logical>,
-        stream: u64,
-    ) -> Result<Extent> {
-        self.allocate_in_rows(reservation, want, min, goal, stream, &mut self.begin_rows())
-    }
-
-    /// As [`allocate_data`](Self::allocate_data), for one of several extents that one call writes: where there is
-    /// parity they share rows.
-    ///
-    /// # Errors
-    ///
-    /// As [`allocate_data`](Self::allocate_data).
-    pub fn allocate_in_rows(
-        &self,
-        reservation: &mut DataReservation,
-        want: u64,
-        min: u64,
-        goal: Option<Logical>,
-        stream: u64,
-        rows: &mut SharedRows<'_>,
-    ) -> Result<Extent> {
-        let mut room = RoomForRows::default();
-        let groups = self.space.count_of(SpaceKind::Data);
-        let sector = u64::from(self.store.geometry().sectorsize);
-        let mut request = AllocRequest {
-            kind: SpaceKind::Data,
-            want,
-            min,
-            align: sector,
-            goal,
-            limit: Generation(u64::MAX),
-            stream,
-            hurry: false,
-        };
-        if let Some(group) = goal.and_then(|goal| self.space.unloaded_at(goal, want)) {
-            self.want_loaded([group]);
-        }
-        for loaded in 1.. {
-            match self.space.allocate_in_rows(reservation, request, rows.get()) {
-                Outcome::Got(extent) => {
-                    self.unborn.insert(extent.start);
-                    self.grow_for_whole(want, extent.len, groups);
-                    return Ok(extent);
-                }
-                Outcome::NeedsLoading(group) => self.have_loaded(&group),
-                // What was promised lay in a group that turned out to be damaged.
-                Outcome::Full { .. }
-                    if self.counters.groups_left.load(Ordering::Relaxed) > 0
-                        && self.add_chunk(SpaceKind::Data)? => {}
-                Outcome::Full { .. } if self.make_room_for_rows(&mut room)? => {}
-                Outcome::Full { .. } => return Err(self.no_space(SpaceKind::Data, want)),
-            }
-            // On a fragmented volume no group may have it, and there may be very many.
-            request.hurry = loaded >= LOADED_IN_VAIN_MAX;
-        }
-        unreachable!("the loop is left by an answer")
     }
 
     /// How many extents of data were free as soon as their last reference went, since they were born in the same
@@ -378,13 +295,6 @@ impl Engine {
 
     pub(crate) fn note_freed_at_once(&self) {
         self.freed_at_once.0.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Gives back an extent that never got a reference: its write failed.
-    pub fn free_unused_data(&self, extent: Extent) {
-        let unborn = self.unborn.remove(extent.start);
-        assert!(unborn, "an extent with references is dropped, not given back: {extent}");
-        self.space.free(extent);
     }
 
     /// Whether nobody but `who`, who holds a reference or several, uses an extent (T10).
@@ -428,13 +338,11 @@ impl Engine {
         }
     }
 
-    /// The checksums of a range of data, sector by sector.
-    ///
-    /// # Errors
-    ///
-    /// When the checksum tree is damaged.
-    pub fn read_csums(&self, view: &View, range: Extent) -> Result<Csums> {
-        sums::read(view, range)
+    /// The stamp of the extent that begins at `at`. Take it before the view in which you look at the
+    /// extent, and again before you rely on what you found.
+    #[must_use]
+    pub fn stamp(&self, at: Logical) -> Stamp {
+        self.stamps.stamp(at)
     }
 
     /// A number for a new inode of a subvolume.

@@ -30,13 +30,12 @@ use buttress_tree::Roots;
 use crate::waiting::{Look, OWN_SLICE, Waits};
 use crate::{Engine, Error, Result};
 
-mod refusal;
-mod steps;
+pub(crate) mod refusal;
+pub(crate) mod steps;
+mod told;
 pub(crate) mod waits;
 
 pub use refusal::Refusal;
-pub(crate) use refusal::Refused;
-pub(crate) use steps::StepCounters;
 pub use steps::{Before, FlushSteps, Gain, StepFigures};
 use waits::End;
 

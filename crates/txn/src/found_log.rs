@@ -15,11 +15,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::sync::Mutex;
-use buttress_format::{Extent, Generation, Key, Kind, Logical, RootItem, Superblock, TreeId};
-use buttress_space::{Outcome, SpaceKind};
-use buttress_tree::{Cursor, Expect, NodePtr, NodeSource, Payload, Store};
+use buttress_format::{Generation, Key, Kind, Logical, RootItem, Superblock, TreeId};
+use buttress_tree::{Expect, NodePtr, NodeSource, Payload, Store};
 
-use crate::{Engine, Error, Result, View};
+use crate::{Error, Result};
 
 /// The log of one subvolume.
 #[derive(Clone, Debug)]
@@ -97,69 +96,15 @@ impl FoundLog {
         self.waits.load(Ordering::Relaxed)
     }
 
-    fn put(&self, logs: Vec<SubvolumeLog>) {
+    pub(crate) fn put(&self, logs: Vec<SubvolumeLog>) {
         self.waits.store(true, Ordering::Relaxed);
         *self.logs.lock() = Some(logs);
     }
 
-    fn take(&self) -> Option<Vec<SubvolumeLog>> {
+    pub(crate) fn take(&self) -> Option<Vec<SubvolumeLog>> {
         let found = self.logs.lock().take();
         self.waits.store(false, Ordering::Relaxed);
         found
-    }
-}
-
-impl Engine {
-    /// Takes the log that was found when the volume was opened. The caller puts its content into
-    /// the running transaction and commits, with no other work: until then no other commit may be
-    /// made.
-    #[must_use]
-    pub fn take_log(&self) -> Option<Vec<SubvolumeLog>> {
-        self.found_log.take()
-    }
-
-    /// Claims the nodes of a log, so that the commit which ends it does not write over them (J2).
-    pub(crate) fn claim_log(&self, found: Found) -> Result<()> {
-        let len = u64::from(self.store.geometry().nodesize);
-        for start in found.nodes {
-            let extent = Extent { start, len };
-            self.claim(SpaceKind::Metadata, extent)?;
-            self.log_space.add(extent);
-        }
-        self.found_log.put(found.logs);
-        Ok(())
-    }
-
-    fn claim(&self, kind: SpaceKind, extent: Extent) -> Result<()> {
-        loop {
-            match self.space.claim(kind, extent)? {
-                Outcome::NeedsLoading(group) => self.load_group(&group)?,
-                Outcome::Got(_) | Outcome::Full { .. } => return Ok(()),
-            }
-        }
-    }
-
-    /// Sees to it that a data extent which a log names can be referenced: one that the trees do not know is
-    /// taken from free space (J2).
-    ///
-    /// # Errors
-    ///
-    /// When it overlaps what is in use.
-    pub fn claim_logged(&self, view: &View, extent: Extent) -> Result<()> {
-        if let Some(same) = view.running().refs.look(extent.start, |to| to.extent == extent) {
-            let what = "a log names a part of an extent";
-            return if same { Ok(()) } else { Err(Error::Extents { at: extent.start, what }) };
-        }
-        let root = view
-            .committed_root(TreeId::EXTENT)?
-            .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
-        let key = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
-        if Cursor::find(&**view.store(), TreeId::EXTENT, root, &key)?.is_some() {
-            return Ok(());
-        }
-        self.claim(SpaceKind::Data, extent)?;
-        self.unborn.insert(extent.start);
-        Ok(())
     }
 }
 

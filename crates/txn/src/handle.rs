@@ -23,6 +23,15 @@ pub struct Handle<'e> {
     _inside: Inside<'e>,
 }
 
+impl Engine {
+    /// Opens a handle on the running transaction. Never waits for I/O; every tree read that the
+    /// operation needs comes before.
+    pub fn begin(&self, reservation: MetaReservation) -> Handle<'_> {
+        let (inside, view) = self.gate.enter(|| self.view.load());
+        Handle::open(self, reservation, inside, view)
+    }
+}
+
 impl<'e> Handle<'e> {
     pub(crate) fn open(
         engine: &'e Engine,

@@ -20,103 +20,23 @@
 //! `turn` is a long lock, across I/O. Who holds the commit lock was at a door before, and does not come here.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use buttress_base::sync::Mutex;
-use buttress_base::{Latch, clock};
+use buttress_base::clock;
 use buttress_format::{
-    BlockGroupItem, CompatRo, DevExtent, DevStats, DeviceId, Extent, Incompat, Key, Kind, Logical,
-    Stripe, Superblock, TreeId, ids,
+    BlockGroupItem, CompatRo, DevExtent, DevStats, DeviceId, Extent, Key, Kind, Logical, Stripe,
+    Superblock, TreeId, ids,
 };
 use buttress_space::{GroupInit, Space};
-use buttress_tree::boot::{self, ChunkTree, ChunkTreeSource};
+use buttress_tree::boot::{self, ChunkTree};
 use buttress_tree::{Cursor, Roots, Store};
 use buttress_volume::{Parity, Volume};
 
-use crate::commit::GroupRecord;
+use crate::commit_state::GroupRecord;
 use crate::device_space::DeviceSpace;
 use crate::{Engine, Error, Result, rows};
 
-/// When block groups are read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GroupsRead {
-    /// Behind the opening where the chunk tree has more than a leaf, else before its end.
-    #[default]
-    Auto,
-    /// Before the end of the opening.
-    First,
-    /// Behind it, wherever that can be.
-    Behind,
-}
-
-impl FromStr for GroupsRead {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "first" => Ok(Self::First),
-            "behind" => Ok(Self::Behind),
-            _ => Err("is auto, first or behind".to_owned()),
-        }
-    }
-}
-
-/// A chunk tree of so many levels above its leaves is not read through first. One leaf of 16 KiB has up to 154 chunks, and is read
-/// in any case.
-const TALL: u8 = 1;
-
 /// Items between two looks whether to go on.
 const STRIDE: usize = 4096;
-
-/// How far the groups are known.
-#[derive(Default)]
-pub(crate) struct Learning {
-    known: AtomicBool,
-    stop: AtomicBool,
-    turn: Mutex<()>,
-    /// Who is asked about chunks meanwhile.
-    source: Mutex<Option<Arc<ChunkTreeSource>>>,
-    /// Why nothing can be written, as it turned out.
-    unfit: Latch<String>,
-}
-
-impl Learning {
-    /// Why nothing can be written, as it turned out behind the opening.
-    pub(crate) fn unfit(&self) -> Option<&String> {
-        self.unfit.cause()
-    }
-
-    pub(crate) fn is_known(&self) -> bool {
-        self.known.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_known(&self) {
-        self.known.store(true, Ordering::Release);
-    }
-
-    /// Has chunks asked for from now on.
-    pub(crate) fn ask(&self, store: &Store, superblock: &Superblock) {
-        let volume = Arc::clone(store.volume());
-        let source = ChunkTreeSource::new(volume, *store.geometry(), superblock);
-        let source = Arc::new(source);
-        let weak = Arc::downgrade(&source);
-        *self.source.lock() = Some(source);
-        store.volume().ask_for_chunks(weak);
-    }
-}
-
-/// Whether the groups are read behind the opening. What is replayed, recorded anew or moved at once needs them then.
-pub(crate) fn is_behind(when: GroupsRead, superblock: &Superblock, needed: bool) -> bool {
-    let may = !needed && !superblock.incompat.has(Incompat::RAID56);
-    may && match when {
-        GroupsRead::Auto => superblock.chunk_root_level >= TALL,
-        GroupsRead::First => false,
-        GroupsRead::Behind => true,
-    }
-}
 
 /// All of it.
 pub(crate) struct Known {
@@ -172,12 +92,12 @@ impl Engine {
 
     /// Ends the reading of block groups, for good: the volume is to be closed, and nothing was written.
     pub fn stop_learning(&self) {
-        self.learning.stop.store(true, Ordering::Relaxed);
+        self.learning.stop();
     }
 
     #[cold]
     fn learn(&self) -> Result<()> {
-        let _turn = self.learning.turn.lock();
+        let _turn = self.learning.take_turn();
         if self.learning.is_known() {
             return Ok(());
         }
@@ -190,7 +110,7 @@ impl Engine {
             Err(Error::Stopped) => return Err(Error::Stopped),
             Err(error) => {
                 tracing::error!(%error, "the block groups cannot be read");
-                self.learning.unfit.set(error.to_string());
+                self.learning.set_unfit(error.to_string());
             }
         }
         self.learning.set_known();
@@ -198,7 +118,7 @@ impl Engine {
     }
 
     fn learn_all(&self) -> Result<usize> {
-        let tick = || match self.learning.stop.load(Ordering::Relaxed) {
+        let tick = || match self.learning.is_stopped() {
             true => Err(Error::Stopped),
             false => Ok(()),
         };
@@ -208,12 +128,12 @@ impl Engine {
             (state.superblock.clone(), state.roots.clone())
         };
         let chunk_tree = boot::load_chunks(&self.store, &superblock)?;
-        *self.learning.source.lock() = None;
+        self.learning.end_asking();
         let known = Known::read(&self.store, &superblock, &roots, &chunk_tree, &tick)?;
         let count = known.groups.len();
         let may_write = self.read_only.is_none();
         if let Some(why) = known.obstacle.filter(|_| may_write) {
-            self.learning.unfit.set(why);
+            self.learning.set_unfit(why);
         } else if may_write {
             add_groups(&self.space, &self.volume, &known.groups)?;
         }

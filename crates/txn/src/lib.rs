@@ -4,12 +4,17 @@
 //! A commit freezes the running transaction, merges it into new trees and publishes them; meanwhile
 //! the next transaction is already running.
 
+mod allocate;
 mod boot;
 mod chunk_alloc;
+mod claim;
 mod commit;
+mod commit_state;
 mod commit_turn;
 mod cost;
+mod counters;
 mod csum_tree;
+mod csums;
 mod delayed_ref;
 mod device_space;
 mod devices;
@@ -24,17 +29,23 @@ mod gate;
 mod handle;
 mod held;
 mod learn;
+mod learning;
 mod load;
+mod loading;
+mod log_hold;
 mod log_space;
+mod options;
 mod reclaim;
 mod reserve;
 mod reserve_data;
 mod reserving;
 mod rows;
 mod scrub_hold;
+mod scrub_room;
 mod seldom;
 mod snapshot;
 mod stamps;
+mod subvolumes;
 mod sums;
 mod sync;
 mod tracked;
@@ -44,11 +55,12 @@ mod usage;
 mod view;
 mod waiting;
 mod window;
+mod window_alloc;
 mod writable;
 
-pub use boot::EngineOptions;
 pub use commit_turn::CommitTurn;
 pub use cost::{Cost, Costs};
+pub use csums::Csums;
 pub use delayed_ref::DataRef;
 pub use device_space::DeviceSpace;
 pub use engine::Engine;
@@ -57,9 +69,10 @@ pub use flush::waits::{Waits, WaitsByLine};
 pub use flush::{Before, FlushSteps, Flusher, Gain, Refusal, StepFigures};
 pub use found_log::SubvolumeLog;
 pub use handle::Handle;
-pub use learn::GroupsRead;
+pub use learning::GroupsRead;
 pub use load::Loader;
-pub use log_space::LogHold;
+pub use log_hold::LogHold;
+pub use options::EngineOptions;
 pub use reserve::{
     Accounts, DeleteRoom, InodeReserve, MetaReservation, PromisePolicy, Urgency, cost_of_copies,
 };
@@ -67,7 +80,7 @@ pub use rows::SharedRows;
 pub use scrub_hold::HeldGroup;
 pub use snapshot::Snapshot;
 pub use stamps::Stamp;
-pub use sums::Csums;
+
 pub use tracked::{LoggedId, Tracked};
 pub use transaction::DeviceChange;
 pub use usage::{KindUsage, Room, Stats, Usage};

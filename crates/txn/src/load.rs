@@ -11,37 +11,16 @@
 //! - **D2** Who waits for a group is woken when it is known, when it cannot be known, and when the last loader leaves.
 //! - **D3** A group that cannot be read gives out nothing in this session, and is asked for by nobody again.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use buttress_base::sync::{Condvar, Mutex};
 use buttress_space::Group;
 
 use crate::{Engine, Result, free_space_tree};
 
 /// Groups behind the one that is needed now that are read as well.
 const AHEAD: usize = 3;
-
-/// Most groups that wait to be read; who asks for more waits for none of them.
-const WANTED_MAX: usize = 64;
-
-#[derive(Debug, Default)]
-pub(crate) struct Loading {
-    queue: Mutex<Wanted>,
-    /// Somebody wants a group.
-    asked: Condvar,
-    /// A group was read, or left.
-    done: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Wanted {
-    groups: VecDeque<Arc<Group>>,
-    loaders: usize,
-    called: bool,
-}
 
 /// Somebody who reads groups for those who allocate, for as long as it lives.
 #[derive(Debug)]
@@ -52,8 +31,7 @@ pub struct Loader {
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        self.engine.loading.queue.lock().loaders -= 1;
-        self.engine.loading.done.notify_all();
+        self.engine.loading.detach();
     }
 }
 
@@ -61,19 +39,10 @@ impl Loader {
     /// Reads the groups that are wanted, or waits until one is, at most so long.
     pub fn work(&self, limit: Duration) {
         let loading = &self.engine.loading;
-        {
-            let mut queue = loading.queue.lock();
-            if queue.groups.is_empty() && !queue.called {
-                loading.asked.wait_for(&mut queue, limit);
-            }
-            queue.called = false;
-        }
-        loop {
-            // It stays in the queue while it is read, so that nobody asks for it again.
-            let Some(group) = loading.queue.lock().groups.front().cloned() else { return };
+        loading.wait(limit);
+        while let Some(group) = loading.first() {
             self.engine.load_or_leave(&group);
-            loading.queue.lock().groups.pop_front();
-            loading.done.notify_all();
+            loading.end_first();
         }
     }
 }
@@ -81,14 +50,13 @@ impl Loader {
 impl Engine {
     /// Says that from now on somebody reads groups that are wanted, with [`Loader::work`].
     pub fn attach_loader(self: &Arc<Self>) -> Loader {
-        self.loading.queue.lock().loaders += 1;
+        self.loading.attach();
         Loader { engine: Arc::clone(self) }
     }
 
     /// Wakes the loader, because it is to end.
     pub fn call_loader(&self) {
-        self.loading.queue.lock().called = true;
-        self.loading.asked.notify_all();
+        self.loading.call();
     }
 
     /// Learns which bytes of a block group are free, from the last commit.
@@ -115,18 +83,7 @@ impl Engine {
 
     /// Asks for the group at a goal, if it is not known yet; does not wait.
     pub(crate) fn want_loaded(&self, groups: impl IntoIterator<Item = Arc<Group>>) -> bool {
-        let mut queue = self.loading.queue.lock();
-        if queue.loaders == 0 {
-            return false;
-        }
-        for group in groups {
-            let there = queue.groups.iter().any(|other| Arc::ptr_eq(other, &group));
-            if !there && queue.groups.len() < WANTED_MAX {
-                queue.groups.push_back(group);
-            }
-        }
-        self.loading.asked.notify_one();
-        true
+        self.loading.want(groups)
     }
 
     /// Waits until a group is known, or known to be of no use.
@@ -135,17 +92,9 @@ impl Engine {
         if !self.want_loaded(std::iter::once(Arc::clone(group)).chain(ahead)) {
             return self.load_or_leave(group);
         }
-        let mut queue = self.loading.queue.lock();
-        loop {
-            if group.is_loaded() || group.largest_free() == 0 {
-                return;
-            }
-            let comes = queue.groups.iter().any(|other| Arc::ptr_eq(other, group));
-            if queue.loaders == 0 || !comes {
-                drop(queue);
-                return self.load_or_leave(group);
-            }
-            self.loading.done.wait(&mut queue);
+        let needs = || !group.is_loaded() && group.largest_free() > 0;
+        if !self.loading.wait_for(group, needs) {
+            self.load_or_leave(group);
         }
     }
 }

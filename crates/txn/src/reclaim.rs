@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use buttress_format::{Chunk, Logical};
 use buttress_space::{Group, SpaceKind};
 
-use crate::{Engine, commit::CommitState};
+use crate::{Engine, commit_state::CommitState};
 
 impl Engine {
     /// Notes a group that may have come to be empty.

@@ -7,16 +7,14 @@
 //! - **Z2** Nobody sees any of it before the commit is published, and after a crash there is all of it or
 //!   nothing.
 
-use buttress_format::{Generation, Key, Timespec, TreeId};
-
-use crate::{Engine, Handle, Result, View};
+use buttress_format::{Key, Timespec, TreeId};
 
 /// A snapshot to be made by the commit of a transaction.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The subvolume to be copied.
     pub source: TreeId,
-    /// The number of the copy, from [`Engine::next_subvolume`].
+    /// The number of the copy, from [`Engine::next_subvolume`](crate::Engine::next_subvolume).
     pub target: TreeId,
     /// The uuid of the copy.
     pub uuid: [u8; 16],
@@ -27,50 +25,4 @@ pub struct Snapshot {
     /// Items set or deleted behind the cut: the copy's name, and all that goes with it. Each item is
     /// nobody else's to change until the commit is published.
     pub late: Vec<(TreeId, Key, Option<Vec<u8>>)>,
-}
-
-impl Handle<'_> {
-    /// Has the commit of this transaction make a snapshot. [`Engine::commit_cut`] waits for it.
-    pub fn snapshot(&self, snapshot: Snapshot) {
-        self.engine().stamps.snapshot();
-        self.transaction().snapshots.change(|snapshots| snapshots.push(snapshot));
-    }
-}
-
-impl Engine {
-    /// A number for a new subvolume.
-    ///
-    /// # Errors
-    ///
-    /// When the root tree cannot be read, or all numbers were used.
-    pub fn next_subvolume(&self) -> Result<TreeId> {
-        Ok(TreeId(self.next_ino(TreeId::ROOT)?.0))
-    }
-
-    /// Begins to count subvolumes, before any that is being dropped is gone: its number is not to be
-    /// given out again while somebody may remember it.
-    ///
-    /// # Errors
-    ///
-    /// When the root tree cannot be read.
-    pub fn count_subvolumes(&self) -> Result<()> {
-        self.inos_of(TreeId::ROOT).map(drop)
-    }
-
-    /// The transaction of a subvolume's last snapshot, or of one that is being made; 0 if it has none.
-    /// What its files held then may be a snapshot's, too, whatever the counts of references say.
-    ///
-    /// # Errors
-    ///
-    /// When the root tree cannot be read.
-    pub fn last_snapshot(&self, view: &View, tree: TreeId) -> Result<Generation> {
-        let committed = view.committed_root_item(tree)?;
-        let mut last = committed.map_or(Generation(0), |item| item.last_snapshot);
-        for transaction in view.frozen().into_iter().chain([view.running()]) {
-            if transaction.snapshots.lock().iter().any(|snapshot| snapshot.source == tree) {
-                last = last.max(transaction.generation);
-            }
-        }
-        Ok(last)
-    }
 }

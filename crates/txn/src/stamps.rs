@@ -14,8 +14,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_format::Logical;
 
-use crate::Engine;
-
 /// Counters of changes of references; a power of two.
 const EXTENTS: usize = 4096;
 
@@ -55,17 +53,12 @@ impl Stamps {
     pub(crate) fn snapshot(&self) {
         self.snapshots.fetch_add(1, Ordering::SeqCst);
     }
-}
 
-impl Engine {
-    /// The stamp of the extent that begins at `at`. Take it before the view in which you look at the extent, and
-    /// again before you rely on what you found.
-    #[must_use]
-    pub fn stamp(&self, at: Logical) -> Stamp {
-        let stamps = &self.stamps;
+    /// What there is now to base an answer on.
+    pub(crate) fn stamp(&self, at: Logical) -> Stamp {
         Stamp {
-            references: stamps.of(at).load(Ordering::SeqCst),
-            snapshots: stamps.snapshots.load(Ordering::SeqCst),
+            references: self.of(at).load(Ordering::SeqCst),
+            snapshots: self.snapshots.load(Ordering::SeqCst),
         }
     }
 }

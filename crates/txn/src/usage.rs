@@ -1,16 +1,12 @@
 //! What is in use, for people and for `statfs`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use buttress_base::sync::Mutex;
 use buttress_format::BlockGroupFlags;
 use buttress_space::{AllocStats, SpaceKind};
 
-use crate::{
-    Engine, FlushSteps, WaitsByLine,
-    device_space::DeviceSpace,
-    flush::{Refused, StepCounters, waits::WaitCounters},
-};
+use crate::device_space::DeviceSpace;
+use crate::{Engine, FlushSteps, WaitsByLine};
 
 /// Space of one kind and profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,25 +45,6 @@ pub struct Room {
     pub data_copies: u32,
     /// As in [`Usage`].
     pub data_available: u64,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) commits: AtomicU64,
-    pub(crate) commit_nanos: AtomicU64,
-    pub(crate) freeze_nanos_max: AtomicU64,
-    pub(crate) nodes_written: AtomicU64,
-    pub(crate) settle_rounds_max: AtomicU64,
-    pub(crate) reserve_taken_max: AtomicU64,
-    pub(crate) waits: WaitCounters,
-    pub(crate) steps: StepCounters,
-    pub(crate) enospc: AtomicU64,
-    pub(crate) refused: Mutex<Option<Refused>>,
-    pub(crate) interrupted: AtomicU64,
-    pub(crate) audits: AtomicU64,
-    pub(crate) audits_overtaken: AtomicU64,
-    pub(crate) groups_loaded: AtomicU64,
-    pub(crate) groups_left: AtomicU64,
 }
 
 /// What an engine has done since it was opened.

@@ -18,13 +18,14 @@ use buttress_format::{CompatRo, Extent, Incompat, Key, Kind, RootItem, TreeId};
 use buttress_tree::{Change, Cursor, Fresh, Merge, NodePtr, Roots};
 
 use super::{
-    CommitState, Settled,
+    Settled,
     groups::Groups,
     ledger::{Ledger, Move},
     quota::Quotas,
     subvolumes::parse_root,
     superblock,
 };
+use crate::commit_state::CommitState;
 use crate::{
     Engine, Error, Result,
     extent_tree::{self, BlockForm},

@@ -9,8 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_space::{SpaceKind, Step};
 
-use crate::Engine;
-
 /// The kinds of space that ladders are climbed for.
 const KINDS: [SpaceKind; 2] = [SpaceKind::Metadata, SpaceKind::Data];
 
@@ -26,14 +24,14 @@ pub struct Gain {
 /// What there was before a step of the ladder.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
-    kind: SpaceKind,
-    step: Step,
+    pub(super) kind: SpaceKind,
+    pub(super) step: Step,
     /// Bytes that were waited for.
-    waiting: u64,
-    /// Bytes that could be promised.
-    room: u64,
+    pub(super) waiting: u64,
+    /// Bytes that could be reserved.
+    pub(super) room: u64,
     /// Bytes that the step was thought to give back.
-    forecast: u64,
+    pub(super) forecast: u64,
 }
 
 /// What one step came to, all times together.
@@ -99,7 +97,7 @@ impl StepCounter {
 pub(crate) struct StepCounters([[StepCounter; Step::ALL.len()]; KINDS.len()]);
 
 impl StepCounters {
-    fn note(&self, before: &Before, gain: Gain, yielded: u64) {
+    pub(super) fn note(&self, before: &Before, gain: Gain, yielded: u64) {
         let Some(index) = index(before.kind) else { return };
         let counter = &self.0[index][before.step as usize];
         counter.times.fetch_add(1, Ordering::Relaxed);
@@ -111,67 +109,5 @@ impl StepCounters {
 
     pub(crate) fn snapshot(&self) -> FlushSteps {
         FlushSteps(self.0.each_ref().map(|steps| steps.each_ref().map(StepCounter::snapshot)))
-    }
-}
-
-impl Engine {
-    /// Looks at what there is before a step.
-    #[must_use]
-    pub fn before_step(&self, kind: SpaceKind, step: Step) -> Before {
-        let account = self.space.account(kind);
-        let (room, held) = match kind {
-            SpaceKind::Data => (account.free().saturating_sub(account.may_use), 0),
-            _ => {
-                let pools = self.reservations.pools(0, 0);
-                let held = match step {
-                    Step::Commit => pools.to_commit() + pools.frozen,
-                    Step::Dirty | Step::AllDirty | Step::Ordered => {
-                        pools.filled() - pools.to_commit()
-                    }
-                    Step::Count => pools.paths,
-                    _ => 0,
-                };
-                (pools.headroom(), held)
-            }
-        };
-        let forecast = match step {
-            Step::Chunk => self.devices.lock().available(self.kind_flags(kind)),
-            Step::Unpin | Step::Readers | Step::Commit => held + account.pinned,
-            Step::Count | Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => held,
-        };
-        Before { kind, step, waiting: self.waited_for(kind), room, forecast }
-    }
-
-    /// Bytes that can be promised now.
-    fn promisable(&self, kind: SpaceKind) -> u64 {
-        match kind {
-            SpaceKind::Data => {
-                let account = self.space.account(kind);
-                account.free().saturating_sub(account.may_use)
-            }
-            SpaceKind::Metadata | SpaceKind::System => self.reservations.pools(0, 0).headroom(),
-        }
-    }
-
-    /// Tells what a step came to: how much it was thought to give back, and how much it did, in bytes. What others
-    /// took meanwhile hides some of it.
-    pub fn tell_step(&self, before: &Before, gain: Gain) {
-        let &Before { kind, step, waiting, room, forecast } = before;
-        let is_served = gain.served > 0;
-        let served = if is_served { waiting.saturating_sub(self.waited_for(kind)) } else { 0 };
-        let yielded = (self.promisable(kind) + served).saturating_sub(room);
-        self.counters.steps.note(before, gain, yielded);
-        tracing::debug!(
-            target: "buttress::flush",
-            source = "tickets",
-            %kind,
-            step = %step.name(),
-            waiting,
-            forecast,
-            yielded,
-            gained = gain.gained,
-            served = gain.served,
-            "made room"
-        );
     }
 }

@@ -12,8 +12,6 @@ use std::{
 
 use buttress_space::{Reach, SpaceKind};
 
-use crate::Engine;
-
 /// Powers of two of microseconds that are told apart: the last is over nine minutes.
 const CLASSES: usize = 30;
 
@@ -85,7 +83,7 @@ fn place(kind: SpaceKind, reach: Reach) -> usize {
 }
 
 /// What a line is called in what is told to people and scripts.
-fn name_of(reach: Reach) -> &'static str {
+pub(super) fn name_of(reach: Reach) -> &'static str {
     match reach {
         Reach::All => "all",
         Reach::Commit => "commit",
@@ -97,13 +95,7 @@ fn name_of(reach: Reach) -> &'static str {
 pub(crate) struct WaitCounters([WaitCounter; 4]);
 
 impl WaitCounters {
-    pub(crate) fn snapshot(&self) -> WaitsByLine {
-        WaitsByLine(self.0.each_ref().map(WaitCounter::snapshot))
-    }
-}
-
-impl Engine {
-    pub(super) fn tell_wait(
+    pub(super) fn note(
         &self,
         kind: SpaceKind,
         reach: Reach,
@@ -111,17 +103,11 @@ impl Engine {
         waited: Duration,
         end: End,
     ) {
-        self.counters.waits.0[place(kind, reach)].note(bytes, waited, end);
-        tracing::debug!(
-            target: "buttress::reserve",
-            %kind,
-            bytes,
-            reach = %name_of(reach),
-            waited_us = waited.as_micros() as u64,
-            granted = end == End::Granted,
-            interrupted = end == End::Interrupted,
-            "waited for space"
-        );
+        self.0[place(kind, reach)].note(bytes, waited, end);
+    }
+
+    pub(crate) fn snapshot(&self) -> WaitsByLine {
+        WaitsByLine(self.0.each_ref().map(WaitCounter::snapshot))
     }
 }
 

@@ -8,7 +8,7 @@ use buttress_format::{BlockGroupFlags, DeviceItem, Extent, Key, Kind, TreeId, id
 use buttress_tree::Cursor;
 
 use super::{Changes, Pending, Settle, over};
-use crate::{Error, Result, commit::GroupRecord, transaction::DeviceChange};
+use crate::{Error, Result, commit_state::GroupRecord, transaction::DeviceChange};
 
 impl Settle<'_> {
     /// Devices that came, went or have another size.

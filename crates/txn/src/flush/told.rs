@@ -1,0 +1,166 @@
+//! Telling of waits, steps and refusals, and counting them: each is counted whether an event is
+//! listened to or not.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use buttress_base::clock;
+use buttress_space::{Reach, SpaceKind, Step};
+
+use super::refusal::{Refusal, Refused};
+use super::steps::{Before, Gain};
+use super::waits::{End, name_of};
+use crate::reserve::Accounts;
+use crate::{Engine, Error};
+
+/// Tells all accounts, by the names that `buttress stats` has for them in its section `space`: a number each, so that
+/// nobody has to take a text apart.
+fn tell(kind: SpaceKind, bytes: u64, accounts: &Accounts) {
+    let Accounts { data, metadata, system, promised, running, waiting, .. } = accounts;
+    tracing::debug!(
+        target: "buttress::enospc",
+        %kind,
+        bytes,
+        data_total_bytes = data.total,
+        data_used_bytes = data.used,
+        data_reserved_bytes = data.reserved,
+        data_pinned_bytes = data.pinned,
+        data_read_only_bytes = data.read_only,
+        data_superblock_bytes = data.super_bytes,
+        data_may_use_bytes = data.may_use,
+        metadata_total_bytes = metadata.total,
+        metadata_used_bytes = metadata.used,
+        metadata_reserved_bytes = metadata.reserved,
+        metadata_pinned_bytes = metadata.pinned,
+        metadata_read_only_bytes = metadata.read_only,
+        metadata_superblock_bytes = metadata.super_bytes,
+        metadata_may_use_bytes = metadata.may_use,
+        system_total_bytes = system.total,
+        system_used_bytes = system.used,
+        system_reserved_bytes = system.reserved,
+        system_pinned_bytes = system.pinned,
+        system_read_only_bytes = system.read_only,
+        system_superblock_bytes = system.super_bytes,
+        system_may_use_bytes = system.may_use,
+        global_reserve_bytes = metadata.global_reserve,
+        for_copies_bytes = accounts.all_for_copies(),
+        unallocated_bytes = accounts.unallocated,
+        unreserved_bytes = accounts.unreserved,
+        promised_items = promised.all_items(),
+        promised_bytes = promised.bytes,
+        running_items = running.0,
+        running_bytes = running.1,
+        frozen_bytes = accounts.frozen,
+        height = accounts.height,
+        waiting_for_data = waiting.0,
+        waiting_for_metadata = waiting.1,
+        "no space"
+    );
+}
+
+impl Engine {
+    /// Tells, keeps and counts that nobody has so many bytes of a kind; the error that says so.
+    pub(crate) fn no_space(&self, kind: SpaceKind, bytes: u64) -> Error {
+        let accounts = self.accounts();
+        *self.counters.refused.lock() = Some(Refused { kind, bytes, at: clock::now(), accounts });
+        self.counters.enospc.fetch_add(1, Ordering::Release);
+        tell(kind, bytes, &accounts);
+        Error::NoSpace(match kind {
+            SpaceKind::Data => "data",
+            SpaceKind::Metadata | SpaceKind::System => "metadata",
+        })
+    }
+
+    /// The last time that somebody was refused space, if there was one.
+    #[must_use]
+    pub fn last_refusal(&self) -> Option<Refusal> {
+        let refused = *self.counters.refused.lock();
+        refused.map(|Refused { kind, bytes, at, accounts }| Refusal {
+            kind,
+            bytes,
+            ago: clock::since(at),
+            accounts,
+        })
+    }
+
+    /// Looks at what there is before a step.
+    #[must_use]
+    pub fn before_step(&self, kind: SpaceKind, step: Step) -> Before {
+        let account = self.space.account(kind);
+        let (room, held) = match kind {
+            SpaceKind::Data => (account.free().saturating_sub(account.may_use), 0),
+            _ => {
+                let pools = self.reservations.pools(0, 0);
+                let held = match step {
+                    Step::Commit => pools.to_commit() + pools.frozen,
+                    Step::Dirty | Step::AllDirty | Step::Ordered => {
+                        pools.filled() - pools.to_commit()
+                    }
+                    Step::Count => pools.paths,
+                    _ => 0,
+                };
+                (pools.headroom(), held)
+            }
+        };
+        let forecast = match step {
+            Step::Chunk => self.devices.lock().available(self.kind_flags(kind)),
+            Step::Unpin | Step::Readers | Step::Commit => held + account.pinned,
+            Step::Count | Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => held,
+        };
+        Before { kind, step, waiting: self.waited_for(kind), room, forecast }
+    }
+
+    /// Bytes that can be promised now.
+    fn promisable(&self, kind: SpaceKind) -> u64 {
+        match kind {
+            SpaceKind::Data => {
+                let account = self.space.account(kind);
+                account.free().saturating_sub(account.may_use)
+            }
+            SpaceKind::Metadata | SpaceKind::System => self.reservations.pools(0, 0).headroom(),
+        }
+    }
+
+    /// Tells what a step came to: how much it was thought to give back, and how much it did, in bytes. What others
+    /// took meanwhile hides some of it.
+    pub fn tell_step(&self, before: &Before, gain: Gain) {
+        let &Before { kind, step, waiting, room, forecast } = before;
+        let is_served = gain.served > 0;
+        let served = if is_served { waiting.saturating_sub(self.waited_for(kind)) } else { 0 };
+        let yielded = (self.promisable(kind) + served).saturating_sub(room);
+        self.counters.steps.note(before, gain, yielded);
+        tracing::debug!(
+            target: "buttress::flush",
+            source = "tickets",
+            %kind,
+            step = %step.name(),
+            waiting,
+            forecast,
+            yielded,
+            gained = gain.gained,
+            served = gain.served,
+            "made room"
+        );
+    }
+
+    pub(super) fn tell_wait(
+        &self,
+        kind: SpaceKind,
+        reach: Reach,
+        bytes: u64,
+        waited: Duration,
+        end: End,
+    ) {
+        self.counters.waits.note(kind, reach, bytes, waited, end);
+        tracing::debug!(
+            target: "buttress::reserve",
+            %kind,
+            bytes,
+            reach = %name_of(reach),
+            waited_us = waited.as_micros() as u64,
+            granted = end == End::Granted,
+            interrupted = end == End::Interrupted,
+            "waited for space"
+        );
+    }
+}

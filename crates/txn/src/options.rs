@@ -1,0 +1,54 @@
+//! How an engine is opened.
+
+use buttress_space::{AllocPolicy, LookupPolicy};
+
+use crate::learning::GroupsRead;
+use crate::reserve::{DeleteRoom, PromisePolicy};
+
+/// How an engine is opened.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Open for reading only.
+    pub read_only: bool,
+    /// Tell the devices about freed space.
+    pub discard: bool,
+    /// Memory for tree nodes, in bytes.
+    pub cache_bytes: u64,
+    /// Memory that a running transaction may hold before a commit starts on its own, in bytes.
+    pub overlay_max: u64,
+    /// Record all free space anew, in a free-space tree, also where there was none.
+    pub rebuild_free_space: bool,
+    /// Open read-only although there is a log of fsync that was not replayed.
+    pub ignore_log: bool,
+    /// The caller will replay a log of fsync; see [`Engine::take_log`](crate::Engine::take_log).
+    pub replay_log: bool,
+    /// How block groups are chosen for allocations.
+    pub alloc: AllocPolicy,
+    /// How the block group of an address is found.
+    pub lookup: LookupPolicy,
+    /// How much metadata a reservation takes.
+    pub promise: PromisePolicy,
+    /// Whether room is kept for copies of nodes that trees share.
+    pub delete_room: DeleteRoom,
+    /// When block groups are read.
+    pub groups: GroupsRead,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            discard: false,
+            cache_bytes: 256 << 20,
+            overlay_max: 192 << 20,
+            rebuild_free_space: false,
+            ignore_log: false,
+            replay_log: false,
+            alloc: AllocPolicy::default(),
+            lookup: LookupPolicy::default(),
+            promise: PromisePolicy::default(),
+            delete_room: DeleteRoom::default(),
+            groups: GroupsRead::default(),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Allocating ahead of a file's end, into its window (`window`).
+
+use std::sync::Arc;
+
+use buttress_format::{Extent, Generation, Logical};
+use buttress_space::{AllocPolicy, AllocRequest, Class, Outcome, SpaceKind};
+
+use crate::window::{Ahead, Window};
+use crate::{DataRef, Engine, Handle};
+
+/// One in so many bytes that are available is kept in a window at most.
+const SHARE: u64 = 16;
+
+impl Engine {
+    /// A window with nothing in it, for a file.
+    #[must_use]
+    pub fn new_window(&self) -> Arc<Window> {
+        Window::new(&self.space)
+    }
+
+    /// Allocates `want` bytes, and at most `ahead` more that a window holds from then on; promised or not, as with
+    /// [`allocate_data`](Self::allocate_data). Nothing when there is not enough free to keep any of it back, or
+    /// somebody waits for data: ask for a promise then. [`Handle::take_ahead`] takes what the window holds.
+    pub fn allocate_ahead(
+        &self,
+        window: &Arc<Window>,
+        want: u64,
+        ahead: u64,
+        goal: Option<Logical>,
+        stream: u64,
+    ) -> Option<Extent> {
+        // The published baselines go without.
+        if self.options.alloc != AllocPolicy::default() {
+            return None;
+        }
+        let sector = u64::from(self.store.geometry().sectorsize);
+        let most = self.space.account(SpaceKind::Data).available() / SHARE / sector * sector;
+        let all = (want + ahead).min(most);
+        if all < 2 * want
+            || self.space.is_mixed()
+            || self.row_slack() > 0
+            || self.check_writable().is_err()
+        {
+            return None;
+        }
+        let mut promised = self.space.reserve_data_at_once(Class::Normal, all, || true).ok()?;
+        let request = AllocRequest {
+            kind: SpaceKind::Data,
+            want: all,
+            min: want,
+            align: sector,
+            goal,
+            limit: Generation(u64::MAX),
+            stream,
+            hurry: true,
+        };
+        let Outcome::Got(extent) = self.space.allocate_data(&mut promised, request) else {
+            return None;
+        };
+        self.unborn.insert(extent.start);
+        if extent.len > want {
+            let rest = Extent::new(extent.start.end(want), extent.len - want);
+            let group = self.space.group_at(extent.start).expect("it was allocated there").range();
+            self.windows.fill(window, Ahead { extent: rest, group });
+            if self.space.is_stopped(extent.start) {
+                window.close();
+            }
+            window.settle();
+        }
+        Some(Extent::new(extent.start, want))
+    }
+
+    /// Gives back what windows hold; says whether they held anything.
+    pub fn close_windows(&self) -> bool {
+        self.windows.close()
+    }
+}
+
+impl Handle<'_> {
+    /// Takes the first `want` bytes that a window holds, and names them (W3): as more of `last`, if they lie behind it
+    /// and it may grow, else as an extent of `who`. Answers the extent that they are part of; nothing when the
+    /// window has not as much.
+    pub fn take_ahead(
+        &self,
+        window: &Window,
+        want: u64,
+        last: Option<(Extent, DataRef)>,
+        who: DataRef,
+    ) -> Option<Extent> {
+        window.take(want, |taken, group| {
+            if let Some((last, whose)) = last
+                && group.contains(last.start)
+                && self.join(last, taken, whose)
+            {
+                return Extent::new(last.start, last.len + want);
+            }
+            self.bear(taken, who);
+            taken
+        })
+    }
+}
