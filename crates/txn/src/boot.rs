@@ -106,18 +106,18 @@ impl Engine {
             return Ok(engine);
         }
         engine.learning.set_known();
-        if engine.read_only.is_none() {
+        if engine.health.read_only().is_none() {
             let roots = engine.commit.lock().roots.clone();
             engine.reservations.look_at_trees(&engine.store, &roots)?;
             engine.reservations.size_global_reserve();
         }
-        if engine.read_only.is_none() && engine.volume.parity() == Parity::Mirror {
+        if engine.health.read_only().is_none() && engine.volume.parity() == Parity::Mirror {
             engine.make_room_beside_parity()?;
         }
         if rebuild {
             engine.rebuild_free_space();
         }
-        if engine.read_only.is_none() {
+        if engine.health.read_only().is_none() {
             engine.load_rows();
         }
         if let Some(found) = found {

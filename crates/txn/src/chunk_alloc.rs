@@ -55,7 +55,7 @@ impl Engine {
             let devices = self.devices.lock();
             devices.unallocated() > devices.total() / SPARE_PART
         };
-        let Some(_growing) = self.growing.try_lock() else { return };
+        let Some(_growing) = self.groups.try_grow() else { return };
         if self.space.count_of(SpaceKind::Data) != groups
             || self.space.may_load_run(SpaceKind::Data, whole)
             || !has_spare()

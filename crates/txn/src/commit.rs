@@ -117,7 +117,7 @@ impl Engine {
             return Ok(self.published());
         }
         self.check_writable()?;
-        self.commit_wanted.store(false, Ordering::Relaxed);
+        self.commit.want(false);
         let is_counted = is_counted();
         let is_logged = found_log::has_log(&state.superblock);
         if self.view.load().running().is_empty() && !is_counted && !is_logged {
@@ -150,7 +150,7 @@ impl Engine {
         }
         self.end_log();
         if frozen.rebuild.load(Ordering::Relaxed) {
-            self.trusts_free_space.store(true, Ordering::Relaxed);
+            self.groups.trust_free_space(true);
         }
         self.release_pinned();
         self.remove_empty_groups(state);
@@ -159,12 +159,12 @@ impl Engine {
 
     /// Makes the volume read-only for good; answers the first cause there was.
     pub fn latch(&self, error: Error) -> Error {
-        let cause = Arc::new(error);
-        if self.aborted.set(Arc::clone(&cause)) {
+        let (cause, is_first) = self.health.abort(Arc::new(error));
+        if is_first {
             tracing::error!(error = %cause, "the volume is read-only now");
         }
         self.refuse_everybody();
-        Error::Aborted(self.aborted.get().unwrap_or(cause))
+        Error::Aborted(cause)
     }
 
     fn commit_frozen(&self, state: &mut CommitState, frozen: &Transaction) -> Result<()> {
@@ -307,7 +307,7 @@ impl Engine {
         drop(devices);
         // The space that this commit freed is reachable from the old roots, as long as a view has
         // them.
-        self.pinned.lock().push_back((Arc::downgrade(old.roots()), settled.pinned));
+        self.pinned.push(old.roots(), settled.pinned);
         self.view.store(Arc::new(View::new(
             Arc::clone(&self.store),
             Arc::clone(old.running()),
@@ -315,7 +315,7 @@ impl Engine {
             roots,
         )));
         drop(old);
-        self.published.store(generation.0, Ordering::Release);
+        self.commit.publish(generation);
         self.reservations.published(&state.roots, settled.trees, generation);
     }
 }

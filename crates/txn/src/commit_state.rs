@@ -1,8 +1,14 @@
-//! What one commit hands to the next.
+//! What one commit hands to the next, and what is said to the next from outside.
+//!
+//! # Locks
+//!
+//! The commit lock is the outermost of the engine, and held across all of a commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use buttress_format::{BlockGroupFlags, Logical, Superblock};
+use buttress_base::sync::{Mutex, MutexGuard};
+use buttress_format::{BlockGroupFlags, Generation, Incompat, Key, Logical, Superblock, TreeId};
 use buttress_tree::Roots;
 
 /// A block group's item as the last commit left it.
@@ -20,4 +26,91 @@ pub(crate) struct CommitState {
     /// Roots of the last commit.
     pub(crate) roots: Roots,
     pub(crate) groups: BTreeMap<Logical, GroupRecord>,
+}
+
+/// The commit lock, and what commits need to know and to tell beside it.
+#[derive(Debug)]
+pub(crate) struct Commits {
+    /// Unranked: held across I/O.
+    state: Mutex<CommitState>,
+    published: AtomicU64,
+    /// The transaction that was found when the volume was opened.
+    opened: Generation,
+    /// A commit is wanted soon: by a full overlay, or for what a removed chunk gives back.
+    is_wanted: AtomicBool,
+    /// Feature flags that what was written needs, to be in the next superblock.
+    features: AtomicU64,
+    /// How far what dead subvolumes share was handed over to its other users. Unranked: nothing is
+    /// taken under it.
+    drop_marks: Mutex<HashMap<TreeId, Key>>,
+}
+
+impl Commits {
+    pub(crate) fn new(state: CommitState) -> Self {
+        let opened = state.roots.generation;
+        Self {
+            state: Mutex::new(state),
+            published: AtomicU64::new(opened.0),
+            opened,
+            is_wanted: AtomicBool::new(false),
+            features: AtomicU64::new(0),
+            drop_marks: Mutex::default(),
+        }
+    }
+
+    /// The commit lock.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, CommitState> {
+        self.state.lock()
+    }
+
+    /// The last durable transaction.
+    pub(crate) fn published(&self) -> Generation {
+        Generation(self.published.load(Ordering::Acquire))
+    }
+
+    /// A transaction is durable, and its trees are what readers see.
+    pub(crate) fn publish(&self, generation: Generation) {
+        self.published.store(generation.0, Ordering::Release);
+    }
+
+    /// Whether this session's first commit is durable.
+    pub(crate) fn has_committed(&self) -> bool {
+        self.published() > self.opened
+    }
+
+    /// Whether a commit should be made soon.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::Relaxed)
+    }
+
+    /// Asks for a commit soon, or says that one comes.
+    pub(crate) fn want(&self, wanted: bool) {
+        self.is_wanted.store(wanted, Ordering::Relaxed);
+    }
+
+    /// Has the next superblock say that a reader must know of a feature.
+    pub(crate) fn need_feature(&self, feature: Incompat) {
+        if self.needed_features() & feature.0 != feature.0 {
+            self.features.fetch_or(feature.0, Ordering::Relaxed);
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn needed_features(&self) -> u64 {
+        self.features.load(Ordering::Relaxed)
+    }
+
+    /// How far what a dead subvolume shares was handed over.
+    pub(crate) fn drop_mark(&self, tree: TreeId) -> Key {
+        self.drop_marks.lock().get(&tree).copied().unwrap_or(Key::MIN)
+    }
+
+    /// It was handed over that far; or nothing is left of the subvolume.
+    pub(crate) fn set_drop_mark(&self, tree: TreeId, mark: Option<Key>) {
+        let mut marks = self.drop_marks.lock();
+        match mark {
+            Some(mark) => marks.insert(tree, mark),
+            None => marks.remove(&tree),
+        };
+    }
 }

@@ -51,7 +51,7 @@ impl CommitTurn<'_> {
         let superblock = self.superblock();
         let view = self.engine.view.load();
         let running = view.running();
-        let needed = self.engine.features.load(Ordering::Relaxed);
+        let needed = self.engine.commit.needed_features();
         let refused = [
             (view.frozen().is_some(), "a commit that failed"),
             (!running.snapshots.lock().is_empty(), "a snapshot"),

@@ -13,36 +13,37 @@
 //!
 //! Outermost first: commit, gate, then short ones (reservations, pinned list, device space).
 
-use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    },
-    time::Instant,
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use arc_swap::ArcSwap;
-use buttress_base::sync::{Condvar, Mutex};
-use buttress_base::{Apart, Latch};
+use buttress_base::Apart;
+use buttress_base::sync::Mutex;
 use buttress_format::{Extent, Generation, Incompat, Ino, Key, Kind, Logical, TreeId};
 use buttress_space::{NocowWriter, ReadOnlyHold, Space, SpaceKind};
-use buttress_tree::{Roots, Store};
+use buttress_tree::Store;
 use buttress_volume::Volume;
 
 use crate::{
     Error, Result, View,
-    commit_state::CommitState,
+    commit_state::{CommitState, Commits},
     counters::Counters,
     delayed_ref::DataRef,
     device_space::DeviceSpace,
     extent_tree,
+    flushers::Flushers,
     found_log::FoundLog,
     gate::{Gate, Inside},
+    group_notes::GroupNotes,
+    health::Health,
     learning::Learning,
     loading::Loading,
     log_space::LogSpace,
+    numbers::Numbers,
     options::EngineOptions,
+    pinned::Pinned,
     reserve::{Beneath, Reservations},
     scrub_hold::ScrubHold,
     stamps::{Stamp, Stamps},
@@ -59,59 +60,35 @@ pub struct Engine {
     pub(crate) store: Arc<Store>,
     pub(crate) space: Arc<Space>,
     pub(crate) options: EngineOptions,
-    /// Why nothing can be written, if so.
-    pub(crate) read_only: Option<String>,
-    pub(crate) aborted: Latch<Arc<Error>>,
+    pub(crate) health: Health,
     pub(crate) view: Arc<ArcSwap<View>>,
     pub(crate) reservations: Arc<Reservations>,
     pub(crate) gate: Gate,
-    pub(crate) commit: Mutex<CommitState>,
-    pub(crate) published: AtomicU64,
-    /// The transaction that was found when the volume was opened.
-    opened: Generation,
+    pub(crate) commit: Commits,
     /// Extents allocated and not yet referenced: their first reference makes their item.
     pub(crate) unborn: Unborn,
     pub(crate) windows: Windows,
     pub(crate) scrub_hold: ScrubHold,
-    pub(crate) freed_at_once: Apart<AtomicU64>,
     /// Which answers about users of extents are still right.
     pub(crate) stamps: Stamps,
-    /// How many there are who write dirty data back for those who wait.
-    pub(crate) flushers: AtomicUsize,
-    /// Somebody wants them.
-    pub(crate) flusher_called: (Mutex<bool>, Condvar),
-    pub(crate) pinned: Mutex<VecDeque<(Weak<Roots>, Vec<Extent>)>>,
-    /// The oldest trees that somebody was seen to read by who waited for space, and when first.
-    pub(crate) awaited_readers: Mutex<Option<(Weak<Roots>, Instant)>>,
+    pub(crate) flushers: Flushers,
+    pub(crate) pinned: Pinned,
     pub(crate) devices: Arc<Mutex<DeviceSpace>>,
-    /// Held by who adds a chunk because data is in pieces.
-    pub(crate) growing: Mutex<()>,
-    /// Starts of groups that may have come to be empty.
-    pub(crate) empties: Mutex<BTreeSet<Logical>>,
-    /// How far what dead subvolumes share was handed over to its other users.
-    pub(crate) drop_marks: Mutex<HashMap<TreeId, Key>>,
-    /// Somebody wants a commit soon: a full overlay, or a freeze that paces writers.
-    pub(crate) commit_wanted: AtomicBool,
+    pub(crate) groups: GroupNotes,
     pub(crate) loading: Loading,
     pub(crate) learning: Learning,
     pub(crate) counters: Apart<Counters>,
-    /// Feature flags that what was written needs, to be in the next superblock.
-    pub(crate) features: AtomicU64,
     pub(crate) log_space: LogSpace,
     /// A log that was found and has to be replayed.
     pub(crate) found_log: FoundLog,
-    /// Whether the free-space tree of the last commit says what is free.
-    pub(crate) trusts_free_space: AtomicBool,
-    /// Bytes of the longest row that data is given out in; zero where there is no parity.
-    pub(crate) row_bytes: AtomicU64,
-    inos: Mutex<HashMap<TreeId, Arc<AtomicU64>>>,
+    numbers: Numbers,
 }
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine")
-            .field("published", &self.published)
-            .field("read_only", &self.read_only)
+            .field("published", &self.commit.published())
+            .field("read_only", &self.health.read_only())
             .finish_non_exhaustive()
     }
 }
@@ -133,7 +110,6 @@ impl Engine {
     pub(crate) fn join(parts: Parts) -> Arc<Self> {
         let roots = Arc::new(parts.commit.roots.clone());
         let running = Transaction::new(roots.generation.next());
-        let generation = roots.generation;
         let view = View::new(Arc::clone(&parts.store), running, None, roots);
         let view = Arc::new(ArcSwap::from_pointee(view));
         let devices = Arc::new(Mutex::new(parts.devices));
@@ -151,37 +127,25 @@ impl Engine {
             store: parts.store,
             space: parts.space,
             options: parts.options,
-            read_only: parts.read_only,
-            aborted: Latch::default(),
+            health: Health::new(parts.read_only),
             view,
             reservations,
             gate: Gate::default(),
-            commit: Mutex::new(parts.commit),
-            published: AtomicU64::new(generation.0),
-            opened: generation,
+            commit: Commits::new(parts.commit),
             unborn: Unborn::default(),
             windows: Windows::default(),
             scrub_hold: ScrubHold::default(),
-            freed_at_once: Apart::default(),
             stamps: Stamps::default(),
-            flushers: AtomicUsize::new(0),
-            flusher_called: (Mutex::new(false), Condvar::new()),
-            pinned: Mutex::default(),
-            awaited_readers: Mutex::default(),
+            flushers: Flushers::default(),
+            pinned: Pinned::default(),
             devices,
-            growing: Mutex::default(),
-            empties: Mutex::default(),
-            drop_marks: Mutex::default(),
-            commit_wanted: AtomicBool::new(false),
+            groups: GroupNotes::default(),
             loading: Loading::default(),
             learning: parts.learning,
             counters: Apart::default(),
-            features: AtomicU64::new(0),
             log_space: LogSpace::default(),
             found_log: FoundLog::default(),
-            trusts_free_space: AtomicBool::new(true),
-            row_bytes: AtomicU64::new(0),
-            inos: Mutex::default(),
+            numbers: Numbers::default(),
         })
     }
 
@@ -195,21 +159,21 @@ impl Engine {
     /// Why nothing can be written, if so.
     #[must_use]
     pub fn read_only(&self) -> Option<String> {
-        match self.aborted.get() {
+        match self.health.aborted() {
             Some(cause) => {
                 let first: &dyn std::error::Error = &*cause;
                 let chain = std::iter::successors(Some(first), |error| error.source());
                 let words: Vec<String> = chain.map(ToString::to_string).collect();
                 Some(format!("a commit failed: {}", words.join(": ")))
             }
-            None => self.read_only.as_ref().or(self.learning.unfit()).cloned(),
+            None => self.health.read_only().or(self.learning.unfit()).cloned(),
         }
     }
 
     /// The first failure of a commit, if there was one.
     #[must_use]
     pub fn aborted(&self) -> Option<Arc<Error>> {
-        self.aborted.get()
+        self.health.aborted()
     }
 
     /// The volume below.
@@ -227,27 +191,25 @@ impl Engine {
     /// The last durable transaction.
     #[must_use]
     pub fn published(&self) -> Generation {
-        Generation(self.published.load(Ordering::Acquire))
+        self.commit.published()
     }
 
     /// Whether this session's first commit is durable.
     #[must_use]
     pub fn has_committed(&self) -> bool {
-        self.published() > self.opened
+        self.commit.has_committed()
     }
 
     /// Whether a commit should be made soon, by whoever makes them in the background.
     #[must_use]
     pub fn wants_commit(&self) -> bool {
-        self.commit_wanted.load(Ordering::Relaxed)
+        self.commit.is_wanted()
     }
 
     /// Says what a reader of the volume must know from the next commit on. To be said before the handle
     /// that puts what needs it begins.
     pub fn need_feature(&self, feature: Incompat) {
-        if self.features.load(Ordering::Relaxed) & feature.0 != feature.0 {
-            self.features.fetch_or(feature.0, Ordering::Relaxed);
-        }
+        self.commit.need_feature(feature);
     }
 
     /// Whether anything was changed since the last commit.
@@ -268,16 +230,11 @@ impl Engine {
 
     /// The same, for what changes nothing where nothing was changed.
     pub(crate) fn check_unlatched(&self) -> Result<()> {
-        if let Some(cause) = self.aborted.get() {
-            return Err(Error::Aborted(cause));
-        }
+        self.health.expect_no_failure()?;
         if self.found_log.waits() {
             return Err(Error::ReadOnly("its fsync log is not replayed yet".into()));
         }
-        match &self.read_only {
-            Some(why) => Err(Error::ReadOnly(why.clone())),
-            None => Ok(()),
-        }
+        self.health.expect_opened_for_writing()
     }
 
     /// The running transaction, which does not close meanwhile.
@@ -290,11 +247,11 @@ impl Engine {
     /// Counted before it is free.
     #[must_use]
     pub fn freed_at_once(&self) -> u64 {
-        self.freed_at_once.0.load(Ordering::SeqCst)
+        self.stamps.freed_at_once()
     }
 
     pub(crate) fn note_freed_at_once(&self) {
-        self.freed_at_once.0.fetch_add(1, Ordering::SeqCst);
+        self.stamps.note_freed_at_once();
     }
 
     /// Whether nobody but `who`, who holds a reference or several, uses an extent (T10).
@@ -360,8 +317,8 @@ impl Engine {
 
     /// The count of a tree's numbers; it begins behind the highest that is in use when it is first asked for.
     pub(crate) fn inos_of(&self, tree: TreeId) -> Result<Arc<AtomicU64>> {
-        if let Some(counter) = self.inos.lock().get(&tree) {
-            return Ok(Arc::clone(counter));
+        if let Some(counter) = self.numbers.find(tree) {
+            return Ok(counter);
         }
         let low = Key::new(Ino::FIRST_FREE.0, Kind(0), 0);
         let high = Key::new(Ino::LAST_FREE.0, Kind(u8::MAX), u64::MAX);
@@ -369,35 +326,26 @@ impl Engine {
         // The lowest number is a subvolume's top directory; among subvolumes it is free.
         let none = Ino::FIRST_FREE.0 - u64::from(tree == TreeId::ROOT);
         let last = highest.map_or(none, |(key, _)| key.objectid);
-        let fresh = Arc::new(AtomicU64::new(last + 1));
-        Ok(Arc::clone(self.inos.lock().entry(tree).or_insert(fresh)))
+        Ok(self.numbers.begin(tree, last + 1))
     }
 
     /// Hands out what earlier commits freed and nobody can reach any more (E3), and what windows hold. Oldest first: a
     /// view that holds back one commit's space holds back that of every later one. Says whether there was
     /// any.
     pub fn release_pinned(&self) -> bool {
-        let mut any = self.close_windows();
-        let mut pinned = self.pinned.lock();
-        while let Some((roots, _)) = pinned.front() {
-            if roots.strong_count() > 0 {
-                break;
+        let had_windows = self.close_windows();
+        let released = self.pinned.release(|extent| {
+            // Before it can be given out: what is written there must not be discarded.
+            if self.options.discard
+                // Discard is a hint: its failure loses nothing.
+                && let Err(error) = self.volume.discard(extent)
+            {
+                tracing::debug!(%extent, %error, "discard failed");
             }
-            let Some((_, extents)) = pinned.pop_front() else { break };
-            any |= !extents.is_empty();
-            for extent in extents {
-                // Before anybody can have it: what he writes there must not be discarded.
-                if self.options.discard
-                    // Discard is a hint: its failure loses nothing.
-                    && let Err(error) = self.volume.discard(extent)
-                {
-                    tracing::debug!(%extent, %error, "discard failed");
-                }
-                self.space.unpin(extent);
-                self.note_freed(extent.start);
-            }
-        }
-        any
+            self.space.unpin(extent);
+            self.note_freed(extent.start);
+        });
+        had_windows | released
     }
 
     /// Commits what is left. The engine can still be read afterwards.
@@ -406,7 +354,7 @@ impl Engine {
     ///
     /// As [`commit`](Self::commit).
     pub fn shutdown(&self) -> Result<()> {
-        if self.read_only().is_some() && self.aborted.get().is_none() {
+        if self.read_only().is_some() && self.health.aborted().is_none() {
             return Ok(());
         }
         self.commit()?;

@@ -18,14 +18,13 @@
 //!   served or refused; whoever writes back is not interrupted at all.
 
 use std::{
-    sync::{Arc, Weak, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use buttress_base::{clock, interrupt};
 use buttress_format::Generation;
 use buttress_space::{Arrivals, Class, Ladder, Reach, SpaceKind, Step};
-use buttress_tree::Roots;
 
 use crate::waiting::{Look, OWN_SLICE, Waits};
 use crate::{Engine, Error, Result};
@@ -57,21 +56,21 @@ pub struct Flusher {
 
 impl Drop for Flusher {
     fn drop(&mut self) {
-        self.engine.flushers.fetch_sub(1, Ordering::SeqCst);
+        self.engine.flushers.detach();
     }
 }
 
 impl Engine {
     /// Says that from now on somebody looks at [`wait_for_waiters`](Self::wait_for_waiters) and makes room.
     pub fn attach_flusher(self: &Arc<Self>) -> Flusher {
-        self.flushers.fetch_add(1, Ordering::SeqCst);
+        self.flushers.attach();
         Flusher { engine: Arc::clone(self) }
     }
 
     /// Whether there is a flusher.
     #[must_use]
     pub fn has_flusher(&self) -> bool {
-        self.flushers.load(Ordering::SeqCst) > 0
+        self.flushers.any()
     }
 
     /// Sleeps until somebody waits whom the flusher can help, at most so long; says whether anybody does.
@@ -80,20 +79,13 @@ impl Engine {
         if waits() {
             return true;
         }
-        {
-            let mut called = self.flusher_called.0.lock();
-            if !*called {
-                self.flusher_called.1.wait_for(&mut called, limit);
-            }
-            *called = false;
-        }
+        self.flushers.wait(limit);
         waits()
     }
 
     /// Wakes the flusher, because somebody waits or because it is to end.
     pub fn call_flusher(&self) {
-        *self.flusher_called.0.lock() = true;
-        self.flusher_called.1.notify_all();
+        self.flushers.call();
     }
 
     /// Whether somebody waits for a kind of space.
@@ -398,27 +390,16 @@ impl Engine {
         let mut unpinned = false;
         loop {
             unpinned |= self.release_pinned();
-            let oldest = self.pinned.lock().front().map(|(roots, _)| Weak::clone(roots));
+            let oldest = self.pinned.oldest();
             let Some(oldest) = oldest else { return unpinned };
             if enough() {
                 return true;
             }
-            if clock::since(begun) > READERS_ONCE || self.awaited_for(oldest) > READERS_EVER {
+            if clock::since(begun) > READERS_ONCE || self.pinned.awaited_for(oldest) > READERS_EVER
+            {
                 return unpinned;
             }
             buttress_base::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    /// How long ago somebody first waited for who reads these trees, which nobody older does.
-    fn awaited_for(&self, oldest: Weak<Roots>) -> Duration {
-        let mut awaited = self.awaited_readers.lock();
-        match &*awaited {
-            Some((roots, since)) if roots.ptr_eq(&oldest) => clock::since(*since),
-            _ => {
-                *awaited = Some((oldest, clock::now()));
-                Duration::ZERO
-            }
         }
     }
 }

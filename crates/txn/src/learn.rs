@@ -131,7 +131,7 @@ impl Engine {
         self.learning.end_asking();
         let known = Known::read(&self.store, &superblock, &roots, &chunk_tree, &tick)?;
         let count = known.groups.len();
-        let may_write = self.read_only.is_none();
+        let may_write = self.health.read_only().is_none();
         if let Some(why) = known.obstacle.filter(|_| may_write) {
             self.learning.set_unfit(why);
         } else if may_write {

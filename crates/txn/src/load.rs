@@ -62,7 +62,7 @@ impl Engine {
     /// Learns which bytes of a block group are free, from the last commit.
     pub(crate) fn load_group(&self, group: &Group) -> Result<()> {
         let view = self.view();
-        let trusted = self.trusts_free_space.load(Ordering::Relaxed);
+        let trusted = self.groups.trusts_free_space();
         let free = free_space_tree::read_committed(&view, group.range(), trusted)?;
         self.space.load(group, free.into_iter())?;
         self.counters.groups_loaded.fetch_add(1, Ordering::Relaxed);

@@ -7,8 +7,6 @@
 //! - **G2** Its device space is used again only after the removal is durable (A2). So a commit is asked for, and
 //!   whoever looks for a chunk in vain makes one.
 
-use std::sync::atomic::Ordering;
-
 use buttress_format::{Chunk, Logical};
 use buttress_space::{Group, SpaceKind};
 
@@ -20,14 +18,14 @@ impl Engine {
         if let Some(group) = self.space.group_at(at)
             && group.used() == 0
         {
-            self.empties.lock().insert(group.start());
+            self.groups.note_empty(group.start());
         }
     }
 
     /// Removes the groups that were noted, in the running transaction. Under the commit lock: no
     /// transaction is frozen that could still touch them.
     pub(crate) fn remove_empty_groups(&self, state: &CommitState) {
-        let noted = std::mem::take(&mut *self.empties.lock());
+        let noted = self.groups.take_empties();
         for start in noted {
             if !state.groups.contains_key(&start) {
                 continue;
@@ -46,7 +44,7 @@ impl Engine {
                     tracing::info!(flags = %group.flags(), %start, "empty chunk removed");
                     running.removed.lock().push(Chunk::clone(&chunk));
                     // Until it is durable the devices lack them, and nothing else may come to be committed.
-                    self.commit_wanted.store(true, Ordering::Relaxed);
+                    self.commit.want(true);
                     self.devices.lock().uncount_group(group.flags());
                 }
                 Err(error) => tracing::error!(%start, %error, "a group without a chunk"),

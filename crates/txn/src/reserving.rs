@@ -6,7 +6,6 @@
 //! made by commits and chunks (`flush`).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use buttress_format::{Generation, Ino, TreeId};
 use buttress_space::{Pools, Reach, SpaceKind};
@@ -81,7 +80,7 @@ impl Engine {
         let held = self.view.load().running().bytes();
         let limit = self.options.overlay_max;
         if held > limit {
-            self.commit_wanted.store(true, Ordering::Relaxed);
+            self.commit.want(true);
         }
         if held > 2 * limit {
             self.commit()?;
@@ -117,7 +116,7 @@ impl Engine {
 
     /// Asks for a commit in the background; answers which one holds all that was put until now.
     pub fn want_commit(&self) -> Generation {
-        self.commit_wanted.store(true, Ordering::Relaxed);
+        self.commit.want(true);
         self.view.load().generation()
     }
 

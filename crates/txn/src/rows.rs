@@ -8,8 +8,6 @@
 //! `space` sees to it that nobody gets a part of a row in which something is reserved, used or pinned; `volume`
 //! refuses what would begin in the middle of one.
 
-use std::sync::atomic::Ordering;
-
 use buttress_format::{BlockGroupFlags, Logical};
 use buttress_space::{Rows, SpaceKind};
 use buttress_volume::{Parity, Volume};
@@ -58,12 +56,12 @@ impl Engine {
     /// its last row.
     #[must_use]
     pub fn row_slack(&self) -> u64 {
-        self.row_bytes.load(Ordering::Relaxed)
+        self.groups.row_bytes()
     }
 
     /// Data will be given out in rows of so many bytes, too.
     pub(crate) fn note_row(&self, row: Option<u64>) {
-        self.row_bytes.fetch_max(row.unwrap_or(0), Ordering::Relaxed);
+        self.groups.note_row(row.unwrap_or(0));
     }
 
     /// There is no whole row, although there was a promise: what lies between what is in use is of no use. Says

@@ -12,6 +12,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use buttress_base::Apart;
 use buttress_format::Logical;
 
 /// Counters of changes of references; a power of two.
@@ -29,12 +30,14 @@ pub struct Stamp {
 pub(crate) struct Stamps {
     references: Box<[AtomicU64]>,
     snapshots: AtomicU64,
+    /// Extents that were free as soon as their last reference went.
+    freed_at_once: Apart<AtomicU64>,
 }
 
 impl Default for Stamps {
     fn default() -> Self {
         let references = (0..EXTENTS).map(|_| AtomicU64::new(0)).collect();
-        Self { references, snapshots: AtomicU64::new(0) }
+        Self { references, snapshots: AtomicU64::new(0), freed_at_once: Apart::default() }
     }
 }
 
@@ -47,6 +50,16 @@ impl Stamps {
     /// The users of an extent are about to change.
     pub(crate) fn touch(&self, at: Logical) {
         self.of(at).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// An extent is about to be free at once.
+    pub(crate) fn note_freed_at_once(&self) {
+        self.freed_at_once.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How many were.
+    pub(crate) fn freed_at_once(&self) -> u64 {
+        self.freed_at_once.0.load(Ordering::SeqCst)
     }
 
     /// A snapshot is about to be asked for.

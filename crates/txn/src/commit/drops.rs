@@ -114,18 +114,18 @@ impl Settle<'_> {
             budget: i64::try_from(budget).unwrap_or(i64::MAX),
             birth: Generation(key.offset),
             resume: begun.then_some((item.drop_level, item.drop_progress)),
-            handed: self.engine.drop_marks.lock().get(&tree).copied().unwrap_or(Key::MIN),
+            handed: self.engine.commit.drop_mark(tree),
         };
         let rest = self.prune(&mut step, &Expect::root(root))?;
         match rest {
             Some((_, ptr)) => {
-                self.engine.drop_marks.lock().insert(tree, step.handed);
+                self.engine.commit.set_drop_mark(tree, Some(step.handed));
                 self.roots.set(tree, ptr);
                 let item = RootItem { drop_progress: Key::MIN, drop_level: 0, ..item };
                 self.merge(TreeId::ROOT, Changes::from([(key, Some(item.to_bytes().into()))]))
             }
             None => {
-                self.engine.drop_marks.lock().remove(&tree);
+                self.engine.commit.set_drop_mark(tree, None);
                 self.roots.remove(tree);
                 self.recorded.remove(&tree);
                 self.ledger.node_delta.remove(&tree);

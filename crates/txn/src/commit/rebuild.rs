@@ -50,7 +50,7 @@ impl Engine {
     /// Has the next commit record all free space anew, and trusts the old record no more.
     pub(crate) fn rebuild_free_space(&self) {
         tracing::info!("rebuilding the free-space tree");
-        self.trusts_free_space.store(false, Ordering::Relaxed);
+        self.groups.trust_free_space(false);
         self.view.load().running().rebuild.store(true, Ordering::Relaxed);
     }
 }

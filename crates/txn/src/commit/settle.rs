@@ -375,7 +375,7 @@ impl Settle<'_> {
             let flags = CompatRo::FREE_SPACE_TREE.with(CompatRo::FREE_SPACE_TREE_VALID);
             superblock.compat_ro = superblock.compat_ro.with(flags);
         }
-        let needed = engine.features.load(std::sync::atomic::Ordering::Relaxed);
+        let needed = engine.commit.needed_features();
         superblock.incompat.0 |= needed;
         superblock.total_bytes = superblock.total_bytes.saturating_add_signed(self.total_delta);
         superblock.num_devices = superblock.num_devices.saturating_add_signed(self.devices_delta);

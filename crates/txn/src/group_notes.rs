@@ -1,0 +1,65 @@
+//! What is noted about block groups beside their accounts.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use buttress_base::sync::{Mutex, MutexGuard};
+use buttress_format::Logical;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct GroupNotes {
+    /// Unranked: held while a chunk is added because data is in pieces.
+    growing: Mutex<()>,
+    /// Starts of groups that may have come to be empty. Unranked: nothing is taken under it.
+    empties: Mutex<BTreeSet<Logical>>,
+    trusts_free_space: AtomicBool,
+    row_bytes: AtomicU64,
+}
+
+impl Default for GroupNotes {
+    fn default() -> Self {
+        Self {
+            growing: Mutex::default(),
+            empties: Mutex::default(),
+            trusts_free_space: AtomicBool::new(true),
+            row_bytes: AtomicU64::new(0),
+        }
+    }
+}
+
+impl GroupNotes {
+    /// The right to add a chunk because data is in pieces; nothing while another thread has it.
+    pub(crate) fn try_grow(&self) -> Option<MutexGuard<'_, ()>> {
+        self.growing.try_lock()
+    }
+
+    /// The group that starts there may have come to be empty.
+    pub(crate) fn note_empty(&self, start: Logical) {
+        self.empties.lock().insert(start);
+    }
+
+    /// The groups that were noted so.
+    pub(crate) fn take_empties(&self) -> BTreeSet<Logical> {
+        std::mem::take(&mut *self.empties.lock())
+    }
+
+    /// Whether the free-space tree of the last commit says what is free.
+    pub(crate) fn trusts_free_space(&self) -> bool {
+        self.trusts_free_space.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn trust_free_space(&self, trust: bool) {
+        self.trusts_free_space.store(trust, Ordering::Relaxed);
+    }
+
+    /// Bytes of the longest row that data is given out in; zero where there is no parity.
+    pub(crate) fn row_bytes(&self) -> u64 {
+        self.row_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Data is given out in rows of so many bytes, too.
+    pub(crate) fn note_row(&self, bytes: u64) {
+        self.row_bytes.fetch_max(bytes, Ordering::Relaxed);
+    }
+}
