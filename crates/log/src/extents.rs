@@ -137,7 +137,7 @@ fn is_anothers_aside(draft: &Draft<'_>, extent: Extent, who: DataRef) -> Outcome
     if !draft.view.has_other_users(extent.start) {
         return Ok(false);
     }
-    Ok(!draft.view.is_exclusive(extent, who)?)
+    Ok(!buttress_txn::is_exclusive(&draft.view, extent, who)?)
 }
 
 /// The checksums that this transaction has for a range (E3): whole runs of them, whatever part is

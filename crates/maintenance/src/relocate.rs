@@ -260,7 +260,7 @@ impl Maintenance {
             above.hold(&held, &mut || {
                 let view = self.engine().view();
                 let there = users(&view, old)?;
-                let owner = view.data_owner(old)?;
+                let owner = buttress_txn::data_owner(&view, old)?;
                 drop(view);
                 inodes = inodes_of(&there);
                 if there.len() <= count && inodes.is_subset(&held) {

@@ -28,7 +28,6 @@ mod superblock;
 pub(crate) use quota::status as quota_status;
 
 use std::{
-    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -37,30 +36,13 @@ use std::{
 };
 
 use buttress_base::clock;
-use buttress_format::{Chunk, Extent, Generation, Key, Logical};
+use buttress_format::{Generation, Logical};
 use buttress_space::SpaceKind;
 use buttress_tree::Node;
 
+use self::settle::Settled;
 use crate::commit_state::CommitState;
-use crate::{
-    Costs, Engine, Error, Result, View, found_log, reserve::Tree, transaction::Transaction,
-};
-
-/// What a settled transaction is, ready to be written.
-pub(crate) struct Settled {
-    pub(crate) state: CommitState,
-    pub(crate) nodes: Vec<Arc<Node>>,
-    pub(crate) pinned: Vec<Extent>,
-    /// Chunks that are gone once this is durable.
-    pub(crate) removed: Vec<Chunk>,
-    pub(crate) rounds: u64,
-    /// Bytes of metadata that were allocated.
-    pub(crate) taken: u64,
-    /// The part of it for what operations changed.
-    pub(crate) of_items: u64,
-    /// What root items say now.
-    pub(crate) trees: BTreeMap<Key, Option<Tree>>,
-}
+use crate::{Costs, Engine, Error, Result, View, found_log, transaction::Transaction};
 
 fn nanos(since: Instant) -> u64 {
     u64::try_from(clock::since(since).as_nanos()).unwrap_or(u64::MAX)

@@ -26,6 +26,8 @@ use buttress_space::{NocowWriter, ReadOnlyHold, Space, SpaceKind};
 use buttress_tree::Store;
 use buttress_volume::Volume;
 
+use buttress_transaction::csums::{self, Csums};
+
 use crate::{
     Error, Result, View,
     commit_state::{CommitState, Commits},
@@ -300,6 +302,15 @@ impl Engine {
     #[must_use]
     pub fn stamp(&self, at: Logical) -> Stamp {
         self.stamps.stamp(at)
+    }
+
+    /// The checksums of a range of data, sector by sector.
+    ///
+    /// # Errors
+    ///
+    /// When the checksum tree is damaged.
+    pub fn read_csums(&self, view: &View, range: Extent) -> Result<Csums> {
+        csums::read(view, range)
     }
 
     /// A number for a new inode of a subvolume.

@@ -15,7 +15,7 @@ use buttress_format::{BackRef, ExtentItem, Generation, Key, Kind, Logical, TreeI
 use buttress_tree::{Change, Cursor, NodePtr, NodeSource};
 
 use crate::{
-    DataRef, Error, Result,
+    Error, Result,
     delayed_ref::{Deltas, User},
 };
 
@@ -28,36 +28,6 @@ pub(crate) fn parse(key: &Key, bytes: &[u8]) -> Result<ExtentItem> {
         key: *key,
         source,
     })
-}
-
-impl User {
-    /// Who a reference is of; nobody where it is none, but a note of who made the extent.
-    fn of(entry: &BackRef) -> Option<Self> {
-        Some(match *entry {
-            BackRef::TreeBlock { root } => Self::Tree(root),
-            BackRef::SharedBlock { parent } => Self::Node(parent),
-            BackRef::Data { root, ino, offset, .. } => Self::File(DataRef { root, ino, offset }),
-            BackRef::SharedData { parent, .. } => Self::Leaf(parent),
-            BackRef::Owner { .. } => return None,
-        })
-    }
-
-    fn with_count(self, count: u32) -> BackRef {
-        match self {
-            Self::Tree(root) => BackRef::TreeBlock { root },
-            Self::Node(parent) => BackRef::SharedBlock { parent },
-            Self::File(DataRef { root, ino, offset }) => BackRef::Data { root, ino, offset, count },
-            Self::Leaf(parent) => BackRef::SharedData { parent, count },
-        }
-    }
-
-    /// Most references that one entry counts: those of tree nodes have no count.
-    fn count_max(self) -> u32 {
-        match self {
-            Self::Tree(_) | Self::Node(_) => 1,
-            Self::File(_) | Self::Leaf(_) => u32::MAX,
-        }
-    }
 }
 
 /// Whether a hash of the user is the key of such a reference, and not the user itself: others may

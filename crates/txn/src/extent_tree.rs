@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use buttress_format::{
     BackRef, Extent, ExtentFlags, ExtentItem, Generation, Key, Kind, Logical, TreeId,
 };
+use buttress_transaction::delayed_ref::inline_max;
 use buttress_tree::{Change, Cursor, NodePtr, NodeSource, Store};
 
 use crate::{
@@ -21,15 +22,19 @@ use crate::{
 
 pub(crate) use crate::extent_refs::Fate;
 
-/// Whether every reference to an extent is `who`'s: in the committed trees, in those that the frozen transaction
-/// leaves, and in those of the running one. A crash may lead to any of them, and who has lost the extent since has
-/// it there. A file that was split into parts of one extent holds several references under one name.
+/// Whether every reference to an extent is `who`'s: in the committed trees, and in those that the
+/// frozen and the running transaction leave. A crash may lead to any of them. A file that was split
+/// into parts of one extent holds several references under one name.
 ///
-/// What the extent tree says is one user may be several: a leaf that is shared counts once. Who asks
-/// has made sure that the leaf is younger than the last snapshot.
+/// What the extent tree says is one user may be several: a leaf that is shared counts once. The
+/// caller has made sure that the leaf is younger than the last snapshot.
 ///
 /// Costs the same however many users there are: the first other one decides.
-pub(crate) fn is_exclusive(view: &View, extent: Extent, who: DataRef) -> Result<bool> {
+///
+/// # Errors
+///
+/// When the extent tree cannot be read, or does not know the extent.
+pub fn is_exclusive(view: &View, extent: Extent, who: DataRef) -> Result<bool> {
     let who = User::File(who);
     let look = |change: &ExtentChange| (change.born, change.deltas.is_only_of(who));
     let running = view.running().refs.look(extent.start, look);
@@ -46,13 +51,6 @@ pub(crate) fn is_exclusive(view: &View, extent: Extent, who: DataRef) -> Result<
         .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
     let key = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
     Refs::read(&**view.store(), root, &key)?.are_only_of(who)
-}
-
-/// Largest extent item that grows inline; further references get items of their own. A leaf must
-/// hold several items, or it could not be searched in halves.
-pub(crate) fn inline_max(nodesize: u32) -> usize {
-    (nodesize as usize - buttress_format::header::HEADER_LEN) / 16
-        - buttress_format::header::ITEM_LEN
 }
 
 /// How the items of data extents look in one transaction.
@@ -78,31 +76,18 @@ fn owner_of(item: &ExtentItem) -> Option<TreeId> {
     })
 }
 
-impl View {
-    /// Whether every reference to an extent is `user`'s: in the committed trees, and in those that
-    /// the frozen and the running transaction leave. The caller has made sure that the leaf which
-    /// refers to it is younger than the last snapshot: a shared leaf counts as one user.
-    ///
-    /// # Errors
-    ///
-    /// When the extent tree cannot be read, or does not know the extent.
-    pub fn is_exclusive(&self, extent: Extent, user: DataRef) -> Result<bool> {
-        is_exclusive(self, extent, user)
-    }
-
-    /// The subvolume that made a committed data extent, as far as the extent's item says so.
-    ///
-    /// # Errors
-    ///
-    /// When the extent tree cannot be read.
-    pub fn data_owner(&self, extent: Extent) -> Result<Option<TreeId>> {
-        let root = self
-            .committed_root(TreeId::EXTENT)?
-            .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
-        let key = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
-        let found = Cursor::find(&**self.store(), TreeId::EXTENT, root, &key)?;
-        found.map_or(Ok(None), |(node, slot)| Ok(owner_of(&parse(&key, node.item(slot))?)))
-    }
+/// The subvolume that made a committed data extent, as far as the extent's item says so.
+///
+/// # Errors
+///
+/// When the extent tree cannot be read.
+pub fn data_owner(view: &View, extent: Extent) -> Result<Option<TreeId>> {
+    let root = view
+        .committed_root(TreeId::EXTENT)?
+        .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
+    let key = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
+    let found = Cursor::find(&**view.store(), TreeId::EXTENT, root, &key)?;
+    found.map_or(Ok(None), |(node, slot)| Ok(owner_of(&parse(&key, node.item(slot))?)))
 }
 
 /// Turns one data extent's summed changes into changes of items.

@@ -11,15 +11,10 @@ mod claim;
 mod commit;
 mod commit_state;
 mod commit_turn;
-mod cost;
 mod counters;
 mod csum_tree;
-mod csums;
-mod delayed_ref;
-mod device_space;
 mod devices;
 mod engine;
-mod error;
 mod extent_refs;
 mod extent_tree;
 mod flush;
@@ -30,7 +25,6 @@ mod gate;
 mod group_notes;
 mod handle;
 mod health;
-mod held;
 mod learn;
 mod learning;
 mod load;
@@ -41,35 +35,22 @@ mod numbers;
 mod options;
 mod pinned;
 mod reclaim;
-mod reserve;
 mod reserve_data;
 mod reserving;
 mod rows;
 mod scrub_hold;
 mod scrub_room;
-mod seldom;
-mod snapshot;
 mod stamps;
 mod subvolumes;
-mod sums;
 mod sync;
-mod tracked;
-mod transaction;
 mod unborn;
 mod usage;
-mod view;
-mod waiting;
 mod window;
 mod window_alloc;
 mod writable;
 
 pub use commit_turn::CommitTurn;
-pub use cost::{Cost, Costs};
-pub use csums::Csums;
-pub use delayed_ref::DataRef;
-pub use device_space::DeviceSpace;
 pub use engine::Engine;
-pub use error::{Error, Result};
 pub use flush::waits::{Waits, WaitsByLine};
 pub use flush::{Before, FlushSteps, Flusher, Gain, Refusal, StepFigures};
 pub use found_log::SubvolumeLog;
@@ -78,19 +59,24 @@ pub use learning::GroupsRead;
 pub use load::Loader;
 pub use log_hold::LogHold;
 pub use options::EngineOptions;
-pub use reserve::{
-    Accounts, DeleteRoom, InodeReserve, MetaReservation, PromisePolicy, Urgency, cost_of_copies,
-};
 pub use rows::SharedRows;
 pub use scrub_hold::HeldGroup;
-pub use snapshot::Snapshot;
 pub use stamps::Stamp;
 
-pub use tracked::{LoggedId, Tracked};
-pub use transaction::DeviceChange;
 pub use usage::{KindUsage, Room, Stats, Usage};
-pub use view::View;
 pub use window::Window;
+
+pub use buttress_reserve::device_space::DeviceSpace;
+pub use buttress_reserve::{
+    Accounts, DeleteRoom, InodeReserve, MetaReservation, PromisePolicy, Urgency, cost_of_copies,
+};
+pub use buttress_transaction::{
+    Cost, Costs, Csums, DataRef, DeviceChange, Error, LoggedId, Result, Snapshot, Tracked, View,
+};
+pub use extent_tree::{data_owner, is_exclusive};
+
+use buttress_reserve::{self as reserve, device_space, waiting};
+use buttress_transaction::{delayed_ref, held, snapshot, transaction};
 
 pub use buttress_space::{
     Account, AllocPolicy, AllocStats, Arrivals, Clamp, DataReservation, Ladder, LookupPolicy,

@@ -13,12 +13,12 @@
 //! - **S2** Nothing is written to a device here: until the superblock, failure costs nothing.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use buttress_format::{CompatRo, Extent, Incompat, Key, Kind, RootItem, TreeId};
-use buttress_tree::{Change, Cursor, Fresh, Merge, NodePtr, Roots};
+use buttress_format::{Chunk, CompatRo, Extent, Incompat, Key, Kind, RootItem, TreeId};
+use buttress_tree::{Change, Cursor, Fresh, Merge, Node, NodePtr, Roots};
 
 use super::{
-    Settled,
     groups::Groups,
     ledger::{Ledger, Move},
     quota::Quotas,
@@ -35,6 +35,22 @@ use crate::{
 
 mod devices;
 mod references;
+
+/// What a settled transaction is, ready to be written.
+pub(super) struct Settled {
+    pub(super) state: CommitState,
+    pub(super) nodes: Vec<Arc<Node>>,
+    pub(super) pinned: Vec<Extent>,
+    /// Chunks that are gone once this is durable.
+    pub(super) removed: Vec<Chunk>,
+    pub(super) rounds: u64,
+    /// Bytes of metadata that were allocated.
+    pub(super) taken: u64,
+    /// The part of it for what operations changed.
+    pub(super) of_items: u64,
+    /// What root items say now.
+    pub(super) trees: BTreeMap<Key, Option<Tree>>,
+}
 
 /// More rounds than any real commit needs: reaching it is a bug, and the commit fails.
 const ROUNDS_MAX: u64 = 100;
@@ -63,11 +79,11 @@ pub(super) struct Settle<'e> {
     pub(super) touched: Vec<TreeId>,
     device_delta: BTreeMap<u64, i64>,
     pinned: Vec<Extent>,
-    removed: Vec<buttress_format::Chunk>,
+    removed: Vec<Chunk>,
     skinny: bool,
     group_tree: TreeId,
     new_chunks_seen: usize,
-    sys_chunks: Vec<(Key, buttress_format::Chunk)>,
+    sys_chunks: Vec<(Key, Chunk)>,
     /// Change of the number of devices, and of their bytes.
     devices_delta: i64,
     total_delta: i64,

@@ -9,7 +9,8 @@ use buttress_format::{CsumType, ExtentFlags, Ino};
 use buttress_tree::{Expect, Geometry, LeafBuilder, Node, NodeStamp, PtrBuilder};
 
 use super::*;
-use crate::extent_tree::inline_max;
+use crate::DataRef;
+use buttress_transaction::delayed_ref::inline_max;
 
 const NODESIZE: u32 = 4096;
 const AT: Logical = Logical(1 << 30);

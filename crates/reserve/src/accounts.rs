@@ -1,0 +1,143 @@
+//! All accounts of a volume at one moment: what is dumped when space runs out, and shown to operators.
+
+use std::{fmt, sync::atomic::Ordering};
+
+use buttress_space::{Account, Pools, SpaceKind};
+
+use super::Reservations;
+use crate::Costs;
+
+/// All accounts of a volume, and who waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accounts {
+    /// Of data.
+    pub data: Account,
+    /// Of metadata; `may_use` is what the transactions and those who were promised some may need.
+    pub metadata: Account,
+    /// Of the chunk tree.
+    pub system: Account,
+    /// Bytes that are dirty and will be written in place, with no data space promised.
+    pub unreserved: u64,
+    /// What operations were promised and have not put.
+    pub promised: Costs,
+    /// Items and bytes of the running transaction.
+    pub running: (u64, u64),
+    /// The highest level of the trees that promises count with; a leaf is 0.
+    pub height: u8,
+    /// Metadata that the frozen transaction may still take, in bytes.
+    pub frozen: u64,
+    /// Bytes of the devices that no chunk takes.
+    pub unallocated: u64,
+    /// Bytes of metadata that chunks to come are kept for, for copies of nodes that trees share; the rest of them is `for_copies` of the account.
+    pub for_copies: u64,
+    /// How many wait for data, and for metadata.
+    pub waiting: (usize, usize),
+}
+
+impl Accounts {
+    /// Bytes of metadata that are kept for copies of nodes that trees share, in block groups and in chunks to come.
+    #[must_use]
+    pub fn all_for_copies(&self) -> u64 {
+        self.metadata.for_copies + self.for_copies
+    }
+}
+
+impl fmt::Display for Accounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}; {}; {}; written in place {}, promised {} items and {} bytes, running {} items and {} bytes, \
+             {} levels above leaves, frozen {}, \
+             unallocated {}, of that for copies {}, waiting for data {}, for metadata {}",
+            self.data,
+            self.metadata,
+            self.system,
+            self.unreserved,
+            self.promised.all_items(),
+            self.promised.bytes,
+            self.running.0,
+            self.running.1,
+            self.height,
+            self.frozen,
+            self.unallocated,
+            self.for_copies,
+            self.waiting.0,
+            self.waiting.1
+        )
+    }
+}
+
+impl Reservations {
+    /// All accounts as they are now.
+    #[must_use]
+    pub fn accounts(&self) -> Accounts {
+        let promised = self.outstanding.lock().sum();
+        let running = {
+            let view = self.view.load();
+            (view.running().items(), view.running().bytes())
+        };
+        let frozen = self.frozen_left();
+        let mut metadata = self.space.account(SpaceKind::Metadata);
+        let need =
+            self.need(running.0 + promised.all_items(), running.1 + promised.bytes, metadata.used);
+        metadata.may_use = metadata.may_use.saturating_add(need).saturating_add(frozen);
+        let (unallocated, for_copies) = {
+            let devices = self.devices.lock();
+            (devices.unallocated(), devices.room())
+        };
+        Accounts {
+            data: self.space.account(SpaceKind::Data),
+            metadata,
+            system: self.space.account(SpaceKind::System),
+            unreserved: self.space.unreserved(),
+            promised,
+            running,
+            height: self.height.load(Ordering::Relaxed),
+            frozen,
+            unallocated,
+            for_copies,
+            waiting: (self.space.data_line().len(), self.line.len()),
+        }
+    }
+}
+
+impl Reservations {
+    /// What holds metadata now, for those who make room ahead; they know of the data.
+    #[must_use]
+    pub fn pools(&self, dirty: u64, ordered: u64) -> Pools {
+        let promised = self.outstanding.lock().sum();
+        let (running, generation) = {
+            let view = self.view.load();
+            ((view.running().items(), view.running().bytes()), view.generation().0)
+        };
+        let account = self.space.account(SpaceKind::Metadata);
+        let empty = running == (0, 0);
+        let overlay = if empty { 0 } else { self.need(running.0, running.1, account.used) };
+        let all = (running.0 + promised.all_items(), running.1 + promised.bytes);
+        let need = if all == (0, 0) { 0 } else { self.need(all.0, all.1, account.used) };
+        // What is promised by itself is given back by writing it.
+        let apart = self.promised_apart(promised);
+        let in_paths = if apart == 0 { all.0 } else { running.0 };
+        let paths = if in_paths == 0 { 0 } else { self.paths(in_paths, account.used) };
+        let to_come = self.devices.lock().to_promise(self.kind_flags(SpaceKind::Metadata));
+        Pools {
+            total: account.total,
+            used: account.used,
+            reserved: account.reserved,
+            read_only: account.read_only + account.super_bytes,
+            pinned: account.pinned,
+            global: account.global_reserve,
+            to_come,
+            overlay,
+            frozen: self.frozen_left(),
+            promised: need.saturating_sub(overlay).max(apart) + account.may_use,
+            paths,
+            paths_max: self.paths(u64::MAX, account.used),
+            items: running.0,
+            generation,
+            dirty: dirty.saturating_sub(ordered),
+            ordered,
+            waiting: self.line.is_waiting(),
+        }
+    }
+}

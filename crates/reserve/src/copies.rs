@@ -1,0 +1,232 @@
+//! Room for copies of the nodes that trees share, so that a delete always succeeds.
+//!
+//! # Place
+//!
+//! Who removes a file that a snapshot has, too, changes nodes that both use: he has copies of his own from then on, and nothing comes
+//! free. One node after the other, that may come to as much as all of them take. On a volume that is full of metadata it would be refused where the global
+//! reserve ends. So whoever fills the volume leaves room for the copies, and those who free space have it.
+//!
+//! How many there may be is in the root items. Each says how many nodes its tree has; all together, less the nodes that there are, is what trees would take if
+//! they shared nothing. Of a subvolume nobody can write to there are no copies.
+//!
+//! # Invariants
+//!
+//! - **Y1** There is room for a copy of every node that a writable tree shares, and for as much as the references of copies may have the extent tree and
+//!   the global reserve grow. No snapshot is taken, and none made writable, that there is no such room for. But: no more room than twice what all nodes of
+//!   subvolumes take, or a thirty-second part of the devices, whichever is more; so the hundredth writable snapshot of one subvolume asks
+//!   for nothing more, and not all of them can be emptied file by file.
+//! - **Y2** A volume that came with less has what is left and not needed at once: half of it, or all but twice what is lacking. It shrinks by what
+//!   those who free space take of it, and not by what others take.
+//! - **Y3** What lies in chunks to come is kept of the devices, from data and from promises; only the rest is part of the global reserve. So
+//!   nobody pays for it who has room.
+//! - **Y4** What the root items say is the last published commit's. It bounds nothing that a commit takes (that is `shared`): a volume whose items say
+//!   something else keeps too much, or too little.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use buttress_base::sync::Mutex;
+use buttress_format::{Generation, Key, RootItem, TreeId};
+use buttress_space::{Account, SpaceKind};
+use buttress_tree::{Cursor, Roots, Store};
+
+use super::{Reservations, shared::EXTENT_ITEM};
+use crate::{Cost, Result, device_space::DeviceSpace};
+use need::{Room, Sums, Trees, counts, kept};
+
+mod need;
+
+pub use need::Tree;
+
+/// What one promise asks for at most: what it lacks is kept as far as it is there.
+const ASKED_MAX: u64 = 1 << 32;
+
+/// What so many bytes for copies are promised as: two bytes of metadata for each of a cost.
+#[must_use]
+pub fn cost_of_copies(bytes: u64) -> Cost {
+    Cost::of(0, u32::try_from(bytes / 2).unwrap_or(u32::MAX / 2))
+}
+
+/// Whether room is kept for copies of nodes that trees share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeleteRoom {
+    /// A delete always succeeds; who fills the volume is refused earlier.
+    #[default]
+    Keep,
+    /// As in Linux: the global reserve is all there is.
+    Off,
+}
+
+impl FromStr for DeleteRoom {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "keep" => Ok(Self::Keep),
+            "off" => Ok(Self::Off),
+            _ => Err("is keep or off".to_owned()),
+        }
+    }
+}
+
+/// What is known of the trees.
+#[derive(Debug, Default)]
+struct Known {
+    is_known: bool,
+    trees: Trees,
+    /// Bytes that are kept.
+    kept: u64,
+    /// Bytes more that are needed once a transaction is published, and which.
+    coming: Vec<(Generation, u64)>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Copies(Mutex<Known>);
+
+impl Reservations {
+    /// Looks at all trees that the root tree names, unless it was done: before anybody is promised anything.
+    ///
+    /// # Errors
+    ///
+    /// When the root tree is damaged.
+    pub fn look_at_trees(&self, store: &Store, roots: &Roots) -> Result<()> {
+        let mut known = self.copies.0.lock();
+        if known.is_known || self.delete_room == DeleteRoom::Off {
+            return Ok(());
+        }
+        let tree = TreeId::ROOT;
+        let root = roots.find(tree).ok_or(buttress_tree::Error::NoTree(tree))?;
+        let mut cursor = Cursor::seek(store, tree, root, &Key::MIN)?;
+        while let Some((key, item)) = cursor.key().zip(cursor.item()) {
+            // One that says nothing is somebody else's to complain of.
+            if counts(&key)
+                && let Ok(item) = RootItem::parse(item)
+            {
+                known.trees.set(key, Some(Tree::of(&item)));
+            }
+            cursor.advance()?;
+        }
+        known.is_known = true;
+        Ok(())
+    }
+
+    /// A published commit made these of root items (Y4).
+    pub(crate) fn note_trees(&self, changes: BTreeMap<Key, Option<Tree>>, by: Generation) {
+        let mut known = self.copies.0.lock();
+        known.coming.retain(|(generation, _)| *generation > by);
+        if known.is_known {
+            let changes = changes.into_iter().filter(|(key, _)| counts(key));
+            changes.for_each(|(key, tree)| known.trees.set(key, tree));
+        }
+    }
+
+    /// Says anew how much is kept, where the global reserve is so large without: bytes of chunks to come, and those beside that.
+    pub(crate) fn keep_for_copies(
+        &self,
+        account: &Account,
+        reserve: u64,
+        devices: &DeviceSpace,
+    ) -> (u64, u64) {
+        let mut known = self.copies.0.lock();
+        if known.trees.sums().cut == 0 && known.coming.is_empty() {
+            known.kept = 0;
+            return (0, 0);
+        }
+        let need = known.trees.sums().need(self.room_of(account, &known.trees, devices));
+        let coming = known.coming.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        let need = need.saturating_add(coming);
+        // What was freed comes back, and what a commit has chosen is in use or not.
+        let there =
+            account.total.saturating_sub(account.used + account.read_only + account.super_bytes);
+        let lacks = reserve.saturating_sub(there);
+        let kind = self.kind_flags(SpaceKind::Metadata);
+        let to_come = devices.could_keep(kind, need.saturating_add(lacks));
+        let left = (there + to_come).saturating_sub(reserve);
+        known.kept = kept(need, left, known.kept);
+        // Chunks of mixed groups are data's as well: what is promised keeps it out.
+        let most = if self.space.is_mixed() { 0 } else { to_come.saturating_sub(lacks) };
+        let of_devices = known.kept.min(most);
+        (of_devices, known.kept - of_devices)
+    }
+
+    /// Bytes of metadata that a snapshot of a subvolume is to be promised, so that they are there when what it shares is changed (Y1).
+    ///
+    /// # Errors
+    ///
+    /// When the root tree is damaged.
+    pub fn room_for_snapshot(&self, source: TreeId, read_only: bool) -> Result<u64> {
+        self.room_to(source, |sums, bytes| {
+            sums.cut += 1;
+            sums.all += bytes;
+            sums.writable += if read_only { 0 } else { bytes };
+        })
+    }
+
+    /// The same for a snapshot that could not be changed, and can be from now on.
+    ///
+    /// # Errors
+    ///
+    /// When the root tree is damaged.
+    pub fn room_to_change(&self, tree: TreeId) -> Result<u64> {
+        self.room_to(tree, |sums, bytes| sums.writable += bytes)
+    }
+
+    fn room_to(&self, tree: TreeId, change: impl FnOnce(&mut Sums, u128)) -> Result<u64> {
+        let view = self.view.load_full();
+        let Some(item) = view.committed_root_item(tree)? else { return Ok(0) };
+        // What is not committed may all be of that tree, in leaves that are half full.
+        let transactions = view.frozen().into_iter().chain([view.running()]);
+        let uncounted = transactions.map(|transaction| 2 * transaction.bytes()).sum::<u64>();
+        let bytes = u128::from(item.bytes_used) + u128::from(uncounted);
+        let account = self.space.account(SpaceKind::Metadata);
+        let devices = self.devices.lock();
+        let known = self.copies.0.lock();
+        if !known.is_known {
+            return Ok(0);
+        }
+        let room = self.room_of(&account, &known.trees, &devices);
+        let mut then = known.trees.sums();
+        change(&mut then, bytes);
+        let largest = room.largest.max(u64::try_from(bytes).unwrap_or(u64::MAX));
+        let more = then.need(Room { largest, ..room });
+        Ok(more.saturating_sub(known.trees.sums().need(room)).min(ASKED_MAX))
+    }
+
+    /// Keeps room for what a transaction shares from now on, which the caller was promised: until root items say so.
+    pub fn keep_until_published(&self, bytes: u64, by: Generation) {
+        if bytes > 0 {
+            self.copies.0.lock().coming.push((by, bytes));
+            self.size_global_reserve();
+        }
+    }
+
+    /// The global reserve grows with the trees, and is never more than a small volume can spare: half of it where trees share
+    /// nodes, for deletes that change many of them first (S2 of `reserve::shared`). What is kept for copies comes on top (`reserve::copies`).
+    pub fn size_global_reserve(&self) {
+        // One at a time, and no chunk is made meanwhile.
+        let mut devices = self.devices.lock();
+        let account = self.space.account(SpaceKind::Metadata);
+        // What is in use in mixed groups is data, mostly.
+        let trees = if self.space.is_mixed() { account.used / 4 } else { account.used };
+        let reserve = (trees / 8).clamp(4 << 20, 128 << 20).min(account.total / 4);
+        let shared = self.shared_reserve(trees).map_or(0, |bytes| bytes.min(account.total / 2));
+        let reserve = reserve.max(shared);
+        let (of_devices, for_copies) = self.keep_for_copies(&account, reserve, &devices);
+        devices.keep_room(of_devices);
+        self.space.set_global_reserve(reserve + for_copies, for_copies);
+    }
+
+    fn room_of(&self, account: &Account, trees: &Trees, devices: &DeviceSpace) -> Room {
+        let geometry = self.store.geometry();
+        let is_mixed = self.space.is_mixed();
+        let kind = self.kind_flags(SpaceKind::Metadata);
+        Room {
+            used: (!is_mixed).then_some(account.used),
+            largest: if is_mixed { trees.largest() } else { 0 },
+            devices: devices.total() / u64::from(devices.profile_of(kind).flags().copies()).max(1),
+            nodesize: geometry.nodesize.into(),
+            each: geometry.leaf_room() as u64 / EXTENT_ITEM,
+        }
+    }
+}

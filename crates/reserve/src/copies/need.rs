@@ -1,0 +1,255 @@
+//! How much room copies may need, by what root items say (Y1, Y2 of `copies`): sums and rules, which ask nobody.
+
+use std::collections::BTreeMap;
+
+use buttress_format::{Generation, Key, Kind, RootFlags, RootItem, TreeId};
+
+/// The part of the devices that copies may be kept of, whatever the trees take. ZFS keeps as much from who writes.
+const PART_OF_DEVICES: u64 = 32;
+/// Copies of all nodes that are kept for at most, whatever the devices have.
+const COPIES_MAX: u128 = 2;
+/// Part of the nodes that records of the copies themselves take, at most, and that the global reserve grows by.
+const RECORDS: u64 = 32;
+const RESERVE: u64 = 8;
+/// Bytes of the root tree for each of its items about trees, and nodes beside: they are in use, and in no root item.
+const ROOT_BYTES: u64 = 1024;
+const BESIDE: u64 = 16;
+
+/// What a root item says that matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tree {
+    bytes: u64,
+    /// It is a subvolume's, and not read-only.
+    is_writable: bool,
+    /// A snapshot was cut from it, or it is one.
+    is_cut: bool,
+}
+
+impl Tree {
+    /// What an item says.
+    pub fn of(item: &RootItem) -> Self {
+        Self {
+            bytes: item.bytes_used,
+            is_writable: item.refs > 0 && item.flags & RootFlags::READONLY == 0,
+            is_cut: item.last_snapshot > Generation(0),
+        }
+    }
+}
+
+/// Sums over all trees that the root tree names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sums {
+    pub(super) trees: u64,
+    /// Subvolumes that a snapshot was cut from, and snapshots.
+    pub(super) cut: u64,
+    /// Bytes of all subvolumes, and of those that can be changed.
+    pub(super) all: u128,
+    pub(super) writable: u128,
+    /// Bytes of all others, and of the extent tree.
+    pub(super) others: u128,
+    pub(super) extents: u64,
+}
+
+/// What else the room for copies depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// Bytes of all nodes; nothing in mixed groups, where nobody knows.
+    pub(super) used: Option<u64>,
+    /// Then all subvolumes take at least what the largest one does.
+    pub(super) largest: u64,
+    /// Bytes of the devices, one copy counted.
+    pub(super) devices: u64,
+    pub(super) nodesize: u64,
+    /// Leaves of the extent tree that the first change of a leaf may change.
+    pub(super) each: u64,
+}
+
+/// All trees that the root tree names, and their sums.
+#[derive(Debug, Default)]
+pub(super) struct Trees {
+    of: BTreeMap<Key, Tree>,
+    sums: Sums,
+}
+
+/// Whether a root item is about nodes that count: those of a balance of Linux are of another tree as well.
+pub(super) fn counts(key: &Key) -> bool {
+    key.kind == Kind::ROOT_ITEM && key.objectid != TreeId::TREE_RELOC.0
+}
+
+impl Sums {
+    fn add(&mut self, key: &Key, tree: &Tree) {
+        let bytes = u128::from(tree.bytes);
+        self.trees += 1;
+        if !TreeId(key.objectid).is_fs_tree() {
+            self.others += bytes;
+            if key.objectid == TreeId::EXTENT.0 {
+                self.extents = tree.bytes;
+            }
+            return;
+        }
+        self.cut += u64::from(tree.is_cut);
+        self.all += bytes;
+        self.writable += if tree.is_writable { bytes } else { 0 };
+    }
+
+    fn remove(&mut self, key: &Key, tree: &Tree) {
+        let bytes = u128::from(tree.bytes);
+        self.trees -= 1;
+        if !TreeId(key.objectid).is_fs_tree() {
+            self.others -= bytes;
+            return;
+        }
+        self.cut -= u64::from(tree.is_cut);
+        self.all -= bytes;
+        self.writable -= if tree.is_writable { bytes } else { 0 };
+    }
+
+    /// Bytes that copies may come to take (Y1).
+    pub(super) fn need(&self, room: Room) -> u64 {
+        if self.cut == 0 {
+            return 0;
+        }
+        let beside = self.trees * ROOT_BYTES + BESIDE * room.nodesize;
+        let there = match room.used {
+            Some(used) => u128::from(used).saturating_sub(self.others),
+            None => room.largest.into(),
+        };
+        let twice = self.all.saturating_sub(there) + u128::from(beside);
+        let most = (COPIES_MAX * there).max((room.devices / PART_OF_DEVICES).into());
+        let nodes = self.writable.min(twice).min(most);
+        let nodes = u64::try_from(nodes).unwrap_or(u64::MAX);
+        // A full leaf with one reference more is two; and the global reserve holds four thirds of them.
+        let references = self.extents.min(nodes.saturating_mul(room.each));
+        let references = references.saturating_mul(7) / 3;
+        let others = nodes / RECORDS + nodes / RESERVE;
+        nodes.saturating_add(others).saturating_add(references)
+    }
+}
+
+/// What of `need` is kept where so much is left, and so much was kept before (Y2).
+pub(super) fn kept(need: u64, left: u64, before: u64) -> u64 {
+    let fresh = match left.checked_sub(need) {
+        Some(_) => need,
+        None => (left / 2).max(left.saturating_sub(need - left)),
+    };
+    need.min(before.min(left).max(fresh))
+}
+
+impl Trees {
+    pub(super) fn set(&mut self, key: Key, tree: Option<Tree>) {
+        if let Some(old) = self.of.remove(&key) {
+            self.sums.remove(&key, &old);
+        }
+        if let Some(new) = tree {
+            self.sums.add(&key, &new);
+            self.of.insert(key, new);
+        }
+    }
+
+    pub(super) fn sums(&self) -> Sums {
+        self.sums
+    }
+
+    /// Bytes of the largest subvolume.
+    pub(super) fn largest(&self) -> u64 {
+        let subvolumes = self.of.iter().filter(|(key, _)| TreeId(key.objectid).is_fs_tree());
+        subvolumes.map(|(_, tree)| tree.bytes).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const NODE: u64 = 16 << 10;
+
+    fn sums(trees: &[(TreeId, u64, bool)]) -> Sums {
+        let mut known = Trees::default();
+        for (tree, mib, is_writable) in trees {
+            let key = Key::new(tree.0, Kind::ROOT_ITEM, 0);
+            let is_writable = *is_writable;
+            known.set(key, Some(Tree { bytes: mib * MIB, is_writable, is_cut: tree.is_fs_tree() }));
+        }
+        known.sums
+    }
+
+    fn room(used: u64, devices: u64) -> Room {
+        let (used, devices) = (Some(used * MIB), devices * MIB);
+        Room { used, largest: 0, devices, nodesize: NODE, each: 200 }
+    }
+
+    /// In MiB: nodes alone, without what their records take, and what lies beside.
+    fn need(trees: &[(TreeId, u64, bool)], used: u64, devices: u64) -> u64 {
+        let all = sums(trees).need(room(used, devices)) / MIB;
+        let references = sums(trees).extents / MIB * 7 / 3;
+        (all - references.min(all)) * 32 / 37
+    }
+
+    const WRITABLE: TreeId = TreeId::FS;
+    const SNAPSHOTS: [TreeId; 3] = [TreeId(256), TreeId(257), TreeId(258)];
+
+    /// Y1: a copy for each node that is shared, as many as there are trees that can be changed.
+    #[test]
+    fn nodes_that_trees_share_are_counted_by_sums() {
+        let extents = (TreeId::EXTENT, 0, true);
+        let one = (WRITABLE, 100, true);
+        let [a, b, c] = SNAPSHOTS;
+        assert_eq!(need(&[extents, one, (a, 100, false)], 100, 0), 99, "all of it");
+        assert_eq!(need(&[extents, one, (a, 100, false)], 160, 0), 39, "some were changed");
+        assert_eq!(need(&[extents, one, (a, 100, false)], 200, 0), 0, "all were");
+        let many = [extents, one, (a, 100, false), (b, 100, false), (c, 100, false)];
+        assert_eq!(need(&many, 100, 0), 99, "nobody changes snapshots");
+        let two = [extents, one, (a, 100, false), (b, 100, true)];
+        assert_eq!(need(&two, 100, 0), 199, "both of those that are changed");
+        let writable = [extents, one, (a, 100, true), (b, 100, true), (c, 100, true)];
+        assert_eq!(need(&writable, 100, 0), 199, "no more than twice what there is");
+        assert_eq!(need(&writable, 100, 8000), 249, "or a part of the devices");
+        assert_eq!(need(&writable, 100, 64_000), 300, "all copies");
+        let with_extents = [(TreeId::EXTENT, 60, true), one, (a, 100, false)];
+        let all = sums(&with_extents).need(room(160, 0)) / MIB;
+        assert_eq!(all, 115 + 140, "and their references");
+        let nothing = Sums { cut: 0, ..sums(&many) };
+        assert_eq!(nothing.need(room(100, 64_000)), 0);
+        let mixed = Room { used: None, largest: 100 * MIB, ..room(0, 0) };
+        assert_eq!(sums(&[extents, one]).need(mixed) / MIB, 0, "in mixed groups");
+        assert_eq!(sums(&[extents, one, (a, 100, false)]).need(mixed) / MIB, 115);
+    }
+
+    /// Sums are those of what is there now, whatever was there before.
+    #[test]
+    fn sums_follow_their_trees() {
+        let mut rng = buttress_base::Rng::new(7);
+        let mut known = Trees::default();
+        for _ in 0..1000 {
+            let id = *rng.choose(&[2, 5, 7, 256, 257, 258]).expect("one");
+            let tree = Tree {
+                bytes: rng.next_u64(),
+                is_writable: rng.chance(1, 2),
+                is_cut: rng.chance(1, 2),
+            };
+            known.set(Key::new(id, Kind::ROOT_ITEM, 0), rng.chance(2, 3).then_some(tree));
+            let mut anew = Sums::default();
+            known.of.iter().for_each(|(key, tree)| anew.add(key, tree));
+            let has_extents = known.of.keys().any(|key| key.objectid == 2);
+            let extents = if has_extents { anew.extents } else { known.sums.extents };
+            assert_eq!(known.sums, Sums { extents, ..anew });
+        }
+    }
+
+    /// Y2: all of it where there is room; of what is less a part, which those who fill do not get back.
+    #[test]
+    fn what_is_kept_is_what_is_there() {
+        assert_eq!(kept(100, 100, 0), 100);
+        assert_eq!(kept(100, 5000, 100), 100);
+        assert_eq!(kept(100, 90, 0), 80);
+        assert_eq!(kept(100, 50, 0), 25);
+        assert_eq!(kept(100, 10, 0), 5);
+        // What was kept stays, as far as who frees space has left it.
+        assert_eq!(kept(100, 90, 100), 90);
+        assert_eq!(kept(100, 20, 90), 20);
+        assert_eq!(kept(100, 30, 20), 20);
+        assert_eq!(kept(100, 70, 20), 40);
+        assert_eq!((kept(0, 50, 100), kept(100, 0, 100)), (0, 0));
+    }
+}

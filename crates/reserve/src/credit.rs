@@ -1,0 +1,146 @@
+//! Promises kept at hand: those that few operations are about to need, and those that came back.
+//!
+//! # Place
+//!
+//! What is promised to all together is one sum under one lock, which every operation took twice: with many processors that is
+//! what they wait for. Each stripe of threads has a batch promised at once, which its operations cut theirs from, and gives
+//! back by the batch.
+//!
+//! # Invariants
+//!
+//! - **B1** What is kept here counts as promised, so the sum is never less than what operations hold.
+//! - **B2** A promise that came back is not handed out again: each batch is held against what there is.
+//! - **B3** Nothing is kept while somebody waits for metadata, and whoever is about to wait or to be refused has all of it given
+//!   back first. Who keeps something looks afterwards whether anybody waits; who waits has joined the line before he looks here.
+//! - **B4** A batch is promised only where at least half of what is free stays so, by the crude bound; never by the published rule
+//!   of promises, which is there to be compared with. A stripe that was refused one keeps nothing for a while: what it kept would
+//!   have others count what they need, and wait, who could have had it.
+
+use std::mem;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use buttress_base::{
+    apart::{Apart, STRIPES, stripe},
+    sync::Mutex,
+};
+use buttress_space::Class;
+
+use super::{MetaReservation, PromisePolicy, Reservations, Urgency};
+use crate::{Cost, Costs};
+
+/// Operations of a batch.
+const BATCH: u32 = 16;
+
+/// What operations with more items need is not kept.
+const ITEMS_MAX: u64 = 64;
+
+/// For so many promises a stripe does not ask for a batch again that was refused one.
+const REST: u32 = 256;
+
+#[derive(Debug, Default)]
+struct Credit {
+    unused: Option<MetaReservation>,
+    spent: Option<MetaReservation>,
+    /// How many came back since `spent` was given back.
+    came_back: u32,
+}
+
+#[derive(Debug, Default)]
+struct Stripe {
+    credit: Mutex<Credit>,
+    /// For how many promises it still keeps nothing (B4).
+    rests: AtomicU32,
+}
+
+/// What stripes of threads keep.
+#[derive(Debug, Default)]
+pub(crate) struct Credits([Apart<Stripe>; STRIPES]);
+
+impl Reservations {
+    /// A promise from what this thread's stripe keeps, or from a batch that it is promised now.
+    pub(super) fn take_credit(&self, cost: Cost) -> Option<MetaReservation> {
+        if !self.may_keep(cost.into()) {
+            return None;
+        }
+        let stripe = &self.credits.0[stripe()];
+        let rests = stripe.rests.load(Ordering::Relaxed);
+        if rests > 0 {
+            // Not to the number: others of the stripe count, too.
+            stripe.rests.store(rests - 1, Ordering::Relaxed);
+            return None;
+        }
+        let mut credit = stripe.credit.lock();
+        if let Some(part) = credit.unused.as_mut().and_then(|unused| unused.cut_all_of(cost)) {
+            return Some(part);
+        }
+        let batch = cost.times(BATCH);
+        if !self.line.at_once(Class::Normal, || self.try_reserve_batch(batch)) {
+            stripe.rests.store(REST, Ordering::Relaxed);
+            let kept = mem::take(&mut *credit);
+            drop(credit);
+            self.settle_credit(kept);
+            return None;
+        }
+        let mut fresh = MetaReservation::of_granted(self, batch, Urgency::Normal);
+        let part = fresh.cut_all_of(cost);
+        let old = credit.unused.replace(fresh);
+        drop(credit);
+        // Of other operations than this.
+        drop(old);
+        part
+    }
+
+    /// Whether promises of this size may be kept here (B3, B4).
+    fn may_keep(&self, cost: Costs) -> bool {
+        self.policy != PromisePolicy::Levels
+            && cost.all_items() <= ITEMS_MAX
+            && !self.line.is_waiting()
+    }
+
+    /// Keeps a promise that came back; the promise itself, where it is not to be kept.
+    pub(super) fn keep(&self, promise: MetaReservation) -> Option<MetaReservation> {
+        let stripe = &self.credits.0[stripe()];
+        if !self.may_keep(promise.held())
+            || stripe.rests.load(Ordering::Relaxed) > 0
+            || self.is_tight_now()
+        {
+            return Some(promise);
+        }
+        let mut credit = stripe.credit.lock();
+        credit.came_back += 1;
+        let all = match credit.spent.take() {
+            None => promise,
+            Some(mut spent) => {
+                spent.merge(promise);
+                spent
+            }
+        };
+        // Who joined the line before this lock was taken is seen, who joins later takes it (B3).
+        if credit.came_back >= BATCH || self.line.is_waiting() {
+            credit.came_back = 0;
+            return Some(all);
+        }
+        credit.spent = Some(all);
+        None
+    }
+
+    /// Gives back all that is kept; says whether there was anything.
+    pub fn give_credit_back(&self) -> bool {
+        let mut found = false;
+        for stripe in &self.credits.0 {
+            let kept = mem::take(&mut *stripe.credit.lock());
+            found |= self.settle_credit(kept);
+        }
+        found
+    }
+
+    fn settle_credit(&self, kept: Credit) -> bool {
+        let Credit { unused, spent, .. } = kept;
+        let mut found = false;
+        for mut promise in [unused, spent].into_iter().flatten() {
+            found |= !promise.held().is_nothing();
+            promise.settle(self);
+        }
+        found
+    }
+}

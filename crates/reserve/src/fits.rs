@@ -1,0 +1,286 @@
+//! What promises take at the most beside all that is promised and running, and whether that fits (P1).
+//!
+//! # Invariants
+//!
+//! - **F1** A bound is never below what a commit takes: closer ones only replace the crude one where they are proven (`count`).
+//! - **F2** What is promised beyond the groups is kept from data in the same step in which it is said to fit.
+
+use std::sync::atomic::Ordering;
+
+use buttress_format::TreeId;
+use buttress_space::{Account, SpaceKind};
+
+use super::{Outstanding, PromisePolicy, Reservations, Urgency};
+use crate::device_space::DeviceSpace;
+use crate::{Cost, Costs, Result, View, transaction::Transaction};
+
+/// Less than this of the devices makes no chunk.
+const CHUNK_MIN: u64 = 1 << 20;
+
+/// Promises of more than this part of what is left, in thousandths, had better be needed soon.
+const TIGHT: u64 = 500;
+
+impl Reservations {
+    /// What a transaction and promises need together, by what bounds both.
+    pub(super) fn crude_need(&self, running: &Transaction, to_come: Costs, used: u64) -> u64 {
+        let items = running.items() + to_come.all_items();
+        let alone = self.need(items, running.bytes() + to_come.bytes, used);
+        alone + self.shared_need(running.firsts() + to_come.items, used)
+    }
+
+    /// Says anew what the running transaction and promises take beyond the groups, in place of what was said before, in one step: data
+    /// must not find it unsaid in between.
+    pub(crate) fn keep_anew(&self) {
+        let outstanding = self.outstanding.lock();
+        let to_come = outstanding.costs;
+        let closer = |running: &_| self.need_with_promised(running, to_come);
+        let excess = self.excess(to_come, Urgency::Normal, closer);
+        let mut devices = self.devices.lock();
+        let most = devices.available(self.kind_flags(SpaceKind::Metadata));
+        devices.keep_exactly(excess.min(most));
+    }
+
+    pub(super) fn fits(&self, outstanding: &Outstanding, cost: Cost, urgency: Urgency) -> bool {
+        let to_come = outstanding.costs + cost.into();
+        let excess =
+            self.excess(to_come, urgency, |running| self.need_with_promised(running, to_come));
+        excess == 0 || self.overcommit(excess, urgency)
+    }
+
+    /// What the running transaction and all that is to come take beyond the groups, by the crude bound or by a closer one.
+    pub(super) fn excess(
+        &self,
+        to_come: Costs,
+        urgency: Urgency,
+        closer: impl FnOnce(&Transaction) -> Option<u64>,
+    ) -> u64 {
+        let running = self.view.load();
+        // Who frees space does not have writers hurry.
+        let note_pressure = |pressure| {
+            if !urgency.frees() {
+                self.note_pressure(pressure);
+            }
+        };
+        let (account, frozen) = self.account_and_frozen();
+        let firsts = running.running().firsts() + to_come.items;
+        let reserve = account.global_reserve - account.for_copies;
+        let kept = match urgency {
+            // What the reserve holds of the extent tree it holds for all that is in one transaction.
+            Urgency::Normal => {
+                account.for_copies + reserve.saturating_sub(self.shared_leaves(firsts))
+            }
+            // What is to land is lost where it is refused: before deletes where those have less.
+            Urgency::Lands if self.is_shared() => reserve / 8,
+            Urgency::Frees if self.is_shared() => reserve / 4,
+            Urgency::Lands => reserve / 4,
+            Urgency::Frees => reserve / 8,
+            Urgency::Drops => 0,
+        };
+        let apart = self.promised_apart(to_come);
+        // By the published rule promises stand beside what the transaction needs without them.
+        let with_apart = |need: u64, put: &dyn Fn() -> u64| match apart {
+            0 => need,
+            apart => need.max(put() + apart),
+        };
+        let crude = self.crude_need(running.running(), to_come, account.used);
+        let crude = with_apart(crude, &|| self.need_of(running.running()));
+        let taken = frozen + kept;
+        // What mixed groups have promised to data.
+        let free = account.free().saturating_sub(account.may_use);
+        if crude + taken <= free {
+            note_pressure(0);
+            return 0;
+        }
+        let closer = closer(running.running());
+        // All of it but what operations hold, and may give back when they put less.
+        let put = self.closer_need(running.running(), Costs::default());
+        let need =
+            closer.map_or(crude, |closer| with_apart(closer, &|| put.unwrap_or(closer)).min(crude));
+        let put = put.unwrap_or(need).min(need);
+        let left = free.saturating_sub(put + taken);
+        note_pressure((need - put).saturating_mul(1000) / left.max(1));
+        (need + taken).saturating_sub(free)
+    }
+
+    pub(super) fn is_tight_now(&self) -> bool {
+        self.pressure.load(Ordering::Relaxed) > TIGHT
+    }
+
+    /// Notes the part of what is left that is promised, in thousandths.
+    pub(super) fn note_pressure(&self, pressure: u64) {
+        if self.pressure.load(Ordering::Relaxed) != pressure {
+            self.pressure.store(pressure, Ordering::Relaxed);
+        }
+    }
+
+    /// The part of the metadata left to promise that is promised, in thousandths, where that is more than half, metadata is counted
+    /// closely, and no chunk can be added or a commit waits for dirty data; else nothing. Nothing ever by the published rule of promises: its
+    /// baseline writes nothing ahead.
+    #[must_use]
+    pub fn promise_pressure(&self) -> Option<u64> {
+        let pressure = self.pressure.load(Ordering::Relaxed);
+        let counts = pressure > TIGHT && self.policy != PromisePolicy::Levels;
+        let is_last =
+            || self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) < CHUNK_MIN;
+        (counts && (self.inode_reserves.are_awaited() || is_last())).then_some(pressure)
+    }
+
+    /// Whether operations may not fit beside a frozen transaction, by what is known of it, were the next to become
+    /// like it before its commit is done.
+    pub(crate) fn is_crowded(&self, frozen: &Transaction) -> bool {
+        let account = self.space.account(SpaceKind::Metadata);
+        let next = self.paths(u64::MAX, account.used).max(self.need_of(frozen));
+        let left = self.frozen_need.load(Ordering::Relaxed);
+        let taken = left + next + account.global_reserve + account.may_use;
+        let to_come = self.devices.lock().to_promise(self.kind_flags(SpaceKind::Metadata));
+        taken > account.free() + to_come
+    }
+
+    /// Has promises count with a subvolume's height from now on, too: one that nobody worked in since the mount may be
+    /// taller than the trees that are always known, and share nodes with others.
+    ///
+    /// # Errors
+    ///
+    /// When the root tree is damaged.
+    pub fn know_height(&self, view: &View, tree: TreeId) -> Result<()> {
+        let item = view.committed_root_item(tree)?;
+        let Some(item) = item else { return Ok(()) };
+        self.height.fetch_max(item.level, Ordering::Relaxed);
+        if item.last_snapshot.0 > 0 {
+            self.note_shared(view);
+        }
+        Ok(())
+    }
+
+    /// Nodes that changing one item may dirty: a path, and a split.
+    pub(crate) fn levels(&self) -> u64 {
+        u64::from(self.height.load(Ordering::Relaxed)) + 2
+    }
+
+    /// What the frozen transaction may still allocate.
+    pub fn frozen_left(&self) -> u64 {
+        let need = self.frozen_need.load(Ordering::Acquire);
+        need.saturating_sub(self.frozen_taken.load(Ordering::Acquire))
+    }
+
+    /// The account of metadata, and what the frozen transaction may still allocate of it. What its commit takes or gives back
+    /// meanwhile counts twice rather than not at all: it is said to be taken behind its place in the account, and to be
+    /// left before it leaves that.
+    pub fn account_and_frozen(&self) -> (Account, u64) {
+        let before = self.frozen_left();
+        let account = self.space.account(SpaceKind::Metadata);
+        (account, before.max(self.frozen_left()))
+    }
+
+    /// Whether chunks to come can back `excess` bytes more than the metadata groups have: a commit
+    /// adds them as it needs them. Half of what the devices have left is given this way, and kept
+    /// from data as long as it is promised (F2). Who does not free space leaves what is for copies of nodes; who does has all that is left.
+    pub(super) fn overcommit(&self, excess: u64, urgency: Urgency) -> bool {
+        let mut devices = self.devices.lock();
+        let kind = self.kind_flags(SpaceKind::Metadata);
+        if !devices.may_promise(kind, excess, urgency.frees()) {
+            return false;
+        }
+        devices.keep_for_metadata(excess);
+        true
+    }
+
+    /// Bytes of metadata that a commit of so much may allocate before it frees any, but for what trees share (`shared_need`).
+    pub(crate) fn need(&self, items: u64, bytes: u64, used: u64) -> u64 {
+        let nodesize = u64::from(self.store.geometry().nodesize);
+        bound(items, bytes, used + 16 * nodesize, self.levels() * nodesize) + 24 * nodesize
+    }
+
+    /// The part of that which is for paths: no more, however long a transaction is.
+    pub(crate) fn paths(&self, items: u64, used: u64) -> u64 {
+        self.need(items, 0, used)
+    }
+
+    /// Bytes that promises take by themselves, by the rule that was chosen; none where all of them count together.
+    pub(crate) fn promised_apart(&self, promised: Costs) -> u64 {
+        self.policy.alone(promised, u64::from(self.store.geometry().nodesize))
+    }
+
+    /// Bytes of metadata that a transaction needs, by the crude bound.
+    pub(crate) fn need_of(&self, transaction: &Transaction) -> u64 {
+        let used = self.space.account(SpaceKind::Metadata).used;
+        let alone = self.need(transaction.items(), transaction.bytes(), used);
+        alone + self.shared_need(transaction.firsts(), used)
+    }
+
+    /// Counts what a commit needs, if somebody may not fit beside it by the crude bound. A debug build always does, and
+    /// holds what is made against it.
+    pub fn count_if_crowded(&self, frozen: &Transaction) -> Option<(u64, Option<u64>)> {
+        if cfg!(not(debug_assertions)) && !self.is_crowded(frozen) {
+            return None;
+        }
+        let counted = self.count_frozen(frozen)?;
+        self.frozen_need.fetch_min(counted.0, Ordering::Relaxed);
+        // Whoever waits fits beside it, perhaps: by a count that knows of this one.
+        self.serve_counted();
+        Some(counted)
+    }
+
+    /// Whether a commit under way finds what it may still need, where this transaction is a younger one (A1): in groups that it may
+    /// use, and in chunks of its own.
+    pub fn leaves_frozen(&self, transaction: &Transaction, devices: &DeviceSpace) -> bool {
+        let left = self.frozen_left();
+        let kind = self.kind_flags(SpaceKind::Metadata);
+        if left == 0 || devices.has(kind, left) {
+            return true;
+        }
+        let view = self.view.load();
+        let Some(frozen) =
+            view.frozen().filter(|frozen| frozen.generation < transaction.generation)
+        else {
+            return true;
+        };
+        let groups = self.space.groups_of(SpaceKind::Metadata);
+        let groups = groups.iter().filter(|group| group.birth() <= frozen.generation);
+        let there = groups.map(|group| group.available()).sum();
+        devices.has(kind, left.saturating_sub(there))
+    }
+
+    /// Whether the metadata that is promised would fit twice without so many bytes: a group that is
+    /// needed again at once is not worth removing.
+    pub fn fits_without(&self, bytes: u64) -> bool {
+        let account = self.space.account(SpaceKind::Metadata);
+        let running = self.need_of(self.view.load().running());
+        let kept = 2 * (running + account.global_reserve);
+        account.free() >= bytes.saturating_add(kept)
+            && self.may_reserve(Cost::of(64, 65536), Urgency::Normal)
+    }
+}
+
+/// Bytes of nodes that so many items of so many bytes may dirty, where each may dirty a path of so many, and all
+/// cannot dirty more than there is. What they fill comes on top of either: checksums of one large extent are few
+/// items, and many leaves, and a leaf may be left half full.
+fn bound(items: u64, bytes: u64, used: u64, path: u64) -> u64 {
+    let fills = bytes.saturating_mul(2);
+    items.saturating_mul(path).min(used).saturating_add(fills)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: u64 = 16 << 10;
+    const PATH: u64 = 4 * NODE;
+
+    /// Many small changes cost a path each, until that is more than there is.
+    #[test]
+    fn the_smaller_of_paths_and_volume_counts() {
+        let small = |items| bound(items, items * 100, 64 << 20, PATH);
+        assert_eq!(small(10), 10 * PATH + 2000);
+        assert_eq!(small(100_000), (64 << 20) + 20_000_000);
+    }
+
+    /// Whatever items they are counted as: checksums of 32 bytes for 128 MiB fill 64 leaves, or twice as many that
+    /// are half full.
+    #[test]
+    fn what_is_filled_is_promised() {
+        let sums = (128 << 20) / 4096 * 32;
+        assert!(bound(8, sums, 64 << 20, PATH) >= 2 * sums);
+        assert!(bound(8, sums, 0, PATH) >= 2 * sums);
+    }
+}

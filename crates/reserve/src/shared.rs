@@ -1,0 +1,151 @@
+//! What the first change of a node takes that trees share.
+//!
+//! A snapshot uses the nodes of its source. Whoever changes one of them first has a copy of his own, and all that it points to has one
+//! more user from then on: up to two references for each extent that a leaf names, and each extent may be recorded in another leaf of the extent
+//! tree.
+//!
+//! # Invariants
+//!
+//! - **S1** It is known before a tree is worked in, or cut, that its nodes may be shared. What is asked for then has the references
+//!   with it, and of the leaves that record them no more than there are. Nodes that a balance of Linux moved take the same when they are
+//!   changed first, though nobody shares them: it writes into each root whose nodes it moves that a snapshot was cut (`last_snapshot`),
+//!   so they are counted, too.
+//! - **S2** The global reserve holds the extent tree once more where trees share, as that of Linux does, if that is no more than half of
+//!   all metadata: a delete finds room however many leaves it is the first to change. It takes more than it gives while a snapshot has
+//!   what it deletes: that the next one finds room, too, is what `copies` keeps some for. Who deletes a subvolume finds what they leave.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use buttress_format::{TreeId, header::ITEM_LEN};
+use buttress_tree::{Expect, NodeSource, Roots, Store};
+
+use super::Reservations;
+use crate::View;
+
+/// Bytes that a leaf's extents, or a node's children, get of references at most, each: two users of an extent, or of a node, with
+/// items of their own.
+pub(crate) const EXTENT_REFS: u64 = 112;
+pub(crate) const CHILD_REFS: u64 = 2 * ITEM_LEN as u64;
+/// The smallest item that names an extent, with its header.
+pub(super) const EXTENT_ITEM: u64 = ITEM_LEN as u64 + 53;
+/// Leaves of the extent tree that are looked for: of more it is not known how many there are.
+const LEAVES_MAX: u64 = 1 << 16;
+/// Bytes of metadata for one of those that record it, at least, with two references more than now for each node.
+const RECORDED: u64 = 64;
+/// Nodes that a delete takes beside the extent tree, about, and items that others have not put yet.
+const BESIDE: u64 = 192;
+
+/// Whether trees share nodes, and what the extent tree takes.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    any: AtomicBool,
+    /// Nodes of the extent tree; the highest number where that is not known.
+    extents: AtomicU64,
+}
+
+impl Default for Shares {
+    fn default() -> Self {
+        Self { any: AtomicBool::new(false), extents: AtomicU64::new(u64::MAX) }
+    }
+}
+
+impl Reservations {
+    /// Has promises count with nodes that trees share, from now on (S1). Called before a subvolume is cut, and where one is met that
+    /// was.
+    pub fn note_shared(&self, view: &View) {
+        if !self.is_shared() {
+            self.look_at_extents(view.store(), view.roots());
+            self.shares.any.store(true, Ordering::Release);
+            self.size_global_reserve();
+        }
+    }
+
+    /// The trees are others now.
+    pub(crate) fn look_again_at_extents(&self, roots: &Roots) {
+        if self.is_shared() {
+            self.look_at_extents(&self.store, roots);
+        }
+    }
+
+    fn look_at_extents(&self, store: &Store, roots: &Roots) {
+        let mut left = LEAVES_MAX;
+        let root = roots.find(TreeId::EXTENT);
+        let nodes = root.and_then(|root| nodes_under(store, &Expect::root(root), &mut left));
+        self.shares.extents.store(nodes.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        self.shares.any.load(Ordering::Acquire)
+    }
+
+    /// Bytes of metadata that so many changed items take beside their paths, where all nodes take so many.
+    pub(super) fn shared_need(&self, items: u64, used: u64) -> u64 {
+        if items == 0 || !self.is_shared() {
+            return 0;
+        }
+        let nodesize = u64::from(self.store.geometry().nodesize);
+        let fills = items.saturating_mul(self.shared_fills() * nodesize).min(2 * used);
+        let leaves = match self.shared_extents() {
+            Some(_) => self.shared_leaves(items),
+            None => items.saturating_mul(self.each_leaf()).min(used),
+        };
+        fills + leaves + self.shared_nodes(used)
+    }
+
+    /// Bytes of leaves that record extents which so many changed items take, where it is known how many there are.
+    pub(super) fn shared_leaves(&self, items: u64) -> u64 {
+        let extents = self.shared_extents().unwrap_or(0);
+        items.saturating_mul(self.each_leaf()).min(extents)
+    }
+
+    /// The same of one that is the first change of a leaf.
+    fn each_leaf(&self) -> u64 {
+        let geometry = self.store.geometry();
+        geometry.leaf_room() as u64 / EXTENT_ITEM * u64::from(geometry.nodesize)
+    }
+
+    /// Bytes of the extent tree's nodes, where trees share and that is known.
+    fn shared_extents(&self) -> Option<u64> {
+        let nodes = self.shares.extents.load(Ordering::Relaxed);
+        let nodesize = u64::from(self.store.geometry().nodesize);
+        (self.is_shared() && nodes != u64::MAX).then(|| nodes.saturating_mul(nodesize))
+    }
+
+    /// Nodes that the references fill which the first change of one leaf adds, half full as leaves may be; none where no nodes are
+    /// shared.
+    pub(crate) fn shared_fills(&self) -> u64 {
+        if !self.is_shared() {
+            return 0;
+        }
+        let nodesize = u64::from(self.store.geometry().nodesize);
+        let room = self.store.geometry().leaf_room() as u64;
+        2 * room / EXTENT_ITEM * EXTENT_REFS / nodesize + 1
+    }
+
+    /// Bytes that references of nodes take, those of all that there are: a node has one parent in each tree.
+    pub(crate) fn shared_nodes(&self, used: u64) -> u64 {
+        if self.is_shared() { used / RECORDED } else { 0 }
+    }
+
+    /// What the global reserve is at least, where all nodes take so many bytes (S2).
+    pub(crate) fn shared_reserve(&self, used: u64) -> Option<u64> {
+        let least = self.shared_extents()? + used / RECORDED;
+        // Who frees has three quarters of it.
+        Some(least / 3 * 4 + BESIDE * u64::from(self.store.geometry().nodesize))
+    }
+}
+
+/// How many nodes there are, which those above leaves say; nothing where there are too many, or where one cannot be read.
+fn nodes_under(store: &Store, at: &Expect, left: &mut u64) -> Option<u64> {
+    if at.ptr.level == 0 {
+        return Some(1);
+    }
+    let node = store.node(TreeId::EXTENT, at).ok()?;
+    if at.ptr.level == 1 {
+        *left = left.checked_sub(node.len() as u64)?;
+        return Some(1 + node.len() as u64);
+    }
+    (0..node.len()).try_fold(1, |sum, slot| {
+        Some(sum + nodes_under(store, &node.expect_child_below(slot, at.below), left)?)
+    })
+}

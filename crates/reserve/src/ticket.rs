@@ -1,0 +1,112 @@
+//! A place in the line of those who wait for metadata.
+//!
+//! # Invariants
+//!
+//! - **T1** Who leaves it leaves nothing: what was granted meanwhile goes back, and those behind are looked at again.
+//! - **T2** Who frees space is refused only when a whole ladder behind the last who freed beside him was in vain. A ladder that
+//!   finds nothing to do is faster than others are done, and what they have put by then a commit alone gives back.
+
+use std::time::{Duration, Instant};
+
+use buttress_base::clock;
+use buttress_space::{Class, Reach, Ticket, Verdict};
+
+use super::{Demand, MetaReservation, Reservations};
+use crate::Costs;
+use crate::waiting::{Look, OWN_SLICE, Waits};
+
+/// How long who frees space waits for others who do, once nothing else helped: operations that are under way.
+const OTHERS_END: Duration = Duration::from_secs(1);
+
+/// A waiter for metadata.
+pub struct MetaTicket<'e> {
+    all: &'e Reservations,
+    ticket: Option<Ticket<'e, Demand>>,
+    demand: Demand,
+    class: Class,
+    /// Since when he waits for others who free.
+    waits_for_others: Option<Instant>,
+}
+
+impl<'e> MetaTicket<'e> {
+    pub(super) fn new(
+        all: &'e Reservations,
+        ticket: Ticket<'e, Demand>,
+        demand: Demand,
+        class: Class,
+    ) -> Self {
+        Self { all, ticket: Some(ticket), demand, class, waits_for_others: None }
+    }
+
+    /// What its thread may wait for. One with priority never waits for the flusher, which may wait
+    /// for it.
+    pub fn reach(&self, asked: Reach) -> Reach {
+        if self.class == Class::Priority { Reach::Commit } else { asked }
+    }
+
+    fn promise(&self) -> MetaReservation {
+        let Demand { cost, urgency } = self.demand;
+        MetaReservation::of_granted(self.all, cost, urgency)
+    }
+
+    fn others_free(&self) -> bool {
+        !self.all.outstanding.lock().freeing.is_nothing()
+    }
+}
+
+impl Waits for MetaTicket<'_> {
+    type Promise = MetaReservation;
+
+    fn wait(&mut self, limit: Duration) -> Option<Option<MetaReservation>> {
+        match self.ticket.as_mut()?.wait_for(limit)? {
+            Verdict::Granted => Some(Some(self.promise())),
+            Verdict::Refused => Some(None),
+        }
+    }
+
+    fn is_first(&self) -> bool {
+        self.ticket.as_ref().is_some_and(Ticket::is_first)
+    }
+
+    fn may_give_up(&self) -> bool {
+        self.class == Class::Normal
+    }
+
+    fn look_once_more(&mut self) -> Look<MetaReservation> {
+        let Demand { cost, urgency } = self.demand;
+        if !urgency.frees() {
+            return Look::InVain;
+        }
+        // What those hold who fill the volume is what they wait for.
+        if self.all.try_reserve_beside(|all| all.freeing, (cost, urgency)) {
+            return Look::Served(self.promise());
+        }
+        let since = *self.waits_for_others.get_or_insert_with(clock::now);
+        let had_others = self.others_free();
+        while self.others_free() && clock::since(since) < OTHERS_END {
+            match self.wait(OWN_SLICE) {
+                Some(Some(promise)) => return Look::Served(promise),
+                Some(None) => return Look::InVain,
+                None => {}
+            }
+        }
+        if had_others && clock::since(since) < OTHERS_END {
+            return Look::MakeRoom;
+        }
+        match self.all.try_reserve_beside(|_| Costs::default(), (cost, urgency)) {
+            true => Look::Served(self.promise()),
+            false => Look::InVain,
+        }
+    }
+}
+
+impl Drop for MetaTicket<'_> {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket.take() else { return };
+        if ticket.leave() == Some(Verdict::Granted) {
+            self.all.revoke(self.demand.cost, self.demand.urgency);
+        }
+        // He may have stood before somebody who fits (T1).
+        self.all.serve();
+    }
+}

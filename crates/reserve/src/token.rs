@@ -1,0 +1,209 @@
+//! What was promised, held by whom it was promised to (P3).
+
+use std::sync::{Arc, Weak};
+
+use buttress_base::apart::{Apart, STRIPES, stripe};
+
+#[cfg(debug_assertions)]
+use super::figures;
+use super::{InodeReserve, Reservations, Urgency, shares};
+use crate::{Cost, Costs};
+
+#[cfg(debug_assertions)]
+const NOTHING: [u64; 6] = [0; 6];
+
+/// The account, for holders of reservations. Every operation has one: a single count of holders
+/// would be contended by all processors.
+#[derive(Debug)]
+pub(crate) struct Owners([Arc<Apart<Weak<Reservations>>>; STRIPES]);
+
+impl Owners {
+    pub(crate) fn of(all: &Weak<Reservations>) -> Self {
+        Self(std::array::from_fn(|_| Arc::new(Apart(Weak::clone(all)))))
+    }
+}
+
+/// A promise. What was not put when it is dropped was not needed.
+#[must_use = "a reservation that is dropped promises nothing"]
+pub struct MetaReservation {
+    owner: Arc<Apart<Weak<Reservations>>>,
+    /// Many operations' worth may be held as one.
+    held: Costs,
+    /// Of that, what was promised because space is freed.
+    freeing: Costs,
+    /// The inode whose dirty data it is for, where that is counted by the inode.
+    of: Option<Arc<InodeReserve>>,
+    /// Its number in the roll of live tokens.
+    #[cfg(debug_assertions)]
+    token: u64,
+}
+
+impl MetaReservation {
+    /// The token of what was counted as promised already.
+    pub fn of_granted(all: &Reservations, cost: Cost, urgency: Urgency) -> Self {
+        let (held, freeing) = shares(cost, urgency);
+        Self {
+            owner: Arc::clone(&all.owners.0[stripe()]),
+            held,
+            freeing,
+            of: None,
+            #[cfg(debug_assertions)]
+            token: all.outstanding.lock().roll.enter(figures(held, freeing)),
+        }
+    }
+
+    /// Has it count by the inode whose dirty data it is for, and all that is merged with it from now on. None of its items
+    /// may be for anything else.
+    pub fn bind(&mut self, of: &Arc<InodeReserve>) {
+        if !self.of.as_ref().is_some_and(|own| Arc::ptr_eq(own, of)) {
+            self.unbind();
+            of.add(self.held.items);
+            self.of = Some(Arc::clone(of));
+        }
+    }
+
+    /// Has every item count by itself again.
+    fn unbind(&mut self) {
+        if let Some(of) = self.of.take() {
+            of.take(self.held.items);
+        }
+    }
+
+    /// Adds another promise of the same volume. If either counts by its inode, all of it does: both are for the same.
+    ///
+    /// # Panics
+    ///
+    /// When it is another volume's: a bug of the caller.
+    pub fn merge(&mut self, mut other: Self) {
+        assert!(self.owner.ptr_eq(&other.owner), "promises of two volumes");
+        #[cfg(debug_assertions)]
+        if let Some(all) = self.owner.upgrade() {
+            let mut outstanding = all.outstanding.lock();
+            outstanding.roll.merge(self.token, other.token);
+            other.token = outstanding.roll.enter(NOTHING);
+        }
+        if let Some(of) = other.of.clone() {
+            self.bind(&of);
+        }
+        other.unbind();
+        if let Some(of) = &self.of {
+            of.add(other.held.items);
+        }
+        self.held += std::mem::take(&mut other.held);
+        self.freeing += std::mem::take(&mut other.freeing);
+    }
+
+    /// Cuts off `part` of `whole`, rounded up: the share of some of the things it was made for.
+    pub fn split(&mut self, part: usize, whole: usize) -> Self {
+        let share = |of: u64| of.min((of * part as u64).div_ceil(whole.max(1) as u64));
+        self.cut(self.held.map(self.held, |of, _| share(of)))
+    }
+
+    /// Cuts off what of `cost` there is, and says what is missing.
+    pub fn split_cost(&mut self, cost: Cost) -> (Self, Cost) {
+        let part = self.held.map(cost.into(), u64::min);
+        let short = Cost {
+            items: cost.items - part.items as u32,
+            whole: cost.whole - part.whole as u32,
+            bytes: cost.bytes - part.bytes as u32,
+        };
+        (self.cut(part), short)
+    }
+
+    /// Gives back what it holds, to the account that it is of: who has that at hand need not look for it. It may be kept for a
+    /// while, as promised as it was.
+    pub fn give_back(&mut self, all: &Reservations) {
+        if self.held.is_nothing() {
+            return;
+        }
+        self.unbind();
+        if let Some(mut promise) = all.keep(self.take(all)) {
+            promise.settle(all);
+        }
+    }
+
+    /// All that it holds, as another.
+    fn take(&mut self, all: &Reservations) -> Self {
+        #[cfg(not(debug_assertions))]
+        let _ = all;
+        Self {
+            owner: Arc::clone(&self.owner),
+            held: std::mem::take(&mut self.held),
+            freeing: std::mem::take(&mut self.freeing),
+            of: self.of.take(),
+            #[cfg(debug_assertions)]
+            token: {
+                let nothing = all.outstanding.lock().roll.enter(NOTHING);
+                std::mem::replace(&mut self.token, nothing)
+            },
+        }
+    }
+
+    /// Takes what it holds off the sum of all promises.
+    pub(super) fn settle(&mut self, all: &Reservations) {
+        self.unbind();
+        let (held, freeing) = (std::mem::take(&mut self.held), std::mem::take(&mut self.freeing));
+        if held.is_nothing() {
+            return;
+        }
+        {
+            let mut outstanding = all.outstanding.lock();
+            outstanding.costs -= held;
+            outstanding.freeing -= freeing;
+            #[cfg(debug_assertions)]
+            outstanding.roll.give(self.token, figures(held, freeing));
+        }
+        all.serve();
+    }
+
+    /// Items of trees that operations change.
+    #[must_use]
+    pub fn items(&self) -> u64 {
+        self.held.items
+    }
+
+    pub(super) fn held(&self) -> Costs {
+        self.held
+    }
+
+    /// Cuts off what somebody wants, if all of it is there.
+    pub(super) fn cut_all_of(&mut self, cost: Cost) -> Option<Self> {
+        let cost = Costs::from(cost);
+        (self.held.map(cost, u64::min) == cost).then(|| self.cut(cost))
+    }
+
+    fn cut(&mut self, part: Costs) -> Self {
+        self.held -= part;
+        let freeing = self.freeing.map(part, u64::min);
+        self.freeing -= freeing;
+        Self {
+            owner: Arc::clone(&self.owner),
+            held: part,
+            freeing,
+            of: self.of.clone(),
+            #[cfg(debug_assertions)]
+            token: self.owner.upgrade().map_or(0, |all| {
+                all.outstanding.lock().roll.split(self.token, figures(part, freeing))
+            }),
+        }
+    }
+}
+
+impl Drop for MetaReservation {
+    fn drop(&mut self) {
+        if self.held.is_nothing() && cfg!(not(debug_assertions)) {
+            return;
+        }
+        let Some(all) = self.owner.upgrade() else { return self.unbind() };
+        self.give_back(&all);
+        #[cfg(debug_assertions)]
+        all.outstanding.lock().roll.leave(self.token, NOTHING);
+    }
+}
+
+impl std::fmt::Debug for MetaReservation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Costs { items, whole, bytes } = self.held;
+        write!(f, "MetaReservation({items} and {whole} items, {bytes} bytes)")
+    }
+}

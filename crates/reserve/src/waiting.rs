@@ -1,0 +1,54 @@
+//! What a wait for space is to the thread that makes room: a ticket of either line.
+
+use std::time::Duration;
+
+use buttress_space::{DataReservation, DataTicket};
+
+/// How long a waiter sleeps that may have to make room itself.
+pub const OWN_SLICE: Duration = Duration::from_millis(2);
+
+/// A waiter in a line.
+pub trait Waits {
+    /// What it waits for.
+    type Promise;
+
+    /// Waits for a verdict, at most so long; the inner `None` is a refusal.
+    fn wait(&mut self, limit: Duration) -> Option<Option<Self::Promise>>;
+
+    /// Whether no other waiter is served before it.
+    fn is_first(&self) -> bool;
+
+    /// Whether it may give up (`txn::flush::F4`).
+    fn may_give_up(&self) -> bool;
+
+    /// Its last look, when it stands first and no step helped, before it gives up.
+    fn look_once_more(&mut self) -> Look<Self::Promise> {
+        Look::InVain
+    }
+}
+
+/// What came of a last look.
+pub enum Look<P> {
+    /// It has what it waited for.
+    Served(P),
+    /// Others are done, and what they have put may be written: another ladder.
+    MakeRoom,
+    /// Nothing.
+    InVain,
+}
+
+impl Waits for DataTicket<'_> {
+    type Promise = DataReservation;
+
+    fn wait(&mut self, limit: Duration) -> Option<Option<DataReservation>> {
+        self.wait_for(limit).map(Result::ok)
+    }
+
+    fn is_first(&self) -> bool {
+        DataTicket::is_first(self)
+    }
+
+    fn may_give_up(&self) -> bool {
+        true
+    }
+}

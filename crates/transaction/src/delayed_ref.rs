@@ -1,0 +1,410 @@
+//! Changes to the reference counts of data extents, summed until the commit (T5).
+//!
+//! # Invariants
+//!
+//! - **D1** Operations never touch the extent tree: they add here, in the transaction that they are
+//!   part of (T11).
+//! - **D2** An extent born in this transaction whose references come to nothing leaves no trace.
+//!
+//! # Locks
+//!
+//! One short lock a shard.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use buttress_base::Apart;
+use buttress_base::sync::Mutex;
+use buttress_format::{BackRef, Extent, Ino, Logical, TreeId};
+use smallvec::SmallVec;
+
+/// Who uses a data extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DataRef {
+    /// The subvolume.
+    pub root: TreeId,
+    /// The file.
+    pub ino: Ino,
+    /// File offset of the extent's first byte: key offset of the file extent less its offset within
+    /// the extent, wrapping.
+    pub offset: u64,
+}
+
+/// Who holds a reference, in the four ways that the format knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum User {
+    /// A file, wherever the leaf lies that says so.
+    File(DataRef),
+    /// One leaf, by its address.
+    Leaf(Logical),
+    /// A tree, through whatever path leads to the node.
+    Tree(TreeId),
+    /// One inner node, by its address.
+    Node(Logical),
+}
+
+impl User {
+    /// The user that a reference is of. Nothing where the entry is no reference, but says which tree
+    /// made the extent.
+    #[must_use]
+    pub fn of(entry: &BackRef) -> Option<Self> {
+        Some(match *entry {
+            BackRef::TreeBlock { root } => Self::Tree(root),
+            BackRef::SharedBlock { parent } => Self::Node(parent),
+            BackRef::Data { root, ino, offset, .. } => Self::File(DataRef { root, ino, offset }),
+            BackRef::SharedData { parent, .. } => Self::Leaf(parent),
+            BackRef::Owner { .. } => return None,
+        })
+    }
+
+    /// A reference of this user that counts so many.
+    #[must_use]
+    pub fn with_count(self, count: u32) -> BackRef {
+        match self {
+            Self::Tree(root) => BackRef::TreeBlock { root },
+            Self::Node(parent) => BackRef::SharedBlock { parent },
+            Self::File(DataRef { root, ino, offset }) => BackRef::Data { root, ino, offset, count },
+            Self::Leaf(parent) => BackRef::SharedData { parent, count },
+        }
+    }
+
+    /// Most references that one entry counts: those of tree nodes have no count.
+    #[must_use]
+    pub fn count_max(self) -> u32 {
+        match self {
+            Self::Tree(_) | Self::Node(_) => 1,
+            Self::File(_) | Self::Leaf(_) => u32::MAX,
+        }
+    }
+}
+
+/// Largest extent item that grows inline; further references get items of their own. A leaf must
+/// hold several items, or it could not be searched in halves.
+pub fn inline_max(nodesize: u32) -> usize {
+    (nodesize as usize - buttress_format::header::HEADER_LEN) / 16
+        - buttress_format::header::ITEM_LEN
+}
+
+/// Sums of references gained and lost, by user. Those that come to nothing are not kept. Most
+/// extents have one user, and no memory of their own for it. To add to one costs O(log n) in the
+/// users, however many they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deltas {
+    /// Few, looked through one after the other.
+    Few(SmallVec<[(User, i64); 1]>),
+    /// Many, in order.
+    Many(Box<Many>),
+}
+
+/// Sums of many users, and what they come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Many {
+    users: BTreeMap<User, i64>,
+    sum: i64,
+    gains: u64,
+}
+
+impl Many {
+    fn add(&mut self, user: User, delta: i64) {
+        let before = self.users.get(&user).copied().unwrap_or(0);
+        let after = before + delta;
+        match after {
+            0 => drop(self.users.remove(&user)),
+            _ => drop(self.users.insert(user, after)),
+        }
+        self.sum += delta;
+        self.gains = self.gains + u64::from(after > 0) - u64::from(before > 0);
+    }
+}
+
+/// Users that are looked through one after the other.
+const FEW_MAX: usize = 8;
+
+impl Default for Deltas {
+    fn default() -> Self {
+        Self::Few(SmallVec::new())
+    }
+}
+
+impl Deltas {
+    /// Adds to the references of a user.
+    pub fn add(&mut self, user: User, delta: i64) {
+        let few = match self {
+            Self::Many(many) => return many.add(user, delta),
+            Self::Few(few) => few,
+        };
+        match few.iter_mut().position(|(known, _)| *known == user) {
+            Some(index) => {
+                few[index].1 += delta;
+                if few[index].1 == 0 {
+                    few.swap_remove(index);
+                }
+            }
+            None if delta == 0 => {}
+            None if few.len() < FEW_MAX => few.push((user, delta)),
+            None => {
+                let mut many = Box::<Many>::default();
+                few.iter().for_each(|(user, delta)| many.add(*user, *delta));
+                many.add(user, delta);
+                *self = Self::Many(many);
+            }
+        }
+    }
+
+    /// Whether nothing changes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Few(few) => few.len(),
+            Self::Many(many) => many.users.len(),
+        }
+    }
+
+    /// Whether it is one reference of one user.
+    fn is_just(&self, user: User) -> bool {
+        self.len() == 1 && self.iter().next() == Some((user, 1))
+    }
+
+    /// Whether no other user gains or loses a reference.
+    pub fn is_only_of(&self, user: User) -> bool {
+        self.len() < 2 && self.iter().all(|(of, _)| of == user)
+    }
+
+    /// The change of the count as a whole.
+    pub fn sum(&self) -> i64 {
+        match self {
+            Self::Few(few) => few.iter().map(|(_, delta)| delta).sum(),
+            Self::Many(many) => many.sum,
+        }
+    }
+
+    /// Number of users that gain references.
+    fn gains(&self) -> u64 {
+        match self {
+            Self::Few(few) => few.iter().filter(|(_, delta)| *delta > 0).count() as u64,
+            Self::Many(many) => many.gains,
+        }
+    }
+
+    /// What each user gains or loses.
+    pub fn iter(&self) -> impl Iterator<Item = (User, i64)> + '_ {
+        let (few, many) = match self {
+            Self::Few(few) => (Some(few.iter().copied()), None),
+            Self::Many(many) => (None, Some(many.users.iter().map(|(user, n)| (*user, *n)))),
+        };
+        few.into_iter().flatten().chain(many.into_iter().flatten())
+    }
+
+    /// Drops first, so that a reference that moves finds room where the old one was. One order for all, so that one
+    /// seed makes one volume.
+    pub fn in_order(&self) -> impl Iterator<Item = (User, i64)> + use<> {
+        let mut all: SmallVec<[(User, i64); 1]> = self.iter().collect();
+        all.sort_unstable_by_key(|(user, n)| (*n, *user));
+        all.into_iter()
+    }
+}
+
+/// What a transaction does to one extent.
+#[derive(Clone, Debug)]
+pub struct ExtentChange {
+    /// The extent.
+    pub extent: Extent,
+    /// Allocated in this transaction: there is no extent item yet.
+    pub born: bool,
+    /// Who made it, if it was born: the subvolume that pays for it as long as it lives.
+    pub owner: Option<TreeId>,
+    /// What its users gain and lose.
+    pub deltas: Deltas,
+}
+
+/// Bytes of an item of a new extent with its first user inside, and of one more user, who may have an item of his own.
+const BORN_BYTES: u64 = 88;
+const USER_BYTES: u64 = 56;
+
+impl ExtentChange {
+    /// Bytes that it adds to the extent tree at most.
+    fn adds(&self) -> u64 {
+        let users = self.deltas.gains();
+        match self.born {
+            true if users > 0 => BORN_BYTES + (users - 1) * USER_BYTES,
+            _ => users * USER_BYTES,
+        }
+    }
+
+    /// Whether it has fewer users than before, of some name.
+    fn drops(&self) -> bool {
+        !self.born && self.deltas.gains() < self.deltas.len() as u64
+    }
+}
+
+const SHARDS: usize = 16;
+
+type Shard = HashMap<Logical, ExtentChange>;
+
+/// What all shards come to: promises ask for that at every operation where metadata is counted, and would take each lock.
+#[derive(Debug, Default)]
+struct Sums {
+    len: AtomicU64,
+    /// Bytes that its extents add to the extent tree at most.
+    added: AtomicU64,
+    /// Extents that lose users, and may go.
+    dropped: AtomicU64,
+}
+
+/// Changes a sum by what one of its parts changed.
+fn alter(sum: &AtomicU64, before: u64, after: u64) {
+    if before != after {
+        // Modulo 2^64, where it became less.
+        sum.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+    }
+}
+
+/// The changes of one transaction.
+#[derive(Debug)]
+pub struct DelayedRefs {
+    shards: Vec<Apart<Mutex<Shard>>>,
+    sums: Apart<Sums>,
+    disputed: Mutex<Option<Logical>>,
+}
+
+impl Default for DelayedRefs {
+    fn default() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Apart::default()).collect(),
+            sums: Apart::default(),
+            disputed: Mutex::default(),
+        }
+    }
+}
+
+impl DelayedRefs {
+    fn shard(&self, at: Logical) -> &Mutex<Shard> {
+        let hash = (at.0 >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        &self.shards[(hash >> 60) as usize % SHARDS]
+    }
+
+    /// Adds to the count of one user. True when the extent vanished: born here, used by nobody. If somebody else
+    /// believes in another length of it, the volume is damaged, and this transaction must not be committed.
+    pub fn change(&self, extent: Extent, who: DataRef, delta: i64, born: bool) -> bool {
+        let mut changes = self.shard(extent.start).lock();
+        let entry = changes.entry(extent.start).or_insert_with(|| {
+            self.sums.len.fetch_add(1, Ordering::Relaxed);
+            let owner = born.then_some(who.root);
+            ExtentChange { extent, born, owner, deltas: Deltas::default() }
+        });
+        if entry.extent.len != extent.len {
+            self.disputed.lock().get_or_insert(extent.start);
+            return false;
+        }
+        let (adds, drops) = (entry.adds(), entry.drops());
+        entry.deltas.add(User::File(who), delta);
+        alter(&self.sums.added, adds, entry.adds());
+        alter(&self.sums.dropped, drops.into(), entry.drops().into());
+        let vanished = entry.born && entry.deltas.is_empty();
+        if entry.deltas.is_empty() {
+            changes.remove(&extent.start);
+            self.sums.len.fetch_sub(1, Ordering::Relaxed);
+        }
+        vanished
+    }
+
+    /// Makes an extent longer that was born here, if nobody but `who` uses it, and he once. Says whether it did.
+    pub fn extend(&self, extent: Extent, more: u64, who: DataRef) -> bool {
+        let mut shard = self.shard(extent.start).lock();
+        let Some(change) = shard.get_mut(&extent.start) else { return false };
+        let may = change.born && change.extent == extent && change.deltas.is_just(User::File(who));
+        if may {
+            change.extent.len += more;
+        }
+        may
+    }
+
+    /// Says who made an extent that was born here, where that is not its first user.
+    pub fn set_owner(&self, at: Logical, owner: Option<TreeId>) {
+        if let Some(change) = self.shard(at).lock().get_mut(&at) {
+            change.owner = owner;
+        }
+    }
+
+    /// An extent of which two users said different lengths.
+    pub fn disputed(&self) -> Option<Logical> {
+        *self.disputed.lock()
+    }
+
+    /// Looks at what this transaction does to an extent, if it does anything. `look` runs under the
+    /// lock of a shard.
+    pub fn look<T>(&self, at: Logical, look: impl FnOnce(&ExtentChange) -> T) -> Option<T> {
+        self.shard(at).lock().get(&at).map(look)
+    }
+
+    /// Every change, by address.
+    pub fn sorted(&self) -> Vec<ExtentChange> {
+        let mut all = Vec::with_capacity(self.len() as usize);
+        for shard in &self.shards {
+            all.extend(shard.lock().values().cloned());
+        }
+        all.sort_unstable_by_key(|c| c.extent.start);
+        all
+    }
+
+    /// Number of extents changed.
+    pub fn len(&self) -> u64 {
+        self.sums.len.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that come to the extent tree at most: what goes does not make room for it.
+    pub fn added(&self) -> u64 {
+        self.sums.added.load(Ordering::Relaxed)
+    }
+
+    /// Older extents that lose users, and may go.
+    pub fn dropped(&self) -> u64 {
+        self.sums.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use buttress_base::Rng;
+
+    use super::*;
+
+    /// Few users and many come to the same sums, whatever comes and goes.
+    #[test]
+    fn deltas_sum_up_like_a_map_however_many_users_there_are() {
+        for seed in 0..50 {
+            let mut rng = Rng::new(seed);
+            let (mut deltas, mut model) = (Deltas::default(), BTreeMap::<User, i64>::new());
+            let users = 1 + rng.below(20);
+            for _ in 0..200 {
+                let user = User::Leaf(Logical(rng.below(users)));
+                let delta = rng.below(5) as i64 - 2;
+                deltas.add(user, delta);
+                *model.entry(user).or_default() += delta;
+                model.retain(|_, delta| *delta != 0);
+                assert_eq!(deltas.iter().collect::<BTreeMap<_, _>>(), model, "seed {seed}");
+                assert_eq!(deltas.len(), model.len());
+                assert_eq!(deltas.is_empty(), model.is_empty());
+                assert_eq!(deltas.sum(), model.values().sum::<i64>());
+                assert_eq!(deltas.gains(), model.values().filter(|n| **n > 0).count() as u64);
+                let only = model.keys().all(|of| *of == user);
+                assert_eq!(deltas.is_only_of(user), only, "seed {seed}");
+                let ordered: Vec<_> = deltas.in_order().collect();
+                assert!(
+                    ordered.is_sorted_by_key(|(user, n)| (*n, *user))
+                        && ordered.len() == model.len()
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! What one transaction holds until its superblock is durable, and the view that operations have.
+//!
+//! [`Transaction`](transaction::Transaction) keeps together what a commit makes durable together:
+//! the overlay, changes of references, checksums, chunks. [`View`] is the committed trees below the
+//! transactions that are not durable yet. Nothing here commits, allocates or waits.
+
+pub mod cost;
+pub mod csums;
+pub mod delayed_ref;
+pub mod error;
+pub mod held;
+pub mod seldom;
+pub mod snapshot;
+pub mod sums;
+pub mod tracked;
+pub mod transaction;
+pub mod view;
+
+pub use cost::{Cost, Costs};
+pub use csums::Csums;
+pub use delayed_ref::DataRef;
+pub use error::{Error, Result};
+pub use snapshot::Snapshot;
+pub use tracked::{LoggedId, Tracked};
+pub use transaction::DeviceChange;
+pub use view::View;

@@ -1,0 +1,53 @@
+//! What few transactions have any of: nobody pays for its lock who only asks how much there is.
+//!
+//! # Invariants
+//!
+//! - **S1** Whoever changes it says first that there may be something; that is never taken back. So who counts
+//!   sees all that his own thread, or anybody whom he has waited for, put there.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use buttress_base::sync::Mutex;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Seldom<T> {
+    some: AtomicBool,
+    content: Mutex<T>,
+}
+
+impl<T> Seldom<T> {
+    /// To look at it.
+    pub fn lock(&self) -> impl Deref<Target = T> + '_ {
+        self.content.lock()
+    }
+
+    /// Changes it.
+    pub fn change<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
+        self.some.store(true, Ordering::Release);
+        act(&mut self.content.lock())
+    }
+
+    /// What `count` says of it; 0 at once where there never was anything.
+    pub fn count(&self, count: impl FnOnce(&T) -> u64) -> u64 {
+        if self.some.load(Ordering::Acquire) { count(&self.content.lock()) } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S1: what was put is counted, and what was taken is not.
+    #[test]
+    fn counts_what_is_there() {
+        let list = Seldom::<Vec<u64>>::default();
+        let sum = || list.count(|list| list.iter().sum());
+        assert_eq!(sum(), 0);
+        list.change(|list| list.extend([3, 4]));
+        assert_eq!((sum(), list.lock().len()), (7, 2));
+        assert_eq!(list.change(std::mem::take), [3, 4]);
+        assert_eq!(sum(), 0);
+    }
+}

@@ -1,0 +1,122 @@
+//! Checksums of data: those of a transaction that are not yet in the checksum tree.
+//!
+//! # Invariants
+//!
+//! - **K1** Runs of one transaction never overlap: an extent's sums leave with the extent.
+
+use std::collections::BTreeMap;
+
+use buttress_base::sync::RwLock;
+use buttress_format::{Extent, Logical, header::ITEM_LEN};
+
+#[derive(Clone, Debug)]
+struct Run {
+    len: u64,
+    sums: std::sync::Arc<[u8]>,
+}
+
+#[derive(Debug, Default)]
+struct Runs {
+    map: BTreeMap<Logical, Run>,
+    /// Bytes of their sums.
+    bytes: u64,
+    /// Items that they make, where those that touch are one.
+    items: u64,
+}
+
+impl Runs {
+    /// How many of the two neighbours of a run touch it.
+    fn touching(&self, extent: Extent) -> u64 {
+        let before = self.map.range(..extent.start).next_back();
+        let touches = before.is_some_and(|(start, run)| start.end(run.len) == extent.start);
+        u64::from(touches) + u64::from(self.map.contains_key(&extent.end()))
+    }
+
+    fn insert(&mut self, start: Logical, run: Run) {
+        let extent = Extent { start, len: run.len };
+        self.remove(start);
+        // Two that it joins are one with it.
+        self.items = self.items + 1 - self.touching(extent);
+        self.bytes += run.sums.len() as u64;
+        self.map.insert(start, run);
+    }
+
+    fn remove(&mut self, start: Logical) {
+        let Some(run) = self.map.remove(&start) else { return };
+        self.items = self.items + self.touching(Extent { start, len: run.len }) - 1;
+        self.bytes -= run.sums.len() as u64;
+    }
+}
+
+/// The checksums that one transaction adds.
+#[derive(Debug, Default)]
+pub struct PendingSums {
+    runs: RwLock<Runs>,
+    bytes: std::sync::atomic::AtomicU64,
+}
+
+impl PendingSums {
+    /// Adds the sums of an extent, one per sector, in order.
+    pub fn insert(&self, extent: Extent, sums: Vec<u8>) {
+        self.bytes.fetch_add(sums.len() as u64 + 64, std::sync::atomic::Ordering::Relaxed);
+        let run = Run { len: extent.len, sums: sums.into() };
+        self.runs.write().insert(extent.start, run);
+    }
+
+    /// Forgets the sums of an extent that vanished.
+    pub fn remove(&self, extent: Extent) {
+        let mut runs = self.runs.write();
+        let gone: Vec<_> =
+            runs.map.range(extent.start..extent.end()).map(|(start, _)| *start).collect();
+        for start in gone {
+            runs.remove(start);
+        }
+    }
+
+    /// Bytes of the items that they make, at most: one that an item can hold no more of is cut.
+    pub fn planned(&self) -> u64 {
+        let runs = self.runs.read();
+        runs.bytes + runs.bytes / 64 + ITEM_LEN as u64 * runs.items
+    }
+
+    /// Memory held, in bytes; what left again still counts, since it was work.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Every run, ascending.
+    pub fn sorted(&self) -> Vec<(Extent, std::sync::Arc<[u8]>)> {
+        self.runs
+            .read()
+            .map
+            .iter()
+            .map(|(start, run)| (Extent { start: *start, len: run.len }, run.sums.clone()))
+            .collect()
+    }
+
+    /// Whether there is no run.
+    pub fn is_empty(&self) -> bool {
+        self.runs.read().map.is_empty()
+    }
+
+    /// The runs that touch a range, whole, ascending.
+    pub fn touching(&self, range: Extent) -> Vec<(Extent, std::sync::Arc<[u8]>)> {
+        let runs = &self.runs.read().map;
+        let before = runs.range(..=range.start).next_back();
+        let from = before.map_or(range.start, |(start, _)| *start);
+        runs.range(from..range.end())
+            .map(|(start, run)| (Extent { start: *start, len: run.len }, run.sums.clone()))
+            .filter(|(run, _)| run.overlaps(&range))
+            .collect()
+    }
+
+    /// Shows the runs that touch a range, whole, ascending.
+    pub fn for_each(&self, range: Extent, mut show: impl FnMut(Extent, &[u8])) {
+        let runs = &self.runs.read().map;
+        let before = runs.range(..=range.start).next_back();
+        let from = before.map_or(range.start, |(start, _)| *start);
+        for (start, run) in runs.range(from..range.end()) {
+            show(Extent { start: *start, len: run.len }, &run.sums);
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! One transaction: everything that its operations changed, until its superblock is durable.
+//!
+//! # Invariants
+//!
+//! - **X1** Deltas belong to the transaction whose gate the handle passed (T11): overlay, references,
+//!   checksums and new chunks are frozen together, in one step.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use buttress_base::sync::Mutex;
+use buttress_format::{
+    BlockGroupFlags, Chunk, DevExtent, DeviceId, DeviceItem, Generation, Key, TreeId,
+};
+use buttress_tree::Overlay;
+
+use crate::tracked::Tracked;
+use crate::{delayed_ref::DelayedRefs, seldom::Seldom, snapshot::Snapshot, sums::PendingSums};
+
+/// A chunk that a transaction adds: recorded in the trees by its commit.
+#[derive(Clone, Debug)]
+pub struct NewChunk {
+    /// The chunk.
+    pub chunk: Chunk,
+    /// Kind and profile of its block group.
+    pub flags: BlockGroupFlags,
+    /// Where each stripe lies: device, physical offset, and the item.
+    pub stripes: Vec<(DeviceId, u64, DevExtent)>,
+}
+
+/// What a transaction does to one device.
+#[derive(Clone, Copy, Debug)]
+pub enum DeviceChange {
+    /// This is its item now.
+    Set(DeviceItem),
+    /// It is no part of the volume any more.
+    Gone(DeviceId),
+}
+
+/// A transaction, running or frozen.
+#[derive(Debug)]
+pub struct Transaction {
+    /// Its number.
+    pub generation: Generation,
+    /// Items that were set and deleted.
+    pub overlay: Arc<Overlay>,
+    /// Changes of references of data extents.
+    pub refs: DelayedRefs,
+    /// Checksums of new data.
+    pub sums: PendingSums,
+    /// Chunks that were added. Unranked: nothing is taken under it.
+    pub chunks: Mutex<Vec<NewChunk>>,
+    /// Chunks that were removed. Unranked: nothing is taken under it.
+    pub removed: Mutex<Vec<Chunk>>,
+    /// Places in trees that are to be built anew, as they are.
+    pub touched: Seldom<Vec<(TreeId, Key)>>,
+    /// The free-space tree is to be made anew.
+    pub rebuild: AtomicBool,
+    /// Devices that came, went or have another size. Unranked: nothing is taken under it.
+    pub devices: Mutex<Vec<DeviceChange>>,
+    /// Snapshots to be cut from the trees as this transaction leaves them.
+    pub snapshots: Seldom<Vec<Snapshot>>,
+    /// What of it is in a log.
+    pub tracked: Tracked,
+    /// Dead subvolumes to be dropped a step further, and how many references the step may change.
+    pub drops: Seldom<BTreeMap<TreeId, u64>>,
+    /// The same of trees that a balance of Linux left, by the subvolume that each is of.
+    pub leftovers: Seldom<BTreeMap<TreeId, u64>>,
+}
+
+/// Items that cutting one snapshot may touch: the extents under a root node.
+const SNAPSHOT_ITEMS: u64 = 600;
+
+impl Transaction {
+    /// An empty one.
+    pub fn new(generation: Generation) -> Arc<Self> {
+        Arc::new(Self {
+            generation,
+            overlay: Arc::new(Overlay::default()),
+            refs: DelayedRefs::default(),
+            sums: PendingSums::default(),
+            chunks: Mutex::default(),
+            removed: Mutex::default(),
+            touched: Seldom::default(),
+            rebuild: AtomicBool::new(false),
+            devices: Mutex::default(),
+            snapshots: Seldom::default(),
+            tracked: Tracked::default(),
+            drops: Seldom::default(),
+            leftovers: Seldom::default(),
+        })
+    }
+
+    /// Whether there is nothing to commit.
+    pub fn is_empty(&self) -> bool {
+        self.overlay.is_empty()
+            && self.refs.is_empty()
+            && self.sums.is_empty()
+            && self.chunks.lock().is_empty()
+            && self.removed.lock().is_empty()
+            && self.touched.lock().is_empty()
+            && !self.rebuild.load(Ordering::Relaxed)
+            && self.devices.lock().is_empty()
+            && self.snapshots.lock().is_empty()
+            && self.drops.lock().is_empty()
+            && self.leftovers.lock().is_empty()
+    }
+
+    /// Items that its commit will touch: those of the overlay, and for each data extent its item,
+    /// its checksums and its free space.
+    pub fn items(&self) -> u64 {
+        let dropped = |trees: &BTreeMap<TreeId, u64>| trees.values().sum();
+        self.overlay.items()
+            + 3 * self.refs.len()
+            + self.touched.count(|places| places.len() as u64)
+            + self.snapshots.count(|snapshots| snapshots.len() as u64 * SNAPSHOT_ITEMS)
+            + self.drops.count(dropped)
+            + self.leftovers.count(dropped)
+    }
+
+    /// Changes that may each be the first of a leaf which trees share.
+    pub fn firsts(&self) -> u64 {
+        self.overlay.items() + self.touched.count(|places| places.len() as u64)
+    }
+
+    /// Whether it is made of items, references of data and chunks alone: the nodes of anything else are not counted.
+    pub fn is_plain(&self) -> bool {
+        self.touched.count(|places| places.len() as u64) == 0
+            && self.snapshots.count(|snapshots| snapshots.len() as u64) == 0
+            && self.drops.count(|trees| trees.len() as u64) == 0
+            && self.leftovers.count(|trees| trees.len() as u64) == 0
+            && !self.rebuild.load(Ordering::Relaxed)
+            && self.devices.lock().is_empty()
+    }
+
+    /// Bytes that it holds, and that its commit will write into trees at most.
+    pub fn bytes(&self) -> u64 {
+        let snapshots = self.snapshots.count(|all| all.len() as u64 * SNAPSHOT_ITEMS * 32);
+        self.overlay.bytes() + 128 * self.refs.len() + self.sums.bytes() + snapshots
+    }
+}
