@@ -3,13 +3,13 @@
 //! # Invariants
 //!
 //! - **M1** Chunks are sorted by address and do not overlap.
-//! - **M2** A map, once published, never changes: a change makes a new one, which shares with it all but a path
-//!   through a tree.
+//! - **M2** A published map never changes. A change makes a new map that shares all but one path of
+//!   the tree with the old one.
 //!
 //! # Locks
 //!
-//! Changes take [`Rank::ChunkMap`], so that none is lost. Lookups take nothing and write nothing that
-//! is shared: they see the map before a change or after it.
+//! Changes take [`Rank::ChunkMap`], so that none is lost. Lookups take no lock and write nothing
+//! that is shared: they see the map before a change or after it.
 
 use std::sync::Arc;
 
@@ -29,12 +29,12 @@ pub(crate) struct ChunkMap {
     changing: Ranked<()>,
 }
 
-/// A chunk with what was worked out when it was added.
+/// A chunk with what was computed when it was added.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) chunk: Arc<Chunk>,
     pub(crate) layout: Layout,
-    /// For each stripe its device; none for one that is missing.
+    /// The device of each stripe; `None` where it is missing.
     pub(crate) devices: Vec<Option<Arc<VolumeDevice>>>,
 }
 
@@ -48,7 +48,7 @@ impl Entry {
         self.devices.get(stripe)?.as_ref()
     }
 
-    /// A stripe whose bytes would be gone if only the devices that `has` says were there.
+    /// Finds a stripe whose bytes would be lost if only the devices that `has` accepts were there.
     pub(crate) fn lacks(&self, has: impl Fn(&VolumeDevice) -> bool) -> Option<&Stripe> {
         let present =
             |stripe: &Option<Arc<VolumeDevice>>| stripe.as_ref().is_some_and(|device| has(device));
@@ -74,7 +74,7 @@ impl Entry {
 /// The map as it was at one moment.
 pub(crate) struct Snapshot(Guard<Arc<Chunks>>);
 
-/// Chunks by their first address. A copy costs nothing, a change a path through a tree.
+/// Chunks by their first address. A copy costs nothing; a change copies one path of the tree.
 type Chunks = CowMap<Arc<Entry>>;
 
 impl Snapshot {
@@ -95,7 +95,7 @@ impl Snapshot {
         self.0.last().map(|(_, entry)| entry)
     }
 
-    /// How many there are, and how many nodes a change of the map copies.
+    /// The number of chunks, and the number of nodes that a change of the map copies.
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.0.len(), self.0.height())
     }
@@ -111,7 +111,7 @@ impl ChunkMap {
         Snapshot(self.published.load())
     }
 
-    /// Adds chunks: all of them, or, if one overlaps another or one that is there, none.
+    /// Adds all chunks, or none if one overlaps another or an existing one.
     pub(crate) fn add(&self, added: Vec<Entry>) -> Result<(), Error> {
         let _changing = self.changing.lock();
         let mut chunks = Chunks::clone(&self.published.load());
@@ -127,7 +127,7 @@ impl ChunkMap {
         Ok(())
     }
 
-    /// Has every stripe of a device lie on another one, which has its number and identifier.
+    /// Moves every stripe of a device to another device with the same number and identifier.
     pub(crate) fn exchange(&self, device: &Arc<VolumeDevice>) {
         let _changing = self.changing.lock();
         let chunks = self.published.load();
@@ -159,7 +159,7 @@ impl ChunkMap {
     }
 }
 
-/// All chunks in one pass: for many at once.
+/// Merges many chunks into the map in one pass.
 fn merged(chunks: &Chunks, added: Vec<Entry>) -> Result<Chunks, Error> {
     let there = chunks.iter().map(|(_, entry)| Arc::clone(entry));
     let mut entries: Vec<_> = there.chain(added.into_iter().map(Arc::new)).collect();
@@ -174,8 +174,8 @@ fn merged(chunks: &Chunks, added: Vec<Entry>) -> Result<Chunks, Error> {
     Ok(CowMap::from_sorted(entries.into_iter().map(|entry| (entry.chunk.logical.0, entry))))
 }
 
-/// Looks whether a chunk would lie over one that is there: as those do not overlap, the last one that begins before
-/// its end says so.
+/// Fails if a chunk would overlap an existing one. Existing chunks do not overlap, so only the last
+/// one that begins before its end can.
 fn check_overlap(chunks: &Chunks, added: &Entry) -> Result<(), Error> {
     let extent = added.extent();
     let Some((_, there)) = chunks.floor(extent.end().0 - 1) else { return Ok(()) };

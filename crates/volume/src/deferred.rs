@@ -7,7 +7,7 @@
 
 use buttress_format::Logical;
 
-/// How many repairs wait. What is beyond that is repaired when it is read again.
+/// The most repairs that wait. Further bad copies are repaired at their next read.
 pub(crate) const DEFERRED_MAX: usize = 256;
 
 /// A repair that was not made.

@@ -1,11 +1,11 @@
-//! One device as a part of a volume: who it is, whether it can be trusted, what it failed at.
+//! One device as a part of a volume: its identity, how far it can be trusted, and its failures.
 //!
 //! # Invariants
 //!
-//! - **D1** A lost device is not written any more, its superblocks included: what it holds stays as old
-//!   as it says it is.
-//! - **D2** A device that missed more than one transaction keeps saying so until everything on it has
-//!   been compared: see [`VolumeDevice::heal`].
+//! - **D1** A lost device gets no writes, not even of its superblocks: its superblock keeps saying
+//!   how old its content is.
+//! - **D2** A device that missed more than one transaction keeps saying so until everything on it
+//!   was compared: see [`VolumeDevice::heal`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -20,12 +20,12 @@ use buttress_format::{DevStats, DeviceId, DeviceItem};
 pub enum Trust {
     /// It has everything.
     Whole = 0,
-    /// Its superblock is one transaction behind, as a power cut between two superblocks leaves it. It is
-    /// read last, and written.
+    /// Its superblock is one transaction behind, as after a power cut between two superblocks. It
+    /// is read last, and written.
     Behind = 1,
-    /// It missed transactions. It is read last and written, but for its superblocks.
+    /// It missed transactions. It is read last. It is written, except for its superblocks.
     Stale = 2,
-    /// It failed a write in this session, and the others can do without it.
+    /// It failed a write in this session, and every byte has a copy on another device.
     Lost = 3,
 }
 
@@ -37,7 +37,7 @@ impl Trust {
     }
 }
 
-/// What is counted of a device, in the order of its item.
+/// The kinds of failure that are counted for a device, in the order of its item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A write failed.
@@ -46,20 +46,20 @@ pub enum Fault {
     Read = 1,
     /// A flush failed.
     Flush = 2,
-    /// A copy was read that is not what was written.
+    /// A copy was read, and its content is not what was written.
     Corruption = 3,
-    /// A copy was read that is older than it should be.
+    /// A copy was read, and it is older than it should be.
     Generation = 4,
 }
 
-/// A device, and which part of the volume it is.
+/// A device with its place in the volume.
 #[derive(Debug)]
 pub struct VolumeDevice {
     /// Its number in the volume.
     pub id: DeviceId,
     /// Its own identifier, which chunks name beside the number.
     pub uuid: [u8; 16],
-    /// The thing itself.
+    /// The device.
     pub device: Arc<dyn Device>,
     /// What its superblock said of it when the volume was opened.
     pub item: DeviceItem,
@@ -68,7 +68,7 @@ pub struct VolumeDevice {
     trust: AtomicU8,
     faults: [AtomicU64; 5],
     faults_changed: AtomicBool,
-    /// What it has been told to say since.
+    /// The item that [`VolumeDevice::tell`] set since.
     told: Ranked<Option<DeviceItem>>,
 }
 
@@ -88,7 +88,7 @@ impl VolumeDevice {
         }
     }
 
-    /// The same part of the volume on another thing.
+    /// The same place in the volume on another device.
     pub(crate) fn with_device(&self, device: Arc<dyn Device>, trust: Trust) -> Self {
         let copy = Self::new(device, self.item, trust);
         copy.load_stats(&self.stats());
@@ -127,8 +127,8 @@ impl VolumeDevice {
         self.trust.store(Trust::Lost as u8, Ordering::Relaxed);
     }
 
-    /// Everything on it was compared with the other copies and is right: it is trusted again. One that
-    /// was lost in this session stays so.
+    /// Everything on the device was compared with the other copies and is right: it is trusted
+    /// again. A device that was lost in this session stays lost.
     pub fn heal(&self) {
         let lost = Trust::Lost as u8;
         let _ = self.trust.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |trust| {
@@ -142,7 +142,8 @@ impl VolumeDevice {
         self.faults_changed.store(true, Ordering::Relaxed);
     }
 
-    /// Its failures, those of earlier sessions included once [`VolumeDevice::load_stats`] was called.
+    /// The failure counts. They include earlier sessions once [`VolumeDevice::load_stats`] was
+    /// called.
     #[must_use]
     pub fn stats(&self) -> DevStats {
         DevStats { counts: self.faults.each_ref().map(|count| count.load(Ordering::Relaxed)) }
@@ -169,7 +170,7 @@ impl VolumeDevice {
         self.faults_changed.load(Ordering::Relaxed)
     }
 
-    /// What is to be recorded, if it changed; from then on it counts as recorded.
+    /// The counts to record, if they changed. From then on they count as recorded.
     pub fn take_changed_stats(&self) -> Option<DevStats> {
         self.faults_changed.swap(false, Ordering::Relaxed).then(|| self.stats())
     }

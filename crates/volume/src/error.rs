@@ -4,16 +4,16 @@ use std::fmt;
 
 use buttress_format::{DeviceId, Extent, Logical};
 
-/// A failure of the volume, with the facts of it.
+/// A failure of the volume, with its facts.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A device failed outside of any chunk: a superblock, a flush.
     #[error("device {device} failed")]
     Device {
-        /// Which.
+        /// The device.
         device: DeviceId,
-        /// How.
+        /// What its driver said.
         source: buttress_block::Error,
     },
     /// A device that is not part of a volume yet failed.
@@ -21,7 +21,7 @@ pub enum Error {
     Candidate {
         /// Its name.
         device: String,
-        /// How.
+        /// What its driver said.
         source: buttress_block::Error,
     },
     /// One copy could not be read or written.
@@ -33,10 +33,10 @@ pub enum Error {
         mirror: u32,
         /// Where the copy lies.
         device: DeviceId,
-        /// How.
+        /// What its driver said.
         source: buttress_block::Error,
     },
-    /// Every copy was read, or tried, and none is good. The facts are those of the last one.
+    /// Every copy was tried, and none is good. The facts are those of the last one.
     #[error(
         "no good copy of {len} bytes at {logical}: {mirrors_tried} tried, \
          the last (mirror {mirror} on device {device}): {reason}"
@@ -209,7 +209,7 @@ pub enum Error {
     },
 }
 
-/// Who must act, and how.
+/// Which side must act, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The device; retry elsewhere, or report it.
@@ -223,7 +223,7 @@ pub enum Kind {
 }
 
 impl Error {
-    /// Says who must act.
+    /// Says which side must act.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -258,7 +258,7 @@ impl Error {
     }
 }
 
-/// Sixteen bytes that name a filesystem or device, shown the way people write them.
+/// Sixteen bytes that name a filesystem or device, printed in the usual form.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Uuid(pub [u8; 16]);
 
@@ -280,7 +280,7 @@ impl fmt::Debug for Uuid {
     }
 }
 
-/// Device numbers, in the words of a sentence.
+/// Device numbers, as a part of a sentence.
 struct Numbers<'a>(&'a [DeviceId]);
 
 impl fmt::Display for Numbers<'_> {
@@ -296,7 +296,7 @@ impl fmt::Display for Numbers<'_> {
     }
 }
 
-/// What was found in place of the thing sought, in the words of a sentence.
+/// What was found instead of btrfs, as a part of a sentence.
 struct Instead<'a>(Option<&'a str>);
 
 impl fmt::Display for Instead<'_> {

@@ -26,7 +26,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::add_chunk`]; the source is asked as before then.
+    /// As [`Volume::add_chunk`]. Then the source stays in use.
     pub fn add_all_chunks(&self, chunks: Vec<Chunk>) -> Result<(), Error> {
         let adding = self.resolver.add_alone();
         let map = self.map.load();
@@ -40,7 +40,7 @@ impl Volume {
 
     /// The map, with the chunks of a range in it, as far as there are any (`resolver::A1`).
     pub(crate) fn map_of(&self, extent: Extent) -> Snapshot {
-        // In this order: see `ChunkResolver::clear`.
+        // The order matters: see `ChunkResolver::clear`.
         let asks = self.resolver.has_source();
         let map = self.map.load();
         if asks { self.map_by_asking(extent, map) } else { map }
@@ -81,7 +81,7 @@ impl Volume {
 
     fn add_resolved(&self, chunk: Chunk) -> Result<(), Error> {
         let _adding = self.resolver.add_alone();
-        // Another thread was quicker (`resolver::A3`).
+        // Another thread added it first (`resolver::A3`).
         if self.map.load().find(chunk.logical).is_ok() {
             return Ok(());
         }

@@ -2,21 +2,21 @@
 //!
 //! # Invariants
 //!
-//! - **G1** Two different bytes of a chunk never lie at the same place of the same stripe, and the
-//!   copies of one byte lie on different stripes.
+//! - **G1** Two different bytes of a chunk never have the same place of the same stripe. The copies
+//!   of one byte are on different stripes.
 //! - **G2** A piece lies within one stripe unit, one row and the chunk.
 //! - **G3** No arithmetic here can overflow: `Layout::of` has bounded every factor.
 //!
 //! # On disk
 //!
-//! A stripe is a run of bytes on one device. The profiles cut a chunk into units of 64 KiB, or do not:
+//! A stripe is a run of bytes on one device. Some profiles cut a chunk into units of 64 KiB:
 //!
 //! ```text
 //! single, DUP, RAID1*   each stripe holds the whole chunk, in order
 //! RAID0                 unit u on stripe u % n, at row u / n
 //! RAID10                as RAID0 over groups of `sub_stripes` stripes that hold the same
-//! RAID5, RAID6          data unit u of row r (r = u / data) on stripe (r + u % data) % n; what is
-//!                       left of the row is parity, so that parity wanders over the stripes
+//! RAID5, RAID6          data unit u of row r (r = u / data) on stripe (r + u % data) % n;
+//!                       the other stripes of the row are parity, so parity moves from row to row
 //! ```
 
 use buttress_format::{BlockGroupFlags, Chunk};
@@ -43,14 +43,14 @@ enum Shape {
 pub(crate) struct Piece {
     /// The first of its stripes; copies lie on the stripes after it.
     pub(crate) first_stripe: usize,
-    /// Where in each of its stripes.
+    /// The offset in each of its stripes.
     pub(crate) offset: u64,
-    /// How much.
+    /// Its length in bytes.
     pub(crate) len: u64,
 }
 
 impl Layout {
-    /// Reads the shape of a chunk, or says why it has none.
+    /// Computes the layout of a chunk, or says why it has none.
     pub(crate) fn of(chunk: &Chunk) -> Result<Self, &'static str> {
         let len = chunk.len;
         if len == 0 || chunk.logical.checked_add(len).is_none() {
@@ -78,7 +78,8 @@ impl Layout {
             _ => return Err("it has several profiles, or one that is not known"),
         };
         let layout = Self { len, shape };
-        // Whole rows are counted: more than the chunk has, and of a chunk of nearly all addresses more than there are.
+        // This counts whole rows. They can hold more than the chunk, and for a chunk of nearly all
+        // addresses more bytes than there are addresses.
         if layout.checked_stripe_len().is_none() {
             return Err("its last row ends past the end of all addresses");
         }
@@ -98,8 +99,9 @@ impl Layout {
         }
     }
 
-    /// How many ways there are to come by each byte: its copies, then what parity allows: with the
-    /// bytes alone taken for lost, and where two may be lost with each other stripe as the second.
+    /// The number of ways to read each byte: its copies, then the reconstructions from parity. The
+    /// first reconstruction takes only the byte's own stripe as lost. Where two stripes may be
+    /// lost, each other stripe in turn is the second.
     pub(crate) fn readings(&self) -> u32 {
         match self.shape {
             Shape::Parity { stripes, .. } if self.parity() == 2 => 1 + stripes as u32,
@@ -108,8 +110,8 @@ impl Layout {
         }
     }
 
-    /// For a piece of a chunk with parity: which data unit of its row it is, and the stripes of the
-    /// row, data first, then parity.
+    /// For a piece of a chunk with parity: the index of its data unit in its row, and the stripes
+    /// of the row, data first, then parity.
     pub(crate) fn row(&self, piece: &Piece) -> Option<(usize, Vec<usize>)> {
         let Shape::Parity { stripes, unit, .. } = self.shape else { return None };
         let turn = (piece.offset / unit % stripes) as usize;
@@ -119,7 +121,7 @@ impl Layout {
         Some((wanted, members))
     }
 
-    /// How many bytes of data share parity: a row; nothing without parity.
+    /// The data bytes of a row, which share parity; `None` without parity.
     pub(crate) fn row_bytes(&self) -> Option<u64> {
         match self.shape {
             Shape::Parity { data, unit, .. } => Some(data * unit),
@@ -127,7 +129,7 @@ impl Layout {
         }
     }
 
-    /// Says whether a write here must keep parity right, too.
+    /// Says whether a write here must also update parity.
     pub(crate) fn has_parity(&self) -> bool {
         matches!(self.shape, Shape::Parity { .. })
     }
@@ -188,8 +190,8 @@ fn parity(stripes: usize, parity: usize, unit: u64) -> Result<Shape, &'static st
     Ok(Shape::Parity { data, stripes: stripes as u64, unit })
 }
 
-/// Units are 64 KiB today; any power of two up to a gigabyte keeps the arithmetic within bounds
-/// (G3): a row is at most `u16::MAX` units long.
+/// Units are 64 KiB today. Any power of two up to a gigabyte keeps the arithmetic within bounds
+/// (G3): a row has at most `u16::MAX` units.
 fn check_unit(unit: u64) -> Result<(), &'static str> {
     if unit.is_power_of_two() && (512..=1 << 30).contains(&unit) {
         Ok(())

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! Between `block`, which knows one device, and `tree`, which knows nodes. It is *told* about chunks
-//! and never reads the chunk tree: that tree lives in the address space made here.
+//! The crate is above `block`, which knows one device, and below `tree`, which knows nodes. Callers
+//! *give* it the chunks. It never reads the chunk tree, which lives in the address space made here.
 
 #![forbid(unsafe_code)]
 

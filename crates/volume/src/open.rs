@@ -1,10 +1,10 @@
-//! From devices that somebody named to a volume, or to the reason why not.
+//! From named devices to a volume, or to the reason why there is none.
 //!
 //! # Invariants
 //!
-//! - **O1** Nothing is written before everything has been checked, and nothing at all by opening.
-//! - **O2** What this program does not know, it does not touch: an unknown feature that changes
-//!   reading refuses the volume, one that changes writing makes it read-only.
+//! - **O1** Opening writes nothing. The first write comes after everything was checked.
+//! - **O2** An unknown feature that changes reading refuses the volume. An unknown feature that
+//!   changes writing makes it read-only.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,12 +21,12 @@ use crate::volume::Volume;
 /// How to open a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Whether to write, if nothing speaks against it.
+    /// Whether to allow writes, if nothing prevents them.
     pub writable: bool,
-    /// Whether to go without devices that are missing. The volume can be written as long as every
-    /// byte has a copy on a device that is here; else it is read as far as that goes.
+    /// Whether to open without missing devices. The volume is writable as long as every byte has a
+    /// copy on a device that is here. Else it is read-only, and some of it is unreadable.
     pub degraded: bool,
-    /// What is done where there are chunks with parity.
+    /// How chunks with parity are used.
     pub parity: Parity,
 }
 
@@ -37,8 +37,8 @@ struct Candidate {
 }
 
 impl Volume {
-    /// Joins devices to the volume they are parts of. Its map holds the chunks that the superblock
-    /// names: enough to read the tree that names the others.
+    /// Joins devices into the volume that they are parts of. Its map holds the chunks that the
+    /// superblock names. They are enough to read the tree that names the others.
     ///
     /// Returns the newest superblock as well.
     ///
@@ -97,7 +97,7 @@ fn check_one_filesystem(candidates: &[Candidate], newest: &Superblock) -> Result
     }
 }
 
-/// Candidates are sorted by number, so that equal ones are neighbours.
+/// Candidates are sorted by number, so equal ones are neighbours.
 fn check_duplicates(candidates: &[Candidate]) -> Result<(), Error> {
     for pair in candidates.windows(2) {
         let [first, second] = pair else { continue };
@@ -110,7 +110,7 @@ fn check_duplicates(candidates: &[Candidate]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Looks whether devices are missing that may not be.
+/// Fails if a device is missing that the options require.
 fn check_complete(
     candidates: &[Candidate],
     newest: &Superblock,
@@ -134,7 +134,7 @@ fn check_complete(
     Err(Error::MissingDevices { fsid, expected, found, missing })
 }
 
-/// Says why a volume that can be read may not be written (O2).
+/// Says why a readable volume is not writable (O2).
 fn read_only_reason(
     candidates: &[Candidate],
     newest: &Superblock,
@@ -155,7 +155,7 @@ fn read_only_reason(
     Some(format!("{} is open for reading only", refusing.device.name()))
 }
 
-/// Flags of the superblock that speak against writing.
+/// Flags of the superblock that forbid writing.
 const FLAGS: &[(u64, &str)] = &[
     (1 << 32, "it is a seed for other filesystems"),
     (1 << 33, "it is an image of metadata alone"),

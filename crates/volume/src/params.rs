@@ -1,19 +1,19 @@
-//! What is the same for the whole life of an open volume.
+//! What stays the same for the whole life of an open volume.
 
 use buttress_format::{CsumType, Superblock};
 
-/// What a superblock says for the whole life of a volume.
+/// The fields of a superblock that never change while a volume is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
     /// Names the filesystem.
     pub fsid: [u8; 16],
-    /// What its tree nodes are signed with: another identifier, after a change of the first.
+    /// The identifier in tree nodes. It differs from `fsid` after a change of `fsid`.
     pub tree_fsid: [u8; 16],
-    /// How everything is summed.
+    /// The checksum algorithm.
     pub csum_type: CsumType,
-    /// Bytes of a tree node.
+    /// Bytes in a tree node.
     pub nodesize: u32,
-    /// Bytes of the smallest piece of data.
+    /// Bytes in a sector, the smallest piece of data.
     pub sectorsize: u32,
 }
 
@@ -36,8 +36,8 @@ pub enum Parity {
     ReadOnly,
     /// Rows with parity are read and emptied; new extents go to mirrored chunks.
     Mirror,
-    /// Data goes to whole rows that are empty, each written once, with its parity. A volume whose
-    /// nodes have parity is read-only.
+    /// Data is written to whole empty rows. Each row is written once, with its parity. A volume
+    /// whose nodes have parity is read-only.
     #[default]
     Rows,
 }

@@ -1,13 +1,13 @@
-//! Parity, and bytes that are not there, computed from it.
+//! Parity, and the reconstruction of lost bytes from it.
 //!
 //! # On disk
 //!
-//! A row of RAID5 has one unit P, the sum of its data units; one of RAID6 also has Q, in which unit `i`
-//! counts `2^i` times. Sums and products are those of the field of 256 elements with the polynomial
-//! 0x11D.
+//! A row of RAID5 has one unit P, the sum of its data units. A row of RAID6 also has Q, in which
+//! unit `i` counts `2^i` times. Sums and products are those of the field of 256 elements with the
+//! polynomial 0x11D.
 
-/// What a row holds: its data units in order, then P, then Q if it has one. All of one length; a unit
-/// that is lost is `None`.
+/// The units of a row: its data units in order, then P, then Q if it has one. All have one length.
+/// A lost unit is `None`.
 pub(crate) struct Row {
     pub(crate) units: Vec<Option<Vec<u8>>>,
     /// How many of them are parity: one or two.
@@ -35,7 +35,7 @@ fn power(exponent: usize) -> u8 {
     (0..exponent % 255).fold(1, |value, _| times(value, 2))
 }
 
-/// The other factor of one: the 254th power.
+/// The multiplicative inverse: the 254th power.
 fn inverse(value: u8) -> u8 {
     (0..254).fold(1, |product, _| times(product, value))
 }
@@ -53,14 +53,14 @@ fn add(into: &mut [u8], from: &[u8], factor: u8) {
     into.iter_mut().zip(from).for_each(|(a, b)| *a ^= table[usize::from(*b)]);
 }
 
-/// Twice each of eight elements.
+/// Multiplies each of eight elements by two.
 fn double(eight: u64) -> u64 {
     const HIGH: u64 = 0x8080_8080_8080_8080;
     let carry = (eight & HIGH) >> 7;
     ((eight & !HIGH) << 1) ^ (carry * 0x1D)
 }
 
-/// P, and Q if there are two, of data units of one length, which eight divides.
+/// P, and Q if `parity` is 2, of data units of one length that is a multiple of eight.
 pub(crate) fn parity_of(data: &[&[u8]], parity: usize) -> Vec<Vec<u8>> {
     let len = data.first().map_or(0, |unit| unit.len());
     let mut p = data.last().map_or_else(Vec::new, |unit| unit.to_vec());
@@ -92,7 +92,7 @@ impl Row {
         self.units.len() - self.parity
     }
 
-    /// P, or Q, less what the data units that are here add to it.
+    /// P, or Q, minus the contributions of the data units that are here.
     fn rest(&self, parity: usize) -> Option<Vec<u8>> {
         let data = self.data();
         let mut rest = self.units.get(data + parity)?.clone()?;

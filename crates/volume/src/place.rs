@@ -1,24 +1,25 @@
-//! Where a new chunk lies: which devices, which of their holes, how long.
+//! Where a new chunk goes: its devices, the holes on them, and its length.
 //!
 //! # Invariants
 //!
-//! - **P1** A place lies within one hole, begins and ends at whole mebibytes, and no two share a byte.
-//! - **P2** The copies of one byte are on different devices, but for DUP.
+//! - **P1** A place lies within one hole. It begins and ends at whole mebibytes. No two places
+//!   share a byte.
+//! - **P2** The copies of one byte are on different devices, except with DUP.
 //!
-//! Devices are chosen as Linux chooses them: those with the longest holes first, then those with the
-//! most space, so that devices of different sizes fill evenly.
+//! The order of devices is that of Linux: the longest holes first, then the most free space. So
+//! devices of different sizes fill evenly.
 
 use buttress_base::RangeSet;
 use buttress_format::{BlockGroupFlags, DeviceId, Profile, Spread};
 
 const MIB: u64 = 1 << 20;
 
-/// One device that may be written, and what no chunk takes of it.
+/// One writable device, and its space that no chunk takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Room<'a> {
     /// Its number.
     pub device: DeviceId,
-    /// What is free, in bytes of the device.
+    /// The free ranges, in bytes of the device.
     pub free: &'a RangeSet,
 }
 
@@ -33,7 +34,7 @@ pub struct Places {
     pub len: u64,
 }
 
-/// How long a chunk may be at the most.
+/// The largest size of a new chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of a stripe.
@@ -43,8 +44,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What Linux allows on a volume whose devices have `total` bytes: a tenth of it, within bounds
-    /// that depend on what the chunk is for.
+    /// The limits that Linux sets on a volume whose devices have `total` bytes: a tenth of it,
+    /// within bounds for each kind of chunk.
     #[must_use]
     pub fn of(flags: BlockGroupFlags, total: u64) -> Self {
         const GIB: u64 = 1 << 30;
@@ -60,12 +61,12 @@ impl Limits {
     }
 }
 
-/// Stripes per row that hold different bytes, on so many devices.
+/// Stripes of a row that hold different bytes, on `devices` devices.
 fn columns(spread: &Spread, devices: usize) -> u64 {
     ((devices * spread.per_device - spread.parity) / spread.copies) as u64
 }
 
-/// How many of `there` devices a chunk takes.
+/// The number of devices that a chunk takes when `there` devices have room.
 fn devices_of(spread: &Spread, there: usize) -> Option<usize> {
     let count = spread.most.map_or(there, |most| there.min(most));
     let count = count / spread.step * spread.step;
@@ -100,13 +101,13 @@ pub fn place(profile: Profile, rooms: &[Room<'_>], limits: Limits) -> Option<Pla
     Some(Places { stripes, stripe_bytes, len: stripe_bytes * columns })
 }
 
-/// How many bytes new chunks of a profile could have in all, about: chunk after chunk, as they
-/// would be made.
+/// Estimates the bytes that new chunks of a profile could have in total, if they were made one
+/// after the other.
 #[must_use]
 pub fn capacity(profile: Profile, free: impl Iterator<Item = u64>) -> u64 {
     let spread = profile.spread();
     let mut free: Vec<u64> = free.map(|bytes| bytes / MIB * MIB).collect();
-    // Steps small enough that devices of different sizes fill side by side.
+    // The steps are small, so that devices of different sizes fill side by side.
     let step = (free.iter().sum::<u64>() / 256).max(16 * MIB) / MIB * MIB;
     let mut total = 0_u64;
     loop {
@@ -149,7 +150,7 @@ fn starts(free: &RangeSet, count: usize, len: u64) -> Vec<u64> {
     found
 }
 
-/// What of a hole is whole mebibytes.
+/// The part of a hole that is whole mebibytes.
 fn aligned(hole: std::ops::Range<u64>) -> (u64, u64) {
     let start = hole.start.checked_next_multiple_of(MIB).unwrap_or(hole.end);
     (start, (hole.end / MIB * MIB).max(start))
@@ -209,7 +210,7 @@ mod tests {
         assert_eq!(found.stripes, [(DeviceId(1), MIB), (DeviceId(1), 5 * MIB)]);
     }
 
-    /// What could be had counts every copy, over devices of different sizes.
+    /// The estimate counts every copy, over devices of different sizes.
     #[test]
     fn capacity_counts_copies() {
         const GIB: u64 = 1 << 30;
@@ -223,7 +224,7 @@ mod tests {
         assert_eq!(of(Profile::Raid5, &[GIB, GIB, GIB]), 2 * GIB);
     }
 
-    /// What chunk after chunk takes until there is no place for one.
+    /// The bytes that chunks take, one after the other, until there is no place for another.
     fn take_all(profile: Profile, sets: &[RangeSet], limits: Limits) -> u64 {
         let mut sets = sets.to_vec();
         let (mut taken, mut chunks) = (0, 0);
@@ -238,9 +239,10 @@ mod tests {
         taken
     }
 
-    /// E13: what is said to be left is what chunk after chunk then takes, on devices of any sizes: a factor of
-    /// copies alone would promise 25 GiB of mirrors on 1 and 50. Where each device has several holes mirrors take up to a
-    /// fifth less, since the longest are taken first; where these are shorter than a stripe, what is said is never more than so many times as there are
+    /// E13: the estimate equals what chunks then take, on devices of any sizes. Dividing by the
+    /// copies alone would give 25 GiB of mirrors on devices of 1 and 50 GiB. Where each device has
+    /// several holes, mirrors take up to a fifth less, since the longest holes are taken first.
+    /// Where holes are shorter than a stripe, the estimate is at most the taken bytes times the
     /// copies.
     #[test]
     fn e13_capacity_is_what_chunks_take() {
@@ -252,7 +254,7 @@ mod tests {
         for round in 0..120 {
             let devices = 1 + rng.below(6);
             let is_short = round % 3 == 2;
-            // How many holes a device has at the most, and how long these are.
+            // The most holes of a device, and the most bytes of each.
             let (count, len) = match round % 3 {
                 0 => (1, 1..8 << 10),
                 1 => (6, STRIPE_MIB..2 << 10),
@@ -276,10 +278,10 @@ mod tests {
                 let copies = profile.spread().copies as u64;
                 let is_right = match profile {
                     Single | Raid0 | Raid5 | Raid6 => said == taken,
-                    // Half of a mebibyte of each device makes no chunk.
+                    // Half a mebibyte on each device makes no chunk.
                     Dup => said.abs_diff(taken) <= devices * MIB,
                     _ if is_short => said <= copies * (taken + devices * MIB),
-                    // Several holes: the longest are taken first, whatever else a device has.
+                    // With several holes the longest are taken first, whatever else a device has.
                     _ if round % 3 == 1 => said.abs_diff(taken) <= taken / 5 + 64 * MIB,
                     _ => said.abs_diff(taken) <= taken / 50 + 64 * MIB,
                 };
@@ -291,8 +293,8 @@ mod tests {
         }
     }
 
-    /// A2: sizes of chunks by the size of the volume, in MiB: stripe and chunk of data on one device, of metadata
-    /// twice on one, of data striped over four, of system chunks striped over four.
+    /// A2: chunk sizes by the size of the volume, in MiB as (stripe, chunk). The cases are data on
+    /// one device, metadata twice on one, data striped over four, system chunks striped over four.
     #[test]
     fn a2_sizes_of_chunks() {
         type Sizes = [(u64, u64); 4];
@@ -323,8 +325,8 @@ mod tests {
         }
     }
 
-    /// A6: a stripe lies within one hole, however holes lie beside each other, and is as long as anybody who tries
-    /// every length would make it.
+    /// A6: a stripe lies within one hole, however the holes are placed. It is as long as a search
+    /// over every length finds.
     #[test]
     fn a6_no_stripe_crosses_holes() {
         let fits = |set: &RangeSet, count: u64, len: u64| {
@@ -336,7 +338,7 @@ mod tests {
             for _ in 0..rng.range(1..5) {
                 let (mut set, mut at) = (RangeSet::new(), rng.below(2 * MIB));
                 for _ in 0..rng.range(1..6) {
-                    // As near as a byte, or with what somebody else is about to take between them.
+                    // Holes a byte apart, or a gap that the other stripes take.
                     at += if rng.chance(1, 2) { 1 + rng.below(3) } else { rng.below(3 * MIB) + 1 };
                     let len = 1 + rng.below(24 * MIB);
                     set.insert(at..at + len);

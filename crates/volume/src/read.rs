@@ -1,10 +1,10 @@
-//! Reading: one copy, or the first one that is good.
+//! Reading: one copy, or the first good one.
 //!
 //! # Invariants
 //!
-//! - **R1** Bytes are handed out by `read_verified` only when the caller's check has passed them.
+//! - **R1** `read_verified` returns bytes only after the caller's check has passed them.
 //!
-//! What is done about bad copies is in [`recover`](crate::recover).
+//! The handling of bad copies is in [`recover`](crate::recover).
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::device::{Fault, VolumeDevice};
 use crate::error::{Error, Uuid};
 use crate::layout::Piece;
 use crate::parity::Row;
-use crate::recover::{Counting, Failure, judge};
+use crate::recover::{Counting, Failure, check_bytes};
 use crate::volume::Volume;
 
 /// One copy of a piece, on its device.
@@ -26,7 +26,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl Volume {
-    /// Reads one copy, the first being 0, as it is.
+    /// Reads one copy as it is; the first copy is 0.
     ///
     /// # Errors
     ///
@@ -36,7 +36,7 @@ impl Volume {
         self.read_copy(at, buf, mirror, true)
     }
 
-    /// As [`Self::read_mirror`]; `tells` says whether a device that fails has it counted.
+    /// As [`Self::read_mirror`]; `tells` says whether a failure counts for its device.
     fn read_copy(
         &self,
         at: Logical,
@@ -73,8 +73,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Which of the readings from parity is wanted, if one is. Where the device of a piece missed writes, what
-    /// parity says comes before what is there: data without checksums would be old.
+    /// Which reconstruction from parity to use, if any. Where the device of a piece missed writes,
+    /// the reconstruction comes before the device's own bytes: data without checksums would be old.
     fn reading_by_parity(&self, entry: &Entry, piece: &Piece, mirror: u32) -> Option<u32> {
         if !entry.layout.has_parity() {
             return None;
@@ -88,8 +88,8 @@ impl Volume {
         }
     }
 
-    /// Computes bytes from the rest of their row. `mirror` is 1 for the bytes alone taken for lost, and
-    /// 2 and on for another stripe as well.
+    /// Computes bytes from the rest of their row. With `mirror` 1 only the wanted stripe counts as
+    /// lost. From 2 on, one other stripe counts as lost too.
     fn rebuild(
         &self,
         entry: &Entry,
@@ -102,10 +102,10 @@ impl Volume {
         let none = Error::NoSuchMirror { logical: at, mirror, mirrors };
         let row = entry.layout.row(piece).filter(|_| mirror < mirrors);
         let Some((wanted, members)) = row else { return Err(none) };
-        // Of the others, which one is not to be trusted either.
+        // The other stripe that is not trusted.
         let suspect = (mirror as usize).checked_sub(2);
         let suspect = suspect.map(|index| if index < wanted { index } else { index + 1 });
-        // Those that missed writes count as lost, as long as the others are enough.
+        // Stripes whose devices missed writes count as lost, as long as the others are enough.
         let is_out = |index: usize| index == wanted || Some(index) == suspect;
         let is_old = |stripe: usize| !entry.device(stripe).is_some_and(|d| d.trust().has_all());
         let out = members.iter().enumerate().filter(|(i, stripe)| is_out(*i) || is_old(**stripe));
@@ -150,13 +150,14 @@ impl Volume {
         }
     }
 
-    /// Reads a copy that passes a check, trying one after the other.
+    /// Reads a copy that passes a check, one copy after the other.
     ///
-    /// Copies that were tried before the good one are rewritten from it, if the volume is writable.
+    /// Bad copies that were tried before the good one are rewritten from it, if the volume is
+    /// writable.
     ///
     /// # Errors
     ///
-    /// [`Error::NoGoodMirror`] when none passes, with what was said of the last; [`Error::NotMapped`].
+    /// [`Error::NoGoodMirror`] when none passes, with the reason of the last; [`Error::NotMapped`].
     pub fn read_verified<E: Display>(
         &self,
         at: Logical,
@@ -167,9 +168,9 @@ impl Volume {
         self.read_verified_by(at, buf, unit, |_, bytes| verify(bytes))
     }
 
-    /// Reads units that each pass a check, each from whichever copy is good. The whole is read in one
-    /// go and only the bad units again, so that two copies with one bad sector each are as good as one
-    /// without. The check is also given where in `buf` its unit lies.
+    /// Reads units that each pass a check, each from any good copy. The whole range is read in one
+    /// request, and then only the bad units again. So two copies with one bad sector each are as
+    /// good as one without. The check gets the offset of its unit in `buf`.
     ///
     /// # Errors
     ///
@@ -177,7 +178,7 @@ impl Volume {
     ///
     /// # Panics
     ///
-    /// When `unit` is zero or does not divide the buffer: the caller's bug.
+    /// When `unit` is zero or does not divide the buffer: a bug of the caller.
     pub fn read_verified_by<E: Display>(
         &self,
         at: Logical,
@@ -188,8 +189,8 @@ impl Volume {
         self.read_units(at, buf, unit, false, verify)
     }
 
-    /// As [`Volume::read_verified_by`], for bytes of which nobody may have asked for any: a unit without a good copy is not
-    /// counted (R3).
+    /// As [`Volume::read_verified_by`], for bytes that no request needs yet. A unit without a good
+    /// copy is not counted (`recover::R3`).
     ///
     /// # Errors
     ///
@@ -223,7 +224,7 @@ impl Volume {
             return Err(Error::NotMapped { logical: at });
         };
         let mut unread = self.read_mirror(at, buf, first).err();
-        // When a run of units could not be read, each of them may still be good where it is.
+        // When a run of units could not be read, each of them may still be readable by itself.
         let again = if unread.is_some() && buf.len() > unit { &*order } else { others };
         for (index, part) in buf.chunks_exact_mut(unit).enumerate() {
             let within = index * unit;
@@ -232,7 +233,7 @@ impl Volume {
                     let reason = error.to_string();
                     Some(Failure { mirror: first, reason, source: None, is_mismatch: false })
                 }
-                None => judge(first, part, |bytes| verify(within, bytes)),
+                None => check_bytes(first, part, |bytes| verify(within, bytes)),
             };
             if let Some(mut failure) = failure {
                 if again.is_empty()
@@ -247,12 +248,13 @@ impl Volume {
         Ok(())
     }
 
-    /// As [`Volume::read_verified_by`] from the copy that it would read first, for who may be reading what is not his
-    /// any more: says whether all of it passes, counts no failure and repairs nothing.
+    /// As [`Volume::read_verified_by`] from the copy that it would read first. It is for a caller
+    /// whose range may have been freed and used again. Returns whether all of it passes. It counts
+    /// no failure and repairs nothing.
     ///
     /// # Panics
     ///
-    /// As there.
+    /// As [`Volume::read_verified_by`].
     pub fn try_read_verified_by<E: Display>(
         &self,
         at: Logical,
@@ -272,8 +274,9 @@ impl Volume {
                 .all(|(index, part)| verify(index * unit, part).is_ok())
     }
 
-    /// Lists the mirrors of an address, best first: those on devices that are here and up to date;
-    /// among these, neighbouring megabytes begin with different ones, so that all devices are read.
+    /// Lists the mirrors of an address, best first. Mirrors on devices that are here and up to date
+    /// come first. Among these, neighbouring megabytes begin with different mirrors, so that reads
+    /// use all devices.
     fn mirror_order(&self, at: Logical) -> Result<Vec<u32>, Error> {
         const TURN_BYTES: u64 = 1 << 20;
         let map = self.map_of(Extent::new(at, 1));

@@ -1,19 +1,20 @@
-//! Recovering: what is done when a copy is not good.
+//! Recovery: what happens when a copy is bad.
 //!
 //! # Invariants
 //!
-//! - **R2** A repair writes bytes that were, at that moment, on a copy the check had passed; no
-//!   writer is between the look and the write.
-//! - **R3** A bad copy is counted once for who reads it, and not where somebody put it right while this one read, nor where it was
-//!   read ahead and there is no good one: who asks for it reads it again.
+//! - **R2** A repair writes bytes that a good copy held at that moment. No write can come between
+//!   reading the copy and the repair.
+//! - **R3** A read counts each bad copy once. It does not count a copy that another thread repaired
+//!   during this read. A read ahead does not count bytes without a good copy: the later read of
+//!   them does.
 //!
 //! # Locks
 //!
-//! A repair takes `Volume::repairs` alone, across its reads and writes.
+//! A repair has `Volume::repairs` exclusively, across its reads and writes.
 //!
 //! # Failure
 //!
-//! A repair that fails is counted as a failure of the device, and the read succeeds all the same.
+//! A failed repair counts as a failure of the device; the read still succeeds.
 
 use std::fmt::Display;
 
@@ -33,16 +34,16 @@ pub(crate) struct Failure {
     pub(crate) is_mismatch: bool,
 }
 
-/// What a read has to do with the counters (R3).
+/// How a read counts failures (R3).
 #[derive(Clone, Copy)]
 pub(crate) struct Counting {
-    /// How many repairs there were when it began.
+    /// The number of repairs when it began.
     pub(crate) repairs: u64,
     pub(crate) is_ahead: bool,
 }
 
 impl Failure {
-    /// The source says what happened; the text need not.
+    /// The source says what happened, so the text is empty.
     pub(crate) fn unread(mirror: u32, error: Error) -> Self {
         let reason = "it could not be read".to_owned();
         Self { mirror, reason, source: Some(Box::new(error)), is_mismatch: false }
@@ -50,7 +51,7 @@ impl Failure {
 }
 
 impl Volume {
-    /// Tries copies until one is good, then rewrites those that were not.
+    /// Tries copies until one is good, then rewrites the bad ones.
     pub(crate) fn recover<E: Display>(
         &self,
         at: Logical,
@@ -66,7 +67,7 @@ impl Volume {
         let mut last = first;
         for &mirror in order {
             let failure = match self.read_mirror(at, buf, mirror) {
-                Ok(()) => judge(mirror, buf, &mut verify),
+                Ok(()) => check_bytes(mirror, buf, &mut verify),
                 Err(error) => Some(Failure::unread(mirror, error)),
             };
             match failure {
@@ -109,13 +110,14 @@ impl Volume {
         }
     }
 
-    /// Rewrites bad copies with bytes that the mirror `good` was just seen to hold, and says how many.
+    /// Rewrites bad copies with bytes that the mirror `good` was just seen to hold. Returns how
+    /// many it rewrote.
     pub(crate) fn repair(&self, at: Logical, bytes: &[u8], good: u32, bad: &[u32]) -> u64 {
         self.put_right(at, bytes, good, bad, self.counters.repairs()).0
     }
 
-    /// As [`Self::repair`], where there had been so many repairs when the copies were read; says as well which of them others
-    /// have put right since.
+    /// As [`Self::repair`], with the number of repairs at the time the copies were read. Also
+    /// returns which copies other threads have repaired since.
     fn put_right(
         &self,
         at: Logical,
@@ -133,7 +135,8 @@ impl Volume {
             return (0, right);
         }
         let _alone = self.repairs.write();
-        // Somebody may have written here since; what was good then would be old now (R2).
+        // Another thread may have written here since: the bytes that were good then would be old
+        // now (R2).
         let mut now = vec![0; bytes.len()];
         if self.read_mirror(at, &mut now, good).is_err() || now != bytes {
             return (0, right);
@@ -144,7 +147,7 @@ impl Volume {
             if self.here(at, mirror).is_none_or(|device| device.is_lost()) {
                 continue;
             }
-            // Somebody else found it, too (R3).
+            // Another read found it too (R3).
             if may_be_right && self.read_mirror(at, &mut now, mirror).is_ok() && now == bytes {
                 right.push(mirror);
                 continue;
@@ -163,8 +166,8 @@ impl Volume {
         (rewritten, right)
     }
 
-    /// Says that all chunks were added. Deferred repairs are made now, where the volume may be
-    /// written. A volume that is being opened repairs nothing before.
+    /// Notes that all chunks were added. Deferred repairs are made now, if the volume is writable.
+    /// Before this, a volume that is being opened repairs nothing.
     pub fn has_all_chunks(&self) {
         let waiting = self.deferred.lock().take().unwrap_or_default();
         for DeferredRepair { at, bytes, good, bad } in waiting {
@@ -192,7 +195,7 @@ impl Volume {
 }
 
 /// Says what is wrong with bytes that came from a mirror.
-pub(crate) fn judge<E: Display>(
+pub(crate) fn check_bytes<E: Display>(
     mirror: u32,
     bytes: &[u8],
     check: impl FnOnce(&[u8]) -> Result<(), E>,

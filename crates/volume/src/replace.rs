@@ -1,13 +1,15 @@
-//! A device is replaced while the volume is used: for a time there are two that hold the same.
+//! Replacing a device while the volume is in use: for a time two devices hold the same bytes.
 //!
 //! # Invariants
 //!
-//! - **R1** From [`Volume::pair_device`] on every write goes to both, the superblocks to the old one alone: as
-//!   long as it lasts the old device is a whole part of the volume, and the new one none.
-//! - **R2** What is copied is copied while nobody writes, so nothing old lands on something new.
-//! - **R3** When everything was copied, the new one is read. What could not be read of the old one fails there,
-//!   until a repair from another copy has written it.
-//! - **R4** A new device that fails a write is no copy any more; the volume goes on with the old one.
+//! - **R1** From [`Volume::pair_device`] on every write goes to both devices, and superblocks go to
+//!   the old one alone. Until the end the old device is a whole part of the volume, and the new one
+//!   is not a part.
+//! - **R2** Writers are excluded while a part is copied, so old bytes never overwrite new ones.
+//! - **R3** When everything was copied, reads go to the new device. Ranges that the old device
+//!   could not read fail there, until a repair from another copy has written them.
+//! - **R4** A new device that fails a write is no copy any more; the volume continues with the old
+//!   one.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -20,16 +22,16 @@ use buttress_format::{DeviceId, limits};
 use crate::device::{Trust, VolumeDevice};
 use crate::volume::Volume;
 
-/// An old device and the one that is to take its place, as one.
+/// An old device and its replacement, as one device.
 #[derive(Debug)]
 pub struct Pair {
     old: Arc<dyn Device>,
     new: Arc<dyn Device>,
-    /// The new one is read (R3).
+    /// Reads go to the new device (R3).
     turned: AtomicBool,
-    /// The new one lacks something (R4).
+    /// The new device missed a write (R4).
     failed: AtomicBool,
-    /// What of the new one was copied from nowhere.
+    /// Ranges of the new device that could not be copied.
     unread: Ranked<RangeSet>,
 }
 
@@ -44,7 +46,7 @@ impl Pair {
         self.turned.load(Ordering::SeqCst)
     }
 
-    /// Does the same to both; the old one's answer counts.
+    /// Does the same to both devices; returns the result of the old one.
     fn both(&self, act: impl Fn(&dyn Device) -> Result<(), BlockError>) -> Result<(), BlockError> {
         if !self.has_failed()
             && let Err(error) = act(&*self.new)
@@ -125,8 +127,8 @@ impl Device for Pair {
 }
 
 impl Volume {
-    /// Has a new device get what is written to another from now on (R1). It is no smaller, and no superblock
-    /// is on it. Nothing when there is no such device, or it was given up.
+    /// From now on writes to the device `id` also go to `new` (R1). `new` is at least as long and
+    /// holds no superblock. Returns `None` when there is no such device, or it was lost.
     pub fn pair_device(&self, id: DeviceId, new: Arc<dyn Device>) -> Option<Arc<Pair>> {
         let old = self.device(id).filter(|device| !device.is_lost())?;
         let pair = Arc::new(Pair {
@@ -140,10 +142,10 @@ impl Volume {
         Some(pair)
     }
 
-    /// Copies a part of the old device to the new one, while nobody writes (R2).
+    /// Copies a part of the old device to the new one, with writers excluded (R2).
     pub fn copy_pair(&self, pair: &Pair, offset: u64, buf: &mut [u8]) {
         let _alone = self.repairs.write();
-        // One bad sector is not to take its neighbours with it.
+        // One bad sector must not make its neighbours unreadable.
         let whole = buf.len();
         let unit =
             if pair.old.read_at(offset, buf).is_ok() { whole } else { limits::SECTOR as usize };
@@ -160,13 +162,13 @@ impl Volume {
         }
     }
 
-    /// Everything was copied: the new device is read from now on (R3).
+    /// Everything was copied: reads go to the new device from now on (R3).
     pub fn turn_pair(&self, pair: &Pair) {
         let _alone = self.repairs.write();
         pair.turned.store(true, Ordering::SeqCst);
     }
 
-    /// Ends a pair: one of the two is the device from now on. Returns the other one.
+    /// Ends a pair: one of the two stays as the device. Returns the other one.
     pub fn end_pair(&self, id: DeviceId, pair: &Pair, keep_new: bool) -> Arc<dyn Device> {
         let (stays, goes) = if keep_new { (&pair.new, &pair.old) } else { (&pair.old, &pair.new) };
         if let Some(there) = self.device(id) {
@@ -176,7 +178,8 @@ impl Volume {
         Arc::clone(goes)
     }
 
-    /// Another thing under the same number and name. Whoever writes has finished, or begins anew.
+    /// Puts another device under the same number and identifier. Running writes have finished;
+    /// later ones use the new device.
     fn put_in_place(&self, old: &VolumeDevice, device: Arc<dyn Device>, trust: Trust) {
         let _alone = self.repairs.write();
         self.exchange_held(Arc::new(old.with_device(device, trust)));

@@ -1,18 +1,18 @@
-//! What finds chunks that the map does not have yet.
+//! Finds chunks that the map does not have yet.
 //!
 //! # Place
 //!
-//! A volume of very many chunks can be read long before its chunk tree was read through. Until then
-//! the volume asks a [`ChunkSource`] for the chunk of an address that is in no chunk of the map. The
-//! volume reads no trees itself: the crate that opened it keeps the source.
+//! A volume with very many chunks is readable long before its chunk tree was read. Until then the
+//! volume asks a [`ChunkSource`] for the chunk around an address that the map lacks. The volume
+//! reads no trees itself: the crate that opened it owns the source.
 //!
 //! # Invariants
 //!
 //! - **A1** A map that lacks an address says so only after the source was asked, or when all chunks
 //!   were added.
-//! - **A2** What a source reads to answer lies in the superblock's chunks. Where a damaged tree leads
-//!   elsewhere, the source is not asked again on the way: that read fails, and so does the lookup.
-//! - **A3** A chunk that the source gave and the same one added with all others are one entry.
+//! - **A2** A source reads only addresses in the superblock's chunks. If a damaged tree leads
+//!   elsewhere, the source is not asked again: that read fails, and so does the lookup.
+//! - **A3** A chunk from the source and the same chunk from the full list are one entry.
 
 use std::cell::Cell;
 use std::fmt;
@@ -29,7 +29,7 @@ pub trait ChunkSource: Send + Sync {
     ///
     /// # Errors
     ///
-    /// What kept it from being looked up.
+    /// The failure of the lookup.
     fn chunk_around(
         &self,
         at: Logical,
@@ -40,8 +40,8 @@ pub trait ChunkSource: Send + Sync {
 pub(crate) struct ChunkResolver {
     has_source: AtomicBool,
     source: Ranked<Option<Weak<dyn ChunkSource>>>,
-    /// Held while chunks are added to the map, never while one is looked up. Unranked: adding chunks
-    /// takes the map's lock inside, which has a rank of its own.
+    /// Held while chunks are added to the map, never during a lookup.
+    /// Unranked: adding chunks takes the map's lock inside, which has a rank of its own.
     adding: Mutex<()>,
 }
 
@@ -90,7 +90,8 @@ impl ChunkResolver {
         self.has_source.store(true, Ordering::Release);
     }
 
-    /// Ends asking. The caller has added all chunks before: a thread that sees no source sees them.
+    /// Ends asking. The caller has added all chunks before, so a thread that sees no source sees
+    /// all chunks.
     pub(crate) fn clear(&self) {
         self.has_source.store(false, Ordering::Release);
         *self.source.lock() = None;

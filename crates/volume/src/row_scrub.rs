@@ -1,16 +1,16 @@
-//! Comparing a row's parity with its data, and mending what is wrong of either.
+//! Compares a row's parity with its data, and repairs either.
 //!
 //! # Invariants
 //!
-//! - **S2** Parity is made anew only from data of which nothing is known to be wrong: as long as a sector of
-//!   the row is bad, its parity is what may bring it back.
-//! - **S3** Only sectors are compared beside which something in use lies: elsewhere nobody has promised that
-//!   parity is right.
+//! - **S2** Parity is computed anew only from data that has no known error. While a sector of the
+//!   row is bad, the old parity may restore it.
+//! - **S3** A parity sector is compared only if one of its data sectors is in use. Elsewhere parity
+//!   may be wrong.
 //!
 //! # Locks
 //!
-//! Takes `Volume::repairs` alone while it writes. That nobody else writes the row meanwhile is the caller's
-//! to see to: nobody does as long as something in it is in use.
+//! Has `Volume::repairs` exclusively while it writes. The caller excludes other writes of the row:
+//! there are none while something in it is in use.
 
 use buttress_format::Logical;
 
@@ -21,16 +21,16 @@ use crate::parity::{Row, parity_of};
 use crate::scrub::Compared;
 use crate::volume::Volume;
 
-/// What the caller says of a sector of data.
+/// The state of a data sector, as the caller sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sector {
-    /// Nothing in use lies there.
+    /// No extent uses it.
     Unused,
-    /// In use, and nobody knows what it should be.
+    /// In use, with unknown content: it has no checksum.
     Unknown,
-    /// What it should be.
+    /// In use, and right.
     Good,
-    /// Something else.
+    /// In use, and wrong.
     Bad,
 }
 
@@ -39,11 +39,11 @@ struct Column {
     bytes: Vec<u8>,
     /// Which of its sectors could not be read.
     unread: Vec<bool>,
-    /// On a device that is here and is written.
+    /// Its device is here and gets writes.
     here: bool,
-    /// On a device that missed writes: what is there may be old.
+    /// Its device missed writes: the content may be old.
     old: bool,
-    /// Which of its sectors are to be rewritten.
+    /// Which of its sectors must be rewritten.
     dirty: Vec<bool>,
 }
 
@@ -56,7 +56,7 @@ impl Column {
         self.here && !self.unread[index]
     }
 
-    /// Puts what a sector should be; says whether it was something else.
+    /// Sets the content of a sector; returns whether it differed.
     fn mend(&mut self, index: usize, sector: &[u8]) -> bool {
         let place = &mut self.bytes[index * sector.len()..][..sector.len()];
         let differs = self.unread[index] || place != sector;
@@ -68,9 +68,10 @@ impl Column {
 }
 
 impl Volume {
-    /// Reads all of the row at an address, in sectors of `len` bytes; rebuilds data that is bad, could not
-    /// be read, or may be old; makes parity anew where it is not that of the data. Nothing is written unless
-    /// `repair` says so and the volume is writable. `judge` is given where a sector of data lies in the row.
+    /// Reads the whole row at an address, in sectors of `len` bytes. It rebuilds data that is bad,
+    /// unreadable or possibly old, and recomputes parity that does not match. It writes only if
+    /// `repair` is set and the volume is writable. `classify` gets the offset of a data sector in
+    /// the row, and its bytes.
     ///
     /// Returns what was found of the data, and how many sectors of parity were wrong.
     ///
@@ -82,7 +83,7 @@ impl Volume {
         at: Logical,
         len: usize,
         repair: bool,
-        mut judge: impl FnMut(usize, &[u8]) -> Sector,
+        mut classify: impl FnMut(usize, &[u8]) -> Sector,
     ) -> Result<(Compared, u64), Error> {
         let map = self.map.load();
         let entry = map.find(at)?;
@@ -109,14 +110,14 @@ impl Volume {
             for number in 0..data {
                 let column = &columns[number];
                 let sector = column.sector(index, len);
-                let judged = judge(number * unit + index * len, sector);
-                used |= judged != Sector::Unused;
+                let state = classify(number * unit + index * len, sector);
+                used |= state != Sector::Unused;
                 let read = column.has(index);
-                if judged != Sector::Unused && column.here {
+                if state != Sector::Unused && column.here {
                     found.bytes += len as u64;
                     if !read {
                         found.read_errors += 1;
-                    } else if judged == Sector::Bad && !column.old {
+                    } else if state == Sector::Bad && !column.old {
                         found.bad += 1;
                         self.counters.csum_failure();
                         if let Some(device) = entry.device(members[number]) {
@@ -124,9 +125,9 @@ impl Volume {
                         }
                     }
                 }
-                let is_known = judged == Sector::Good || (judged != Sector::Bad && !column.old);
+                let is_known = state == Sector::Good || (state != Sector::Bad && !column.old);
                 if !(read && is_known) {
-                    bad_before[number] = judged != Sector::Unused;
+                    bad_before[number] = state != Sector::Unused;
                     lost.push(number);
                 }
             }
@@ -135,7 +136,7 @@ impl Volume {
             }
             if !lost.is_empty() {
                 let rebuilt = rebuild(&columns, &lost, parity, index, len, |number, bytes| {
-                    judge(number * unit + index * len, bytes) != Sector::Bad
+                    classify(number * unit + index * len, bytes) != Sector::Bad
                 });
                 let Some(rebuilt) = rebuilt else {
                     found.uncorrectable +=
@@ -226,8 +227,8 @@ impl Volume {
     }
 }
 
-/// The sectors that are lost, if parity brings them back and they pass. A device that missed writes has parity
-/// that may be old: it is asked last; and of two kinds of parity one may be wrong.
+/// Rebuilds the lost sectors, if parity can and they pass the check. A device that missed writes
+/// may have old parity, so it is used last. Of two parity units one may be wrong.
 fn rebuild(
     columns: &[Column],
     lost: &[usize],
@@ -237,7 +238,7 @@ fn rebuild(
     mut passes: impl FnMut(usize, &[u8]) -> bool,
 ) -> Option<Vec<Vec<u8>>> {
     let data = columns.len() - parity;
-    // Without one of the two, if two are more than is needed.
+    // Without one of the two parity units, if one is enough.
     let without: &[Option<usize>] =
         if parity == 2 && lost.len() == 1 { &[None, Some(data), Some(data + 1)] } else { &[None] };
     for left_out in without {

@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **N1** A row is written once, as a whole: all its data, zeros where there is none, and the parity of
-//!   just that. So a power cut spoils a row only while nothing that counts lies in it.
+//! - **N1** A row is written once, as a whole: all its data, zeros elsewhere, and the parity of
+//!   exactly that. So a power cut damages a row only while no committed data is in it.
 //!
-//! That nothing in the row counts is for `space` to see to, which hands out such rows alone; that nothing
-//! is written into the middle of one is looked at here.
+//! `space` hands out only rows without committed data. This file refuses writes into the middle of
+//! a row.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -25,20 +25,20 @@ pub(crate) struct RowImage<'a> {
     units: Vec<Cow<'a, [u8]>>,
 }
 
-/// What is known of a row that is being put together.
+/// A row that is being put together.
 struct Open<'a> {
     at: Logical,
     /// Bytes of a unit, data units, parity units.
     unit: usize,
     data: usize,
     parity: usize,
-    /// Contents, one after the other, from the row's beginning on.
+    /// Contents, one after the other, from the start of the row.
     parts: Vec<&'a [u8]>,
     filled: usize,
 }
 
 impl<'a> Open<'a> {
-    /// The next `len` bytes, zeros behind the end; borrowed where they lie in one piece.
+    /// The next `len` bytes, with zeros past the end. They are borrowed where they are contiguous.
     fn next_unit(&mut self) -> Cow<'a, [u8]> {
         match self.parts.first_mut() {
             None => return Cow::Owned(vec![0; self.unit]),
@@ -79,7 +79,7 @@ impl<'a> Open<'a> {
 }
 
 impl Volume {
-    /// Puts together the rows that writes to chunks with parity make (N1).
+    /// Puts together the rows of writes to chunks with parity (N1).
     pub(crate) fn rows<'a>(
         &self,
         mut writes: Vec<(Logical, &'a [u8])>,
@@ -108,7 +108,7 @@ impl Volume {
                     filled: 0,
                 });
                 let offset = (within - start) as usize;
-                assert!(offset >= row.filled, "W2: writes overlap at {at}");
+                assert!(offset >= row.filled, "write::W2: writes overlap at {at}");
                 if offset != row.filled || start + whole > entry.chunk.len {
                     return Err(Error::NotARow { logical: at });
                 }

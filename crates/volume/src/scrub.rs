@@ -1,9 +1,9 @@
-//! Looking at every copy, not only at the first good one.
+//! Scrubbing: reads every copy, not only the first good one.
 //!
 //! # Invariants
 //!
-//! - **S1** A copy is rewritten from bytes that passed the caller's check, and only while no writer is
-//!   between the look and the write (R2 of `read`).
+//! - **S1** A copy is rewritten only from bytes that passed the caller's check. No write can come
+//!   between the read and the rewrite (`recover::R2`).
 
 use std::fmt::Display;
 
@@ -28,7 +28,7 @@ pub struct Compared {
     pub uncorrectable: u64,
 }
 
-/// What is known of one copy of a unit.
+/// The state of one copy of a unit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Copy {
     Good,
@@ -39,17 +39,17 @@ enum Copy {
 }
 
 impl Volume {
-    /// Reads every copy of a range, unit by unit, and rewrites those that do not pass the check from one
-    /// that does, if `repair` says so and the volume is writable. The check is given where its unit
-    /// begins in the range.
+    /// Reads every copy of a range, unit by unit. It rewrites bad copies from a good one, if
+    /// `repair` is set and the volume is writable. The check gets the offset of its unit in the
+    /// range.
     ///
     /// # Errors
     ///
-    /// [`Error::NotMapped`]; what is wrong with copies is no error but the result.
+    /// [`Error::NotMapped`]; bad copies are no error but part of the result.
     ///
     /// # Panics
     ///
-    /// When `unit` is zero or does not divide the range: the caller's bug.
+    /// When `unit` is zero or does not divide the range: a bug of the caller.
     pub fn compare<E: Display>(
         &self,
         range: Extent,
@@ -78,7 +78,7 @@ impl Volume {
             let within = index * unit;
             let at = range.start.end(within as u64);
             let part = &mut buf[..unit];
-            // Behind the copies come those that parity makes.
+            // After the copies come the reconstructions from parity.
             let trusted = |mirror: &u32| *mirror >= mirrors || of(*mirror) == Copy::Good;
             let good = (0..readings).filter(trusted).find(|mirror| {
                 self.read_mirror(at, part, *mirror).is_ok() && verify(within, part).is_ok()
@@ -92,7 +92,7 @@ impl Volume {
         Ok(found)
     }
 
-    /// Reads one copy of a range and judges its units.
+    /// Reads one copy of a range and checks its units.
     fn look<E: Display>(
         &self,
         start: Logical,
@@ -134,8 +134,9 @@ impl Volume {
         copies
     }
 
-    /// For data without checksums: how many units have copies that are not alike. Copies that cannot be read, or are on
-    /// devices that missed transactions, are not asked. Says too much beside somebody who writes there.
+    /// Counts the units whose copies differ, for data without checksums. Unreadable copies, and
+    /// copies on devices that missed transactions, are skipped. Concurrent writes there can raise
+    /// the count.
     ///
     /// # Errors
     ///
@@ -148,7 +149,7 @@ impl Volume {
             device.is_some_and(|device| device.trust() == Trust::Whole)
         };
         let mut unlike = vec![false; len / unit];
-        // Of each unit the first copy that was read.
+        // For each unit the first copy that was read.
         let (mut first, mut known) = (vec![0; len], vec![false; len / unit]);
         let mut other = vec![0; len];
         for mirror in 0..self.mirrors(range.start) {
@@ -171,8 +172,8 @@ impl Volume {
         Ok(unlike.iter().filter(|unlike| **unlike).count() as u64)
     }
 
-    /// For data without checksums: makes the copies on devices that missed transactions equal to one
-    /// on a device that did not. Returns how many units were rewritten.
+    /// For data without checksums: copies from an up-to-date device to those that missed
+    /// transactions. Returns how many units were rewritten.
     ///
     /// # Errors
     ///
@@ -204,7 +205,7 @@ impl Volume {
         Ok(rewritten)
     }
 
-    /// How many ways there are to come by the bytes at an address.
+    /// The number of ways to read the bytes at an address.
     pub(crate) fn readings(&self, at: Logical) -> Result<u32, Error> {
         let map = self.map.load();
         Ok(map.find(at)?.layout.readings())

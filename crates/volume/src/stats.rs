@@ -1,4 +1,4 @@
-//! What a volume has done since it was opened, counted.
+//! Counts what a volume has done since it was opened.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Counters as they were at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Requests to devices for bytes.
+    /// Read requests to devices.
     pub reads: u64,
-    /// Bytes those requests brought.
+    /// Bytes read by them.
     pub read_bytes: u64,
-    /// Requests to devices with bytes.
+    /// Write requests to devices.
     pub writes: u64,
-    /// Bytes those requests took, every copy counted.
+    /// Bytes written by them, every copy counted.
     pub write_bytes: u64,
     /// Flushes of a device.
     pub flushes: u64,
-    /// Bytes given up, every copy counted.
+    /// Discarded bytes, every copy counted.
     pub discard_bytes: u64,
     /// Requests that a device failed.
     pub io_failures: u64,
-    /// Copies that were read and were not what they should be.
+    /// Copies that were read with wrong content.
     pub csum_failures: u64,
     /// Copies rewritten from a good one.
     pub repairs: u64,
@@ -45,7 +45,7 @@ impl fmt::Display for Stats {
     }
 }
 
-/// The counters themselves. Each is right; together they are of no one moment.
+/// The counters. Each is exact; together they are not of one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     reads: AtomicU64,

@@ -2,18 +2,18 @@
 //!
 //! # On disk
 //!
-//! A copy at 64 KiB, at 64 MiB and at 256 GiB of each device, as far as the device reaches. The first
-//! is the one that counts. Each device's copies carry that device's own item.
+//! Each device has copies at 64 KiB, 64 MiB and 256 GiB, as far as it reaches. The first is the one
+//! that counts. Each device's copies carry that device's own item.
 //!
 //! A superblock is eight sectors, and a power cut can tear it. So a commit never writes all copies
-//! between two flushes: the others follow with the nodes of the next commit, and when the first is
-//! torn they still hold the commit before, whole, with everything that it reaches. A torn one is written whole again before anything
-//! else is (`mend_torn_superblocks`).
+//! between two flushes. The other copies follow with the nodes of the next commit. If the first
+//! copy is torn, they still hold the commit before, and everything that it references is intact. A
+//! torn copy is rewritten whole before any other write (`mend_torn_superblocks`).
 //!
 //! # Failure
 //!
-//! A write that fails on one device may have reached another: the transaction is then durable or not,
-//! and only the next open knows.
+//! A write that fails on one device may have reached another. Only the next open knows whether the
+//! transaction is durable.
 
 use std::io::IoSlice;
 use std::sync::atomic::Ordering;
@@ -27,19 +27,20 @@ use crate::error::Error;
 use crate::volume::Volume;
 
 const MAGIC: &[u8] = b"_BHRfS_M";
-/// What mkfs writes first, so that a volume it did not finish is not taken for one.
+/// The magic that mkfs writes first, so that an unfinished volume is not taken for a volume.
 const MAGIC_UNFINISHED: &[u8] = b"!BHRfS_M";
 const MAGIC_AT: usize = 64;
 
 impl Volume {
-    /// Reads the superblock of a device: the first copy, or the newest of the others where the first
-    /// was torn by a crash.
+    /// Reads the superblock of a device: the first copy, or the newest of the others if a crash
+    /// tore the first.
     ///
     /// # Errors
     ///
-    /// [`Error::NotBtrfs`] with what is there instead, [`Error::Superblock`] when all copies are
-    /// damaged, [`Error::Truncated`] when the device is shorter than its
-    /// superblock says, [`Error::Candidate`] when it cannot be read.
+    /// - [`Error::NotBtrfs`] with what is there instead.
+    /// - [`Error::Superblock`] when all copies are damaged.
+    /// - [`Error::Truncated`] when the device is shorter than its superblock says.
+    /// - [`Error::Candidate`] when the device cannot be read.
     pub fn read_superblock(device: &dyn Device) -> Result<Superblock, Error> {
         let superblock = match Self::read_superblock_mirror(device, 0) {
             Err(torn @ Error::Superblock { source: FormatError::SuperChecksum, .. }) => {
@@ -54,7 +55,8 @@ impl Volume {
         Ok(superblock)
     }
 
-    /// Takes the front of a device and every superblock away: nothing takes it for a part of a volume.
+    /// Erases the front of a device and every superblock, so that the device is no part of a
+    /// volume.
     ///
     /// # Errors
     ///
@@ -88,11 +90,11 @@ impl Volume {
         Some(newest)
     }
 
-    /// Reads one copy of the superblock, the first being 0. Says nothing about the device's length.
+    /// Reads one copy of the superblock; the first is 0. Does not check the device's length.
     ///
     /// # Errors
     ///
-    /// As [`Volume::read_superblock`]; a copy that the device is too short for is no btrfs.
+    /// As [`Volume::read_superblock`]; a copy past the device's end counts as no btrfs.
     pub fn read_superblock_mirror(device: &dyn Device, mirror: usize) -> Result<Superblock, Error> {
         let not_btrfs = |found| Error::NotBtrfs { device: device.name(), found };
         let failed = |source| Error::Candidate { device: device.name(), source };
@@ -118,22 +120,24 @@ impl Volume {
         })
     }
 
-    /// Writes a superblock to every copy on every device and makes it durable: for a volume at rest.
-    /// What it points to must be durable before: call [`Volume::flush`] first.
+    /// Writes a superblock to every copy on every device and makes it durable, for a volume at
+    /// rest. Everything that it references must be durable: call [`Volume::flush`] first.
     ///
     /// # Errors
     ///
-    /// [`Error::ReadOnly`]; [`Error::Device`] from the first device that failed, after all were tried.
+    /// [`Error::ReadOnly`]; [`Error::Device`] from the first device that failed, after all were
+    /// tried.
     ///
     /// # Panics
     ///
-    /// When the superblock is another filesystem's: the caller's bug, and the last moment to see it.
+    /// When the superblock is another filesystem's: a bug of the caller.
     pub fn write_superblocks(&self, superblock: &Superblock) -> Result<(), Error> {
         self.write_copies(superblock, &SUPER_OFFSETS)?;
         self.flush()
     }
 
-    /// Makes everything written so far durable on every device, then commits as [`Volume::commit_flushed`] does.
+    /// Makes everything written so far durable on every device, then commits as
+    /// [`Volume::commit_flushed`] does.
     ///
     /// # Errors
     ///
@@ -147,8 +151,8 @@ impl Volume {
         self.commit_flushed(superblock)
     }
 
-    /// Writes a superblock to the first copy on each device, and makes that durable: the moment at which a commit is one.
-    /// What it names has to be durable already.
+    /// Writes a superblock to the first copy on each device and makes it durable: this is the
+    /// moment of the commit. Everything that it references must be durable already.
     ///
     /// # Errors
     ///
@@ -165,7 +169,7 @@ impl Volume {
         self.flush()
     }
 
-    /// On the one device that there is.
+    /// Commits on the only device.
     fn commit_on(&self, device: &VolumeDevice, superblock: &Superblock) -> Result<(), Error> {
         self.check_commit(superblock)?;
         let mut own = superblock.clone();
@@ -187,9 +191,10 @@ impl Volume {
         self.check_writable()
     }
 
-    /// Writes the superblock that was found to first copies that a power cut tore, and makes that durable. Before anything else is
-    /// written: what is left of a torn one names trees that are whole as long as nothing is written over them, and a second cut,
-    /// in the middle of writing the next one, can leave just what it lacked.
+    /// Rewrites first copies that a power cut tore with the superblock that was found, and makes
+    /// that durable. It must be the first write. The torn copy names trees that stay intact only
+    /// until something overwrites them. A second cut, during the next write of a superblock, could
+    /// complete the torn copy.
     ///
     /// # Errors
     ///
@@ -210,7 +215,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes a superblock that is durable in its first copy to the others. Does not flush.
+    /// Writes a superblock to the other copies, once its first copy is durable. Does not flush.
     ///
     /// # Errors
     ///
@@ -256,7 +261,7 @@ impl Volume {
     ) -> Result<(), Error> {
         let end = superblock.dev_item.total_bytes.min(device.device.len());
         for offset in offsets {
-            // A copy that would end exactly with the device is left out, as Linux leaves it out.
+            // A copy that would end exactly at the device's end is left out, as in Linux.
             if offset + (SUPER_SIZE as u64) < end {
                 let bytes = superblock.to_bytes(*offset);
                 self.counters.write(bytes.len() as u64);
@@ -272,8 +277,8 @@ impl Volume {
     }
 }
 
-/// What the superblock on a device says of it: what it was told to, else what the superblock's author
-/// says, where that is about this device, else what it said before.
+/// The item for a device's superblock: the one that was set; else the superblock's own item, if it
+/// is about this device; else the item from before.
 fn item_of(device: &VolumeDevice, superblock: &Superblock) -> DeviceItem {
     let authors = Some(superblock.dev_item).filter(|item| item.devid == device.id);
     device.told().or(authors).unwrap_or(device.item)

@@ -1,18 +1,19 @@
-//! The volume: devices, the map over them, and what everybody above asks about.
+//! The volume: its devices, their chunk map, and the questions of the layers above.
 //!
 //! # Invariants
 //!
-//! - **V1** A chunk in the map lies within its devices, and can be read with those that are here; where
-//!   that is not so because devices are missing and may be, the volume is read-only.
-//! - **V2** A volume is writable exactly while it has no reason to be read-only; a reason, once there,
-//!   stays.
-//! - **V3** Of a volume that is writable no two stripes share bytes of a device: chunks that are read with a
-//!   volume are looked at, and who makes one takes what no other has.
+//! - **V1** A chunk in the map lies within its devices and is readable with the devices that are
+//!   here. If it is not, because devices may be missing, the volume is read-only.
+//! - **V2** A volume is writable exactly while it has no reason to be read-only. A reason stays
+//!   once it is set.
+//! - **V3** In a writable volume no two stripes share bytes of a device. Chunks that were read with
+//!   a volume are checked. The maker of a new chunk takes only free space.
 //!
 //! # Locks
 //!
-//! `repairs` is a long lock, across I/O: writers share it, a repair has it alone, so that a repair
-//! never puts old bytes over new ones. Nothing else is taken inside it but the ranks of `block`. `deferred` is taken by itself.
+//! `repairs` is held for long, across I/O: writers share it, and a repair has it exclusively, so
+//! that a repair never puts old bytes over new ones. Inside it only the ranks of `block` are taken.
+//! `deferred` is taken by itself.
 
 use std::sync::Arc;
 
@@ -38,9 +39,9 @@ use crate::stats::{Counters, Stats};
 pub struct Volume {
     params: Params,
     devices: ArcSwap<Vec<Arc<VolumeDevice>>>,
-    /// Whether devices may be missing.
+    /// Whether devices are allowed to be missing.
     degraded: bool,
-    /// What is done where there are chunks with parity.
+    /// How chunks with parity are used.
     pub(crate) parity: Parity,
     pub(crate) map: ChunkMap,
     /// Finds chunks that are not in the map yet.
@@ -54,7 +55,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Joins devices, with no chunk in the map.
+    /// Joins devices, with an empty chunk map.
     pub(crate) fn assemble(params: Params, devices: Vec<VolumeDevice>, degraded: bool) -> Self {
         Self {
             params,
@@ -70,7 +71,7 @@ impl Volume {
         }
     }
 
-    /// Creates a volume over one device that is about to be made: nothing is read from it.
+    /// Creates a volume over one device for mkfs; nothing is read from it.
     ///
     /// # Errors
     ///
@@ -96,13 +97,13 @@ impl Volume {
         self.params.fsid
     }
 
-    /// What tree nodes are signed with.
+    /// The identifier in tree nodes.
     #[must_use]
     pub fn tree_fsid(&self) -> [u8; 16] {
         self.params.tree_fsid
     }
 
-    /// How everything is summed.
+    /// The checksum algorithm.
     #[must_use]
     pub fn csum_type(&self) -> CsumType {
         self.params.csum_type
@@ -114,7 +115,7 @@ impl Volume {
         self.params.nodesize
     }
 
-    /// Bytes of the smallest piece of data.
+    /// Bytes of a sector, the smallest piece of data.
     #[must_use]
     pub fn sectorsize(&self) -> u32 {
         self.params.sectorsize
@@ -126,7 +127,7 @@ impl Volume {
         self.devices.load_full()
     }
 
-    /// Whether a batch of writes is one wait, not one after the other.
+    /// Whether a batch of writes costs one wait instead of several.
     #[must_use]
     pub fn writes_at_once(&self) -> bool {
         self.devices.load().iter().all(|device| device.device.writes_at_once())
@@ -138,13 +139,13 @@ impl Volume {
         self.devices.load().iter().find(|device| device.id == id).cloned()
     }
 
-    /// Whether it was opened without regard to devices that are missing.
+    /// Whether devices were allowed to be missing at open.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         self.degraded
     }
 
-    /// Adds a device. Nothing is on it before a chunk is.
+    /// Adds a device. It is empty until a chunk is added on it.
     pub fn add_device(&self, device: Arc<dyn Device>, item: DeviceItem) {
         let added = Arc::new(VolumeDevice::new(device, item, Trust::Whole));
         added.tell(item);
@@ -156,9 +157,9 @@ impl Volume {
         });
     }
 
-    /// Puts a device in the place of another, here or missing, whose item it has. What it holds is looked at
-    /// like that of a device that missed everything, and its superblocks are not written, until it is
-    /// healed. Returns the one that was there.
+    /// Puts a device in the place of another, here or missing, and takes over its item. Until it is
+    /// healed, the device counts as one that missed everything, and its superblocks are not
+    /// written. Returns the device that was there.
     pub fn exchange_device(
         &self,
         device: Arc<dyn Device>,
@@ -172,7 +173,8 @@ impl Volume {
         before
     }
 
-    /// Puts a device in the place of the one with its number. The caller has `repairs` alone.
+    /// Puts a device in the place of the one with its number. The caller holds `repairs`
+    /// exclusively.
     pub(crate) fn exchange_held(&self, added: Arc<VolumeDevice>) {
         self.devices.rcu(|devices| {
             let mut devices = Vec::clone(devices);
@@ -184,7 +186,7 @@ impl Volume {
         self.map.exchange(&added);
     }
 
-    /// Forgets a device, which no chunk may lie on, and returns it.
+    /// Removes a device that holds no chunk, and returns it.
     pub fn remove_device(&self, id: DeviceId) -> Option<Arc<VolumeDevice>> {
         let removed = self.device(id)?;
         self.devices.rcu(|devices| {
@@ -195,8 +197,8 @@ impl Volume {
         Some(removed)
     }
 
-    /// A device failed a write or a flush. If every byte has a copy elsewhere the volume goes on
-    /// without it; else the failure stands.
+    /// Handles a failed write or flush of a device. If every byte has a copy elsewhere, the volume
+    /// continues without the device; else the failure stands.
     pub(crate) fn lose_device(&self, device: &VolumeDevice, error: Error) -> Result<(), Error> {
         let map = self.map.load();
         let is_needed = map
@@ -215,17 +217,17 @@ impl Volume {
         Ok(())
     }
 
-    /// Says what the superblock on one device shall say of it from now on.
+    /// Sets what the superblock on one device says of it from now on.
     ///
-    /// Without this, it says what it said before; except on the device whose item the superblock
-    /// given to [`Volume::write_superblocks`] carries, which has that one.
+    /// Without this call, the superblock keeps its old item. The exception is the device whose item
+    /// is in the superblock given to [`Volume::write_superblocks`].
     pub fn update_device(&self, item: DeviceItem) {
         if let Some(device) = self.device(item.devid) {
             device.tell(item);
         }
     }
 
-    /// Says why the volume may not be written, if it may not (V2).
+    /// The reason why the volume is read-only, if it is (V2).
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
         self.read_only.get()
@@ -245,7 +247,7 @@ impl Volume {
         self.read_only.check().map_err(|why| Error::ReadOnly { why })
     }
 
-    /// Counts what has been done.
+    /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.counters.snapshot()
@@ -255,16 +257,18 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// [`Error::Overlap`], [`Error::Layout`] and [`Error::ChunkPastEnd`] when the chunk cannot be,
-    /// [`Error::MissingStripe`] when it cannot be read with the devices that are here, and they were to
-    /// be complete (V1).
+    /// [`Error::Overlap`], [`Error::Layout`] and [`Error::ChunkPastEnd`] when the chunk is
+    /// impossible; [`Error::MissingStripe`] when the devices that are here cannot read it, and none
+    /// may be missing (V1).
     pub fn add_chunk(&self, chunk: Chunk) -> Result<(), Error> {
-        // Where the others lie is not looked at: that is a step for each of them (V3).
+        // This does not compare the places of the other chunks: that costs a step for each of them
+        // (V3).
         self.add_entries(vec![self.resolve(chunk)?])
     }
 
-    /// Adds chunks: all of them, or none. For many this is the quicker way, and for those that were read from
-    /// a device the only one: where stripes share bytes of a device, the volume is read-only.
+    /// Adds all chunks, or none. It is the faster way for many chunks, and the only one for chunks
+    /// that were read from a device. Where stripes share bytes of a device, the volume becomes
+    /// read-only.
     ///
     /// # Errors
     ///
@@ -304,7 +308,7 @@ impl Volume {
         self.map.remove(start)
     }
 
-    /// Why the volume may not be written with this chunk in it, if so.
+    /// Why this chunk makes the volume read-only, if it does.
     fn parity_obstacle(&self, entry: &Entry) -> Option<String> {
         let at = entry.chunk.logical;
         let is_data = entry.chunk.flags.kind() == BlockGroupFlags::DATA;
@@ -321,26 +325,26 @@ impl Volume {
         }
     }
 
-    /// What is done where there are chunks with parity.
+    /// How chunks with parity are used.
     #[must_use]
     pub fn parity(&self) -> Parity {
         self.parity
     }
 
-    /// Whether an address lies in a chunk with parity: nothing is written there in place.
+    /// Whether an address lies in a chunk with parity, where nothing is written in place.
     #[must_use]
     pub fn has_parity(&self, at: Logical) -> bool {
         self.row_bytes(at).is_some()
     }
 
-    /// How many bytes share parity where an address lies in a chunk with parity. Rows are counted from the
-    /// chunk's beginning.
+    /// The data bytes of a row, where an address lies in a chunk with parity. Rows are counted from
+    /// the start of the chunk.
     #[must_use]
     pub fn row_bytes(&self, at: Logical) -> Option<u64> {
         self.map_of(Extent::new(at, 1)).find(at).ok()?.layout.row_bytes()
     }
 
-    /// Returns how many chunks there are, and how many nodes of the map one more copies.
+    /// The number of chunks, and the number of nodes of the map that adding one copies.
     #[must_use]
     pub fn map_size(&self) -> (usize, usize) {
         self.map.load().size()
@@ -352,7 +356,7 @@ impl Volume {
         self.map.load().last().map(|entry| Arc::clone(&entry.chunk))
     }
 
-    /// Lists the chunks, by address: one step for each, so not for what is done often.
+    /// Lists the chunks by address. It costs a step for each chunk, so it is not for frequent use.
     #[must_use]
     pub fn chunks(&self) -> Arc<[Arc<Chunk>]> {
         self.map.load().entries().map(|entry| Arc::clone(&entry.chunk)).collect()
@@ -364,7 +368,7 @@ impl Volume {
         self.map_of(Extent::new(at, 1)).find(at).ok().map(|entry| Arc::clone(&entry.chunk))
     }
 
-    /// Returns how many copies of an address there are; zero where no chunk is.
+    /// The number of copies of an address; zero where no chunk is.
     #[must_use]
     pub fn mirrors(&self, at: Logical) -> u32 {
         self.map_of(Extent::new(at, 1)).find(at).map_or(0, |entry| entry.layout.copies() as u32)
@@ -382,7 +386,7 @@ impl Volume {
                 .find(|device| device.id == stripe.device && device.uuid == stripe.dev_uuid);
             if let Some(device) = device {
                 let device_len = device.device.len();
-                // Cannot overflow: the layout has been checked with this very sum.
+                // Cannot overflow: the layout check used the same sum.
                 let end = stripe.offset.saturating_add(layout.stripe_len());
                 if end > device_len {
                     let device = stripe.device;
@@ -395,8 +399,8 @@ impl Volume {
     }
 }
 
-/// Why the volume may not be written with these chunks in it, if two stripes, of two chunks or of one, claim the same
-/// bytes of a device (V3): what is written to one would be written over the other, also by the repair of a copy.
+/// Why these chunks make the volume read-only: two stripes, of two chunks or of one, use the same
+/// bytes of a device (V3). A write to one, or a repair of its copy, would overwrite the other.
 fn shared_place<'e>(entries: impl Iterator<Item = &'e Entry>) -> Option<String> {
     let places = entries.flat_map(|entry| {
         let (logical, len) = (entry.chunk.logical, entry.layout.stripe_len());
@@ -404,7 +408,7 @@ fn shared_place<'e>(entries: impl Iterator<Item = &'e Entry>) -> Option<String> 
     });
     let mut places: Vec<(DeviceId, u64, u64, Logical)> = places.collect();
     places.sort_unstable();
-    // Of any that overlap, the first and the one behind it do. The layouts have been checked with this very sum.
+    // If any overlap, one overlaps its successor. The layout check used the same sum.
     places.windows(2).find_map(|pair| {
         let [(device, offset, len, first), (next, at, _, second)] = *pair else { return None };
         (device == next && at < offset.saturating_add(len)).then(|| {

@@ -1,14 +1,14 @@
-//! Writing: every copy, or those that are asked for, sorted and joined; flushing; giving space up.
+//! Writing all copies or some of them, sorted and joined; flushing; discarding.
 //!
 //! # Invariants
 //!
-//! - **W1** A write that returned `Ok` is on every copy whose device is here and has failed no write,
-//!   and on one copy at least. One that asks for the first copy is there; the others are not touched, and are
-//!   on the same device, which would take all of them with it.
-//! - **W3** What is written to a chunk with parity is whole rows (`rows`), or what a repair puts back, which
-//!   is what the rest of the row says: after a power cut a row is as good as before. Nothing there is given
-//!   up, or what shares a row with it would lose its parity.
+//! - **W1** A write that returned `Ok` is on every copy whose device is here and has failed no
+//!   write, and on at least one copy. A write of the first copy only is on that copy. The other
+//!   copies are on the same device and are not touched.
 //! - **W2** No two writes of a batch share a byte.
+//! - **W3** Writes to a chunk with parity are whole rows (`rows`), or repairs that agree with the
+//!   rest of the row. So a power cut leaves a row as good as before. Nothing in such a chunk is
+//!   discarded, since the rest of the row would lose its parity.
 //!
 //! # Locks
 //!
@@ -16,9 +16,9 @@
 //!
 //! # Failure
 //!
-//! A device that fails is written no more in this session (D1), if every byte of the volume has a copy
-//! elsewhere. Otherwise the first failure ends a batch; what is on the devices then is anybody's guess,
-//! and nothing points to it yet.
+//! A device that fails gets no more writes in this session (`device::D1`), if every byte of the
+//! volume has a copy elsewhere. Otherwise the first failure ends a batch. The content of the
+//! devices is then undefined there, and nothing references it yet.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::device::{Fault, Trust, VolumeDevice};
 use crate::error::Error;
 use crate::volume::Volume;
 
-/// Bytes for one place of one device.
+/// Bytes for one range of one device.
 pub(crate) struct Transfer<'a> {
     pub(crate) device: Arc<VolumeDevice>,
     pub(crate) offset: u64,
@@ -51,7 +51,7 @@ impl Transfer<'_> {
 pub enum NotDurable {
     /// A write failed, and nothing was flushed.
     Write(Error),
-    /// A flush failed: what was written since the last good one is in doubt.
+    /// A flush failed: everything written since the last good flush is in doubt.
     Flush(Error),
 }
 
@@ -60,13 +60,14 @@ pub enum NotDurable {
 pub enum Copies {
     /// Every copy.
     All,
-    /// The first, which readers begin with: only where [`Volume::has_copies_beside`], elsewhere every copy.
+    /// The first copy, which reads prefer. Only where [`Volume::has_copies_beside`]; elsewhere
+    /// every copy.
     First,
-    /// Those that `First` leaves out.
+    /// The copies that `First` leaves out.
     Others,
 }
 
-/// A run of one device to be given up.
+/// A range of one device to discard.
 struct Gap {
     device: Arc<VolumeDevice>,
     offset: u64,
@@ -75,7 +76,7 @@ struct Gap {
     mirror: u32,
 }
 
-/// What one request to a device holds at the most.
+/// Bytes of one request to a device, at most.
 const REQUEST_BYTES_MAX: u64 = 4 << 20;
 const REQUEST_BUFFERS_MAX: usize = 1024;
 
@@ -84,16 +85,17 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// [`Error::ReadOnly`], [`Error::NotMapped`], or [`Error::Mirror`] for the first copy that failed.
+    /// [`Error::ReadOnly`], [`Error::NotMapped`], or [`Error::Mirror`] for the first copy that
+    /// failed.
     pub fn write(&self, at: Logical, bytes: &[u8]) -> Result<(), Error> {
         self.write_batch(&[(at, bytes)])
     }
 
-    /// Writes every copy of many ranges, in any order: what is adjacent on a device goes to it in one
-    /// request, and each device is swept once from its front to its end.
+    /// Writes every copy of many ranges, in any order. Adjacent ranges of a device go to it in one
+    /// request. Each device is swept once from front to end.
     ///
-    /// In chunks with parity a batch holds all that a row shall have, from the row's beginning on. What it
-    /// had before is gone: what is not written of it is zeros.
+    /// In chunks with parity a batch holds the whole content of a row, from its start. The old
+    /// content is lost: what the batch does not write becomes zeros.
     ///
     /// # Errors
     ///
@@ -101,13 +103,13 @@ impl Volume {
     ///
     /// # Panics
     ///
-    /// When two ranges overlap (W2): the caller's bug.
+    /// When two ranges overlap (W2): a bug of the caller.
     pub fn write_batch(&self, writes: &[(Logical, &[u8])]) -> Result<(), Error> {
         let writes = writes.iter().map(|&(at, bytes)| (at, bytes, Copies::All));
         self.with_transfers(writes, |transfers| self.submit(transfers))?
     }
 
-    /// [`Volume::write_batch`] of what [`Copies::First`] left out.
+    /// [`Volume::write_batch`] of the copies that [`Copies::First`] left out.
     ///
     /// # Errors
     ///
@@ -130,12 +132,12 @@ impl Volume {
             .is_ok_and(|entry| entry.chunk.flags.profile() == BlockGroupFlags::DUP)
     }
 
-    /// [`Volume::write_batch`] of the copies that are asked for, and then [`Volume::flush`], which one device is asked
-    /// for in one go.
+    /// [`Volume::write_batch`] of some copies, then [`Volume::flush`]. A single device gets both in
+    /// one submission.
     ///
     /// # Errors
     ///
-    /// Whether it was a write that failed, or a flush.
+    /// Says whether a write or a flush failed.
     ///
     /// # Panics
     ///
@@ -155,14 +157,14 @@ impl Volume {
         self.with_transfers(writes, finish).map_err(NotDurable::Write)?
     }
 
-    /// Works with what a batch comes to, sorted by device and place.
+    /// Runs `work` with the transfers of a batch, sorted by device and offset.
     fn with_transfers<'a, T>(
         &self,
         writes: impl ExactSizeIterator<Item = (Logical, &'a [u8], Copies)>,
         work: impl FnOnce(&[Transfer<'_>]) -> T,
     ) -> Result<T, Error> {
         self.check_writable()?;
-        // Before the look at the devices: none is exchanged between that and the writes.
+        // Before the devices are looked up: none is exchanged between that and the writes.
         let _shared = self.repairs.read();
         let mut transfers = Vec::with_capacity(writes.len());
         let mut striped = Vec::new();
@@ -187,7 +189,7 @@ impl Volume {
         Ok(work(&transfers))
     }
 
-    /// The device, where there is one and it can be written.
+    /// The only device, if there is just one and it is writable.
     pub(crate) fn only_device(&self) -> Option<Arc<VolumeDevice>> {
         match &self.devices()[..] {
             [device] if device.trust() < Trust::Stale && !device.is_lost() => {
@@ -197,7 +199,7 @@ impl Volume {
         }
     }
 
-    /// Rewrites one copy, for a repair. The caller has `repairs` alone.
+    /// Rewrites one copy, for a repair. The caller holds `repairs` exclusively.
     pub(crate) fn write_mirror(&self, at: Logical, bytes: &[u8], mirror: u32) -> Result<(), Error> {
         let mut transfers = Vec::new();
         self.plan_write(at, bytes, |other| other == mirror, &mut transfers)?;
@@ -219,7 +221,7 @@ impl Volume {
         outcome
     }
 
-    /// Tells the devices that a range holds nothing of worth, on every copy.
+    /// Tells the devices of every copy that a range holds nothing of value.
     ///
     /// # Errors
     ///
@@ -244,9 +246,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Tells a device that it may forget a part of itself that no chunk takes; one that is not here is not told.
+    /// Discards a range of a device that no chunk takes. A missing device is skipped.
     ///
-    /// The caller lets nobody make a chunk there meanwhile.
+    /// The caller prevents new chunks there meanwhile.
     ///
     /// # Errors
     ///
@@ -263,7 +265,7 @@ impl Volume {
         })
     }
 
-    /// Cuts a write into what goes where: to the mirrors that are wanted.
+    /// Splits a write into transfers to the wanted mirrors.
     fn plan_write<'a>(
         &self,
         at: Logical,
@@ -283,7 +285,8 @@ impl Volume {
         })
     }
 
-    /// What is written at an address. Where both are mixed nobody can tell, and what is waited for counts.
+    /// The class of the content at an address. A mixed chunk counts as the class that requests wait
+    /// for, since its content cannot be told apart.
     fn class_of(&self, at: Logical) -> Class {
         let is_data = |flags: BlockGroupFlags| flags.kind() == BlockGroupFlags::DATA;
         match self.map.load().find(at) {
@@ -313,8 +316,8 @@ impl Volume {
         Ok(gaps)
     }
 
-    /// Shows every copy of every piece of a range that is on a device that is here: device, offset on
-    /// it, part, mirror.
+    /// Calls `act` for every copy of every piece of a range on a device that is here: device,
+    /// offset on it, part, mirror.
     fn for_each_copy(
         &self,
         extent: Extent,
@@ -338,8 +341,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Sends sorted transfers to their devices: those that touch in one request, and all requests of one device
-    /// at once.
+    /// Sends sorted transfers to their devices: adjacent ones in one request, and all requests of
+    /// one device at once.
     pub(crate) fn submit(&self, transfers: &[Transfer<'_>]) -> Result<(), Error> {
         let mut rest = transfers;
         while let Some(first) = rest.first() {
@@ -360,7 +363,7 @@ impl Volume {
         written.or_else(|refused| self.write_failed(device, &firsts, refused))
     }
 
-    /// As [`Self::submit_to`], on the one device that there is, and then a flush of it.
+    /// As [`Self::submit_to`] on the only device, and then a flush of it.
     fn submit_and_flush(
         &self,
         device: &VolumeDevice,
@@ -378,7 +381,7 @@ impl Volume {
         })
     }
 
-    /// What touches in one request each, and the first transfer of each.
+    /// Joins adjacent transfers into requests; also returns the first transfer of each.
     fn requests<'t, 'a>(
         &self,
         transfers: &'t [Transfer<'a>],
@@ -420,7 +423,7 @@ impl Volume {
     }
 }
 
-/// How many transfers at the front of a sorted list go in one request.
+/// How many transfers at the front of a sorted list fit in one request.
 fn run_len(transfers: &[Transfer<'_>]) -> usize {
     let mut bytes = 0;
     let mut end = None;

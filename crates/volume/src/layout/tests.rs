@@ -1,4 +1,4 @@
-//! The layout against a model that deals units out one after the other, as one would by hand.
+//! The layout against a model that deals units out one after the other.
 
 use buttress_base::Rng;
 use buttress_format::limits::STRIPE_LEN;
@@ -29,7 +29,7 @@ fn chunk(profile: BlockGroupFlags, stripes: usize, sub_stripes: u16, len: u64) -
     }
 }
 
-/// For each sector of a chunk the places of its copies, (stripe, offset): dealt by hand.
+/// For each sector of a chunk the places of its copies, as (stripe, offset).
 fn dealt(profile: BlockGroupFlags, stripes: usize, len: u64) -> Vec<Vec<(usize, u64)>> {
     let mut next = vec![0_u64; stripes];
     let mut sectors = Vec::new();
@@ -45,7 +45,8 @@ fn dealt(profile: BlockGroupFlags, stripes: usize, len: u64) -> Vec<Vec<(usize, 
             BlockGroupFlags::RAID5 | BlockGroupFlags::RAID6 => {
                 let parity = if profile == BlockGroupFlags::RAID5 { 1 } else { 2 };
                 if row.is_empty() {
-                    // A new row begins one stripe further on; what it leaves over is parity.
+                    // A new row begins one stripe further on. The stripes that its data leaves over
+                    // are parity.
                     let mut order: Vec<usize> = (0..stripes).collect();
                     order.rotate_left(units % stripes);
                     units += 1;
@@ -89,7 +90,8 @@ const SHAPES: &[(BlockGroupFlags, usize, u16)] = &[
     (BlockGroupFlags::RAID6, 7, 1),
 ];
 
-/// G1 and G2: every sector lies where dealing puts it, in pieces that end where they must.
+/// G1 and G2: every sector has the place that the model gives it, in pieces that end where they
+/// must.
 #[test]
 fn agrees_with_dealing_by_hand() {
     let mut rng = Rng::new(42);
@@ -139,7 +141,7 @@ fn places_are_distinct() {
     }
 }
 
-/// G3: what contradicts itself, or would overflow, has no layout.
+/// G3: a chunk that contradicts itself, or whose layout would overflow, has no layout.
 #[test]
 fn refuses_what_cannot_be() {
     let good = chunk(BlockGroupFlags::RAID10, 4, 2, 1 << 20);
@@ -165,7 +167,7 @@ fn refuses_what_cannot_be() {
         chunk.flags = BlockGroupFlags::RAID6;
         chunk.stripes.truncate(2);
     });
-    // Its bytes have addresses, its last row has not.
+    // Its bytes have addresses, but its last row has none.
     bad(&|chunk| {
         (chunk.logical, chunk.len) = (Logical(0), u64::MAX - 1);
         chunk.flags = BlockGroupFlags::DATA.with(BlockGroupFlags::RAID0);

@@ -1,4 +1,4 @@
-//! What the devices are told of the bytes they get.
+//! What the devices learn about the bytes they get.
 
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use buttress_volume::Volume;
 
 use crate::builders::{CHUNK_AT, WRITE, chunk, devices};
 
-/// Remembers where writes of which class went.
+/// Records which class was written where.
 #[derive(Debug)]
 struct Listening {
     inner: Arc<MemoryDevice>,
@@ -57,7 +57,7 @@ impl Device for Listening {
     }
 }
 
-/// Data is told from everything else, on every copy; what is adjacent and of two classes is two requests.
+/// Data has a class of its own on every copy. Adjacent bytes of two classes are two requests.
 #[test]
 fn devices_are_told_what_is_metadata() {
     const LEN: u64 = 1 << 20;

@@ -12,14 +12,14 @@ use buttress_volume::Volume;
 
 use crate::builders::{READ, WRITE};
 
-/// Makes a volume of `count` devices; nothing where the program is missing or refuses.
+/// Makes a volume of `count` devices; `None` where the program is missing or refuses.
 fn made(dir: &tempfile::TempDir, profile: &str, count: u64) -> Option<Vec<Arc<dyn Device>>> {
     let paths: Vec<PathBuf> =
         (1..=count).map(|id| dir.path().join(format!("{profile}-{id}"))).collect();
     for path in &paths {
         drop(FileDevice::create(path, 300 << 20).expect("a new file"));
     }
-    // Nodes as large as a stripe unit, so that few of them go round all the devices.
+    // Nodes as large as a stripe unit, so that a few nodes are enough for all devices.
     let status = Command::new("mkfs.btrfs")
         .args(["--quiet", "--force", "--nodesize", "65536", "--metadata", profile])
         .args(&paths)

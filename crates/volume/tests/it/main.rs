@@ -1,4 +1,4 @@
-//! The gate of the volume, over devices in memory.
+//! The volume over devices in memory.
 
 mod builders;
 mod classes;

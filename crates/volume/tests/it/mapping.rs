@@ -1,4 +1,4 @@
-//! What is written at a logical address is read back there, by every copy, whatever the profile.
+//! Bytes written at a logical address are read back there from every copy, with every profile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,8 +57,8 @@ fn every_mirror_agrees_with_an_array() {
     }
 }
 
-/// Copies lie apart: the bytes written are on the devices as many times as the profile says, and
-/// nothing else is.
+/// Copies are apart: the bytes written are on the devices as often as the profile says, and nothing
+/// else is.
 #[test]
 fn copies_lie_apart() {
     for &(profile, ids) in PROFILES {
@@ -130,8 +130,8 @@ fn requests_cross_chunks() {
     }
 }
 
-/// V3: where chunks that were read with a volume claim the same bytes of a device, it is read and not written, and no
-/// copy is repaired; where they touch, nothing is wrong.
+/// V3: where chunks that were read with a volume claim the same bytes of a device, the volume is
+/// read-only. Then no copy is repaired. Chunks that only touch are fine.
 #[test]
 fn bytes_of_a_device_are_one_chunks() {
     let next = CHUNK_AT.end(6 << 20);
@@ -157,7 +157,7 @@ fn bytes_of_a_device_are_one_chunks() {
         devices[0].read_at(offset << 20, &mut buf).expect("memory");
         assert_eq!(&buf, b"other", "it may be the other chunk's");
     }
-    // Of one chunk.
+    // One chunk only.
     let (volume, _devices) = volume(BlockGroupFlags(0), &[1]);
     let mut second = chunk(BlockGroupFlags::DUP, next, 1 << 20, &[1, 1]);
     second.stripes[0].offset = 40 << 20;
@@ -190,8 +190,9 @@ fn the_map_refuses_overlaps() {
     volume.remove_chunk(good.logical).expect_err("it is gone");
 }
 
-/// M1, M2: whatever comes and goes, one by one and many at once, near others and over them, every address is found
-/// in the chunk that a model has there, what overlaps is refused as a whole, and the last chunk is the last.
+/// M1, M2: chunks come and go, one by one and many at once, near others and over them. Every
+/// address is found in the chunk that the model has there. Overlaps are refused as a whole. The
+/// last chunk is the last.
 #[test]
 fn the_map_agrees_with_a_model() {
     const SLOT: u64 = 1 << 20;
@@ -266,7 +267,7 @@ fn chunks_lie_within_devices() {
     volume.add_chunk(impostor).expect_err("the number of a device, and not the device");
 }
 
-/// A discard reaches every copy, and nothing beside them.
+/// A discard reaches every copy and no other bytes.
 #[test]
 fn discards_every_copy() {
     for &(profile, ids) in PROFILES {
@@ -285,7 +286,7 @@ fn discards_every_copy() {
     }
 }
 
-/// A volume for making has the chunks of its superblock before anything is on the device.
+/// A volume for mkfs has the chunks of its superblock before the device holds anything.
 #[test]
 fn a_new_volume_can_be_written() {
     let device = Arc::new(MemoryDevice::new(crate::builders::DEVICE_LEN));

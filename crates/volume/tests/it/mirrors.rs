@@ -1,4 +1,4 @@
-//! Bad copies: passed over, told about, rewritten.
+//! Bad copies: passed over, reported, rewritten.
 
 use std::sync::Arc;
 
@@ -139,7 +139,7 @@ fn reads_around_a_device_that_fails() {
     let (volume, _) = Volume::open(parts, crate::builders::WRITE).expect("superblocks can be read");
     let mut buf = [1; 8192];
     volume.read_verified(CHUNK_AT, &mut buf, equals(&[0; 8192])).expect("one copy is good");
-    assert_eq!(volume.stats().repairs, 0, "there may be chunks that nobody has told of");
+    assert_eq!(volume.stats().repairs, 0, "some chunks may be unknown");
     volume.has_all_chunks();
     let stats = volume.stats();
     assert_eq!((stats.io_failures, stats.csum_failures, stats.repairs), (1, 0, 1));

@@ -1,4 +1,4 @@
-//! Which devices make a volume, and what is said of those that do not.
+//! Which devices make a volume, and which errors the others give.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ fn changed(change: impl FnOnce(&mut Superblock)) -> Vec<Arc<MemoryDevice>> {
 
 /// The chunks of the superblock are mapped, and nothing has been written.
 #[test]
-fn opens_what_is_whole() {
+fn a_whole_volume_opens() {
     let devices = changed(|_| ());
     let before = devices[0].resident_bytes();
     let (volume, superblock) = open(&devices, WRITE).expect("a good volume");
@@ -45,7 +45,7 @@ fn a_truncated_image_says_so() {
     assert!(matches!(open(&[device], READ), Err(Error::Truncated { .. })));
 }
 
-/// What is not btrfs is named for what it is.
+/// A device without btrfs is named for what it holds.
 #[test]
 fn something_else_is_named() {
     let device = MemoryDevice::new(DEVICE_LEN);
@@ -79,7 +79,7 @@ fn a_damaged_superblock_is_told_from_none() {
     assert_eq!(error.kind(), Kind::Corrupt);
 }
 
-/// O2: unknown features refuse, by name; those that only speak against writing make read-only.
+/// O2: unknown features refuse, by name. Features that only forbid writing make it read-only.
 #[test]
 fn unknown_features_are_named() {
     let devices = changed(|superblock| superblock.incompat.0 |= Incompat::ZONED.0 | 1 << 50);
@@ -99,7 +99,7 @@ fn unknown_features_are_named() {
     assert!(why.contains("seed"), "{why}");
 }
 
-/// A device that is missing is missed by its number and its filesystem's name.
+/// A missing device is reported with its number and its filesystem's identifier.
 #[test]
 fn a_missing_device_is_named() {
     let all = devices(2, &[chunk(RAID1, CHUNK_AT, 6 << 20, &[1, 2])]);
@@ -112,7 +112,7 @@ fn a_missing_device_is_named() {
     assert!(matches!(open(&[], READ), Err(Error::NoDevices)));
 }
 
-/// Degraded: what is left is read and written, if every byte is there; else it is only read.
+/// Degraded: a volume with every byte there is read and written; otherwise it is only read.
 #[test]
 fn degraded_goes_on_with_what_is_left() {
     let degraded = OpenOptions { writable: true, degraded: true, ..OpenOptions::default() };
@@ -135,8 +135,8 @@ fn degraded_goes_on_with_what_is_left() {
     assert!(reason.contains("device 2"), "{reason}");
 }
 
-/// A device that fails its writes is left behind, and says so when it is there again; without
-/// another copy the failure stands.
+/// A device that fails its writes is left behind, and its superblock says so later. Without another
+/// copy the failure stands.
 #[test]
 fn a_failing_device_is_left_behind() {
     let all = devices(2, &[chunk(RAID1, CHUNK_AT, 6 << 20, &[1, 2])]);
@@ -159,7 +159,7 @@ fn a_failing_device_is_left_behind() {
     let mut buf = [0; 7];
     volume.read_verified(CHUNK_AT, &mut buf, |_| Ok::<(), String>(())).expect("a copy");
     assert_eq!(&buf, b"on one!");
-    // Until it was healed its superblock stays as old as it is.
+    // Until it is healed its superblock stays old.
     volume.write_superblocks(&superblock).expect("written");
     let kept = Volume::read_superblock(&*all[1]).expect("a superblock");
     assert!(kept.generation < superblock.generation);
@@ -175,7 +175,7 @@ fn a_failing_device_is_left_behind() {
     assert!(volume.write(CHUNK_AT, &[1; 128 << 10]).is_err(), "half of it was not written");
 }
 
-/// A device that refuses writes while it is told to.
+/// A device that refuses writes while a flag is set.
 #[derive(Debug)]
 struct Broken {
     inner: Arc<MemoryDevice>,
@@ -201,7 +201,7 @@ impl Device for Broken {
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), buttress_block::Error> {
         if self.on.load(Ordering::Relaxed) {
-            // Any failure of a device will do: this one is past its end.
+            // Any failure of the device is enough: this one is past its end.
             return self.inner.write_at(u64::MAX, buf);
         }
         self.inner.write_at(offset, buf)

@@ -35,7 +35,7 @@ impl Striped {
             stripe.offset = 2 << 20;
         }
         let devices = devices(count, &[]);
-        // What nobody wrote is not zeros, and has no parity.
+        // Ranges that were never written are not zeros, and have no parity.
         for (index, device) in devices.iter().enumerate() {
             let noise = pattern(index as u64, (ROWS * UNIT) as usize);
             device.write_at(2 << 20, &noise).expect("memory");
@@ -54,7 +54,7 @@ impl Striped {
         volume
     }
 
-    /// Writes some rows anew, in several parts; the last of them in part. Says which.
+    /// Writes some rows anew, in several parts; the last of them in part. Returns which.
     fn write(&mut self, volume: &Volume, rng: &mut Rng) -> std::ops::Range<u64> {
         let first = rng.below(ROWS);
         let most = (ROWS - first).min(3) * self.row / SECTOR as u64;
@@ -91,21 +91,21 @@ impl Striped {
         }
     }
 
-    /// Compares a row; everything in it is in use and summed.
+    /// Compares a row; everything in it is in use and has a checksum.
     fn compare(&self, volume: &Volume, row: u64) -> (u64, u64, u64, u64) {
         let start = (row * self.row) as usize;
-        let judge = |within: usize, bytes: &[u8]| {
+        let classify = |within: usize, bytes: &[u8]| {
             let good = bytes == &self.model[start + within..][..SECTOR];
             if good { Sector::Good } else { Sector::Bad }
         };
         let at = CHUNK_AT.end(row * self.row);
-        let (found, parity) = volume.compare_row(at, SECTOR, true, judge).expect("a row");
+        let (found, parity) = volume.compare_row(at, SECTOR, true, classify).expect("a row");
         (found.bad, parity, found.corrected, found.uncorrectable)
     }
 }
 
-/// N1: whatever was written, and with whatever devices, all of it is there when as many devices are lost as
-/// there are units of parity.
+/// N1: with any writes and any missing devices, all of it is readable when as many devices are lost
+/// as there are parity units.
 #[test]
 fn rows_survive_any_loss() {
     for seed in 0..10 {
@@ -143,7 +143,7 @@ fn rows_survive_any_loss() {
     }
 }
 
-/// A write into the middle of a row is refused, and so is one in place.
+/// A write into the middle of a row is refused, and so is a write in place.
 #[test]
 fn half_rows_are_refused() {
     let striped = Striped::new(4, 1);
@@ -157,8 +157,8 @@ fn half_rows_are_refused() {
     }
 }
 
-/// A row is as good as it was after whatever was spoiled of it, data or parity; and nothing is made anew from
-/// data that is known to be bad.
+/// A row recovers from any damage to its data or parity. Nothing is computed from data that is
+/// known to be bad.
 #[test]
 fn rows_are_compared_and_mended() {
     for (count, parity) in [(3, 1), (5, 1), (4, 2), (6, 2)] {
@@ -196,7 +196,8 @@ fn rows_are_compared_and_mended() {
     }
 }
 
-/// A device that missed writes is read by parity, also what has no checksum, until rows were compared.
+/// A device that missed writes is read by parity until its rows were compared. That includes data
+/// without checksums.
 #[test]
 fn a_device_that_missed_writes_catches_up() {
     for (count, parity) in [(3, 1), (5, 2)] {
@@ -219,8 +220,8 @@ fn a_device_that_missed_writes_catches_up() {
         striped.expect(&volume, &rows, "while it is old");
         for row in &rows {
             let at = CHUNK_AT.end(row * striped.row);
-            let judge = |_: usize, _: &[u8]| Sector::Unknown;
-            let (found, wrong) = volume.compare_row(at, SECTOR, true, judge).expect("a row");
+            let classify = |_: usize, _: &[u8]| Sector::Unknown;
+            let (found, wrong) = volume.compare_row(at, SECTOR, true, classify).expect("a row");
             assert_eq!((wrong, found.uncorrectable), (0, 0));
         }
         volume.device(DeviceId(old as u64 + 1)).expect("it is here").heal();
@@ -234,7 +235,7 @@ fn a_device_that_missed_writes_catches_up() {
     }
 }
 
-/// Nodes with parity are not written, and nothing is where it was asked for.
+/// Nodes with parity are not written, and a refused write leaves nothing where it was meant to go.
 #[test]
 fn what_is_not_written_is_said() {
     let striped = Striped::new(3, 1);

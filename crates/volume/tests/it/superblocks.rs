@@ -63,7 +63,7 @@ fn a_read_only_volume_writes_none() {
     assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
 }
 
-/// Another filesystem's superblock is the caller's bug, seen before it is written.
+/// Another filesystem's superblock is a bug of the caller; it panics before a write.
 #[test]
 #[should_panic(expected = "another filesystem")]
 fn a_foreign_superblock_panics() {
