@@ -16,6 +16,7 @@ mod keeping_times;
 mod link;
 mod lookup;
 mod move_subvolume;
+mod privileges;
 mod readdir;
 mod rename;
 mod setattr;

@@ -310,7 +310,8 @@ impl fuser::Filesystem for Desk {
     ) {
         let _duty = self.crew.duty(Kind::write(data.len()));
         let _heeding = killed::heed_write(req.pid(), write_flags);
-        let write = Write { node: ino.0, offset, how: write_flags, flags: flags.0 };
+        let (caller, flags) = (caller(req), flags.0);
+        let write = Write { node: ino.0, offset, how: write_flags, flags, caller };
         match self.guarded("write", ino.0, || Door::write(self, write, data)) {
             Ok(Written::Bytes(count)) => send_written(self, write, count, reply),
             Ok(Written::Waits(patience)) => {
@@ -449,7 +450,7 @@ impl fuser::Filesystem for Desk {
         let _work = self.work_for(req, Kind::List);
         send_empty(
             self.guarded("setxattr", ino.0, || {
-                Door::setxattr(self, ino.0, name.as_bytes(), value, flags)
+                Door::setxattr(self, caller(req), ino.0, name.as_bytes(), value, flags)
             }),
             reply,
         );
@@ -546,7 +547,9 @@ impl fuser::Filesystem for Desk {
     ) {
         let _work = self.work_for(req, Kind::Space);
         send_empty(
-            self.guarded("fallocate", ino.0, || Door::fallocate(self, ino.0, offset, length, mode)),
+            self.guarded("fallocate", ino.0, || {
+                Door::fallocate(self, caller(req), ino.0, offset, length, mode)
+            }),
             reply,
         );
     }
@@ -582,7 +585,9 @@ impl fuser::Filesystem for Desk {
     ) {
         let _work = self.work_for(req, Kind::Space);
         let (from, to) = ((ino_in.0, offset_in), (ino_out.0, offset_out));
-        match self.guarded("copy_file_range", ino_in.0, || Door::copy_range(self, from, to, len)) {
+        match self.guarded("copy_file_range", ino_in.0, || {
+            Door::copy_range(self, caller(req), from, to, len)
+        }) {
             Ok(count) => reply.written(count),
             Err(errno) => reply.error(errno),
         }
@@ -603,7 +608,7 @@ impl Entries for ReplyDirectoryPlus {
 }
 
 fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid() }
+    Caller { uid: request.uid(), gid: request.gid(), task: request.pid() }
 }
 
 fn send_entry(answer: Answer<Entry>, reply: ReplyEntry) {

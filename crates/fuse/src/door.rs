@@ -34,6 +34,7 @@ mod flags;
 pub(crate) mod leaving;
 pub(crate) mod listing;
 pub(crate) mod names;
+mod privileges;
 mod shown;
 mod xattr;
 
@@ -90,11 +91,13 @@ pub(crate) struct Node {
     shown: shown::Shown,
 }
 
-/// Who asks: ids of this machine.
+/// The program that asks: ids of this machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
+    /// The number of the thread that asks; zero where the kernel asks by itself.
+    pub(crate) task: u32,
 }
 
 const UNKNOWN: u8 = 0;

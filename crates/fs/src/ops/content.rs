@@ -6,9 +6,7 @@ use buttress_base::interrupt;
 use buttress_data::{Effort, End, Files, Home};
 use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
 use buttress_log::Late;
-use buttress_txn::Urgency;
 
-use crate::attr::mode;
 use crate::cell::InodeCell;
 use crate::clock::now;
 use crate::error::{Error, NameError, Result};
@@ -306,21 +304,5 @@ impl Inode {
         self.cell.expect_regular()?;
         let found = self.shared().files.seek_hole(&self.cell.file, offset)?;
         Ok(found.ok_or(NameError::NoSuchRange)?)
-    }
-
-    /// Takes set-id bits away, as a write by somebody other than the owner must. For doors that know who writes.
-    ///
-    /// # Errors
-    ///
-    /// `ReadOnly`, `NoSpace`.
-    pub fn drop_set_id(&self) -> Result<()> {
-        let bits = self.cell.file.with_item(|item| item.mode);
-        let group = bits & mode::SETGID != 0 && bits & 0o010 != 0;
-        let drop = (bits & mode::SETUID) | if group { mode::SETGID } else { 0 };
-        if drop == 0 {
-            return Ok(());
-        }
-        self.cell.expect_writable()?;
-        self.shared().put_item(&self.cell, Urgency::Normal, |item| item.mode &= !drop)
     }
 }

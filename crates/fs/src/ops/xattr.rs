@@ -79,7 +79,8 @@ impl Inode {
         if property::is_property(name) && value.is_empty() {
             return self.remove_xattr(name);
         }
-        self.change_xattr(name, value, |entries| {
+        let may = || self.cell.expect_removable();
+        self.change_xattr(name, value, may, |entries| {
             let there = entries.iter().position(|entry| entry.name == name);
             match there {
                 Some(_) if flags.create => return Err(NameError::Exists.into()),
@@ -98,24 +99,35 @@ impl Inode {
     /// `NoAttribute`.
     pub fn remove_xattr(&self, name: &[u8]) -> Result<()> {
         check_name(name)?;
-        self.change_xattr(name, &[], |entries| {
+        self.remove_xattr_if(name, || self.cell.expect_removable())
+    }
+
+    /// As [`Inode::remove_xattr`], without a look at the flags of the inode.
+    pub(super) fn remove_xattr_unasked(&self, name: &[u8]) -> Result<()> {
+        self.remove_xattr_if(name, || Ok(()))
+    }
+
+    fn remove_xattr_if(&self, name: &[u8], may: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.change_xattr(name, &[], may, |entries| {
             let there = entries.iter().position(|entry| entry.name == name);
             entries.remove(there.ok_or(NameError::NoAttribute)?);
             Ok(())
         })
     }
 
+    /// Changes the attributes under the hash of a name. `may` is asked with the lock held.
     fn change_xattr(
         &self,
         name: &[u8],
         value: &[u8],
+        may: impl FnOnce() -> Result<()>,
         change: impl FnOnce(&mut Vec<DirEntry>) -> Result<()>,
     ) -> Result<()> {
         let cell = &self.cell;
         cell.expect_writable()?;
         let shared = self.shared();
         let _lock = cell.lock.write();
-        cell.expect_removable()?;
+        may()?;
         let wish = if property::is_property(name) {
             if name != property::COMPRESSION {
                 return Err(Error::unsupported("properties other than btrfs.compression"));

@@ -2,10 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **C1** A write, a truncation or a change of owner by somebody without the right to keep them
-//!   takes set-user-id, set-group-id (of files the group may run) and file capabilities away. The
-//!   kernel leaves this to us (`FUSE_HANDLE_KILLPRIV_V2`), because otherwise it would ask for the
-//!   capabilities before each write.
+//! - **C1** Every change of content or owner takes privileges of the file away as `privileges` says,
+//!   before anything else is changed.
 //! - **C2** Where data ends and holes begin is answered after the kernel has sent what it holds.
 //! - **C3** What says that a READ or a WRITE is direct is the owner of locks that it names
 //!   (`FUSE_READ_LOCKOWNER`, `FUSE_WRITE_LOCKOWNER`): the kernel names one in direct requests alone. The
@@ -19,13 +17,12 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use buttress_fs::{
-    Attr, ErrorKind, FallocateMode, FileKind, InodeFlags, NameError, SetAttr, XattrFlags, mode,
-};
+use buttress_fs::{ErrorKind, FallocateMode, InodeFlags, NameError, SetAttr, XattrFlags};
 use fuser::{Errno, FileAttr, FopenFlags, WriteFlags};
 use rustix::fs::OFlags;
 
 use super::leaving::Patience;
+use super::privileges::{Change, drop_capability};
 use super::{Answer, Caller, Door, Node, refuse};
 use crate::Options;
 use crate::acl::{self, Acl};
@@ -40,9 +37,6 @@ const SEEK_HOLE: i32 = 4;
 const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
 const ZERO_RANGE: u32 = 0x10;
-
-const GROUP_RUNS: u32 = 0o010;
-const ROOT_UID: u32 = 0;
 
 /// What became of a read.
 pub(crate) enum Read {
@@ -68,6 +62,7 @@ pub(crate) struct Write {
     pub(crate) how: WriteFlags,
     /// Those that the file was opened with.
     pub(crate) flags: i32,
+    pub(crate) caller: Caller,
 }
 
 /// What became of a write.
@@ -109,7 +104,10 @@ impl Door {
         if oflags(flags).contains(OFlags::TRUNC) {
             let node = self.node(id)?;
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
-            self.apply(&node, set, caller.uid != ROOT_UID)?;
+            // The answer to an open has no attributes (S5 of `privileges`).
+            if self.apply(&node, set, caller)? {
+                self.aside.doubt_attributes(id);
+            }
         }
         self.opened(id, flags)
     }
@@ -162,22 +160,28 @@ impl Door {
         let Options { users, groups, .. } = &self.options;
         set.uid = set.uid.map(|id| users.write(id).ok_or(Errno::EOVERFLOW)).transpose()?;
         set.gid = set.gid.map(|id| groups.write(id).ok_or(Errno::EOVERFLOW)).transpose()?;
-        let new_owner = set.uid.is_some() || set.gid.is_some();
-        let truncated = set.size.is_some() && caller.uid != ROOT_UID;
-        let attr = self.apply(&node, set, new_owner || truncated)?;
-        Ok(self.wire_attr(&attr))
+        self.apply(&node, set, caller)?;
+        Ok(self.wire_attr(&node.inode.attr()))
     }
 
-    fn apply(&self, node: &Node, mut set: SetAttr, drop_privileges: bool) -> Answer<Attr> {
+    /// Changes attributes; says whether set-id bits went with it.
+    fn apply(&self, node: &Node, mut set: SetAttr, caller: Caller) -> Answer<bool> {
         if let Some(bits) = set.mode {
             chmod_list(node, bits)?;
         }
-        if drop_privileges {
+        let has_new_owner = set.uid.is_some() || set.gid.is_some();
+        let mut lost = 0;
+        if has_new_owner || set.size.is_some() {
             drop_capability(node)?;
-            let bits = set.mode.unwrap_or_else(|| node.inode.attr().mode);
-            set.mode = without_set_id(&node.inode.attr(), bits).or(set.mode);
+            let change = if has_new_owner { Change::Owner } else { Change::Content };
+            lost = self.lost_bits(node, caller, change);
         }
-        node.inode.set_attr(&set).map_err(refuse)
+        if lost != 0 {
+            let bits = set.mode.unwrap_or_else(|| node.inode.attr().mode);
+            set.mode = Some(bits & !lost);
+        }
+        node.inode.set_attr(&set).map_err(refuse)?;
+        Ok(lost != 0)
     }
 
     /// Answers `read`: hands the bytes to `send`.
@@ -246,8 +250,8 @@ impl Door {
     /// Answers `write`, unless it has to wait for room.
     pub(crate) fn write(self: &Arc<Self>, write: Write, data: &[u8]) -> Answer<Written> {
         let node = self.node(write.node)?;
-        if write.how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-            self.drop_privileges(&node)?;
+        if let Some(change) = write.takes_privileges() {
+            self.content_changes(write.node, &node, write.caller, change)?;
         }
         let attempt = || self.write_once(&node, write, data);
         match self.with_room_now(write.node, attempt) {
@@ -309,16 +313,6 @@ impl Door {
         Ok(u32::try_from(written).expect("no more is written than a request carries"))
     }
 
-    fn drop_privileges(&self, node: &Node) -> Answer<()> {
-        drop_capability(node)?;
-        let attr = node.inode.attr();
-        if let Some(bits) = without_set_id(&attr, attr.mode) {
-            let set = SetAttr { mode: Some(bits), ..SetAttr::default() };
-            node.inode.set_attr(&set).map_err(refuse)?;
-        }
-        Ok(())
-    }
-
     /// Answers `fsync` and `fsyncdir`. Of the top directory it makes everything durable: the kernel does
     /// not pass `syncfs` on, and this is what stands for it.
     pub(crate) fn fsync(&self, id: u64) -> Answer<()> {
@@ -328,7 +322,14 @@ impl Door {
     }
 
     /// Answers `fallocate`.
-    pub(crate) fn fallocate(&self, id: u64, offset: u64, len: u64, how: i32) -> Answer<()> {
+    pub(crate) fn fallocate(
+        &self,
+        caller: Caller,
+        id: u64,
+        offset: u64,
+        len: u64,
+        how: i32,
+    ) -> Answer<()> {
         let keep_size = how.cast_unsigned() & KEEP_SIZE != 0;
         let how = match (how.cast_unsigned() & !KEEP_SIZE, keep_size) {
             (0, _) => FallocateMode::Allocate { keep_size },
@@ -337,6 +338,7 @@ impl Door {
             _ => return Err(Errno::EOPNOTSUPP),
         };
         let node = self.node(id)?;
+        self.content_changes(id, &node, caller, Change::Content)?;
         let allocate = || match self.keeps_writes() {
             true => node.inode.keeping_times().fallocate(offset, len, how),
             false => node.inode.fallocate(offset, len, how),
@@ -371,8 +373,15 @@ impl Door {
     }
 
     /// Answers `copy_file_range`.
-    pub(crate) fn copy_range(&self, from: (u64, u64), to: (u64, u64), len: u64) -> Answer<u32> {
+    pub(crate) fn copy_range(
+        &self,
+        caller: Caller,
+        from: (u64, u64),
+        to: (u64, u64),
+        len: u64,
+    ) -> Answer<u32> {
         let (source, target) = (self.node(from.0)?, self.node(to.0)?);
+        self.content_changes(to.0, &target, caller, Change::Content)?;
         // The answer has 32 bits; whole sectors keep the rest of a large copy aligned.
         let len = len.min(1 << 30);
         let copy = || match self.keeps_writes() {
@@ -393,6 +402,16 @@ impl Write {
     /// Whether no page of the kernel has what is written (C3).
     pub(super) fn is_direct(self) -> bool {
         self.how.contains(WriteFlags::FUSE_WRITE_LOCKOWNER) && !self.is_from_cache()
+    }
+
+    /// What it takes of privileges; nothing where it brings pages of the kernel's cache.
+    fn takes_privileges(self) -> Option<Change> {
+        let is_unprivileged = self.how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        match (self.is_from_cache(), is_unprivileged) {
+            (true, _) => None,
+            (false, true) => Some(Change::ContentUnprivileged),
+            (false, false) => Some(Change::ContentPrivileged),
+        }
     }
 
     fn goes_past_cache(self) -> bool {
@@ -424,31 +443,6 @@ impl Node {
 
 fn is_for_writing(flags: OFlags) -> bool {
     flags.intersects(OFlags::WRONLY | OFlags::RDWR)
-}
-
-/// Returns the mode without the bits that C1 takes away, if there are any.
-fn without_set_id(attr: &Attr, bits: u32) -> Option<u32> {
-    if attr.kind != FileKind::Regular {
-        return None;
-    }
-    let mut lost = mode::SETUID;
-    if bits & GROUP_RUNS != 0 {
-        lost |= mode::SETGID;
-    }
-    (bits & lost != 0).then_some(bits & !lost)
-}
-
-fn drop_capability(node: &Node) -> Answer<()> {
-    if node.lacks_capability() {
-        return Ok(());
-    }
-    match node.inode.remove_xattr(CAPABILITY) {
-        Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::Name(NameError::NoAttribute) => {}
-        Err(error) => return Err(refuse(error)),
-    }
-    node.set_lacks_capability(true);
-    Ok(())
 }
 
 /// Lets an access list follow a change of the permission bits.

@@ -1,6 +1,6 @@
 //! Extended attributes, and those of them that mean something to us.
 
-use buttress_fs::{ErrorKind, NameError, SetAttr, XattrFlags};
+use buttress_fs::{ErrorKind, NameError, SetAttr, XattrFlags, mode};
 use fuser::Errno;
 
 use super::content::CAPABILITY;
@@ -37,7 +37,14 @@ impl Door {
     }
 
     /// Answers `setxattr`.
-    pub(crate) fn setxattr(&self, id: u64, name: &[u8], value: &[u8], flags: i32) -> Answer<()> {
+    pub(crate) fn setxattr(
+        &self,
+        caller: Caller,
+        id: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Answer<()> {
         if !NAMESPACES.iter().any(|prefix| name.starts_with(prefix)) {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -46,11 +53,35 @@ impl Door {
         let written = is_list.then(|| self.written_list(value)).transpose()?;
         let value = written.as_deref().unwrap_or(value);
         if name == acl::ACCESS {
-            return set_access_list(&node, value);
+            return self.set_access_list(caller, &node, value);
         }
         let flags = XattrFlags { create: flags & CREATE != 0, replace: flags & REPLACE != 0 };
         node.inode.set_xattr(name, value, flags).map_err(refuse)?;
         unlearn(&node, name);
+        Ok(())
+    }
+
+    /// Sets an access list: the mode follows it, and a list that says no more than the mode is not kept.
+    /// As with `chmod`, set-group-id goes where the caller is outside of the group.
+    fn set_access_list(&self, caller: Caller, node: &Node, value: &[u8]) -> Answer<()> {
+        let list = Acl::parse(value).ok_or(Errno::EINVAL)?;
+        let mut bits = node.inode.attr().mode & !0o777 | list.mode();
+        if bits & mode::SETGID != 0 && !self.may_set_group_id(node, caller) {
+            bits &= !mode::SETGID;
+        }
+        if list.is_minimal() {
+            match node.inode.remove_xattr(acl::ACCESS) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Name(NameError::NoAttribute) => {}
+                Err(error) => return Err(refuse(error)),
+            }
+        } else {
+            node.inode
+                .set_xattr(acl::ACCESS, &list.to_bytes(), XattrFlags::default())
+                .map_err(refuse)?;
+        }
+        let set = SetAttr { mode: Some(bits), ..SetAttr::default() };
+        node.inode.set_attr(&set).map_err(refuse)?;
         Ok(())
     }
 
@@ -96,26 +127,6 @@ impl Door {
         }
         Ok(list)
     }
-}
-
-/// Sets an access list: the mode follows it, and a list that says no more than the mode is not kept.
-fn set_access_list(node: &Node, value: &[u8]) -> Answer<()> {
-    let list = Acl::parse(value).ok_or(Errno::EINVAL)?;
-    let bits = node.inode.attr().mode & !0o777 | list.mode();
-    if list.is_minimal() {
-        match node.inode.remove_xattr(acl::ACCESS) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::Name(NameError::NoAttribute) => {}
-            Err(error) => return Err(refuse(error)),
-        }
-    } else {
-        node.inode
-            .set_xattr(acl::ACCESS, &list.to_bytes(), XattrFlags::default())
-            .map_err(refuse)?;
-    }
-    let set = SetAttr { mode: Some(bits), ..SetAttr::default() };
-    node.inode.set_attr(&set).map_err(refuse)?;
-    Ok(())
 }
 
 /// Forgets what was learnt about an attribute that changed.

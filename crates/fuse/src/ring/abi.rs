@@ -62,7 +62,7 @@ impl Header {
             opcode: head.u32(4),
             unique: head.u64(8),
             node: head.u64(16),
-            caller: Caller { uid: head.u32(24), gid: head.u32(28) },
+            caller: Caller { uid: head.u32(24), gid: head.u32(28), task: head.u32(32) },
             task: head.u32(32),
             payload_len: self.payload_len,
         }

@@ -131,7 +131,7 @@ pub(super) fn work(desk: &Desk, mut taken: Taken) {
             Ok(bytes)
         }),
         FALLOCATE => desk.guarded("fallocate", node, || {
-            desk.fallocate(node, op.u64(8), op.u64(16), op.i32(24)).map(|()| Vec::new())
+            desk.fallocate(caller, node, op.u64(8), op.u64(16), op.i32(24)).map(|()| Vec::new())
         }),
         _ => Err(Errno::ENOSYS),
     };
@@ -176,7 +176,8 @@ fn write(desk: &Desk, taken: Taken) {
     let op = taken.header().op();
     let len = op.u32(16) as usize;
     let how = WriteFlags::from_bits_retain(op.u32(20));
-    let write = Write { node, offset: op.u64(8), how, flags: op.i32(32) };
+    let caller = taken.request().caller;
+    let write = Write { node, offset: op.u64(8), how, flags: op.i32(32), caller };
     let task = taken.request().task;
     let _heeding = killed::heed_write(task, how);
     match desk.guarded("write", node, || desk.write(write, front(&taken, len)?)) {

@@ -15,6 +15,8 @@ mod full;
 mod killed;
 #[path = "../it/lifetime.rs"]
 mod lifetime;
+#[path = "../it/linux.rs"]
+mod linux;
 #[path = "../it/listing.rs"]
 mod listing;
 #[path = "../it/lists.rs"]
@@ -23,6 +25,8 @@ mod lists;
 mod mounted;
 #[path = "../it/names.rs"]
 mod names;
+#[path = "../it/privileges.rs"]
+mod privileges;
 #[path = "../it/random.rs"]
 mod random;
 #[path = "../it/users.rs"]

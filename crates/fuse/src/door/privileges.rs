@@ -1,0 +1,174 @@
+//! Privileges of a file that a change takes away: set-user-id, set-group-id and file capabilities.
+//!
+//! # Place
+//!
+//! With `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves this to us. It takes capabilities away by itself
+//! before most changes, but not before direct writes and not where an open truncates.
+//!
+//! # Invariants
+//!
+//! - **S1** A change of content takes capabilities away, also by root, as in Linux. It takes set-id bits
+//!   away where the caller lacks `CAP_FSETID`. Pages of the kernel's cache take nothing: a write that
+//!   the cache took was checked when it came, and a change through a mapping takes nothing in Linux.
+//! - **S2** A new owner or group takes all of them, also by root.
+//! - **S3** Set-group-id of a file that its group may not run stays to members of the group, and to a
+//!   caller with `CAP_FSETID`.
+//! - **S4** What cannot be asked about a caller is decided by its user id: root has all, others nothing.
+//! - **S5** The kernel believes modes for long (D2). Where its answer has no attributes, it is told to
+//!   doubt them before the answer goes. That takes no lock of an inode or a folio (D4).
+
+use std::fs;
+
+use buttress_fs::{FileKind, mode};
+
+use super::{Answer, Caller, Door, Node, refuse};
+
+const GROUP_RUNS: u32 = 0o010;
+const ROOT_UID: u32 = 0;
+
+/// `CAP_FSETID` in a set of capabilities as the kernel prints it.
+const FSETID: u64 = 1 << 4;
+
+/// What a change is, as far as privileges go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Of content, by a caller that may have `CAP_FSETID`.
+    Content,
+    /// Of content, by a caller of which the kernel says that it lacks `CAP_FSETID`.
+    ContentUnprivileged,
+    /// Of content, by a caller of which the kernel says that it has `CAP_FSETID`.
+    ContentPrivileged,
+    /// Of owner or group.
+    Owner,
+}
+
+impl Door {
+    /// Takes away what a change of content takes (S1), and has the kernel look at the mode again (S5).
+    pub(super) fn content_changes(
+        &self,
+        id: u64,
+        node: &Node,
+        caller: Caller,
+        change: Change,
+    ) -> Answer<()> {
+        drop_capability(node)?;
+        let lost = self.lost_bits(node, caller, change);
+        if lost != 0 {
+            node.inode.drop_set_id(lost).map_err(refuse)?;
+            self.aside.doubt_attributes(id);
+        }
+        Ok(())
+    }
+
+    /// Says which set-id bits a change takes (S1 to S3).
+    pub(super) fn lost_bits(&self, node: &Node, caller: Caller, change: Change) -> u32 {
+        let attr = node.inode.attr();
+        let (set_uid, set_gid) = (attr.mode & mode::SETUID, attr.mode & mode::SETGID);
+        let is_owner = change == Change::Owner;
+        let may_lose = match attr.kind {
+            FileKind::Regular => true,
+            FileKind::Directory => false,
+            _ => is_owner,
+        };
+        if !may_lose || set_uid | set_gid == 0 || change == Change::ContentPrivileged {
+            return 0;
+        }
+        let rights = Rights::of(caller);
+        let has_fsetid = change != Change::ContentUnprivileged && rights.has_fsetid;
+        if has_fsetid && !is_owner {
+            return 0;
+        }
+        let is_run_by_group = attr.mode & GROUP_RUNS != 0;
+        let keeps_group =
+            has_fsetid || rights.is_member(caller, self.options.groups.show(attr.gid));
+        if is_run_by_group || !keeps_group { set_uid | set_gid } else { set_uid }
+    }
+
+    /// Whether a caller may set a file's set-group-id bit: it is in the group, or has `CAP_FSETID`.
+    pub(super) fn may_set_group_id(&self, node: &Node, caller: Caller) -> bool {
+        let rights = Rights::of(caller);
+        let gid = self.options.groups.show(node.inode.attr().gid);
+        rights.has_fsetid || rights.is_member(caller, gid)
+    }
+}
+
+/// Takes file capabilities away; most files are known to have none.
+pub(super) fn drop_capability(node: &Node) -> Answer<()> {
+    if node.lacks_capability() {
+        return Ok(());
+    }
+    node.inode.drop_capability().map_err(refuse)?;
+    node.set_lacks_capability(true);
+    Ok(())
+}
+
+/// What a caller may, as far as it matters here.
+#[derive(Debug, PartialEq, Eq)]
+struct Rights {
+    has_fsetid: bool,
+    groups: Vec<u32>,
+}
+
+impl Rights {
+    /// Asks the kernel about a caller (S4).
+    fn of(caller: Caller) -> Self {
+        let unknown = || Self { has_fsetid: caller.uid == ROOT_UID, groups: Vec::new() };
+        if caller.task == 0 {
+            return unknown();
+        }
+        let place = format!("/proc/{}", caller.task);
+        let status = fs::read(format!("{place}/status")).unwrap_or_default();
+        let Some(mut rights) = Self::parse(&status) else { return unknown() };
+        // Capabilities of another user namespace are none here.
+        rights.has_fsetid = rights.has_fsetid && is_ours(&place);
+        rights
+    }
+
+    /// Reads the `status` of a thread, which begins with a name of any bytes.
+    fn parse(status: &[u8]) -> Option<Self> {
+        let status = String::from_utf8_lossy(status);
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        let effective = u64::from_str_radix(field("CapEff:")?.trim(), 16).ok()?;
+        let groups = field("Groups:")?.split_whitespace().map(str::parse);
+        let groups = groups.collect::<Result<_, _>>().ok()?;
+        Some(Self { has_fsetid: effective & FSETID != 0, groups })
+    }
+
+    fn is_member(&self, caller: Caller, group: u32) -> bool {
+        caller.gid == group || self.groups.contains(&group)
+    }
+}
+
+/// Whether a task is in the user namespace of this process.
+fn is_ours(place: &str) -> bool {
+    let namespace = |place: &str| fs::read_link(format!("{place}/ns/user"));
+    match (namespace(place), namespace("/proc/self")) {
+        (Ok(its), Ok(ours)) => its == ours,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel prints of a thread is read.
+    #[test]
+    fn rights_are_read() {
+        let status = b"Name:\tx \xc3\nGroups:\t5 1000 \nCapEff:\t0000000000000010\n";
+        let wanted = Rights { has_fsetid: true, groups: vec![5, 1000] };
+        assert_eq!(Rights::parse(status), Some(wanted));
+        let status = b"Name:\tx\nGroups:\t\nCapEff:\t000001ffffffffef\n";
+        let wanted = Rights { has_fsetid: false, groups: Vec::new() };
+        assert_eq!(Rights::parse(status), Some(wanted));
+        assert_eq!(Rights::parse(b""), None);
+    }
+
+    /// S4: root has all where the kernel cannot be asked, and others nothing.
+    #[test]
+    fn s4_unknown_callers_are_judged_by_id() {
+        assert!(Rights::of(Caller { uid: 0, gid: 0, task: 0 }).has_fsetid);
+        assert!(!Rights::of(Caller { uid: 1, gid: 0, task: 0 }).has_fsetid);
+        assert!(!Rights::of(Caller { uid: 1, gid: 0, task: u32::MAX }).has_fsetid);
+    }
+}

@@ -1,0 +1,44 @@
+//! An empty volume that Linux itself has mounted, to compare with.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+const LEN: u64 = 1 << 30;
+
+/// A volume that Linux has mounted on a loop device; unmounted when it is dropped.
+pub(crate) struct Linux {
+    _directory: TempDir,
+    path: PathBuf,
+}
+
+impl Linux {
+    /// Makes a volume and mounts it with options; `None`, loudly, where that cannot be done.
+    pub(crate) fn mounted(options: &str) -> Option<Self> {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (image, path) = (directory.path().join("image"), directory.path().join("mount"));
+        std::fs::File::create(&image).and_then(|file| file.set_len(LEN)).expect("a sparse file");
+        std::fs::create_dir(&path).expect("a directory to mount on");
+        let is_done = |command: &mut Command| command.status().is_ok_and(|done| done.success());
+        let options = format!("loop,{options}");
+        let is_there = is_done(Command::new("mkfs.btrfs").args(["-q", "-f"]).arg(&image))
+            && is_done(Command::new("mount").args(["-o", &options]).arg(&image).arg(&path));
+        if !is_there {
+            eprintln!("SKIPPED: needs mkfs.btrfs, a loop device and a kernel with btrfs");
+            return None;
+        }
+        Some(Self { _directory: directory, path })
+    }
+
+    /// Its top directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Linux {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.path).status();
+    }
+}
