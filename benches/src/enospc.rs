@@ -112,7 +112,7 @@ impl Experiment for Enospc {
             subjects.push(Subject::new("kernel btrfs", Target::Btrfs, ""));
             subjects.push(Subject::new("kernel ext4", Target::Ext4, ""));
         }
-        let rules = ["off", "clamp", "pace"];
+        let rules = ["off", "clamp"];
         for rule in rules {
             let options = format!("preempt={rule},promise={}", self.promise);
             subjects.push(Subject::new(rule, Target::Library, &options));

@@ -25,30 +25,18 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 /// Every short lock, outermost first. The order of the variants *is* the lock order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rank {
-    /// `fuse`: what one session remembers of the kernel's handles.
-    Session,
     /// `fs`: the table of live inodes.
     InodeTable,
     /// `fs`: one inode's state. Several at once: by inode number, through one helper.
     Inode,
-    /// `data`: which inodes have dirty data.
-    Writeback,
     /// `data`: one file's page index.
     PageIndex,
-    /// `txn`: who is in the running transaction, and its state.
-    Transaction,
-    /// `tree`: one shard of an overlay.
-    OverlayShard,
-    /// `txn`: the queue of reference changes not yet in the extent tree.
-    DelayedRefs,
     /// `space`: one kind of space, its counters and tickets.
     SpaceInfo,
     /// `space`: the list of block groups, when it changes.
     BlockGroups,
     /// `space`: one block group's free extents.
     BlockGroup,
-    /// `tree`: one shard of the node cache.
-    NodeCache,
     /// `volume`: the chunk map, when it changes.
     ChunkMap,
     /// `cache`: one shard of the index of cached blocks.
@@ -264,7 +252,7 @@ mod tests {
     /// A wait gives the lock up: the thread that notifies needs it.
     #[test]
     fn wait_releases() {
-        let place = Ranked::new(Rank::Transaction, false);
+        let place = Ranked::new(Rank::SpaceInfo, false);
         let signal = Condvar::new();
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -8,9 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use buttress_fs::{
-    Account, Accounts, IoStats, Reach, RoundFigures, SpaceKind, SpaceStats, SyncStats, Waits,
-};
+use buttress_fs::{Account, Accounts, IoStats, Reach, SpaceKind, SpaceStats, SyncStats, Waits};
 use serde_json::{Value, json};
 
 use crate::live::Figures;
@@ -79,7 +77,6 @@ fn figures(stats: &SpaceStats) -> Figures {
     }
     let engine = &stats.engine;
     let (waits, data_waits) = (engine.waits.all(), engine.waits.of_kind(SpaceKind::Data));
-    let (wrote, committed) = (&stats.wrote_ahead, &stats.committed_ahead);
     let micros = |share| json!(waits.per_mille(share).as_micros() as u64);
     let rest = [
         ("global_reserve_bytes", json!(accounts.metadata.global_reserve)),
@@ -108,12 +105,7 @@ fn figures(stats: &SpaceStats) -> Figures {
         ("preempt", json!(format!("{:?}", stats.preempt).to_lowercase())),
         ("ladders", json!(stats.ladders)),
         ("preempt_rounds", json!(stats.rounds)),
-        ("preempt_rounds_dirty", json!(wrote.rounds)),
-        ("preempt_rounds_commit", json!(committed.rounds)),
-        ("preempt_forecast_bytes", json!(wrote.forecast + committed.forecast)),
-        ("preempt_yield_bytes", json!(wrote.yielded + committed.yielded)),
         ("clamp", json!(stats.clamp)),
-        ("delay_us", json!(stats.delay.as_micros() as u64)),
         ("flushed_bytes", json!(stats.flushed)),
         ("short_landings", json!(stats.short_landings)),
         ("drain_rate_bytes", json!(stats.drain_rate)),
@@ -165,7 +157,7 @@ fn wait_time_figures(stats: &SpaceStats) -> Figures {
     (0..Waits::default().classes.len()).map(row).collect()
 }
 
-/// What each step of the ladder came to for those who waited, and rounds before anybody did.
+/// What each step that makes room came to for the requests that waited.
 fn flush_figures(stats: &SpaceStats) -> Figures {
     let steps = stats.engine.steps.rows().map(|(kind, step, figures)| {
         let row = json!({
@@ -177,18 +169,7 @@ fn flush_figures(stats: &SpaceStats) -> Figures {
         });
         (format!("{kind}_{}", step.name()), row)
     });
-    let round = |figures: &RoundFigures| {
-        json!({
-            "times": figures.rounds,
-            "forecast_bytes": figures.forecast,
-            "yielded_bytes": figures.yielded,
-        })
-    };
-    let ahead = [
-        ("ahead_dirty".to_owned(), round(&stats.wrote_ahead)),
-        ("ahead_overlay".to_owned(), round(&stats.committed_ahead)),
-    ];
-    steps.chain(ahead).collect()
+    steps.collect()
 }
 
 /// The last time that somebody was refused space, and all accounts then; nothing where nobody was.

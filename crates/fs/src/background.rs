@@ -32,7 +32,6 @@ use crate::error::Result;
 use crate::flush::Flush;
 use crate::orphan;
 use crate::shared::Shared;
-use crate::throttle::Turnstile;
 
 /// How long is waited for an inode that is gone to be let go of.
 const LEAVING_MAX: Duration = Duration::from_secs(1);
@@ -81,15 +80,6 @@ pub(crate) enum Dropping {
     Waits,
 }
 
-/// What rounds ahead of the wall came to that write back, or that commit: those that are over.
-#[derive(Default)]
-pub(crate) struct MadeAhead {
-    pub(crate) rounds: AtomicU64,
-    /// Bytes of metadata that they were thought to give back, and that they did.
-    pub(crate) forecast: AtomicU64,
-    pub(crate) yielded: AtomicU64,
-}
-
 #[derive(Default)]
 pub(crate) struct Background {
     pub(crate) flush: Flush,
@@ -104,12 +94,9 @@ pub(crate) struct Background {
     pub(crate) climbed: AtomicU64,
     /// Those of them for metadata, which the clamp is about.
     pub(crate) climbed_for_metadata: AtomicU64,
-    /// Rounds made ahead, how low the clamp is, and how long operations are held up meanwhile.
+    /// Rounds made ahead, and by how many bits the clamp lowers its threshold.
     pub(crate) rounds: AtomicU64,
-    pub(crate) wrote_ahead: MadeAhead,
-    pub(crate) committed_ahead: MadeAhead,
     pub(crate) clamp_bits: AtomicU32,
-    pub(crate) turnstile: Turnstile,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 

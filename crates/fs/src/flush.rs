@@ -332,7 +332,6 @@ impl Shared {
                 // As much as may be dirty until metadata runs out, if that is first.
                 let room = pressure.map_or(limit, |part| dirty.saturating_mul(1000) / part);
                 let hold = self.background.flush.throttle.hold(bytes, dirty, limit.min(room));
-                let hold = hold.max(self.background.turnstile.hold());
                 if !hold.is_zero() {
                     buttress_base::thread::sleep(hold);
                 }

@@ -105,7 +105,7 @@ pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};
 pub use make::{MakeOptions, MakeReport};
 pub use ops::KeepingTimes;
 pub use options::{Atime, MountOptions, OPTION_NAMES, unknown as unknown_option};
-pub use space_stats::{RoundFigures, SpaceStats};
+pub use space_stats::SpaceStats;
 pub use statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};
 pub use subvolume::Received;
 pub use upkeep::BalanceStatus;

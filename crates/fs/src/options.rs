@@ -301,7 +301,7 @@ impl MountOptions {
             ("preempt", value) => {
                 self.preempt = value
                     .and_then(Preempt::parse)
-                    .ok_or_else(|| refuse(option, "is off, clamp or pace"))?;
+                    .ok_or_else(|| refuse(option, "is off or clamp"))?;
             }
             ("promise", Some(text)) => {
                 self.promise = text.parse().map_err(|why: String| refuse(option, &why))?;

@@ -158,10 +158,6 @@ impl Shared {
     /// for the worst that its writeback may need: before that is a reason to refuse, it is written back,
     /// which shows what it does need.
     pub(crate) fn reserve(&self, cost: Cost, urgency: Urgency) -> Result<MetaReservation> {
-        let hold = self.background.turnstile.hold();
-        if !hold.is_zero() && urgency == Urgency::Normal {
-            buttress_base::thread::sleep(hold);
-        }
         if let Some(reservation) = self.engine.reserve_at_once(cost, urgency)? {
             return Ok(reservation);
         }

@@ -1,33 +1,10 @@
 //! What a mount's space holds, who waited for it, and what was done about that.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use buttress_txn::{Accounts, Preempt, Refusal, SpaceKind, Stats};
 
-use crate::background::MadeAhead;
 use crate::filesystem::Filesystem;
-
-/// What rounds came to that were made before anybody waited.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RoundFigures {
-    /// How many are over.
-    pub rounds: u64,
-    /// Bytes of metadata that they were thought to give back, together.
-    pub forecast: u64,
-    /// Bytes of metadata that they did.
-    pub yielded: u64,
-}
-
-impl RoundFigures {
-    fn of(made: &MadeAhead) -> Self {
-        Self {
-            rounds: made.rounds.load(Ordering::Relaxed),
-            forecast: made.forecast.load(Ordering::Relaxed),
-            yielded: made.yielded.load(Ordering::Relaxed),
-        }
-    }
-}
 
 /// Space of a mounted volume as it is now, and what was done since it was mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,20 +25,14 @@ pub struct SpaceStats {
     pub ordered: u64,
     /// Ladders climbed for those who waited: those that made room, or refused somebody.
     pub ladders: u64,
-    /// Rounds made before anybody waited.
+    /// Rounds that made room before any caller waited.
     pub rounds: u64,
-    /// Those of them that wrote data back.
-    pub wrote_ahead: RoundFigures,
-    /// Those of them that committed.
-    pub committed_ahead: RoundFigures,
     /// Bytes of data that were written back to make room.
     pub flushed: u64,
     /// How often data that was written needed more metadata than it was promised.
     pub short_landings: u64,
     /// By how many bits the clamp lowers its threshold.
     pub clamp: u32,
-    /// How long each operation is held up now.
-    pub delay: Duration,
     /// Bytes a second that writeback was seen to manage.
     pub drain_rate: u64,
 }
@@ -85,12 +56,9 @@ impl Filesystem {
             ordered: shared.files.ordered_bytes(),
             ladders: background.climbed.load(Ordering::Relaxed),
             rounds: background.rounds.load(Ordering::Relaxed),
-            wrote_ahead: RoundFigures::of(&background.wrote_ahead),
-            committed_ahead: RoundFigures::of(&background.committed_ahead),
             flushed: background.flushed.load(Ordering::Relaxed),
             short_landings: shared.files.short_landings(),
             clamp: background.clamp_bits.load(Ordering::Relaxed),
-            delay: background.turnstile.step(),
             drain_rate: background.flush.throttle.rate(),
         }
     }

@@ -1,14 +1,12 @@
-//! How fast writers may make memory dirty, and operations take metadata: a little more slowly the less there is left,
-//! and never quite at a stop.
+//! How fast writers may make memory dirty: the less is left the more slowly, never quite at a stop.
 //!
 //! # Invariants
 //!
-//! - **H1** Below half of the limit nobody is held up.
-//! - **H2** All share one clock: together they are let in at a rate that follows from how much is dirty, or that
-//!   was set, however many they are.
-//! - **H3** Where nobody sets a rate, operations share no count either.
+//! - **H1** Below half of the limit no writer is delayed.
+//! - **H2** All writers share one clock: together they go on at a rate that follows from how much is
+//!   dirty, however many they are.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use buttress_base::clock;
@@ -141,70 +139,9 @@ impl Throttle {
     }
 }
 
-/// Lets operations in at a rate that is set from outside.
-#[derive(Debug, Default)]
-pub(crate) struct Turnstile {
-    queue: Queue,
-    /// Nanoseconds from one operation to the next; none is held up at zero.
-    step: AtomicU64,
-    /// Whether anybody wants to know how many come (H3).
-    watched: AtomicBool,
-    /// How many came since.
-    came: AtomicU64,
-}
-
-impl Turnstile {
-    /// From now on it counts who comes.
-    pub(crate) fn watch(&self) {
-        self.watched.store(true, Ordering::Relaxed);
-    }
-
-    /// Sets how many are let in, a second; any number where there is none.
-    pub(crate) fn set_rate(&self, rate: Option<f64>) {
-        let step = rate.map_or(0, |rate| (1e9 / rate.max(1.0)) as u64);
-        self.step.store(step, Ordering::Relaxed);
-    }
-
-    /// The time from one operation to the next.
-    pub(crate) fn step(&self) -> Duration {
-        Duration::from_nanos(self.step.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn came(&self) -> u64 {
-        self.came.load(Ordering::Relaxed)
-    }
-
-    /// How long an operation is to be held up.
-    pub(crate) fn hold(&self) -> Duration {
-        if self.watched.load(Ordering::Relaxed) {
-            self.came.fetch_add(1, Ordering::Relaxed);
-        }
-        let step = self.step.load(Ordering::Relaxed);
-        if step == 0 {
-            return Duration::ZERO;
-        }
-        self.queue.enter(self.queue.now(), step)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Together they are let in at the rate, one as well as many, and at none without.
-    #[test]
-    fn a_turnstile_counts_and_keeps_its_rate() {
-        let turnstile = Turnstile::default();
-        assert_eq!((turnstile.hold(), turnstile.came()), (Duration::ZERO, 0));
-        turnstile.watch();
-        turnstile.set_rate(Some(1000.0));
-        let holds: Vec<_> = (0..50).map(|_| turnstile.hold()).collect();
-        assert!(holds.is_sorted() || holds[49] > holds[0], "{holds:?}");
-        assert!(holds[49] > Duration::from_millis(20) && holds[49] <= HOLD_MAX, "{holds:?}");
-        assert_eq!(turnstile.came(), 50);
-        turnstile.set_rate(None);
-        assert_eq!(turnstile.hold(), Duration::ZERO);
-    }
 
     const MIB: u64 = 1 << 20;
 

@@ -106,9 +106,9 @@ impl Reservations {
     #[must_use]
     pub fn pools(&self, dirty: u64, ordered: u64) -> Pools {
         let promised = self.outstanding.lock().sum();
-        let (running, generation) = {
+        let running = {
             let view = self.view.load();
-            ((view.running().items(), view.running().bytes()), view.generation().0)
+            (view.running().items(), view.running().bytes())
         };
         let account = self.space.account(SpaceKind::Metadata);
         let empty = running == (0, 0);
@@ -132,9 +132,6 @@ impl Reservations {
             frozen: self.frozen_left(),
             promised: need.saturating_sub(overlay).max(apart) + account.may_use,
             paths,
-            paths_max: self.paths(u64::MAX, account.used),
-            items: running.0,
-            generation,
             dirty: dirty.saturating_sub(ordered),
             ordered,
             waiting: self.line.is_waiting(),

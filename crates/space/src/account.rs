@@ -29,9 +29,6 @@ use buttress_base::{Rank, Ranked};
 use crate::roll::Roll;
 use crate::{Short, SpaceKind};
 
-/// A tenth of the global reserve is for the commit alone, whoever else may dip into it.
-const GLOBAL_KEPT_DIVISOR: u64 = 10;
-
 /// The bytes of one kind of space by state, as they were at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
@@ -198,14 +195,10 @@ impl Ledger {
     }
 
     /// Promises `bytes`, all or none (A3).
-    pub(crate) fn promise(&self, bytes: u64, dip: Dip) -> Result<(), Short> {
+    pub(crate) fn promise(&self, bytes: u64) -> Result<(), Short> {
         let books = &mut *self.books.lock();
         let account = &mut books.account;
-        let kept_back = match dip {
-            Dip::Never => account.global_reserve,
-            Dip::IntoGlobal => account.global_reserve / GLOBAL_KEPT_DIVISOR,
-        };
-        let needed = account.may_use.saturating_add(kept_back).saturating_add(bytes);
+        let needed = account.may_use.saturating_add(account.global_reserve).saturating_add(bytes);
         let free = account.free();
         if needed > free {
             return Err(Short { missing: needed - free });
@@ -327,13 +320,6 @@ impl Books {
     }
 }
 
-/// Whether a promise may be made from the global reserve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dip {
-    Never,
-    IntoGlobal,
-}
-
 fn change(account: &mut Account, before: Counts, after: Counts) {
     let moved = |total: u64, before: u64, after: u64| {
         (total + after).checked_sub(before).expect("A1: an account holds its groups")
@@ -358,23 +344,21 @@ mod tests {
     #[test]
     fn refuses_with_the_shortfall() {
         let ledger = ledger(100);
-        ledger.promise(60, Dip::Never).expect("40 are left");
-        assert_eq!(ledger.promise(50, Dip::Never), Err(Short { missing: 10 }));
+        ledger.promise(60).expect("40 are left");
+        assert_eq!(ledger.promise(50), Err(Short { missing: 10 }));
         assert_eq!(ledger.snapshot().may_use, 60);
         ledger.revoke(60);
         assert_eq!(ledger.snapshot().available(), 100);
     }
 
-    /// A3: the global reserve is out of reach, but for what frees space, and for that not whole.
+    /// A3: the global reserve is out of reach.
     #[test]
     fn keeps_the_global_reserve() {
         let ledger = ledger(100);
         ledger.set_global_reserve(50, 0);
-        assert_eq!(ledger.promise(60, Dip::Never), Err(Short { missing: 10 }));
-        ledger.promise(60, Dip::IntoGlobal).expect("5 of the reserve stay");
-        assert_eq!(ledger.promise(36, Dip::IntoGlobal), Err(Short { missing: 1 }));
-        ledger.promise(35, Dip::IntoGlobal).expect("exactly the rest");
-        assert_eq!(ledger.promise(1, Dip::Never), Err(Short { missing: 46 }));
+        assert_eq!(ledger.promise(60), Err(Short { missing: 10 }));
+        ledger.promise(50).expect("exactly the rest");
+        assert_eq!(ledger.promise(1), Err(Short { missing: 1 }));
     }
 
     /// A group stays while promises need it.
@@ -382,7 +366,7 @@ mod tests {
     fn shrinks_only_by_what_nobody_needs() {
         let ledger = ledger(100);
         ledger.grow(50, 10, Counts::default());
-        ledger.promise(120, Dip::Never).expect("140 are free");
+        ledger.promise(120).expect("140 are free");
         let gone = ledger.shrink(50, 10, Counts::default());
         assert_eq!(gone, Err(Short { missing: 20 }));
         ledger.revoke(20);

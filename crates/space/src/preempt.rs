@@ -1,21 +1,17 @@
-//! When room is made before anybody waits, and out of what: rules over figures, which do nothing themselves.
+//! When room is made before any caller waits, and out of what: a rule over figures.
 //!
 //! # Place
 //!
-//! Whoever flushes in the background gathers [`Pools`], asks, does what is answered, and says what came of it.
+//! The thread that flushes in the background gathers [`Pools`], asks, and does what is answered.
+//! The rule is `clamp`, that of Linux 5.12 to 6.16.
 //!
 //! # Invariants
 //!
-//! - **C1** Nothing is asked for while somebody waits: then the ladder is climbed for him, and two that make
-//!   room at once get in each other's way.
+//! - **C1** No round is asked for while a caller waits: the flush steps make room then, and two
+//!   that make room at once get in each other's way.
 //! - **C2** Without load there is no round, however full the volume is.
-//! - **C3** Rounds that yield little come ever less often.
-//!
-//! - **C4** What is taken again as soon as it was given back is counted as lost, not as room: the paths that any
-//!   transaction under load holds, however long it is.
-//!
-//! Three modes, so that each can be measured against the others: none; `clamp`, the rule of Linux 5.12 to
-//! 6.16; and `pace`, by rates, in a file of its own.
+//! - **C3** What is taken again as soon as it was given back is counted as lost, not as room: the
+//!   paths that any transaction under load holds, however long it is.
 
 /// Which rule is followed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,8 +21,6 @@ pub enum Preempt {
     /// A threshold that every wait lowers.
     #[default]
     Clamp,
-    /// A forecast: by the rates at which space is taken, and the time that a round takes.
-    Pace,
 }
 
 impl Preempt {
@@ -36,7 +30,6 @@ impl Preempt {
         match name {
             "off" => Some(Self::Off),
             "clamp" => Some(Self::Clamp),
-            "pace" => Some(Self::Pace),
             _ => None,
         }
     }
@@ -65,14 +58,8 @@ pub struct Pools {
     pub frozen: u64,
     /// Promised to dirty data and operations beyond that: written back, it becomes overlay.
     pub promised: u64,
-    /// What of these two is for paths: bounded by the trees that there are, and not by how much is changed (C4).
+    /// What of these two is for paths: bounded by the trees that there are, and not by how much is changed (C3).
     pub paths: u64,
-    /// What that can become at most.
-    pub paths_max: u64,
-    /// Items of the running transaction, which its commit will settle.
-    pub items: u64,
-    /// The running transaction: a figure that another one had says nothing of this one's.
-    pub generation: u64,
     /// Bytes of data that wait in memory.
     pub dirty: u64,
     /// Bytes of data on their way to the devices.
@@ -96,7 +83,7 @@ impl Pools {
         self.headroom() + self.paths
     }
 
-    /// What grows with the changes, and is less behind a round (C4).
+    /// What grows with the changes, and is less behind a round (C3).
     #[must_use]
     pub fn filled(&self) -> u64 {
         (self.overlay + self.promised).saturating_sub(self.paths)
@@ -112,28 +99,13 @@ impl Pools {
 /// Out of which pool room is to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
-    /// Write so many bytes of dirty data back, waiting for nobody.
+    /// Write so many bytes of dirty data back, without waiting for data on its way.
     Dirty {
         /// How many, of data.
         bytes: u64,
-        /// How much metadata that is thought to give back.
-        forecast: u64,
     },
     /// Commit.
-    Commit {
-        /// How much metadata that is thought to give back.
-        forecast: u64,
-    },
-}
-
-impl Round {
-    /// How much metadata the round is thought to give back.
-    #[must_use]
-    pub fn forecast(&self) -> u64 {
-        match self {
-            Self::Dirty { forecast, .. } | Self::Commit { forecast } => *forecast,
-        }
-    }
+    Commit,
 }
 
 const CLAMP_MIN: u32 = 1;
@@ -143,7 +115,7 @@ const CLAMP_MAX: u32 = 8;
 const CLAMP_WORTH: u64 = 128 << 20;
 
 /// The kernel's rule. It promises eight levels for each item, which a round gives back; ours are bounded by the trees
-/// there are, and nothing gives them back (C4), so they are counted as taken.
+/// there are, and nothing gives them back (C3), so they are counted as taken.
 #[derive(Clone, Copy, Debug)]
 pub struct Clamp {
     clamp: u32,
@@ -209,10 +181,10 @@ impl Clamp {
     pub fn round(&self, pools: &Pools) -> Round {
         let promised = pools.filled() - pools.to_commit();
         if promised > pools.global + pools.to_commit() {
-            return Round::Dirty { bytes: (pools.dirty / 4).max(1), forecast: promised / 4 };
+            return Round::Dirty { bytes: (pools.dirty / 4).max(1) };
         }
         // Our overlay and references are written by a commit alone, as what is pinned is freed by one.
-        Round::Commit { forecast: pools.to_commit() + pools.pinned }
+        Round::Commit
     }
 }
 
@@ -237,10 +209,7 @@ fn is_on_its_way(pools: &Pools) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
-    use crate::Pace;
 
     const MIB: u64 = 1 << 20;
     const GIB: u64 = 1 << 30;
@@ -257,22 +226,13 @@ mod tests {
         }
     }
 
-    /// E1, C2: an idle volume is left alone by both rules, at every degree of fullness.
+    /// E1, C2: an idle volume is left alone, at every degree of fullness.
     #[test]
     fn e1_an_idle_volume_is_left_alone() {
-        let mut now = Instant::now();
         for percent in [10, 80, 90, 94, 98, 100] {
             let used = GIB / 100 * percent;
             let pools = Pools { total: GIB, used, global: 64 * MIB, ..Pools::default() };
-            let (mut clamp, mut pace) = (Clamp { clamp: CLAMP_MAX }, Pace::default());
-            for _ in 0..100 {
-                now += Duration::from_millis(10);
-                pace.look(now, &pools, 0, None);
-                assert!(!clamp.is_due(&pools), "{percent}%");
-                assert_eq!(pace.round(now, &pools), None, "{percent}%");
-                assert_eq!(pace.rate(), None);
-            }
-            clamp.note_end(0, &pools);
+            assert!(!Clamp { clamp: CLAMP_MAX }.is_due(&pools), "{percent}%");
         }
     }
 
@@ -298,7 +258,6 @@ mod tests {
     /// E3: no volume is too small or too large for the arithmetic.
     #[test]
     fn e3_every_size() {
-        let mut now = Instant::now();
         // From 8 MiB to a pebibyte.
         for shift in 0..28 {
             let total = (8 * MIB) << shift;
@@ -317,12 +276,6 @@ mod tests {
                     let clamp = Clamp { clamp: bits };
                     let _ = (clamp.is_due(&pools), clamp.round(&pools));
                 }
-                let mut pace = Pace::default();
-                for operations in 0..3 {
-                    now += Duration::from_millis(1);
-                    pace.look(now, &pools, operations, None);
-                    let _ = pace.round(now, &pools);
-                }
                 assert!(pools.headroom() <= total);
             }
         }
@@ -337,7 +290,7 @@ mod tests {
         assert!(clamp.is_due(&pools));
         assert_eq!(
             clamp.round(&pools),
-            Round::Dirty { bytes: 16 * MIB, forecast: 125 * MIB },
+            Round::Dirty { bytes: 16 * MIB },
             "500 is more than 64 and 100"
         );
         let less = Pools { promised: 229 * MIB, ..pools };
@@ -347,7 +300,7 @@ mod tests {
         let full = Pools { used: 900 * MIB, ..pools };
         assert!(!clamp.is_due(&full), "nine tenths are taken for good");
         let overlay = Pools { overlay: 500 * MIB, promised: 100 * MIB, ..pools };
-        assert!(matches!(clamp.round(&overlay), Round::Commit { .. }));
+        assert_eq!(clamp.round(&overlay), Round::Commit);
         for more in [0, 1, MIB] {
             let pools = Pools { promised: 200 * MIB + more, ..pools };
             let lacks = clamp.lacks(&pools).expect("promises alone make it due");
@@ -372,22 +325,15 @@ mod tests {
         assert!(clamp.is_due(&Pools { ordered: 2 * pools.dirty - 2, ..pools }));
     }
 
-    /// C4: paths are taken, and nothing that a round could give back: with them alone none is made, however often it
+    /// C3: paths are taken, and nothing that a round could give back: with them alone none is made, however often it
     /// is looked.
     #[test]
     fn paths_are_no_reason_for_a_round() {
         let paths = 400 * MIB;
-        let pools = Pools {
-            overlay: paths + MIB,
-            paths,
-            paths_max: paths,
-            promised: 0,
-            dirty: 0,
-            ..loaded()
-        };
+        let pools = Pools { overlay: paths + MIB, paths, promised: 0, dirty: 0, ..loaded() };
         assert!(!Clamp { clamp: CLAMP_MAX }.is_due(&pools));
         let filled = Pools { overlay: paths + 200 * MIB, ..pools };
         assert!(Clamp::default().is_due(&filled));
-        assert_eq!(Clamp::default().round(&filled), Round::Commit { forecast: 200 * MIB });
+        assert_eq!(Clamp::default().round(&filled), Round::Commit);
     }
 }

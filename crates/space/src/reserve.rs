@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! `data` reserves bytes for dirty pages, `txn` reserves metadata for handles; both hold the token
-//! until the work is done. Tokens are linear: they split and merge, and cannot be copied.
+//! `data` reserves bytes for dirty pages and holds the token until the work is done. Tokens are
+//! linear: they split and merge, and cannot be copied. Metadata is reserved by `txn`, by items.
 //!
 //! # Invariants
 //!
@@ -20,7 +20,6 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::account::Dip;
 use crate::ticket::{Class, Ticket, Verdict};
 use crate::{Space, SpaceKind};
 
@@ -39,7 +38,7 @@ impl Space {
     ///
     /// [`Short`] when they are not there; make room and ask again.
     pub fn reserve_data(self: &Arc<Self>, bytes: u64) -> Result<DataReservation, Short> {
-        Promise::new(self, SpaceKind::Data, bytes, Dip::Never).map(DataReservation)
+        Promise::new(self, SpaceKind::Data, bytes).map(DataReservation)
     }
 
     /// As [`Space::reserve_data`], unless somebody waits whom one of `class` must not overtake, or `fits`
@@ -75,7 +74,7 @@ impl Space {
 
     fn grant_data(&self, bytes: u64, fits: impl Fn() -> bool) -> bool {
         let ledger = self.ledger(SpaceKind::Data);
-        if ledger.promise(bytes, Dip::Never).is_err() {
+        if ledger.promise(bytes).is_err() {
             return false;
         }
         if fits() {
@@ -97,31 +96,9 @@ impl Space {
             self.serve_data(|| true);
         }
     }
-
-    /// Promises `bytes` for nodes: all of them, or none.
-    ///
-    /// # Errors
-    ///
-    /// [`Short`] when they are not there beside the global reserve; make room and ask again.
-    pub fn reserve_meta(self: &Arc<Self>, bytes: u64) -> Result<MetaHold, Short> {
-        Promise::new(self, SpaceKind::Metadata, bytes, Dip::Never).map(MetaHold)
-    }
-
-    /// As [`Space::reserve_meta`], for work that frees space in the end: it may take from the
-    /// global reserve, all but the tenth that is a commit's own.
-    ///
-    /// # Errors
-    ///
-    /// [`Short`] when even that is not enough.
-    pub fn try_reserve_meta_ignoring_global(
-        self: &Arc<Self>,
-        bytes: u64,
-    ) -> Result<MetaHold, Short> {
-        Promise::new(self, SpaceKind::Metadata, bytes, Dip::IntoGlobal).map(MetaHold)
-    }
 }
 
-/// What both kinds of token are made of.
+/// What a token is made of.
 struct Promise {
     space: Arc<Space>,
     kind: SpaceKind,
@@ -131,8 +108,8 @@ struct Promise {
 }
 
 impl Promise {
-    fn new(space: &Arc<Space>, kind: SpaceKind, bytes: u64, dip: Dip) -> Result<Self, Short> {
-        space.ledger(kind).promise(bytes, dip)?;
+    fn new(space: &Arc<Space>, kind: SpaceKind, bytes: u64) -> Result<Self, Short> {
+        space.ledger(kind).promise(bytes)?;
         Ok(Self::of_granted(space, kind, bytes))
     }
 
@@ -279,50 +256,5 @@ impl DataReservation {
 impl fmt::Debug for DataReservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DataReservation").field("bytes", &self.0.bytes).finish()
-    }
-}
-
-/// A promise of space for nodes. Dropping it gives it back.
-#[must_use = "a hold nobody holds is given back at once"]
-pub struct MetaHold(Promise);
-
-impl MetaHold {
-    /// Returns the bytes still promised.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.0.bytes
-    }
-
-    /// Cuts `bytes` off into a hold of their own.
-    ///
-    /// # Panics
-    ///
-    /// When there are not that many: a bug of the caller (R1).
-    pub fn split(&mut self, bytes: u64) -> Self {
-        Self(self.0.split(bytes))
-    }
-
-    /// Adds the bytes of another hold of the same volume.
-    ///
-    /// # Panics
-    ///
-    /// When it is another volume's: a bug of the caller.
-    pub fn merge(&mut self, other: Self) {
-        self.0.merge(other.0);
-    }
-
-    /// Gives back all but `bytes`.
-    ///
-    /// # Panics
-    ///
-    /// When there are fewer: a bug of the caller (R1).
-    pub fn shrink_to(&mut self, bytes: u64) {
-        self.0.shrink_to(bytes);
-    }
-}
-
-impl fmt::Debug for MetaHold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MetaHold").field("bytes", &self.0.bytes).finish()
     }
 }

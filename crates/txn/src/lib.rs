@@ -80,5 +80,5 @@ use buttress_transaction::{delayed_ref, held, snapshot, transaction};
 
 pub use buttress_space::{
     Account, AllocPolicy, AllocStats, Arrivals, Clamp, DataReservation, Ladder, LookupPolicy,
-    NoReserve, NocowWriter, Pace, Pools, Preempt, Reach, ReadOnlyHold, Round, SpaceKind, Step,
+    NoReserve, NocowWriter, Pools, Preempt, Reach, ReadOnlyHold, Round, SpaceKind, Step,
 };

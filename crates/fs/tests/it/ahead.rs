@@ -150,26 +150,19 @@ fn hold(preempt: &'static str) -> Vec<Held> {
     run(4, work)
 }
 
-/// E1: a volume that is left alone is left alone, however full it is. Under load no rule makes more commits than writers
-/// have to wait for without one, but for ten a second.
+/// E1: a volume that is left alone is left alone, however full it is. Under load the clamp makes no
+/// more commits than writers have to wait for without it, but for ten a second.
 #[test]
 fn e1_a_full_volume_is_not_flushed_for_ever() {
-    let off = hold("off");
-    for preempt in ["clamp", "pace"] {
-        let mut rounds = 0;
-        for (held, off) in hold(preempt).iter().zip(&off) {
-            println!("{preempt}: {held:?}, off: {:?}", off.loaded);
-            assert_eq!(held.idle, [(0, 0); 2], "{preempt}: {held:?}");
-            let (made, commits) = held.loaded;
-            let most = off.loaded.1 + off.loaded.1 / 10 + LOAD.as_millis() as u64 / 100;
-            assert!(commits <= most, "{preempt}: {held:?}, {most} at most");
-            assert!(made <= commits, "{preempt}: {held:?}");
-            // What rounds cost is seldom more than a third; they are not to be all that is done.
-            assert!(held.changes * 2 >= off.changes, "{preempt}: {held:?}, {off:?}");
-            rounds += made;
-        }
-        // So little metadata is not worth a round of the clamp.
-        assert_eq!(rounds > 0, preempt == "pace", "{preempt}");
+    for (held, off) in hold("clamp").iter().zip(&hold("off")) {
+        println!("{held:?}, off: {:?}", off.loaded);
+        assert_eq!(held.idle, [(0, 0); 2], "{held:?}");
+        let (made, commits) = held.loaded;
+        let most = off.loaded.1 + off.loaded.1 / 10 + LOAD.as_millis() as u64 / 100;
+        assert!(commits <= most, "{held:?}, {most} at most");
+        // So little metadata is not worth a round.
+        assert_eq!(made, 0, "{held:?}");
+        assert!(held.changes * 2 >= off.changes, "{held:?}, {off:?}");
     }
 }
 

@@ -105,7 +105,7 @@ pub(crate) fn at_look(number: u32) -> Interrupt {
 /// interrupted, accounts agree with tokens at each commit (debug builds), and at the end everything can be removed.
 #[test]
 fn e6_interrupted_anywhere() {
-    for rule in ["off", "clamp", "pace", "clamp,promise=levels"] {
+    for rule in ["off", "clamp", "clamp,promise=levels"] {
         let device = memory(160);
         let fs = mount_with(&device, &format!("preempt={rule},dirty=8M"));
         let filler = fill(&fs, 3 << 20);

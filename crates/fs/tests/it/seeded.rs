@@ -37,7 +37,7 @@ struct Outcome {
 }
 
 fn options(rng: &mut Rng) -> String {
-    let preempt = rng.choose(&["pace", "clamp", "off"]).expect("one of them");
+    let preempt = rng.choose(&["clamp", "off"]).expect("one of them");
     let commit = rng.choose(&[1, 5, 300]).expect("one of them");
     format!("rw,noatime,commit={commit},preempt={preempt}")
 }

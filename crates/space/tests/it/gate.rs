@@ -263,21 +263,3 @@ fn promises_are_linear() {
     assert_eq!(space.account(Data).may_use, 0);
     assert!(space.account(Data).to_string().starts_with("data: total 1048576, used 0, reserved"));
 }
-
-/// A3: holds on metadata leave the global reserve alone, unless they free space.
-#[test]
-fn holds_leave_the_global_reserve() {
-    let space = Arc::new(empty_space());
-    space.add_group(new_group(Metadata, 0, MIB, 1)).expect("sound");
-    space.set_global_reserve(MIB / 2, 0);
-    let mut hold = space.reserve_meta(MIB / 2).expect("half is free");
-    assert_eq!(space.reserve_meta(NODE).err(), Some(Short { missing: NODE }));
-    let frees = space.try_reserve_meta_ignoring_global(NODE).expect("from the reserve");
-    hold.merge(frees);
-    hold.shrink_to(NODE);
-    assert_eq!(space.account(Metadata).may_use, hold.bytes());
-    let part = hold.split(NODE / 2);
-    drop(hold);
-    assert_eq!(space.account(Metadata).may_use, part.bytes());
-    space.verify().expect("sound");
-}

@@ -10,7 +10,7 @@ use buttress_base::Rng;
 use buttress_format::{Extent, Generation, Logical};
 use buttress_space::SpaceKind::{Data, Metadata, System};
 use buttress_space::{
-    AllocPolicy, AllocRequest, DataReservation, GroupInit, MetaHold, Outcome, Space, SpaceKind,
+    AllocPolicy, AllocRequest, DataReservation, GroupInit, Outcome, Space, SpaceKind,
 };
 
 use crate::world::*;
@@ -83,7 +83,6 @@ struct World {
     groups: Vec<Group>,
     next_start: u64,
     data: Vec<DataReservation>,
-    meta: Vec<MetaHold>,
     /// How often an allocation got all, got less, wanted loading, failed.
     outcomes: [u32; 4],
 }
@@ -101,7 +100,6 @@ impl World {
             groups: Vec::new(),
             next_start: 0,
             data: Vec::new(),
-            meta: Vec::new(),
             outcomes: [0; 4],
         };
         for _ in 0..6 {
@@ -278,19 +276,12 @@ impl World {
 
     fn promise(&mut self) {
         let bytes = self.rng.below(64) * SECTOR;
-        match self.rng.below(4) {
+        match self.rng.below(3) {
             0 | 1 => {
                 let available = self.space.account(Data).available();
                 match self.space.reserve_data(bytes) {
                     Ok(promise) => self.data.push(promise),
                     // What was allocated without a promise may be missing too.
-                    Err(short) => assert!(short.missing >= bytes - available),
-                }
-            }
-            2 => {
-                let available = self.space.account(Metadata).available();
-                match self.space.reserve_meta(bytes) {
-                    Ok(hold) => self.meta.push(hold),
                     Err(short) => assert!(short.missing >= bytes - available),
                 }
             }
@@ -301,7 +292,6 @@ impl World {
                     first.shrink_to(self.rng.below(first.bytes() + 1));
                     self.data.extend([first, part]);
                 }
-                drop(self.meta.pop());
             }
         }
         if self.data.len() > 6 {
@@ -364,8 +354,7 @@ impl World {
             assert_eq!(account.free(), sum(State::Free));
             let promised = match kind {
                 Data => self.data.iter().map(DataReservation::bytes).sum(),
-                Metadata => self.meta.iter().map(MetaHold::bytes).sum(),
-                System => 0,
+                Metadata | System => 0,
             };
             assert_eq!(account.may_use, promised);
         }

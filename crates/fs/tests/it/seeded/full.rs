@@ -23,7 +23,7 @@ const CLIENTS: u64 = 4;
 type Kept = BTreeMap<String, (u64, usize)>;
 
 fn options(rng: &mut Rng) -> MountOptions {
-    let preempt = rng.choose(&["pace", "clamp", "off"]).expect("one of them");
+    let preempt = rng.choose(&["clamp", "off"]).expect("one of them");
     let commit = rng.choose(&[1, 5, 300]).expect("one of them");
     let dirty = rng.choose(&["512K", "4M"]).expect("one of them");
     let promise = rng.choose(&["counted", "levels"]).expect("one of them");

@@ -344,7 +344,7 @@ fn storm_millis() -> u128 {
 /// E4, E9, E12: at the edge of a full volume `ENOSPC` is the only failure, by every rule of making room.
 #[test]
 fn e12_a_storm_at_the_edge() {
-    storm(1, 160 << 20, (0, Nodes::Plenty), "preempt=pace,dirty=8M");
+    storm(1, 160 << 20, (0, Nodes::Plenty), "dirty=8M");
 }
 
 /// The same without anything made ahead.
@@ -353,23 +353,17 @@ fn e12_a_storm_without_preemption() {
     storm(2, 128 << 20, (0, Nodes::Plenty), "preempt=off,dirty=4M");
 }
 
-/// The same by the kernel's rule.
-#[test]
-fn e12_a_storm_by_the_clamp() {
-    storm(3, 140 << 20, (0, Nodes::Plenty), "preempt=clamp,dirty=8M");
-}
-
 /// The same where the last chunks are made meanwhile: there is a place for one of data, or for two.
 #[test]
 fn e12_a_storm_for_the_last_chunk() {
     let (size, chunks) = (160 << 20, 1 + campaign::round() % 2);
-    storm(4, size, (chunks * size / 10, Nodes::Plenty), "preempt=pace,dirty=8M");
+    storm(4, size, (chunks * size / 10, Nodes::Plenty), "dirty=8M");
 }
 
 /// The same where metadata is full, too: clones and names are refused.
 #[test]
 fn e12_a_storm_for_the_last_node() {
-    let rules = ["clamp", "pace", "off", "pace,promise=levels"];
+    let rules = ["clamp", "off", "clamp,promise=levels"];
     let rule = rules[campaign::round() as usize % rules.len()];
     storm(5, 128 << 20, (0, Nodes::Few), &format!("preempt={rule},dirty=4M"));
 }
@@ -377,7 +371,7 @@ fn e12_a_storm_for_the_last_node() {
 /// The same where snapshots share the leaves that metadata is full of: who removes or cuts a file, here or there, copies some first.
 #[test]
 fn e12_a_storm_for_the_last_shared_node() {
-    let rules = ["pace", "clamp", "pace,promise=levels", "off"];
+    let rules = ["clamp", "clamp,promise=levels", "off"];
     let rule = rules[campaign::round() as usize % rules.len()];
     let options = format!("preempt={rule},dirty=4M,delete_room=off");
     storm(6, 128 << 20, (0, Nodes::Shared), &options);
@@ -386,7 +380,7 @@ fn e12_a_storm_for_the_last_shared_node() {
 /// The same where room is kept for copies: whatever a snapshot has is removed, in no order, while others fill what comes free.
 #[test]
 fn e12_a_storm_where_room_is_kept() {
-    let rules = ["pace", "off", "clamp", "pace,promise=levels"];
+    let rules = ["clamp", "off", "clamp,promise=levels"];
     let rule = rules[campaign::round() as usize % rules.len()];
     storm(7, 128 << 20, (0, Nodes::Kept), &format!("preempt={rule},dirty=4M"));
 }
