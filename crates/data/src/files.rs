@@ -31,9 +31,26 @@ pub struct FilesOptions {
     /// How much of what is missing is read at once.
     pub read_batch: ReadBatch,
     /// Whether it is remembered which extents are one file's alone.
-    pub remember_exclusive: bool,
+    pub nocow_check: NocowCheck,
     /// Whether there may be threads that read ahead.
     pub helpers: bool,
+}
+
+/// Which writes in place look whether their extent is one file's alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NocowCheck {
+    /// Every one.
+    #[cfg(feature = "baselines")]
+    Always,
+    /// Those of extents of which it is not remembered.
+    #[default]
+    Remembered,
+}
+
+impl NocowCheck {
+    pub(crate) fn remembers(self) -> bool {
+        self == Self::Remembered
+    }
 }
 
 /// What all files of a mounted volume share: the engine, the volume's parameters, a count of dirty bytes.

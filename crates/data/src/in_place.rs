@@ -88,7 +88,8 @@ impl Files {
             let prealloc = mapping.is_prealloc();
             let range = mapping.offset..mapping.end;
             // What is remembered is asked for no part of it again. Files that were made elsewhere may have checksums under another.
-            let is_bare = !prealloc && self.options.remember_exclusive && !has_sums(whole, &range)?;
+            let is_bare =
+                !prealloc && self.options.nocow_check.remembers() && !has_sums(whole, &range)?;
             if is_bare {
                 let spot = Spot { range, disk: whole, of: region.disk, stamp };
                 file.exclusive.lock().insert(file.layout(), spot);
@@ -139,7 +140,7 @@ impl Files {
 
     /// `range` as one spot, if somebody looked before and nothing has changed since.
     pub(crate) fn recall(&self, file: &File, range: &Range<u64>) -> Option<Placed> {
-        if !self.options.remember_exclusive {
+        if !self.options.nocow_check.remembers() {
             return None;
         }
         let spot = file.exclusive.lock().find(file.layout(), range)?;

@@ -55,7 +55,7 @@ pub use compress::decompress;
 pub use defragment::Defragment;
 pub use error::{Error, Result};
 pub use file::File;
-pub use files::{Files, FilesOptions};
+pub use files::{Files, FilesOptions, NocowCheck};
 pub use late::{End, Home, LateData};
 pub use pages::ReadBatch;
 pub use promise::Effort;

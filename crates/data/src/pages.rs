@@ -54,8 +54,10 @@ const ROUND_MIN: u64 = 128 << 10;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadBatch {
     /// A sector at a time.
+    #[cfg(feature = "baselines")]
     One,
     /// 64 KiB at a time: sixteen pages.
+    #[cfg(feature = "baselines")]
     Sixteen,
     /// As far as it is going to be read, up to 2 MiB.
     #[default]
@@ -64,8 +66,11 @@ pub enum ReadBatch {
 
 impl ReadBatch {
     pub(crate) fn bytes(self, sector: u64) -> u64 {
+        let _ = sector;
         match self {
+            #[cfg(feature = "baselines")]
             Self::One => sector,
+            #[cfg(feature = "baselines")]
             Self::Sixteen => 64 << 10,
             Self::Run => REGION,
         }

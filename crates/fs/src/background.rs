@@ -25,7 +25,6 @@ use std::time::Duration;
 
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_format::TreeId;
-use buttress_txn::Preempt;
 
 use crate::attr::InodeId;
 use crate::error::Result;
@@ -168,7 +167,7 @@ impl Shared {
             ("space", Box::new(|shared| shared.room_maker(flusher))),
             ("load", Box::new(Self::loader)),
         ];
-        if self.options.preempt != Preempt::Off {
+        if self.options.baselines.preempt.is_on() {
             works.push(("preempt", Box::new(Self::preempter)));
         }
         if self.options.reclaim_below > 0 {

@@ -68,6 +68,7 @@ mod names;
 mod trees;
 
 mod background;
+mod baselines;
 mod flush;
 mod mount;
 mod orphan;
@@ -87,8 +88,9 @@ mod ops;
 mod subvolume;
 
 pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
+pub use baselines::Baselines;
 pub use buttress_base::Interrupt;
-pub use buttress_data::{Codec, Defragment, ReadBatch};
+pub use buttress_data::{Codec, Defragment, NocowCheck, ReadBatch};
 pub use buttress_format::{Generation, Ino, InodeFlags, RootFlags, RootItem, Timespec, TreeId};
 pub use buttress_log::SyncStats;
 pub use buttress_maintenance::{

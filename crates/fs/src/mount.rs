@@ -86,14 +86,17 @@ fn open_at(
         discard: options.discard,
         ignore_log: options.nologreplay,
         replay_log: !options.read_only,
-        alloc: options.alloc,
+        alloc: options.baselines.alloc,
         rebuild_free_space: !options.read_only
             && (superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.clear_cache
                 || !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.space_cache_v2),
-        lookup: options.bg_lookup,
+        lookup: options.baselines.bg_lookup,
         // Which groups are mostly empty is asked at unmount, too, when nobody reads them any more.
-        groups: if options.reclaim_below > 0 { GroupsRead::First } else { options.bg_read },
-        promise: options.promise,
+        groups: match options.reclaim_below {
+            0 => options.baselines.bg_read,
+            _ => GroupsRead::First,
+        },
+        promise: options.baselines.promise,
         delete_room: options.delete_room,
         cache_bytes: options.node_cache_bytes.unwrap_or(EngineOptions::default().cache_bytes),
         overlay_max: options.overlay_bytes_max.unwrap_or(EngineOptions::default().overlay_max),
@@ -105,8 +108,8 @@ fn open_at(
         compress: options.compress,
         compress_force: options.compress_force,
         page_cache_bytes: options.page_cache_bytes,
-        read_batch: options.read_batch,
-        remember_exclusive: options.nocow_remember,
+        read_batch: options.baselines.read_batch,
+        nocow_check: options.baselines.nocow_check,
         helpers: options.background,
     };
     let files = Files::new(Arc::clone(&engine), volume, files_options);

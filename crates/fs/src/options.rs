@@ -4,12 +4,13 @@ mod linux;
 
 use std::time::Duration;
 
-use buttress_data::{Codec, ReadBatch};
+use buttress_data::Codec;
 use buttress_format::TreeId;
 use buttress_log::LogCopies;
-use buttress_txn::{AllocPolicy, DeleteRoom, GroupsRead, LookupPolicy, Preempt, PromisePolicy};
+use buttress_txn::DeleteRoom;
 use buttress_volume::Parity;
 
+use crate::baselines::Baselines;
 use crate::error::{Error, Result};
 pub use linux::OPTION_NAMES;
 
@@ -66,14 +67,8 @@ pub struct MountOptions {
     pub parity: Parity,
     /// Mount with devices missing.
     pub degraded: bool,
-    /// How block groups are chosen for allocations; the published baselines are for comparison.
-    pub alloc: AllocPolicy,
-    /// How the block group of an address is found; the published baselines are for comparison.
-    pub bg_lookup: LookupPolicy,
-    /// Whether block groups are read before the volume is there to be read, or behind that.
-    pub bg_read: GroupsRead,
-    /// Whether it is remembered which extents nobody shares, or looked up for every write in place.
-    pub nocow_remember: bool,
+    /// Which mechanisms are used; there is a choice in benches and tests alone.
+    pub baselines: Baselines,
     /// Go back to an older root that the superblock names, if the newest cannot be read. The volume
     /// is mounted read-only then.
     pub use_backup_root: bool,
@@ -92,12 +87,6 @@ pub struct MountOptions {
     pub dirty_bytes_max: u64,
     /// Clean data of files that is kept in memory, in bytes; 0 where somebody above keeps it already.
     pub page_cache_bytes: u64,
-    /// How much of what is missing in memory is read at once.
-    pub read_batch: ReadBatch,
-    /// When room for metadata is made before anybody waits for it.
-    pub preempt: Preempt,
-    /// How much metadata a promise takes; the published baseline is for comparison.
-    pub promise: PromisePolicy,
     /// Whether room is kept for copies of nodes that snapshots share, so that a delete always succeeds; without, as in Linux.
     pub delete_room: DeleteRoom,
     /// Copies of recently used tree nodes in memory, in bytes; `None` for the engine's default.
@@ -129,10 +118,7 @@ impl Default for MountOptions {
             reclaim_below: 0,
             parity: Parity::default(),
             degraded: false,
-            alloc: AllocPolicy::default(),
-            bg_lookup: LookupPolicy::default(),
-            bg_read: GroupsRead::default(),
-            nocow_remember: true,
+            baselines: Baselines::default(),
             use_backup_root: false,
             without_effect: Vec::new(),
             nologreplay: false,
@@ -141,9 +127,6 @@ impl Default for MountOptions {
             flushoncommit: false,
             dirty_bytes_max: 128 << 20,
             page_cache_bytes: 64 << 20,
-            read_batch: ReadBatch::default(),
-            preempt: Preempt::default(),
-            promise: PromisePolicy::default(),
             delete_room: DeleteRoom::default(),
             node_cache_bytes: None,
             overlay_bytes_max: None,
@@ -275,9 +258,6 @@ impl MountOptions {
             ("nologreplay" | "norecovery", None) => self.nologreplay = true,
             ("usebackuproot" | "recovery", None) => self.use_backup_root = true,
             ("rescue", Some(words)) => linux::rescue(self, option, words)?,
-            ("alloc", Some(text)) => {
-                self.alloc = text.parse().map_err(|why: String| refuse(option, &why))?;
-            }
             ("treelog", None) => self.notreelog = false,
             ("notreelog", None) => self.notreelog = true,
             ("log_copies", Some(text)) => {
@@ -285,32 +265,18 @@ impl MountOptions {
             }
             ("flushoncommit", None) => self.flushoncommit = true,
             ("noflushoncommit", None) => self.flushoncommit = false,
-            ("bg_lookup", Some(text)) => {
-                self.bg_lookup = text.parse().map_err(|why: String| refuse(option, &why))?;
-            }
-            ("bg_read", Some(text)) => {
-                self.bg_read = text.parse().map_err(|why: String| refuse(option, &why))?;
-            }
-            ("nocow_check", Some("always")) => self.nocow_remember = false,
-            ("nocow_check", Some("remembered")) => self.nocow_remember = true,
             ("dirty", Some(_)) => self.dirty_bytes_max = number(option, value)?.max(1 << 20),
             ("page_cache", Some(_)) => self.page_cache_bytes = number(option, value)?,
-            ("read_batch", Some("1")) => self.read_batch = ReadBatch::One,
-            ("read_batch", Some("16")) => self.read_batch = ReadBatch::Sixteen,
-            ("read_batch", Some("run")) => self.read_batch = ReadBatch::Run,
-            ("preempt", value) => {
-                self.preempt = value
-                    .and_then(Preempt::parse)
-                    .ok_or_else(|| refuse(option, "is off or clamp"))?;
-            }
-            ("promise", Some(text)) => {
-                self.promise = text.parse().map_err(|why: String| refuse(option, &why))?;
-            }
             ("delete_room", Some(text)) => {
                 self.delete_room = text.parse().map_err(|why: String| refuse(option, &why))?;
             }
             _ if linux::without_effect(self, option)? => {}
-            _ => return Err(unknown(option, OPTION_NAMES.iter().copied())),
+            _ => {
+                let taken = self.baselines.accept(name, value.unwrap_or_default());
+                if !taken.map_err(|why| refuse(option, &why))? {
+                    return Err(unknown(option, OPTION_NAMES.iter().copied()));
+                }
+            }
         }
         Ok(())
     }
@@ -371,19 +337,6 @@ mod tests {
         assert_eq!(of("compress=zstd,compress=no").expect("list"), (None, false));
         assert_eq!(of("compress=zstd,nodatacow").expect("list"), (None, false));
         assert!(of("compress=gzip").is_err());
-    }
-
-    /// Mechanisms and their baselines by name.
-    #[test]
-    fn mechanisms_parse() {
-        let list = "alloc=linear-trylock,bg_lookup=rwlock-single,bg_read=behind,nocow_check=always";
-        let options = MountOptions::parse(list).expect("list");
-        assert_eq!(options.alloc, AllocPolicy::LinearTrylock);
-        assert_eq!(options.bg_lookup, LookupPolicy::RwlockSingle);
-        assert_eq!(options.bg_read, GroupsRead::Behind);
-        assert!(!options.nocow_remember);
-        let text = MountOptions::parse("alloc=best").expect_err("no such").to_string();
-        assert!(text.contains("index-goals"), "{text}");
     }
 
     /// An unknown option is refused by name, with the nearest known ones and no others.

@@ -51,7 +51,7 @@ impl Filesystem {
             ),
             engine: shared.engine.statistics(),
             last_refusal: shared.engine.last_refusal(),
-            preempt: shared.options.preempt,
+            preempt: shared.options.baselines.preempt,
             dirty: shared.files.dirty_bytes(),
             ordered: shared.files.ordered_bytes(),
             ladders: background.climbed.load(Ordering::Relaxed),

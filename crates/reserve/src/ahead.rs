@@ -12,7 +12,7 @@ use std::{
 
 use buttress_base::sync::{Condvar, Mutex};
 
-use super::{PromisePolicy, Reservations};
+use super::{Reservations};
 
 /// Where that thread sleeps.
 #[derive(Debug)]
@@ -60,12 +60,12 @@ impl Reservations {
         self.ahead.wake.notify_one();
     }
 
-    /// Sleeps until promises that stand by themselves ([`PromisePolicy::Levels`]) came to so many bytes more than now and
+    /// Sleeps until promises that stand by themselves (`promise=levels`) came to so many bytes more than now and
     /// somebody is promised space at once, at most so long. Others come to that slowly, and call nobody.
     pub fn wait_for_promises(&self, more: Option<u64>, limit: Duration) {
         let ahead = &self.ahead;
         let mut called = ahead.called.lock();
-        let more = more.filter(|_| self.policy == PromisePolicy::Levels);
+        let more = more.filter(|_| self.policy.is_levels());
         let at = more.map(|more| ahead.promised.load(Ordering::Relaxed).saturating_add(more));
         ahead.at.store(at.unwrap_or(u64::MAX), Ordering::Relaxed);
         if !*called {

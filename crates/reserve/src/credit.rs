@@ -25,7 +25,7 @@ use buttress_base::{
 };
 use buttress_space::Class;
 
-use super::{MetaReservation, PromisePolicy, Reservations, Urgency};
+use super::{MetaReservation, Reservations, Urgency};
 use crate::{Cost, Costs};
 
 /// Operations of a batch.
@@ -92,7 +92,7 @@ impl Reservations {
 
     /// Whether promises of this size may be kept here (B3, B4).
     fn may_keep(&self, cost: Costs) -> bool {
-        self.policy != PromisePolicy::Levels
+        !self.policy.is_levels()
             && cost.all_items() <= ITEMS_MAX
             && !self.line.is_waiting()
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use buttress_format::TreeId;
 use buttress_space::{Account, SpaceKind};
 
-use super::{Outstanding, PromisePolicy, Reservations, Urgency};
+use super::{Outstanding, Reservations, Urgency};
 use crate::device_space::DeviceSpace;
 use crate::{Cost, Costs, Result, View, transaction::Transaction};
 
@@ -119,7 +119,7 @@ impl Reservations {
     #[must_use]
     pub fn promise_pressure(&self) -> Option<u64> {
         let pressure = self.pressure.load(Ordering::Relaxed);
-        let counts = pressure > TIGHT && self.policy != PromisePolicy::Levels;
+        let counts = pressure > TIGHT && !self.policy.is_levels();
         let is_last =
             || self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) < CHUNK_MIN;
         (counts && (self.inode_reserves.are_awaited() || is_last())).then_some(pressure)

@@ -373,7 +373,7 @@ impl Reservations {
         let (cost, freeing) = shares(cost, urgency);
         outstanding.costs += cost;
         outstanding.freeing += freeing;
-        if self.policy == PromisePolicy::Levels {
+        if self.policy.is_levels() {
             self.ahead.note(self.promised_apart(outstanding.costs));
         }
         #[cfg(debug_assertions)]

@@ -1,10 +1,12 @@
-//! By which rule promises are counted: ours, and the published one for comparison.
+//! By which rule promises are counted: ours, and the published one, a baseline.
 
+#[cfg(feature = "baselines")]
 use std::str::FromStr;
 
 use crate::Costs;
 
 /// Levels that the published rule counts for each item, whatever the height of the tree.
+#[cfg(feature = "baselines")]
 const LEVELS: u64 = 8;
 
 /// How much metadata a promise takes until it is put or given back.
@@ -15,20 +17,29 @@ pub enum PromisePolicy {
     Counted,
     /// At least eight nodes for each item, whatever else is promised: Linux's rule. Promises that are held for long, as
     /// those of dirty data are, then fill metadata long before memory.
+    #[cfg(feature = "baselines")]
     Levels,
 }
 
 impl PromisePolicy {
+    /// Whether promises take bytes by themselves.
+    pub(crate) fn is_levels(self) -> bool {
+        self != Self::Counted
+    }
+
     /// Bytes that promises take by themselves. An item that follows from others in trees that commits alone change is
     /// none of Linux's items: its delayed references are promised apart.
     pub(super) fn alone(self, costs: Costs, nodesize: u64) -> u64 {
+        let _ = (costs, nodesize);
         match self {
             Self::Counted => 0,
+            #[cfg(feature = "baselines")]
             Self::Levels => costs.items.saturating_mul(LEVELS * nodesize),
         }
     }
 }
 
+#[cfg(feature = "baselines")]
 impl FromStr for PromisePolicy {
     type Err = String;
 

@@ -15,7 +15,9 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use buttress_base::{Apart, Rank, Ranked};
+use buttress_base::Apart;
+#[cfg(feature = "baselines")]
+use buttress_base::{Rank, Ranked};
 use buttress_format::Logical;
 
 use crate::{AllocPolicy, SpaceKind};
@@ -33,6 +35,7 @@ pub(crate) struct Goals {
     /// How many are in use.
     active: [AtomicUsize; 3],
     /// Of the baseline with one goal under a lock.
+    #[cfg(feature = "baselines")]
     locked: [Ranked<u64>; 3],
     processors: usize,
 }
@@ -43,6 +46,7 @@ impl Goals {
         Self {
             slots: std::array::from_fn(|_| zeros()),
             active: std::array::from_fn(|_| AtomicUsize::new(1)),
+            #[cfg(feature = "baselines")]
             locked: std::array::from_fn(|_| Ranked::new(Rank::Leaf, 0)),
             processors: processors.clamp(1, SLOTS),
         }
@@ -60,7 +64,7 @@ impl Goals {
     }
 
     fn slot(&self, kind: SpaceKind, stream: u64, policy: AllocPolicy) -> &AtomicU64 {
-        let active = if policy == AllocPolicy::IndexGoals { self.active(kind) } else { 1 };
+        let active = if policy.has_one_goal() { 1 } else { self.active(kind) };
         // Inode numbers are consecutive; a multiplication spreads them before the top bits choose.
         let spread = stream.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         &self.slots[kind.index()][spread as usize % active]
@@ -73,10 +77,12 @@ impl Goals {
         stream: u64,
         policy: AllocPolicy,
     ) -> Option<Logical> {
-        let at = match policy {
-            AllocPolicy::Linear | AllocPolicy::LinearTrylock => *self.locked[kind.index()].lock(),
-            _ => self.slot(kind, stream, policy).load(Ordering::Relaxed),
-        };
+        #[cfg(feature = "baselines")]
+        if policy.is_linear() {
+            let at = *self.locked[kind.index()].lock();
+            return (at != 0).then_some(Logical(at));
+        }
+        let at = self.slot(kind, stream, policy).load(Ordering::Relaxed);
         (at != 0).then_some(Logical(at))
     }
 
@@ -87,12 +93,12 @@ impl Goals {
         policy: AllocPolicy,
         next: Logical,
     ) {
-        match policy {
-            AllocPolicy::Linear | AllocPolicy::LinearTrylock => {
-                *self.locked[kind.index()].lock() = next.0;
-            }
-            _ => self.slot(kind, stream, policy).store(next.0, Ordering::Relaxed),
+        #[cfg(feature = "baselines")]
+        if policy.is_linear() {
+            *self.locked[kind.index()].lock() = next.0;
+            return;
         }
+        self.slot(kind, stream, policy).store(next.0, Ordering::Relaxed);
     }
 }
 

@@ -20,7 +20,9 @@
 //! Takes [`Rank::BlockGroup`], and the account inside it. It does not cover the summary, which may
 //! be behind for a reader that does not hold it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+#[cfg(feature = "baselines")]
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use buttress_base::sync::Condvar;
@@ -97,6 +99,7 @@ pub struct Group {
     /// Whether it is read-only or gone, for writers in place.
     pub(crate) stopped: AtomicBool,
     /// Writers in place, counted here by the published baselines only.
+    #[cfg(feature = "baselines")]
     pub(crate) writers: AtomicUsize,
     /// Signalled when a read-only group has nothing reserved any more, or no writers.
     pub(crate) settled: Condvar,
@@ -153,6 +156,7 @@ impl Group {
             used: AtomicU64::new(used),
             place: OnceLock::new(),
             stopped: AtomicBool::new(read_only),
+            #[cfg(feature = "baselines")]
             writers: AtomicUsize::new(0),
             settled: Condvar::new(),
             state: Ranked::new(Rank::BlockGroup, state),

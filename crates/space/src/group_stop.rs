@@ -46,7 +46,8 @@ impl Group {
         }
     }
 
-    /// Of the baselines: counts a writer in, if he may write.
+    /// Of the baselines: counts a writer in, if it may write.
+    #[cfg(feature = "baselines")]
     pub(crate) fn writer_enters(&self) -> bool {
         let state = self.state.lock();
         let may = state.read_only == 0 && !state.removed;
@@ -56,6 +57,7 @@ impl Group {
         may
     }
 
+    #[cfg(feature = "baselines")]
     pub(crate) fn writer_left(&self) {
         if self.writers.fetch_sub(1, Ordering::Release) == 1 {
             drop(self.state.lock());
@@ -64,6 +66,7 @@ impl Group {
     }
 
     /// Of the baselines: waits until no writer is left in a group, as long as it is read-only.
+    #[cfg(feature = "baselines")]
     pub(crate) fn wait_for_writers(&self) {
         let mut state = self.state.lock();
         while state.read_only > 0 && self.writers.load(Ordering::Acquire) > 0 {

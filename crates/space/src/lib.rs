@@ -32,7 +32,7 @@
 //! search             in which order groups are tried
 //! allocate           choosing a group and an extent
 //! rows               extents that share rows with parity
-//! policy             the published baselines, by name
+//! policy             how groups are chosen and found; the published baselines, by name
 //! free_space_form    the free-space tree's two ways to write down a group
 //! ```
 //!
@@ -51,6 +51,7 @@ mod free_extents;
 mod free_space;
 
 mod account;
+#[cfg(feature = "baselines")]
 mod by_map;
 mod class;
 mod directory;
@@ -83,6 +84,7 @@ pub mod free_space_form;
 
 pub use account::Account;
 pub use allocate::{AllocRequest, AllocStats, Outcome};
+#[cfg(feature = "baselines")]
 pub(crate) use by_map::Finder;
 pub use error::Error;
 pub use group::{Group, GroupInit, GroupUsage};

@@ -1,22 +1,52 @@
-//! The mechanisms of this crate and their published baselines, to be compared.
+//! How groups are chosen and found.
+//!
+//! The published baselines exist with the feature `baselines` alone. Without it each policy has one
+//! value, so what depends on it is decided when the program is built.
 
+#[cfg(feature = "baselines")]
 use std::fmt;
+#[cfg(feature = "baselines")]
 use std::str::FromStr;
 
 /// How a group is chosen for an allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AllocPolicy {
     /// One goal under a lock, groups one after the other, waiting for each that is held.
+    #[cfg(feature = "baselines")]
     Linear,
     /// The same, but a group that is held is passed over while there are others.
+    #[cfg(feature = "baselines")]
     LinearTrylock,
     /// An index by the largest free run, held groups passed over, one goal without a lock.
+    #[cfg(feature = "baselines")]
     IndexSingleGoal,
     /// The same with a goal for each of several streams.
     #[default]
     IndexGoals,
 }
 
+impl AllocPolicy {
+    /// Whether all streams share one goal.
+    pub(crate) fn has_one_goal(self) -> bool {
+        self != Self::IndexGoals
+    }
+}
+
+/// How the group of an address is found, and how long it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LookupPolicy {
+    /// A map under a lock for readers and writers; one search to begin writing in place, one to end.
+    #[cfg(feature = "baselines")]
+    RwlockDouble,
+    /// The same with one search: a writer keeps the group.
+    #[cfg(feature = "baselines")]
+    RwlockSingle,
+    /// An immutable directory; neither the search nor the guard writes what other processors read.
+    #[default]
+    Lockfree,
+}
+
+#[cfg(feature = "baselines")]
 impl AllocPolicy {
     /// All, the oldest first.
     pub const ALL: [Self; 4] =
@@ -27,6 +57,7 @@ impl AllocPolicy {
     }
 }
 
+#[cfg(feature = "baselines")]
 impl fmt::Display for AllocPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -38,6 +69,7 @@ impl fmt::Display for AllocPolicy {
     }
 }
 
+#[cfg(feature = "baselines")]
 impl FromStr for AllocPolicy {
     type Err = String;
 
@@ -46,23 +78,13 @@ impl FromStr for AllocPolicy {
     }
 }
 
-/// How the group of an address is found, and how long it is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LookupPolicy {
-    /// A map under a lock for readers and writers; one search to begin writing in place, one to end.
-    RwlockDouble,
-    /// The same with one search: who writes keeps the group.
-    RwlockSingle,
-    /// An immutable directory; neither the search nor the guard writes what other processors read.
-    #[default]
-    Lockfree,
-}
-
+#[cfg(feature = "baselines")]
 impl LookupPolicy {
     /// All, the oldest first.
     pub const ALL: [Self; 3] = [Self::RwlockDouble, Self::RwlockSingle, Self::Lockfree];
 }
 
+#[cfg(feature = "baselines")]
 impl fmt::Display for LookupPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -73,6 +95,7 @@ impl fmt::Display for LookupPolicy {
     }
 }
 
+#[cfg(feature = "baselines")]
 impl FromStr for LookupPolicy {
     type Err = String;
 
@@ -81,6 +104,7 @@ impl FromStr for LookupPolicy {
     }
 }
 
+#[cfg(feature = "baselines")]
 fn parse<T: Copy + fmt::Display>(text: &str, all: &[T]) -> Result<T, String> {
     let known = |one: &&T| one.to_string() == text;
     all.iter().find(known).copied().ok_or_else(|| {

@@ -16,7 +16,8 @@
 /// Which rule is followed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preempt {
-    /// None: room is made when somebody waits.
+    /// None: room is made when a caller waits.
+    #[cfg(feature = "baselines")]
     Off,
     /// A threshold that every wait lowers.
     #[default]
@@ -24,7 +25,14 @@ pub enum Preempt {
 }
 
 impl Preempt {
+    /// Whether room is made ahead at all.
+    #[must_use]
+    pub fn is_on(self) -> bool {
+        self == Self::Clamp
+    }
+
     /// By its name among mount options.
+    #[cfg(feature = "baselines")]
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         match name {

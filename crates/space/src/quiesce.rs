@@ -28,8 +28,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_format::{Extent, Logical};
 
+#[cfg(feature = "baselines")]
+use crate::Finder;
 use crate::guard::Counted;
-use crate::{Error, Finder, Group, LookupPolicy, Space, SpaceKind};
+use crate::{Error, Group, LookupPolicy, Space, SpaceKind};
 
 /// Keeps a group from being given out and written to in place.
 #[must_use = "the group can be written to again when this is dropped"]
@@ -76,6 +78,7 @@ impl ReadOnlyHold {
     pub(crate) fn drain_writers(&self) {
         match self.space.lookup_policy() {
             LookupPolicy::Lockfree => self.space.writers_in_place().drain(self.group.slot()),
+            #[cfg(feature = "baselines")]
             LookupPolicy::RwlockDouble | LookupPolicy::RwlockSingle => {
                 self.group.wait_for_writers();
             }
@@ -110,8 +113,10 @@ enum Way {
     Counted {
         _counted: Counted,
     },
+    #[cfg(feature = "baselines")]
     Kept(Arc<Group>),
     /// By another search.
+    #[cfg(feature = "baselines")]
     Found(Finder, Logical),
 }
 
@@ -119,7 +124,9 @@ impl fmt::Debug for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Counted { .. } => "Counted",
+            #[cfg(feature = "baselines")]
             Self::Kept(_) => "Kept",
+            #[cfg(feature = "baselines")]
             Self::Found(..) => "Found",
         })
     }
@@ -129,7 +136,9 @@ impl Drop for NocowWriter {
     fn drop(&mut self) {
         match &self.0 {
             Way::Counted { .. } => {}
+            #[cfg(feature = "baselines")]
             Way::Kept(group) => group.writer_left(),
+            #[cfg(feature = "baselines")]
             Way::Found(finder, at) => {
                 let group = finder.group_at(*at).expect("a group that is written to stays");
                 group.writer_left();
@@ -170,14 +179,20 @@ impl Space {
     ///
     /// To be had before looking at what is overwritten: what is found afterwards stays until it is given back.
     pub fn begin_nocow(self: &Arc<Self>, extent: Extent) -> Option<NocowWriter> {
-        if self.lookup_policy() == LookupPolicy::Lockfree {
-            let directory = self.directory();
-            let group = directory.find_whole(extent).ok()?;
-            let counted = self.writers_in_place().enter(group.slot());
-            // Counted first, then looked: see the guards' W1.
-            return (!group.is_stopped())
-                .then_some(NocowWriter(Way::Counted { _counted: counted }));
+        #[cfg(feature = "baselines")]
+        if self.lookup_policy() != LookupPolicy::Lockfree {
+            return self.begin_by_map(extent);
         }
+        let directory = self.directory();
+        let group = directory.find_whole(extent).ok()?;
+        let counted = self.writers_in_place().enter(group.slot());
+        // Counted first, then looked: see the guards' W1.
+        (!group.is_stopped()).then_some(NocowWriter(Way::Counted { _counted: counted }))
+    }
+
+    /// The same by the baselines.
+    #[cfg(feature = "baselines")]
+    fn begin_by_map(self: &Arc<Self>, extent: Extent) -> Option<NocowWriter> {
         let group = self.group_at(extent.start)?;
         let within = extent.start.distance(group.start());
         if extent.len > group.len() - within || !group.writer_enters() {

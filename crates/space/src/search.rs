@@ -72,7 +72,9 @@ enum Phase {
     Open(usize),
     /// The same, waiting.
     Wait(usize),
+    #[cfg(feature = "baselines")]
     Linear,
+    #[cfg(feature = "baselines")]
     LinearWait,
     Load,
     Settle,
@@ -93,6 +95,7 @@ pub struct Search<'a> {
     slots: &'a Slots,
     index: &'a Index,
     request: AllocRequest,
+    #[cfg(feature = "baselines")]
     policy: AllocPolicy,
     goal: Option<Logical>,
     /// Where the goal's group is, and every round begins.
@@ -122,11 +125,16 @@ impl<'a> Search<'a> {
         let goal_group =
             goal.and_then(|at| directory.find(at)).filter(|group| group.kind() == home);
         let origin = goal_group.map_or(0, |group| group.slot());
-        let phase = if policy.is_linear() { Phase::Linear } else { Phase::Goal };
+        let phase = match policy {
+            #[cfg(feature = "baselines")]
+            AllocPolicy::Linear | AllocPolicy::LinearTrylock => Phase::Linear,
+            _ => Phase::Goal,
+        };
         Self {
             slots,
             index,
             request,
+            #[cfg(feature = "baselines")]
             policy,
             goal,
             origin,
@@ -225,6 +233,7 @@ impl<'a> Search<'a> {
                     }
                 }
                 Phase::Wait(_) => self.enter(Phase::Load),
+                #[cfg(feature = "baselines")]
                 Phase::Linear => match self.linear(want) {
                     Some(group) => {
                         return try_it(group, self.policy == AllocPolicy::Linear, Take::Wanted);
@@ -233,6 +242,7 @@ impl<'a> Search<'a> {
                         self.enter(if self.busy { Phase::LinearWait } else { Phase::Load });
                     }
                 },
+                #[cfg(feature = "baselines")]
                 Phase::LinearWait => match self.linear(want) {
                     Some(group) => return try_it(group, true, Take::Wanted),
                     None => self.enter(Phase::Load),
@@ -308,6 +318,7 @@ impl<'a> Search<'a> {
     }
 
     /// The same without an index.
+    #[cfg(feature = "baselines")]
     fn linear(&mut self, bytes: u64) -> Option<&'a Arc<Group>> {
         loop {
             let end = if self.round.wrapped { self.origin } else { self.slots.len() };

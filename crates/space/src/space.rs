@@ -37,6 +37,7 @@ use buttress_format::{BlockGroupFlags, Extent, Logical};
 
 use crate::account::{Account, Counts, Ledger};
 use crate::allocate::{AllocCounters, AllocStats};
+#[cfg(feature = "baselines")]
 use crate::by_map::{Finder, GroupMap};
 use crate::directory::Directory;
 use crate::goals::Goals;
@@ -62,6 +63,7 @@ pub struct Space {
     policy: AllocPolicy,
     lookup: LookupPolicy,
     /// Of the published baselines, in place of the directory.
+    #[cfg(feature = "baselines")]
     map: Option<GroupMap>,
     /// Who writes in place.
     in_place: Writers,
@@ -96,6 +98,7 @@ impl Space {
             goals: Goals::new(buttress_base::thread::parallelism()),
             policy: AllocPolicy::default(),
             lookup: LookupPolicy::default(),
+            #[cfg(feature = "baselines")]
             map: None,
             in_place: Writers::default(),
             unreserved: Apart(Unreserved::new()),
@@ -123,7 +126,10 @@ impl Space {
     #[must_use]
     pub fn looking_up(mut self, policy: LookupPolicy) -> Self {
         self.lookup = policy;
-        self.map = (policy != LookupPolicy::Lockfree).then(GroupMap::default);
+        #[cfg(feature = "baselines")]
+        {
+            self.map = (policy != LookupPolicy::Lockfree).then(GroupMap::default);
+        }
         self
     }
 
@@ -219,6 +225,7 @@ impl Space {
         for kind in SpaceKind::ALL {
             self.goals.resize(kind, directory.of(self.home(kind)).groups());
         }
+        #[cfg(feature = "baselines")]
         if let Some(map) = &self.map {
             map.replace(directory.iter());
         }
@@ -244,6 +251,7 @@ impl Space {
     /// Returns the group that holds `at`. Takes no lock.
     #[must_use]
     pub fn group_at(&self, at: Logical) -> Option<Arc<Group>> {
+        #[cfg(feature = "baselines")]
         if let Some(map) = &self.map {
             return map.group_at(at);
         }
@@ -508,7 +516,8 @@ impl Space {
         &self.in_place
     }
 
-    /// For who gives a right to write back by another search: there is one where lookups are by the map.
+    /// For a writer that ends by another search: there is one where lookups are by the map.
+    #[cfg(feature = "baselines")]
     pub(crate) fn finder(&self) -> Option<Finder> {
         self.map.as_ref().map(GroupMap::finder)
     }

@@ -1,5 +1,6 @@
 //! Whether block groups are known, and what answers about chunks until then (`learn`).
 
+#[cfg(feature = "baselines")]
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,9 +20,11 @@ pub enum GroupsRead {
     /// Before the end of the opening.
     First,
     /// Behind it, wherever that can be.
+    #[cfg(feature = "baselines")]
     Behind,
 }
 
+#[cfg(feature = "baselines")]
 impl FromStr for GroupsRead {
     type Err = String;
 
@@ -107,6 +110,7 @@ pub(crate) fn is_behind(when: GroupsRead, superblock: &Superblock, needed: bool)
     may && match when {
         GroupsRead::Auto => superblock.chunk_root_level >= TALL,
         GroupsRead::First => false,
+        #[cfg(feature = "baselines")]
         GroupsRead::Behind => true,
     }
 }

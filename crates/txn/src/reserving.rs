@@ -126,7 +126,7 @@ impl Engine {
     }
 
     /// Sleeps, at most so long, until reservations that stand by themselves
-    /// ([`PromisePolicy::Levels`](crate::PromisePolicy)) came to so many bytes more than now. By the
+    /// (`promise=levels`) came to so many bytes more than now. By the
     /// other rule nothing wakes it.
     pub fn wait_for_promises(&self, more: Option<u64>, limit: std::time::Duration) {
         self.reservations.wait_for_promises(more, limit);

@@ -77,7 +77,7 @@ pub fn exercise_as(device: MemoryDevice, writes: bool, behind: bool) -> Outcome 
     let mut options = MountOptions::parse(options).expect("known options");
     // One thread: the same bytes have the same outcome, and nothing is waited for.
     options.background = false;
-    options.bg_read = if behind { GroupsRead::Behind } else { GroupsRead::First };
+    options.baselines.bg_read = if behind { GroupsRead::Behind } else { GroupsRead::First };
     if let Ok(filesystem) = Filesystem::open(vec![steps.clone()], options) {
         outcome.opened = true;
         let figures = |outcome: &mut Outcome| {

@@ -171,7 +171,7 @@ fn a_mount_tells_of_its_space() {
     }
     let bench = Bench::new();
     bench.ok(&["mkfs", "image", "--size", "300M"]);
-    let mounted = Mounted::new(&bench, &["-o", "preempt=clamp"]);
+    let mounted = Mounted::new(&bench, &[]);
     let ask =
         || -> Value { serde_json::from_str(&bench.ok(&["--json", "stats", "mnt"])).expect("JSON") };
     let number = |document: &Value, name: &str| {

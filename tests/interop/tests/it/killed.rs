@@ -264,7 +264,7 @@ fn killed_in_the_midst_of_everything() {
     let source = archive(&scratch);
     let mut rng = Rng::new(campaign::round());
     let word = Mutex::new(Word::default());
-    let options = ["", "commit=1", "notreelog", "preempt=off,commit=300"];
+    let options = ["", "commit=1", "notreelog", "commit=300"];
     // Requests that come by io_uring die with the program in another way; where the kernel has none both are the same.
     let ways = ["io_uring", "noio_uring", "noio_uring", "io_uring"];
     for number in 0..kills {

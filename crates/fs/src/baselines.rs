@@ -1,0 +1,80 @@
+//! Published mechanisms that ours are measured against, as mount options.
+//!
+//! Each is a choice of one value in the shipped program, which is decided when it is built. The
+//! others are there with the feature `baselines`, for benches and tests.
+
+use buttress_data::{NocowCheck, ReadBatch};
+use buttress_txn::{AllocPolicy, GroupsRead, LookupPolicy, Preempt, PromisePolicy};
+
+/// Which mechanisms a mount uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Baselines {
+    /// How block groups are chosen for allocations (`alloc=`).
+    pub alloc: AllocPolicy,
+    /// How the block group of an address is found (`bg_lookup=`).
+    pub bg_lookup: LookupPolicy,
+    /// Whether block groups are read before the volume is there to be read (`bg_read=`).
+    pub bg_read: GroupsRead,
+    /// Which writes in place look whether their extent is shared (`nocow_check=`).
+    pub nocow_check: NocowCheck,
+    /// How much of what is missing in memory is read at once (`read_batch=`).
+    pub read_batch: ReadBatch,
+    /// When room for metadata is made before a caller waits for it (`preempt=`).
+    pub preempt: Preempt,
+    /// How much metadata is reserved for an item (`promise=`).
+    pub promise: PromisePolicy,
+}
+
+impl Baselines {
+    /// Takes an option; says whether it is one of these.
+    ///
+    /// # Errors
+    ///
+    /// What its value may be.
+    #[cfg(feature = "baselines")]
+    pub(crate) fn accept(&mut self, name: &str, value: &str) -> Result<bool, String> {
+        match (name, value) {
+            ("alloc", _) => self.alloc = value.parse()?,
+            ("bg_lookup", _) => self.bg_lookup = value.parse()?,
+            ("bg_read", _) => self.bg_read = value.parse()?,
+            ("nocow_check", "always") => self.nocow_check = NocowCheck::Always,
+            ("nocow_check", "remembered") => self.nocow_check = NocowCheck::Remembered,
+            ("read_batch", "1") => self.read_batch = ReadBatch::One,
+            ("read_batch", "16") => self.read_batch = ReadBatch::Sixteen,
+            ("read_batch", "run") => self.read_batch = ReadBatch::Run,
+            ("preempt", _) => {
+                self.preempt = Preempt::parse(value).ok_or("is off or clamp")?;
+            }
+            ("promise", _) => self.promise = value.parse()?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// There are none.
+    #[cfg(not(feature = "baselines"))]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "as the other")]
+    pub(crate) fn accept(&mut self, _: &str, _: &str) -> Result<bool, String> {
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::MountOptions;
+
+    use super::*;
+
+    /// Mechanisms and their baselines by name.
+    #[test]
+    fn mechanisms_parse() {
+        let list = "alloc=linear-trylock,bg_lookup=rwlock-single,bg_read=behind,nocow_check=always";
+        let options = MountOptions::parse(list).expect("list").baselines;
+        assert_eq!(options.alloc, AllocPolicy::LinearTrylock);
+        assert_eq!(options.bg_lookup, LookupPolicy::RwlockSingle);
+        assert_eq!(options.bg_read, GroupsRead::Behind);
+        assert_eq!(options.nocow_check, NocowCheck::Always);
+        let text = MountOptions::parse("alloc=best").expect_err("no such").to_string();
+        assert!(text.contains("index-goals"), "{text}");
+    }
+}
