@@ -9,12 +9,6 @@ use buttress_base::Rng;
 use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
 use buttress_space::{AllocPolicy, AllocRequest, GroupInit, Outcome, Space, SpaceKind};
 
-use crate::{
-    cores::{Costs, Scene, simulate},
-    costs::Measured,
-    lookups,
-};
-
 const GIB: u64 = 1 << 30;
 const SECTOR: u64 = 4096;
 
@@ -174,38 +168,5 @@ pub(crate) fn table(most: usize) -> String {
             );
         }
     }
-    out
-}
-
-/// Simulates, and says it in tables: allocations a second of one processor, and writes in place of all.
-#[must_use]
-pub(crate) fn cores_table() -> String {
-    let measured = Measured::here();
-    let mut out = format!("{measured}\n\n");
-    out.push_str(
-        "   cores  ext4 base  +skip  +own goals, linear  +own goals, lists |  ours: linear  trylock  one goal  goals\n",
-    );
-    let own = |policy| measured.costs(policy);
-    let each = |cores: usize, policy, own_goals, costs| {
-        let rounds = (20_000 / cores).clamp(100, 2000);
-        simulate(&Scene { cores, groups: 1024, policy, own_goals, costs, rounds }).each
-    };
-    for cores in [1, 2, 4, 8, 16, 32, 64, 80, 128, 256] {
-        let (plain, lists) = (Costs::published(false), Costs::published(true));
-        let _ = writeln!(
-            out,
-            "{cores:>8} {:>10.0} {:>6.0} {:>19.0} {:>18.0} | {:>13.0} {:>8.0} {:>9.0} {:>6.0}",
-            each(cores, AllocPolicy::Linear, false, plain),
-            each(cores, AllocPolicy::LinearTrylock, false, plain),
-            each(cores, AllocPolicy::LinearTrylock, true, plain),
-            each(cores, AllocPolicy::IndexGoals, true, lists),
-            each(cores, AllocPolicy::Linear, false, own(AllocPolicy::Linear)),
-            each(cores, AllocPolicy::LinearTrylock, false, own(AllocPolicy::LinearTrylock)),
-            each(cores, AllocPolicy::IndexSingleGoal, false, own(AllocPolicy::IndexSingleGoal)),
-            each(cores, AllocPolicy::IndexGoals, false, own(AllocPolicy::IndexGoals)),
-        );
-    }
-    out.push('\n');
-    out.push_str(&lookups::table(&measured));
     out
 }

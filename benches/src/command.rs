@@ -203,9 +203,6 @@ enum Verb {
         #[arg(long, default_value_t = 100_000)]
         groups: usize,
     },
-    /// Allocation on 1 to 256 processors, simulated over the real choice of groups, and the search
-    /// for the group of a write in place.
-    Cores,
 }
 
 impl Verb {
@@ -333,7 +330,6 @@ fn alone(args: &Args, say: &mut dyn FnMut(&str)) -> std::result::Result<(Value, 
         }
         Verb::Scale { groups, image: None } => of_scale(args, groups, say),
         Verb::Choice { groups } => Ok(drawn(choice::table(*groups))),
-        Verb::Cores => Ok(drawn(choice::cores_table())),
         verb => {
             let (work, how) = verb.work().ok_or("it has others beside it")?;
             let report = work::run(work, how, &args.dir, args.runs, say)?;

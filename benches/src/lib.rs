@@ -10,8 +10,6 @@
 mod allocate;
 mod choice;
 mod command;
-pub mod cores;
-mod costs;
 mod cpu;
 mod disk;
 mod enospc;
@@ -20,7 +18,6 @@ pub mod foreground;
 mod fsync;
 pub mod groups;
 mod latency;
-mod lookups;
 mod nocow;
 mod processors;
 pub mod published;

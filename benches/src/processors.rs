@@ -26,7 +26,8 @@ pub(crate) fn run<T: Send + 'static>(
     count: usize,
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<(T, Vec<String>), String> {
-    use buttress_base::seeded::{self, Cost, Options, Processors};
+    use buttress_base::seeded::{self, Options};
+    use buttress_sim::processors::{Cost, Processors};
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
     if cfg!(not(buttress_seeded)) {
@@ -41,11 +42,11 @@ pub(crate) fn run<T: Send + 'static>(
     sched_setaffinity(None, &one).map_err(|error| error.to_string())?;
     let options = Options {
         steps_max: u64::MAX,
-        processors: Some(Processors { count, cost }),
+        processors: Some(Processors { count, cost }.machine()),
         ..Options::default()
     };
     let done = seeded::run(0, options, || {
-        seeded::learn_overhead();
+        buttress_base::seeded::learn_overhead();
         work()
     });
     sched_setaffinity(None, &all).map_err(|error| error.to_string())?;

@@ -15,8 +15,8 @@
 //! - **D4** When nobody can go on and nobody waits for a time, the run is over: a deadlock, reported with the
 //!   place where each thread waits.
 //!
-//! A run with [`Options::processors`] asks no chance: it measures what threads take, and has them take turns as on a machine
-//! with so many processors (`machine`).
+//! A run with [`Options::processors`] asks no chance: a [`Machine`] counts what threads take and chooses
+//! the next. `buttress_sim::processors` has one with any number of processors.
 //!
 //! # Not seen
 //!
@@ -38,8 +38,7 @@ mod points;
 mod turns;
 
 pub(crate) use self::child::{Child, child};
-use self::machine::Machine;
-pub use self::machine::{Cost, Processors, Waited};
+pub use self::machine::{Machine, Waited};
 pub(crate) use self::points::{
     acquire, busy, bytes, index, instant, myself, notify, point, processors, released, sleep, wait,
     wait_locked, wall,
@@ -90,7 +89,7 @@ pub struct Report {
 }
 
 /// How a run is made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Options {
     /// Steps after which it is given up as one that gets nowhere.
     pub steps_max: u64,
@@ -99,8 +98,8 @@ pub struct Options {
     /// Whether time leaps by chance to the next that somebody waits for, while others can go on (D3). Without, a wait is as
     /// long as it has to be.
     pub leaps: bool,
-    /// So many processors decide who is next, in place of chance.
-    pub processors: Option<Processors>,
+    /// A machine of so many processors chooses who is next, in place of chance.
+    pub processors: Option<Box<dyn Machine>>,
 }
 
 impl Default for Options {
@@ -160,7 +159,7 @@ pub fn run<T: Send + 'static>(
         trouble: None,
         trace: options.trace.then(Vec::new),
         leaps: options.leaps && options.processors.is_none(),
-        machine: options.processors.map(Machine::new),
+        machine: options.processors,
     };
     let run = Arc::new(Run {
         odds,
@@ -195,8 +194,8 @@ pub fn run<T: Send + 'static>(
         steps: turns.steps,
         digest: turns.digest,
         elapsed: Duration::from_nanos(turns.now),
-        busy: turns.machine.as_ref().map(Machine::busy).unwrap_or_default(),
-        waited: turns.machine.as_ref().map(Machine::waited).unwrap_or_default(),
+        busy: turns.machine.as_ref().map(|machine| machine.busy()).unwrap_or_default(),
+        waited: turns.machine.as_ref().map(|machine| machine.waited()).unwrap_or_default(),
         threads: turns.tasks.len(),
         trace: turns.trace.take().unwrap_or_default(),
     };
@@ -218,7 +217,7 @@ impl Run {
     fn choose(&self, turns: &mut Turns) -> Option<usize> {
         loop {
             if turns.machine.is_some() {
-                let next = turns.choose_last();
+                let next = turns.choose_by_machine();
                 if next.is_none() {
                     if !turns.tasks.iter().all(|task| matches!(task.state, State::Ended)) {
                         turns.trouble = Some(turns.list());

@@ -5,11 +5,14 @@
 //! Beside `block`, so that every crate that stands on a device can be tested on one that is worse than
 //! any real one: [`record`] knows what a power cut could leave at every point of a run, [`fault`] fails
 //! the n-th request, [`slow`] takes its time. [`campaign`] makes a test one round of a long search.
+//! `processors` is a machine with any number of processors, for the scheduler of `base::seeded`.
 
 #![forbid(unsafe_code)]
 
 pub mod campaign;
 pub mod fault;
+#[cfg(any(debug_assertions, buttress_seeded))]
+pub mod processors;
 pub mod record;
 pub mod slow;
 

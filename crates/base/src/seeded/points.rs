@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::turns::{State, Task, Wait};
-use super::{Child, MINE, Machine, Place, RUNS, Run, Want};
+use super::{Child, MINE, Place, RUNS, Run, Want};
 
 /// How many times an overhead is measured, and what a lock costs a thread by itself, for each time that it is counted for that.
 const LOCKS_TO_LEARN: usize = 200_000;
@@ -40,7 +40,7 @@ pub(crate) fn index() -> Option<usize> {
 pub(crate) fn processors() -> Option<usize> {
     let (run, _) = mine()?;
     let turns = run.lock();
-    turns.machine.as_ref().map(Machine::count)
+    turns.machine.as_ref().map(|machine| machine.count())
 }
 
 /// How long they have been busy, all together.
@@ -49,14 +49,14 @@ pub(crate) fn busy() -> Option<Duration> {
     let mut turns = run.lock();
     turns.count_time(mine, false);
     turns.resume(mine);
-    turns.machine.as_ref().map(Machine::busy)
+    turns.machine.as_ref().map(|machine| machine.busy())
 }
 
 /// Measures what it takes to be counted, on a machine where work is measured, and has it taken off from now on: a place where
 /// the turn may change hands is passed some hundred times in the time of one request.
 pub fn learn_overhead() {
     let Some((run, _)) = mine() else { return };
-    let counted = || run.lock().machine.as_ref().map(Machine::counted);
+    let counted = || run.lock().machine.as_ref().map(|machine| machine.counted());
     let Some((count, busy)) = counted() else { return };
     let lock = crate::sync::Mutex::new(());
     for _ in 0..LOCKS_TO_LEARN {

@@ -70,7 +70,7 @@ pub(super) struct Turns {
     pub(super) trouble: Option<String>,
     pub(super) leaps: bool,
     /// What says who is next in place of chance.
-    pub(super) machine: Option<Machine>,
+    pub(super) machine: Option<Box<dyn Machine>>,
     pub(super) trace: Option<Vec<(usize, &'static Location<'static>)>>,
 }
 

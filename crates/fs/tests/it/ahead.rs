@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use buttress_base::seeded::{self, Cost, Options, Processors};
+use buttress_base::seeded::{self, Options};
 use buttress_base::{Rng, clock, thread};
 use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, XattrFlags};
+use buttress_sim::processors::{Cost, Processors};
 use buttress_sim::{Slow, Slowness};
 
 /// What a step costs.
@@ -20,7 +21,11 @@ const LOAD: Duration = Duration::from_millis(200);
 /// Runs work on so many processors.
 fn run<T: Send + 'static>(processors: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
     let processors = Some(Processors { count: processors, cost: Cost::Step(STEP) });
-    let options = Options { processors, steps_max: u64::MAX, ..Options::default() };
+    let options = Options {
+        processors: processors.map(Processors::machine),
+        steps_max: u64::MAX,
+        ..Options::default()
+    };
     let (result, _) = seeded::run(1, options, work).unwrap_or_else(|stuck| panic!("{stuck}"));
     result
 }

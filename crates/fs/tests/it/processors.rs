@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use buttress_base::seeded::{self, Cost, Options, Processors};
+use buttress_base::seeded::{self, Options};
 use buttress_base::{Rng, clock, thread};
 use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, SetAttr, XattrFlags};
+use buttress_sim::processors::{Cost, Processors};
 use buttress_sim::{Slow, Slowness};
 
 use crate::checker::judge;
@@ -157,8 +158,11 @@ fn scarce(way: Way, preempt: &'static str, samples: usize) -> Seen {
         }
     };
     let processors = Processors { count: 4, cost: Cost::Step(STEP) };
-    let options =
-        Options { processors: Some(processors), steps_max: u64::MAX, ..Options::default() };
+    let options = Options {
+        processors: Some(processors.machine()),
+        steps_max: u64::MAX,
+        ..Options::default()
+    };
     let (seen, _) = seeded::run(1, options, work).unwrap_or_else(|stuck| panic!("{stuck}"));
     seen
 }
@@ -268,8 +272,11 @@ fn nobody_splits(base: MemoryDevice, split: Split) {
         (before, after, found[..len] == expected, device)
     };
     let processors = Processors { count: 4, cost: Cost::Step(STEP) };
-    let options =
-        Options { processors: Some(processors), steps_max: u64::MAX, ..Options::default() };
+    let options = Options {
+        processors: Some(processors.machine()),
+        steps_max: u64::MAX,
+        ..Options::default()
+    };
     let (seen, _) = seeded::run(1, options, work).unwrap_or_else(|stuck| panic!("{stuck}"));
     let (before, after, is_sound, device) = seen;
     let which = format!("{split:?}: {before:?}, {after:?}");
@@ -324,8 +331,11 @@ fn a_long_reader_is_waited_for_once() {
         (waited, last.is_ok(), device)
     };
     let processors = Processors { count: 4, cost: Cost::Step(STEP) };
-    let options =
-        Options { processors: Some(processors), steps_max: u64::MAX, ..Options::default() };
+    let options = Options {
+        processors: Some(processors.machine()),
+        steps_max: u64::MAX,
+        ..Options::default()
+    };
     let (seen, _) = seeded::run(1, options, work).unwrap_or_else(|stuck| panic!("{stuck}"));
     let (waited, is_there, device) = seen;
     let all: Duration = waited.iter().sum();

@@ -4,10 +4,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use buttress_base::seeded::{self, Cost, Options, Processors};
+use buttress_base::seeded::{self, Options};
 use buttress_base::{Rng, thread};
 use buttress_block::{Device, Error, MemoryDevice};
 use buttress_fs::{Filesystem, MountOptions};
+use buttress_sim::processors::{Cost, Processors};
 use buttress_sim::{Slow, Slowness};
 
 use crate::devices::{Hook, Hooked};
@@ -95,7 +96,11 @@ fn read_in_order(
 ) -> Vec<usize> {
     let copy = copy(&**device);
     let work = move || read_cold(copy, how, pause, seed);
-    let options = Options { processors, steps_max: u64::MAX, ..Options::default() };
+    let options = Options {
+        processors: processors.map(Processors::machine),
+        steps_max: u64::MAX,
+        ..Options::default()
+    };
     seeded::run(seed, options, work).unwrap_or_else(|stuck| panic!("{stuck}")).0
 }
 

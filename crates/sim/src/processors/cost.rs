@@ -1,8 +1,11 @@
 //! How many processors a run has, and what work costs there.
 
-use std::panic::Location;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use buttress_base::seeded::Machine;
+
+use super::Simulated;
 
 /// How many times waking is measured.
 const WAKINGS: usize = 200;
@@ -63,13 +66,10 @@ pub struct Processors {
     pub cost: Cost,
 }
 
-/// What threads waited at one place in the code, for a lock.
-#[derive(Clone, Copy, Debug)]
-pub struct Waited {
-    /// Where it is taken.
-    pub at: &'static Location<'static>,
-    /// How often one waited there.
-    pub count: u64,
-    /// How long, all together.
-    pub time: Duration,
+impl Processors {
+    /// A machine with them, for one run of the scheduler.
+    #[must_use]
+    pub fn machine(self) -> Box<dyn Machine> {
+        Box::new(Simulated::new(self))
+    }
 }
