@@ -10,6 +10,9 @@
 //! - **C1** Keys ascend, a branch's keys are the first ones below its children, and no node is empty.
 //! - **C2** All leaves are equally deep; no node has more than `FAN` entries, and the root of several levels has
 //!   two children at least.
+//!
+//! Own code: `imbl` is not under a licence that this project takes (MPL), and `rpds` has a node for each
+//! entry, so a lookup among a million would pass twenty nodes in place of four.
 
 use std::sync::Arc;
 

@@ -4,6 +4,9 @@
 //!
 //! - **R1** Ranges are half-open, not empty, and neither overlap nor touch.
 //! - **R2** `total` is the sum of their lengths.
+//!
+//! Own code: `range-set-blaze` has inclusive ranges alone, so each call would convert its range and
+//! check for empty ones, which disks have.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

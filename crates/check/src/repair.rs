@@ -201,14 +201,7 @@ fn write_groups(
     let options = OpenOptions { writable: true, ..OpenOptions::default() };
     let (volume, superblock) = Volume::open(devices.to_vec(), options)?;
     let volume = Arc::new(volume);
-    let geometry = Geometry {
-        nodesize: superblock.nodesize,
-        sectorsize: superblock.sectorsize,
-        csum: superblock.csum_type,
-        fsid: superblock.tree_fsid(),
-        // Only who makes nodes puts it into them.
-        chunk_tree_uuid: [0; 16],
-    };
+    let geometry = Geometry::of(&superblock);
     let store = Store::new(Arc::clone(&volume), geometry, CACHE_BYTES);
     boot::load_chunks(&store, &superblock)?;
     let (tree, root) = group_tree(&store, &superblock)?;

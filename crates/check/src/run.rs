@@ -86,14 +86,7 @@ fn context<'c>(
     options: &'c Options,
     progress: &'c dyn Progress,
 ) -> Context<'c> {
-    let geometry = Geometry {
-        nodesize: superblock.nodesize,
-        sectorsize: superblock.sectorsize,
-        csum: superblock.csum_type,
-        fsid: superblock.tree_fsid(),
-        // Only a writer puts it into nodes.
-        chunk_tree_uuid: [0; 16],
-    };
+    let geometry = Geometry::of(&superblock);
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.unwrap_or(available).clamp(1, THREADS_MAX);
     Context {

@@ -11,6 +11,9 @@
 //!
 //! A temporary file that cannot be written ends the check: half the records prove nothing. The files
 //! have no names, so nothing is left behind.
+//!
+//! Own code: crates for external sorting serialise each record and bound a count. These records are plain
+//! words, many threads fill one sorter, and the bound is one of bytes for all of them (E1).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

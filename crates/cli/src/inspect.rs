@@ -45,14 +45,7 @@ impl Inspect {
         let options = OpenOptions { degraded: true, ..OpenOptions::default() };
         let (volume, superblock) = Volume::open(opened, options).context(|| &name)?;
         let volume = Arc::new(volume);
-        let geometry = Geometry {
-            nodesize: superblock.nodesize,
-            sectorsize: superblock.sectorsize,
-            csum: superblock.csum_type,
-            fsid: superblock.tree_fsid(),
-            // Only a writer puts it into nodes.
-            chunk_tree_uuid: [0; 16],
-        };
+        let geometry = Geometry::of(&superblock);
         let store = Store::new(Arc::clone(&volume), geometry, CACHE_BYTES);
         let chunks = boot::load_chunks(&store, &superblock).context(|| &name)?;
         Ok(Self { superblock, volume, store, chunks, name })

@@ -1,4 +1,6 @@
 //! Sizes as btrfs-progs reads and prints them: binary units, one letter.
+//!
+//! Own code: crates for sizes take `K` for 1000 or accept fractions, and btrfs-progs does neither.
 
 /// Reads `4G`, `512M`, `64KiB` or plain bytes.
 ///

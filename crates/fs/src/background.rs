@@ -148,11 +148,6 @@ impl Background {
         }
         *stop
     }
-
-    /// Lets the committer look at once whether a commit is wanted.
-    pub(crate) fn wake_committer(&self) {
-        self.commit_wake.notify_all();
-    }
 }
 
 impl Shared {

@@ -145,13 +145,7 @@ fn name_missing(
     let known = || {
         let degraded = OpenOptions { degraded: true, ..OpenOptions::default() };
         let (volume, superblock) = Volume::open(devices, degraded).ok()?;
-        let geometry = Geometry {
-            nodesize: superblock.nodesize,
-            sectorsize: superblock.sectorsize,
-            csum: superblock.csum_type,
-            fsid: superblock.tree_fsid(),
-            chunk_tree_uuid: [0; 16],
-        };
+        let geometry = Geometry::of(&superblock);
         let store = Store::new(Arc::new(volume), geometry, 0);
         let items = buttress_tree::boot::load_chunks(&store, &superblock).ok()?.devices;
         Some(items.iter().map(|item| item.devid).filter(|id| !found.contains(id)).collect())

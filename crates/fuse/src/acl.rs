@@ -19,6 +19,8 @@
 //!
 //! - **A1** A list that parses has exactly one owner, one group and one other entry, and a mask if
 //!   it names any user or group; so every list turns into mode bits.
+//!
+//! Own code: `exacl` and `posix-acl` call libacl, which reads lists of files, not of bytes.
 
 /// The attribute that holds who may do what with a file.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";

@@ -30,10 +30,10 @@
 //! of an unlinked inode deletes the file, which takes as long as it takes.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
 
 /// The kernel's number for the root of a mount.
 pub(crate) const ROOT: u64 = 1;
@@ -60,7 +60,7 @@ pub(crate) struct Nodes<H> {
     interned: Mutex<Interned>,
 }
 
-type Shard<H> = HashMap<u64, Known<H>, BuildHasherDefault<Spread>>;
+type Shard<H> = FxHashMap<u64, Known<H>>;
 
 #[derive(Debug)]
 struct Known<H> {
@@ -204,27 +204,6 @@ impl<H: Clone> Nodes<H> {
 fn spread(id: u64) -> u64 {
     let mixed = id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ mixed >> 32
-}
-
-/// A hash for inode numbers, which nobody outside can choose freely.
-#[derive(Debug, Default)]
-struct Spread(u64);
-
-impl Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        // The low bits chose the shard, so the map gets them turned around.
-        self.0 = spread(self.0.rotate_left(5) ^ number).rotate_left(32);
-    }
 }
 
 #[cfg(test)]

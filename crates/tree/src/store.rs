@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use buttress_base::AlignedBuf;
-use buttress_format::{CsumType, TreeId};
+use buttress_format::{CsumType, Superblock, TreeId};
 use buttress_volume::Volume;
 
 use crate::{
@@ -34,6 +34,18 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// As a superblock says. It does not name the chunk tree's id, which only writers of nodes need.
+    #[must_use]
+    pub fn of(superblock: &Superblock) -> Self {
+        Self {
+            nodesize: superblock.nodesize,
+            sectorsize: superblock.sectorsize,
+            csum: superblock.csum_type,
+            fsid: superblock.tree_fsid(),
+            chunk_tree_uuid: [0; 16],
+        }
+    }
+
     /// Bytes of a leaf that items and payloads may use.
     #[must_use]
     pub fn leaf_room(&self) -> usize {

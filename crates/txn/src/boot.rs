@@ -146,13 +146,7 @@ impl Engine {
 
 /// The chunk tree's uuid is in its root node alone; what it says is needed for every node we write.
 fn open_store(volume: &Arc<Volume>, sb: &Superblock, cache_bytes: u64) -> Result<Arc<Store>> {
-    let mut geometry = Geometry {
-        nodesize: sb.nodesize,
-        sectorsize: sb.sectorsize,
-        csum: sb.csum_type,
-        fsid: sb.tree_fsid(),
-        chunk_tree_uuid: [0; 16],
-    };
+    let mut geometry = Geometry::of(sb);
     let first = Store::new(Arc::clone(volume), geometry, 0);
     let root = first.root(TreeId::CHUNK, boot::chunk_root(sb))?;
     geometry.chunk_tree_uuid = root.header().chunk_tree_uuid;

@@ -30,13 +30,7 @@ impl Patch {
         let part: Arc<dyn Device> = Arc::clone(&device) as Arc<dyn Device>;
         let (volume, superblock) = Volume::open(vec![part], options).expect("a volume");
         let volume = Arc::new(volume);
-        let geometry = Geometry {
-            nodesize: superblock.nodesize,
-            sectorsize: superblock.sectorsize,
-            csum: superblock.csum_type,
-            fsid: superblock.tree_fsid(),
-            chunk_tree_uuid: [0; 16],
-        };
+        let geometry = Geometry::of(&superblock);
         let patch = Self { device, volume, superblock, geometry };
         boot::load_chunks(&patch.store(), &patch.superblock).expect("chunks");
         patch

@@ -31,13 +31,7 @@ impl Disk {
     fn log(device: &Arc<dyn Device>) -> (Self, Vec<Logged>) {
         let (volume, superblock) =
             Volume::open(vec![Arc::clone(device)], OpenOptions::default()).expect("a volume");
-        let geometry = Geometry {
-            nodesize: superblock.nodesize,
-            sectorsize: superblock.sectorsize,
-            csum: superblock.csum_type,
-            fsid: superblock.fsid,
-            chunk_tree_uuid: [0; 16],
-        };
+        let geometry = Geometry::of(&superblock);
         let volume = Arc::new(volume);
         let store = Store::new(Arc::clone(&volume), geometry, 0);
         buttress_tree::boot::load_chunks(&store, &superblock).expect("chunks");

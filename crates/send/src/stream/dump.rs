@@ -5,6 +5,7 @@
 use std::fmt::Write;
 
 use buttress_format::Timespec;
+use jiff::Timestamp;
 
 use super::Uuid;
 use super::command::{Command, Source};
@@ -176,23 +177,10 @@ fn show(bytes: &[u8]) -> String {
     String::from_utf8_lossy(text).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
+/// `2026-11-21T11:07:01+0000`; `@` and seconds since 1970 where the year has more than four digits.
 fn time(time: Timespec) -> String {
-    let (days, second) = (time.sec.div_euclid(86_400), time.sec.rem_euclid(86_400));
-    let (year, month, day) = civil(days);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}+0000")
-}
-
-/// Year, month and day of a day counted from 1970: years begin in March, so that the leap day comes last.
-fn civil(days: i64) -> (i64, i64, i64) {
-    const DAYS_PER_ERA: i64 = 146_097;
-    let days = days.saturating_add(719_468);
-    let era = days.div_euclid(DAYS_PER_ERA);
-    let day = days.rem_euclid(DAYS_PER_ERA);
-    let year = (day - day / 1460 + day / 36_524 - day / (DAYS_PER_ERA - 1)) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    (era * 400 + year + carry, month, day)
+    match Timestamp::from_second(time.sec) {
+        Ok(time) => time.strftime("%Y-%m-%dT%H:%M:%S+0000").to_string(),
+        Err(_) => format!("@{}", time.sec),
+    }
 }

@@ -33,13 +33,7 @@ fn places(image: &Path) -> Vec<Place> {
     let (volume, superblock) =
         Volume::open(vec![device], buttress_volume::OpenOptions::default()).expect("a volume");
     let volume = Arc::new(volume);
-    let geometry = Geometry {
-        nodesize: superblock.nodesize,
-        sectorsize: superblock.sectorsize,
-        csum: superblock.csum_type,
-        fsid: superblock.tree_fsid(),
-        chunk_tree_uuid: [0; 16],
-    };
+    let geometry = Geometry::of(&superblock);
     let store = Store::new(Arc::clone(&volume), geometry, 32 << 20);
     boot::load_chunks(&store, &superblock).expect("chunks");
     let root = boot::root_tree_root(&superblock);

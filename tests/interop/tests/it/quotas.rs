@@ -162,13 +162,7 @@ fn miscount(images: &Images, offset: usize) {
     let how = buttress_volume::OpenOptions { writable: true, ..Default::default() };
     let (volume, superblock) = Volume::open(vec![device], how).expect("a volume");
     let volume = Arc::new(volume);
-    let geometry = Geometry {
-        nodesize: superblock.nodesize,
-        sectorsize: superblock.sectorsize,
-        csum: superblock.csum_type,
-        fsid: superblock.tree_fsid(),
-        chunk_tree_uuid: [0; 16],
-    };
+    let geometry = Geometry::of(&superblock);
     let store = Store::new(Arc::clone(&volume), geometry, 0);
     boot::load_chunks(&store, &superblock).expect("chunks");
     // Linux's tool of this age does not show the tree of a volume with simple quotas.
