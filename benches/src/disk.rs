@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use buttress_block::{Device, Error, FileDevice};
+use buttress_block::{Device, Error, FileDevice, Layer};
 
 const REVOLUTION: f64 = 60.0 / 7200.0;
 const TRACK: f64 = 1.25e6;
@@ -181,24 +181,14 @@ impl Throttled {
     }
 }
 
-impl Device for Throttled {
-    fn name(&self) -> String {
-        self.file.name()
+impl Layer for Throttled {
+    type Inner = FileDevice;
+
+    fn inner(&self) -> &Self::Inner {
+        &self.file
     }
 
-    fn len(&self) -> u64 {
-        self.file.len()
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        self.file.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+    fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
         self.file.write_at(offset, buf)?;
         self.disk.wait_until(self.now());
         self.disk.take(offset, buf.len() as u64);
@@ -206,15 +196,11 @@ impl Device for Throttled {
         Ok(())
     }
 
-    fn flush(&self) -> Result<(), Error> {
+    fn on_flush(&self) -> Result<(), Error> {
         self.file.flush()?;
         self.disk.settle();
         self.catch_up();
         Ok(())
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.file.discard(offset, len)
     }
 }
 

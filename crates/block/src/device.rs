@@ -141,7 +141,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// As [`Device::write_at`].
     fn write_zeroes(&self, offset: u64, len: u64, _space: Space) -> Result<(), Error> {
         check(self, Operation::Write, offset, len)?;
-        write_each_zero(self, offset, len)
+        write_each_zero(offset, len, |at, buf| self.write_at(at, buf))
     }
 
     /// Says what is known of the bytes from `offset` on without reading them, as far as the first
@@ -223,16 +223,16 @@ pub struct Extent {
 }
 
 /// Writes zeroes where there is no better way. The range has been checked.
-pub(crate) fn write_each_zero<D: Device + ?Sized>(
-    device: &D,
+pub(crate) fn write_each_zero(
     offset: u64,
     len: u64,
+    write: impl Fn(u64, &[u8]) -> Result<(), Error>,
 ) -> Result<(), Error> {
     const PIECE: u64 = 1 << 20;
     let zeroes = AlignedBuf::zeroed(PIECE.min(len) as usize);
     let end = offset + len;
     for at in (offset..end).step_by(PIECE as usize) {
-        device.write_at(at, &zeroes[..PIECE.min(end - at) as usize])?;
+        write(at, &zeroes[..PIECE.min(end - at) as usize])?;
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 
 use buttress_base::{Rank, Ranked};
 use buttress_block::error::Operation;
-use buttress_block::{Class, Content, Device, Error as BlockError, Extent, Space};
+use buttress_block::{Class, Content, Device, Error as BlockError, Extent, Layer, Space};
 
 use crate::background;
 use crate::core::Core;
@@ -210,35 +210,25 @@ impl CacheDevice {
     }
 }
 
-impl Device for CacheDevice {
-    fn name(&self) -> String {
-        self.core.origin.name()
+impl Layer for CacheDevice {
+    type Inner = dyn Device;
+
+    fn inner(&self) -> &Self::Inner {
+        &*self.core.origin
     }
 
-    fn len(&self) -> u64 {
-        self.core.origin.len()
-    }
-
-    fn writable(&self) -> bool {
+    fn is_writable(&self) -> bool {
         self.core.origin.writable() && self.core.medium.writable()
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BlockError> {
+    fn on_read(&self, offset: u64, buf: &mut [u8]) -> Result<(), BlockError> {
         self.check(Operation::Read, offset, buf.len() as u64)?;
         let len = buf.len() as u64;
         let read = self.core.read(offset, buf);
         read.map_err(|error| self.failed(error, Operation::Read, offset, len))
     }
 
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), BlockError> {
-        self.write_classed_at(offset, &[IoSlice::new(buf)], Class::Data)
-    }
-
-    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), BlockError> {
-        self.write_classed_at(offset, bufs, Class::Data)
-    }
-
-    fn write_classed_at(
+    fn on_write_classed(
         &self,
         offset: u64,
         bufs: &[IoSlice<'_>],
@@ -256,7 +246,7 @@ impl Device for CacheDevice {
         Ok(())
     }
 
-    fn flush(&self) -> Result<(), BlockError> {
+    fn on_flush(&self) -> Result<(), BlockError> {
         if !self.writable() {
             return Ok(());
         }
@@ -264,7 +254,7 @@ impl Device for CacheDevice {
         self.core.sync().map_err(|error| self.failed(error, Operation::Flush, 0, self.len()))
     }
 
-    fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+    fn on_discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
         self.check(Operation::Discard, offset, len)?;
         if len == 0 {
             return Ok(());
@@ -273,7 +263,7 @@ impl Device for CacheDevice {
         done.map_err(|error| self.failed(error, Operation::Discard, offset, len))
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, space: Space) -> Result<(), BlockError> {
+    fn on_write_zeroes(&self, offset: u64, len: u64, space: Space) -> Result<(), BlockError> {
         self.check(Operation::Write, offset, len)?;
         if len == 0 {
             return Ok(());
@@ -282,7 +272,7 @@ impl Device for CacheDevice {
         done.map_err(|error| self.failed(error, Operation::Write, offset, len))
     }
 
-    fn extent_at(&self, offset: u64, len: u64) -> Result<Extent, BlockError> {
+    fn on_extent(&self, offset: u64, len: u64) -> Result<Extent, BlockError> {
         self.check(Operation::Read, offset, len)?;
         let block = OriginBlock(offset / self.block_size());
         let cached = self.core.index.next(block).map(|next| next.0 * self.block_size());

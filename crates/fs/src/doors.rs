@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use buttress_block::{Device, Error};
+use buttress_block::{Device, Error, Layer};
 
 /// A device that lets a write through when the door of its first byte is open, and a flush that a test has barred when it says
 /// so.
@@ -53,38 +53,24 @@ impl Door {
     }
 }
 
-impl<D: Device + ?Sized> Device for Doors<D> {
-    fn name(&self) -> String {
-        "doors".to_owned()
+impl<D: Device + ?Sized> Layer for Doors<D> {
+    type Inner = D;
+
+    fn inner(&self) -> &Self::Inner {
+        &self.below
     }
 
-    fn len(&self) -> u64 {
-        self.below.len()
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        self.below.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+    fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
         for (_, door) in self.doors.iter().filter(|(byte, _)| buf.iter().all(|b| b == byte)) {
             door.pass();
         }
         self.below.write_at(offset, buf)
     }
 
-    fn flush(&self) -> Result<(), Error> {
+    fn on_flush(&self) -> Result<(), Error> {
         if self.flush_is_barred.load(Ordering::SeqCst) {
             self.flush.pass();
         }
         self.below.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.below.discard(offset, len)
     }
 }

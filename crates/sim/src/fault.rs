@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use buttress_base::{Rank, Ranked, thread};
 use buttress_block::error::Operation;
-use buttress_block::{Device, Error};
+use buttress_block::{Device, Error, Layer};
 
 /// What is wrong with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,26 +130,20 @@ impl FaultDevice {
     }
 }
 
-impl Device for FaultDevice {
-    fn name(&self) -> String {
-        self.inner.name()
+impl Layer for FaultDevice {
+    type Inner = dyn Device;
+
+    fn inner(&self) -> &Self::Inner {
+        &*self.inner
     }
 
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn writable(&self) -> bool {
-        self.inner.writable()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+    fn on_read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         self.strike(Operation::Read, offset, buf.len() as u64)?;
         self.inner.read_at(offset, buf)
     }
 
     /// A write that fails has written its first half.
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+    fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
         match self.strike(Operation::Write, offset, buf.len() as u64) {
             Ok(true) => self.inner.write_at(offset, buf),
             Ok(false) => Ok(()),
@@ -162,18 +156,18 @@ impl Device for FaultDevice {
     }
 
     /// So that late data is among what is tried.
-    fn writes_at_once(&self) -> bool {
+    fn takes_many(&self) -> bool {
         true
     }
 
-    fn flush(&self) -> Result<(), Error> {
+    fn on_flush(&self) -> Result<(), Error> {
         match self.strike(Operation::Flush, 0, self.len())? {
             true => self.inner.flush(),
             false => Ok(()),
         }
     }
 
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+    fn on_discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         match self.strike(Operation::Discard, offset, len)? {
             true => self.inner.discard(offset, len),
             false => Ok(()),

@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use buttress_base::{Rank, Ranked, Rng};
-use buttress_block::{Class, Device, Error, MemoryDevice};
+use buttress_block::{Class, Device, Error, Layer, MemoryDevice};
 
 /// Which of the devices of one log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -440,51 +440,51 @@ impl Recorder {
     }
 }
 
-impl Device for Recorder {
-    fn name(&self) -> String {
+impl Layer for Recorder {
+    type Inner = MemoryDevice;
+
+    fn inner(&self) -> &Self::Inner {
+        &self.seen
+    }
+
+    fn title(&self) -> String {
         format!("recorder {}", self.id.0)
     }
 
-    fn len(&self) -> u64 {
-        self.seen.len()
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        self.seen.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+    fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
         self.write(offset, buf).map(drop)
     }
 
     /// As a device with FUA does it.
-    fn write_durably(&self, offset: u64, buf: &[u8], _class: Class) -> Result<(), Error> {
+    fn on_write_durably(&self, offset: u64, buf: &[u8], _class: Class) -> Result<(), Error> {
         if let Some(write) = self.write(offset, buf)? {
             self.record(|| Event::Settled { write });
         }
         Ok(())
     }
 
-    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+    /// One write, however many parts it has.
+    fn on_write_classed(
+        &self,
+        offset: u64,
+        bufs: &[IoSlice<'_>],
+        _class: Class,
+    ) -> Result<(), Error> {
         let whole: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
-        self.write_at(offset, &whole)
+        self.on_write(offset, &whole)
     }
 
     /// So that late data is among what is tried.
-    fn writes_at_once(&self) -> bool {
+    fn takes_many(&self) -> bool {
         true
     }
 
-    fn flush(&self) -> Result<(), Error> {
+    fn on_flush(&self) -> Result<(), Error> {
         self.record(|| Event::Flush { device: self.id });
         Ok(())
     }
 
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+    fn on_discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.seen.discard(offset, len)?;
         self.record(|| Event::Write {
             device: self.id,

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use buttress_base::{clock, sync::Mutex, thread};
-use buttress_block::{Class, Device, Error, Extent, Refused, Space, Write};
+use buttress_block::{Class, Device, Error, Layer, Refused, Space, Write};
 
 /// How slow a device is.
 #[derive(Clone, Copy, Debug)]
@@ -159,20 +159,14 @@ fn len_of(bufs: &[IoSlice<'_>]) -> u64 {
     bufs.iter().map(|buf| buf.len() as u64).sum()
 }
 
-impl<D: Device> Device for Slow<D> {
-    fn name(&self) -> String {
-        self.inner.name()
+impl<D: Device> Layer for Slow<D> {
+    type Inner = D;
+
+    fn inner(&self) -> &Self::Inner {
+        &self.inner
     }
 
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn writable(&self) -> bool {
-        self.inner.writable()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+    fn on_read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         let done = self.take([buf.len() as u64]);
         if done.is_some() {
             self.reads.fetch_add(1, Ordering::Relaxed);
@@ -182,15 +176,7 @@ impl<D: Device> Device for Slow<D> {
         found
     }
 
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
-        self.write_classed_at(offset, &[IoSlice::new(buf)], Class::Data)
-    }
-
-    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
-        self.write_classed_at(offset, bufs, Class::Data)
-    }
-
-    fn write_classed_at(
+    fn on_write_classed(
         &self,
         offset: u64,
         bufs: &[IoSlice<'_>],
@@ -207,7 +193,7 @@ impl<D: Device> Device for Slow<D> {
         written
     }
 
-    fn write_many(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
+    fn on_write_many(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
         let done = self.take(writes.iter().map(|write| len_of(&write.bufs)));
         for write in writes {
             self.count(len_of(&write.bufs), write.class);
@@ -220,7 +206,7 @@ impl<D: Device> Device for Slow<D> {
         written
     }
 
-    fn flush(&self) -> Result<(), Error> {
+    fn on_flush(&self) -> Result<(), Error> {
         let done = self.take([0]).map(|done| done.max(self.queue.lock().last));
         if done.is_some() {
             self.flushes.fetch_add(1, Ordering::Relaxed);
@@ -230,22 +216,18 @@ impl<D: Device> Device for Slow<D> {
         flushed
     }
 
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+    fn on_discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         let done = self.take([0]);
         let discarded = self.inner.discard(offset, len);
         self.sleep_until(done);
         discarded
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, space: Space) -> Result<(), Error> {
+    fn on_write_zeroes(&self, offset: u64, len: u64, space: Space) -> Result<(), Error> {
         let done = self.take([0]);
         let written = self.inner.write_zeroes(offset, len, space);
         self.sleep_until(done);
         written
-    }
-
-    fn extent_at(&self, offset: u64, len: u64) -> Result<Extent, Error> {
-        self.inner.extent_at(offset, len)
     }
 }
 

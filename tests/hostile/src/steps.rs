@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buttress_block::{Device, Error, Operation};
+use buttress_block::{Device, Error, Layer, Operation};
 
 /// A device that fails every request once it has had its fill.
 #[derive(Debug)]
@@ -37,34 +37,20 @@ impl Steps {
     }
 }
 
-impl Device for Steps {
-    fn name(&self) -> String {
-        self.device.name()
+impl Layer for Steps {
+    type Inner = dyn Device;
+
+    fn inner(&self) -> &Self::Inner {
+        &*self.device
     }
 
-    fn len(&self) -> u64 {
-        self.device.len()
-    }
-
-    fn writable(&self) -> bool {
-        self.device.writable()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+    fn on_read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         self.step(Operation::Read, offset, buf.len() as u64)?;
         self.device.read_at(offset, buf)
     }
 
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+    fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
         self.step(Operation::Write, offset, buf.len() as u64)?;
         self.device.write_at(offset, buf)
-    }
-
-    fn flush(&self) -> Result<(), Error> {
-        self.device.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.device.discard(offset, len)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use buttress_base::Rng;
-use buttress_block::{Device, Error, MemoryDevice};
+use buttress_block::{Device, Error, Layer, MemoryDevice};
 use buttress_cache::inspect::{self, Fate};
 use buttress_cache::{CacheDevice, CacheOptions};
 use buttress_sim::{FaultDevice, Faults, Log};
@@ -231,24 +231,14 @@ impl std::fmt::Debug for Hooked {
     }
 }
 
-impl Device for Hooked {
-    fn name(&self) -> String {
-        self.inner.name()
+impl Layer for Hooked {
+    type Inner = dyn Device;
+
+    fn inner(&self) -> &Self::Inner {
+        &*self.inner
     }
 
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        self.inner.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+    fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
         // Taken, so that what it does may come by here again.
         let hook = self.hook.lock().expect("not poisoned").take();
         if let Some(mut hook) = hook {
@@ -256,14 +246,6 @@ impl Device for Hooked {
             *self.hook.lock().expect("not poisoned") = Some(hook);
         }
         self.inner.write_at(offset, buf)
-    }
-
-    fn flush(&self) -> Result<(), Error> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.inner.discard(offset, len)
     }
 }
 

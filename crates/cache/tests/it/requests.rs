@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buttress_block::{Content, Device, Error, MemoryDevice, Space};
+use buttress_block::{Content, Device, Error, Layer, MemoryDevice, Space};
 use buttress_cache::CacheDevice;
 use buttress_cache::layout::{ENTRY_LEN, HEADER_LEN, RawEntry};
 use buttress_cache::units::Epoch;
@@ -36,39 +36,29 @@ impl Counted {
     }
 }
 
-impl Device for Counted {
-    fn name(&self) -> String {
-        self.device.name()
+impl Layer for Counted {
+    type Inner = MemoryDevice;
+
+    fn inner(&self) -> &Self::Inner {
+        &self.device
     }
 
-    fn len(&self) -> u64 {
-        self.device.len()
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        self.device.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+    fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
         self.writes.fetch_add(1, Ordering::Relaxed);
         self.device.write_at(offset, buf)
     }
 
-    fn flush(&self) -> Result<(), Error> {
+    fn on_flush(&self) -> Result<(), Error> {
         self.flushes.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    fn discard(&self, _offset: u64, _len: u64) -> Result<(), Error> {
+    fn on_discard(&self, _offset: u64, _len: u64) -> Result<(), Error> {
         self.discards.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    fn write_zeroes(&self, _offset: u64, _len: u64, _space: Space) -> Result<(), Error> {
+    fn on_write_zeroes(&self, _offset: u64, _len: u64, _space: Space) -> Result<(), Error> {
         self.zeroes.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

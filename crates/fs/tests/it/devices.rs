@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use buttress_block::{Device, Error};
+use buttress_block::{Device, Error, Layer};
 
 /// What becomes of requests; those that are not named go through.
 pub(crate) trait Hook: Debug + Send + Sync {
@@ -33,32 +33,22 @@ impl<H: Hook> Hooked<H> {
     }
 }
 
-impl<H: Hook> Device for Hooked<H> {
-    fn name(&self) -> String {
-        self.below.name()
+impl<H: Hook> Layer for Hooked<H> {
+    type Inner = dyn Device;
+
+    fn inner(&self) -> &Self::Inner {
+        &*self.below
     }
 
-    fn len(&self) -> u64 {
-        self.below.len()
-    }
-
-    fn writable(&self) -> bool {
-        self.below.writable()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+    fn on_read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         self.hook.read(&*self.below, offset, buf)
     }
 
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
-        self.below.write_at(offset, buf)
-    }
-
-    fn flush(&self) -> Result<(), Error> {
+    fn on_flush(&self) -> Result<(), Error> {
         self.hook.flush(&*self.below)
     }
 
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+    fn on_discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.hook.discard(&*self.below, offset, len)
     }
 }

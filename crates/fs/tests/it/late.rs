@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::Rng;
-use buttress_block::{Device, Error, MemoryDevice, Operation};
+use buttress_block::{Device, Error, Layer, MemoryDevice, Operation};
 use buttress_fs::{ErrorKind, Filesystem, MakeOptions, RenameFlags};
 
 use crate::checker::check;
@@ -22,24 +22,14 @@ struct Picky {
     refuses: AtomicBool,
 }
 
-impl Device for Picky {
-    fn name(&self) -> String {
-        "picky".to_owned()
+impl Layer for Picky {
+    type Inner = MemoryDevice;
+
+    fn inner(&self) -> &Self::Inner {
+        &self.below
     }
 
-    fn len(&self) -> u64 {
-        self.below.len()
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        self.below.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+    fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
         let is_bad = |sector: &[u8]| sector.iter().all(|byte| *byte == REFUSED);
         if self.refuses.load(Ordering::Relaxed) && buf.chunks(SECTOR).any(is_bad) {
             let source = std::io::Error::other("a sector that is refused");
@@ -49,16 +39,8 @@ impl Device for Picky {
         self.below.write_at(offset, buf)
     }
 
-    fn writes_at_once(&self) -> bool {
+    fn takes_many(&self) -> bool {
         true
-    }
-
-    fn flush(&self) -> Result<(), Error> {
-        self.below.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.below.discard(offset, len)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use buttress_block::{Device, Error, MemoryDevice};
+use buttress_block::{Device, Error, Layer, MemoryDevice};
 use buttress_format::{Key, Kind, ids};
 use buttress_fs::{ErrorKind, Filesystem, Inode, MakeOptions, NameError, TreeId};
 
@@ -94,34 +94,16 @@ fn a_subvolume_goes_in_the_transaction_that_made_it() {
 #[derive(Debug)]
 struct Leisurely(MemoryDevice);
 
-impl Device for Leisurely {
-    fn name(&self) -> String {
-        "leisurely".to_owned()
+impl Layer for Leisurely {
+    type Inner = MemoryDevice;
+
+    fn inner(&self) -> &Self::Inner {
+        &self.0
     }
 
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        self.0.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
-        self.0.write_at(offset, buf)
-    }
-
-    fn flush(&self) -> Result<(), Error> {
+    fn on_flush(&self) -> Result<(), Error> {
         std::thread::sleep(Duration::from_millis(30));
         self.0.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.0.discard(offset, len)
     }
 }
 

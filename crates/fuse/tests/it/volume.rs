@@ -1,12 +1,11 @@
 //! A volume in a file of its own.
 
-use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use buttress_block::{Device, Error, Extent, FileDevice, OpenOptions, Space};
+use buttress_block::{Device, Error, Extent, FileDevice, Layer, OpenOptions, Space};
 use buttress_fs::make::{MakeOptions, make};
 use buttress_fs::{Filesystem, MountOptions};
 use tempfile::TempDir;
@@ -98,45 +97,27 @@ impl Held {
     }
 }
 
-impl Device for Held {
-    fn name(&self) -> String {
-        self.device.name()
+impl Layer for Held {
+    type Inner = FileDevice;
+
+    fn inner(&self) -> &Self::Inner {
+        &self.device
     }
 
-    fn len(&self) -> u64 {
-        self.device.len()
-    }
-
-    fn writable(&self) -> bool {
-        self.device.writable()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+    fn on_read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         let offset = if self.is_let_go(HOLD) { offset } else { u64::MAX };
         self.device.read_at(offset, buf)
     }
 
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
-        self.device.write_at(offset, buf)
+    fn on_write_zeroes(&self, offset: u64, len: u64, space: Space) -> Result<(), Error> {
+        self.device.write_zeroes(offset, len, space)
     }
 
-    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
-        self.device.write_vectored_at(offset, bufs)
-    }
-
-    fn flush(&self) -> Result<(), Error> {
+    fn on_flush(&self) -> Result<(), Error> {
         match self.is_let_go(HOLD_FLUSH) {
             true => self.device.flush(),
             false => self.device.write_at(u64::MAX, &[]),
         }
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.device.discard(offset, len)
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, space: Space) -> Result<(), Error> {
-        self.device.write_zeroes(offset, len, space)
     }
 
     fn extent_at(&self, offset: u64, len: u64) -> Result<Extent, Error> {

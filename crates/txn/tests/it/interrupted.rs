@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::Interrupt;
-use buttress_block::{Device, Error as DeviceError, MemoryDevice};
+use buttress_block::{Device, Error as DeviceError, Layer, MemoryDevice};
 use buttress_format::{Key, Kind, TreeId};
 use buttress_fs::make::{MakeOptions, make};
 use buttress_txn::{Cost, Costs, Engine, EngineOptions, Error, Urgency};
@@ -78,28 +78,14 @@ struct Held {
     fails: AtomicBool,
 }
 
-impl Device for Held {
-    fn name(&self) -> String {
-        self.below.name()
+impl Layer for Held {
+    type Inner = MemoryDevice;
+
+    fn inner(&self) -> &Self::Inner {
+        &self.below
     }
 
-    fn len(&self) -> u64 {
-        self.below.len()
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.below.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), DeviceError> {
-        self.below.write_at(offset, buf)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
+    fn on_flush(&self) -> Result<(), DeviceError> {
         while self.is_held.load(Ordering::SeqCst) {
             self.waits.store(true, Ordering::SeqCst);
             std::thread::yield_now();
@@ -109,10 +95,6 @@ impl Device for Held {
             true => self.below.write_at(u64::MAX, &[0]),
             false => self.below.flush(),
         }
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
-        self.below.discard(offset, len)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use buttress_block::{Device, MemoryDevice};
+use buttress_block::{Device, Layer, MemoryDevice};
 use buttress_format::{BlockGroupFlags, DeviceId};
 use buttress_volume::{Error, Kind, Volume};
 
@@ -174,20 +174,14 @@ struct Broken {
     inner: MemoryDevice,
 }
 
-impl Device for Broken {
-    fn name(&self) -> String {
-        "broken".to_owned()
+impl Layer for Broken {
+    type Inner = MemoryDevice;
+
+    fn inner(&self) -> &Self::Inner {
+        &self.inner
     }
 
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), buttress_block::Error> {
+    fn on_read(&self, offset: u64, buf: &mut [u8]) -> Result<(), buttress_block::Error> {
         if offset < 2 << 20 {
             return self.inner.read_at(offset, buf);
         }
@@ -198,18 +192,6 @@ impl Device for Broken {
             len: buf.len() as u64,
             source: std::io::Error::other("it is broken"),
         })
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), buttress_block::Error> {
-        self.inner.write_at(offset, buf)
-    }
-
-    fn flush(&self) -> Result<(), buttress_block::Error> {
-        Ok(())
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), buttress_block::Error> {
-        self.inner.discard(offset, len)
     }
 }
 

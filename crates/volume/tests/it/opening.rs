@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use buttress_block::{Device, MemoryDevice};
+use buttress_block::{Device, Layer, MemoryDevice};
 use buttress_format::{BlockGroupFlags, CompatRo, DeviceId, Generation, Incompat, Superblock};
 use buttress_volume::{Error, Kind, OpenOptions, Trust, Volume};
 
@@ -182,37 +182,19 @@ struct Broken {
     on: AtomicBool,
 }
 
-impl Device for Broken {
-    fn name(&self) -> String {
-        "broken".to_owned()
+impl Layer for Broken {
+    type Inner = MemoryDevice;
+
+    fn inner(&self) -> &Self::Inner {
+        &self.inner
     }
 
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), buttress_block::Error> {
-        self.inner.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), buttress_block::Error> {
+    fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), buttress_block::Error> {
         if self.on.load(Ordering::Relaxed) {
             // Any failure of the device is enough: this one is past its end.
             return self.inner.write_at(u64::MAX, buf);
         }
         self.inner.write_at(offset, buf)
-    }
-
-    fn flush(&self) -> Result<(), buttress_block::Error> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), buttress_block::Error> {
-        self.inner.discard(offset, len)
     }
 }
 
