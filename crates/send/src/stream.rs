@@ -25,6 +25,7 @@ mod dump;
 mod error;
 mod path;
 mod reader;
+mod table;
 mod writer;
 
 #[cfg(test)]

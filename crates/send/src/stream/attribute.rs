@@ -2,9 +2,10 @@
 
 use buttress_format::Timespec;
 
+use super::HEADER_LEN;
+use super::command::{Encoded, Source, Stamps};
 use super::error::StreamError;
 use super::path::StreamPath;
-use super::{HEADER_LEN, Uuid};
 
 /// Numbers of attributes, and what they are called in errors.
 macro_rules! attributes {
@@ -142,10 +143,6 @@ impl<'a> Attributes<'a> {
         u32::try_from(self.u64(what)?).map_err(|_| self.bad(what, "is out of range"))
     }
 
-    pub(crate) fn uuid(&self, what: Attribute) -> Result<Uuid, StreamError> {
-        self.array(what)
-    }
-
     pub(crate) fn path(&self, what: Attribute) -> Result<StreamPath<'a>, StreamError> {
         StreamPath::new(self.bytes(what)?).map_err(|problem| self.bad(what, problem))
     }
@@ -165,7 +162,7 @@ impl<'a> Attributes<'a> {
         Ok(path)
     }
 
-    pub(crate) fn time(&self, what: Attribute) -> Result<Timespec, StreamError> {
+    fn time(&self, what: Attribute) -> Result<Timespec, StreamError> {
         let bytes: [u8; 12] = self.array(what)?;
         let [s0, s1, s2, s3, s4, s5, s6, s7, n0, n1, n2, n3] = bytes;
         let sec = i64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]);
@@ -176,11 +173,59 @@ impl<'a> Attributes<'a> {
         Ok(Timespec { sec, nsec })
     }
 
-    pub(crate) fn time_or_none(&self, what: Attribute) -> Result<Option<Timespec>, StreamError> {
+    fn time_or_none(&self, what: Attribute) -> Result<Option<Timespec>, StreamError> {
         match self.found[usize::from(what.number)] {
             None => Ok(None),
             Some(_) => self.time(what).map(Some),
         }
+    }
+
+    /// File data: a value like others here, that [`Attributes::parse`] has found.
+    pub(crate) fn data(&self, what: Attribute) -> Result<&'a [u8], StreamError> {
+        self.bytes(what)
+    }
+
+    /// A subvolume's identity.
+    pub(crate) fn source(
+        &self,
+        uuid: Attribute,
+        ctransid: Attribute,
+    ) -> Result<Source, StreamError> {
+        Ok(Source { uuid: self.array(uuid)?, ctransid: self.u64(ctransid)? })
+    }
+
+    /// The times of an inode; that of its creation may lack.
+    pub(crate) fn stamps(
+        &self,
+        atime: Attribute,
+        mtime: Attribute,
+        ctime: Attribute,
+        otime: Attribute,
+    ) -> Result<Stamps, StreamError> {
+        Ok(Stamps {
+            atime: self.time(atime)?,
+            mtime: self.time(mtime)?,
+            ctime: self.time(ctime)?,
+            otime: self.time_or_none(otime)?,
+        })
+    }
+
+    /// How data is packed.
+    pub(crate) fn encoded(
+        &self,
+        file_len: Attribute,
+        ram_bytes: Attribute,
+        offset: Attribute,
+        compression: Attribute,
+        encryption: Attribute,
+    ) -> Result<Encoded, StreamError> {
+        Ok(Encoded {
+            file_len: self.u64(file_len)?,
+            ram_bytes: self.u64(ram_bytes)?,
+            offset: self.u64(offset)?,
+            compression: self.u32_or_zero(compression)?,
+            encryption: self.u32_or_zero(encryption)?,
+        })
     }
 
     /// An offset and a length that end before the end of the largest file.
@@ -235,11 +280,77 @@ impl<'b> Builder<'b> {
         self.bytes(what, &value.to_le_bytes())
     }
 
+    pub(crate) fn u8(&mut self, what: Attribute, value: u8) -> &mut Self {
+        self.bytes(what, &[value])
+    }
+
+    pub(crate) fn u32_or_zero(&mut self, what: Attribute, value: u32) -> &mut Self {
+        self.u32(what, value)
+    }
+
+    pub(crate) fn u64_or_zero(&mut self, what: Attribute, value: u64) -> &mut Self {
+        self.u64(what, value)
+    }
+
+    /// An identifier of an owner.
+    pub(crate) fn id(&mut self, what: Attribute, value: u32) -> &mut Self {
+        self.u64(what, value.into())
+    }
+
     pub(crate) fn path(&mut self, what: Attribute, path: StreamPath<'_>) -> &mut Self {
         self.bytes(what, path.as_bytes())
     }
 
-    pub(crate) fn time(&mut self, what: Attribute, time: Timespec) -> &mut Self {
+    pub(crate) fn entry(&mut self, what: Attribute, path: StreamPath<'_>) -> &mut Self {
+        self.path(what, path)
+    }
+
+    pub(crate) fn name(&mut self, what: Attribute, path: StreamPath<'_>) -> &mut Self {
+        self.path(what, path)
+    }
+
+    pub(crate) fn source(
+        &mut self,
+        uuid: Attribute,
+        ctransid: Attribute,
+        source: Source,
+    ) -> &mut Self {
+        self.bytes(uuid, &source.uuid).u64(ctransid, source.ctransid)
+    }
+
+    /// The time of creation is there from version 2 on.
+    pub(crate) fn stamps(
+        &mut self,
+        atime: Attribute,
+        mtime: Attribute,
+        ctime: Attribute,
+        otime: Attribute,
+        stamps: Stamps,
+    ) -> &mut Self {
+        self.time(atime, stamps.atime).time(mtime, stamps.mtime).time(ctime, stamps.ctime);
+        match stamps.otime.filter(|_| self.version >= 2) {
+            Some(time) => self.time(otime, time),
+            None => self,
+        }
+    }
+
+    pub(crate) fn encoded(
+        &mut self,
+        file_len: Attribute,
+        ram_bytes: Attribute,
+        offset: Attribute,
+        compression: Attribute,
+        encryption: Attribute,
+        encoded: Encoded,
+    ) -> &mut Self {
+        self.u64(file_len, encoded.file_len)
+            .u64(ram_bytes, encoded.ram_bytes)
+            .u64(offset, encoded.offset)
+            .u32(compression, encoded.compression)
+            .u32(encryption, encoded.encryption)
+    }
+
+    fn time(&mut self, what: Attribute, time: Timespec) -> &mut Self {
         let mut value = [0; 12];
         value[..8].copy_from_slice(&time.sec.to_le_bytes());
         value[8..].copy_from_slice(&time.nsec.to_le_bytes());
@@ -247,11 +358,11 @@ impl<'b> Builder<'b> {
     }
 
     /// File data: the last attribute, without a length from version 2 on.
-    pub(crate) fn data(&mut self, value: &[u8]) -> &mut Self {
+    pub(crate) fn data(&mut self, what: Attribute, value: &[u8]) -> &mut Self {
         if self.version < 2 {
-            return self.bytes(DATA, value);
+            return self.bytes(what, value);
         }
-        self.out.extend_from_slice(&DATA.number.to_le_bytes());
+        self.out.extend_from_slice(&what.number.to_le_bytes());
         self.out.extend_from_slice(value);
         self
     }
