@@ -46,7 +46,7 @@ pub(crate) fn run<T: Send + 'static>(
         ..Options::default()
     };
     let done = seeded::run(0, options, || {
-        buttress_base::seeded::learn_overhead();
+        seeded::learn_overhead();
         work()
     });
     sched_setaffinity(None, &all).map_err(|error| error.to_string())?;

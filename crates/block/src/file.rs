@@ -321,7 +321,7 @@ impl Device for FileDevice {
         match rustix::fs::fallocate(&self.file, flags, offset, len) {
             Ok(()) => Ok(()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV | Errno::INVAL) => {
-                write_each_zero(self, offset, len)
+                write_each_zero(offset, len, |at, buf| self.write_at(at, buf))
             }
             Err(errno) => Err(self.io_error(Operation::Write, offset, len, io::Error::from(errno))),
         }

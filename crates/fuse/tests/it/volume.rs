@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use buttress_block::{Device, Error, Extent, FileDevice, Layer, OpenOptions, Space};
+use buttress_block::{Device, Error, FileDevice, Layer, OpenOptions, Space};
 use buttress_fs::make::{MakeOptions, make};
 use buttress_fs::{Filesystem, MountOptions};
 use tempfile::TempDir;
@@ -118,9 +118,5 @@ impl Layer for Held {
             true => self.device.flush(),
             false => self.device.write_at(u64::MAX, &[]),
         }
-    }
-
-    fn extent_at(&self, offset: u64, len: u64) -> Result<Extent, Error> {
-        self.device.extent_at(offset, len)
     }
 }

@@ -85,11 +85,20 @@ macro_rules! commands {
             #[allow(unused_variables, reason = "most texts show some of the fields")]
             pub(super) fn arguments(&self, $top: &str) -> String {
                 match *self {
-                    $($(Self::$variant { $($field),* } => format!($($text)+),)?)*
-                    _ => String::new(),
+                    $(Self::$variant { $($field),* } => text!($($($text)+)?),)*
                 }
             }
         }
+    };
+}
+
+/// A formatted text; none where there is nothing to say.
+macro_rules! text {
+    () => {
+        String::new()
+    };
+    ($($text:tt)+) => {
+        format!($($text)+)
     };
 }
 
