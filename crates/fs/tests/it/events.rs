@@ -14,7 +14,6 @@ use std::time::Duration;
 use buttress_base::Rng;
 use buttress_fs::{
     ErrorKind, FallocateMode, Filesystem, Reach, SetAttr, SpaceKind, SpaceStats, Step, StepFigures,
-    XattrFlags,
 };
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber, span};
@@ -118,23 +117,27 @@ fn crowd() {
     fs.close().expect("it closes");
 }
 
-/// Takes metadata, where there is little room for it and no faster than commits could keep up with, until the mount
-/// makes room ahead.
+/// Makes blocks dirty, each of which reserves much metadata, until the mount makes room ahead.
 fn hurry(fs: &Filesystem) {
     let root = fs.root();
     let filler = file_with(&root, "filler", b"");
     let allocate = FallocateMode::Allocate { keep_size: false };
     let mut at = 0;
-    while filler.fallocate(at, 1 << 20, allocate).is_ok() {
-        at += 1 << 20;
+    for piece in [64 << 20, 1 << 20] {
+        while filler.fallocate(at, piece, allocate).is_ok() {
+            at += piece;
+        }
     }
-    for i in 0..6000_u64 {
-        let file = file_with(&root, &i.to_string(), b"");
-        file.set_xattr(b"user.large", &[i as u8; 3000], XattrFlags::default()).expect("room");
+    let cut = SetAttr { size: Some(at - (512 << 20)), ..SetAttr::default() };
+    filler.set_attr(&cut).expect("shrinking always works");
+    fs.sync().expect("a commit");
+    let file = file_with(&root, "dirty", b"");
+    let mut rng = Rng::new(2);
+    for i in 0..20_000_u64 {
+        file.write_at(rng.below(50_000) * BLOCK, &[i as u8; BLOCK as usize]).expect("room");
         if fs.space_stats().rounds > 0 {
             break;
         }
-        std::thread::sleep(Duration::from_micros(100));
     }
     assert!(fs.space_stats().rounds > 0, "no room was made ahead: {:?}", fs.space_stats());
     // What it came to is told when its commit is done.
@@ -153,7 +156,7 @@ fn space_says_what_happens_to_it() {
     tracing::subscriber::set_global_default(Listener).expect("no other test listens");
     LISTENS.store(true, Ordering::Relaxed);
     crowd();
-    let fs = mount_with(&memory(4096), "promise=levels,commit=300");
+    let fs = mount_with(&memory(8192), "promise=levels,commit=300");
     hurry(&fs);
     fs.close().expect("it closes");
     LISTENS.store(false, Ordering::Relaxed);
