@@ -12,7 +12,7 @@ use std::{
 
 use buttress_base::sync::{Condvar, Mutex};
 
-use super::{Reservations};
+use super::Reservations;
 
 /// Where that thread sleeps.
 #[derive(Debug)]

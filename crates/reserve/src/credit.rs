@@ -92,9 +92,7 @@ impl Reservations {
 
     /// Whether promises of this size may be kept here (B3, B4).
     fn may_keep(&self, cost: Costs) -> bool {
-        !self.policy.is_levels()
-            && cost.all_items() <= ITEMS_MAX
-            && !self.line.is_waiting()
+        !self.policy.is_levels() && cost.all_items() <= ITEMS_MAX && !self.line.is_waiting()
     }
 
     /// Keeps a promise that came back; the promise itself, where it is not to be kept.
