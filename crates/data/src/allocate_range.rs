@@ -16,9 +16,9 @@ use crate::drop_extents::Edits;
 use crate::error::{Error, Result};
 use crate::file::{End, File, Meta};
 use crate::files::Files;
+use crate::job::{Goal, Supply};
 use crate::land::settle;
 use crate::write::SIZE_MAX;
-use crate::writeback::{Goal, Supply};
 
 /// Largest extent that is set aside in one piece.
 const PREALLOC_BYTES_MAX: u64 = 128 << 20;

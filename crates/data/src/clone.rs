@@ -18,9 +18,11 @@ use buttress_txn::Urgency;
 use crate::drop_extents::{Edits, window};
 use crate::error::{Error, Result};
 use crate::extent_map::Mapping;
+use crate::extent_map::overlap;
 use crate::file::File;
 use crate::files::Files;
-use crate::land::{STEP_ITEMS, grow, overlap};
+use crate::land::grow;
+use crate::step::STEP_ITEMS;
 use crate::write::SIZE_MAX;
 
 /// How much of two ranges is compared at a time.

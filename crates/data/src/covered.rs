@@ -5,10 +5,9 @@ use std::ops::Range;
 use buttress_format::{Compression, InodeFlags};
 
 use crate::error::Result;
-use crate::extent_map::Mapping;
+use crate::extent_map::{Mapping, continues};
 use crate::file::File;
 use crate::files::Files;
-use crate::in_place::continues;
 
 /// What lies under a write at most, until it lands.
 #[derive(Clone, Copy, Debug)]

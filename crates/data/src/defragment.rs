@@ -16,8 +16,8 @@ use crate::error::Result;
 use crate::extent_map::Mapping;
 use crate::file::File;
 use crate::files::Files;
+use crate::job::Choice;
 use crate::pack::PACKED_BYTES_MAX;
-use crate::packing::Choice;
 
 /// Most that is read, and written, in one go.
 const STEP_BYTES: u64 = 16 << 20;

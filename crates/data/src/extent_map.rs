@@ -192,3 +192,22 @@ impl Files {
 pub(crate) fn extent_error(file: &File, offset: u64, what: &'static str) -> Error {
     Error::Extent { tree: file.tree, ino: file.ino, offset, what }
 }
+
+/// The part of a mapping that lies in `range`.
+pub(crate) fn overlap(mapping: &Mapping, range: &Range<u64>) -> Range<u64> {
+    mapping.offset.max(range.start)..mapping.end.min(range.end)
+}
+
+/// Whether a regular item and its right neighbour show one extent back to back.
+pub(crate) fn continues(left: &Mapping, right: &Mapping) -> bool {
+    let (Some(a), Some(b)) = (left.region(), right.region()) else { return false };
+    let plain = |mapping: &Mapping| mapping.extent.compression == Compression::None;
+    let regular = |mapping: &Mapping| matches!(mapping.extent.body, Body::Regular(_));
+    (regular(left) || regular(right))
+        && plain(left)
+        && plain(right)
+        && a.disk == b.disk
+        && a.disk.0 != 0
+        && left.end == right.offset
+        && a.offset + a.len == b.offset
+}

@@ -21,11 +21,10 @@ use buttress_txn::{NocowWriter, Stamp, View};
 use crate::drop_extents::{Edits, reference_key, window};
 use crate::error::Result;
 use crate::exclusive::Spot;
-use crate::extent_map::{Mapping, disk_extent};
+use crate::extent_map::{Mapping, continues, disk_extent, overlap};
 use crate::file::File;
 use crate::files::Files;
-use crate::land::overlap;
-use crate::writeback::{Placed, Target};
+use crate::job::{Placed, Target};
 
 /// A part that lies so that it might be written in place.
 struct Candidate {
@@ -218,20 +217,6 @@ impl Files {
         let mut found = self.mappings(view, file, offset..offset + 1, 1)?;
         Ok(found.pop().filter(|mapping| mapping.offset == offset))
     }
-}
-
-/// Whether a regular item and its right neighbour show one extent back to back.
-pub(crate) fn continues(left: &Mapping, right: &Mapping) -> bool {
-    let (Some(a), Some(b)) = (left.region(), right.region()) else { return false };
-    let plain = |mapping: &Mapping| mapping.extent.compression == Compression::None;
-    let regular = |mapping: &Mapping| matches!(mapping.extent.body, Body::Regular(_));
-    (regular(left) || regular(right))
-        && plain(left)
-        && plain(right)
-        && a.disk == b.disk
-        && a.disk.0 != 0
-        && left.end == right.offset
-        && a.offset + a.len == b.offset
 }
 
 /// The items of a preallocated extent of which `part` was written; `written` is `part` with the regular

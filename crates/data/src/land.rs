@@ -13,56 +13,17 @@
 //! Extents that no item names yet are given back; those that landed stay.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use buttress_format::{Body, Compression, Extent, FileExtent, Generation, Region};
-use buttress_txn::{Cost, Engine, MetaReservation, Urgency};
+use buttress_txn::{Cost, MetaReservation, Urgency};
 
 use crate::dirty::{Dirty, Run};
 use crate::drop_extents::Edits;
 use crate::error::Result;
-use crate::extent_map::Mapping;
 use crate::file::{File, Meta};
 use crate::files::Files;
-use crate::packing::Packed;
-use crate::writeback::{Placed, Target};
-
-/// Most items that one handle replaces (L4).
-pub(crate) const STEP_ITEMS: usize = 256;
-
-/// How many items are removed at once: many where there is space for what that takes at the moment, else few, for which room is made.
-#[derive(Debug)]
-pub(crate) struct StepItems(pub(crate) usize);
-
-impl StepItems {
-    const FEW: usize = 16;
-
-    pub(crate) fn new() -> Self {
-        Self(STEP_ITEMS)
-    }
-
-    /// The promise of a step; nothing if it is to be tried again with fewer.
-    pub(crate) fn promised(
-        &mut self,
-        engine: &Arc<Engine>,
-        cost: Cost,
-    ) -> Result<Option<MetaReservation>> {
-        if self.0 == STEP_ITEMS {
-            let promise = engine.reserve_at_once(cost, Urgency::Frees)?;
-            if promise.is_none() {
-                self.0 = Self::FEW;
-            }
-            return Ok(promise);
-        }
-        match engine.reserve(cost, Urgency::Frees) {
-            Err(buttress_txn::Error::NoSpace(_)) if self.0 > 1 => {
-                self.0 = 1;
-                Ok(None)
-            }
-            outcome => Ok(Some(outcome?)),
-        }
-    }
-}
+use crate::job::{Packed, Placed, Target};
+use crate::step::STEP_ITEMS;
 
 impl Files {
     pub(crate) fn land_inline(
@@ -291,9 +252,4 @@ pub(crate) fn settle(meta: &mut Meta, dirty: &Dirty) {
     let solid = dirty.first_behind(meta.disk_size).unwrap_or(u64::MAX).min(meta.item.size);
     meta.disk_size = meta.disk_size.max(solid);
     assert!(meta.disk_size <= meta.item.size, "L3");
-}
-
-/// Used by those who look at one mapping at a time.
-pub(crate) fn overlap(mapping: &Mapping, range: &Range<u64>) -> Range<u64> {
-    mapping.offset.max(range.start)..mapping.end.min(range.end)
 }

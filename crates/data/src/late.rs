@@ -29,15 +29,18 @@ use buttress_format::{Compression, InodeFlags, Logical};
 use buttress_log::Late;
 use buttress_txn::{Cost, MetaReservation};
 
+use crate::claim::Claim;
 use crate::dirty::Run;
 use crate::drop_extents::{Dropped, Edits, Reverse};
 use crate::error::{Error, Result};
 use crate::extent_map::Mapping;
 use crate::file::File;
 use crate::files::Files;
-use crate::land::{STEP_ITEMS, cost_of_sums, fresh_extent, grow};
+use crate::job::{Job, Placed};
+use crate::land::{cost_of_sums, fresh_extent, grow};
 use crate::promise::join;
-use crate::writeback::{Claim, Job, Placed, Written};
+use crate::step::STEP_ITEMS;
+use crate::writeback::Written;
 
 /// More is written by itself: everybody who commits waits for it.
 const LATE_BYTES_MAX: u64 = 256 << 10;

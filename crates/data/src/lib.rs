@@ -7,6 +7,7 @@
 mod error;
 mod exclusive;
 
+mod claim;
 mod codec;
 mod compress;
 mod covered;
@@ -16,6 +17,7 @@ mod extent_map;
 mod file;
 mod files;
 mod heuristic;
+mod job;
 mod pack;
 mod packing;
 mod pages;
@@ -23,8 +25,10 @@ mod pages;
 mod pages_tests;
 
 mod promise;
+mod step;
 
 mod ahead;
+mod allocate;
 mod allocate_range;
 mod clone;
 mod defragment;

@@ -13,47 +13,21 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use buttress_base::thread;
-use buttress_format::{Compression, InodeFlags};
+use buttress_format::InodeFlags;
 
 use crate::codec::{Codec, feature};
 use crate::dirty::{PIECE_BYTES, Run};
 use crate::error::Result;
 use crate::files::Files;
 use crate::heuristic::is_promising;
+use crate::job::{Choice, Job, Packed, Placed, Supply, Target};
 use crate::pack::{PACKED_BYTES_MAX, Packer};
-use crate::writeback::{Job, Placed, Supply, Target};
 
 /// Compressed extents that one buffer of dirty data may become: runs are cut from their start on.
 pub(crate) const PACKED_PER_PIECE: u32 = PIECE_BYTES.div_ceil(PACKED_BYTES_MAX as usize) as u32;
 
 /// Fewer parts than this are not worth another thread.
 const PARTS_PER_THREAD: usize = 4;
-
-/// How a file's data shall be compressed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Choice {
-    pub(crate) codec: Codec,
-    /// Whatever it looks like.
-    forced: bool,
-    /// The file has a property: what cannot be compressed does not change that.
-    kept: bool,
-}
-
-impl Choice {
-    /// This way, whatever it looks like.
-    pub(crate) fn forced(codec: Codec) -> Self {
-        Self { codec, forced: true, kept: false }
-    }
-}
-
-/// A part of a file, compressed; padded to whole sectors unless it is to be inline.
-#[derive(Debug)]
-pub(crate) struct Packed {
-    pub(crate) range: Range<u64>,
-    pub(crate) kind: Compression,
-    pub(crate) bytes: Vec<u8>,
-    sums: Vec<u8>,
-}
 
 /// What became of a part.
 enum Outcome {

@@ -19,13 +19,13 @@ use buttress_base::RangeSet;
 use buttress_format::InodeFlags;
 use buttress_txn::{Cost, DataReservation, MetaReservation, NoReserve, Urgency};
 
+use crate::claim::Claim;
 use crate::covered::Covered;
 use crate::dirty::Dirty;
 use crate::error::{Error, Result};
 use crate::file::{File, Meta};
 use crate::files::Files;
-use crate::land::STEP_ITEMS;
-use crate::writeback::Claim;
+use crate::step::STEP_ITEMS;
 
 /// What one new extent costs: the inode item and its own item, then its reference and checksums.
 const EXTENT_COST: Cost = Cost { items: 2, whole: 5, bytes: 277 };

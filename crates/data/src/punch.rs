@@ -7,7 +7,8 @@ use crate::drop_extents::Edits;
 use crate::error::Result;
 use crate::file::File;
 use crate::files::Files;
-use crate::land::{StepItems, settle};
+use crate::land::settle;
+use crate::step::StepItems;
 
 impl Files {
     /// Makes a range read as zeros and frees the whole sectors in it; `stamp` sets the times.

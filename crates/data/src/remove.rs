@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::extent_map::disk_extent;
 use crate::file::File;
 use crate::files::Files;
-use crate::land::StepItems;
+use crate::step::StepItems;
 
 /// How far a removal is.
 pub type Removal = ControlFlow<()>;

@@ -16,7 +16,8 @@ use crate::error::{Error, Result};
 use crate::extent_map::Mapping;
 use crate::file::{End, File};
 use crate::files::Files;
-use crate::land::{StepItems, settle};
+use crate::land::settle;
+use crate::step::StepItems;
 use crate::write::SIZE_MAX;
 
 impl Files {

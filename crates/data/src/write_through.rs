@@ -13,10 +13,9 @@ use buttress_txn::Cost;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::files::Files;
+use crate::job::{Choice, Placed, Supply};
 use crate::land::grow;
-use crate::packing::Choice;
 use crate::write::SIZE_MAX;
-use crate::writeback::{Placed, Supply};
 
 /// Times of a file that is overwritten in place move in steps of this, as with the clock that Linux uses for
 /// them: otherwise every write would change an inode.

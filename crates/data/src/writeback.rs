@@ -21,141 +21,20 @@ use std::ops::Range;
 use std::time::Duration;
 
 use buttress_base::{clock, interrupt};
-use buttress_format::{Extent, InodeFlags, Logical};
-use buttress_txn::{DataReservation, MetaReservation, NoReserve, NocowWriter, SharedRows, Urgency};
+use buttress_format::{InodeFlags, Logical};
+use buttress_txn::{NoReserve, SharedRows, Urgency};
 
+use crate::claim::Claim;
 use crate::dirty::Run;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::files::Files;
+use crate::job::{Job, Packed, Placed, Plan, Supply, Target};
 use crate::land::grow;
-use crate::packing::{Choice, Packed};
 use crate::promise::join;
-
-/// Longest extent.
-const EXTENT_BYTES_MAX: u64 = 128 << 20;
 
 /// Most that one round takes from a file; also bounds what is on its way at once.
 const ROUND_BYTES_MAX: u64 = 128 << 20;
-
-/// The right to write a file back; everybody else waits for it (B2).
-#[derive(Debug)]
-#[must_use = "given back when dropped"]
-pub(crate) struct Claim<'f> {
-    file: &'f File,
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        self.file.dirty.lock().busy = false;
-        self.file.idle.notify_all();
-    }
-}
-
-impl<'f> Claim<'f> {
-    /// Keeps the claim without its guard, until [`Self::take_back`].
-    pub(crate) fn keep(self) {
-        std::mem::forget(self);
-    }
-
-    /// The guard of a claim that was kept.
-    pub(crate) fn take_back(file: &'f File) -> Self {
-        debug_assert!(file.dirty.lock().busy, "B2");
-        Self { file }
-    }
-}
-
-impl File {
-    /// Waits until nobody writes this file back, and keeps it that way.
-    pub(crate) fn claim(&self) -> Claim<'_> {
-        let mut dirty = self.dirty.lock();
-        while dirty.busy {
-            dirty.wait(&self.idle);
-        }
-        dirty.busy = true;
-        Claim { file: self }
-    }
-
-    fn try_claim(&self) -> Option<Claim<'_>> {
-        let mut dirty = self.dirty.lock();
-        if dirty.busy {
-            return None;
-        }
-        dirty.busy = true;
-        Some(Claim { file: self })
-    }
-}
-
-/// Where a file's next extent would best lie.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Goal {
-    /// Behind its last one, if that is known.
-    pub(crate) at: Option<Logical>,
-    /// What keeps its extents together otherwise, apart from those of other files.
-    pub(crate) stream: u64,
-}
-
-impl File {
-    pub(crate) fn goal(&self) -> Goal {
-        Goal { at: self.dirty.lock().goal, stream: self.stream() }
-    }
-
-    pub(crate) fn set_goal(&self, goal: Goal) {
-        self.dirty.lock().goal = goal.at;
-    }
-}
-
-/// What new extents of one file are made of.
-pub(crate) struct Supply<'s, 'e> {
-    pub(crate) promised: DataReservation,
-    pub(crate) goal: Goal,
-    /// Of everything that is written in the same call.
-    pub(crate) rows: &'s mut SharedRows<'e>,
-}
-
-/// Where a part of a run goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
-    /// A whole new extent.
-    Fresh(Extent),
-    /// Into an extent that the file already shows at that place.
-    InPlace {
-        /// Its first byte on disk.
-        disk: Logical,
-        /// It was set aside and never written.
-        prealloc: bool,
-    },
-}
-
-impl Target {
-    /// Whether the file shows it already, and goes on showing the same.
-    pub(crate) fn is_overwrite(self) -> bool {
-        matches!(self, Self::InPlace { prealloc: false, .. })
-    }
-}
-
-/// A part of a run with its address.
-#[derive(Debug)]
-pub(crate) struct Placed {
-    pub(crate) range: Range<u64>,
-    pub(crate) target: Target,
-    pub(crate) sums: Vec<u8>,
-    /// What goes to the device instead of the range's own bytes.
-    pub(crate) packed: Option<Packed>,
-    /// What keeps others from moving the extent that is written in place; held until it is visible.
-    pub(crate) _right: Option<NocowWriter>,
-}
-
-impl Placed {
-    pub(crate) fn disk(&self) -> Extent {
-        match self.target {
-            Target::Fresh(extent) => extent,
-            Target::InPlace { disk, .. } => {
-                Extent { start: disk, len: self.range.end - self.range.start }
-            }
-        }
-    }
-}
 
 /// What a call of writeback came to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -166,91 +45,6 @@ pub struct Written {
     pub bytes: u64,
     /// How long the devices were waited for.
     pub device: Duration,
-}
-
-enum Plan {
-    Inline(Option<Packed>),
-    Extents(Vec<Placed>),
-}
-
-/// One file's round of writeback.
-pub(crate) struct Job<'f> {
-    pub(crate) file: &'f File,
-    /// Length and flags of the file when its runs were taken.
-    pub(crate) size: u64,
-    pub(crate) flags: u64,
-    /// How its runs shall be compressed.
-    pub(crate) choice: Option<Choice>,
-    /// What was taken, and has no place yet, with those parts that were compressed.
-    pub(crate) taken: Vec<(Run, Vec<Packed>)>,
-    runs: Vec<(Run, Plan)>,
-    failed: Option<Error>,
-    /// What was promised for the data, and for making the runs visible.
-    promised: Option<DataReservation>,
-    pub(crate) metadata: Option<MetaReservation>,
-    /// More waited when it was taken, and that metadata is for all of it.
-    is_part: bool,
-    _claim: Claim<'f>,
-}
-
-impl<'f> Job<'f> {
-    /// A job whose new extents have their places.
-    pub(crate) fn of_extents(
-        file: &'f File,
-        size: u64,
-        flags: u64,
-        runs: Vec<(Run, Vec<Placed>)>,
-        metadata: Option<MetaReservation>,
-        claim: Claim<'f>,
-    ) -> Self {
-        let runs = runs.into_iter().map(|(run, placed)| (run, Plan::Extents(placed))).collect();
-        Self {
-            file,
-            size,
-            flags,
-            choice: None,
-            taken: Vec::new(),
-            runs,
-            failed: None,
-            promised: None,
-            metadata,
-            is_part: false,
-            _claim: claim,
-        }
-    }
-
-    /// Its extents, in order, if it is made of new ones alone that are written as they are.
-    pub(crate) fn new_extents(&self) -> Option<Vec<&Placed>> {
-        let mut extents = Vec::with_capacity(self.runs.len());
-        for (_, plan) in &self.runs {
-            let Plan::Extents(placed) = plan else { return None };
-            extents.extend(placed);
-        }
-        let is_new =
-            |part: &&Placed| matches!(part.target, Target::Fresh(_)) && part.packed.is_none();
-        (self.failed.is_none() && !extents.is_empty() && extents.iter().all(is_new))
-            .then_some(extents)
-    }
-
-    /// The same, apart from the job; the claim is kept.
-    pub(crate) fn into_extents(self) -> Vec<(Run, Vec<Placed>)> {
-        self._claim.keep();
-        let extents = |(run, plan)| match plan {
-            Plan::Extents(placed) => (run, placed),
-            Plan::Inline(_) => unreachable!("it is made of extents alone"),
-        };
-        self.runs.into_iter().map(extents).collect()
-    }
-
-    /// Nothing of it will be written.
-    pub(crate) fn fail(&mut self, error: Error) {
-        self.failed.get_or_insert(error);
-    }
-
-    /// Bytes that were taken and have no place yet.
-    fn bytes(&self) -> u64 {
-        self.taken.iter().map(|(run, _)| run.len).sum()
-    }
 }
 
 impl Files {
@@ -371,7 +165,7 @@ impl Files {
             // What some of it needs is not known: the rest comes back when it has landed.
             metadata: dirty.metadata.take(),
             is_part,
-            _claim: claim,
+            claim,
         })
     }
 
@@ -499,88 +293,6 @@ impl Files {
         Ok(placed)
     }
 
-    /// Settles what a run was promised with what it needs, where `lies` of its bytes are written in place: what lay
-    /// there alone when it was written to may have come to be shared since, or the other way round.
-    fn cover(
-        &self,
-        unreserved: Option<NoReserve>,
-        lies: u64,
-        supply: &mut Supply<'_, '_>,
-    ) -> Result<()> {
-        let held = unreserved.as_ref().map_or(0, NoReserve::bytes);
-        let promised = supply.promised.bytes();
-        // Given back first: runs that have to ask may need it.
-        supply.promised.shrink_to(promised.saturating_sub(lies.saturating_sub(held)));
-        if let Some(mut unreserved) = unreserved
-            && held > lies
-        {
-            let slack = self.engine.row_slack();
-            let ask = |bytes| self.engine.reserve_data(bytes + slack);
-            supply.promised.merge(unreserved.split(held - lies).exchange(ask)?);
-        }
-        Ok(())
-    }
-
-    /// Allocates at most `want` bytes, at least `min`, as near to the goal as there are, which moves behind them.
-    pub(crate) fn allocate_one(
-        &self,
-        supply: &mut Supply<'_, '_>,
-        want: u64,
-        min: u64,
-    ) -> Result<Extent, buttress_txn::Error> {
-        let Supply { promised, goal, rows } = supply;
-        let extent =
-            self.engine.allocate_in_rows(promised, want, min, goal.at, goal.stream, rows)?;
-        goal.at = Some(extent.end());
-        Ok(extent)
-    }
-
-    /// Allocates for a range of a file, in as few extents as there are.
-    pub(crate) fn allocate(
-        &self,
-        range: Range<u64>,
-        supply: &mut Supply<'_, '_>,
-        placed: &mut Vec<Placed>,
-    ) -> Result<()> {
-        let mut at = range.start;
-        while at < range.end {
-            let want = (range.end - at).min(EXTENT_BYTES_MAX);
-            let extent = self.allocate_one(supply, want, self.sector)?;
-            let end = at + extent.len;
-            let target = Target::Fresh(extent);
-            placed.push(Placed {
-                range: at..end,
-                target,
-                sums: Vec::new(),
-                packed: None,
-                _right: None,
-            });
-            at = end;
-        }
-        Ok(())
-    }
-
-    /// Gives back extents that nothing will ever name.
-    pub(crate) fn unallocate(&self, placed: &[Placed]) {
-        for part in placed {
-            if let Target::Fresh(extent) = part.target {
-                self.engine.free_unused_data(extent);
-            }
-        }
-    }
-
-    /// One checksum a sector, in order.
-    pub(crate) fn sums(&self, slices: &[&[u8]]) -> Vec<u8> {
-        let size = self.csum_type.size();
-        let sector = self.sector as usize;
-        let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
-        let mut sums = Vec::with_capacity(bytes / sector * size);
-        for part in slices.iter().flat_map(|slice| slice.chunks_exact(sector)) {
-            sums.extend_from_slice(&self.csum_type.digest(part)[..size]);
-        }
-        sums
-    }
-
     /// Writes everything that the jobs have placed (B1). Answers how long the devices took.
     pub(crate) fn issue(&self, jobs: &mut [Job<'_>]) -> Duration {
         let begun = clock::now();
@@ -617,7 +329,7 @@ impl Files {
 
     /// Makes a job's extents visible. Answers the claim, for the next round.
     pub(crate) fn land_job<'f>(&self, job: Job<'f>) -> Result<Claim<'f>> {
-        let Job { file, size, runs, mut failed, mut metadata, is_part, _claim: claim, .. } = job;
+        let Job { file, size, runs, mut failed, mut metadata, is_part, claim, .. } = job;
         let ordered: u64 = runs.iter().map(|(run, _)| run.len).sum();
         for (run, plan) in runs {
             if failed.is_none() {

@@ -1,0 +1,102 @@
+//! Space for the data that a job writes: allocated from its reservation, given back, and checksums.
+//!
+//! # Invariants
+//!
+//! - **O1** An extent is allocated from the data reservation of the run that it is for.
+//! - **O2** An extent that no item will name goes back at once.
+
+use std::ops::Range;
+
+use buttress_format::Extent;
+use buttress_txn::NoReserve;
+
+use crate::error::Result;
+use crate::files::Files;
+use crate::job::{Placed, Supply, Target};
+
+/// Longest extent.
+const EXTENT_BYTES_MAX: u64 = 128 << 20;
+
+impl Files {
+    /// Settles what a run was promised with what it needs, where `lies` of its bytes are written in place: what lay
+    /// there alone when it was written to may have come to be shared since, or the other way round.
+    pub(crate) fn cover(
+        &self,
+        unreserved: Option<NoReserve>,
+        lies: u64,
+        supply: &mut Supply<'_, '_>,
+    ) -> Result<()> {
+        let held = unreserved.as_ref().map_or(0, NoReserve::bytes);
+        let promised = supply.promised.bytes();
+        // Given back first: runs that have to ask may need it.
+        supply.promised.shrink_to(promised.saturating_sub(lies.saturating_sub(held)));
+        if let Some(mut unreserved) = unreserved
+            && held > lies
+        {
+            let slack = self.engine.row_slack();
+            let ask = |bytes| self.engine.reserve_data(bytes + slack);
+            supply.promised.merge(unreserved.split(held - lies).exchange(ask)?);
+        }
+        Ok(())
+    }
+
+    /// Allocates at most `want` bytes, at least `min`, as near to the goal as there are, which moves behind them.
+    pub(crate) fn allocate_one(
+        &self,
+        supply: &mut Supply<'_, '_>,
+        want: u64,
+        min: u64,
+    ) -> Result<Extent, buttress_txn::Error> {
+        let Supply { promised, goal, rows } = supply;
+        let extent =
+            self.engine.allocate_in_rows(promised, want, min, goal.at, goal.stream, rows)?;
+        goal.at = Some(extent.end());
+        Ok(extent)
+    }
+
+    /// Allocates for a range of a file, in as few extents as there are.
+    pub(crate) fn allocate(
+        &self,
+        range: Range<u64>,
+        supply: &mut Supply<'_, '_>,
+        placed: &mut Vec<Placed>,
+    ) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let want = (range.end - at).min(EXTENT_BYTES_MAX);
+            let extent = self.allocate_one(supply, want, self.sector)?;
+            let end = at + extent.len;
+            let target = Target::Fresh(extent);
+            placed.push(Placed {
+                range: at..end,
+                target,
+                sums: Vec::new(),
+                packed: None,
+                _right: None,
+            });
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Gives back extents that nothing will ever name.
+    pub(crate) fn unallocate(&self, placed: &[Placed]) {
+        for part in placed {
+            if let Target::Fresh(extent) = part.target {
+                self.engine.free_unused_data(extent);
+            }
+        }
+    }
+
+    /// One checksum a sector, in order.
+    pub(crate) fn sums(&self, slices: &[&[u8]]) -> Vec<u8> {
+        let size = self.csum_type.size();
+        let sector = self.sector as usize;
+        let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        let mut sums = Vec::with_capacity(bytes / sector * size);
+        for part in slices.iter().flat_map(|slice| slice.chunks_exact(sector)) {
+            sums.extend_from_slice(&self.csum_type.digest(part)[..size]);
+        }
+        sums
+    }
+}

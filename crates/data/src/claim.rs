@@ -1,0 +1,56 @@
+//! The claim: the right to write a file back. One thread has it at a time.
+//!
+//! # Invariants
+//!
+//! - **B2** One writeback of a file at a time. Only the thread with the claim allocates for the file,
+//!   finishes its ordered extents, truncates it or punches holes into it.
+
+use crate::file::File;
+
+/// The right to write a file back; everybody else waits for it (B2).
+#[derive(Debug)]
+#[must_use = "given back when dropped"]
+pub(crate) struct Claim<'f> {
+    file: &'f File,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.file.dirty.lock().busy = false;
+        self.file.idle.notify_all();
+    }
+}
+
+impl<'f> Claim<'f> {
+    /// Keeps the claim without its guard, until [`Self::take_back`].
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+
+    /// The guard of a claim that was kept.
+    pub(crate) fn take_back(file: &'f File) -> Self {
+        debug_assert!(file.dirty.lock().busy, "B2");
+        Self { file }
+    }
+}
+
+impl File {
+    /// Waits until nobody writes this file back, and keeps it that way.
+    pub(crate) fn claim(&self) -> Claim<'_> {
+        let mut dirty = self.dirty.lock();
+        while dirty.busy {
+            dirty.wait(&self.idle);
+        }
+        dirty.busy = true;
+        Claim { file: self }
+    }
+
+    pub(crate) fn try_claim(&self) -> Option<Claim<'_>> {
+        let mut dirty = self.dirty.lock();
+        if dirty.busy {
+            return None;
+        }
+        dirty.busy = true;
+        Some(Claim { file: self })
+    }
+}

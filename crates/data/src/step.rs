@@ -1,0 +1,48 @@
+//! How many items one handle replaces.
+//!
+//! # Invariants
+//!
+//! - **H1** One handle replaces at most [`STEP_ITEMS`] items, so that its reservation stays bounded.
+
+use std::sync::Arc;
+
+use buttress_txn::{Cost, Engine, MetaReservation, Urgency};
+
+use crate::error::Result;
+
+/// Most items that one handle replaces (L4).
+pub(crate) const STEP_ITEMS: usize = 256;
+
+/// How many items are removed at once: many where there is space for what that takes at the moment, else few, for which room is made.
+#[derive(Debug)]
+pub(crate) struct StepItems(pub(crate) usize);
+
+impl StepItems {
+    const FEW: usize = 16;
+
+    pub(crate) fn new() -> Self {
+        Self(STEP_ITEMS)
+    }
+
+    /// The promise of a step; nothing if it is to be tried again with fewer.
+    pub(crate) fn promised(
+        &mut self,
+        engine: &Arc<Engine>,
+        cost: Cost,
+    ) -> Result<Option<MetaReservation>> {
+        if self.0 == STEP_ITEMS {
+            let promise = engine.reserve_at_once(cost, Urgency::Frees)?;
+            if promise.is_none() {
+                self.0 = Self::FEW;
+            }
+            return Ok(promise);
+        }
+        match engine.reserve(cost, Urgency::Frees) {
+            Err(buttress_txn::Error::NoSpace(_)) if self.0 > 1 => {
+                self.0 = 1;
+                Ok(None)
+            }
+            outcome => Ok(Some(outcome?)),
+        }
+    }
+}
