@@ -17,8 +17,7 @@ use crate::error::Result;
 use crate::file::File;
 use crate::files::Files;
 use crate::pages::For;
-use crate::read_packed::Packed;
-use crate::read_plan::{Source, Trust};
+use crate::read_plan::{PackedPart, Source, Trust};
 
 /// Ranges of this length are part of a long sequence: whole regions are read.
 const LONG: u64 = 512 << 10;
@@ -84,7 +83,7 @@ impl Files {
         source: &Source<'_>,
         range: &Range<u64>,
         places: &mut Vec<Place>,
-        packed: &mut Vec<Packed>,
+        packed: &mut Vec<PackedPart>,
     ) -> Result<()> {
         self.for_each_mapping(source.view, source.file, range.clone(), |mapping| {
             let (low, high) = (mapping.offset.max(range.start), mapping.end.min(range.end));
@@ -99,7 +98,7 @@ impl Files {
                 // Whole: what asks for a part of it later finds it unpacked.
                 Body::Regular(_) => {
                     let (low, high) = (mapping.offset, mapping.offset + 1);
-                    packed.push(Packed { mapping, low, high });
+                    packed.push(PackedPart { mapping, low, high });
                 }
                 Body::Prealloc(_) | Body::Inline(_) => {}
             }

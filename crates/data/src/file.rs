@@ -24,11 +24,11 @@ use buttress_base::{Held, Rank, Ranked};
 use buttress_format::{Extent, Ino, InodeItem, Key, Kind, TreeId};
 use buttress_txn::{DataRef, Handle, Window};
 
+use crate::backoff::Backoff;
 use crate::codec::Codec;
 use crate::dirty::Dirty;
 use crate::error::Error;
 use crate::exclusive::Exclusive;
-use crate::read_plan::Backoff;
 use crate::streams::Streams;
 
 const TYPE_MASK: u32 = 0o170_000;

@@ -7,6 +7,7 @@
 mod error;
 mod exclusive;
 
+mod backoff;
 mod claim;
 mod codec;
 mod compress;

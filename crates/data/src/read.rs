@@ -23,10 +23,7 @@ use crate::extent_map::{Mapping, extent_error};
 use crate::file::File;
 use crate::files::Files;
 use crate::pages::{Claim, For, Found, REGION, ReadBatch};
-use crate::read_plan::{Manner, Run, Source, Trust};
-
-/// Longest run that is read, and checked, in one go.
-pub(crate) const RUN_BYTES_MAX: u64 = 4 << 20;
+use crate::read_plan::{Manner, Plan, RUN_BYTES_MAX, Run, Source, Trust, copy_front};
 
 /// Reads of so many bytes are long requests by themselves: a copy in memory costs more than it saves.
 const DIRECT_BYTES_MIN: usize = 512 << 10;
@@ -409,9 +406,29 @@ impl Files {
     }
 }
 
-/// Copies as much as there is, and zeroes behind it.
-pub(crate) fn copy_front(out: &mut [u8], content: &[u8]) {
-    let (head, tail) = out.split_at_mut(content.len().min(out.len()));
-    head.copy_from_slice(&content[..head.len()]);
-    tail.fill(0);
+impl Files {
+    /// Reads what a plan names.
+    pub(crate) fn carry_out(
+        &self,
+        plan: &Plan,
+        view: &View,
+        file: &File,
+        trust: Trust,
+        buf: &mut [u8],
+        manner: Manner,
+    ) -> Result<()> {
+        let source = Source { view, file, checked: plan.checked, layout: plan.layout, trust };
+        let part = |low: u64, high: u64| (low - plan.base) as usize..(high - plan.base) as usize;
+        for run in &plan.runs {
+            let out = &mut buf[part(run.offset, run.offset + run.len)];
+            match manner {
+                Manner::Kept { window } => self.read_kept(&source, run, out, window)?,
+                Manner::Long => self.read_long(&source, run, out)?,
+                Manner::Alone => self.read_around(&source, run, out)?,
+            }
+        }
+        self.read_packed(&source, &plan.packed, |one, content| {
+            copy_front(&mut buf[part(one.low, one.high)], content);
+        })
+    }
 }

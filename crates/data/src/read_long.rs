@@ -14,8 +14,7 @@ use buttress_format::Logical;
 use crate::error::Result;
 use crate::files::Files;
 use crate::pages::{Claim, For, Found};
-use crate::read::RUN_BYTES_MAX;
-use crate::read_plan::{Run, Source};
+use crate::read_plan::{RUN_BYTES_MAX, Run, Source};
 
 impl Files {
     /// Reads a run, what is kept of it from memory.

@@ -16,27 +16,14 @@ use buttress_format::{Compression, Extent, Logical};
 
 use crate::compress::{RAM_BYTES_MAX, decompress};
 use crate::error::Result;
-use crate::extent_map::{Mapping, disk_extent, extent_error};
+use crate::extent_map::{disk_extent, extent_error};
 use crate::files::Files;
 use crate::pages::For;
-use crate::read_plan::Source;
+use crate::read_plan::{PackedPart, Source};
 use crate::unpacked::{Claim, Known, Which};
 
 /// Most extents that are unpacked side by side (Z2): two MiB of content.
 const BATCH: usize = 16;
-
-/// A part of a compressed extent that is asked for, by offsets in the file.
-pub(crate) struct Packed {
-    pub(crate) mapping: Mapping,
-    pub(crate) low: u64,
-    pub(crate) high: u64,
-}
-
-impl Packed {
-    fn is_whole(&self) -> bool {
-        self.high - self.low >= self.mapping.extent.ram_bytes
-    }
-}
 
 /// An extent to be read and unpacked, and which of the batch needs it.
 struct Todo<'u> {
@@ -53,10 +40,10 @@ impl Files {
     pub(crate) fn read_packed(
         &self,
         source: &Source<'_>,
-        parts: &[Packed],
-        mut take: impl FnMut(&Packed, &[u8]),
+        parts: &[PackedPart],
+        mut take: impl FnMut(&PackedPart, &[u8]),
     ) -> Result<()> {
-        let mut place = |part: &Packed, content: &[u8]| {
+        let mut place = |part: &PackedPart, content: &[u8]| {
             let offset = part.mapping.region().map_or(0, |region| region.offset);
             let start = offset + (part.low - part.mapping.offset);
             let start = usize::try_from(start).unwrap_or(usize::MAX).min(content.len());
@@ -102,7 +89,11 @@ impl Files {
     }
 
     /// Unpacks extents that will be asked for in parts, but for those that are there or on their way.
-    pub(crate) fn read_packed_ahead(&self, source: &Source<'_>, parts: &[Packed]) -> Result<()> {
+    pub(crate) fn read_packed_ahead(
+        &self,
+        source: &Source<'_>,
+        parts: &[PackedPart],
+    ) -> Result<()> {
         for batch in parts.chunks(BATCH) {
             let mut todo = Vec::new();
             for (index, part) in batch.iter().enumerate() {
@@ -124,10 +115,10 @@ impl Files {
     fn unpack(
         &self,
         source: &Source<'_>,
-        batch: &[Packed],
+        batch: &[PackedPart],
         todo: Vec<Todo<'_>>,
         whom: For,
-        place: &mut impl FnMut(&Packed, &[u8]),
+        place: &mut impl FnMut(&PackedPart, &[u8]),
     ) -> Result<()> {
         let sector = self.sector as usize;
         let mut jobs = Vec::with_capacity(todo.len());

@@ -14,19 +14,17 @@
 //! everything in memory waits behind him.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use buttress_format::{Body, Compression, InodeFlags, Logical};
 use buttress_txn::{Engine, View};
 
 use crate::error::{Error, Result};
+use crate::extent_map::Mapping;
 use crate::file::File;
 use crate::files::Files;
-use crate::read::{RUN_BYTES_MAX, copy_front};
-use crate::read_packed::Packed;
 
-/// So many reads are careful behind one that was in vain: its bytes were read twice.
-const BEHIND_VAIN: u32 = 64;
+/// Longest run that is read, and checked, in one go.
+pub(crate) const RUN_BYTES_MAX: u64 = 4 << 20;
 
 /// Sectors that lie one behind the other, in the file and on disk.
 pub(crate) struct Run {
@@ -37,15 +35,28 @@ pub(crate) struct Run {
     pub(crate) room: u64,
 }
 
+/// A part of a compressed extent that is asked for, by offsets in the file.
+pub(crate) struct PackedPart {
+    pub(crate) mapping: Mapping,
+    pub(crate) low: u64,
+    pub(crate) high: u64,
+}
+
+impl PackedPart {
+    pub(crate) fn is_whole(&self) -> bool {
+        self.high - self.low >= self.mapping.extent.ram_bytes
+    }
+}
+
 /// What is to be read for a buffer whose holes and inline content are there already.
 pub(crate) struct Plan {
     /// The file offset that the buffer begins with.
-    base: u64,
-    layout: u64,
+    pub(crate) base: u64,
+    pub(crate) layout: u64,
     /// Whether its data has checksums: by the time that it is read the file may be another, cut to nothing and without.
-    checked: bool,
-    runs: Vec<Run>,
-    packed: Vec<Packed>,
+    pub(crate) checked: bool,
+    pub(crate) runs: Vec<Run>,
+    pub(crate) packed: Vec<PackedPart>,
 }
 
 /// Whether what is read can be wrong because it is somebody else's by now.
@@ -102,25 +113,6 @@ impl<'r> Source<'r> {
 /// Whether sums of its data are to be there.
 fn is_checked(file: &File) -> bool {
     file.with_item(|item| item.flags & InodeFlags::NODATASUM == 0)
-}
-
-/// Whether reads of a file try what was in vain a while ago.
-#[derive(Debug, Default)]
-pub(crate) struct Backoff(AtomicU32);
-
-impl Backoff {
-    /// Whether one may. Counts are of a few at most, so that it does not matter which of two they are.
-    pub(crate) fn may(&self) -> bool {
-        let left = self.0.load(Ordering::Relaxed);
-        if left > 0 {
-            self.0.store(left - 1, Ordering::Relaxed);
-        }
-        left == 0
-    }
-
-    pub(crate) fn note_vain(&self) {
-        self.0.store(BEHIND_VAIN, Ordering::Relaxed);
-    }
 }
 
 /// What has to be as it was for a trial to count (L1).
@@ -181,7 +173,7 @@ impl Files {
                     Body::Regular(region) if region.disk.0 == 0 => buf[part(low, high)].fill(0),
                     Body::Regular(_) => {
                         buf[part(low, high)].fill(0);
-                        plan.packed.push(Packed { mapping, low, high });
+                        plan.packed.push(PackedPart { mapping, low, high });
                     }
                     Body::Inline(_) => {
                         let content = self.inline_content(&mapping)?;
@@ -194,31 +186,6 @@ impl Files {
             buf[part(at, range.end)].fill(0);
         }
         Ok(plan)
-    }
-
-    /// Reads what a plan names.
-    pub(crate) fn carry_out(
-        &self,
-        plan: &Plan,
-        view: &View,
-        file: &File,
-        trust: Trust,
-        buf: &mut [u8],
-        manner: Manner,
-    ) -> Result<()> {
-        let source = Source { view, file, checked: plan.checked, layout: plan.layout, trust };
-        let part = |low: u64, high: u64| (low - plan.base) as usize..(high - plan.base) as usize;
-        for run in &plan.runs {
-            let out = &mut buf[part(run.offset, run.offset + run.len)];
-            match manner {
-                Manner::Kept { window } => self.read_kept(&source, run, out, window)?,
-                Manner::Long => self.read_long(&source, run, out)?,
-                Manner::Alone => self.read_around(&source, run, out)?,
-            }
-        }
-        self.read_packed(&source, &plan.packed, |one, content| {
-            copy_front(&mut buf[part(one.low, one.high)], content);
-        })
     }
 }
 
@@ -237,4 +204,11 @@ impl Plan {
             _ => self.runs.push(run),
         }
     }
+}
+
+/// Copies as much as there is, and zeroes behind it.
+pub(crate) fn copy_front(out: &mut [u8], content: &[u8]) {
+    let (head, tail) = out.split_at_mut(content.len().min(out.len()));
+    head.copy_from_slice(&content[..head.len()]);
+    tail.fill(0);
 }
