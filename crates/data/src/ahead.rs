@@ -16,8 +16,8 @@ use buttress_format::{Body, Compression, Logical};
 use crate::error::Result;
 use crate::file::File;
 use crate::files::Files;
-use crate::pages::For;
-use crate::read_plan::{PackedPart, Source, Trust};
+use crate::pages::Purpose;
+use crate::read_plan::{PackedPart, Source, Validation};
 
 /// Ranges of this length are part of a long sequence: whole regions are read.
 const LONG: u64 = 512 << 10;
@@ -53,7 +53,7 @@ impl Files {
             return;
         }
         let view = self.engine.view();
-        let source = Source::now(&view, file, Trust::Trial);
+        let source = Source::now(&view, file, Validation::Trial);
         let end = self.ceil(file.size());
         let (mut places, mut packed) = (Vec::new(), Vec::new());
         for range in &ahead.0 {
@@ -118,7 +118,7 @@ impl Files {
             at = match self.pages.claim(Logical(at), (place.reach - at).min(most)) {
                 Ok(claim) => {
                     let end = claim.extent().end().0;
-                    self.load(source, claim, For::Later)?;
+                    self.load(source, claim, Purpose::Later)?;
                     end
                 }
                 Err(there) => there.0,

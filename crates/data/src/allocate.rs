@@ -27,15 +27,15 @@ impl Files {
         supply: &mut Supply<'_, '_>,
     ) -> Result<()> {
         let held = unreserved.as_ref().map_or(0, NoReserve::bytes);
-        let promised = supply.promised.bytes();
+        let reserved = supply.reserved.bytes();
         // Given back first: runs that have to ask may need it.
-        supply.promised.shrink_to(promised.saturating_sub(lies.saturating_sub(held)));
+        supply.reserved.shrink_to(reserved.saturating_sub(lies.saturating_sub(held)));
         if let Some(mut unreserved) = unreserved
             && held > lies
         {
             let slack = self.engine.row_slack();
             let ask = |bytes| self.engine.reserve_data(bytes + slack);
-            supply.promised.merge(unreserved.split(held - lies).exchange(ask)?);
+            supply.reserved.merge(unreserved.split(held - lies).exchange(ask)?);
         }
         Ok(())
     }
@@ -47,9 +47,9 @@ impl Files {
         want: u64,
         min: u64,
     ) -> Result<Extent, buttress_txn::Error> {
-        let Supply { promised, goal, rows } = supply;
+        let Supply { reserved, goal, rows } = supply;
         let extent =
-            self.engine.allocate_in_rows(promised, want, min, goal.at, goal.stream, rows)?;
+            self.engine.allocate_in_rows(reserved, want, min, goal.at, goal.stream, rows)?;
         goal.at = Some(extent.end());
         Ok(extent)
     }

@@ -16,8 +16,8 @@ use crate::drop_extents::Edits;
 use crate::error::{Error, Result};
 use crate::file::{End, File, Meta};
 use crate::files::Files;
+use crate::finish::settle;
 use crate::job::{Goal, Supply};
-use crate::land::settle;
 use crate::write::SIZE_MAX;
 
 /// Largest extent that is set aside in one piece.
@@ -169,9 +169,9 @@ impl Files {
             let extent = match self.allocate_ahead(file, at, want, goal) {
                 Some(extent) => extent,
                 None => {
-                    let promised = self.engine.reserve_data(want + self.engine.row_slack())?;
+                    let reserved = self.engine.reserve_data(want + self.engine.row_slack())?;
                     let rows = &mut self.engine.begin_rows();
-                    let mut supply = Supply { promised, goal, rows };
+                    let mut supply = Supply { reserved, goal, rows };
                     self.allocate_one(&mut supply, want, self.sector)?
                 }
             };

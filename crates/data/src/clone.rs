@@ -21,7 +21,7 @@ use crate::extent_map::Mapping;
 use crate::extent_map::overlap;
 use crate::file::File;
 use crate::files::Files;
-use crate::land::grow;
+use crate::finish::grow;
 use crate::step::STEP_ITEMS;
 use crate::write::SIZE_MAX;
 
@@ -179,7 +179,13 @@ impl Files {
             }
         };
         content.resize(range.len.min(self.sector) as usize, 0);
-        self.write(range.target, range.target_offset, &content, crate::Effort::Full, |_| ())?;
+        self.write(
+            range.target,
+            range.target_offset,
+            &content,
+            crate::ReclaimEffort::Full,
+            |_| (),
+        )?;
         Ok(self.sector)
     }
 
@@ -230,7 +236,7 @@ impl Files {
             self.fill_growth(&view, target, &part, &mut edits)?;
         }
         drop(view);
-        let ends = self.promise_ends(target, &part)?;
+        let ends = self.reserve_ends(target, &part)?;
         let reservation = self.engine.reserve(edits.cost(), Urgency::Normal)?;
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, target);

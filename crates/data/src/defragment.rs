@@ -120,7 +120,7 @@ impl Files {
                 None => self.choice(flags, property),
             };
             let placed = self.write_fresh(file, at, &data, choice)?;
-            self.land(file, &placed, &mut None, |_, _| ())?;
+            self.finish(file, &placed, &mut None, |_, _| ())?;
             at = part.end;
         }
         Ok(())

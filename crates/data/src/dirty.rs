@@ -82,7 +82,7 @@ pub(crate) struct Dirty {
     /// Of `writing` and of `late`.
     writing_bytes: u64,
     /// Space for what is in `pieces` (P2).
-    pub(crate) promised: Option<DataReservation>,
+    pub(crate) reserved: Option<DataReservation>,
     /// Sectors of `pieces` that have their place on disk, and no space promised (P2).
     placed: RangeSet,
     unreserved: Option<NoReserve>,
@@ -371,7 +371,7 @@ impl Dirty {
     }
 
     /// Forgets a run that was on its way, or late. Answers its length.
-    pub(crate) fn landed(&mut self, run: &Run) -> u64 {
+    pub(crate) fn finished(&mut self, run: &Run) -> u64 {
         let mut at = run.offset;
         for piece in &run.pieces {
             self.writing.remove(&at);
@@ -527,7 +527,7 @@ mod tests {
         assert!(buf[..4096].iter().all(|b| *b == 1));
         assert!(buf[4096..8192].iter().all(|b| *b == 2));
         assert!(buf[8192..12288].iter().all(|b| *b == 1));
-        assert_eq!(dirty.landed(&runs[0]), 12288);
+        assert_eq!(dirty.finished(&runs[0]), 12288);
         assert_eq!(dirty.bytes(), 4096);
     }
 

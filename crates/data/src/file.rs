@@ -83,7 +83,7 @@ pub(crate) struct Meta {
     pub(crate) disk_size: u64,
     /// Nothing landed behind this, nor is anything on its way there: extents may lie behind the length on disk, which
     /// stops where something waits. Of a file with extents that were set aside it says nothing.
-    pub(crate) landed_end: u64,
+    pub(crate) ordered_end: u64,
     /// It is being cut: what is on disk follows the length in steps, and is longer until the last.
     pub(crate) shrinks: bool,
     /// How its property says that it shall be compressed.
@@ -116,7 +116,7 @@ impl File {
                 Meta {
                     item,
                     disk_size,
-                    landed_end: disk_size,
+                    ordered_end: disk_size,
                     shrinks: false,
                     codec: None,
                     put: None,
@@ -209,7 +209,7 @@ impl File {
 
     /// As [`update_meta`](Self::update_meta) for extents whose data was written to the device: the write into memory was counted
     /// as a change of the content, and what they take is none.
-    pub(crate) fn update_landed<R>(
+    pub(crate) fn update_finished<R>(
         &self,
         handle: &Handle<'_>,
         change: impl FnOnce(&mut Meta) -> R,

@@ -68,7 +68,7 @@ pub struct Files {
     pub(crate) reading: Reading,
     dirty_bytes: AtomicU64,
     ordered_bytes: AtomicU64,
-    landed_bytes: AtomicU64,
+    finished_bytes: AtomicU64,
     short_landings: AtomicU64,
     /// The first loss of any file's data since somebody asked.
     lost: Ranked<Option<Error>>,
@@ -101,7 +101,7 @@ impl Files {
             reading: Reading::default(),
             dirty_bytes,
             ordered_bytes: AtomicU64::new(0),
-            landed_bytes: AtomicU64::new(0),
+            finished_bytes: AtomicU64::new(0),
             short_landings: AtomicU64::new(0),
             lost,
         }
@@ -150,18 +150,18 @@ impl Files {
         self.ordered_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn count_landed(&self, bytes: u64) {
+    pub(crate) fn count_finished(&self, bytes: u64) {
         self.ordered_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.landed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.finished_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Bytes that were written back, ever, or were lost on their way.
     #[must_use]
-    pub fn landed_bytes(&self) -> u64 {
-        self.landed_bytes.load(Ordering::Relaxed)
+    pub fn finished_bytes(&self) -> u64 {
+        self.finished_bytes.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn note_short_landing(&self) {
+    pub(crate) fn note_shortfall(&self) {
         self.short_landings.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -17,7 +17,7 @@ const MANY: usize = 200;
 const ENTROPY_MAX: f64 = 0.8 * 8.0;
 
 /// Looks at the slices, one behind the other.
-pub(crate) fn is_promising(slices: &[&[u8]]) -> bool {
+pub(crate) fn looks_compressible(slices: &[&[u8]]) -> bool {
     let mut counts = [0_u32; 256];
     let mut total = 0_u32;
     for slice in slices {
@@ -69,10 +69,10 @@ mod tests {
     #[test]
     fn noise_is_left_alone() {
         let text: Vec<u8> = b"the quick brown fox ".iter().copied().cycle().take(131_072).collect();
-        assert!(is_promising(&[&text]));
-        assert!(is_promising(&[&[0; 4096]]));
+        assert!(looks_compressible(&[&text]));
+        assert!(looks_compressible(&[&[0; 4096]]));
         let mut rng = Rng::new(7);
         let noise: Vec<u8> = (0..131_072).map(|_| rng.next_u64() as u8).collect();
-        assert!(!is_promising(&[&noise[..65_536], &noise[65_536..]]));
+        assert!(!looks_compressible(&[&noise[..65_536], &noise[65_536..]]));
     }
 }

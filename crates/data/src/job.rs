@@ -63,7 +63,7 @@ impl File {
 
 /// What new extents of one file are made of.
 pub(crate) struct Supply<'s, 'e> {
-    pub(crate) promised: DataReservation,
+    pub(crate) reserved: DataReservation,
     pub(crate) goal: Goal,
     /// Of everything that is written in the same call.
     pub(crate) rows: &'s mut SharedRows<'e>,
@@ -134,7 +134,7 @@ pub(crate) struct Job<'f> {
     pub(crate) runs: Vec<(Run, Plan)>,
     pub(crate) failed: Option<Error>,
     /// What was promised for the data, and for making the runs visible.
-    pub(crate) promised: Option<DataReservation>,
+    pub(crate) reserved: Option<DataReservation>,
     pub(crate) metadata: Option<MetaReservation>,
     /// More waited when it was taken, and that metadata is for all of it.
     pub(crate) is_part: bool,
@@ -160,7 +160,7 @@ impl<'f> Job<'f> {
             taken: Vec::new(),
             runs,
             failed: None,
-            promised: None,
+            reserved: None,
             metadata,
             is_part: false,
             claim,

@@ -36,9 +36,9 @@ use crate::error::{Error, Result};
 use crate::extent_map::Mapping;
 use crate::file::File;
 use crate::files::Files;
+use crate::finish::{cost_of_sums, fresh_extent, grow};
 use crate::job::{Job, Placed};
-use crate::land::{cost_of_sums, fresh_extent, grow};
-use crate::promise::join;
+use crate::reservation::join;
 use crate::step::STEP_ITEMS;
 use crate::writeback::Written;
 
@@ -87,18 +87,18 @@ struct Ready {
     size: u64,
     flags: u64,
     runs: Vec<(Run, Vec<Placed>)>,
-    landings: Landings,
+    edits: OrderedEdits,
 }
 
 /// What putting the extents of a job does.
-struct Landings {
+struct OrderedEdits {
     /// Which layout it was worked out for.
     layout: u64,
     /// For each extent, in order: what was there, and what changes.
     edits: Vec<(Vec<Mapping>, Edits)>,
     /// For the edits, and apart from that for what they drop.
-    promised: MetaReservation,
-    promised_dropped: MetaReservation,
+    reserved: MetaReservation,
+    reserved_dropped: MetaReservation,
     /// What the file's data was promised beside, and may need on the usual way.
     rest: Option<MetaReservation>,
 }
@@ -109,7 +109,7 @@ struct Put {
     runs: Vec<(Run, Vec<Placed>)>,
     dropped: Vec<Dropped>,
     reverse: Vec<Reverse>,
-    promised_dropped: MetaReservation,
+    reserved_dropped: MetaReservation,
 }
 
 impl Files {
@@ -150,8 +150,8 @@ impl Files {
         }
         let Some(mut job) = files.take(file, claim, 0..u64::MAX) else { return Ok(None) };
         files.prepare(std::slice::from_mut(&mut job));
-        let landings = match files.promise_landings(&mut job) {
-            Ok(Some(landings)) => landings,
+        let edits = match files.prepare_edits(&mut job) {
+            Ok(Some(edits)) => edits,
             other => {
                 if let Err(error) = other {
                     job.fail(error);
@@ -172,19 +172,19 @@ impl Files {
                 }
             }
         }
-        let state = Mutex::new(State::Ready(Ready { size, flags, runs, landings }));
+        let state = Mutex::new(State::Ready(Ready { size, flags, runs, edits }));
         Ok(Some(Arc::new(LateData { home, writes, state })))
     }
 
     /// Issues and lands a job that has its places.
     fn write_now(&self, mut job: Job<'_>) -> Result<()> {
         self.issue(std::slice::from_mut(&mut job));
-        self.land_job(job).map(drop)
+        self.finish_job(job).map(drop)
     }
 
     /// Works out what the extents of a job change, and has that promised; nothing where they are not simply new, or where
     /// two of them replace parts of one.
-    fn promise_landings(&self, job: &mut Job<'_>) -> Result<Option<Landings>> {
+    fn prepare_edits(&self, job: &mut Job<'_>) -> Result<Option<OrderedEdits>> {
         let Some(placed) = job.new_extents() else { return Ok(None) };
         let file = job.file;
         let mut edits = Vec::with_capacity(placed.len());
@@ -214,16 +214,16 @@ impl Files {
             file.layout()
         };
         let mut rest = job.metadata.take();
-        let promised = self.reserve(cost, &mut rest)?;
-        let promised_dropped = self.reserve(cost_of_dropped, &mut rest)?;
-        Ok(Some(Landings { layout, edits, promised, promised_dropped, rest }))
+        let reserved = self.reserve(cost, &mut rest)?;
+        let reserved_dropped = self.reserve(cost_of_dropped, &mut rest)?;
+        Ok(Some(OrderedEdits { layout, edits, reserved, reserved_dropped, rest }))
     }
 }
 
 impl<H: Home> LateData<H> {
     /// What became of it; to be asked once the log is made that it was given to. What could not be put is written now.
     pub fn end(&self) -> End {
-        self.land();
+        self.finish();
         match &*self.state.lock() {
             State::Ended(end) => end.clone(),
             State::Ready(_) | State::Put(_) => unreachable!("E1: the log ends what it puts"),
@@ -231,7 +231,7 @@ impl<H: Home> LateData<H> {
     }
 
     /// Writes and puts on the usual way what nobody put.
-    fn land(&self) {
+    fn finish(&self) {
         let (files, file) = (self.home.files(), self.home.file());
         let mut state = self.state.lock();
         if !matches!(*state, State::Ready(_)) {
@@ -240,10 +240,10 @@ impl<H: Home> LateData<H> {
         let State::Ready(ready) = std::mem::replace(&mut *state, State::Ended(End::Landed)) else {
             unreachable!("it was looked at")
         };
-        let Ready { size, flags, runs, landings } = ready;
-        let mut metadata = landings.rest;
-        join(&mut metadata, landings.promised);
-        join(&mut metadata, landings.promised_dropped);
+        let Ready { size, flags, runs, edits } = ready;
+        let mut metadata = edits.rest;
+        join(&mut metadata, edits.reserved);
+        join(&mut metadata, edits.reserved_dropped);
         let claim = Claim::take_back(file);
         let job = Job::of_extents(file, size, flags, runs, metadata, claim);
         if let Err(error) = files.write_now(job) {
@@ -257,14 +257,14 @@ impl<H: Home> Late for LateData<H> {
         let (files, file) = (self.home.files(), self.home.file());
         let mut state = self.state.lock();
         let State::Ready(ready) = &*state else { return false };
-        let Some(_extents) = file.try_change_extents(ready.landings.layout) else { return false };
+        let Some(_extents) = file.try_change_extents(ready.edits.layout) else { return false };
         let State::Ready(ready) = std::mem::replace(&mut *state, State::Ended(End::Logged)) else {
             unreachable!("it was looked at")
         };
-        let Ready { size, mut runs, landings, .. } = ready;
-        let Landings { edits, promised, promised_dropped, .. } = landings;
+        let Ready { size, mut runs, edits, .. } = ready;
+        let OrderedEdits { edits, reserved, reserved_dropped, .. } = edits;
         let (mut dropped, mut reverse) = (Vec::new(), Vec::new());
-        let handle = files.engine.begin(promised);
+        let handle = files.engine.begin(reserved);
         let parts = runs.iter_mut().flat_map(|(_, placed)| placed);
         let mut bytes = Vec::with_capacity(edits.len());
         for (part, (there, mut edits)) in parts.zip(edits) {
@@ -275,7 +275,7 @@ impl<H: Home> Late for LateData<H> {
                 handle.insert_csums(part.disk(), std::mem::take(&mut part.sums));
             }
         }
-        file.update_landed(&handle, |meta| {
+        file.update_finished(&handle, |meta| {
             bytes.into_iter().for_each(|bytes| bytes.count(meta));
             let mut dirty = file.dirty.lock();
             for (run, _) in &runs {
@@ -285,7 +285,7 @@ impl<H: Home> Late for LateData<H> {
         });
         drop(handle);
         *state =
-            State::Put(Put { layout: file.layout(), runs, dropped, reverse, promised_dropped });
+            State::Put(Put { layout: file.layout(), runs, dropped, reverse, reserved_dropped });
         true
     }
 
@@ -299,30 +299,30 @@ impl<H: Home> Late for LateData<H> {
         let State::Put(put) = std::mem::replace(&mut *state, State::Ended(End::Logged)) else {
             unreachable!("A1: what was not put is not written with a log")
         };
-        let Put { layout, runs, dropped, reverse, promised_dropped } = put;
+        let Put { layout, runs, dropped, reverse, reserved_dropped } = put;
         let mut is_right = true;
         match outcome {
             Ok(()) if dropped.iter().all(Dropped::is_nothing) => {}
             Ok(()) => {
-                let handle = files.engine.begin(promised_dropped);
+                let handle = files.engine.begin(reserved_dropped);
                 dropped.into_iter().for_each(|dropped| dropped.apply(&handle, file));
             }
             Err(error) => {
                 let error = Error::from(error);
-                is_right = take_back(files, file, layout, reverse, promised_dropped);
+                is_right = take_back(files, file, layout, reverse, reserved_dropped);
                 file.keep_error(&error);
                 files.keep_error(&error);
                 *state = State::Ended(End::Lost(error));
             }
         }
-        let mut landed = 0;
+        let mut finished = 0;
         for (run, placed) in runs {
             placed.iter().for_each(|part| files.pages.forget(part.disk()));
-            let bytes = file.dirty.lock().landed(&run);
+            let bytes = file.dirty.lock().finished(&run);
             files.count_clean(bytes);
-            landed += bytes;
+            finished += bytes;
         }
-        files.count_landed(landed);
+        files.count_finished(finished);
         drop(Claim::take_back(file));
         is_right
     }
@@ -334,7 +334,7 @@ fn take_back(
     file: &File,
     layout: u64,
     reverse: Vec<Reverse>,
-    promised: MetaReservation,
+    reserved: MetaReservation,
 ) -> bool {
     // Who has them without the claim is reading, or moves them: neither waits for a commit.
     let _extents = file.extents.write();
@@ -343,7 +343,7 @@ fn take_back(
     }
     file.change_layout();
     // The same items as before, so it needs nothing more.
-    let handle = files.engine.begin(promised);
+    let handle = files.engine.begin(reserved);
     let bytes: Vec<_> = reverse.into_iter().rev().map(|one| one.apply(&handle, file)).collect();
     file.update_meta(&handle, |meta| bytes.into_iter().for_each(|bytes| bytes.count(meta)));
     true
@@ -352,7 +352,7 @@ fn take_back(
 impl<H: Home> Drop for LateData<H> {
     /// What nobody put is written, as if nobody had wanted to wait for a log.
     fn drop(&mut self) {
-        self.land();
+        self.finish();
     }
 }
 

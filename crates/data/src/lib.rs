@@ -25,7 +25,7 @@ mod pages;
 #[cfg(test)]
 mod pages_tests;
 
-mod promise;
+mod reservation;
 mod step;
 
 mod ahead;
@@ -33,9 +33,9 @@ mod allocate;
 mod allocate_range;
 mod clone;
 mod defragment;
+mod finish;
 mod helpers;
 mod in_place;
-mod land;
 mod late;
 mod punch;
 mod read;
@@ -63,7 +63,7 @@ pub use file::File;
 pub use files::{Files, FilesOptions, NocowCheck};
 pub use late::{End, Home, LateData};
 pub use pages::ReadBatch;
-pub use promise::Effort;
 pub use read::DataMismatch;
 pub use remove::Removal;
+pub use reservation::ReclaimEffort;
 pub use writeback::Written;

@@ -19,7 +19,7 @@ use crate::codec::{Codec, feature};
 use crate::dirty::{PIECE_BYTES, Run};
 use crate::error::Result;
 use crate::files::Files;
-use crate::heuristic::is_promising;
+use crate::heuristic::looks_compressible;
 use crate::job::{Choice, Job, Packed, Placed, Supply, Target};
 use crate::pack::{PACKED_BYTES_MAX, Packer};
 
@@ -174,7 +174,7 @@ impl Files {
 
     fn pack_part(&self, packer: &mut Packer, part: &Part<'_>) -> Outcome {
         let Part { range, slices, choice, .. } = part;
-        if !choice.forced && !is_promising(slices) {
+        if !choice.forced && !looks_compressible(slices) {
             return Outcome::LeftAlone;
         }
         let len = (range.end - range.start) as usize;

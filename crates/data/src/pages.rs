@@ -86,7 +86,7 @@ enum State {
     },
     Ready {
         bytes: Arc<AlignedBuf>,
-        read: Use,
+        read: Heat,
     },
 }
 
@@ -95,7 +95,7 @@ const LOADING: State = State::Loading { is_doomed: false, is_awaited: false };
 
 /// Who came for a run, told by its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+enum Heat {
     /// It was read ahead, and nobody did.
     Ahead,
     /// The same, and it had left memory not long ago: who comes now comes again.
@@ -106,7 +106,7 @@ enum Use {
     Again,
 }
 
-impl Use {
+impl Heat {
     fn more(self) -> Self {
         match self {
             Self::Ahead | Self::Late => Self::Once,
@@ -115,9 +115,9 @@ impl Use {
     }
 }
 
-/// For whom a run was read.
+/// For purpose a run was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum For {
+pub(crate) enum Purpose {
     /// Its reader takes it now.
     Now,
     /// Somebody will ask for it, as far as one can tell.
@@ -359,9 +359,9 @@ impl Pages {
     }
 
     /// Enters a new run into the queues, and drops what is too much (P4).
-    fn queue(&self, new: Queued, whom: For) {
+    fn queue(&self, new: Queued, purpose: Purpose) {
         let mut queues = self.queues.lock();
-        queues.enter(new, whom);
+        queues.enter(new, purpose);
         while let Some(turn) = queues.next(self.budget.max(new.len)) {
             drop(queues);
             let verdict = self.judge(turn.victim);
@@ -385,16 +385,16 @@ impl Pages {
         let mut verdict = Verdict::Goes;
         if let State::Ready { read, .. } = &mut slot.state {
             match *read {
-                Use::Again => {
-                    *read = Use::Once;
+                Heat::Again => {
+                    *read = Heat::Once;
                     return Verdict::Stays;
                 }
-                Use::Ahead | Use::Returned => {
-                    *read = Use::Late;
+                Heat::Ahead | Heat::Returned => {
+                    *read = Heat::Late;
                     return Verdict::Waits;
                 }
-                Use::Late => verdict = Verdict::Unread,
-                Use::Once => {}
+                Heat::Late => verdict = Verdict::Unread,
+                Heat::Once => {}
             }
         }
         let gone = runs.remove(&victim.start);
@@ -411,13 +411,15 @@ impl Claim<'_> {
     }
 
     /// Gives what was read, and checked, to everybody.
-    pub(crate) fn publish(self, bytes: &Arc<AlignedBuf>, whom: For) {
+    pub(crate) fn publish(self, bytes: &Arc<AlignedBuf>, purpose: Purpose) {
         assert_eq!(bytes.len() as u64, self.extent.len, "P2: a run of another length");
         let shard = self.pages.shard(self.extent.start.0);
-        let read = match whom {
-            For::Now => Use::Once,
-            For::Later if self.pages.queues.lock().recall(self.extent.start.0) => Use::Returned,
-            For::Later => Use::Ahead,
+        let read = match purpose {
+            Purpose::Now => Heat::Once,
+            Purpose::Later if self.pages.queues.lock().recall(self.extent.start.0) => {
+                Heat::Returned
+            }
+            Purpose::Later => Heat::Ahead,
         };
         let kept = {
             let mut runs = shard.runs.lock();
@@ -432,7 +434,7 @@ impl Claim<'_> {
         if kept {
             let Extent { start, len } = self.extent;
             let new = Queued { start: start.0, number: self.number, len: room(len) };
-            self.pages.queue(new, whom);
+            self.pages.queue(new, purpose);
         }
         // Whoever waits is woken, and a run that is not kept is taken out.
     }
@@ -450,7 +452,7 @@ impl Claim<'_> {
         if is_wanted {
             let mut copy = self.pages.buffer(self.extent.len);
             copy.copy_from_slice(bytes);
-            self.publish(&Arc::new(copy), For::Now);
+            self.publish(&Arc::new(copy), Purpose::Now);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::thread;
 use buttress_base::{AlignedBuf, Rng};
 use buttress_format::{Extent, Logical};
 
-use crate::pages::{Claim, For, Found, Pages, REGION};
+use crate::pages::{Claim, Found, Pages, Purpose, REGION};
 
 const SECTOR: u64 = 4096;
 
@@ -51,7 +51,7 @@ fn a_run_is_read_once() {
                             Found::Claimed(claim) => {
                                 reads.fetch_add(1, Ordering::Relaxed);
                                 let bytes = AlignedBuf::zeroed(claim.extent().len as usize);
-                                claim.publish(&Arc::new(bytes), For::Now);
+                                claim.publish(&Arc::new(bytes), Purpose::Now);
                             }
                             Found::Loading { .. } => pages.wait(at),
                         }
@@ -109,7 +109,7 @@ fn nothing_old_is_found() {
                         Found::Ready { bytes, from } => (bytes, from),
                         Found::Claimed(claim) => {
                             let bytes = disk.read(claim.extent());
-                            claim.publish(&bytes, For::Now);
+                            claim.publish(&bytes, Purpose::Now);
                             (bytes, 0)
                         }
                         Found::Loading { .. } => {
@@ -142,15 +142,15 @@ fn nothing_old_is_found() {
 
 /// Reads a run of 256 KiB that nobody else wants; says whether it was there.
 fn touch(pages: &Pages, at: u64, goes_on: bool) -> bool {
-    touch_for(pages, at, For::Now, goes_on)
+    touch_for(pages, at, Purpose::Now, goes_on)
 }
 
-fn touch_for(pages: &Pages, at: u64, whom: For, goes_on: bool) -> bool {
+fn touch_for(pages: &Pages, at: u64, purpose: Purpose, goes_on: bool) -> bool {
     match pages.find(Logical(at), 256 << 10, goes_on) {
         Found::Ready { .. } => true,
         Found::Claimed(claim) => {
             let bytes = AlignedBuf::zeroed(claim.extent().len as usize);
-            claim.publish(&Arc::new(bytes), whom);
+            claim.publish(&Arc::new(bytes), purpose);
             false
         }
         Found::Loading { .. } => panic!("nobody else is here"),
@@ -242,17 +242,17 @@ fn pieces_of_a_sector_are_one_visit() {
 #[test]
 fn what_is_read_ahead_waits_for_its_reader() {
     let pages = Pages::new(16 << 20);
-    let touch = |at: u64, whom: For| touch_for(&pages, at, whom, false);
+    let touch = |at: u64, purpose: Purpose| touch_for(&pages, at, purpose, false);
     let ahead: Vec<u64> = (0..8).map(|index| index * REGION).collect();
-    ahead.iter().for_each(|at| _ = touch(*at, For::Later));
+    ahead.iter().for_each(|at| _ = touch(*at, Purpose::Later));
     for index in 0..80 {
-        touch((1 << 40) + index * (256 << 10), For::Now);
+        touch((1 << 40) + index * (256 << 10), Purpose::Now);
     }
-    assert!(ahead.iter().all(|at| touch(*at, For::Now)), "all eight are there");
+    assert!(ahead.iter().all(|at| touch(*at, Purpose::Now)), "all eight are there");
     for index in 0..400 {
-        touch((2 << 40) + index * (256 << 10), For::Now);
+        touch((2 << 40) + index * (256 << 10), Purpose::Now);
     }
-    assert!(!ahead.iter().any(|at| touch(*at, For::Now)), "they were read once");
+    assert!(!ahead.iter().any(|at| touch(*at, Purpose::Now)), "they were read once");
 }
 
 /// However much is used, the run that a reader in order is in stays while two windows ahead of it are read: nothing is read twice.
@@ -262,15 +262,15 @@ fn a_reader_keeps_what_he_is_in() {
     const LEN: u64 = 64 << 20;
     for budget in [4 << 20, (17 << 20) / 4, 10_000_000, 16 << 20, 64 << 20] {
         let pages = Pages::new(budget);
-        let load = |claim: Claim<'_>, whom: For| {
+        let load = |claim: Claim<'_>, purpose: Purpose| {
             let len = claim.extent().len;
-            claim.publish(&Arc::new(AlignedBuf::zeroed(len as usize)), whom);
+            claim.publish(&Arc::new(AlignedBuf::zeroed(len as usize)), purpose);
             len
         };
         let used = (0..budget / REGION).map(|region| (1 << 40) + region * REGION);
         for at in used.clone().chain(used.clone()).chain(used) {
             if let Found::Claimed(claim) = pages.find(Logical(at), REGION, false) {
-                load(claim, For::Now);
+                load(claim, Purpose::Now);
             }
         }
         let window = pages.widest_window();
@@ -282,13 +282,13 @@ fn a_reader_keeps_what_he_is_in() {
                 match pages.claim(Logical(told), window) {
                     Ok(claim) => {
                         told = claim.extent().end().0;
-                        scanned += load(claim, For::Later);
+                        scanned += load(claim, Purpose::Later);
                     }
                     Err(there) => told = there.0,
                 }
             }
             if let Found::Claimed(claim) = pages.find(Logical(at), window, false) {
-                scanned += load(claim, For::Now);
+                scanned += load(claim, Purpose::Now);
             }
         }
         assert_eq!(scanned, told, "bytes are read of so many, with a budget of {budget}");

@@ -7,7 +7,7 @@ use crate::drop_extents::Edits;
 use crate::error::Result;
 use crate::file::File;
 use crate::files::Files;
-use crate::land::settle;
+use crate::finish::settle;
 use crate::step::StepItems;
 
 impl Files {
@@ -69,9 +69,9 @@ impl Files {
                 self.fill_growth(&view, file, &(at..to), &mut edits)?;
             }
             drop(view);
-            let ends = self.promise_ends(file, &(at..to))?;
-            let promised = step.promised(&self.engine, edits.cost())?;
-            let Some(reservation) = promised else { continue };
+            let ends = self.reserve_ends(file, &(at..to))?;
+            let reserved = step.reserve(&self.engine, edits.cost())?;
+            let Some(reservation) = reserved else { continue };
             let handle = self.engine.begin(reservation);
             let bytes = edits.apply(&handle, file);
             file.update_meta(&handle, |meta| {

@@ -22,8 +22,8 @@ use crate::error::{Error, Result};
 use crate::extent_map::{Mapping, extent_error};
 use crate::file::File;
 use crate::files::Files;
-use crate::pages::{Claim, For, Found, REGION, ReadBatch};
-use crate::read_plan::{Manner, Plan, RUN_BYTES_MAX, Run, Source, Trust, copy_front};
+use crate::pages::{Claim, Found, Purpose, REGION, ReadBatch};
+use crate::read_plan::{CachePolicy, Plan, RUN_BYTES_MAX, Run, Source, Validation, copy_front};
 
 /// Reads of so many bytes are long requests by themselves: a copy in memory costs more than it saves.
 const DIRECT_BYTES_MIN: usize = 512 << 10;
@@ -98,10 +98,10 @@ impl Files {
         let view = self.engine.view();
         // The baselines of 2012 read by themselves, as Linux did.
         let is_ours = self.options.read_batch == ReadBatch::Run;
-        let (manner, ahead) = if !may_keep || !self.pages.is_on() {
-            (Manner::Alone, Ahead::default())
+        let (policy, ahead) = if !may_keep || !self.pages.is_on() {
+            (CachePolicy::Alone, Ahead::default())
         } else if len >= DIRECT_BYTES_MIN {
-            (if is_ours { Manner::Long } else { Manner::Alone }, Ahead::default())
+            (if is_ours { CachePolicy::Long } else { CachePolicy::Alone }, Ahead::default())
         } else {
             let read = offset..offset + len as u64;
             let advice = file.streams.lock().note(&read, self.pages.widest_window());
@@ -109,26 +109,26 @@ impl Files {
             // behind, until what he read is gone when they come.
             let helps = is_ours && self.helpers.are_idle_beside(reader.count());
             let ahead = Ahead(if helps { advice.ahead } else { Vec::new() });
-            (Manner::Kept { window: advice.window }, ahead)
+            (CachePolicy::Kept { window: advice.window }, ahead)
         };
         let plan = self.plan(&view, file, &gaps.parts, offset, buf)?;
         if plan.is_done() {
             return Ok((len, ahead));
         }
         if !file.free_reads.may() {
-            self.carry_out(&plan, &view, file, Trust::Held, buf, manner)?;
+            self.carry_out(&plan, &view, file, Validation::Held, buf, policy)?;
             return Ok((len, ahead));
         }
         let stamp = plan.stamp(&self.engine);
         drop(extents);
-        let outcome = self.carry_out(&plan, &view, file, Trust::Trial, buf, manner);
+        let outcome = self.carry_out(&plan, &view, file, Validation::Trial, buf, policy);
         if outcome.is_ok() && stamp.is_valid(file, &self.engine) {
             return Ok((len, ahead));
         }
         // Not right, or not sure to be: with the extents held nobody can change them.
         file.free_reads.note_vain();
         drop(view);
-        self.read_held(file, offset, buf, manner).map(|len| (len, ahead))
+        self.read_held(file, offset, buf, policy).map(|len| (len, ahead))
     }
 
     /// Copies what waits in memory, and says how much can be read and what of it is missing; nothing behind the end.
@@ -145,13 +145,19 @@ impl Files {
     }
 
     /// Reads with the file's extents held.
-    fn read_held(&self, file: &File, offset: u64, buf: &mut [u8], manner: Manner) -> Result<usize> {
+    fn read_held(
+        &self,
+        file: &File,
+        offset: u64,
+        buf: &mut [u8],
+        policy: CachePolicy,
+    ) -> Result<usize> {
         let _extents = file.extents.read();
         let Some(gaps) = self.copy_dirty(file, offset, buf) else { return Ok(0) };
         let view = self.engine.view();
         let buf = &mut buf[..gaps.len];
         let plan = self.plan(&view, file, &gaps.parts, offset, buf)?;
-        self.carry_out(&plan, &view, file, Trust::Held, buf, manner)?;
+        self.carry_out(&plan, &view, file, Validation::Held, buf, policy)?;
         Ok(gaps.len)
     }
 
@@ -168,7 +174,7 @@ impl Files {
         let view = self.engine.view();
         let mut stored = AlignedBuf::zeroed(extent.len as usize);
         let source = Source::held(&view, file);
-        self.read_sectors(&source, extent.start.0, &mut stored, For::Now)?;
+        self.read_sectors(&source, extent.start.0, &mut stored, Purpose::Now)?;
         Ok(stored.to_vec())
     }
 
@@ -184,7 +190,7 @@ impl Files {
     ) -> Result<()> {
         let base = range.start;
         let plan = self.plan(view, file, std::slice::from_ref(&range), base, buf)?;
-        self.carry_out(&plan, view, file, Trust::Held, buf, Manner::Alone)
+        self.carry_out(&plan, view, file, Validation::Held, buf, CachePolicy::Alone)
     }
 
     /// Reads a run through what is kept, and keeps what was missing.
@@ -209,9 +215,9 @@ impl Files {
                 Found::Ready { bytes, from } => (bytes, from),
                 Found::Claimed(claim) => {
                     let stop = claim.extent().end().0.min(end);
-                    match self.load(source, claim, For::Now) {
+                    match self.load(source, claim, Purpose::Now) {
                         Ok(bytes) => (bytes, 0),
-                        Err(error) if source.trust == Trust::Trial => return Err(error),
+                        Err(error) if source.validation == Validation::Trial => return Err(error),
                         // It may be what nobody asked for that is bad.
                         Err(_) => {
                             source.file.long_reads.note_vain();
@@ -235,7 +241,7 @@ impl Files {
                         let want = (reach - busy.0).min(self.most_ahead());
                         if let Ok(next) = self.pages.claim(busy, want) {
                             // Who needs it and does not find it is told why.
-                            let _ = self.load(source, next, For::Later);
+                            let _ = self.load(source, next, Purpose::Later);
                         }
                     }
                     self.pages.wait(Logical(first));
@@ -256,14 +262,14 @@ impl Files {
         &self,
         source: &Source<'_>,
         claim: Claim<'_>,
-        whom: For,
+        purpose: Purpose,
     ) -> Result<Arc<AlignedBuf>> {
         let extent = claim.extent();
         let mut bytes = self.pages.buffer(extent.len);
         // Who asked for some of it reads that again where it fails, and it counts as bad then.
-        self.read_sectors(source, extent.start.0, &mut bytes, For::Later)?;
+        self.read_sectors(source, extent.start.0, &mut bytes, Purpose::Later)?;
         let bytes = Arc::new(bytes);
-        claim.publish(&bytes, whom);
+        claim.publish(&bytes, purpose);
         Ok(bytes)
     }
 
@@ -305,7 +311,7 @@ impl Files {
             let (low, high) = (self.floor(run.disk), self.ceil(end));
             if inner >= inner_end || high - low <= 16 * self.sector {
                 let mut bounce = AlignedBuf::zeroed((high - low) as usize);
-                self.read_sectors(source, low, &mut bounce, For::Now)?;
+                self.read_sectors(source, low, &mut bounce, Purpose::Now)?;
                 let from = (run.disk - low) as usize;
                 out.copy_from_slice(&bounce[from..from + out.len()]);
                 return Ok(());
@@ -322,11 +328,11 @@ impl Files {
             };
             let part = (step - run.disk) as usize..(stop - run.disk) as usize;
             if step >= inner && stop <= inner_end {
-                self.read_sectors(source, step, &mut out[part], For::Now)?;
+                self.read_sectors(source, step, &mut out[part], Purpose::Now)?;
             } else {
                 let low = self.floor(step);
                 let mut bounce = AlignedBuf::zeroed(self.sector as usize);
-                self.read_sectors(source, low, &mut bounce, For::Now)?;
+                self.read_sectors(source, low, &mut bounce, Purpose::Now)?;
                 let from = (step - low) as usize;
                 out[part.clone()].copy_from_slice(&bounce[from..from + part.len()]);
             }
@@ -341,7 +347,7 @@ impl Files {
         source: &Source<'_>,
         disk: u64,
         out: &mut [u8],
-        whom: For,
+        purpose: Purpose,
     ) -> Result<()> {
         let extent = Extent { start: Logical(disk), len: out.len() as u64 };
         let csums = match source.checked {
@@ -349,7 +355,7 @@ impl Files {
             false => None,
         };
         // Sums go with their extent: there may have been some when this was planned.
-        let is_trial = source.trust == Trust::Trial;
+        let is_trial = source.validation == Validation::Trial;
         if is_trial && csums.as_ref().is_some_and(|csums| !csums.is_whole()) {
             return Err(source.stale(extent.start));
         }
@@ -364,9 +370,9 @@ impl Files {
             return if is_right { Ok(()) } else { Err(source.stale(extent.start)) };
         }
         let file = source.file;
-        let read = match whom {
-            For::Now => self.volume.read_verified_by(extent.start, out, sector, verify),
-            For::Later => self.volume.read_ahead_by(extent.start, out, sector, verify),
+        let read = match purpose {
+            Purpose::Now => self.volume.read_verified_by(extent.start, out, sector, verify),
+            Purpose::Later => self.volume.read_ahead_by(extent.start, out, sector, verify),
         };
         read.map_err(|error| match error {
             buttress_volume::Error::NoGoodMirror { logical, source: None, .. } => {
@@ -413,18 +419,18 @@ impl Files {
         plan: &Plan,
         view: &View,
         file: &File,
-        trust: Trust,
+        validation: Validation,
         buf: &mut [u8],
-        manner: Manner,
+        policy: CachePolicy,
     ) -> Result<()> {
-        let source = Source { view, file, checked: plan.checked, layout: plan.layout, trust };
+        let source = Source { view, file, checked: plan.checked, layout: plan.layout, validation };
         let part = |low: u64, high: u64| (low - plan.base) as usize..(high - plan.base) as usize;
         for run in &plan.runs {
             let out = &mut buf[part(run.offset, run.offset + run.len)];
-            match manner {
-                Manner::Kept { window } => self.read_kept(&source, run, out, window)?,
-                Manner::Long => self.read_long(&source, run, out)?,
-                Manner::Alone => self.read_around(&source, run, out)?,
+            match policy {
+                CachePolicy::Kept { window } => self.read_kept(&source, run, out, window)?,
+                CachePolicy::Long => self.read_long(&source, run, out)?,
+                CachePolicy::Alone => self.read_around(&source, run, out)?,
             }
         }
         self.read_packed(&source, &plan.packed, |one, content| {

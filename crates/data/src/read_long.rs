@@ -13,7 +13,7 @@ use buttress_format::Logical;
 
 use crate::error::Result;
 use crate::files::Files;
-use crate::pages::{Claim, For, Found};
+use crate::pages::{Claim, Found, Purpose};
 use crate::read_plan::{RUN_BYTES_MAX, Run, Source};
 
 impl Files {
@@ -72,7 +72,7 @@ impl Files {
                 Found::Claimed(first) => {
                     let claims = self.claim_on(first, part.end);
                     let stop = claims.last().map_or(at, |last| last.extent().end().0);
-                    self.read_sectors(source, at, &mut out[place(run, &(at..stop))], For::Now)?;
+                    self.read_sectors(source, at, &mut out[place(run, &(at..stop))], Purpose::Now)?;
                     for claim in claims {
                         let extent = claim.extent();
                         let bytes = &out[place(run, &(extent.start.0..extent.end().0))];

@@ -18,7 +18,7 @@ use crate::compress::{RAM_BYTES_MAX, decompress};
 use crate::error::Result;
 use crate::extent_map::{disk_extent, extent_error};
 use crate::files::Files;
-use crate::pages::For;
+use crate::pages::Purpose;
 use crate::read_plan::{PackedPart, Source};
 use crate::unpacked::{Claim, Known, Which};
 
@@ -68,7 +68,7 @@ impl Files {
                     Known::Busy => busy.push((part, which)),
                 }
             }
-            self.unpack(source, batch, todo, For::Now, &mut place)?;
+            self.unpack(source, batch, todo, Purpose::Now, &mut place)?;
             for (part, which) in busy {
                 loop {
                     match self.unpacked.find(which) {
@@ -79,7 +79,7 @@ impl Files {
                             let (extent, keeps) = (disk_extent(region), !part.is_whole());
                             let todo = vec![Todo { index: 0, extent, claim, keeps }];
                             let one = std::slice::from_ref(part);
-                            break self.unpack(source, one, todo, For::Now, &mut place)?;
+                            break self.unpack(source, one, todo, Purpose::Now, &mut place)?;
                         }
                     }
                 }
@@ -106,7 +106,7 @@ impl Files {
                     todo.push(Todo { index, extent, claim, keeps: true });
                 }
             }
-            self.unpack(source, batch, todo, For::Later, &mut |_, _| ())?;
+            self.unpack(source, batch, todo, Purpose::Later, &mut |_, _| ())?;
         }
         Ok(())
     }
@@ -117,7 +117,7 @@ impl Files {
         source: &Source<'_>,
         batch: &[PackedPart],
         todo: Vec<Todo<'_>>,
-        whom: For,
+        purpose: Purpose,
         place: &mut impl FnMut(&PackedPart, &[u8]),
     ) -> Result<()> {
         let sector = self.sector as usize;
@@ -126,7 +126,7 @@ impl Files {
             let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
             let start = first.extent.start.0;
             let mut bytes = AlignedBuf::zeroed((last.extent.end().0 - start) as usize);
-            self.read_sectors(source, start, &mut bytes, whom)?;
+            self.read_sectors(source, start, &mut bytes, purpose)?;
             let bytes = Arc::new(bytes);
             for one in group {
                 let from = (one.extent.start.0 - start) as usize;

@@ -61,7 +61,7 @@ pub(crate) struct Plan {
 
 /// Whether what is read can be wrong because it is somebody else's by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trust {
+pub(crate) enum Validation {
     /// It cannot: the extents are held.
     Held,
     /// It can (L2).
@@ -70,7 +70,7 @@ pub(crate) enum Trust {
 
 /// What a read has to do with what is kept in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum CachePolicy {
     /// It goes through that, and reads so many bytes more where they are missing and lie in the same extent.
     Kept {
         /// Bytes.
@@ -90,18 +90,18 @@ pub(crate) struct Source<'r> {
     pub(crate) checked: bool,
     /// The layout that named them.
     pub(crate) layout: u64,
-    pub(crate) trust: Trust,
+    pub(crate) validation: Validation,
 }
 
 impl<'r> Source<'r> {
     /// For who holds the extents.
     pub(crate) fn held(view: &'r View, file: &'r File) -> Self {
-        Self::now(view, file, Trust::Held)
+        Self::now(view, file, Validation::Held)
     }
 
     /// As the file is now: the extents are held.
-    pub(crate) fn now(view: &'r View, file: &'r File, trust: Trust) -> Self {
-        Self { view, file, checked: is_checked(file), layout: file.layout(), trust }
+    pub(crate) fn now(view: &'r View, file: &'r File, validation: Validation) -> Self {
+        Self { view, file, checked: is_checked(file), layout: file.layout(), validation }
     }
 
     /// A trial was in vain; nobody but its caller is told.

@@ -37,7 +37,7 @@ impl Files {
         let mut step = StepItems::new();
         loop {
             let removal = self.plan_removal(file, step.0)?;
-            if let Some(reservation) = step.promised(&self.engine, removal.cost())? {
+            if let Some(reservation) = step.reserve(&self.engine, removal.cost())? {
                 return Ok(self.remove(file, removal, reservation, last));
             }
         }

@@ -25,17 +25,17 @@ impl StepItems {
     }
 
     /// The promise of a step; nothing if it is to be tried again with fewer.
-    pub(crate) fn promised(
+    pub(crate) fn reserve(
         &mut self,
         engine: &Arc<Engine>,
         cost: Cost,
     ) -> Result<Option<MetaReservation>> {
         if self.0 == STEP_ITEMS {
-            let promise = engine.reserve_at_once(cost, Urgency::Frees)?;
-            if promise.is_none() {
+            let reservation = engine.reserve_at_once(cost, Urgency::Frees)?;
+            if reservation.is_none() {
                 self.0 = Self::FEW;
             }
-            return Ok(promise);
+            return Ok(reservation);
         }
         match engine.reserve(cost, Urgency::Frees) {
             Err(buttress_txn::Error::NoSpace(_)) if self.0 > 1 => {

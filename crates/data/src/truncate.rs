@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::extent_map::Mapping;
 use crate::file::{End, File};
 use crate::files::Files;
-use crate::land::settle;
+use crate::finish::settle;
 use crate::step::StepItems;
 use crate::write::SIZE_MAX;
 
@@ -63,7 +63,7 @@ impl Files {
             self.fill_growth(&self.engine.view(), file, &(end..end), &mut edits)?;
         }
         let same = edits.len() == 0;
-        let inline = self.inline_lack(file, size);
+        let inline = self.missing_inline(file, size);
         let cost = edits.cost().and(inline.unwrap_or_default());
         let mut reservation = self.engine.reserve(cost, Urgency::Normal)?;
         let mut inline = inline.map(|inline| reservation.split_cost(inline).0);
@@ -98,7 +98,7 @@ impl Files {
         let _claim = file.claim();
         let keep = self.ceil(size);
         // It was promised as a sector. If it is not there at once, who lands it asks for it.
-        let mut inline = match self.inline_lack(file, size) {
+        let mut inline = match self.missing_inline(file, size) {
             Some(cost) => self.engine.reserve_at_once(cost, Urgency::Normal)?,
             None => None,
         };
@@ -149,8 +149,8 @@ impl Files {
                 )?;
             }
             drop(view);
-            let promised = step.promised(&self.engine, edits.cost())?;
-            let Some(reservation) = promised else { continue };
+            let reserved = step.reserve(&self.engine, edits.cost())?;
+            let Some(reservation) = reserved else { continue };
             let handle = self.engine.begin(reservation);
             let bytes = edits.apply(&handle, file);
             file.update_meta(&handle, |meta| {
@@ -158,7 +158,7 @@ impl Files {
                 meta.disk_size = meta.disk_size.min(if done { size } else { reached });
                 if done {
                     file.note_end(End { at: keep, last: None });
-                    meta.landed_end = meta.landed_end.min(keep);
+                    meta.ordered_end = meta.ordered_end.min(keep);
                     meta.shrinks = false;
                     // What the length on disk waited for may just have been forgotten.
                     settle(meta, &file.dirty.lock());

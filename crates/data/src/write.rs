@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **W1** A full disk is told here, not when the data is written back: every new dirty sector has its
-//!   data space promised first, and the metadata that will make it visible ([`crate::promise`]).
+//!   data space promised first, and the metadata that will make it visible ([`crate::reservation`]).
 //! - **W2** A sector that is written in part is read first, unless nothing in it is live; bytes behind the
 //!   file's length are taken as zeros, whatever the disk has there.
 //! - **W3** When a file grows past the sector its last byte lies in, what that sector has behind the old
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::file::{File, Meta};
 use crate::files::Files;
 use crate::packing::PACKED_PER_PIECE;
-use crate::promise::{Effort, Promise, Short, Size, join};
+use crate::reservation::{PieceBounds, ReclaimEffort, Reservation, Shortfall, join};
 
 /// No file is longer: offsets are signed for everybody above.
 pub(crate) const SIZE_MAX: u64 = i64::MAX as u64 & !0xfff;
@@ -31,9 +31,9 @@ struct Edge {
 }
 
 /// What is missing before a write can be put into memory.
-enum Lack {
+enum Missing {
     Content(usize),
-    Promise(Short),
+    Reservation(Shortfall),
 }
 
 impl Files {
@@ -49,7 +49,7 @@ impl Files {
         file: &File,
         offset: u64,
         data: &[u8],
-        effort: Effort,
+        effort: ReclaimEffort,
         stamp: impl FnOnce(&mut InodeItem),
     ) -> Result<()> {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= SIZE_MAX);
@@ -63,13 +63,13 @@ impl Files {
         }
         let mut edges = self.edges(offset, end, old_size);
         let range = self.floor(offset)..self.ceil(end);
-        let mut promise = Promise::default();
+        let mut reservation = Reservation::default();
         loop {
             let mut meta = file.meta();
             let mut dirty = file.dirty.lock();
-            match self.lack(&meta, &dirty, &range, &mut edges, &mut promise, end) {
+            match self.missing(&meta, &dirty, &range, &mut edges, &mut reservation, end) {
                 None => {
-                    let claim = self.keep_promise(file, &mut dirty, &range, promise);
+                    let claim = self.keep_reservation(file, &mut dirty, &range, reservation);
                     let new = self.store(&mut dirty, offset, data, &mut edges);
                     drop(dirty);
                     self.count_dirty(new);
@@ -79,16 +79,16 @@ impl Files {
                     drop(claim);
                     return Ok(());
                 }
-                Some(Lack::Content(index)) => {
+                Some(Missing::Content(index)) => {
                     drop(dirty);
                     drop(meta);
                     let sector = edges[index].sector;
                     edges[index].content = Some(self.load_sector(file, sector, old_size)?);
                 }
-                Some(Lack::Promise(short)) => {
+                Some(Missing::Reservation(shortfall)) => {
                     drop(dirty);
                     drop(meta);
-                    self.promise(&mut promise, file, &range, short, effort)?;
+                    self.acquire(&mut reservation, file, &range, shortfall, effort)?;
                 }
             }
         }
@@ -113,22 +113,22 @@ impl Files {
         edges
     }
 
-    fn lack(
+    fn missing(
         &self,
         meta: &Meta,
         dirty: &Dirty,
         range: &Range<u64>,
         edges: &mut [Edge],
-        promise: &mut Promise<'_>,
+        reservation: &mut Reservation<'_>,
         end: u64,
-    ) -> Option<Lack> {
+    ) -> Option<Missing> {
         for (index, edge) in edges.iter_mut().enumerate() {
             if edge.content.is_some() || dirty.waits(edge.sector) {
                 continue;
             }
             match dirty.on_its_way(edge.sector, self.sector as usize) {
                 Some(content) => edge.content = Some(content.to_vec()),
-                None => return Some(Lack::Content(index)),
+                None => return Some(Missing::Content(index)),
             }
         }
         let packs = self.choice(meta.item.flags, meta.codec).is_some();
@@ -137,12 +137,12 @@ impl Files {
         // Preallocated extents may lie behind the length.
         let prealloc = meta.item.flags & InodeFlags::PREALLOC != 0;
         let disk_end =
-            if prealloc { u64::MAX } else { self.ceil(meta.disk_size.max(meta.landed_end)) };
+            if prealloc { u64::MAX } else { self.ceil(meta.disk_size.max(meta.ordered_end)) };
         // The sectors at the ends are put by themselves.
         let extra = if range.end - range.start > self.sector { edges.len() as u32 } else { 0 };
         let each = if packs { PACKED_PER_PIECE } else { 1 };
-        let size = Size { extra, each, inline };
-        self.short(promise, dirty, range, disk_end, size).map(Lack::Promise)
+        let size = PieceBounds { extra, each, inline };
+        self.shortfall(reservation, dirty, range, disk_end, size).map(Missing::Reservation)
     }
 
     fn store(&self, dirty: &mut Dirty, offset: u64, data: &[u8], edges: &mut [Edge]) -> u64 {
@@ -219,16 +219,16 @@ impl Files {
     pub(crate) fn dirty_sector(&self, file: &File, sector: u64, size: u64) -> Result<()> {
         let mut edges = [Edge { sector, content: None }];
         let range = sector..sector + self.sector;
-        let mut promise = Promise::default();
+        let mut reservation = Reservation::default();
         loop {
             let meta = file.meta();
             let mut dirty = file.dirty.lock();
             if dirty.waits(sector) {
                 return Ok(());
             }
-            match self.lack(&meta, &dirty, &range, &mut edges, &mut promise, size) {
+            match self.missing(&meta, &dirty, &range, &mut edges, &mut reservation, size) {
                 None => {
-                    let claim = self.keep_promise(file, &mut dirty, &range, promise);
+                    let claim = self.keep_reservation(file, &mut dirty, &range, reservation);
                     let content = edges[0].content.as_ref().expect("what lacked was loaded");
                     let new = dirty.put(&self.pool, sector, content);
                     self.count_dirty(new);
@@ -237,15 +237,15 @@ impl Files {
                     drop(claim);
                     return Ok(());
                 }
-                Some(Lack::Content(_)) => {
+                Some(Missing::Content(_)) => {
                     drop(dirty);
                     drop(meta);
                     edges[0].content = Some(self.load_sector(file, sector, size)?);
                 }
-                Some(Lack::Promise(short)) => {
+                Some(Missing::Reservation(shortfall)) => {
                     drop(dirty);
                     drop(meta);
-                    self.promise(&mut promise, file, &range, short, Effort::Last)?;
+                    self.acquire(&mut reservation, file, &range, shortfall, ReclaimEffort::Last)?;
                 }
             }
         }
@@ -267,11 +267,11 @@ impl Files {
             }
         }
         let zeros = vec![0; (range.end - range.start) as usize];
-        self.write(file, range.start, &zeros, Effort::Full, |_| ())
+        self.write(file, range.start, &zeros, ReclaimEffort::Full, |_| ())
     }
 
     /// Forgets dirty sectors of `range` and gives back the space they were promised. `ends` is for what it leaves of a piece
-    /// ([`Files::promise_ends`]).
+    /// ([`Files::reserve_ends`]).
     pub(crate) fn forget(
         &self,
         dirty: &mut Dirty,
@@ -289,10 +289,10 @@ impl Files {
         self.count_clean(gone);
         let placed = dirty.displace(range).map_or(0, |token| token.bytes());
         if dirty.bytes() == 0 {
-            dirty.promised = None;
+            dirty.reserved = None;
             dirty.metadata = None;
-        } else if let Some(promised) = &mut dirty.promised {
-            drop(promised.split(gone - placed));
+        } else if let Some(reserved) = &mut dirty.reserved {
+            drop(reserved.split(gone - placed));
         }
     }
 }

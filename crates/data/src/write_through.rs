@@ -13,8 +13,8 @@ use buttress_txn::Cost;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::files::Files;
+use crate::finish::grow;
 use crate::job::{Choice, Placed, Supply};
-use crate::land::grow;
 use crate::write::SIZE_MAX;
 
 /// Times of a file that is overwritten in place move in steps of this, as with the clock that Linux uses for
@@ -72,9 +72,9 @@ impl Files {
             Overwrite::Done => return Ok(()),
             Overwrite::NotHere(stamp) => stamp,
         };
-        let ends = self.promise_ends(file, &range)?;
+        let ends = self.reserve_ends(file, &range)?;
         let placed = self.write_placed(file, offset, data)?;
-        self.land(file, &placed, &mut None, |meta, dirty| {
+        self.finish(file, &placed, &mut None, |meta, dirty| {
             self.forget(dirty, range.clone(), ends);
             meta.item.size = meta.item.size.max(end);
             grow(meta, dirty, &range, end);
@@ -126,9 +126,9 @@ impl Files {
         let spots = if looks { self.in_place(file, offset..end, flags)? } else { Vec::new() };
         let in_place: u64 = spots.iter().map(|spot| spot.range.end - spot.range.start).sum();
         let slack = (spots.len() as u64 + 1) * self.engine.row_slack();
-        let promised = self.engine.reserve_data(data.len() as u64 - in_place + slack)?;
+        let reserved = self.engine.reserve_data(data.len() as u64 - in_place + slack)?;
         let rows = &mut self.engine.begin_rows();
-        let mut supply = Supply { promised, goal: file.goal(), rows };
+        let mut supply = Supply { reserved, goal: file.goal(), rows };
         let mut placed = Vec::with_capacity(spots.len() + 1);
         let mut at = offset;
         let mut allocated = Ok(());
@@ -159,9 +159,9 @@ impl Files {
         let flags = file.with_item(|item| item.flags);
         let packed = choice.map_or_else(Vec::new, |choice| self.pack_slice(offset, data, choice));
         let need = data.len() as u64 + self.engine.row_slack();
-        let promised = self.engine.reserve_data(need)?;
+        let reserved = self.engine.reserve_data(need)?;
         let rows = &mut self.engine.begin_rows();
-        let mut supply = Supply { promised, goal: file.goal(), rows };
+        let mut supply = Supply { reserved, goal: file.goal(), rows };
         let mut placed = Vec::with_capacity(packed.len() + 1);
         self.place_parts(range, packed, &mut supply, &mut placed)
             .and_then(|()| self.fill(offset, data, flags, &mut placed))

@@ -29,9 +29,9 @@ use crate::dirty::Run;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::files::Files;
+use crate::finish::grow;
 use crate::job::{Job, Packed, Placed, Plan, Supply, Target};
-use crate::land::grow;
-use crate::promise::join;
+use crate::reservation::join;
 
 /// Most that one round takes from a file; also bounds what is on its way at once.
 const ROUND_BYTES_MAX: u64 = 128 << 20;
@@ -93,7 +93,7 @@ impl Files {
             written.device += self.issue(std::slice::from_mut(&mut job));
             written.bytes += bytes;
             written.files = 1;
-            claim = self.land_job(job)?;
+            claim = self.finish_job(job)?;
         }
         Ok(())
     }
@@ -125,7 +125,7 @@ impl Files {
         let device = self.issue(&mut jobs);
         for job in jobs {
             // Told to whoever syncs the file.
-            let _ = self.land_job(job);
+            let _ = self.finish_job(job);
         }
         Written { files, bytes, device }
     }
@@ -141,17 +141,17 @@ impl Files {
         let mut dirty = file.dirty.lock();
         let runs = dirty.take(range, ROUND_BYTES_MAX);
         // Said before it lands, for those who are promised metadata meanwhile.
-        meta.landed_end = meta.landed_end.max(runs.last()?.end());
+        meta.ordered_end = meta.ordered_end.max(runs.last()?.end());
         let mut taken: u64 = runs.iter().map(|run| run.len).sum();
         self.count_ordered(taken);
         let lies = |run: &Run| run.unreserved.as_ref().map_or(0, NoReserve::bytes);
         taken -= runs.iter().map(lies).sum::<u64>();
         let is_part = dirty.bytes() > 0;
-        let promised = if is_part {
-            dirty.promised.as_mut().map(|promised| promised.split(taken))
+        let reserved = if is_part {
+            dirty.reserved.as_mut().map(|reserved| reserved.split(taken))
         } else {
             dirty.crowded = false;
-            dirty.promised.take()
+            dirty.reserved.take()
         };
         Some(Job {
             file,
@@ -161,7 +161,7 @@ impl Files {
             taken: runs.into_iter().map(|run| (run, Vec::new())).collect(),
             runs: Vec::new(),
             failed: None,
-            promised,
+            reserved,
             // What some of it needs is not known: the rest comes back when it has landed.
             metadata: dirty.metadata.take(),
             is_part,
@@ -183,16 +183,16 @@ impl Files {
         let taken = std::mem::take(&mut job.taken);
         job.runs.reserve_exact(taken.len());
         // Nothing was promised where everything has its place.
-        let promised = job.promised.take().map_or_else(|| self.engine.reserve_data(0), Ok);
-        let promised = match promised {
-            Ok(promised) => promised,
+        let reserved = job.reserved.take().map_or_else(|| self.engine.reserve_data(0), Ok);
+        let reserved = match reserved {
+            Ok(reserved) => reserved,
             Err(error) => {
                 job.failed = Some(error.into());
                 job.runs.extend(taken.into_iter().map(|(run, _)| (run, Plan::Extents(Vec::new()))));
                 return;
             }
         };
-        let mut supply = Supply { promised, goal: file.goal(), rows };
+        let mut supply = Supply { reserved, goal: file.goal(), rows };
         for (mut run, mut packed) in taken {
             let unreserved = run.unreserved.take();
             let plan = if self.fits_inline(&run, &packed, job.size, job.flags) {
@@ -212,12 +212,12 @@ impl Files {
             }
         }
         file.set_goal(supply.goal);
-        self.promise_parts(job);
+        self.reserve_parts(job);
     }
 
     /// Has metadata promised for extents that a job has beyond one a piece, as where free space lies in parts (V1). What
     /// nobody gives at once the landing takes from the global reserve.
-    fn promise_parts(&self, job: &mut Job<'_>) {
+    fn reserve_parts(&self, job: &mut Job<'_>) {
         let is_part =
             |part: &&Placed| matches!(part.target, Target::Fresh(_)) && part.packed.is_none();
         let parts = job.runs.iter().map(|(run, plan)| match plan {
@@ -328,23 +328,23 @@ impl Files {
     }
 
     /// Makes a job's extents visible. Answers the claim, for the next round.
-    pub(crate) fn land_job<'f>(&self, job: Job<'f>) -> Result<Claim<'f>> {
+    pub(crate) fn finish_job<'f>(&self, job: Job<'f>) -> Result<Claim<'f>> {
         let Job { file, size, runs, mut failed, mut metadata, is_part, claim, .. } = job;
         let ordered: u64 = runs.iter().map(|(run, _)| run.len).sum();
         for (run, plan) in runs {
             if failed.is_none() {
-                let landed = match plan {
+                let finished = match plan {
                     Plan::Inline(packed) => {
-                        self.land_inline(file, &run, size, packed, &mut metadata)
+                        self.finish_inline(file, &run, size, packed, &mut metadata)
                     }
                     Plan::Extents(placed) => {
-                        self.land(file, &placed, &mut metadata, |meta, dirty| {
-                            self.count_clean(dirty.landed(&run));
+                        self.finish(file, &placed, &mut metadata, |meta, dirty| {
+                            self.count_clean(dirty.finished(&run));
                             grow(meta, dirty, &(run.offset..run.end()), size);
                         })
                     }
                 };
-                match landed {
+                match finished {
                     Ok(()) => {
                         self.pool.give(run);
                         continue;
@@ -354,10 +354,10 @@ impl Files {
             } else if let Plan::Extents(placed) = &plan {
                 self.unallocate(placed);
             }
-            let lost = file.dirty.lock().landed(&run);
+            let lost = file.dirty.lock().finished(&run);
             self.count_clean(lost);
         }
-        self.count_landed(ordered);
+        self.count_finished(ordered);
         if is_part && let Some(rest) = metadata {
             let mut dirty = file.dirty.lock();
             if dirty.bytes() > 0 {

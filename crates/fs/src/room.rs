@@ -166,7 +166,7 @@ impl Shared {
     /// Takes a step that is about dirty data; says whether any landed.
     fn take_step(&self, kind: SpaceKind, step: Step) -> bool {
         let before = self.files.dirty_bytes();
-        let landed = self.files.landed_bytes();
+        let landed = self.files.finished_bytes();
         match step {
             Step::Clean => return self.clean_all(),
             Step::Ordered => self.wait_for_landing(kind, self.files.ordered_bytes(), || ()),
@@ -181,17 +181,17 @@ impl Shared {
                 }
             }
         }
-        self.files.landed_bytes() > landed
+        self.files.finished_bytes() > landed
     }
 
     /// Waits until so many bytes have landed, or somebody was served, or nothing lands any more.
     fn wait_for_landing(&self, kind: SpaceKind, bytes: u64, write: impl Fn()) {
-        let target = self.files.landed_bytes() + bytes;
-        let mut seen = self.files.landed_bytes();
+        let target = self.files.finished_bytes() + bytes;
+        let mut seen = self.files.finished_bytes();
         let mut since = clock::now();
         loop {
             write();
-            let landed = self.files.landed_bytes();
+            let landed = self.files.finished_bytes();
             let done = landed >= target || self.files.dirty_bytes() == 0;
             if done || self.engine.serve(kind) > 0 || self.background.is_stopping() {
                 return;

@@ -15,7 +15,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::For;
+use super::Purpose;
 
 /// The part of the budget that is for runs which were read once.
 pub(super) const PROBATION: u64 = 8;
@@ -127,8 +127,8 @@ impl Queues {
     }
 
     /// A new run. Whoever takes one now that is remembered has come for it again.
-    pub(super) fn enter(&mut self, new: Queued, whom: For) {
-        if whom == For::Now && self.recall(new.start) {
+    pub(super) fn enter(&mut self, new: Queued, purpose: Purpose) {
+        if purpose == Purpose::Now && self.recall(new.start) {
             self.main.push(new);
         } else {
             self.probation.push(new);

@@ -13,7 +13,7 @@ use buttress_format::{Extent, Logical};
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::thread;
 
-use pages::{Claim, For, Found, Pages};
+use pages::{Claim, Found, Pages, Purpose};
 
 const SECTOR: u64 = 4096;
 const SECTORS: u64 = 3;
@@ -40,7 +40,7 @@ impl World {
     }
 
     /// Reads a run, sector by sector: others come between.
-    fn load(&self, claim: Claim<'_>, whom: For) -> Arc<AlignedBuf> {
+    fn load(&self, claim: Claim<'_>, whom: Purpose) -> Arc<AlignedBuf> {
         let extent = claim.extent();
         let mut bytes = AlignedBuf::zeroed(extent.len as usize);
         for (index, sector) in bytes.chunks_mut(SECTOR as usize).enumerate() {
@@ -65,12 +65,12 @@ impl World {
                     fails = false;
                     drop(claim);
                 }
-                Found::Claimed(claim) => break (self.load(claim, For::Now), 0),
+                Found::Claimed(claim) => break (self.load(claim, Purpose::Now), 0),
                 Found::Loading { end } => {
                     if end.0 < SECTORS * SECTOR
                         && let Ok(next) = self.pages.claim(end, SECTOR)
                     {
-                        self.load(next, For::Later);
+                        self.load(next, Purpose::Later);
                     }
                     self.pages.wait(at);
                 }
@@ -149,7 +149,7 @@ fn a_run_is_read_once() {
                 at = match world.pages.claim(at, SECTOR) {
                     Ok(claim) => {
                         let end = claim.extent().end();
-                        world.load(claim, For::Later);
+                        world.load(claim, Purpose::Later);
                         end
                     }
                     Err(end) => end,
@@ -201,9 +201,9 @@ fn long_calls_give_copies_to_those_who_wait() {
     model(|| {
         let world = World::new(1 << 20);
         let long = || -> Work { Box::new(World::read_long) };
-        let short = Box::new(|world: &World| world.read(1, 2, false));
+        let shortfall = Box::new(|world: &World| world.read(1, 2, false));
         let writer = Box::new(|world: &World| world.write(1, 1));
-        together(&world, vec![long(), long(), short, writer]);
+        together(&world, vec![long(), long(), shortfall, writer]);
         let reads = world.reads.iter().map(|reads| reads.load(Ordering::SeqCst)).sum::<u64>();
         assert!(reads <= 3 * SECTORS + 1, "{reads} reads");
         if reads < 2 * SECTORS {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use buttress_base::interrupt;
-use buttress_data::{Effort, End, Files, Home};
+use buttress_data::{End, Files, Home, ReclaimEffort};
 use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
 use buttress_log::Late;
 
@@ -157,7 +157,7 @@ impl Inode {
         &self,
         may: impl Fn() -> Result<()>,
         buffered: u64,
-        write: impl Fn(Effort) -> Result<(), buttress_data::Error>,
+        write: impl Fn(ReclaimEffort) -> Result<(), buttress_data::Error>,
     ) -> Result<()> {
         let cell = &self.cell;
         cell.expect_regular()?;
@@ -176,13 +176,13 @@ impl Inode {
             }
             Ok(done)
         };
-        let mut done = attempt(Effort::Little)?;
+        let mut done = attempt(ReclaimEffort::Little)?;
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
             // What goes through memory stands in line; there the same is done for it, and for all others.
             if !(buffered > 0 && shared.engine.has_flusher()) {
                 shared.give_all_back()?;
             }
-            done = attempt(Effort::Full)?;
+            done = attempt(ReclaimEffort::Full)?;
         }
         done?;
         shared.pace(cell, buffered);

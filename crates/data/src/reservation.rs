@@ -44,7 +44,7 @@ const MANY_ITEMS: u64 = 64;
 
 /// How much is done for metadata before a write is refused for lack of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effort {
+pub enum ReclaimEffort {
     /// Nothing: the caller asks again with more.
     Little,
     /// The caller stands in line: dirty data is written back, which holds promises for the worst, commits
@@ -56,7 +56,7 @@ pub enum Effort {
 
 /// What is promised for a write so far.
 #[derive(Debug, Default)]
-pub(crate) struct Promise<'f> {
+pub(crate) struct Reservation<'f> {
     data: Option<DataReservation>,
     metadata: Option<MetaReservation>,
     /// Costs that `metadata` was made for.
@@ -67,12 +67,12 @@ pub(crate) struct Promise<'f> {
     /// What will be under the write, once it is counted, and for how many bytes that was: some of it may be taken since.
     covered: Option<(Covered, u64)>,
     /// Sectors that will be written where they lie (V2), once somebody looked.
-    placed: Option<Lies<'f>>,
+    placed: Option<InPlaceSectors<'f>>,
 }
 
 /// Sectors that will be written where they lie.
 #[derive(Debug)]
-struct Lies<'f> {
+struct InPlaceSectors<'f> {
     sectors: RangeSet,
     token: NoReserve,
     claim: Claim<'f>,
@@ -80,7 +80,7 @@ struct Lies<'f> {
 
 /// What a promise lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Short {
+pub(crate) enum Shortfall {
     Data(u64),
     Metadata(Cost),
     /// To be counted: what lies under so many bytes of the write.
@@ -89,7 +89,7 @@ pub(crate) enum Short {
 
 /// What beside its range makes a write larger.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Size {
+pub(crate) struct PieceBounds {
     /// Pieces more than it would take at once.
     pub(crate) extra: u32,
     /// Extents that one piece may become.
@@ -100,28 +100,28 @@ pub(crate) struct Size {
 
 impl Files {
     /// What `promise` lacks before `range`, whole sectors, can be put.
-    pub(crate) fn short(
+    pub(crate) fn shortfall(
         &self,
-        promise: &mut Promise<'_>,
+        reservation: &mut Reservation<'_>,
         dirty: &Dirty,
         range: &Range<u64>,
         disk_end: u64,
-        size: Size,
-    ) -> Option<Short> {
+        size: PieceBounds,
+    ) -> Option<Shortfall> {
         let (mut need, mut missing, mut pieces, mut gaps) = (0, 0, 0, 0);
         dirty.for_each_gap(range.clone(), |gap, fresh| {
             missing += gap.end - gap.start;
-            need += self.with_slack(promise.unplaced(&gap), fresh > 0);
+            need += self.with_slack(reservation.unplaced(&gap), fresh > 0);
             pieces += fresh as u32;
             gaps += 1;
         });
-        let have = promise.data.as_ref().map_or(0, DataReservation::bytes);
+        let have = reservation.data.as_ref().map_or(0, DataReservation::bytes);
         if need > have {
-            return Some(Short::Data(need - have));
+            return Some(Shortfall::Data(need - have));
         }
-        let counted = promise.covered.filter(|(_, counted)| missing <= *counted);
+        let counted = reservation.covered.filter(|(_, counted)| missing <= *counted);
         if missing > 0 && range.start < disk_end && counted.is_none() {
-            return Some(Short::Covered(missing));
+            return Some(Shortfall::Covered(missing));
         }
         let counted = counted.filter(|_| missing > 0);
         let (covered, parts) =
@@ -135,17 +135,17 @@ impl Files {
         let holes = if self.options.no_holes { Cost::default() } else { HOLE_COST };
         // What goes on with a piece that lay over nothing so far may make it split one.
         let joined = dirty.unsplit(size.each).min(gaps * size.each);
-        promise.splits = if covered > 0 { extents + joined } else { 0 };
-        promise.inline = size.inline;
+        reservation.splits = if covered > 0 { extents + joined } else { 0 };
+        reservation.inline = size.inline;
         let grown = size.inline.saturating_sub(dirty.inline);
         let cost = EXTENT_COST
             .and(holes)
             .times(extents + parts)
-            .and(SPLIT_COST.times(promise.splits))
+            .and(SPLIT_COST.times(reservation.splits))
             .and(COVERED_COST.times(covered))
             .and(Cost::of(0, sums + grown));
-        let more = cost.beyond(promise.cost);
-        (more != Cost::default()).then_some(Short::Metadata(more))
+        let more = cost.beyond(reservation.cost);
+        (more != Cost::default()).then_some(Shortfall::Metadata(more))
     }
 
     /// What a file's content may take in the tree at a length.
@@ -157,7 +157,7 @@ impl Files {
     }
 
     /// What dirty data that nobody writes to takes in the tree at a new length, beyond what it was promised there.
-    pub(crate) fn inline_lack(&self, file: &File, size: u64) -> Option<Cost> {
+    pub(crate) fn missing_inline(&self, file: &File, size: u64) -> Option<Cost> {
         let meta = file.meta();
         let dirty = file.dirty.lock();
         let bytes = self.inline_bytes(&meta, size).saturating_sub(dirty.inline);
@@ -169,19 +169,19 @@ impl Files {
         &self,
         meta: &Meta,
         dirty: &mut Dirty,
-        promised: &mut Option<MetaReservation>,
+        reserved: &mut Option<MetaReservation>,
     ) {
         if dirty.waits(0)
-            && let Some(promised) = promised.take()
+            && let Some(reserved) = reserved.take()
         {
-            join(&mut dirty.metadata, promised);
+            join(&mut dirty.metadata, reserved);
             dirty.inline = dirty.inline.max(self.inline_bytes(meta, meta.item.size));
         }
     }
 
     /// What is needed where the middle of a piece that waits is about to be forgotten: its ends are pieces then. Nobody takes or puts
     /// any meanwhile. If it is not there at once, who lands them asks for it.
-    pub(crate) fn promise_ends(
+    pub(crate) fn reserve_ends(
         &self,
         file: &File,
         range: &Range<u64>,
@@ -204,79 +204,83 @@ impl Files {
     }
 
     /// Gets what a promise lacks; the file's short locks are not held.
-    pub(crate) fn promise<'f>(
+    pub(crate) fn acquire<'f>(
         &self,
-        promise: &mut Promise<'f>,
+        reservation: &mut Reservation<'f>,
         file: &'f File,
         range: &Range<u64>,
-        short: Short,
-        effort: Effort,
+        shortfall: Shortfall,
+        effort: ReclaimEffort,
     ) -> Result<()> {
-        match short {
-            Short::Data(bytes) => self.promise_data(promise, file, range, bytes, effort),
-            Short::Metadata(cost) => {
+        match shortfall {
+            Shortfall::Data(bytes) => self.reserve_data(reservation, file, range, bytes, effort),
+            Shortfall::Metadata(cost) => {
                 // Who holds the claim must not wait for those who need it.
-                let claims = promise.placed.is_some();
-                let more = match self.promise_metadata(cost, effort, claims) {
+                let claims = reservation.placed.is_some();
+                let more = match self.reserve_metadata(cost, effort, claims) {
                     // What commits cannot give, dirty data may hold: he stands in line without the claim, and looks once more
                     // where the file's data lies.
-                    Err(error) if claims && effort == Effort::Full && error.is_no_space() => {
-                        promise.placed = None;
-                        self.promise_metadata(cost, effort, false)?
+                    Err(error)
+                        if claims && effort == ReclaimEffort::Full && error.is_no_space() =>
+                    {
+                        reservation.placed = None;
+                        self.reserve_metadata(cost, effort, false)?
                     }
                     other => other?,
                 };
-                promise.cost = promise.cost.and(cost);
-                join(&mut promise.metadata, more);
+                reservation.cost = reservation.cost.and(cost);
+                join(&mut reservation.metadata, more);
                 Ok(())
             }
-            Short::Covered(missing) => {
-                promise.covered = Some((self.covered(file, range)?, missing));
+            Shortfall::Covered(missing) => {
+                reservation.covered = Some((self.covered(file, range)?, missing));
                 Ok(())
             }
         }
     }
 
-    fn promise_metadata(
+    fn reserve_metadata(
         &self,
         cost: Cost,
-        effort: Effort,
+        effort: ReclaimEffort,
         claims: bool,
     ) -> Result<MetaReservation> {
         if let Some(more) = self.engine.reserve_at_once(cost, Urgency::Normal)? {
             return Ok(more);
         }
         match effort {
-            Effort::Little => Err(buttress_txn::Error::NoSpace("metadata").into()),
-            Effort::Full if claims => Ok(self.engine.reserve(cost, Urgency::Normal)?),
-            Effort::Full => Ok(self.engine.reserve_in_line(cost, Urgency::Normal)?),
-            Effort::Last => self.reserve_more(cost),
+            ReclaimEffort::Little => Err(buttress_txn::Error::NoSpace("metadata").into()),
+            ReclaimEffort::Full if claims => Ok(self.engine.reserve(cost, Urgency::Normal)?),
+            ReclaimEffort::Full => Ok(self.engine.reserve_in_line(cost, Urgency::Normal)?),
+            ReclaimEffort::Last => self.reserve_more(cost),
         }
     }
 
-    fn promise_data<'f>(
+    fn reserve_data<'f>(
         &self,
-        promise: &mut Promise<'f>,
+        reservation: &mut Reservation<'f>,
         file: &'f File,
         range: &Range<u64>,
         bytes: u64,
-        effort: Effort,
+        effort: ReclaimEffort,
     ) -> Result<()> {
         let flags = file.with_item(|item| item.flags);
         let may_lie = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
-        let looks = may_lie && promise.placed.is_none();
+        let looks = may_lie && reservation.placed.is_none();
         if !(looks && file.dirty.lock().crowded) {
             let more = match effort {
-                Effort::Little => self
+                ReclaimEffort::Little => self
                     .engine
                     .reserve_data_at_once(bytes)
                     .and_then(|more| more.ok_or(buttress_txn::Error::NoSpace("data"))),
-                Effort::Full if promise.placed.is_none() => self.engine.reserve_data_in_line(bytes),
-                Effort::Full | Effort::Last => self.engine.reserve_data(bytes),
+                ReclaimEffort::Full if reservation.placed.is_none() => {
+                    self.engine.reserve_data_in_line(bytes)
+                }
+                ReclaimEffort::Full | ReclaimEffort::Last => self.engine.reserve_data(bytes),
             };
             match more.map_err(Error::from) {
                 Ok(more) => {
-                    match &mut promise.data {
+                    match &mut reservation.data {
                         Some(data) => data.merge(more),
                         none => *none = Some(more),
                     }
@@ -291,31 +295,31 @@ impl Files {
         let sectors: RangeSet = spots.into_iter().map(|spot| spot.range).collect();
         file.dirty.lock().crowded = !sectors.is_empty();
         let token = self.engine.no_reserve(sectors.total());
-        promise.placed = Some(Lies { sectors, token, claim });
+        reservation.placed = Some(InPlaceSectors { sectors, token, claim });
         Ok(())
     }
 
     /// Hands what the write needs to the file (P2, P5); the rest of the data space is given back. The claim
     /// is to be dropped when the short locks are free again.
-    pub(crate) fn keep_promise<'f>(
+    pub(crate) fn keep_reservation<'f>(
         &self,
         file: &File,
         dirty: &mut Dirty,
         range: &Range<u64>,
-        promise: Promise<'f>,
+        reservation: Reservation<'f>,
     ) -> Option<Claim<'f>> {
         let (mut need, mut slack) = (0, 0);
         let mut lies = Vec::new();
         dirty.for_each_gap(range.clone(), |gap, fresh| {
-            let bytes = promise.unplaced(&gap);
+            let bytes = reservation.unplaced(&gap);
             need += bytes;
             slack += self.with_slack(bytes, fresh > 0) - bytes;
             lies.push(gap);
         });
-        let Promise { data, metadata, placed, inline, splits, .. } = promise;
+        let Reservation { data, metadata, placed, inline, splits, .. } = reservation;
         dirty.inline = dirty.inline.max(inline);
         dirty.splits += splits;
-        let claim = placed.map(|Lies { sectors, mut token, claim }| {
+        let claim = placed.map(|InPlaceSectors { sectors, mut token, claim }| {
             for gap in lies {
                 for spot in sectors.iter() {
                     let part = spot.start.max(gap.start)..spot.end.min(gap.end);
@@ -331,8 +335,8 @@ impl Files {
             assert!(need <= data.bytes(), "P2: {need} bytes on a promise of {}", data.bytes());
             // The first row may have come since it was promised.
             data.shrink_to(data.bytes().min(need + slack));
-            match &mut dirty.promised {
-                Some(promised) => promised.merge(data),
+            match &mut dirty.reserved {
+                Some(reserved) => reserved.merge(data),
                 none => *none = Some(data),
             }
         }
@@ -353,11 +357,11 @@ impl Files {
     }
 }
 
-impl Promise<'_> {
+impl Reservation<'_> {
     /// Bytes of a range that will need new space.
     fn unplaced(&self, range: &Range<u64>) -> u64 {
         let mut need = range.end - range.start;
-        let Some(Lies { sectors: placed, .. }) = &self.placed else { return need };
+        let Some(InPlaceSectors { sectors: placed, .. }) = &self.placed else { return need };
         let mut at = range.start;
         while let Some(spot) = placed.next_from(at).filter(|spot| spot.start < range.end) {
             let end = spot.end.min(range.end);

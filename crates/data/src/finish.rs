@@ -26,13 +26,13 @@ use crate::job::{Packed, Placed, Target};
 use crate::step::STEP_ITEMS;
 
 impl Files {
-    pub(crate) fn land_inline(
+    pub(crate) fn finish_inline(
         &self,
         file: &File,
         run: &Run,
         size: u64,
         packed: Option<Packed>,
-        promised: &mut Option<MetaReservation>,
+        reserved: &mut Option<MetaReservation>,
     ) -> Result<()> {
         let (compression, content) = match packed {
             Some(packed) => (packed.kind, packed.bytes),
@@ -54,13 +54,13 @@ impl Files {
             },
         );
         drop(view);
-        let reservation = self.reserve(edits.cost(), promised)?;
+        let reservation = self.reserve(edits.cost(), reserved)?;
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, file);
-        file.update_landed(&handle, |meta| {
+        file.update_finished(&handle, |meta| {
             bytes.count(meta);
             let mut dirty = file.dirty.lock();
-            self.count_clean(dirty.landed(run));
+            self.count_clean(dirty.finished(run));
             grow(meta, &dirty, &(0..self.sector), size);
         });
         Ok(())
@@ -68,11 +68,11 @@ impl Files {
 
     /// Makes placed and written extents the file's, in order; `last` runs inside the last handle, with the
     /// item and the dirty map in hand.
-    pub(crate) fn land(
+    pub(crate) fn finish(
         &self,
         file: &File,
         placed: &[Placed],
-        promised: &mut Option<MetaReservation>,
+        reserved: &mut Option<MetaReservation>,
         last: impl FnOnce(&mut Meta, &mut Dirty),
     ) -> Result<()> {
         let mut last = Some(last);
@@ -81,7 +81,7 @@ impl Files {
             let mut done = part.range.start;
             while done < part.range.end {
                 let rest = done..part.range.end;
-                let step = self.land_step(file, part, rest, promised, |meta, dirty, end| {
+                let step = self.finish_step(file, part, rest, reserved, |meta, dirty, end| {
                     if is_last
                         && end == part.range.end
                         && let Some(last) = last.take()
@@ -103,16 +103,16 @@ impl Files {
     }
 
     /// One handle's worth of [`Files::land`]. Answers how far it came.
-    fn land_step(
+    fn finish_step(
         &self,
         file: &File,
         part: &Placed,
         rest: Range<u64>,
-        promised: &mut Option<MetaReservation>,
+        reserved: &mut Option<MetaReservation>,
         finish: impl FnOnce(&mut Meta, &mut Dirty, u64),
     ) -> Result<u64> {
         if part.target.is_overwrite() && self.options.no_holes {
-            return self.land_overwrite(file, rest.end, promised, finish);
+            return self.finish_overwrite(file, rest.end, reserved, finish);
         }
         let _extents = file.change_extents();
         let view = self.engine.view();
@@ -145,13 +145,13 @@ impl Files {
             cost = cost.and(cost_of_sums(part));
         }
         drop(view);
-        let reservation = self.reserve(cost, promised)?;
+        let reservation = self.reserve(cost, reserved)?;
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, file);
         if first && !part.sums.is_empty() {
             handle.insert_csums(part.disk(), part.sums.clone());
         }
-        file.update_landed(&handle, |meta| {
+        file.update_finished(&handle, |meta| {
             bytes.count(meta);
             finish(meta, &mut file.dirty.lock(), end);
         });
@@ -159,17 +159,17 @@ impl Files {
     }
 
     /// Of what was written over an extent in place: which extents there are stays as it was.
-    fn land_overwrite(
+    fn finish_overwrite(
         &self,
         file: &File,
         end: u64,
-        promised: &mut Option<MetaReservation>,
+        reserved: &mut Option<MetaReservation>,
         finish: impl FnOnce(&mut Meta, &mut Dirty, u64),
     ) -> Result<u64> {
         let _extents = file.extents.write();
-        let reservation = self.reserve(Edits::default().cost(), promised)?;
+        let reservation = self.reserve(Edits::default().cost(), reserved)?;
         let handle = self.engine.begin(reservation);
-        file.update_landed(&handle, |meta| finish(meta, &mut file.dirty.lock(), end));
+        file.update_finished(&handle, |meta| finish(meta, &mut file.dirty.lock(), end));
         Ok(end)
     }
 
@@ -178,21 +178,23 @@ impl Files {
     pub(crate) fn reserve(
         &self,
         cost: Cost,
-        promised: &mut Option<MetaReservation>,
+        reserved: &mut Option<MetaReservation>,
     ) -> Result<MetaReservation> {
-        let Some((kept, short)) = promised.as_mut().map(|promised| promised.split_cost(cost))
+        let Some((kept, shortfall)) = reserved.as_mut().map(|reserved| reserved.split_cost(cost))
         else {
             return self.reserve_more(cost);
         };
-        if short == Cost::default() {
+        if shortfall == Cost::default() {
             if let Some(cause) = self.engine.aborted() {
                 return Err(buttress_txn::Error::Aborted(cause).into());
             }
             return Ok(kept);
         }
-        self.note_short_landing();
-        let mut all = match self.engine.reserve(short, Urgency::Lands) {
-            Err(buttress_txn::Error::NoSpace(_)) => self.engine.reserve(short, Urgency::Frees)?,
+        self.note_shortfall();
+        let mut all = match self.engine.reserve(shortfall, Urgency::Lands) {
+            Err(buttress_txn::Error::NoSpace(_)) => {
+                self.engine.reserve(shortfall, Urgency::Frees)?
+            }
             other => other?,
         };
         all.merge(kept);
@@ -236,13 +238,13 @@ pub(crate) fn fresh_extent(
 }
 
 /// Lets the length on disk follow what has just landed (L3). `size` is the length when it was taken.
-pub(crate) fn grow(meta: &mut Meta, dirty: &Dirty, landed: &Range<u64>, size: u64) {
+pub(crate) fn grow(meta: &mut Meta, dirty: &Dirty, finished: &Range<u64>, size: u64) {
     let mut disk_size = meta.disk_size;
-    if landed.start <= disk_size.next_multiple_of(4096) {
-        disk_size = disk_size.max(landed.end.min(size).min(meta.item.size));
+    if finished.start <= disk_size.next_multiple_of(4096) {
+        disk_size = disk_size.max(finished.end.min(size).min(meta.item.size));
     }
     meta.disk_size = disk_size;
-    meta.landed_end = meta.landed_end.max(landed.end);
+    meta.ordered_end = meta.ordered_end.max(finished.end);
     settle(meta, dirty);
 }
 
