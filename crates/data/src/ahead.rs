@@ -1,13 +1,16 @@
-//! Reading what nobody asked for yet, by a thread that nobody waits for.
+//! Reading ahead: a thread reads what no reader has asked for yet, and no reader waits for it.
 //!
 //! # Invariants
 //!
-//! - **B1** It is a reader like any other: it finds what to read with the file's `extents` held, and what it reads then is a
-//!   trial (`read_plan`), which keeps what lies where it read. It never waits: not for who changes the file, nor for
-//!   who reads the same.
-//! - **B2** It passes extents and holes, and ends at the end of the file. Between two extents nothing is read.
-//! - **B3** What goes wrong here is nobody's error. Who asks for those bytes reads them himself.
-//! - **B4** Who comes late reads nothing: what its reader has passed would drive out what others use.
+//! - **B1** It is a reader like any other. It finds what to read with the file's `extents` held,
+//!   and reads as a trial (`read_plan`). It never waits: neither for a thread that changes the
+//!   file, nor for one that reads the same.
+//! - **B2** It passes extents and holes, and ends at the end of the file. Between two extents
+//!   nothing is read.
+//! - **B3** A failure here is reported to no reader. A reader that asks for those bytes reads them
+//!   itself.
+//! - **B4** A late read-ahead reads nothing: what its reader has passed would drive out what others
+//!   use.
 
 use std::ops::Range;
 
@@ -22,7 +25,7 @@ use crate::read_plan::{PackedPart, Source, Validation};
 /// Ranges of this length are part of a long sequence: whole regions are read.
 const LONG: u64 = 512 << 10;
 
-/// Ranges of a file that will be asked for soon, as far as one can tell.
+/// Ranges of a file that will probably be asked for soon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "they are read when somebody calls `read_ahead`"]
 pub struct Ahead(pub(crate) Vec<Range<u64>>);
@@ -36,17 +39,18 @@ impl Ahead {
 }
 
 impl Files {
-    /// Leaves a job to a thread that reads ahead; says whether it was taken. It may never be done.
+    /// Leaves a job to a thread that reads ahead; returns whether it was taken. It may never be
+    /// done.
     pub fn offer(&self, job: impl FnOnce() + Send + 'static) -> bool {
         self.helpers.offer(job)
     }
 
-    /// Ends the threads that read ahead; what one of them is doing is finished first.
+    /// Ends the threads that read ahead. Their current jobs are finished first.
     pub fn stop_helpers(&self) {
         self.helpers.stop();
     }
 
-    /// Reads ranges into memory, as far as they are not there, or on their way.
+    /// Reads ranges into memory, except what is there or on its way.
     pub fn read_ahead(&self, file: &File, ahead: &Ahead) {
         let Some(extents) = file.extents.try_read() else { return };
         if file.dirty.lock().is_late() {
@@ -95,7 +99,7 @@ impl Files {
                     let reach = self.ceil(place(if is_long { mapping.end } else { high }));
                     places.push(Place { part: self.floor(place(low))..place(high), reach });
                 }
-                // Whole: what asks for a part of it later finds it unpacked.
+                // The whole extent: a later read of any part finds it unpacked.
                 Body::Regular(_) => {
                     let (low, high) = (mapping.offset, mapping.offset + 1);
                     packed.push(PackedPart { mapping, low, high });
@@ -106,7 +110,7 @@ impl Files {
         })
     }
 
-    /// Bytes that are read at once for who did not ask for them yet: more would drive whoever reads out of what he is in.
+    /// Most bytes that are read ahead at once: more would drive out the run that a reader is in.
     pub(crate) fn most_ahead(&self) -> u64 {
         self.ceil(self.pages.widest_window()).max(self.sector)
     }

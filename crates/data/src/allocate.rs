@@ -18,8 +18,9 @@ use crate::job::{Placed, Supply, Target};
 const EXTENT_BYTES_MAX: u64 = 128 << 20;
 
 impl Files {
-    /// Settles what a run was promised with what it needs, where `lies` of its bytes are written in place: what lay
-    /// there alone when it was written to may have come to be shared since, or the other way round.
+    /// Adjusts the reservation of a run to what it needs, if `lies` of its bytes are written in
+    /// place. An extent may have become shared since the write, or may have become the file's
+    /// alone.
     pub(crate) fn cover(
         &self,
         unreserved: Option<NoReserve>,
@@ -28,7 +29,7 @@ impl Files {
     ) -> Result<()> {
         let held = unreserved.as_ref().map_or(0, NoReserve::bytes);
         let reserved = supply.reserved.bytes();
-        // Given back first: runs that have to ask may need it.
+        // This gives back first: runs that have to ask may need the space.
         supply.reserved.shrink_to(reserved.saturating_sub(lies.saturating_sub(held)));
         if let Some(mut unreserved) = unreserved
             && held > lies
@@ -40,7 +41,8 @@ impl Files {
         Ok(())
     }
 
-    /// Allocates at most `want` bytes, at least `min`, as near to the goal as there are, which moves behind them.
+    /// Allocates at most `want` bytes and at least `min`, as near to the goal as possible. Moves
+    /// the goal behind them.
     pub(crate) fn allocate_one(
         &self,
         supply: &mut Supply<'_, '_>,
@@ -54,7 +56,7 @@ impl Files {
         Ok(extent)
     }
 
-    /// Allocates for a range of a file, in as few extents as there are.
+    /// Allocates for a range of a file, in as few extents as possible.
     pub(crate) fn allocate(
         &self,
         range: Range<u64>,
@@ -79,7 +81,7 @@ impl Files {
         Ok(())
     }
 
-    /// Gives back extents that nothing will ever name.
+    /// Gives back extents that no item names (O2).
     pub(crate) fn unallocate(&self, placed: &[Placed]) {
         for part in placed {
             if let Target::Fresh(extent) = part.target {

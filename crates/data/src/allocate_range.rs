@@ -1,9 +1,10 @@
-//! Setting space aside for a range before anything is written to it.
+//! Preallocation: space for a range before anything is written to it.
 //!
 //! # Invariants
 //!
-//! - **A1** What holds data keeps it; only holes get preallocated extents, which read as zeros.
-//! - **A2** An inode that ever had a preallocated extent carries the flag that makes writeback look.
+//! - **A1** What holds data keeps it. Only holes get preallocated extents, which read as zeros.
+//! - **A2** An inode that ever had a preallocated extent carries the flag that makes writeback look
+//!   for it.
 
 use std::ops::Range;
 
@@ -20,16 +21,18 @@ use crate::finish::settle;
 use crate::job::{Goal, Supply};
 use crate::write::SIZE_MAX;
 
-/// Largest extent that is set aside in one piece.
+/// Largest extent that is preallocated in one piece.
 const PREALLOC_BYTES_MAX: u64 = 128 << 20;
 
-/// Longest extent that steps are joined to. An extent is freed as a whole: what is cut off a longer one would stay.
+/// Longest extent that steps are joined to. An extent is freed as a whole, so what is cut off a
+/// longer one would stay.
 const GROWN_BYTES_MAX: u64 = 1 << 20;
 
-/// A file that grows by steps gets room for so many more at once, and as much as it has, if that is more.
+/// A file that grows by steps gets room for so many more at once, or as much as it has, if that is
+/// more.
 const AHEAD_STEPS: u64 = 16;
 
-/// Most room that is kept behind a file for its next steps; a step as large needs none.
+/// Most room that is kept behind a file for its next steps. A step as large needs none.
 const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
 /// What a step costs: the inode item, and an extent.
@@ -39,9 +42,9 @@ const STEP_COST: Cost = Cost::of(1, 160).and(Edits::COST_OF_ONE);
 const GAPS_MAX: usize = 64;
 
 impl Files {
-    /// Sets space aside for a range; the file grows to hold it unless `keep_size`. `stamp` sets the times.
+    /// Preallocates a range; the file grows to hold it unless `keep_size`. `stamp` sets the times.
     ///
-    /// The caller lets nobody else change the file's length or content meanwhile.
+    /// The caller keeps other threads from changing the file's length or content meanwhile.
     ///
     /// # Errors
     ///
@@ -75,7 +78,7 @@ impl Files {
             let _claim = file.claim();
             self.fill_gaps(file, range, &mut plan)?;
         }
-        // What there was reached the end of the range, so that nothing that was put could complete it.
+        // The range ended inside what was there, so no put could complete it.
         match plan.stamp {
             Some(stamp) => self.lengthen(file, grown, stamp),
             None => Ok(()),
@@ -111,7 +114,7 @@ impl Files {
         Ok(())
     }
 
-    /// Where no extent of the file reaches. Nobody else adds any meanwhile.
+    /// The offset behind the file's last extent. The caller keeps other threads from adding any.
     fn end(&self, file: &File) -> Result<u64> {
         if let Some(end) = file.known_end() {
             return Ok(end);
@@ -188,7 +191,7 @@ impl Files {
         Ok(())
     }
 
-    /// Allocates for the next step of a file that grows by steps, with room for those to come.
+    /// Allocates for the next step of a file that grows by steps, with room for more.
     fn allocate_ahead(&self, file: &File, at: u64, want: u64, goal: Goal) -> Option<Extent> {
         if want >= AHEAD_BYTES_MAX || !self.steps(file, &(at..at + want)) {
             return None;
@@ -198,13 +201,14 @@ impl Files {
         self.engine.allocate_ahead(window, want, self.floor(ahead), goal.at, goal.stream)
     }
 
-    /// Whether nothing but an extent behind the last is needed to set a range aside.
+    /// Whether preallocating a range needs only an extent behind the last one.
     fn steps(&self, file: &File, part: &Range<u64>) -> bool {
         let covers = |growth: Range<u64>| part.start <= growth.start && growth.end <= part.end;
         file.steps_to(part.start) && (self.options.no_holes || covers(self.growth(file, part)))
     }
 
-    /// Sets the next step of a file aside out of its window: answers the extent that has it, if the window had it.
+    /// Preallocates the next step of a file out of its window. Returns the extent if the window had
+    /// it.
     fn step<S: FnOnce(&mut InodeItem)>(
         &self,
         file: &File,
@@ -226,7 +230,7 @@ impl Files {
         let last = end.last.filter(|(_, last)| last.len + len <= GROWN_BYTES_MAX);
         let grows = last.map(|(offset, last)| (last, whose(offset)));
         let Some(extent) = handle.take_ahead(window, len, grows, whose(part.start)) else {
-            // It was closed meanwhile.
+            // The window was closed meanwhile.
             file.note_end(end);
             return Ok(None);
         };
@@ -311,19 +315,19 @@ fn set_aside(extent: Extent) -> FileExtent {
     }
 }
 
-/// What is to become of a file whose gaps are filled.
+/// How a file changes when its gaps are filled.
 struct Plan<S> {
-    /// Where the range begins that was asked for, and where the sectors end that it touches.
+    /// Start of the range that was asked for, and end of the sectors that it touches.
     offset: u64,
     end: u64,
-    /// How long the file is in the end.
+    /// The file's final length.
     grown: u64,
-    /// Sets the times in the step that completes it; gone with that.
+    /// Sets the times in the step that completes the range, and is used up by it.
     stamp: Option<S>,
 }
 
 impl<S: FnOnce(&mut InodeItem)> Plan<S> {
-    /// Brings the item of a file up to a part that was set aside.
+    /// Updates the item of a file to a part that was preallocated.
     fn follow(&mut self, file: &File, part: &Range<u64>, meta: &mut Meta) {
         if part.end >= self.end {
             if let Some(stamp) = self.stamp.take() {

@@ -6,15 +6,15 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// So many reads are careful behind one that was in vain: its bytes were read twice.
+/// After a trial that failed, so many reads hold the extents: the trial read its bytes twice.
 const BEHIND_VAIN: u32 = 64;
 
-/// Whether reads of a file try what was in vain a while ago.
+/// Whether reads of a file try again what failed a while ago.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff(AtomicU32);
 
 impl Backoff {
-    /// Whether one may. Counts are of a few at most, so that it does not matter which of two they are.
+    /// Whether a read may try. Two threads may lose one count of a few, which does no harm.
     pub(crate) fn may(&self) -> bool {
         let left = self.0.load(Ordering::Relaxed);
         if left > 0 {

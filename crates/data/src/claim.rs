@@ -2,12 +2,12 @@
 //!
 //! # Invariants
 //!
-//! - **B2** One writeback of a file at a time. Only the thread with the claim allocates for the file,
-//!   finishes its ordered extents, truncates it or punches holes into it.
+//! - **B2** One writeback of a file at a time. Only the thread with the claim allocates for the
+//!   file, finishes its ordered extents, truncates it or punches holes into it.
 
 use crate::file::File;
 
-/// The right to write a file back; everybody else waits for it (B2).
+/// The right to write a file back; other threads wait for it (B2).
 #[derive(Debug)]
 #[must_use = "given back when dropped"]
 pub(crate) struct Claim<'f> {
@@ -35,7 +35,7 @@ impl<'f> Claim<'f> {
 }
 
 impl File {
-    /// Waits until nobody writes this file back, and keeps it that way.
+    /// Waits until no thread writes this file back, and takes the claim.
     pub(crate) fn claim(&self) -> Claim<'_> {
         let mut dirty = self.dirty.lock();
         while dirty.busy {

@@ -1,13 +1,13 @@
-//! Sharing: a range of one file shown at another place, in another file or the same, without its bytes being
-//! copied.
+//! Sharing: a file shows a range of another file, or of itself, without a copy of its bytes.
 //!
 //! # Invariants
 //!
-//! - **S1** What is shared is on disk: the source's dirty data is written back first, and its extents stay
-//!   what they are while steps are worked out, since its `extents` lock is held shared.
-//! - **S2** Each step takes references and drops those that it replaces in one handle: a crash in between
-//!   leaves a target that holds some of the range, never an extent without its reference.
-//! - **S3** Shown items keep the generation of what they were copied from: the data is as old as it is.
+//! - **S1** What is shared is on disk: the source's dirty data is written back first. Its extents
+//!   stay what they are while steps are worked out, since its `extents` lock is held shared.
+//! - **S2** Each step takes references and drops those that it replaces in one handle. A crash in
+//!   between leaves a target that holds some of the range, never an extent without its reference.
+//! - **S3** Shown items keep the generation of what they were copied from: the data is as old as it
+//!   is.
 //! - **S4** Extents without checksums and extents with them are never in one file.
 
 use std::ops::Range;
@@ -35,7 +35,7 @@ pub struct CloneRange<'f> {
     pub source: &'f File,
     /// From which offset on; a whole number of sectors.
     pub offset: u64,
-    /// Where they shall be too; may be the source.
+    /// Which file shows them, too; may be the source.
     pub target: &'f File,
     /// From which offset on; a whole number of sectors.
     pub target_offset: u64,
@@ -52,12 +52,12 @@ impl CloneRange<'_> {
 impl Files {
     /// Makes `target` show a range of `source`; `stamp` sets the target's times.
     ///
-    /// The caller lets nobody else change length or content of the two meanwhile.
+    /// The caller keeps other threads from changing length or content of the two meanwhile.
     ///
     /// # Errors
     ///
-    /// [`Error::Unshareable`] for ranges that cannot be shared, [`Error::TooBig`], no space, or what the
-    /// trees met. A part of the range may be shared then.
+    /// [`Error::Unshareable`] for ranges that cannot be shared, [`Error::TooBig`], no space, or
+    /// what the trees met. A part of the range may be shared then.
     pub fn clone_range(
         &self,
         range: &CloneRange<'_>,
@@ -76,7 +76,8 @@ impl Files {
             self.dirty_sector(target, 0, old_size)?;
             self.writeback(target, 0..self.sector)?;
         }
-        // What waits to be written in place has no space promised: it must land before its extent is shared.
+        // Data that waits to be written in place has no space reserved. It must be written back
+        // before its extent is shared.
         let lies = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
         let waiting = match source.with_item(|item| item.flags & lies) {
             0 => offset..self.ceil(offset + len),
@@ -84,7 +85,8 @@ impl Files {
         };
         self.writeback(source, waiting)?;
         let copied = self.copy_inline(range)?;
-        // Late data of the source may have to be taken back. Whoever else holds a claim waits for no second one.
+        // Late data of the source may have to be taken back. A thread with another claim waits for
+        // no second one.
         let _of_source = (!range.is_within_one()).then(|| source.claim());
         let _claim = target.claim();
         let mut stamp = Some(stamp);
@@ -105,10 +107,10 @@ impl Files {
         }
     }
 
-    /// Lets `target` show a range of `source` instead of its own, if both hold the same bytes; says whether
-    /// they do.
+    /// Lets `target` show a range of `source` instead of its own if both hold the same bytes.
+    /// Returns whether they do.
     ///
-    /// The caller lets nobody else change length or content of the two meanwhile.
+    /// The caller keeps other threads from changing length or content of the two meanwhile.
     ///
     /// # Errors
     ///
@@ -163,8 +165,8 @@ impl Files {
         Ok(())
     }
 
-    /// Content that lies in the tree is copied: it has no extent to share. Answers how many bytes of the
-    /// range, in whole sectors, are done.
+    /// Copies inline content, which has no extent to share. Returns how many bytes of the range, in
+    /// whole sectors, are done.
     fn copy_inline(&self, range: &CloneRange<'_>) -> Result<u64> {
         if range.offset > 0 {
             return Ok(0);
@@ -189,7 +191,7 @@ impl Files {
         Ok(self.sector)
     }
 
-    /// One handle's worth; answers how far in the source it came. `finish` runs inside the handle.
+    /// One handle's worth; returns how far in the source it came. `finish` runs inside the handle.
     fn clone_step(
         &self,
         range: &CloneRange<'_>,

@@ -12,11 +12,11 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// What a file gets that shall be compressed, and nobody said how.
+    /// The codec of a file that shall be compressed and names none.
     pub const DEFAULT: Self = Self { kind: Compression::Zlib, level: 3 };
 
-    /// Reads `zlib`, `lzo` or `zstd`, with a level behind a colon. Level 0 is the default one; levels out
-    /// of range are the nearest one in it, as Linux takes them.
+    /// Reads `zlib`, `lzo` or `zstd`, with a level behind a colon. Level 0 is the default one.
+    /// Levels out of range are the nearest one in it, as Linux takes them.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (name, level) = match text.split_once(':') {
@@ -45,7 +45,7 @@ impl Codec {
         self.level
     }
 
-    /// The text of a property: Linux reads no further than the name, so that a level does no harm there.
+    /// The text of a property. Linux reads no further than the name, so a level does no harm there.
     #[must_use]
     pub fn property(self) -> String {
         match Self::parse(self.name()) {
@@ -66,7 +66,7 @@ impl Codec {
     }
 }
 
-/// What a reader of the volume must know once an extent is packed this way.
+/// The feature that a reader of the volume needs once an extent is packed this way.
 pub(crate) fn feature(kind: Compression) -> Incompat {
     match kind {
         Compression::None | Compression::Zlib => Incompat(0),

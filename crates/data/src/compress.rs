@@ -21,15 +21,15 @@ use buttress_format::{Compression, Logical};
 
 use crate::error::{Error, Result};
 
-/// No writer makes compressed extents of more than 128 KiB; this leaves room for a bolder one.
+/// No writer makes compressed extents of more than 128 KiB; the limit leaves room for larger ones.
 pub(crate) const RAM_BYTES_MAX: u64 = 1 << 20;
 
 /// The memory a zstd frame may ask for, as a power of two. Linux stays below 17 and refuses more.
 const WINDOW_LOG_MAX: u32 = 20;
 
-/// Decompresses a whole extent into exactly `ram_bytes`; what the stream lacks is zeros.
+/// Decompresses a whole extent into exactly `ram_bytes`. Zeros replace what the stream lacks.
 ///
-/// `logical` is for errors, `sector` is what LZO's segments are made of.
+/// `logical` is for errors, `sector` is the size of LZO's segments.
 ///
 /// # Errors
 ///
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(out.expect("segments"), content);
     }
 
-    /// Rubbish is an error, never a panic or an endless output.
+    /// Random bytes are an error, never a panic or an endless output.
     #[test]
     fn rubbish_is_refused() {
         let rubbish: Vec<u8> = (0..8192u32).map(|n| (n * 31) as u8).collect();
@@ -161,8 +161,8 @@ mod tests {
         assert!(decompress(Compression::Zlib, Logical(0), &rubbish, u64::MAX, 4096).is_err());
     }
 
-    /// What unpacks to far more than its item says is cut there, and memory that only a number in a frame asks
-    /// for is refused.
+    /// Output longer than the item says is cut there. Memory that only a number in a frame asks for
+    /// is refused.
     #[test]
     fn bombs_are_bounded() {
         let zeroes = vec![0; 64 << 20];

@@ -1,4 +1,9 @@
-//! What lies under a write: how many items its extents will replace, and in how many parts it may land.
+//! What lies under a write: how many items its extents will replace, and in how many parts it may
+//! be finished.
+//!
+//! # Invariants
+//!
+//! - **Q1** The counts are upper bounds from here until the write is finished.
 
 use std::ops::Range;
 
@@ -9,12 +14,13 @@ use crate::extent_map::{Mapping, continues};
 use crate::file::File;
 use crate::files::Files;
 
-/// What lies under a write at most, until it lands.
+/// What lies under a write at most, until it is finished.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Covered {
     /// Extent items.
     pub(crate) items: u32,
-    /// Parts of it beyond one, where what lies there may be written in place: each lands by itself.
+    /// Parts beyond one, where extents below may be written in place: each part is finished by
+    /// itself.
     pub(crate) parts: u32,
 }
 
@@ -23,7 +29,7 @@ struct Seams {
     at: u64,
     /// Whether what ends there may be written in place.
     lies: Option<bool>,
-    /// The part before the write is one with its first, where that goes on with a piece.
+    /// Seams at the start of the write. They count only if the write extends a dirty piece.
     first: u32,
     count: u32,
 }
@@ -38,7 +44,8 @@ impl Seams {
 }
 
 impl Files {
-    /// Counts what lies under `range`, whole sectors. Nothing lands meanwhile.
+    /// Counts what lies under `range`, whole sectors. Holds `extents`, so no ordered extent is
+    /// finished meanwhile.
     pub(crate) fn covered(&self, file: &File, range: &Range<u64>) -> Result<Covered> {
         let flags = file.with_item(|item| item.flags);
         let nocow = flags & InodeFlags::NODATACOW != 0;
@@ -64,7 +71,7 @@ impl Files {
                     && mapping.region().is_some_and(|region| region.disk.0 != 0));
             seams.meet(range.start, begin, lies);
             seams.at = mapping.end;
-            // What is converted takes its neighbour's item along.
+            // Converting a preallocated extent replaces its neighbour's item as well.
             let joins = |left: &Mapping| {
                 (left.is_prealloc() || mapping.is_prealloc()) && continues(left, &mapping)
             };
@@ -81,7 +88,7 @@ impl Files {
         if may_lie {
             parts += 2 * dirty.writing_in(range) as u32;
         }
-        // Each becomes an item, and may make two of another.
+        // Each piece becomes an item, and may make two of another.
         items += 2 * dirty.pieces_in(range) as u32;
         Ok(Covered { items, parts })
     }

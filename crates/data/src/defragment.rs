@@ -2,10 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **D1** The old extents stay until the new ones are written: a failure in between loses nothing.
-//! - **D2** What is rewritten is the file's own from then on: extents that it shared are not changed, and no
-//!   longer shared.
-//! - **D3** Holes and space set aside stay what they are.
+//! - **D1** The old extents stay until the new ones are written: a failure in between loses
+//!   nothing.
+//! - **D2** What is rewritten is the file's own from then on. Extents that it shared are not
+//!   changed, and are no longer shared.
+//! - **D3** Holes and preallocated space stay what they are.
 
 use std::ops::Range;
 
@@ -38,10 +39,11 @@ impl Default for Defragment {
 }
 
 impl Files {
-    /// Writes those extents of a range anew that are small and have a neighbour to become one with, or,
-    /// with a compression, all of them that are not compressed that way. Answers how many bytes those were.
+    /// Writes extents of a range anew that are small and have a neighbour to join. With a
+    /// compression, it writes all extents anew that are not compressed that way. Returns how many
+    /// bytes those were.
     ///
-    /// The caller lets nobody else change the file's length or content meanwhile.
+    /// The caller keeps other threads from changing the file's length or content meanwhile.
     ///
     /// # Errors
     ///

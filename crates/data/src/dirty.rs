@@ -2,19 +2,20 @@
 //!
 //! # Invariants
 //!
-//! - **P1** Pieces are disjoint, start on a sector and are whole sectors long; none is longer than
+//! - **P1** Pieces are disjoint, start on a sector and are whole sectors long. None is longer than
 //!   [`PIECE_BYTES`] unless it came as one.
-//! - **P2** Every sector in `pieces` has its data space promised in `promised`, or is in `placed`: it will
+//! - **P2** Every sector in `pieces` has its data space in `reserved`, or is in `placed`: it will
 //!   be written where the file already shows it. `unreserved` is the token of just these.
-//! - **P3** A sector that is on its way stays readable here until its extent item is visible, and its data on the device:
-//!   `late` is what has its item first.
+//! - **P3** A sector that is on its way stays readable here until its extent item is visible and
+//!   its data is on the device. `late` has data whose item is visible first.
 //! - **P4** Bytes at or behind the file's length are zero.
 //! - **P5** For every piece there is metadata in `metadata` to make an extent of it visible.
-//! - **P6** All of that is for this file's own items: where it is much, it counts as the leaves that these lie in.
+//! - **P6** All of that is for this file's own items. If it is much, it counts as the leaves that
+//!   these items lie in.
 //!
 //! # Locks
 //!
-//! Lives under one short lock of its file; no I/O happens under it.
+//! The dirty map lives under one short lock of its file; no I/O happens under it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,8 +33,8 @@ pub(crate) const PIECE_BYTES: usize = 256 << 10;
 /// Most buffers of [`PIECE_BYTES`] that are kept for the next writer.
 const POOL_PIECES: usize = 512;
 
-/// Buffers that were written back and can be filled again: memory fresh from the system is cleared first,
-/// which costs more than the copy into it.
+/// Buffers that were written back and can be filled again. Memory fresh from the system has to be
+/// cleared first, which costs more than the copy into it.
 #[derive(Debug)]
 pub(crate) struct Pool(Ranked<Vec<Vec<u8>>>);
 
@@ -56,7 +57,7 @@ impl Pool {
         drop(given);
     }
 
-    /// Takes the buffers of a run back that nobody reads any more.
+    /// Takes the buffers of a run back that no thread reads any more.
     pub(crate) fn give(&self, run: Run) {
         for piece in run.pieces {
             let Ok(mut piece) = Arc::try_unwrap(piece) else { continue };
@@ -76,27 +77,29 @@ impl Pool {
 pub(crate) struct Dirty {
     pieces: BTreeMap<u64, Vec<u8>>,
     writing: BTreeMap<u64, Arc<Vec<u8>>>,
-    /// What has its extents and is still to be written (P3).
+    /// Data that has its extents and is still to be written (P3).
     late: BTreeMap<u64, Arc<Vec<u8>>>,
     bytes: u64,
     /// Of `writing` and of `late`.
     writing_bytes: u64,
     /// Space for what is in `pieces` (P2).
     pub(crate) reserved: Option<DataReservation>,
-    /// Sectors of `pieces` that have their place on disk, and no space promised (P2).
+    /// Sectors of `pieces` that have their place on disk, and no reservation (P2).
     placed: RangeSet,
     unreserved: Option<NoReserve>,
-    /// Metadata for what is in `pieces` (P5), while nothing is on its way that was a part of it: then it is there with that.
+    /// Metadata for what is in `pieces` (P5). While a part of the pieces is on its way, its job has
+    /// the metadata.
     pub(crate) metadata: Option<MetaReservation>,
-    /// By what that counts, once it is much (P6).
+    /// The inode's reserve, by which `metadata` counts once it is much (P6).
     pub(crate) reserve: Option<Arc<InodeReserve>>,
-    /// Of that, bytes for what of the first sector may come to lie in the tree, and for how many extents there is what it costs to
-    /// split another.
+    /// A part of `metadata`: bytes of the first sector that may come to lie in the tree, and for
+    /// how many extents it covers the split of another.
     pub(crate) inline: u32,
     pub(crate) splits: u32,
-    /// Space for the last write could not be promised: the next one looks for its place first.
+    /// Whether the last write found no data space to reserve: the next one looks for its place
+    /// first.
     pub(crate) crowded: bool,
-    /// Somebody holds the writeback claim.
+    /// Whether a thread holds the writeback claim.
     pub(crate) busy: bool,
     /// Where the next extent of this file would best lie.
     pub(crate) goal: Option<Logical>,
@@ -110,7 +113,7 @@ pub(crate) struct Run {
     pub(crate) offset: u64,
     pub(crate) pieces: Vec<Arc<Vec<u8>>>,
     pub(crate) len: u64,
-    /// For what of it is to be written where the file shows it; the rest has its space promised.
+    /// The token for what is to be written in place; the rest has its space reserved.
     pub(crate) unreserved: Option<NoReserve>,
 }
 
@@ -124,7 +127,7 @@ impl Run {
         self.parts(range).map(|(piece, part)| &piece[part]).collect()
     }
 
-    /// The same as pieces, for who keeps them, and which part of each.
+    /// The same as pieces that the caller can keep, and which part of each.
     pub(crate) fn parts(
         &self,
         range: Range<u64>,
@@ -152,8 +155,8 @@ impl Dirty {
         self.pieces.is_empty() && self.writing.is_empty() && self.late.is_empty()
     }
 
-    /// Copies what is here into `buf`, which stands for the file at `offset`, and calls `gap` for each
-    /// part that is not.
+    /// Copies what is here into `buf`, which stands for the file at `offset`, and calls `gap` for
+    /// each missing part.
     pub(crate) fn copy_out(&self, offset: u64, buf: &mut [u8], gaps: &mut Vec<Range<u64>>) {
         let range = offset..offset + buf.len() as u64;
         if self.is_clean() {
@@ -194,8 +197,8 @@ impl Dirty {
         missing
     }
 
-    /// Visits the parts of `range`, whole sectors, that do not wait for writeback yet, with the number of
-    /// pieces that putting each would make.
+    /// Visits the parts of `range`, whole sectors, that do not wait for writeback yet. Passes the
+    /// number of pieces that putting each would make.
     pub(crate) fn for_each_gap(&self, range: Range<u64>, mut visit: impl FnMut(Range<u64>, usize)) {
         let first = before(&self.pieces, range.start);
         let mut at = range.start;
@@ -220,7 +223,7 @@ impl Dirty {
         gap(at, range.end, room);
     }
 
-    /// How many buffers touch a range, which wait or are on their way.
+    /// How many buffers touch a range, including those on their way.
     pub(crate) fn pieces_in(&self, range: &Range<u64>) -> usize {
         in_range(&self.pieces, range, Vec::len) + self.writing_in(range)
     }
@@ -230,7 +233,8 @@ impl Dirty {
         in_range(&self.writing, range, |piece| piece.len())
     }
 
-    /// How many extents of pieces may split no other yet, by what was promised, if each piece becomes so many.
+    /// For how many extents of pieces the reservation does not cover a split, if each piece becomes
+    /// `each` extents.
     pub(crate) fn unsplit(&self, each: u32) -> u32 {
         (self.pieces.len() as u32 * each).saturating_sub(self.splits)
     }
@@ -253,7 +257,7 @@ impl Dirty {
         }
     }
 
-    /// Forgets which sectors have their place on disk. Answers their token, if any had.
+    /// Forgets which sectors have their place on disk. Returns their token, if any had one.
     pub(crate) fn displace(&mut self, range: Range<u64>) -> Option<NoReserve> {
         let before = self.placed.total();
         self.placed.remove(range);
@@ -267,7 +271,7 @@ impl Dirty {
         self.unreserved.as_mut().map(|unreserved| unreserved.split(before - left))
     }
 
-    /// Puts whole sectors, over what waits already or beside it. Answers how many bytes are new.
+    /// Puts whole sectors, over what waits already or beside it. Returns how many bytes are new.
     pub(crate) fn put(&mut self, pool: &Pool, offset: u64, data: &[u8]) -> u64 {
         let end = offset + data.len() as u64;
         let part = |low: u64, high: u64| &data[(low - offset) as usize..(high - offset) as usize];
@@ -304,7 +308,8 @@ impl Dirty {
         {
             let take = data.len().min(PIECE_BYTES - piece.len());
             if piece.capacity() - piece.len() < take && piece.len() + take > PIECE_BYTES / 8 {
-                // A file that is being written in order: one last move, into a buffer that stays.
+                // The file is being written in order: this is the last move, into a buffer that
+                // stays.
                 let mut large = pool.take();
                 large.extend_from_slice(piece);
                 *piece = large;
@@ -370,7 +375,7 @@ impl Dirty {
         runs
     }
 
-    /// Forgets a run that was on its way, or late. Answers its length.
+    /// Forgets a run that was on its way, or late. Returns its length.
     pub(crate) fn finished(&mut self, run: &Run) -> u64 {
         let mut at = run.offset;
         for piece in &run.pieces {
@@ -382,7 +387,7 @@ impl Dirty {
         run.len
     }
 
-    /// Takes note that a run that is on its way has its extents, before its data is written.
+    /// Notes that a run on its way has its extents before its data is written.
     pub(crate) fn name(&mut self, run: &Run) {
         let mut at = run.offset;
         for piece in &run.pieces {
@@ -397,7 +402,7 @@ impl Dirty {
         !self.late.is_empty()
     }
 
-    /// Where the first byte lies that is not on disk and ends behind `offset`.
+    /// The start of the first byte range that is not on disk and ends behind `offset`.
     pub(crate) fn first_behind(&self, offset: u64) -> Option<u64> {
         let pieces = first_behind(&self.pieces, offset, Vec::len);
         let writing = first_behind(&self.writing, offset, |piece| piece.len());
@@ -412,7 +417,7 @@ impl Dirty {
         piece.into_iter().chain(writing).min_by_key(|range| range.start)
     }
 
-    /// Forgets whole sectors in `range`. Answers how many bytes that were.
+    /// Forgets whole sectors in `range`. Returns how many bytes that were.
     pub(crate) fn forget(&mut self, range: Range<u64>) -> u64 {
         let mut gone = 0;
         if let Some((start, piece)) = before(&self.pieces, range.start)
@@ -439,7 +444,8 @@ impl Dirty {
         gone
     }
 
-    /// What is promised for pieces that are there no more goes with the last of them, or with the first sector.
+    /// Gives back what was reserved for pieces that are gone, with the last of them or with the
+    /// first sector.
     fn note_gone(&mut self) {
         if !self.waits(0) {
             self.inline = 0;

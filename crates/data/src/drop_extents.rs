@@ -2,13 +2,14 @@
 //!
 //! # Place
 //!
-//! Writeback, truncation, holes and preallocation all say "this range now is that": they collect
+//! Writeback, truncation, holes and preallocation all replace the items of a range. They collect
 //! [`Edits`] from a view, reserve what these cost, and apply them in one handle.
 //!
 //! # Invariants
 //!
-//! - **D1** Every item that names an extent holds exactly one reference to it, keyed by the item's file
-//!   offset minus the region's offset; splitting an item in two adds one, cutting an end off adds none.
+//! - **D1** Every item that names an extent holds exactly one reference to it, keyed by the item's
+//!   file offset minus the region's offset. Splitting an item in two adds one, cutting an end off
+//!   adds none.
 //! - **D2** `nbytes` changes by exactly what the items gained and lost.
 
 use std::ops::Range;
@@ -30,7 +31,8 @@ pub(crate) struct Edits {
     lost: u64,
 }
 
-/// Whether an item is made by these edits, and carries their generation, or is part of an older one.
+/// Whether these edits make an item, which then carries their generation, or it is part of an older
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Birth {
     Now,
@@ -115,7 +117,8 @@ impl Edits {
         self.puts.push((offset, extent, Birth::Now));
     }
 
-    /// Puts an item that shows what another file, or place, shows already: with a reference of its own.
+    /// Puts an item that shows what another file, or place, shows already, with a reference of its
+    /// own.
     pub(crate) fn share(&mut self, offset: u64, extent: FileExtent) {
         if let Some(region) = extent.region().filter(|region| !region.is_hole()) {
             self.gained += region.len;
@@ -148,7 +151,8 @@ impl Edits {
         self.puts.push((range.start, hole(len), Birth::Now));
     }
 
-    /// Puts an item in place of one that shows `gained` bytes less of the same extent, which has grown.
+    /// Puts an item in place of one that shows `gained` bytes less of the same extent, which has
+    /// grown.
     pub(crate) fn replace(
         handle: &Handle<'_>,
         file: &File,
@@ -161,12 +165,13 @@ impl Edits {
         Bytes { gained, lost: 0 }
     }
 
-    /// Takes the references out that it drops, for whoever drops them later.
+    /// Takes out the references that the edits drop. The caller drops them later.
     pub(crate) fn take_dropped(&mut self) -> Dropped {
         Dropped(std::mem::take(&mut self.dropped))
     }
 
-    /// What takes it back, where `there` was; what it drops is to be taken out before.
+    /// What takes the edits back, where `there` was before. The references that they drop are taken
+    /// out before.
     pub(crate) fn reverse(&self, there: Vec<Mapping>) -> Reverse {
         Reverse {
             puts: self.puts.iter().map(|(offset, ..)| *offset).collect(),
@@ -176,9 +181,9 @@ impl Edits {
         }
     }
 
-    /// Does it. The items of `puts` win over `deletes` of the same key.
+    /// Applies the edits. The items of `puts` win over `deletes` of the same key.
     pub(crate) fn apply(self, handle: &Handle<'_>, file: &File) -> Bytes {
-        // One that is put again would count as two changes of length.
+        // An item that is put again would count as two changes of length.
         let goes = |offset: &&u64| !self.puts.iter().any(|(put, ..)| put == *offset);
         for offset in self.deletes.iter().filter(goes) {
             handle.delete(file.tree, file.extent_key(*offset));
@@ -216,7 +221,7 @@ impl Dropped {
     }
 }
 
-/// What takes edits back that were applied, but for the references that they dropped.
+/// Takes edits back that were applied, except for the references that they dropped.
 #[derive(Debug)]
 pub(crate) struct Reverse {
     puts: Vec<u64>,
@@ -277,8 +282,8 @@ pub(crate) fn window(extent: &FileExtent, skip: u64, len: u64) -> FileExtent {
         if region.disk.0 != 0 {
             region.offset += skip;
         } else {
-            // Linux leaves an offset in the hole items that it splits; an offset and a length past
-            // the item's `ram_bytes` are an error to its checker.
+            // Linux leaves an offset in the hole items that it splits. Its checker takes an offset
+            // plus length past the item's `ram_bytes` for an error.
             region.offset = 0;
             part.ram_bytes = len;
         }

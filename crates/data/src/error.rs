@@ -23,9 +23,9 @@ pub enum Error {
     /// An extent item does not parse.
     #[error("tree {tree}, inode {ino}: the extent at {offset} does not parse")]
     Item {
-        /// Where.
+        /// The tree.
         tree: TreeId,
-        /// Whose.
+        /// The inode.
         ino: Ino,
         /// File offset of the item.
         offset: u64,
@@ -33,12 +33,12 @@ pub enum Error {
         #[source]
         source: buttress_format::Error,
     },
-    /// An extent item parses but cannot be.
+    /// An extent item parses but is impossible.
     #[error("tree {tree}, inode {ino}: the extent at {offset} {what}")]
     Extent {
-        /// Where.
+        /// The tree.
         tree: TreeId,
-        /// Whose.
+        /// The inode.
         ino: Ino,
         /// File offset of the item.
         offset: u64,
@@ -48,9 +48,9 @@ pub enum Error {
     /// No mirror of a sector matches its checksum.
     #[error("tree {tree}, inode {ino}: data at {logical} matches its checksum on no mirror")]
     Checksum {
-        /// Where.
+        /// The tree.
         tree: TreeId,
-        /// Whose.
+        /// The inode.
         ino: Ino,
         /// Address of the first bad sector.
         logical: Logical,
@@ -75,7 +75,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether space, and nothing else, is what lacks.
+    /// Whether the cause is a lack of space, and nothing else.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         match self {

@@ -1,14 +1,14 @@
-//! Which parts of a file may be overwritten in place, as far as anybody looked.
+//! Parts of a file that may be overwritten in place, as far as earlier checks found.
 //!
 //! # Place
 //!
-//! A hint that carries what it was based on: the layout of the file's extents, and the stamp of the extent.
-//! Whoever uses it compares both, with the right to write in place in his hands.
+//! Each part is a hint that carries what it was based on: the layout of the file's extents, and the
+//! stamp of the extent. A user takes the right to write in place first and compares both then.
 //!
 //! # Invariants
 //!
-//! - **X1** All parts are of one layout; when the file has another, none is left.
-//! - **X2** There are no more than a fixed number, whatever the file looks like.
+//! - **X1** All parts are of one layout. When the file has another layout, none is left.
+//! - **X2** A file has at most [`SPOTS_MAX`] parts.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,10 +16,10 @@ use std::ops::Range;
 use buttress_format::Logical;
 use buttress_txn::Stamp;
 
-/// Most parts that are remembered of a file; then it begins anew.
+/// Most parts that are remembered of a file. At the next one all are forgotten.
 const SPOTS_MAX: usize = 4096;
 
-/// An extent item that was found to be this file's alone.
+/// An extent item whose extent only this file refers to.
 #[derive(Clone, Debug)]
 pub(crate) struct Spot {
     /// Where it is in the file.
@@ -28,7 +28,7 @@ pub(crate) struct Spot {
     pub(crate) disk: Logical,
     /// Where the extent begins that it is a window of.
     pub(crate) of: Logical,
-    /// What that was based on.
+    /// The state of the extent that the check was based on.
     pub(crate) stamp: Stamp,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **E1** What leaves here is sane: aligned, not empty, inside the extent it names. The arithmetic of
-//!   every caller rests on it.
+//! - **E1** What leaves here is sane: aligned, not empty, inside the extent it names. The
+//!   arithmetic of every caller rests on it.
 
 use std::ops::Range;
 
@@ -14,7 +14,8 @@ use crate::error::{Error, Result};
 use crate::file::File;
 use crate::files::Files;
 
-/// No extent ends behind this: no device is so large, and what is read around an extent must not leave the numbers that there are.
+/// No extent ends behind this: no device is so large, and arithmetic around an extent must not
+/// overflow.
 const DISK_END_MAX: Logical = Logical(i64::MAX as u64);
 
 /// One extent item and the file offset it stands for.

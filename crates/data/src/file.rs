@@ -2,19 +2,23 @@
 //!
 //! # Invariants
 //!
-//! - **F1** The item in memory is the truth; the one in the overlay is it as of the last handle that
+//! - **F1** The item in memory is the newest. The overlay has the item as of the last handle that
 //!   changed it, so it is encoded and put under one lock, inside a handle.
-//! - **F2** The length on disk never passes the end of what is on disk: `disk_size` is what a reader
-//!   after a crash may see, `item.size` is what a reader now sees.
+//! - **F2** The length on disk never passes the end of what is on disk. `disk_size` is what a
+//!   reader after a crash may see, `item.size` is what a reader now sees.
 //!
 //! # Locks
 //!
-//! Outermost first: the caller's lock of the inode (one changer of length and layout at a time), the
-//! writeback claim (`Dirty::busy`; waited for beside another file's only with the locks of both inodes), `extents`
-//! (shared: who finds which extents there are, and some who read them (`read_plan`); exclusive: who changes that; of several files at once
-//! only shared beside one, or exclusive in the order of their numbers by who has nothing else), then two short ones,
-//! the item's and the dirty map's. The short ones are taken inside a handle, so nobody begins a handle, reserves or
-//! does I/O under them.
+//! Outermost first:
+//!
+//! 1. the caller's lock of the inode: one thread at a time changes length and layout;
+//! 2. the writeback claim (`Dirty::busy`). A thread with one claim waits for another file's only
+//!    with the locks of both inodes;
+//! 3. `extents`. Shared: threads that look up extents, and some that read them (`read_plan`).
+//!    Exclusive: threads that change them. A thread locks several files at once only shared beside
+//!    one, or exclusive in the order of their numbers and with nothing else held;
+//! 4. two short locks: the item's, then the dirty map's. They are taken inside a handle, so no
+//!    thread begins a handle, reserves or does I/O under them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -34,10 +38,11 @@ use crate::streams::Streams;
 const TYPE_MASK: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
 
-/// Layouts are numbered by so many at once, so that files that change do not meet at one counter.
+/// A file takes so many layout numbers at once, so that files that change do not share one
+/// counter's cache line.
 const LAYOUTS: u64 = 1 << 16;
 
-/// The first of numbers that no other file has.
+/// The first of a range of numbers that no other file has.
 fn fresh_layouts() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(LAYOUTS, Ordering::Relaxed)
@@ -49,22 +54,24 @@ pub struct File {
     pub(crate) tree: TreeId,
     pub(crate) ino: Ino,
     meta: Ranked<Meta>,
+    /// Unranked: held across reads of trees and of devices, and taken before handles begin.
     pub(crate) extents: RwLock<()>,
-    /// Which layout its extents make up; no other file ever has the same.
+    /// The number of its layout of extents. No other file ever has the same number.
     layout: AtomicU64,
-    /// Where its extents end, once somebody looked. Changes with `extents` held.
+    /// Where its extents end, once that was looked up. Changes with `extents` held.
     end: Ranked<Option<End>>,
     pub(crate) dirty: Ranked<Dirty>,
     pub(crate) streams: Ranked<Streams>,
-    /// Whether reads do without `extents`.
+    /// Whether reads try without `extents`.
     pub(crate) free_reads: Backoff,
-    /// Whether they read more than they were asked for: where a sector is bad all of it is read again for each of them.
+    /// Whether reads read more than they were asked for. Around a bad sector, all of that would be
+    /// read again for each of them.
     pub(crate) long_reads: Backoff,
-    /// Room behind its last extent, for the next.
+    /// Space behind its last extent, for the next one.
     pub(crate) window: OnceLock<Arc<Window>>,
     /// Signalled when the writeback claim is given back.
     pub(crate) idle: Condvar,
-    /// Parts that may be overwritten in place, as far as anybody looked.
+    /// Parts that may be overwritten in place, as far as earlier checks found.
     pub(crate) exclusive: Ranked<Exclusive>,
 }
 
@@ -73,7 +80,7 @@ pub struct File {
 pub(crate) struct End {
     /// There are none at or behind this offset.
     pub(crate) at: u64,
-    /// The one that reaches it, if it was set aside as a whole for what begins at that offset.
+    /// The extent that ends there, if it was preallocated as a whole for the item at that offset.
     pub(crate) last: Option<(u64, Extent)>,
 }
 
@@ -81,14 +88,16 @@ pub(crate) struct End {
 pub(crate) struct Meta {
     pub(crate) item: InodeItem,
     pub(crate) disk_size: u64,
-    /// Nothing landed behind this, nor is anything on its way there: extents may lie behind the length on disk, which
-    /// stops where something waits. Of a file with extents that were set aside it says nothing.
+    /// No ordered extent was finished behind this, and none is on its way there. Extents may lie
+    /// behind the length on disk, which stops before data that waits. It says nothing about a file
+    /// with preallocated extents.
     pub(crate) ordered_end: u64,
-    /// It is being cut: what is on disk follows the length in steps, and is longer until the last.
+    /// The file is being truncated: what is on disk follows the length in steps, and is longer
+    /// until the last step.
     pub(crate) shrinks: bool,
-    /// How its property says that it shall be compressed.
+    /// The codec that its property names.
     pub(crate) codec: Option<Codec>,
-    /// The item as it was put last.
+    /// The item as it was last put.
     put: Option<InodeItem>,
 }
 
@@ -147,7 +156,8 @@ impl File {
         self.ino
     }
 
-    /// What keeps its extents together, apart from those of other files.
+    /// The allocator's key for this file: its extents lie together, apart from those of other
+    /// files.
     pub(crate) fn stream(&self) -> u64 {
         self.ino.0 ^ self.tree.0.rotate_left(32)
     }
@@ -163,7 +173,7 @@ impl File {
         look(&self.meta.lock().item)
     }
 
-    /// How its property says that it shall be compressed.
+    /// The codec that its property names.
     #[must_use]
     pub fn codec(&self) -> Option<Codec> {
         self.meta.lock().codec
@@ -180,9 +190,11 @@ impl File {
         self.meta.lock().item.size
     }
 
-    /// Changes the item in memory alone; whoever puts it next makes it part of a transaction.
+    /// Changes the item in memory alone. The next call that puts the item makes the change part of
+    /// a transaction.
     ///
-    /// For what comes with dirty data (times, length), and for what may be lost (access times).
+    /// This is for what comes with dirty data (times, length), and for what may be lost (access
+    /// times).
     pub fn touch<R>(&self, change: impl FnOnce(&mut InodeItem) -> R) -> R {
         change(&mut self.meta.lock().item)
     }
@@ -207,8 +219,8 @@ impl File {
         self.put_meta(handle, change, |put, now| put == now)
     }
 
-    /// As [`update_meta`](Self::update_meta) for extents whose data was written to the device: the write into memory was counted
-    /// as a change of the content, and what they take is none.
+    /// As [`update_meta`](Self::update_meta), for extents whose data was written to the device. The
+    /// write into memory already counted as a change of the content, so this counts as none.
     pub(crate) fn update_finished<R>(
         &self,
         handle: &Handle<'_>,
@@ -228,7 +240,7 @@ impl File {
         let mut meta = self.meta.lock();
         let answer = change(&mut meta);
         meta.item.transid = handle.generation();
-        // An item that is as it was needs no place in a log: writing within one tick changes none.
+        // An unchanged item needs no place in a log: several writes within one tick change nothing.
         if meta.put.is_none_or(|put| !is_same(&put, &meta.item)) {
             meta.item.sequence = meta.item.sequence.wrapping_add(1);
         }
@@ -247,13 +259,13 @@ impl File {
         self.meta.lock()
     }
 
-    /// Waits for who reads extents, and keeps others from it while it is changed which ones there are.
+    /// Waits for readers of extents, and keeps new ones out while a thread changes the extents.
     pub(crate) fn change_extents(&self) -> RwLockWriteGuard<'_, ()> {
         self.append_extents().0
     }
 
-    /// As [`Self::change_extents`], and where they ended until now, if that is known. It is not any more, unless
-    /// [`Self::note_end`] says so before the guard goes.
+    /// As [`Self::change_extents`]; also returns where the extents ended until now, if that is
+    /// known. The known end is forgotten unless [`Self::note_end`] sets it before the guard goes.
     pub(crate) fn append_extents(&self) -> (RwLockWriteGuard<'_, ()>, Option<End>) {
         let guard = self.extents.write();
         self.change_layout();
@@ -261,7 +273,7 @@ impl File {
         (guard, end)
     }
 
-    /// As [`Self::change_extents`], if nobody reads them now and they make up the same layout as then.
+    /// As [`Self::change_extents`], if no thread reads them now and the layout is still `layout`.
     pub(crate) fn try_change_extents(&self, layout: u64) -> Option<RwLockWriteGuard<'_, ()>> {
         let guard = self.extents.try_write()?;
         if self.layout() != layout {
@@ -275,41 +287,45 @@ impl File {
     pub(crate) fn change_layout(&self) {
         let next = self.layout() + 1;
         let next = if next.is_multiple_of(LAYOUTS) { fresh_layouts() } else { next };
-        // Before anything of it can be freed: who read without the lock looks whether it is as it was (L1 of `read_plan`).
+        // Changed before any extent can be freed: a thread that read without the lock compares the
+        // layout afterwards (`read_plan::L1`).
         self.layout.store(next, Ordering::SeqCst);
     }
 
-    /// Where its extents end, if that is known; to be asked with `extents` held, or where nobody else adds any.
+    /// Where its extents end, if that is known. The caller holds `extents`, or no other thread adds
+    /// extents.
     pub(crate) fn known_end(&self) -> Option<u64> {
         self.end.lock().map(|end| end.at)
     }
 
-    /// Whether its extents end at `at` with one that was set aside.
+    /// Whether its extents end at `at` with one that was preallocated.
     pub(crate) fn steps_to(&self, at: u64) -> bool {
         self.end.lock().is_some_and(|end| end.at == at && end.last.is_some())
     }
 
-    /// Says where its extents end; to be said with `extents` held.
+    /// Sets where its extents end. The caller holds `extents`.
     pub(crate) fn note_end(&self, end: End) {
         *self.end.lock() = Some(end);
     }
 
-    /// Nobody knows any more where its extents end.
+    /// Forgets where its extents end.
     pub(crate) fn forget_end(&self) {
         *self.end.lock() = None;
     }
 
-    /// It was just made, and has none.
+    /// Notes that the inode was just made and has no extents.
     pub fn is_new(&self) {
         self.note_end(End { at: 0, last: None });
     }
 
-    /// Keeps everybody from reading and changing which extents there are, for who points them elsewhere.
+    /// Keeps all threads from reading and changing extents, for a caller that points them
+    /// elsewhere.
     pub fn hold_extents(&self) -> RwLockWriteGuard<'_, ()> {
         self.change_extents()
     }
 
-    /// Which layout the extents make up; to be asked with `extents` held, or for whether it is another than it was.
+    /// The number of its layout. The caller holds `extents`, or asks only whether the layout has
+    /// changed.
     pub(crate) fn layout(&self) -> u64 {
         self.layout.load(Ordering::SeqCst)
     }
@@ -326,7 +342,7 @@ impl File {
         DataRef { root: self.tree, ino: self.ino, offset }
     }
 
-    /// Bytes that wait for writeback, those on their way included.
+    /// Bytes that wait for writeback, including those on their way.
     #[must_use]
     pub fn dirty_bytes(&self) -> u64 {
         let dirty = self.dirty.lock();
@@ -339,12 +355,12 @@ impl File {
         self.dirty_bytes() > 0
     }
 
-    /// Takes the first failure of background writes, which is told once.
+    /// Takes the first failure of background writes. Each failure is reported once.
     pub fn take_error(&self) -> Option<Error> {
         self.dirty.lock().error.take()
     }
 
-    /// Remembers a failure of background writes for whoever syncs next.
+    /// Keeps a failure of background writes for the next fsync.
     pub fn keep_error(&self, error: &Error) {
         let mut dirty = self.dirty.lock();
         if dirty.error.is_none() {

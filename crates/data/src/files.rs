@@ -20,29 +20,30 @@ use crate::unpacked::Unpacked;
 pub struct FilesOptions {
     /// Largest file that lives inside the tree, in bytes.
     pub max_inline: u32,
-    /// The volume says nothing about holes; without that, each hole has an item.
+    /// Whether the volume has no items for holes. If not, each hole has an item.
     pub no_holes: bool,
-    /// How files are compressed that say nothing about it themselves.
+    /// The codec for files that name none themselves.
     pub compress: Option<Codec>,
-    /// Compress also what says it should not be, or looks as if it were not worth it.
+    /// Whether to compress also files that are marked as incompressible, and data whose sample
+    /// looks so.
     pub compress_force: bool,
-    /// Clean data that is kept in memory, in bytes; 0 where somebody above keeps it already.
+    /// Clean data that is kept in memory, in bytes. Zero if a layer above keeps it already.
     pub page_cache_bytes: u64,
     /// How much of what is missing is read at once.
     pub read_batch: ReadBatch,
-    /// Whether it is remembered which extents are one file's alone.
+    /// Whether a file remembers which extents only it refers to.
     pub nocow_check: NocowCheck,
-    /// Whether there may be threads that read ahead.
+    /// Whether threads may be started that read ahead.
     pub helpers: bool,
 }
 
-/// Which writes in place look whether their extent is one file's alone.
+/// Which writes in place look whether their file alone refers to the extent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NocowCheck {
     /// Every one.
     #[cfg(feature = "baselines")]
     Always,
-    /// Those of extents of which it is not remembered.
+    /// Those to extents for which the file remembers no answer.
     #[default]
     Remembered,
 }
@@ -53,7 +54,8 @@ impl NocowCheck {
     }
 }
 
-/// What all files of a mounted volume share: the engine, the volume's parameters, a count of dirty bytes.
+/// What all files of a mounted volume share: the engine, the volume's parameters, a count of dirty
+/// bytes.
 #[derive(Debug)]
 pub struct Files {
     pub(crate) engine: Arc<Engine>,
@@ -70,12 +72,12 @@ pub struct Files {
     ordered_bytes: AtomicU64,
     finished_bytes: AtomicU64,
     short_landings: AtomicU64,
-    /// The first loss of any file's data since somebody asked.
+    /// The first loss of any file's data since the last call of [`Files::take_error`].
     lost: Ranked<Option<Error>>,
 }
 
 impl Files {
-    /// Joins them.
+    /// Makes the shared state from its parts.
     #[must_use]
     pub fn new(engine: Arc<Engine>, volume: Arc<Volume>, options: FilesOptions) -> Self {
         let sector = u64::from(volume.sectorsize());
@@ -107,8 +109,8 @@ impl Files {
         }
     }
 
-    /// Takes the first failure of background writes of any file, which is told once; what one file
-    /// lost is told to those who sync that file as well.
+    /// Takes the first failure of background writes of any file. It is reported once here; an fsync
+    /// of the file reports it as well.
     pub fn take_error(&self) -> Option<Error> {
         self.lost.lock().take()
     }
@@ -129,13 +131,14 @@ impl Files {
         self.dirty_bytes.load(Ordering::Relaxed)
     }
 
-    /// Gives memory back that was kept for the next writer; to be called now and then while nobody writes.
+    /// Gives memory back that was kept for the next writer. The caller runs this now and then while
+    /// there are no writers.
     pub fn trim(&self) {
         self.pool.trim();
         self.unpacked.clear();
     }
 
-    /// Other bytes than before lie at an extent.
+    /// Forgets clean data at an extent, which holds other bytes than before.
     pub fn forget_clean(&self, extent: Extent) {
         self.pages.forget(extent);
     }
@@ -165,7 +168,7 @@ impl Files {
         self.short_landings.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often what became visible needed more metadata than it was promised, ever.
+    /// How often finishing an ordered extent needed more metadata than its reservation, ever.
     #[must_use]
     pub fn short_landings(&self) -> u64 {
         self.short_landings.load(Ordering::Relaxed)

@@ -1,16 +1,18 @@
-//! Landing: data that is on the device becomes extents that readers see.
+//! Finishing ordered extents: data that is on the device becomes extents that readers see.
 //!
 //! # Invariants
 //!
-//! - **L1** Data is on the device before the handle that names it begins (T7). The exception is `late`.
-//! - **L2** What is on its way leaves memory in the step that makes its extent visible to readers.
+//! - **L1** Data is on the device before the handle that names it begins. The
+//!   exception is `late`.
+//! - **L2** Data that is on its way leaves memory in the step that makes its extent visible to
+//!   readers.
 //! - **L3** The length on disk grows to the first byte that is not on disk, never past it.
-//! - **L4** One handle replaces a bounded number of items; a new extent that covers more is shown in parts,
-//!   each with a reference of its own (T9).
+//! - **L4** One handle replaces a bounded number of items. A new extent that covers more becomes
+//!   visible in parts, each with a reference of its own.
 //!
 //! # Failure
 //!
-//! Extents that no item names yet are given back; those that landed stay.
+//! Extents that no item names yet are given back. Finished extents stay.
 
 use std::ops::Range;
 
@@ -66,8 +68,8 @@ impl Files {
         Ok(())
     }
 
-    /// Makes placed and written extents the file's, in order; `last` runs inside the last handle, with the
-    /// item and the dirty map in hand.
+    /// Makes placed and written extents the file's, in order. `last` runs inside the last handle,
+    /// with the item and the dirty map in hand.
     pub(crate) fn finish(
         &self,
         file: &File,
@@ -102,7 +104,7 @@ impl Files {
         Ok(())
     }
 
-    /// One handle's worth of [`Files::land`]. Answers how far it came.
+    /// One handle's worth of [`Files::finish`]. Returns the offset that it reached.
     fn finish_step(
         &self,
         file: &File,
@@ -158,7 +160,7 @@ impl Files {
         Ok(end)
     }
 
-    /// Of what was written over an extent in place: which extents there are stays as it was.
+    /// Finishes a write over an extent in place: the file keeps its extents.
     fn finish_overwrite(
         &self,
         file: &File,
@@ -173,8 +175,8 @@ impl Files {
         Ok(end)
     }
 
-    /// Takes what a landing costs from what was promised to it. Should that not do, writeback cannot ask
-    /// anybody to try again later, so it draws on the global reserve.
+    /// Takes the metadata for an ordered extent from its reservation. If that is too small, this
+    /// draws on the global reserve: writeback has no caller that could try again later.
     pub(crate) fn reserve(
         &self,
         cost: Cost,
@@ -211,13 +213,13 @@ impl Files {
     }
 }
 
-/// What the checksums of an extent ask for.
+/// What the checksums of an extent cost.
 pub(crate) fn cost_of_sums(part: &Placed) -> Cost {
     let whole = if part.sums.is_empty() { 0 } else { 2 };
     Cost { items: 0, whole, bytes: part.sums.len() as u32 }
 }
 
-/// The item that shows `range` of a file out of a new extent made for `whole`.
+/// The item that shows `range` of a file from a new extent made for `whole`.
 pub(crate) fn fresh_extent(
     extent: Extent,
     compression: Compression,
@@ -237,7 +239,8 @@ pub(crate) fn fresh_extent(
     }
 }
 
-/// Lets the length on disk follow what has just landed (L3). `size` is the length when it was taken.
+/// Moves the length on disk behind what was just finished (L3). `size` is the length when the data
+/// was taken.
 pub(crate) fn grow(meta: &mut Meta, dirty: &Dirty, finished: &Range<u64>, size: u64) {
     let mut disk_size = meta.disk_size;
     if finished.start <= disk_size.next_multiple_of(4096) {
@@ -248,8 +251,8 @@ pub(crate) fn grow(meta: &mut Meta, dirty: &Dirty, finished: &Range<u64>, size: 
     settle(meta, dirty);
 }
 
-/// Lets the length on disk reach the first byte that is not on disk (L3). For whoever put, landed or forgot
-/// dirty data, or changed the length.
+/// Moves the length on disk to the first byte that is not on disk (L3). Callers run this after they
+/// put, finished or forgot dirty data, or changed the length.
 pub(crate) fn settle(meta: &mut Meta, dirty: &Dirty) {
     let solid = dirty.first_behind(meta.disk_size).unwrap_or(u64::MAX).min(meta.item.size);
     meta.disk_size = meta.disk_size.max(solid);

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **H1** A job is a gift: it may be refused, dropped unstarted, or done late. Nobody waits for one to
-//!   begin, so whoever needs its result can always make it himself.
-//! - **H2** Threads are started when there is work for them and none is idle, up to a few. When
-//!   [`Helpers::stop`] returns none is left, but for the caller.
+//! - **H1** A job is a hint. It may be refused, dropped unstarted, or done late. No thread waits
+//!   for one to begin: a thread that needs the result can always make it itself.
+//! - **H2** Threads are started when there is work and none is idle, up to a few. When
+//!   [`Helpers::stop`] returns, none is left except the caller.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,8 +29,9 @@ struct State {
     is_stopped: bool,
 }
 
-/// The threads, and what waits for them.
+/// The threads, and the jobs that wait for one.
 pub(crate) struct Helpers {
+    /// Unranked: nothing is locked under it.
     state: Mutex<State>,
     wanted: Condvar,
     cores: usize,
@@ -58,12 +59,12 @@ impl Helpers {
         self.cores.clamp(2, THREADS)
     }
 
-    /// Whether so many readers leave processors idle, for others to read ahead.
+    /// Whether so many readers leave processors idle, which can read ahead.
     pub(crate) fn are_idle_beside(&self, readers: usize) -> bool {
         readers <= (self.cores / 2).max(1)
     }
 
-    /// Leaves a job to them, if they are not busy with others (H1).
+    /// Offers a job to the threads; refused if they are busy with others (H1).
     pub(crate) fn offer(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.state.lock();
         if state.is_stopped || state.jobs.len() >= WAITING {
@@ -106,7 +107,7 @@ impl Helpers {
         }
     }
 
-    /// Ends them; what they are doing is finished first, what waits is dropped (H2).
+    /// Ends the threads. Their current jobs are finished first, waiting jobs are dropped (H2).
     pub(crate) fn stop(&self) {
         let (jobs, threads) = {
             let mut state = self.state.lock();
@@ -124,11 +125,11 @@ impl Helpers {
     }
 }
 
-/// How many read at this moment.
+/// How many threads read at this moment.
 #[derive(Debug, Default)]
 pub(crate) struct Reading(AtomicUsize);
 
-/// One who reads, until it is dropped.
+/// One reader, counted until it is dropped.
 pub(crate) struct Reader<'r> {
     all: &'r Reading,
     count: usize,
@@ -141,7 +142,7 @@ impl Reading {
 }
 
 impl Reader<'_> {
-    /// How many there were when this one came, himself included.
+    /// How many readers there were when this one came, including itself.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
@@ -160,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// What was begun ends before `stop` returns; afterwards nothing is taken.
+    /// A job that was begun ends before `stop` returns; afterwards no job is taken.
     #[test]
     fn stopping_waits_for_what_was_begun() {
         let helpers = Helpers::new();
@@ -178,7 +179,7 @@ mod tests {
         assert!(!helpers.offer(|| ()));
     }
 
-    /// Too many are refused, not kept, and no more threads are made than there may be.
+    /// Jobs beyond the limit are refused, and no more threads are made than allowed.
     #[test]
     fn too_many_are_refused() {
         let helpers = Helpers::new();

@@ -1,16 +1,17 @@
 //! Whether data is worth an attempt at compressing it, from a sample.
 //!
-//! Sixteen bytes of every 256 are looked at. Few different bytes, or few that make up most of the sample,
-//! say yes; a sample whose bytes are nearly equally frequent says no; between them the entropy decides.
+//! The sample has sixteen bytes of every 256. Few different bytes, or few that make up most of the
+//! sample, say yes. A sample whose bytes are nearly equally frequent says no. Between them the
+//! entropy decides.
 
 /// Distance of the samples, and length of each.
 const STRIDE: usize = 256;
 const SAMPLE: usize = 16;
 
-/// Fewer different bytes than this: text, or something as plain.
+/// Fewer different bytes than this are text, or something as simple.
 const FEW: usize = 64;
 
-/// At least so many bytes are needed to make up nine tenths of a sample that is as good as random.
+/// At least so many bytes make up nine tenths of a sample that is as good as random.
 const MANY: usize = 200;
 
 /// Entropy from which on packing is a waste of time, of eight bits a byte.
@@ -65,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    /// Text and zeros are promising, noise is not.
+    /// Text and zeros look compressible, noise does not.
     #[test]
     fn noise_is_left_alone() {
         let text: Vec<u8> = b"the quick brown fox ".iter().copied().cycle().take(131_072).collect();

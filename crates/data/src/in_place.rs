@@ -1,17 +1,19 @@
-//! Writing where the data already has its place: into preallocated extents, and over extents of files
-//! that neither copy on write nor carry checksums.
+//! Writing in place: into preallocated extents, and over extents of files that neither copy on
+//! write nor carry checksums.
 //!
 //! # Invariants
 //!
-//! - **N1** In place only where this file's reference is the only one, by committed, frozen and running
-//!   references together (T10), and younger than the subvolume's last snapshot: before, a leaf that
-//!   snapshots share counts as one reference.
-//! - **N3** Whoever writes in place has the right to, from before the look that counts until what he wrote is
-//!   visible: a block group is not emptied under him. Linux asks for it last, behind the looks at snapshots, references
-//!   and checksums. Asked for first: what the looks find cannot be moved before the write is visible. A part that is refused
-//!   gives the right back; only who drains that group has waited.
-//! - **N2** A preallocated part that was written becomes regular in the step that makes it visible; pieces
-//!   that show one extent back to back are one item.
+//! - **N1** A write goes in place only if this file's reference is the only one. Committed, frozen
+//!   and running references count together. The extent must also be younger
+//!   than the subvolume's last snapshot: in an older one, a leaf that snapshots share counts as one
+//!   reference.
+//! - **N2** A preallocated part that was written becomes regular in the step that makes it visible.
+//!   Pieces that show one extent back to back are one item.
+//! - **N3** A thread that writes in place holds the right to, from before the check that counts
+//!   until the data is visible. No block group is emptied under it. Linux asks for the right last,
+//!   behind the checks of snapshots, references and checksums. Asked for first, it also keeps what
+//!   the checks find from being moved before the write is visible. A refused part gives the right
+//!   back; only a thread that drains that group has waited.
 
 use std::ops::Range;
 
@@ -26,7 +28,7 @@ use crate::file::File;
 use crate::files::Files;
 use crate::job::{Placed, Target};
 
-/// A part that lies so that it might be written in place.
+/// A part whose extent may turn out to be writable in place.
 struct Candidate {
     mapping: Mapping,
     region: Region,
@@ -54,7 +56,7 @@ impl Files {
         if candidates.is_empty() {
             return Ok(Vec::new());
         }
-        // From here on nobody moves them (N3).
+        // From here on the extents stay where they are (N3).
         let view = self.engine.view();
         let last_snapshot = self.engine.last_snapshot(&view, file.tree())?;
         let mut spots = Vec::with_capacity(candidates.len());
@@ -86,7 +88,8 @@ impl Files {
             }
             let prealloc = mapping.is_prealloc();
             let range = mapping.offset..mapping.end;
-            // What is remembered is asked for no part of it again. Files that were made elsewhere may have checksums under another.
+            // A remembered part is not checked again. Files from other implementations may have
+            // checksums under another part of the extent, so this looks at all of it.
             let is_bare =
                 !prealloc && self.options.nocow_check.remembers() && !has_sums(whole, &range)?;
             if is_bare {
@@ -108,7 +111,7 @@ impl Files {
         Ok(spots)
     }
 
-    /// What of `range` is laid out so that it might be written in place, each with the right to do so.
+    /// Parts of `range` whose layout allows writing in place, each with the right to do so.
     fn candidates(
         &self,
         file: &File,
@@ -137,7 +140,7 @@ impl Files {
         Ok(candidates)
     }
 
-    /// `range` as one spot, if somebody looked before and nothing has changed since.
+    /// `range` as one part, if it was checked before and nothing has changed since.
     pub(crate) fn recall(&self, file: &File, range: &Range<u64>) -> Option<Placed> {
         if !self.options.nocow_check.remembers() {
             return None;
@@ -156,7 +159,7 @@ impl Files {
         Some(Placed { range, target, sums: Vec::new(), packed: None, _right: right })
     }
 
-    /// Looks again at everything that was remembered; what cannot be read says nothing.
+    /// Checks everything again that was remembered. If something cannot be read, the answer is yes.
     fn still_exclusive(&self, file: &File, spot: &Spot) -> bool {
         let view = self.engine.view();
         let look = || -> Result<bool> {
@@ -219,8 +222,8 @@ impl Files {
     }
 }
 
-/// The items of a preallocated extent of which `part` was written; `written` is `part` with the regular
-/// neighbours that it joins.
+/// The items of a preallocated extent of which `part` was written; `written` is `part` with the
+/// regular neighbours that it joins.
 fn reshaped(mapping: &Mapping, part: &Range<u64>, written: &Range<u64>) -> Vec<(u64, FileExtent)> {
     let mut new = Vec::with_capacity(3);
     if mapping.offset < part.start {

@@ -20,14 +20,14 @@ use crate::file::File;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub(crate) codec: Codec,
-    /// Whatever it looks like.
+    /// Whether data is compressed even if the sample says that it will not shrink.
     pub(crate) forced: bool,
-    /// The file has a property: what cannot be compressed does not change that.
+    /// Whether the file has a property: incompressible data does not set the file's flag then.
     pub(crate) kept: bool,
 }
 
 impl Choice {
-    /// This way, whatever it looks like.
+    /// This codec, whatever the sample says.
     pub(crate) fn forced(codec: Codec) -> Self {
         Self { codec, forced: true, kept: false }
     }
@@ -65,7 +65,7 @@ impl File {
 pub(crate) struct Supply<'s, 'e> {
     pub(crate) reserved: DataReservation,
     pub(crate) goal: Goal,
-    /// Of everything that is written in the same call.
+    /// The rows of everything that is written in the same call.
     pub(crate) rows: &'s mut SharedRows<'e>,
 }
 
@@ -78,13 +78,13 @@ pub(crate) enum Target {
     InPlace {
         /// Its first byte on disk.
         disk: Logical,
-        /// It was set aside and never written.
+        /// Whether it was preallocated and never written.
         prealloc: bool,
     },
 }
 
 impl Target {
-    /// Whether the file shows it already, and goes on showing the same.
+    /// Whether the file shows the extent already, and goes on showing the same.
     pub(crate) fn is_overwrite(self) -> bool {
         matches!(self, Self::InPlace { prealloc: false, .. })
     }
@@ -98,7 +98,8 @@ pub(crate) struct Placed {
     pub(crate) sums: Vec<u8>,
     /// What goes to the device instead of the range's own bytes.
     pub(crate) packed: Option<Packed>,
-    /// What keeps others from moving the extent that is written in place; held until it is visible.
+    /// The right that keeps other threads from moving the extent that is written in place. Held
+    /// until the new data is visible.
     pub(crate) _right: Option<NocowWriter>,
 }
 
@@ -129,14 +130,14 @@ pub(crate) struct Job<'f> {
     pub(crate) flags: u64,
     /// How its runs shall be compressed.
     pub(crate) choice: Option<Choice>,
-    /// What was taken, and has no place yet, with those parts that were compressed.
+    /// The runs that were taken and have no place yet, each with those parts that were compressed.
     pub(crate) taken: Vec<(Run, Vec<Packed>)>,
     pub(crate) runs: Vec<(Run, Plan)>,
     pub(crate) failed: Option<Error>,
-    /// What was promised for the data, and for making the runs visible.
+    /// The space that was reserved for the data.
     pub(crate) reserved: Option<DataReservation>,
     pub(crate) metadata: Option<MetaReservation>,
-    /// More waited when it was taken, and that metadata is for all of it.
+    /// Whether the file had more dirty data when this was taken. `metadata` is for all of it then.
     pub(crate) is_part: bool,
     pub(crate) claim: Claim<'f>,
 }
@@ -167,7 +168,7 @@ impl<'f> Job<'f> {
         }
     }
 
-    /// Its extents, in order, if it is made of new ones alone that are written as they are.
+    /// Its extents, in order. `None` unless all are new extents whose data is written as it is.
     pub(crate) fn new_extents(&self) -> Option<Vec<&Placed>> {
         let mut extents = Vec::with_capacity(self.runs.len());
         for (_, plan) in &self.runs {
@@ -180,7 +181,7 @@ impl<'f> Job<'f> {
             .then_some(extents)
     }
 
-    /// The same, apart from the job; the claim is kept.
+    /// Takes the extents out of the job; the claim is kept.
     pub(crate) fn into_extents(self) -> Vec<(Run, Vec<Placed>)> {
         self.claim.keep();
         let extents = |(run, plan)| match plan {

@@ -1,8 +1,8 @@
 //! Bytes of files: delayed allocation, read, write, writeback, holes, preallocation.
 //!
-//! Knows a tree, an inode number and ranges; no names, no list of inodes, no threads but those that read ahead. [`Files`] is
-//! what all files of a volume share, [`File`] is one file in memory, and every operation is a
-//! method of the first on the second.
+//! This crate knows a tree, an inode number and ranges. It knows no names and no list of inodes,
+//! and has no threads except those that read ahead. [`Files`] is what all files of a volume share,
+//! and [`File`] is one file in memory. Every operation is a method of the first on the second.
 
 mod error;
 mod exclusive;

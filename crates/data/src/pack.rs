@@ -1,11 +1,12 @@
-//! Compressing: file content in, the bytes of a compressed extent out (their form is in `compress`).
+//! Compressing: file content in, the bytes of a compressed extent out (their form is in
+//! `compress`).
 //!
 //! # Invariants
 //!
-//! - **K1** What comes out is never longer than asked: who asks says from which length on packing is
-//!   worth nothing.
-//! - **K2** No stream needs more to unpack than Linux sets aside: input of [`PACKED_BYTES_MAX`] at most, and
-//!   so no larger window.
+//! - **K1** The output is never longer than the caller's limit, from which on compression does not
+//!   pay.
+//! - **K2** No stream needs more memory to unpack than Linux provides. Its input is at most
+//!   [`PACKED_BYTES_MAX`], and so is its window.
 
 use buttress_format::Compression;
 use lzokay::compress::{Dict, compress_no_alloc, compress_worst_size};
@@ -25,7 +26,8 @@ pub(crate) struct Packer {
 }
 
 impl Packer {
-    /// Packs the slices, one behind the other, into at most `limit` bytes; `None` when they do not fit.
+    /// Packs the slices, one behind the other, into at most `limit` bytes; `None` when they do not
+    /// fit.
     pub(crate) fn pack(
         &mut self,
         codec: Codec,
@@ -58,7 +60,7 @@ impl Packer {
         }
         let (_, compressor) = self.zstd.as_mut()?;
         let mut out = vec![0; limit];
-        // That the output does not fit is the only failure there is.
+        // The only possible failure is that the output does not fit.
         let len = compressor.compress_to_buffer(input, out.as_mut_slice()).ok()?;
         out.truncate(len);
         Some(out)

@@ -1,13 +1,13 @@
-//! Compressing on the way to the device: which runs, by whom, and where the result goes.
+//! Compressing on the way to the device: which runs, on which threads, and where the result goes.
 //!
 //! # Invariants
 //!
-//! - **G1** A compressed extent holds [`PACKED_BYTES_MAX`] of a file at most, and takes at least a sector less
-//!   than that on disk: else the part is written as it is.
-//! - **G2** A part that is compressed has its own addresses, in one piece; where free space has none so
-//!   long, it is written as it is.
-//! - **G3** Files that are overwritten in place, have no checksums, or have space set aside are never
-//!   compressed, as in Linux.
+//! - **G1** A compressed extent holds at most [`PACKED_BYTES_MAX`] of a file and saves at least one
+//!   sector. Otherwise the part is written as it is.
+//! - **G2** A compressed part has its own addresses, in one piece. Where no free extent is long
+//!   enough, the part is written as it is.
+//! - **G3** Files that are overwritten in place, have no checksums, or have preallocated space are
+//!   never compressed, as in Linux.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,18 +23,19 @@ use crate::heuristic::looks_compressible;
 use crate::job::{Choice, Job, Packed, Placed, Supply, Target};
 use crate::pack::{PACKED_BYTES_MAX, Packer};
 
-/// Compressed extents that one buffer of dirty data may become: runs are cut from their start on.
+/// Most compressed extents that one buffer of dirty data may become. Runs are cut from their start
+/// on.
 pub(crate) const PACKED_PER_PIECE: u32 = PIECE_BYTES.div_ceil(PACKED_BYTES_MAX as usize) as u32;
 
-/// Fewer parts than this are not worth another thread.
+/// With fewer parts than this for each thread, another thread does not pay.
 const PARTS_PER_THREAD: usize = 4;
 
 /// What became of a part.
 enum Outcome {
     Packed(Packed),
-    /// It looks like nothing that would shrink.
+    /// The sample says that it will not shrink.
     LeftAlone,
-    /// It was tried, and did not.
+    /// Compression was tried and saved too little.
     Incompressible,
 }
 
@@ -68,7 +69,7 @@ impl Files {
         Some(Choice { codec, forced, kept: property.is_some() })
     }
 
-    /// Compresses what of the jobs' runs is to be compressed.
+    /// Compresses those parts of the jobs' runs that are to be compressed.
     pub(crate) fn pack(&self, jobs: &mut [Job<'_>]) {
         let mut incompressible = Vec::new();
         let outcomes = {
@@ -93,7 +94,7 @@ impl Files {
             jobs[job].taken[run].1.push(packed);
         }
         for job in incompressible {
-            // Comes to disk with what is landing.
+            // Reaches the disk with the ordered extents of this job.
             jobs[job].file.touch(|item| item.flags |= InodeFlags::NOCOMPRESS);
         }
     }
@@ -122,7 +123,7 @@ impl Files {
         parts
     }
 
-    /// Compresses what of some content shrinks.
+    /// Compresses those parts of some content that shrink.
     pub(crate) fn pack_slice(&self, offset: u64, data: &[u8], choice: Choice) -> Vec<Packed> {
         let slice = |range: &Range<u64>| {
             &data[(range.start - offset) as usize..(range.end - offset) as usize]
@@ -195,7 +196,7 @@ impl Files {
         Outcome::Packed(Packed { range: range.clone(), kind: choice.codec.kind(), bytes, sums })
     }
 
-    /// Gives the packed parts of a run their addresses, and what lies between them (G2).
+    /// Gives addresses to the compressed parts of a run and to what lies between them (G2).
     pub(crate) fn place_packed(
         &self,
         run: &Run,
@@ -214,8 +215,8 @@ impl Files {
         Ok(placed)
     }
 
-    /// As [`Files::place_packed`], without checksums of what lies between; what is placed is given back by
-    /// the caller when this fails.
+    /// As [`Files::place_packed`], without checksums of what lies between. If this fails, the
+    /// caller gives back what is placed.
     pub(crate) fn place_parts(
         &self,
         whole: Range<u64>,

@@ -2,29 +2,33 @@
 //!
 //! # Place
 //!
-//! An address holds one content for as long as an extent lies there, whoever refers to it: files, their
-//! clones and their snapshots share what is kept. What is missing is claimed by the first who needs it, in
-//! *runs* as long as it is going to be read, and read in one request; whoever needs the same meanwhile
-//! waits for him, or claims what comes behind. So the device sees long requests however many threads read.
+//! An address holds one content for as long as an extent lies there. So files, their clones and
+//! their snapshots share what is kept. The first reader that misses data claims it in a *run*, as
+//! long as it is going to read, and reads it in one request. A reader that needs the same meanwhile
+//! waits for it, or claims what comes behind. So the device sees long requests however many threads
+//! read.
 //!
 //! # Invariants
 //!
-//! - **P1** No byte is found here that is not on the device: who writes to an address calls
-//!   [`Pages::forget`] behind the write and before anybody is told of it. A run that was being read
-//!   meanwhile is given to its reader, whose view is older, and is not kept.
+//! - **P1** No byte is found here that is not on the device. A writer to an address calls
+//!   [`Pages::forget`] after the write, and before any thread learns of the write. A run that was
+//!   being read meanwhile is given to its reader, whose view is older, and is not kept.
 //! - **P2** Kept runs do not overlap, and none crosses a boundary of [`REGION`].
-//! - **P3** A claim ends: its holder publishes it or drops it, and either wakes who waits.
-//! - **P4** No more is kept than the budget, but for the one run that was kept last, and while entries are swept ([`queues`]).
+//! - **P3** A claim ends: its holder publishes it or drops it, and either wakes the threads that
+//!   wait.
+//! - **P4** No more is kept than the budget, except for the one run that was kept last, and while
+//!   entries are swept ([`queues`]).
 //!
 //! # What goes first
 //!
-//! New runs stand in a short queue, and leave memory from its end unless their start was read once more;
-//! those move to a long queue that is gone through in turns ([`queues`]). A file that one thread reads once, from end to
-//! end, drives out nothing but itself. What was read ahead and nobody came for yet passes the short queue twice.
+//! New runs stand in a short queue. They leave memory from its end unless their start was read once
+//! more. Those move to a long queue that is gone through in turns ([`queues`]). A file that one
+//! thread reads once, from end to end, drives out only itself. What was read ahead, and was not
+//! read yet, passes the short queue twice.
 //!
 //! # Locks
 //!
-//! A region's, or the queues', never both; neither is held while something is read or freed.
+//! A region's, or the queues', never both. Neither is held while something is read or freed.
 
 #[path = "pages/queues.rs"]
 mod queues;
@@ -43,14 +47,14 @@ pub(crate) const REGION: u64 = 2 << 20;
 /// Locks that regions share.
 const SHARDS: usize = 64;
 
-/// Most buffers that are kept for the next runs, beside the budget.
+/// Most buffers that are kept for the next runs, in addition to the budget.
 const SPARE: usize = 8;
 
-/// Buffers of this length and more are made a power of two long, so that they can be used again: new memory
-/// costs more than what is read into it.
+/// Buffers of this length and more are made a power of two long, so that they can be used again.
+/// Faulting in new memory costs more than what is read into it.
 const ROUND_MIN: u64 = 128 << 10;
 
-/// How much is claimed at once: ours, or what Linux did before and after its batches of 2012.
+/// How much is claimed at once: our rule, or what Linux did before and after its batches of 2012.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadBatch {
     /// A sector at a time.
@@ -79,7 +83,8 @@ impl ReadBatch {
 
 #[derive(Debug)]
 enum State {
-    /// Somebody reads it. What he reads is not to be kept when it is doomed (P1); others came for it where it is awaited.
+    /// A thread reads it. If it is doomed, it is not to be kept (P1); if it is awaited, others came
+    /// for it.
     Loading {
         is_doomed: bool,
         is_awaited: bool,
@@ -93,14 +98,14 @@ enum State {
 /// As a claim begins.
 const LOADING: State = State::Loading { is_doomed: false, is_awaited: false };
 
-/// Who came for a run, told by its start.
+/// How a run was read, told by reads of its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heat {
-    /// It was read ahead, and nobody did.
+    /// It was read ahead, and no reader came for it yet.
     Ahead,
-    /// The same, and it had left memory not long ago: who comes now comes again.
+    /// The same, but it had left memory not long ago: the next reader counts as a second one.
     Returned,
-    /// As before, and once it was spared for that.
+    /// As `Ahead`, and it was spared once for that.
     Late,
     Once,
     Again,
@@ -115,12 +120,12 @@ impl Heat {
     }
 }
 
-/// For purpose a run was read.
+/// For which reader a run is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Its reader takes it now.
     Now,
-    /// Somebody will ask for it, as far as one can tell.
+    /// A reader will probably ask for it.
     Later,
 }
 
@@ -144,7 +149,8 @@ pub(crate) struct Pages {
     shards: Vec<Shard>,
     queues: Ranked<Queues>,
     budget: u64,
-    /// Buffers of whole regions that nobody needs: new memory costs more than what is read into it.
+    /// Buffers of whole regions that are not in use: new memory costs more than what is read into
+    /// it.
     spare: Ranked<Vec<AlignedBuf>>,
     next_number: AtomicU64,
 }
@@ -154,9 +160,9 @@ pub(crate) struct Pages {
 pub(crate) enum Found<'p> {
     /// The bytes of a run, and where in it the address lies.
     Ready { bytes: Arc<AlignedBuf>, from: usize },
-    /// Nobody has it: the caller reads it, for all.
+    /// It is not there: the caller reads it, for all.
     Claimed(Claim<'p>),
-    /// Somebody reads it; it ends here.
+    /// Another thread reads it; it ends here.
     Loading { end: Logical },
 }
 
@@ -189,12 +195,13 @@ impl Pages {
     }
 
     fn shard(&self, at: u64) -> &Shard {
-        // Neighbours lie in different shards, and so do regions of the same place in different chunks.
+        // Neighbours lie in different shards, and so do regions of the same place in different
+        // chunks.
         let region = at / REGION;
         &self.shards[(region ^ (region >> 7)) as usize % SHARDS]
     }
 
-    /// Looks whether P2 and P4 hold, while nobody uses this; says how much is kept.
+    /// Checks P2 and P4 while no thread uses the pages; returns how much is kept.
     #[cfg(test)]
     pub(crate) fn audit(&self) -> u64 {
         let mut all = BTreeMap::new();
@@ -216,7 +223,7 @@ impl Pages {
         kept
     }
 
-    /// A buffer for a run, with whatever is in it.
+    /// A buffer for a run, with arbitrary content.
     pub(crate) fn buffer(&self, len: u64) -> AlignedBuf {
         let room = room(len) as usize;
         let old = {
@@ -233,7 +240,7 @@ impl Pages {
         }
     }
 
-    /// Takes the memory of a run that is kept no more.
+    /// Takes the memory of a run that is not kept any more.
     fn reuse(&self, slot: Slot) {
         let State::Ready { bytes, .. } = slot.state else { return };
         if slot.len < ROUND_MIN {
@@ -248,7 +255,7 @@ impl Pages {
         drop(gone);
     }
 
-    /// What there is at an address, without claiming anything: the bytes, or up to where nothing is.
+    /// What is kept at an address, without a claim: the bytes, or up to where nothing is kept.
     pub(crate) fn peek(&self, at: Logical) -> Result<(Arc<AlignedBuf>, usize), Logical> {
         let mut runs = self.shard(at.0).runs.lock();
         let end = Logical(region_end(at.0));
@@ -264,8 +271,9 @@ impl Pages {
         }
     }
 
-    /// Finds the run that holds an address, or claims one that begins there and is at most `want` bytes
-    /// long. Who goes on in a sector that he has read a part of says so: he does not come again.
+    /// Finds the run that holds an address, or claims one that begins there and is at most `want`
+    /// bytes long. `goes_on` says that the reader has read a part of this sector before: that
+    /// counts as one read.
     pub(crate) fn find(&self, at: Logical, want: u64, goes_on: bool) -> Found<'_> {
         let mut runs = self.shard(at.0).runs.lock();
         let next = match covering(&mut runs, at.0) {
@@ -286,8 +294,7 @@ impl Pages {
         Found::Claimed(self.enter(&mut runs, at, next, want))
     }
 
-    /// Claims a run for somebody who did not ask for it yet; or says where the one ends that is there, or is
-    /// being read.
+    /// Claims a run to be read ahead. If one is there or is being read, returns where it ends.
     pub(crate) fn claim(&self, at: Logical, want: u64) -> Result<Claim<'_>, Logical> {
         let mut runs = self.shard(at.0).runs.lock();
         match covering(&mut runs, at.0) {
@@ -310,14 +317,15 @@ impl Pages {
         Claim { pages: self, extent: Extent::new(at, len), number }
     }
 
-    /// The widest window for which the run that somebody reads, and two windows ahead of it, fit into the queue of new runs: else it
-    /// would leave while he is in it. A power of two, as buffers are; it may be less than a sector.
+    /// The widest window so that the run in use and two windows ahead of it fit into the queue of
+    /// new runs. Otherwise the run would leave while its reader is in it. A power of two, as
+    /// buffers are; it may be less than a sector.
     pub(crate) fn widest_window(&self) -> u64 {
         let most = (self.budget / (4 * PROBATION)).min(REGION);
         most.checked_ilog2().map_or(0, |log| 1 << log)
     }
 
-    /// Waits until nobody reads the run that holds an address.
+    /// Waits until no thread reads the run that holds an address.
     pub(crate) fn wait(&self, at: Logical) {
         let shard = self.shard(at.0);
         let mut runs = shard.runs.lock();
@@ -377,7 +385,7 @@ impl Pages {
         self.queues.lock().swept(sweep, gone);
     }
 
-    /// Drops a run, unless it was read again since it was last asked about, or is still to be read.
+    /// Drops a run, unless it was read again since its last turn, or is still to be read.
     fn judge(&self, victim: Queued) -> Verdict {
         let mut runs = self.shard(victim.start).runs.lock();
         let slot = runs.get_mut(&victim.start).filter(|slot| slot.number == victim.number);
@@ -410,7 +418,7 @@ impl Claim<'_> {
         self.extent
     }
 
-    /// Gives what was read, and checked, to everybody.
+    /// Gives what was read, and checked, to all that wait.
     pub(crate) fn publish(self, bytes: &Arc<AlignedBuf>, purpose: Purpose) {
         assert_eq!(bytes.len() as u64, self.extent.len, "P2: a run of another length");
         let shard = self.pages.shard(self.extent.start.0);
@@ -436,10 +444,11 @@ impl Claim<'_> {
             let new = Queued { start: start.0, number: self.number, len: room(len) };
             self.pages.queue(new, purpose);
         }
-        // Whoever waits is woken, and a run that is not kept is taken out.
+        // Dropping the claim wakes the threads that wait, and takes out a run that is not kept.
     }
 
-    /// Gives those who came meanwhile a copy of what was read, and checked; where nobody did nothing is kept.
+    /// Gives threads that came meanwhile a copy of what was read, and checked. If none came,
+    /// nothing is kept.
     pub(crate) fn publish_copy(self, bytes: &[u8]) {
         let is_wanted = {
             let runs = self.pages.shard(self.extent.start.0).runs.lock();

@@ -63,7 +63,7 @@ fn a_run_is_read_once() {
     assert_eq!(reads.into_inner(), 8);
 }
 
-/// A claim that is dropped leaves the run to whoever waited.
+/// A claim that is dropped leaves the run to a thread that waited.
 #[test]
 fn a_failed_read_is_tried_by_the_next() {
     let pages = Pages::new(64 << 20);
@@ -78,14 +78,14 @@ fn a_failed_read_is_tried_by_the_next() {
             matches!(pages.find(at, SECTOR, false), Found::Claimed(_))
         });
         seen.wait();
-        // Long enough to fall asleep, mostly; it must not matter.
+        // Mostly long enough for the thread to fall asleep; the test does not depend on it.
         thread::sleep(std::time::Duration::from_millis(20));
         drop(claim);
         assert!(waiter.join().expect("a thread"));
     });
 }
 
-/// What was written while a run was being read is never found old, and what is kept stays in bounds.
+/// Data that was written while a run was being read is never found old, and memory stays in bounds.
 #[test]
 fn nothing_old_is_found() {
     let seed = std::env::var("BUTTRESS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
@@ -140,7 +140,7 @@ fn nothing_old_is_found() {
     pages.audit();
 }
 
-/// Reads a run of 256 KiB that nobody else wants; says whether it was there.
+/// Reads a run of 256 KiB that no other thread wants; returns whether it was there.
 fn touch(pages: &Pages, at: u64, goes_on: bool) -> bool {
     touch_for(pages, at, Purpose::Now, goes_on)
 }
@@ -157,7 +157,7 @@ fn touch_for(pages: &Pages, at: u64, purpose: Purpose, goes_on: bool) -> bool {
     }
 }
 
-/// What is read again and again stays, however much is read once meanwhile.
+/// A run that is read again and again stays, however much is read once meanwhile.
 #[test]
 fn a_scan_drives_out_nothing_that_is_used() {
     let pages = Pages::new(16 << 20);
@@ -175,9 +175,10 @@ fn a_scan_drives_out_nothing_that_is_used() {
     assert!(kept >= 14, "{kept} of 16 are left");
 }
 
-/// What is used now takes the place of what was used, though it is longer than what is kept of a file that is read once.
+/// Runs that are used now take the place of runs that were used before. That holds although they
+/// are longer than the queue for files that are read once.
 #[test]
-fn who_was_used_gives_way() {
+fn used_runs_give_way_to_newer_ones() {
     let pages = Pages::new(16 << 20);
     let runs = |base: u64, count: u64| (0..count).map(move |index| base + index * REGION);
     // Three quarters of the budget, in use until something else is read.
@@ -191,7 +192,7 @@ fn who_was_used_gives_way() {
         found = runs(2 << 40, 32).filter(|at| touch(&pages, *at, false)).count();
     }
     assert!(found >= 28, "{found} of 32 are found in the sixth round");
-    // A way round that nothing could be kept of takes nothing from him.
+    // A cycle of reads that is too long to be kept takes nothing from it.
     for _ in 0..6 {
         runs(3 << 40, 128).for_each(|at| _ = touch(&pages, at, false));
     }
@@ -209,7 +210,7 @@ fn what_is_forgotten_takes_no_room() {
             touch(&pages, at, false);
             touch(&pages, at, false);
         }
-        // So that they are in the queue of those that are used.
+        // Read twice, so that they are in the queue of used runs.
         (0..32)
             .for_each(|index| _ = touch(&pages, (1 << 40) + (round * 64 + index) * REGION, false));
         pages.forget(Extent::new(Logical(0), 48 * REGION));
@@ -221,7 +222,7 @@ fn what_is_forgotten_takes_no_room() {
     pages.audit();
 }
 
-/// Who reads a file once in pieces that are no sectors comes once for each run.
+/// A file that is read once in pieces that are no sectors counts one read for each run.
 #[test]
 fn pieces_of_a_sector_are_one_visit() {
     let pages = Pages::new(16 << 20);
@@ -237,8 +238,8 @@ fn pieces_of_a_sector_are_one_visit() {
     assert!(kept >= 36, "{kept} of 40 are left");
 }
 
-/// What was read ahead is not driven out by other scans before anybody came for it, and is no more than a
-/// run that was read once when somebody did.
+/// Other scans do not drive out what was read ahead before its reader came. After one read it
+/// counts as a run that was read once.
 #[test]
 fn what_is_read_ahead_waits_for_its_reader() {
     let pages = Pages::new(16 << 20);
@@ -255,7 +256,8 @@ fn what_is_read_ahead_waits_for_its_reader() {
     assert!(!ahead.iter().any(|at| touch(*at, Purpose::Now)), "they were read once");
 }
 
-/// However much is used, the run that a reader in order is in stays while two windows ahead of it are read: nothing is read twice.
+/// However much is used, the run of a reader in order stays while two windows ahead of it are read:
+/// nothing is read twice.
 #[test]
 fn a_reader_keeps_what_he_is_in() {
     const PIECE: u64 = 32 << 10;

@@ -1,4 +1,8 @@
 //! Holes: giving a range's space back while the file keeps its length.
+//!
+//! # Invariants
+//!
+//! - **O1** Each step is one handle: a crash in between leaves a range that is punched in part.
 
 use buttress_format::InodeItem;
 use buttress_txn::Urgency;
@@ -13,7 +17,7 @@ use crate::step::StepItems;
 impl Files {
     /// Makes a range read as zeros and frees the whole sectors in it; `stamp` sets the times.
     ///
-    /// The caller lets nobody else change the file's length or content meanwhile.
+    /// The caller keeps other threads from changing the file's length or content meanwhile.
     ///
     /// # Errors
     ///
@@ -78,7 +82,7 @@ impl Files {
                 bytes.count(meta);
                 let mut dirty = file.dirty.lock();
                 self.forget(&mut dirty, at..to, ends);
-                // What was waited for may be gone: the length on disk need not wait for it.
+                // The data that held the length on disk back may be gone.
                 settle(meta, &dirty);
                 if to == high
                     && let Some(stamp) = stamp.take()

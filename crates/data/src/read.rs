@@ -3,11 +3,13 @@
 //! # Invariants
 //!
 //! - **R1** No byte is returned that failed its checksum on every mirror.
-//! - **R2** What is handed out was no extent of somebody else's by the time that it was read: see `read_plan`.
+//! - **R2** Bytes that are returned belonged to the file's extents at the time of the read: see
+//!   `read_plan`.
 //!
-//! Runs of extents that lie one behind the other on disk are read in one call. Long ones go straight into
-//! the caller's buffer but for ends that are no whole sector, and leave nothing behind but what others wait for (`read_long`); what
-//! is read in short pieces is read ahead and kept ([`Pages`](crate::pages::Pages)).
+//! Runs of extents that lie one behind the other on disk are read in one call. Long reads go
+//! straight into the caller's buffer, except for ends that are no whole sector. They leave nothing
+//! in memory but what others wait for (`read_long`). What is read in short pieces is read ahead and
+//! kept ([`Pages`](crate::pages::Pages)).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,7 +27,8 @@ use crate::files::Files;
 use crate::pages::{Claim, Found, Purpose, REGION, ReadBatch};
 use crate::read_plan::{CachePolicy, Plan, RUN_BYTES_MAX, Run, Source, Validation, copy_front};
 
-/// Reads of so many bytes are long requests by themselves: a copy in memory costs more than it saves.
+/// Reads of so many bytes are long requests by themselves. A copy in memory costs more than it
+/// saves.
 const DIRECT_BYTES_MIN: usize = 512 << 10;
 
 /// A copy of some sectors does not match its checksum.
@@ -36,7 +39,7 @@ pub struct DataMismatch {
     pub logical: Logical,
 }
 
-/// What of a read is not in memory.
+/// The parts of a read that are not in memory.
 struct Gaps {
     /// Bytes that can be read.
     len: usize,
@@ -53,8 +56,8 @@ impl Files {
         self.read_in_stream(file, offset, buf).map(|(len, _)| len)
     }
 
-    /// As [`read`](Self::read), for one who has somebody else at hand: says what is worth reading meanwhile, to
-    /// be given to [`read_ahead`](Self::read_ahead).
+    /// As [`read`](Self::read), for callers with another thread to read ahead. Also returns what is
+    /// worth reading meanwhile, for [`read_ahead`](Self::read_ahead).
     ///
     /// # Errors
     ///
@@ -68,8 +71,8 @@ impl Files {
         self.read_and_keep(file, offset, buf, true)
     }
 
-    /// As [`read`](Self::read), straight into `buf` whatever its length, and keeps nothing but what it had to unpack. What is kept
-    /// already is copied from there.
+    /// As [`read`](Self::read), but straight into `buf` whatever its length. Keeps nothing but what
+    /// it had to unpack, and copies what is kept already.
     ///
     /// # Errors
     ///
@@ -105,8 +108,8 @@ impl Files {
         } else {
             let read = offset..offset + len as u64;
             let advice = file.streams.lock().note(&read, self.pages.widest_window());
-            // Readers who keep all processors busy help each other, and one of them who is helped leaves the others
-            // behind, until what he read is gone when they come.
+            // Readers that keep all processors busy are not helped. A helped one would run ahead of
+            // the others, and what it read would be gone when they come.
             let helps = is_ours && self.helpers.are_idle_beside(reader.count());
             let ahead = Ahead(if helps { advice.ahead } else { Vec::new() });
             (CachePolicy::Kept { window: advice.window }, ahead)
@@ -125,13 +128,14 @@ impl Files {
         if outcome.is_ok() && stamp.is_valid(file, &self.engine) {
             return Ok((len, ahead));
         }
-        // Not right, or not sure to be: with the extents held nobody can change them.
+        // The trial failed or may be wrong. With the extents held no thread can change them.
         file.free_reads.note_vain();
         drop(view);
         self.read_held(file, offset, buf, policy).map(|len| (len, ahead))
     }
 
-    /// Copies what waits in memory, and says how much can be read and what of it is missing; nothing behind the end.
+    /// Copies what waits in memory. Returns how much can be read and which parts are missing;
+    /// `None` behind the end.
     fn copy_dirty(&self, file: &File, offset: u64, buf: &mut [u8]) -> Option<Gaps> {
         let size = file.size();
         let len =
@@ -178,9 +182,9 @@ impl Files {
         Ok(stored.to_vec())
     }
 
-    /// Reads a range as its extents have it, whatever waits in memory.
+    /// Reads a range as its extents have it, without what waits in memory.
     ///
-    /// The caller holds `file.extents` shared, or is the only one who changes extents.
+    /// The caller holds `file.extents` shared, or is the only thread that changes extents.
     pub(crate) fn read_extents(
         &self,
         view: &View,
@@ -193,7 +197,7 @@ impl Files {
         self.carry_out(&plan, view, file, Validation::Held, buf, CachePolicy::Alone)
     }
 
-    /// Reads a run through what is kept, and keeps what was missing.
+    /// Reads a run through the kept pages, and keeps what was missing.
     pub(crate) fn read_kept(
         &self,
         source: &Source<'_>,
@@ -203,7 +207,7 @@ impl Files {
     ) -> Result<()> {
         let end = run.disk + run.len;
         let batch = self.options.read_batch.bytes(self.sector);
-        // Extents end with a sector, and so does what is asked for of the last.
+        // Extents end with a sector, so the read ends with one, too.
         let reach = self.ceil(end + run.room);
         let window = if source.file.long_reads.may() { window } else { 0 };
         let limit = self.ceil(end + window).min(reach);
@@ -218,7 +222,7 @@ impl Files {
                     match self.load(source, claim, Purpose::Now) {
                         Ok(bytes) => (bytes, 0),
                         Err(error) if source.validation == Validation::Trial => return Err(error),
-                        // It may be what nobody asked for that is bad.
+                        // The bad sector may lie in what was only read ahead.
                         Err(_) => {
                             source.file.long_reads.note_vain();
                             let (low, high) = (at - run.disk, stop - run.disk);
@@ -236,11 +240,12 @@ impl Files {
                     }
                 }
                 Found::Loading { end: busy } => {
-                    // Somebody reads this; what comes behind is read meanwhile, as far as one reads here.
+                    // Another thread reads this run. What comes behind is read meanwhile, up to the
+                    // window.
                     if window > 0 && batch == REGION && busy.0 < limit {
                         let want = (reach - busy.0).min(self.most_ahead());
                         if let Ok(next) = self.pages.claim(busy, want) {
-                            // Who needs it and does not find it is told why.
+                            // A reader that needs it reads it again and gets the error.
                             let _ = self.load(source, next, Purpose::Later);
                         }
                     }
@@ -257,7 +262,7 @@ impl Files {
         Ok(())
     }
 
-    /// Reads what was claimed, and gives it to everybody.
+    /// Reads what was claimed, and gives it to all that wait for it.
     pub(crate) fn load(
         &self,
         source: &Source<'_>,
@@ -266,14 +271,14 @@ impl Files {
     ) -> Result<Arc<AlignedBuf>> {
         let extent = claim.extent();
         let mut bytes = self.pages.buffer(extent.len);
-        // Who asked for some of it reads that again where it fails, and it counts as bad then.
+        // If this fails, readers of these sectors read them again, and the failure counts then.
         self.read_sectors(source, extent.start.0, &mut bytes, Purpose::Later)?;
         let bytes = Arc::new(bytes);
         claim.publish(&bytes, purpose);
         Ok(bytes)
     }
 
-    /// Reads a run, what is kept of it from memory, and keeps nothing.
+    /// Reads a run, takes what is kept from memory, and keeps nothing.
     pub(crate) fn read_around(&self, source: &Source<'_>, run: &Run, out: &mut [u8]) -> Result<()> {
         if !self.pages.is_on() {
             return self.read_run(source, run, out);
@@ -303,7 +308,7 @@ impl Files {
         }
     }
 
-    /// Reads a run, of which the first and the last sector may be asked for in part.
+    /// Reads a run. Only a part of its first and last sector may be asked for.
     fn read_run(&self, source: &Source<'_>, run: &Run, out: &mut [u8]) -> Result<()> {
         let end = run.disk + run.len;
         let (inner, inner_end) = (self.ceil(run.disk), self.floor(end));
@@ -354,7 +359,7 @@ impl Files {
             true => Some(self.engine.read_csums(source.view, extent)?),
             false => None,
         };
-        // Sums go with their extent: there may have been some when this was planned.
+        // Checksums go with their extent: there may have been some when this was planned.
         let is_trial = source.validation == Validation::Trial;
         if is_trial && csums.as_ref().is_some_and(|csums| !csums.is_whole()) {
             return Err(source.stale(extent.start));
@@ -399,7 +404,7 @@ impl Files {
         }
     }
 
-    /// What an inline extent holds; empty for one that is not inline.
+    /// The content of an inline extent; empty for other extents.
     pub(crate) fn inline_content(&self, mapping: &Mapping) -> Result<Vec<u8>> {
         let Body::Inline(data) = &mapping.extent.body else { return Ok(Vec::new()) };
         decompress(

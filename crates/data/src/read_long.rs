@@ -1,11 +1,12 @@
-//! Long calls: straight into the caller's buffer, and once for all who ask for the same meanwhile.
+//! Long reads: straight into the caller's buffer, and once for all that ask for the same meanwhile.
+//! Parts that another thread is reading are left out at first, and what lies behind them is read
+//! meanwhile.
 //!
 //! # Invariants
 //!
-//! - **L1** Who waits for somebody else's claim holds none.
-//! - **L2** What is read leaves nothing in memory but what others wait for when it is there: they have a copy.
-//!
-//! What somebody else reads is left out at first: what lies behind it is read meanwhile.
+//! - **L1** A thread that waits for another thread's claim holds none.
+//! - **L2** A long read keeps nothing in memory, except copies of runs that others wait for when
+//!   they are there.
 
 use std::ops::Range;
 
@@ -17,14 +18,14 @@ use crate::pages::{Claim, Found, Purpose};
 use crate::read_plan::{RUN_BYTES_MAX, Run, Source};
 
 impl Files {
-    /// Reads a run, what is kept of it from memory.
+    /// Reads a run, and takes what is kept of it from memory.
     pub(crate) fn read_long(&self, source: &Source<'_>, run: &Run, out: &mut [u8]) -> Result<()> {
         let end = run.disk + run.len;
         let (low, high) = (self.ceil(run.disk), self.floor(end));
         if low >= high {
             return self.read_around(source, run, out);
         }
-        // Of a sector that is asked for in part nobody else would have the rest.
+        // A part of a sector is of no use to other readers.
         for edge in [run.disk..low, high..end] {
             let (offset, len) = (run.offset + (edge.start - run.disk), edge.end - edge.start);
             if len > 0 {
@@ -46,7 +47,7 @@ impl Files {
         Ok(())
     }
 
-    /// Reads whole sectors of a run, but for those that somebody else reads.
+    /// Reads whole sectors of a run, except those that another thread reads.
     fn read_part(
         &self,
         source: &Source<'_>,
@@ -86,7 +87,7 @@ impl Files {
         Ok(())
     }
 
-    /// Claims what lies behind a claim, as far as it is one request.
+    /// Claims what lies behind a claim, as far as one request goes.
     fn claim_on<'p>(&'p self, first: Claim<'p>, end: u64) -> Vec<Claim<'p>> {
         let most = end.min(first.extent().start.0 + RUN_BYTES_MAX);
         let mut stop = first.extent().end();

@@ -1,9 +1,10 @@
-//! Reading compressed extents: read together, unpacked side by side, once for all who wait.
+//! Reading compressed extents: read together, unpacked in parallel, once for all readers that wait.
 //!
 //! # Invariants
 //!
-//! - **Z1** A part of an extent is unpacked by one reader for all ([`Unpacked`](crate::unpacked::Unpacked)); a
-//!   reader waits for others only when all that he claimed himself is published or dropped.
+//! - **Z1** One reader unpacks a part of an extent for all
+//!   ([`Unpacked`](crate::unpacked::Unpacked)). A reader waits for others only after it has
+//!   published or dropped all its own claims.
 //! - **Z2** A batch is bounded, in extents and so in memory, however long the read is.
 
 use std::ops::Range;
@@ -22,7 +23,7 @@ use crate::pages::Purpose;
 use crate::read_plan::{PackedPart, Source};
 use crate::unpacked::{Claim, Known, Which};
 
-/// Most extents that are unpacked side by side (Z2): two MiB of content.
+/// Most extents that are unpacked in parallel (Z2): two MiB of content.
 const BATCH: usize = 16;
 
 /// An extent to be read and unpacked, and which of the batch needs it.
@@ -30,13 +31,13 @@ struct Todo<'u> {
     index: usize,
     extent: Extent,
     claim: Claim<'u>,
-    /// Somebody will ask for another part of it.
+    /// Whether a later read will probably ask for another part of it.
     keeps: bool,
 }
 
 impl Files {
-    /// Reads parts of compressed extents, which come in the order of the file; `take` gets each of them, in any
-    /// order.
+    /// Reads parts of compressed extents, which come in the order of the file. `take` gets each of
+    /// them, in any order.
     pub(crate) fn read_packed(
         &self,
         source: &Source<'_>,
@@ -88,7 +89,8 @@ impl Files {
         Ok(())
     }
 
-    /// Unpacks extents that will be asked for in parts, but for those that are there or on their way.
+    /// Unpacks extents that will be asked for in parts, except those that are there or on their
+    /// way.
     pub(crate) fn read_packed_ahead(
         &self,
         source: &Source<'_>,
@@ -111,7 +113,7 @@ impl Files {
         Ok(())
     }
 
-    /// Unpacks what nobody has, those that lie side by side read together.
+    /// Unpacks the claimed extents. Those that lie side by side are read together.
     fn unpack(
         &self,
         source: &Source<'_>,
@@ -149,7 +151,7 @@ impl Files {
         Ok(())
     }
 
-    /// Unpacks extents, with the help of whoever is idle; the answers come in the order of the jobs.
+    /// Unpacks extents with the help of idle threads. The results come in the order of the jobs.
     fn side_by_side(&self, jobs: Vec<Job>) -> Vec<Result<Vec<u8>>> {
         if jobs.len() < 2 {
             return jobs.iter().map(Job::run).collect();
@@ -199,16 +201,18 @@ impl Job {
 /// Jobs that several threads take in turn.
 struct Shared {
     jobs: Vec<Job>,
+    /// Unranked: nothing is locked under one.
     results: Vec<Mutex<Option<Result<Vec<u8>>>>>,
     next: AtomicUsize,
+    /// Unranked: nothing is locked under it.
     left: Mutex<usize>,
     done: Condvar,
 }
 
 impl Shared {
-    /// Does jobs until all are taken; who comes late finds none.
+    /// Does jobs until all are taken. A late thread finds none.
     fn take_part(&self) {
-        /// Counts a job as done, also when it panicked: somebody waits.
+        /// Counts a job as done, also when it panicked: the reader waits for the count.
         struct Done<'s>(&'s Shared);
         impl Drop for Done<'_> {
             fn drop(&mut self) {

@@ -1,17 +1,19 @@
-//! What a read is going to read: found with the file's extents held, and read without.
+//! What a read is going to read: found with the file's extents held, and read without them. So
+//! threads that finish extents, truncate or clone do not wait for a slow device. Readers that find
+//! everything in memory do not wait behind such threads.
 //!
 //! # Invariants
 //!
-//! - **L1** Nothing that a plan names can be written by somebody else while its view lives, but for what was born in this
-//!   transaction: that is free as soon as its last user drops it. So what was read without the lock counts only where
-//!   the file has the same layout still, and uses all of it, or where no data at all was freed like that since.
-//! - **L2** A trial leaves nothing: a sum that does not fit is no failure of a device then, nothing is repaired, and no
-//!   sector goes unchecked because its sum went with its extent. Whatever is wrong is read again with the lock held.
-//! - **L3** What a trial keeps in memory is what lay at its address: who writes there forgets it (P1 of `pages`), and what
-//!   is unpacked is known by the layout that named it, which is none any more when its extents are freed.
-//!
-//! So who lands data, cuts or clones does not wait for a slow device that somebody reads from, and nobody who finds
-//! everything in memory waits behind him.
+//! - **L1** While a plan's view lives, no thread writes to what the plan names, with one exception.
+//!   An extent of the running transaction is free as soon as its last user drops it. So a read
+//!   without the lock counts only in two cases: the file still has the same layout and uses all of
+//!   it, or no data was freed like that since.
+//! - **L2** A trial has no side effects. A checksum that does not match is no failure of a device
+//!   then, and nothing is repaired. No sector goes unchecked because its checksum went with its
+//!   extent. If anything is wrong, it is read again with the lock held.
+//! - **L3** What a trial keeps in memory is what lay at its address. A writer to that address makes
+//!   the pages forget it (`pages::P1`). Unpacked extents are kept under the layout that named them,
+//!   and that layout ends when its extents are freed.
 
 use std::ops::Range;
 
@@ -35,7 +37,7 @@ pub(crate) struct Run {
     pub(crate) room: u64,
 }
 
-/// A part of a compressed extent that is asked for, by offsets in the file.
+/// A part of a compressed extent that was asked for, by offsets in the file.
 pub(crate) struct PackedPart {
     pub(crate) mapping: Mapping,
     pub(crate) low: u64,
@@ -53,32 +55,35 @@ pub(crate) struct Plan {
     /// The file offset that the buffer begins with.
     pub(crate) base: u64,
     pub(crate) layout: u64,
-    /// Whether its data has checksums: by the time that it is read the file may be another, cut to nothing and without.
+    /// Whether its data has checksums. By the time of the read the file may have changed, even to
+    /// one without checksums.
     pub(crate) checked: bool,
     pub(crate) runs: Vec<Run>,
     pub(crate) packed: Vec<PackedPart>,
 }
 
-/// Whether what is read can be wrong because it is somebody else's by now.
+/// Whether a read may be wrong because another file owns its extents by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Validation {
-    /// It cannot: the extents are held.
+    /// It may not: the extents are held.
     Held,
-    /// It can (L2).
+    /// It may (L2).
     Trial,
 }
 
-/// What a read has to do with what is kept in memory.
+/// How a read uses the clean data that is kept in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CachePolicy {
-    /// It goes through that, and reads so many bytes more where they are missing and lie in the same extent.
+    /// It reads through the kept data. Where bytes are missing it reads so many more that lie in
+    /// the same extent.
     Kept {
         /// Bytes.
         window: u64,
     },
-    /// It takes what is there; the rest is read straight into the caller's buffer, once for all who ask for it meanwhile.
+    /// It takes what is kept. The rest is read straight into the caller's buffer, once for all that
+    /// ask for it meanwhile.
     Long,
-    /// It takes what is there, and nobody has anything of what it reads.
+    /// It takes what is kept. What it reads itself is for its caller alone.
     Alone,
 }
 
@@ -86,7 +91,7 @@ pub(crate) enum CachePolicy {
 pub(crate) struct Source<'r> {
     pub(crate) view: &'r View,
     pub(crate) file: &'r File,
-    /// Whether there are to be checksums.
+    /// Whether the data has checksums.
     pub(crate) checked: bool,
     /// The layout that named them.
     pub(crate) layout: u64,
@@ -94,7 +99,7 @@ pub(crate) struct Source<'r> {
 }
 
 impl<'r> Source<'r> {
-    /// For who holds the extents.
+    /// For callers that hold the extents.
     pub(crate) fn held(view: &'r View, file: &'r File) -> Self {
         Self::now(view, file, Validation::Held)
     }
@@ -104,18 +109,18 @@ impl<'r> Source<'r> {
         Self { view, file, checked: is_checked(file), layout: file.layout(), validation }
     }
 
-    /// A trial was in vain; nobody but its caller is told.
+    /// The error of a failed trial; only its caller sees it.
     pub(crate) fn stale(&self, logical: Logical) -> Error {
         Error::Checksum { tree: self.file.tree, ino: self.file.ino, logical }
     }
 }
 
-/// Whether sums of its data are to be there.
+/// Whether data of a file has checksums.
 fn is_checked(file: &File) -> bool {
     file.with_item(|item| item.flags & InodeFlags::NODATASUM == 0)
 }
 
-/// What has to be as it was for a trial to count (L1).
+/// What must be unchanged for a trial to count (L1).
 pub(crate) struct Stamp {
     layout: u64,
     freed_at_once: u64,
@@ -133,16 +138,17 @@ impl Plan {
         self.runs.is_empty() && self.packed.is_empty()
     }
 
-    /// To be taken before the extents are let go.
+    /// The caller takes it before it releases the extents.
     pub(crate) fn stamp(&self, engine: &Engine) -> Stamp {
         Stamp { layout: self.layout, freed_at_once: engine.freed_at_once() }
     }
 }
 
 impl Files {
-    /// Finds what makes up ranges of a file, and fills in what is no data on a device. `buf` begins at the offset `base`.
+    /// Finds the extents that make up ranges of a file, and fills in holes and inline content.
+    /// `buf` begins at the offset `base`.
     ///
-    /// The caller holds `file.extents` shared, or is the only one who changes extents.
+    /// The caller holds `file.extents` shared, or is the only thread that changes extents.
     pub(crate) fn plan(
         &self,
         view: &View,
@@ -190,7 +196,7 @@ impl Files {
 }
 
 impl Plan {
-    /// Adds a run, to the last one where it goes on.
+    /// Adds a run; joins it to the last one where it continues that.
     fn add(&mut self, run: Run) {
         match self.runs.last_mut() {
             Some(last)
@@ -206,7 +212,7 @@ impl Plan {
     }
 }
 
-/// Copies as much as there is, and zeroes behind it.
+/// Copies the content, and zeroes what is behind it.
 pub(crate) fn copy_front(out: &mut [u8], content: &[u8]) {
     let (head, tail) = out.split_at_mut(content.len().min(out.len()));
     head.copy_from_slice(&content[..head.len()]);

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **X1** Removal works in bounded steps; the inode item goes with the last of them, so that a crash in
-//!   between leaves something that can be found and removed again.
+//! - **X1** Removal works in bounded steps. The inode item goes with the last of them, so that a
+//!   crash in between leaves something that can be found and removed again.
 
 use std::ops::ControlFlow;
 
@@ -27,8 +27,8 @@ impl Files {
         self.forget(&mut dirty, 0..u64::MAX, None);
     }
 
-    /// Removes some of the items of an inode that nobody can reach any more; `last` runs inside the handle
-    /// that removes the inode item.
+    /// Removes some of the items of an inode that is no longer reachable. `last` runs inside the
+    /// handle that removes the inode item.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl Files {
             last(&handle);
             return ControlFlow::Break(());
         }
-        // A crash leaves what is left, and the item says how much.
+        // After a crash the item says how much is left.
         file.update_meta(&handle, |meta| meta.item.nbytes = meta.item.nbytes.saturating_sub(lost));
         ControlFlow::Continue(())
     }

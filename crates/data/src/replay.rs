@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! Replay holds one handle from its beginning to its end, before anybody else is at work: what it reads in
-//! between shows what it put.
+//! Replay holds one handle from its beginning to its end, before other threads work. What it reads
+//! in between shows what it put.
 
 use buttress_format::{Body, Compression, Extent, Key};
 use buttress_txn::Handle;
@@ -14,12 +14,12 @@ use crate::file::File;
 use crate::files::Files;
 
 impl Files {
-    /// Makes an extent item of a log the file's, in place of what lies in its range. Answers where data lies that
-    /// may have checksums in the log.
+    /// Makes an extent item of a log the file's, in place of what lies in its range. Returns where
+    /// data lies that may have checksums in the log.
     ///
     /// # Errors
     ///
-    /// When the item makes no sense, or its extent cannot be had.
+    /// When the item makes no sense, or its extent is not available.
     pub fn replay_extent(
         &self,
         handle: &Handle<'_>,

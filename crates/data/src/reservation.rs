@@ -1,17 +1,22 @@
-//! What a buffered write must have promised before its bytes are put into memory: data space, and the
-//! metadata that will make them visible.
+//! What a buffered write must have reserved before its bytes are put into memory: data space, and
+//! the metadata that will make them visible.
 //!
 //! # Invariants
 //!
-//! - **V1** What is promised covers the write whatever writeback does with it: every piece an extent of
-//!   its own, every item under it cut, those included that come to be there until it lands: who waits or is on his
-//!   way under it becomes an item, and may split one; what may be written where it lies lands by itself, and so does what lies between
-//!   such. A piece that grows, or loses its middle, is promised what it needs beyond what it had. Where free space lies in parts smaller
-//!   than a piece more is promised once the parts are known, if it is there; for those, and a file with extents behind its length, as a
-//!   crash leaves it, the global reserve gives what lacks.
-//! - **V2** Sectors that will be written where they lie need no data space, and have a token that says so. That
-//!   they may be is asked with the writeback claim held until they are put, so that no writeback takes their
-//!   place before.
+//! - **V1** The reservation covers the write whatever writeback does with it:
+//!     - Every dirty piece becomes an extent of its own and splits every item that it overlaps.
+//!     - Items that come to lie under the write before it is finished count, too. Data that waits
+//!       or is on its way there becomes an item, and may split one.
+//!     - A part that may be written in place is finished by itself, and so is what lies between two
+//!       such parts.
+//!     - A piece that grows, or loses its middle, gets what it needs beyond its reservation.
+//!     - If free space lies in parts smaller than a piece, more is reserved once the parts are
+//!       known, if it is free.
+//!     - The global reserve gives what is missing for such parts. It also does for a file with
+//!       extents behind its length, as a crash leaves it.
+//! - **V2** Sectors that will be written in place need no data space, and have a token that says
+//!   so. The writer looks for them with the writeback claim held and keeps it until they are put.
+//!   So no writeback takes their place before.
 
 use std::ops::Range;
 
@@ -30,47 +35,50 @@ use crate::step::STEP_ITEMS;
 /// What one new extent costs: the inode item and its own item, then its reference and checksums.
 const EXTENT_COST: Cost = Cost { items: 2, whole: 5, bytes: 277 };
 
-/// What it costs beside that where there are others: the two ends of one that it splits, and the reference of the second.
+/// What an extent costs besides, if there are others: the two ends of one that it splits, and the
+/// reference of the second.
 const SPLIT_COST: Cost = Cost { items: 2, whole: 3, bytes: 179 };
 
-/// What an extent item costs that the new data covers: its deletion, and that of its reference.
+/// What an extent item costs that the new data covers: the deletion of the item and of its
+/// reference.
 const COVERED_COST: Cost = Cost { items: 1, whole: 3, bytes: 64 };
 
 /// What holes' items add to an extent, on volumes where holes have items.
 const HOLE_COST: Cost = Cost::of(2, 106);
 
-/// So many items are promised path by path.
+/// Up to so many items are reserved path by path; more count by the inode.
 const MANY_ITEMS: u64 = 64;
 
-/// How much is done for metadata before a write is refused for lack of it.
+/// How much is done to find metadata before a write is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReclaimEffort {
     /// Nothing: the caller asks again with more.
     Little,
-    /// The caller stands in line: dirty data is written back, which holds promises for the worst, commits
-    /// are made, and chunks.
+    /// The caller waits in the queue of tickets. The flusher writes back dirty data, whose
+    /// reservations are for the worst case. It also makes commits and chunks.
     Full,
-    /// The global reserve is drawn on: for what comes with a cut.
+    /// The caller draws on the global reserve. This is for what comes with a truncation.
     Last,
 }
 
-/// What is promised for a write so far.
+/// What is reserved for a write so far.
 #[derive(Debug, Default)]
 pub(crate) struct Reservation<'f> {
     data: Option<DataReservation>,
     metadata: Option<MetaReservation>,
     /// Costs that `metadata` was made for.
     cost: Cost,
-    /// What the file notes with it: see [`Dirty`].
+    /// What the file notes with the reservation: see [`Dirty`].
     inline: u32,
     splits: u32,
-    /// What will be under the write, once it is counted, and for how many bytes that was: some of it may be taken since.
+    /// What will be under the write, once it is counted, and for how many bytes that was. Writeback
+    /// may have taken some of them since.
     covered: Option<(Covered, u64)>,
-    /// Sectors that will be written where they lie (V2), once somebody looked.
+    /// Sectors that will be written in place (V2), once the writer has looked for them.
     placed: Option<InPlaceSectors<'f>>,
 }
 
-/// Sectors that will be written where they lie.
+/// Sectors that will be written in place.
 #[derive(Debug)]
 struct InPlaceSectors<'f> {
     sectors: RangeSet,
@@ -78,19 +86,19 @@ struct InPlaceSectors<'f> {
     claim: Claim<'f>,
 }
 
-/// What a promise lacks.
+/// What a reservation lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shortfall {
     Data(u64),
     Metadata(Cost),
-    /// To be counted: what lies under so many bytes of the write.
+    /// The items that lie under so many bytes of the write are to be counted.
     Covered(u64),
 }
 
-/// What beside its range makes a write larger.
+/// What makes a write larger, besides its range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PieceBounds {
-    /// Pieces more than it would take at once.
+    /// Pieces beyond those of a single write.
     pub(crate) extra: u32,
     /// Extents that one piece may become.
     pub(crate) each: u32,
@@ -99,7 +107,7 @@ pub(crate) struct PieceBounds {
 }
 
 impl Files {
-    /// What `promise` lacks before `range`, whole sectors, can be put.
+    /// What `reservation` lacks before `range`, whole sectors, can be put.
     pub(crate) fn shortfall(
         &self,
         reservation: &mut Reservation<'_>,
@@ -129,11 +137,11 @@ impl Files {
         if missing > 0 {
             pieces += size.extra;
         }
-        // A handle replaces so many items at most, each time with an extent of its own.
+        // A handle replaces at most so many items, each time with an extent of its own.
         let extents = pieces * size.each + covered / STEP_ITEMS as u32;
         let sums = (missing / self.sector) as u32 * self.csum_type.size() as u32;
         let holes = if self.options.no_holes { Cost::default() } else { HOLE_COST };
-        // What goes on with a piece that lay over nothing so far may make it split one.
+        // Data that extends a piece over a hole may make that piece split an extent.
         let joined = dirty.unsplit(size.each).min(gaps * size.each);
         reservation.splits = if covered > 0 { extents + joined } else { 0 };
         reservation.inline = size.inline;
@@ -156,7 +164,8 @@ impl Files {
         if size <= limit { size.min(max_inline) as u32 } else { 0 }
     }
 
-    /// What dirty data that nobody writes to takes in the tree at a new length, beyond what it was promised there.
+    /// What dirty data of a file takes in the tree at a new length, beyond its reservation. The
+    /// caller keeps writers out.
     pub(crate) fn missing_inline(&self, file: &File, size: u64) -> Option<Cost> {
         let meta = file.meta();
         let dirty = file.dirty.lock();
@@ -164,7 +173,8 @@ impl Files {
         (bytes > 0 && dirty.waits(0)).then(|| Cost::of(0, bytes))
     }
 
-    /// Hands that to a file whose length has changed. What was taken for writing meanwhile has the length it was taken with.
+    /// Hands that to a file whose length has changed. Data that was taken for writing meanwhile has
+    /// the length from that time.
     pub(crate) fn keep_inline(
         &self,
         meta: &Meta,
@@ -179,8 +189,9 @@ impl Files {
         }
     }
 
-    /// What is needed where the middle of a piece that waits is about to be forgotten: its ends are pieces then. Nobody takes or puts
-    /// any meanwhile. If it is not there at once, who lands them asks for it.
+    /// What is needed before the middle of a dirty piece is forgotten: its ends are pieces then.
+    /// The caller keeps other threads from taking or putting any. If the metadata is not free at
+    /// once, the thread that finishes the extents asks for it.
     pub(crate) fn reserve_ends(
         &self,
         file: &File,
@@ -192,18 +203,19 @@ impl Files {
         Ok(self.engine.reserve_at_once(self.cost_of_parts(1), Urgency::Normal)?)
     }
 
-    /// What so many extents more cost than pieces were promised for.
+    /// What so many extents cost beyond those that the pieces have reserved.
     pub(crate) fn cost_of_parts(&self, parts: usize) -> Cost {
         let holes = if self.options.no_holes { Cost::default() } else { HOLE_COST };
         EXTENT_COST.and(SPLIT_COST).and(holes).times(parts as u32)
     }
 
-    /// What data needs that is a piece of its own, or goes on with one: where there is parity, the rest of a row.
+    /// What data needs that starts a piece or extends one. With parity, this includes the rest of a
+    /// row.
     fn with_slack(&self, bytes: u64, fresh: bool) -> u64 {
         bytes + if fresh && bytes > 0 { self.engine.row_slack() } else { 0 }
     }
 
-    /// Gets what a promise lacks; the file's short locks are not held.
+    /// Gets what a reservation lacks. The caller does not hold the file's short locks.
     pub(crate) fn acquire<'f>(
         &self,
         reservation: &mut Reservation<'f>,
@@ -215,11 +227,11 @@ impl Files {
         match shortfall {
             Shortfall::Data(bytes) => self.reserve_data(reservation, file, range, bytes, effort),
             Shortfall::Metadata(cost) => {
-                // Who holds the claim must not wait for those who need it.
+                // A thread with the claim must not wait for threads that need it.
                 let claims = reservation.placed.is_some();
                 let more = match self.reserve_metadata(cost, effort, claims) {
-                    // What commits cannot give, dirty data may hold: he stands in line without the claim, and looks once more
-                    // where the file's data lies.
+                    // Dirty data may hold what commits cannot give. The writer drops the claim,
+                    // waits in the queue, and looks for the data's place again.
                     Err(error)
                         if claims && effort == ReclaimEffort::Full && error.is_no_space() =>
                     {
@@ -299,8 +311,8 @@ impl Files {
         Ok(())
     }
 
-    /// Hands what the write needs to the file (P2, P5); the rest of the data space is given back. The claim
-    /// is to be dropped when the short locks are free again.
+    /// Hands what the write needs to the file (`dirty::P2`, `dirty::P5`), and gives the rest of the
+    /// data space back. The caller drops the returned claim after the short locks.
     pub(crate) fn keep_reservation<'f>(
         &self,
         file: &File,
@@ -332,8 +344,12 @@ impl Files {
             claim
         });
         if let Some(mut data) = data {
-            assert!(need <= data.bytes(), "P2: {need} bytes on a promise of {}", data.bytes());
-            // The first row may have come since it was promised.
+            assert!(
+                need <= data.bytes(),
+                "dirty::P2: {need} bytes on a reservation of {}",
+                data.bytes()
+            );
+            // The first row may have come since the reservation was made.
             data.shrink_to(data.bytes().min(need + slack));
             match &mut dirty.reserved {
                 Some(reserved) => reserved.merge(data),
@@ -347,7 +363,7 @@ impl Files {
         claim
     }
 
-    /// Has much metadata count by the inode: all of it is for items of this one.
+    /// Counts a large reservation by the inode: all of it is for items of this one.
     fn count_by_inode(&self, file: &File, dirty: &mut Dirty) {
         let Some(metadata) = &mut dirty.metadata else { return };
         if metadata.items() > MANY_ITEMS {
@@ -375,7 +391,7 @@ impl Reservation<'_> {
     }
 }
 
-/// Adds a promise of metadata to one that is there, or not.
+/// Adds a reservation of metadata to one that may be there.
 pub(crate) fn join(all: &mut Option<MetaReservation>, more: MetaReservation) {
     match all {
         Some(all) => all.merge(more),

@@ -19,8 +19,8 @@ impl Files {
         Ok(found.map(|range| range.start.max(offset)).filter(|start| *start < size))
     }
 
-    /// The first offset at or after `offset` in a hole; the end of the file is one. `None` at or behind the
-    /// end of the file.
+    /// The first offset at or after `offset` in a hole; the end of the file is one. `None` at or
+    /// behind the end of the file.
     ///
     /// # Errors
     ///
@@ -41,8 +41,8 @@ impl Files {
         Ok(Some(at.min(size)))
     }
 
-    /// The first range of data that ends behind `offset`, dirty or on disk. Preallocated space that nobody
-    /// wrote to is no data.
+    /// The first range of data that ends behind `offset`, dirty or on disk. Preallocated space
+    /// without data is a hole.
     fn next_data(&self, file: &File, offset: u64, size: u64) -> Result<Option<Range<u64>>> {
         let dirty = file.dirty.lock().next_data(offset);
         let view = self.engine.view();

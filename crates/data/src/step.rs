@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **H1** One handle replaces at most [`STEP_ITEMS`] items, so that its reservation stays bounded.
+//! - **H1** One handle replaces at most [`STEP_ITEMS`] items, so that its reservation stays
+//!   bounded.
 
 use std::sync::Arc;
 
@@ -10,10 +11,11 @@ use buttress_txn::{Cost, Engine, MetaReservation, Urgency};
 
 use crate::error::Result;
 
-/// Most items that one handle replaces (L4).
+/// Most items that one handle replaces (H1).
 pub(crate) const STEP_ITEMS: usize = 256;
 
-/// How many items are removed at once: many where there is space for what that takes at the moment, else few, for which room is made.
+/// How many items one step removes. It is many while metadata for them is free, and few when the
+/// flusher has to make room.
 #[derive(Debug)]
 pub(crate) struct StepItems(pub(crate) usize);
 
@@ -24,7 +26,7 @@ impl StepItems {
         Self(STEP_ITEMS)
     }
 
-    /// The promise of a step; nothing if it is to be tried again with fewer.
+    /// The reservation of a step. `None` if the step is to be tried again with fewer items.
     pub(crate) fn reserve(
         &mut self,
         engine: &Arc<Engine>,

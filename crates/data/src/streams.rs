@@ -1,24 +1,24 @@
-//! Who reads a file in order, and how far ahead that is worth reading.
+//! Which readers read a file in order, and how far reading ahead of them pays.
 //!
 //! # Invariants
 //!
-//! - **M1** A file remembers a bounded number of streams, whoever reads it: threads that share a file each
-//!   have their own, and several may read the same one.
-//! - **M2** Nothing is advised twice to the same stream: what it was told to read ahead lies behind what it
-//!   was told before.
+//! - **M1** A file remembers a bounded number of streams, whatever number of threads reads it.
+//!   Threads that share a file each have their own stream, and several may read the same one.
+//! - **M2** A stream is never advised twice to read the same: each advice lies behind the one
+//!   before.
+//! - **M3** A range that was advised is [awaited](Streams::awaited) until the reader is behind it.
 //!
-//! - **M3** What was told to be read ahead is [awaited](Streams::awaited) until the reader is behind it.
-//!
-//! A stream is known by where its next read will begin: behind the last one, or as far from where that began as
-//! that was from the one before (a column of a table, a file that is read backwards). Its window doubles with
-//! each read that does begin there; a read that continues none gets what it asks for and no more.
+//! A stream is known by where its next read will begin: behind the last read, or one stride from
+//! its start (a column of a table, a file that is read backwards). The window doubles with each
+//! read that begins there. A read that continues no stream gets what it asks for and no more.
 
 use std::ops::Range;
 
-/// Most streams of one file, and most of them that are not read in order: who reads here and there is not looked for among many.
+/// Most streams of one file, and most of them that are not in order: random reads do not search
+/// many.
 const STREAMS: usize = 64;
 const FRESH: usize = 16;
-/// The first window, of who begins at the front of a file.
+/// The first window, of a reader that begins at the front of a file.
 const FIRST: u64 = 128 << 10;
 /// Reads further apart than this have nothing to do with each other.
 const STRIDE_MAX: u64 = 4 << 20;
@@ -30,19 +30,19 @@ struct Stream {
     start: u64,
     next: u64,
     window: u64,
-    /// Up to where it was told to read ahead.
+    /// Up to where it was advised to read ahead.
     told: u64,
     /// From the start of the last read but one to the start of the last, if that was no sequence.
     stride: i64,
-    /// Reads that the stride has foretold, and up to which one it was told to read ahead.
+    /// Reads that the stride has predicted, and up to which one it was advised to read ahead.
     strides: u64,
     told_strides: u64,
 }
 
-/// What to read for a reader who did not ask for it yet.
+/// What to read that the reader has not asked for yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Advice {
-    /// Bytes behind the read that he needs next, in the same request where they are missing.
+    /// Bytes behind the read that the reader needs next. Missing ones are read in the same request.
     pub(crate) window: u64,
     /// Ranges of the file to be read meanwhile.
     pub(crate) ahead: Vec<Range<u64>>,
@@ -53,7 +53,8 @@ pub(crate) struct Advice {
 pub(crate) struct Streams(Vec<Stream>);
 
 impl Streams {
-    /// Takes note of a read; answers what is likely to be asked for next. No window is wider than `widest`.
+    /// Takes note of a read; returns what is likely to be asked for next. No window is wider than
+    /// `widest`.
     pub(crate) fn note(&mut self, read: &Range<u64>, widest: u64) -> Advice {
         let (stream, advice) = self.follow(read, widest);
         let mut fresh = self.0.iter().filter(|stream| stream.window == 0).count();
@@ -64,8 +65,8 @@ impl Streams {
         advice
     }
 
-    /// The part of a range that was read ahead for somebody, where he is still to come: what he has passed he has read himself, and
-    /// it may be gone again.
+    /// The part of a range that was read ahead and is still before its reader. The reader has read
+    /// the rest itself, and that may be gone again.
     pub(crate) fn awaited(&self, range: &Range<u64>) -> Range<u64> {
         let comes = |stream: &Stream| match stream.stride {
             0 => (stream.next < range.end && range.end <= stream.told).then_some(stream.next),
@@ -119,7 +120,7 @@ impl Streams {
 }
 
 impl Stream {
-    /// The next pieces of a stride that were not told yet; more of them the longer it goes on.
+    /// The next pieces of a stride that were not advised yet; more of them the longer it goes on.
     fn pieces(&mut self, read: &Range<u64>, widest: u64) -> Vec<Range<u64>> {
         let len = read.end - read.start;
         let is_backwards = self.stride == -len.cast_signed();
@@ -153,7 +154,7 @@ mod tests {
     const PIECE: u64 = 32768;
     const WIDEST: u64 = 2 << 20;
 
-    /// Sixteen readers of one file, in turns, are each found to read in order.
+    /// Sixteen readers take turns in one file, and each is found to read in order.
     #[test]
     fn streams_do_not_disturb_each_other() {
         let mut streams = Streams::default();
@@ -172,7 +173,7 @@ mod tests {
         }
     }
 
-    /// However many read a file from its front, each at a pace of his own, they are known again.
+    /// Any number of readers begin a file at its front, each at its own pace, and are recognized.
     #[test]
     fn many_read_a_file_from_its_front() {
         let mut streams = Streams::default();
@@ -187,7 +188,7 @@ mod tests {
         }
     }
 
-    /// M3: what was told is awaited from where the reader is, of whomever has the longest way to it.
+    /// M3: an advised range is awaited from where the reader is that has the longest way to it.
     #[test]
     fn what_is_told_is_awaited_until_it_is_passed() {
         let mut streams = Streams::default();
@@ -200,7 +201,7 @@ mod tests {
         let rest = streams.awaited(last);
         assert!(rest == ((8 << 20).max(last.start)..last.end), "{rest:?} of {last:?}");
         assert!(streams.awaited(&(1 << 40..(1 << 40) + PIECE)).is_empty(), "of nobody");
-        // Somebody behind him.
+        // A reader behind the first one.
         for start in (0..6 << 20).step_by(PIECE as usize) {
             _ = streams.note(&(start..start + PIECE), WIDEST);
         }
@@ -218,7 +219,8 @@ mod tests {
         assert_eq!(streams.0.len(), FRESH);
     }
 
-    /// Who reads in order is told of each byte once (M2), in time, and never further than two windows.
+    /// A reader in order is advised of each byte once (M2), in time, and never further than two
+    /// windows.
     #[test]
     fn a_sequence_is_told_once() {
         let mut streams = Streams::default();
@@ -237,7 +239,7 @@ mod tests {
         }
     }
 
-    /// Columns and files that are read backwards are foretold, each piece once, beside a sequence.
+    /// Columns and files that are read backwards are predicted, each piece once, beside a sequence.
     #[test]
     fn strides_are_foretold() {
         for (first, stride) in [(1 << 20, 256 << 10), (900 << 20, -65_536_i64), (8192, 40_960)] {
@@ -263,7 +265,7 @@ mod tests {
         }
     }
 
-    /// Who reads a file backwards is told of long ranges, and of each byte once.
+    /// A reader that goes backwards is advised of long ranges, and of each byte once.
     #[test]
     fn a_file_is_read_backwards() {
         let mut streams = Streams::default();

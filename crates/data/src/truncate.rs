@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **T1** Cutting works from the end in bounded steps, each its own handle; the length on disk follows each
-//!   step, so a crash leaves a file that is longer than asked but whole.
+//! - **T1** Cutting works from the end in bounded steps, each its own handle. The length on disk
+//!   follows each step, so a crash leaves a file that is longer than asked but whole.
 //! - **T2** Growing never shows bytes that lay behind the old length.
 
 use std::ops::Range;
@@ -23,10 +23,11 @@ use crate::write::SIZE_MAX;
 impl Files {
     /// Sets the length; `stamp` sets the times in the step that completes it.
     ///
-    /// The length that a file has is a cut, as in Linux: what was set aside behind it goes, so it is promised as what frees, and
-    /// waits for what is being written back of the file.
+    /// Setting the length that a file already has is a cut, as in Linux: what was preallocated
+    /// behind it goes. So it reserves as an operation that frees space, and waits for the file's
+    /// writeback.
     ///
-    /// The caller lets nobody else change the file's length or content meanwhile.
+    /// The caller keeps other threads from changing the file's length or content meanwhile.
     ///
     /// # Errors
     ///
@@ -48,7 +49,7 @@ impl Files {
         self.lengthen(file, size, stamp)
     }
 
-    /// Raises the length over a hole (T2 was seen to).
+    /// Raises the length over a hole. The caller has seen to T2.
     pub(crate) fn lengthen(
         &self,
         file: &File,
@@ -56,7 +57,8 @@ impl Files {
         stamp: impl FnOnce(&mut InodeItem),
     ) -> Result<()> {
         let mut edits = Edits::default();
-        // Where holes have no items which extents there are stays as it is, and late data of this file relies on that.
+        // Where holes have no items the extents stay as they are, and late data of this file relies
+        // on that.
         let held = (!self.options.no_holes).then(|| file.append_extents());
         if held.is_some() {
             let end = self.ceil(size);
@@ -85,7 +87,7 @@ impl Files {
         Ok(())
     }
 
-    /// Removes extents behind the length, which a cut that was not finished has left.
+    /// Removes extents behind the length, which an unfinished cut has left.
     ///
     /// # Errors
     ///
@@ -97,7 +99,8 @@ impl Files {
     fn shorten(&self, file: &File, size: u64, stamp: impl FnOnce(&mut InodeItem)) -> Result<()> {
         let _claim = file.claim();
         let keep = self.ceil(size);
-        // It was promised as a sector. If it is not there at once, who lands it asks for it.
+        // It was reserved as a sector. If the metadata is not free at once, the thread that
+        // finishes the extent asks for it.
         let mut inline = match self.missing_inline(file, size) {
             Some(cost) => self.engine.reserve_at_once(cost, Urgency::Normal)?,
             None => None,
@@ -117,7 +120,7 @@ impl Files {
         let mut meta = file.meta();
         meta.shrinks = false;
         if cut.is_err() {
-            // T1: as long as the part that is still there.
+            // T1: the length covers the part that is still there.
             meta.item.size = meta.item.size.max(meta.disk_size);
         }
         cut
@@ -160,7 +163,7 @@ impl Files {
                     file.note_end(End { at: keep, last: None });
                     meta.ordered_end = meta.ordered_end.min(keep);
                     meta.shrinks = false;
-                    // What the length on disk waited for may just have been forgotten.
+                    // The data that held the length on disk back may just have been forgotten.
                     settle(meta, &file.dirty.lock());
                     if let Some(stamp) = stamp.take() {
                         stamp(&mut meta.item);
@@ -173,7 +176,8 @@ impl Files {
         }
     }
 
-    /// Collects the removal of what lies behind `size`, from the end; answers from where on nothing is left.
+    /// Collects the removal of what lies behind `size`, from the end. Returns from where on nothing
+    /// is left.
     fn cut_from_end(
         &self,
         view: &View,
@@ -221,8 +225,8 @@ impl Files {
         Ok(())
     }
 
-    /// Where holes have items: collects those for what the length on disk may come to cover, but for
-    /// `taken`, which gets an extent.
+    /// Where holes have items: collects those for what the length on disk may come to cover. Leaves
+    /// out `taken`, which gets an extent.
     pub(crate) fn fill_growth(
         &self,
         view: &View,

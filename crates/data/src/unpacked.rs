@@ -1,14 +1,14 @@
-//! Compressed extents that were unpacked a moment ago: who reads a file in order needs each several times.
+//! Compressed extents that were unpacked a moment ago: a reader in order needs each several times.
 //!
 //! # Invariants
 //!
-//! - **U1** An entry is of one file in one layout: whoever changes which extents a file has gives it a new
-//!   layout, so that an address which comes to hold something else is never found.
+//! - **U1** An entry is of one file in one layout. A thread that changes a file's extents gives it
+//!   a new layout. So an address that comes to hold something else is never found.
 //! - **U2** Memory is bounded, whatever the number of files.
-//! - **U3** One unpacks an extent for all who ask for it meanwhile. Nobody waits for another while somebody may
-//!   be waiting for him.
-//! - **U4** What nobody will ask for again is not kept: who unpacks an extent for all of its content keeps it for those who have
-//!   asked meanwhile, if there are any.
+//! - **U3** One thread unpacks an extent for all that ask for it meanwhile. A thread waits for
+//!   another only while no thread may be waiting for it.
+//! - **U4** Content that will not be asked for again is not kept. A thread that unpacks an extent
+//!   for all of its content keeps it only if others have asked for it meanwhile.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use buttress_format::Logical;
 /// Most bytes that are kept, unpacked.
 const KEPT_BYTES: usize = 16 << 20;
 
-/// Whose extent: a layout is never used twice (U1).
+/// The extent of one layout; a layout number is never used twice (U1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Which {
     pub(crate) layout: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Which {
 struct State {
     /// The youngest last.
     kept: VecDeque<(Which, Arc<Vec<u8>>)>,
-    /// What somebody unpacks, and whether anybody else has asked for it.
+    /// What is being unpacked, and whether another thread has asked for it.
     busy: Vec<(Which, bool)>,
 }
 
@@ -52,19 +52,19 @@ pub(crate) struct Unpacked {
 #[derive(Debug)]
 pub(crate) enum Known<'u> {
     Ready(Arc<Vec<u8>>),
-    /// Nothing: the caller unpacks it, for all.
+    /// It is not there: the caller unpacks it, for all.
     Claimed(Claim<'u>),
-    /// Somebody unpacks it.
+    /// Another thread unpacks it.
     Busy,
 }
 
-/// The duty to unpack an extent; dropped, it falls to the next who asks.
+/// The duty to unpack an extent. If it is dropped, the next thread that asks gets it.
 #[derive(Debug)]
 #[must_use = "others wait for it"]
 pub(crate) struct Claim<'u> {
     all: &'u Unpacked,
     which: Which,
-    /// It is somebody else's by now, if anybody's.
+    /// Whether the claim has ended: another thread may have the duty by now.
     is_over: bool,
 }
 
@@ -73,7 +73,7 @@ impl Unpacked {
         Self { state: Ranked::new(Rank::Leaf, State::default()), changed: Condvar::new() }
     }
 
-    /// What is kept of an extent, or the duty to unpack it.
+    /// The kept content of an extent, or the duty to unpack it.
     pub(crate) fn find(&self, which: Which) -> Known<'_> {
         let mut state = self.state.lock();
         if let Some((_, bytes)) = state.kept.iter().rev().find(|(known, _)| *known == which) {
@@ -87,7 +87,7 @@ impl Unpacked {
         Known::Claimed(Claim { all: self, which, is_over: false })
     }
 
-    /// Waits until nobody unpacks an extent. The caller has no claim (U3).
+    /// Waits until no thread unpacks an extent. The caller has no claim (U3).
     pub(crate) fn wait(&self, which: Which) {
         let mut state = self.state.lock();
         while state.busy(which).is_some() {
@@ -103,12 +103,13 @@ impl Unpacked {
 }
 
 impl Claim<'_> {
-    /// Gives an extent to everybody, and keeps it for a while: where somebody is to come for another part of it, or has asked
-    /// already (U4).
+    /// Gives an extent to all that wait. Keeps it for a while if another part of it will be asked
+    /// for, or others have asked already (U4).
     pub(crate) fn finish(mut self, bytes: &Arc<Vec<u8>>, keeps: bool) {
         let mut old = Vec::new();
         let mut state = self.all.state.lock();
-        // Gone in the same step: who asks from now on finds it kept, or is the next to unpack it.
+        // Done in the same step: a thread that asks from now on finds it kept, or is the next to
+        // unpack it.
         let at = state.busy.iter().position(|(busy, _)| *busy == self.which);
         let awaited = at.is_some_and(|at| state.busy.swap_remove(at).1);
         self.is_over = true;
@@ -123,7 +124,7 @@ impl Claim<'_> {
             state.kept.push_back((self.which, Arc::clone(bytes)));
         }
         drop(state);
-        // Whoever waits is woken behind this, and finds it.
+        // Dropping the claim wakes the threads that wait, and they find the content.
     }
 }
 
@@ -144,10 +145,10 @@ mod tests {
 
     use super::*;
 
-    /// U4: what was unpacked for all of its content is kept for who asked meanwhile, and for nobody else; and who unpacks it next is
-    /// not taken for the one before.
+    /// U4: content that was unpacked as a whole is kept only for threads that asked meanwhile. The
+    /// next thread that unpacks it is not taken for the one before.
     #[test]
-    fn what_nobody_asked_for_is_not_kept() {
+    fn content_is_not_kept_without_another_request() {
         let all = Unpacked::new();
         let which = Which { layout: 1, disk: Logical(4096) };
         let claim = || match all.find(which) {
@@ -166,7 +167,7 @@ mod tests {
         assert!(matches!(all.find(which), Known::Ready(_)));
     }
 
-    /// Eight who want the same extent at one moment: one unpacks it (U3), unless he fails.
+    /// Eight threads want the same extent at one moment: one unpacks it (U3), unless it fails.
     #[test]
     fn one_unpacks_for_all() {
         let all = Unpacked::new();

@@ -1,13 +1,15 @@
-//! Buffered writing: bytes become dirty sectors, their space is promised, nothing else happens.
+//! Buffered writing: bytes become dirty sectors with space reserved; nothing else happens.
 //!
 //! # Invariants
 //!
-//! - **W1** A full disk is told here, not when the data is written back: every new dirty sector has its
-//!   data space promised first, and the metadata that will make it visible ([`crate::reservation`]).
-//! - **W2** A sector that is written in part is read first, unless nothing in it is live; bytes behind the
-//!   file's length are taken as zeros, whatever the disk has there.
-//! - **W3** When a file grows past the sector its last byte lies in, what that sector has behind the old
-//!   length is made zero, and an inline extent is on its way to become a regular one.
+//! - **W1** A full disk is reported here, not when the data is written back. Every new dirty sector
+//!   first has its data space reserved, and the metadata that will make it visible
+//!   ([`crate::reservation`]).
+//! - **W2** A sector that is written in part is read first, unless nothing in it is live. Bytes
+//!   behind the file's length are taken as zeros, whatever the disk has there.
+//! - **W3** A file may grow past the sector that its last byte lies in. Then the bytes of that
+//!   sector behind the old length are made zero. An inline extent is then on its way to become a
+//!   regular one.
 
 use std::ops::Range;
 
@@ -21,7 +23,7 @@ use crate::files::Files;
 use crate::packing::PACKED_PER_PIECE;
 use crate::reservation::{PieceBounds, ReclaimEffort, Reservation, Shortfall, join};
 
-/// No file is longer: offsets are signed for everybody above.
+/// No file is longer: offsets are signed for all callers above.
 pub(crate) const SIZE_MAX: u64 = i64::MAX as u64 & !0xfff;
 
 /// A sector that is written in part, and what it held.
@@ -39,7 +41,7 @@ enum Missing {
 impl Files {
     /// Writes all of `data` at `offset` into memory; `stamp` sets the times in the same step.
     ///
-    /// The caller lets nobody else change the file's length or content meanwhile.
+    /// The caller keeps other threads from changing the file's length or content meanwhile.
     ///
     /// # Errors
     ///
@@ -99,7 +101,7 @@ impl Files {
         let mut edges = Vec::new();
         let (head, tail) = (self.floor(offset), self.floor(end));
         let mut edge = |sector: u64| {
-            // Nothing live that is not overwritten: no need to look.
+            // Nothing live remains of the sector: it need not be read.
             let covers = offset <= sector && end >= old_size;
             let blank = (covers || sector >= old_size).then(|| vec![0; self.sector as usize]);
             edges.push(Edge { sector, content: blank });
@@ -132,7 +134,8 @@ impl Files {
             }
         }
         let packs = self.choice(meta.item.flags, meta.codec).is_some();
-        // Content that may come to lie in the tree is metadata too, also what of it lies on the disk now: it may do so in an extent.
+        // Content that may come to lie in the tree is metadata, too, even if it now lies in an
+        // extent.
         let inline = self.inline_bytes(meta, end.max(meta.item.size));
         // Preallocated extents may lie behind the length.
         let prealloc = meta.item.flags & InodeFlags::PREALLOC != 0;
@@ -198,7 +201,7 @@ impl Files {
             let dirty = file.dirty.lock();
             let sector_len = self.sector as usize;
             let leaves = dirty.on_its_way(sector, sector_len).is_some();
-            // On its way its tail is zero, but it may be on its way to become an inline extent.
+            // Its tail is zero on its way, but it may become an inline extent.
             if dirty.waits(sector) || (leaves && sector > 0) {
                 return Ok(());
             }
@@ -251,7 +254,7 @@ impl Files {
         }
     }
 
-    /// Writes zeros over a part of one sector, unless it reads as zeros anyway.
+    /// Writes zeros over a part of one sector, unless it reads as zeros already.
     pub(crate) fn zero_part(&self, file: &File, range: Range<u64>) -> Result<()> {
         let sector = self.floor(range.start);
         let waits = {
@@ -270,8 +273,8 @@ impl Files {
         self.write(file, range.start, &zeros, ReclaimEffort::Full, |_| ())
     }
 
-    /// Forgets dirty sectors of `range` and gives back the space they were promised. `ends` is for what it leaves of a piece
-    /// ([`Files::reserve_ends`]).
+    /// Forgets dirty sectors of `range` and gives their reservation back. `ends` is for what
+    /// remains of a piece ([`Files::reserve_ends`]).
     pub(crate) fn forget(
         &self,
         dirty: &mut Dirty,

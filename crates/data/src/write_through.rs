@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **H1** Until the new extents are visible, readers see what they saw before; in that step the dirty
-//!   sectors that they replace are forgotten.
+//! - **H1** Until the new extents are visible, readers see what they saw before. In the step that
+//!   makes them visible, the dirty sectors that they replace are forgotten.
 
 use std::ops::Range;
 
@@ -17,17 +17,17 @@ use crate::finish::grow;
 use crate::job::{Choice, Placed, Supply};
 use crate::write::SIZE_MAX;
 
-/// Times of a file that is overwritten in place move in steps of this, as with the clock that Linux uses for
-/// them: otherwise every write would change an inode.
+/// Times of a file that is overwritten in place move in steps of this, as with the clock that Linux
+/// uses for them. Otherwise every write would change an inode.
 const TICK_NANOS: i64 = 4_000_000;
 
-/// What came of an attempt to overwrite in place.
+/// The result of an attempt to overwrite in place.
 enum Overwrite<S> {
     Done,
     NotHere(S),
 }
 
-/// Whether two states of an inode differ in nothing but times, and those by less than a tick.
+/// Whether two states of an inode differ only in times, and those by less than a tick.
 fn is_same_tick(old: &InodeItem, new: &InodeItem) -> bool {
     let close = |a: Timespec, b: Timespec| {
         let nanos = (b.sec - a.sec).saturating_mul(1_000_000_000);
@@ -46,12 +46,12 @@ impl Files {
 
     /// Writes whole sectors to the device now; `stamp` sets the times.
     ///
-    /// The caller lets nobody else change the file's length or content meanwhile.
+    /// The caller keeps other threads from changing the file's length or content meanwhile.
     ///
     /// # Errors
     ///
-    /// No space, [`Error::TooBig`], or what the device met; the file is as it was then, but for a part of
-    /// the range that may have been written.
+    /// No space, [`Error::TooBig`], or what the device met. The file is as it was then, except for
+    /// a part of the range that may have been written.
     pub fn write_through(
         &self,
         file: &File,
@@ -82,7 +82,7 @@ impl Files {
         })
     }
 
-    /// Writes over what is known to be the file's alone, where nothing else of the file changes by it.
+    /// Writes over extents that only this file refers to, if nothing else of the file changes.
     fn overwrite<S: FnOnce(&mut InodeItem)>(
         &self,
         file: &File,
@@ -147,7 +147,7 @@ impl Files {
         Ok(placed)
     }
 
-    /// Writes a range to new places, compressed if so chosen; what the file shows is what it was.
+    /// Writes a range to new places, compressed if so chosen. What the file shows does not change.
     pub(crate) fn write_fresh(
         &self,
         file: &File,

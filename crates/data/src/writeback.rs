@@ -2,20 +2,25 @@
 //!
 //! # Place
 //!
-//! Four steps, so that many small files can share one device call: *take* takes runs, *prepare* packs them
-//! and decides where they go, *issue* writes all of them, *land* makes the extents visible, each in one
-//! handle.
+//! Writeback has four steps, so that many small files can share one device call:
+//!
+//! - *take* takes runs of dirty data,
+//! - *prepare* compresses them and decides where they go,
+//! - *issue* writes all of them,
+//! - *finish* makes the extents visible, each in one handle.
 //!
 //! # Invariants
 //!
-//! - **B1** Data is on the device before anything of it lands (T7). The exception is `late`.
-//! - **B2** One writeback a file at a time: who holds the claim is the only one who allocates for it,
-//!   lands, truncates or punches.
+//! - **B1** Data is on the device before any of its extents is visible. The
+//!   exception is `late`.
+//! - **B2** One writeback of a file at a time. Only the thread with the claim allocates for the
+//!   file, finishes its ordered extents, truncates it or punches holes into it.
 //!
 //! # Failure
 //!
-//! A run that cannot be written is lost, as with every cache in memory; the file remembers the error for
-//! whoever syncs it next, and so does the whole for whoever syncs that. Space it was given goes back.
+//! A run that cannot be written is lost, as with every cache in memory. The file keeps the error
+//! for its next fsync, and [`Files`] keeps it for the next sync of the volume. The space of the run
+//! goes back.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -33,22 +38,22 @@ use crate::finish::grow;
 use crate::job::{Job, Packed, Placed, Plan, Supply, Target};
 use crate::reservation::join;
 
-/// Most that one round takes from a file; also bounds what is on its way at once.
+/// Most that one round takes from a file. It also bounds what is on its way at once.
 const ROUND_BYTES_MAX: u64 = 128 << 20;
 
-/// What a call of writeback came to.
+/// What a call of writeback has done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Written {
-    /// Files that nobody else was writing back, and that had something to write.
+    /// Files that no other thread was writing back, and that had something to write.
     pub files: usize,
-    /// Bytes that landed, or were lost.
+    /// Bytes whose ordered extents were finished, or that were lost.
     pub bytes: u64,
-    /// How long the devices were waited for.
+    /// How long the call waited for devices.
     pub device: Duration,
 }
 
 impl Files {
-    /// Writes back what of `range` is dirty now, and waits until it is visible in the trees.
+    /// Writes back what is dirty in `range` now, and waits until it is visible in the trees.
     ///
     /// # Errors
     ///
@@ -57,10 +62,10 @@ impl Files {
         self.writeback_counted(file, range, &mut Written::default())
     }
 
-    /// Writes all of a file back that is dirty now. A failure stays with it.
+    /// Writes back all of a file that is dirty now. The file keeps a failure.
     pub fn writeback_whole(&self, file: &File) -> Written {
         let mut written = Written::default();
-        // Told to whoever syncs the file.
+        // The file's next fsync reports it.
         let _ = self.writeback_counted(file, 0..u64::MAX, &mut written);
         written
     }
@@ -71,11 +76,11 @@ impl Files {
         range: Range<u64>,
         written: &mut Written,
     ) -> Result<()> {
-        // Whoever wrote what is dirty was told that it was taken.
+        // The write that made the data dirty has already succeeded, so this cannot be cancelled.
         interrupt::shielded(|| self.write_claimed(file, file.claim(), range, written))
     }
 
-    /// As [`writeback`](Self::writeback), for who has the claim.
+    /// As [`writeback`](Self::writeback), for a caller that has the claim.
     pub(crate) fn write_claimed<'f>(
         &self,
         file: &'f File,
@@ -83,7 +88,7 @@ impl Files {
         range: Range<u64>,
         written: &mut Written,
     ) -> Result<()> {
-        // What others dirty meanwhile is not ours to wait for.
+        // This does not wait for data that other threads dirty meanwhile.
         let mut left = file.dirty.lock().bytes();
         while left > 0 {
             let Some(mut job) = self.take(file, claim, range.clone()) else { return Ok(()) };
@@ -98,13 +103,13 @@ impl Files {
         Ok(())
     }
 
-    /// Waits until nobody writes a file back.
+    /// Waits until no thread writes a file back.
     pub fn wait_idle(&self, file: &File) {
         drop(file.claim());
     }
 
-    /// Writes several files back with as few device calls as possible. Files that somebody else is writing
-    /// back are left to him.
+    /// Writes several files back with as few device calls as possible. Skips files that another
+    /// thread is writing back.
     ///
     /// Failures stay with the files they belong to.
     pub fn writeback_many(&self, files: &[&File]) -> Written {
@@ -124,7 +129,7 @@ impl Files {
         self.prepare(&mut jobs);
         let device = self.issue(&mut jobs);
         for job in jobs {
-            // Told to whoever syncs the file.
+            // The file's next fsync reports it.
             let _ = self.finish_job(job);
         }
         Written { files, bytes, device }
@@ -140,7 +145,7 @@ impl Files {
         let mut meta = file.meta();
         let mut dirty = file.dirty.lock();
         let runs = dirty.take(range, ROUND_BYTES_MAX);
-        // Said before it lands, for those who are promised metadata meanwhile.
+        // Noted before the extents exist, for writers that reserve metadata meanwhile.
         meta.ordered_end = meta.ordered_end.max(runs.last()?.end());
         let mut taken: u64 = runs.iter().map(|run| run.len).sum();
         self.count_ordered(taken);
@@ -162,14 +167,15 @@ impl Files {
             runs: Vec::new(),
             failed: None,
             reserved,
-            // What some of it needs is not known: the rest comes back when it has landed.
+            // What a part of it needs is not known yet: the rest comes back when the extents are
+            // finished.
             metadata: dirty.metadata.take(),
             is_part,
             claim,
         })
     }
 
-    /// Compresses what is to be compressed, on all cores, and gives everything its address.
+    /// Compresses what is to be compressed, on all cores, and gives everything an address.
     pub(crate) fn prepare(&self, jobs: &mut [Job<'_>]) {
         self.pack(jobs);
         let mut rows = self.engine.begin_rows();
@@ -182,7 +188,7 @@ impl Files {
         let file = job.file;
         let taken = std::mem::take(&mut job.taken);
         job.runs.reserve_exact(taken.len());
-        // Nothing was promised where everything has its place.
+        // Runs whose places are all known have no data reservation.
         let reserved = job.reserved.take().map_or_else(|| self.engine.reserve_data(0), Ok);
         let reserved = match reserved {
             Ok(reserved) => reserved,
@@ -204,7 +210,7 @@ impl Files {
             match plan {
                 Ok(plan) => job.runs.push((run, plan)),
                 Err(error) => {
-                    // What it had of a row is a gap now.
+                    // The space that it had of a row is a gap now.
                     supply.rows.close();
                     job.failed.get_or_insert(error);
                     job.runs.push((run, Plan::Extents(Vec::new())));
@@ -215,8 +221,9 @@ impl Files {
         self.reserve_parts(job);
     }
 
-    /// Has metadata promised for extents that a job has beyond one a piece, as where free space lies in parts (V1). What
-    /// nobody gives at once the landing takes from the global reserve.
+    /// Reserves metadata for extents beyond one for each piece, which fragmented free space causes
+    /// (`reservation::V1`). If the metadata is not free at once, finishing the ordered extents
+    /// takes it from the global reserve.
     fn reserve_parts(&self, job: &mut Job<'_>) {
         let is_part =
             |part: &&Placed| matches!(part.target, Target::Fresh(_)) && part.packed.is_none();
@@ -235,7 +242,7 @@ impl Files {
         }
     }
 
-    /// The whole file is one small run, or packs into one: it lives in the tree.
+    /// Whether the whole file is one small run, or compresses into one. It lives in the tree then.
     fn fits_inline(&self, run: &Run, packed: &[Packed], size: u64, flags: u64) -> bool {
         let len = packed.first().map_or(size, |packed| packed.bytes.len() as u64);
         self.may_be_inline(run, size, flags) && len <= u64::from(self.options.max_inline)
@@ -293,7 +300,7 @@ impl Files {
         Ok(placed)
     }
 
-    /// Writes everything that the jobs have placed (B1). Answers how long the devices took.
+    /// Writes everything that the jobs have placed (B1). Returns how long the devices took.
     pub(crate) fn issue(&self, jobs: &mut [Job<'_>]) -> Duration {
         let begun = clock::now();
         let failure = {
@@ -327,7 +334,7 @@ impl Files {
         took
     }
 
-    /// Makes a job's extents visible. Answers the claim, for the next round.
+    /// Makes a job's extents visible. Returns the claim, for the next round.
     pub(crate) fn finish_job<'f>(&self, job: Job<'f>) -> Result<Claim<'f>> {
         let Job { file, size, runs, mut failed, mut metadata, is_part, claim, .. } = job;
         let ordered: u64 = runs.iter().map(|(run, _)| run.len).sum();

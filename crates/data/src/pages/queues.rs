@@ -3,15 +3,19 @@
 //! # Invariants
 //!
 //! - **Q1** The bytes of a queue are those of its entries, in it or being swept.
-//! - **Q2** Entries of runs that are gone take a sixteenth of the budget, and what is forgotten until the next run is entered, at most:
-//!   what is overwritten while it is kept takes nobody's room for good.
+//! - **Q2** Entries of runs that are gone take at most a sixteenth of the budget, plus what is
+//!   forgotten until the next run is entered. So runs that are overwritten while they are kept take
+//!   no space for good.
 //!
-//! While entries are swept nobody has his turn: more than the budget may be kept until the next run is entered.
+//! While entries are swept no run leaves: more than the budget may be kept until the next run is
+//! entered.
 //!
-//! New runs stand in `probation`, and leave memory from its end unless their start was read once more; those move to
-//! `main`, which is gone through in turns. Who left `probation` is remembered for as long as half of the budget leaves behind him, and
-//! stands in `main` at once when he is read again meanwhile; read ahead, as soon as somebody comes for him. So what is used now takes the place of what was used once,
-//! also where the way round is longer than `probation`, and a longer one still takes nothing.
+//! New runs stand in `probation`, and leave memory from its end unless their start was read once
+//! more. Those move to `main`, which is gone through in turns. A run that left `probation` is
+//! remembered for as long as half of the budget leaves behind it. If it is read again meanwhile, it
+//! enters `main` at once; if it is read ahead, as soon as a reader comes for it. So what is used
+//! now takes the place of what was used once. This also holds for a cycle of reads that is longer
+//! than `probation`, and a still longer cycle takes nothing.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -20,7 +24,8 @@ use super::Purpose;
 /// The part of the budget that is for runs which were read once.
 pub(super) const PROBATION: u64 = 8;
 
-/// The part of the budget that runs which are gone may take before their entries are cleared away.
+/// The part of the budget that entries of runs which are gone may take before they are cleared
+/// away.
 const LITTER: u64 = 16;
 
 /// The part of the budget whose leaving is remembered.
@@ -39,11 +44,11 @@ pub(super) struct Queued {
 pub(super) enum Verdict {
     /// It was kept no more.
     WasGone,
-    /// Nobody came for it.
+    /// It was read ahead, and no reader came for it.
     Unread,
     /// It was read, and not again.
     Goes,
-    /// Whoever it was read for is still to come.
+    /// The reader that it was read for is still to come.
     Waits,
     /// It was read again.
     Stays,
@@ -92,14 +97,14 @@ impl Remembered {
     }
 }
 
-/// Both queues, and who left them.
+/// Both queues, and the runs that left them.
 #[derive(Debug)]
 pub(super) struct Queues {
     budget: u64,
     probation: Queue,
     main: Queue,
     remembered: Remembered,
-    /// Bytes of entries whose runs are gone; a little wrong while somebody asks about one.
+    /// Bytes of entries whose runs are gone; a little wrong while a run is being checked.
     litter: u64,
 }
 
@@ -121,12 +126,12 @@ impl Queues {
         Self { budget, probation, main, remembered: Remembered::default(), litter: 0 }
     }
 
-    /// Whether a run that begins there is remembered; not any more, behind this.
+    /// Whether a run that begins there is remembered. Forgets it.
     pub(super) fn recall(&mut self, start: u64) -> bool {
         self.remembered.numbers.remove(&start).is_some()
     }
 
-    /// A new run. Whoever takes one now that is remembered has come for it again.
+    /// Enters a new run. A remembered one that is taken now counts as read again.
     pub(super) fn enter(&mut self, new: Queued, purpose: Purpose) {
         if purpose == Purpose::Now && self.recall(new.start) {
             self.main.push(new);
@@ -135,7 +140,8 @@ impl Queues {
         }
     }
 
-    /// Whose turn it is to leave, where more is kept than that; [`settle`](Self::settle) says whether he does.
+    /// The run whose turn it is to leave, if more than `budget` is kept. [`settle`](Self::settle)
+    /// says whether it leaves.
     pub(super) fn next(&mut self, budget: u64) -> Option<Turn> {
         if self.probation.bytes + self.main.bytes <= budget {
             return None;
@@ -158,7 +164,7 @@ impl Queues {
         }
     }
 
-    /// Runs of so many bytes are kept no more, and have entries still.
+    /// Notes that runs of so many bytes are gone, while their entries are still here.
     pub(super) fn drop_litter(&mut self, bytes: u64) {
         self.litter += bytes;
     }

@@ -1,5 +1,6 @@
-//! Claims of runs under a scheduler that tries the orders in which threads may run: who reads, who waits, who
-//! writes meanwhile. The claims are the code itself; the device is a number for each sector.
+//! Claims of runs under a scheduler that tries the orders in which threads may run, with readers,
+//! waiting threads and writers. The claims are the code itself; the device is a number for each
+//! sector.
 
 #[allow(dead_code, unreachable_pub, reason = "the crate's own source, of which models use a part")]
 #[path = "../../src/pages.rs"]
@@ -23,7 +24,8 @@ fn model(world: impl Fn() + Send + Sync + 'static) {
     shuttle::check_random(world, runs.unwrap_or(800));
 }
 
-/// A device, what is kept of it, and what writers have told: a reader who begins then sees as much.
+/// A device, what is kept of it, and what writers have told. A reader that begins then sees as
+/// much.
 struct World {
     disk: [AtomicU64; SECTORS as usize],
     told: [AtomicU64; SECTORS as usize],
@@ -40,7 +42,7 @@ impl World {
     }
 
     /// Reads a run, sector by sector: others come between.
-    fn load(&self, claim: Claim<'_>, whom: Purpose) -> Arc<AlignedBuf> {
+    fn load(&self, claim: Claim<'_>, purpose: Purpose) -> Arc<AlignedBuf> {
         let extent = claim.extent();
         let mut bytes = AlignedBuf::zeroed(extent.len as usize);
         for (index, sector) in bytes.chunks_mut(SECTOR as usize).enumerate() {
@@ -49,7 +51,7 @@ impl World {
             sector[..8].copy_from_slice(&self.disk[number].load(Ordering::SeqCst).to_le_bytes());
         }
         let bytes = Arc::new(bytes);
-        claim.publish(&bytes, whom);
+        claim.publish(&bytes, purpose);
         bytes
     }
 
@@ -80,7 +82,8 @@ impl World {
         assert!(found >= least, "P1: sector {number} is {found}, told was {least}");
     }
 
-    /// Reads all sectors as a long call does: those that nobody has or reads first, with a copy for who waits.
+    /// Reads all sectors as a long call does: reads those that are missing first, with a copy for
+    /// threads that wait.
     fn read_long(&self) {
         let least = [0, 1, 2].map(|number: usize| self.told[number].load(Ordering::SeqCst));
         let mut todo: Vec<u64> = (0..SECTORS).collect();
@@ -135,7 +138,7 @@ fn together(world: &Arc<World>, works: Vec<Work>) {
     world.pages.audit();
 }
 
-/// Three readers and one who reads ahead: each sector is read once, and nobody is left asleep.
+/// Three readers and a read-ahead: each sector is read once, and no thread is left asleep.
 #[test]
 fn a_run_is_read_once() {
     model(|| {
@@ -162,7 +165,7 @@ fn a_run_is_read_once() {
     });
 }
 
-/// P3: a claim that comes to nothing falls to one of those who wait.
+/// P3: a claim that is dropped falls to one of the threads that wait.
 #[test]
 fn a_failed_read_falls_to_the_next() {
     model(|| {
@@ -194,9 +197,9 @@ fn nothing_old_is_found() {
     });
 }
 
-/// The same beside long calls, which keep nothing but what others wait for; nobody is left asleep.
+/// The same beside long calls, which keep only what others wait for; no thread is left asleep.
 #[test]
-fn long_calls_give_copies_to_those_who_wait() {
+fn long_calls_give_copies_to_waiting_threads() {
     static SHARED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     model(|| {
         let world = World::new(1 << 20);
@@ -215,7 +218,7 @@ fn long_calls_give_copies_to_those_who_wait() {
 
 /// Alone they leave nothing behind.
 #[test]
-fn a_long_call_that_nobody_waits_for_keeps_nothing() {
+fn a_long_call_keeps_nothing_without_waiting_threads() {
     model(|| {
         let world = World::new(1 << 20);
         together(&world, vec![Box::new(World::read_long)]);
