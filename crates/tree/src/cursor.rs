@@ -17,7 +17,10 @@ use crate::{
     store::NodeSource,
 };
 
-/// A cursor over a tree, at an item or past an end.
+/// A cursor over a tree, at an item or past an end. Holds one node of each level.
+///
+/// A tree of n items has O(log n) levels. A search looks at one node of each, and searches in it by
+/// halves.
 pub struct Cursor<'s, S: NodeSource + ?Sized> {
     source: &'s S,
     tree: TreeId,
@@ -27,7 +30,8 @@ pub struct Cursor<'s, S: NodeSource + ?Sized> {
 }
 
 impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
-    /// A cursor at the first item at or after a key.
+    /// A cursor at the first item at or after a key: one node of each level, and those of the way
+    /// to the next leaf where the key lies behind the end of its own.
     ///
     /// # Errors
     ///
@@ -39,8 +43,9 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         Ok(cursor)
     }
 
-    /// Moves to the first item at or after a key. Where that is in the same leaf no other node is looked at: whoever
-    /// looks for many keys in their order passes each leaf once.
+    /// Moves to the first item at or after a key. Where that is in the same leaf the cursor looks
+    /// at no other node: a search for many keys in their order passes each leaf once. Elsewhere it
+    /// costs what [`seek`](Self::seek) does.
     ///
     /// # Errors
     ///
@@ -59,7 +64,7 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         self.settle_forward()
     }
 
-    /// A cursor at the last item at or before a key.
+    /// A cursor at the last item at or before a key. Costs what [`seek`](Self::seek) does.
     ///
     /// # Errors
     ///
@@ -70,8 +75,8 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         Ok(cursor)
     }
 
-    /// Moves to the last item at or before a key. Where that is in the same leaf no other node is
-    /// looked at.
+    /// Moves to the last item at or before a key. Where that is in the same leaf the cursor looks
+    /// at no other node; elsewhere it costs what [`seek`](Self::seek) does.
     ///
     /// # Errors
     ///
@@ -95,7 +100,7 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         if on_key { Ok(()) } else { self.retreat() }
     }
 
-    /// Exactly this key's leaf and slot.
+    /// Exactly this key's leaf and slot: one node of each level.
     ///
     /// # Errors
     ///
@@ -135,26 +140,27 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         Ok(())
     }
 
-    /// The leaf and slot that the cursor is at, or nothing past an end.
+    /// The leaf and slot that the cursor is at, or nothing past an end. Looks at no further node.
     #[must_use]
     pub fn current(&self) -> Option<(&Arc<Node>, usize)> {
         let (node, slot) = self.path.last()?;
         (node.level() == 0 && *slot < node.len()).then_some((node, *slot))
     }
 
-    /// The key that the cursor is at.
+    /// The key that the cursor is at. Looks at no further node.
     #[must_use]
     pub fn key(&self) -> Option<Key> {
         self.current().map(|(node, slot)| node.key(slot))
     }
 
-    /// The payload that the cursor is at.
+    /// The payload that the cursor is at. Looks at no further node.
     #[must_use]
     pub fn item(&self) -> Option<&[u8]> {
         self.path.last().and_then(|(node, slot)| (*slot < node.len()).then(|| node.item(*slot)))
     }
 
-    /// One item further.
+    /// One item further. Looks at a node only where a leaf ends: a walk over a whole tree looks at
+    /// each of its nodes once.
     ///
     /// # Errors
     ///
@@ -198,7 +204,8 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         }
     }
 
-    /// One item back; past the front the cursor is nowhere.
+    /// One item back; past the front the cursor is nowhere. Costs what
+    /// [`advance`](Self::advance) does.
     ///
     /// # Errors
     ///

@@ -157,6 +157,11 @@ impl NodeSource for Merge<'_> {
 impl Merge<'_> {
     /// Applies `changes` (ascending, no key twice) to the tree at `root`; returns the new root.
     ///
+    /// Looks at each node on the way to a changed key once, and at a right neighbour where a rebuilt
+    /// node is too small (M5). It builds as many nodes as what is left of those needs. For c changes
+    /// in a tree of n items that is O(c log n) nodes at most, and O(c + log n) where they lie side
+    /// by side. Each node costs one step for each of its entries.
+    ///
     /// # Errors
     ///
     /// When a node cannot be read or an address cannot be had.

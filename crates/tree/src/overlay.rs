@@ -92,7 +92,7 @@ fn shard_index(tree: TreeId, objectid: u64) -> usize {
 }
 
 impl Overlay {
-    /// Sets or deletes an item.
+    /// Sets or deletes an item: O(log n) in what a shard holds.
     pub fn set(&self, tree: TreeId, key: Key, payload: Option<Payload>) {
         self.insert(&mut self.shards[shard_index(tree, key.objectid)].write(), tree, key, payload);
     }
@@ -142,6 +142,7 @@ impl Overlay {
     }
 
     /// What this transaction says about a key: nothing, or deleted (`Some(None)`), or its payload.
+    /// O(log n) in what a shard holds.
     #[must_use]
     pub fn find(&self, tree: TreeId, key: &Key) -> Option<Option<Payload>> {
         if self.is_empty() {
@@ -186,7 +187,8 @@ impl Overlay {
         )
     }
 
-    /// Every entry of one object, deletions included, in order.
+    /// Every entry of one object, deletions included, in order: O(log n) in what a shard holds, and
+    /// one step for each entry of the object. Holds the shard's lock meanwhile, and a list of them.
     #[must_use]
     pub fn of_object(&self, tree: TreeId, objectid: u64) -> Vec<(Key, Option<Payload>)> {
         let low = Key { objectid, kind: Kind(0), offset: 0 };
@@ -282,8 +284,11 @@ impl Overlay {
         self.resized.load(Ordering::Relaxed)
     }
 
-    /// What was changed since the last call, by tree and key; everything where `anew`, or at the first. From then on
-    /// shards note what comes. An item may be named more than once.
+    /// What was changed since the last call, by tree and key; everything where `anew`, or at the
+    /// first. From then on shards note what comes. An item may be named more than once.
+    ///
+    /// For k changes named, of n items held, O(k log n), and a look at each shard. At the first
+    /// call, and where `anew`, k is n.
     #[must_use]
     pub fn changed(&self, anew: bool) -> Vec<Changed> {
         let mut all = Vec::new();
@@ -305,6 +310,8 @@ impl Overlay {
     }
 
     /// Every change, by tree and key. Payloads stay shared: readers go on while the merge runs.
+    ///
+    /// O(n log n) in the items held, and a list of them in memory.
     #[must_use]
     pub fn sorted(&self) -> Vec<(TreeId, Key, Option<Payload>)> {
         let mut all = Vec::with_capacity(usize::try_from(self.items()).unwrap_or(0));
