@@ -1,5 +1,7 @@
 //! Inodes and the names that lead to them.
 
+use std::ops::Range;
+
 use crate::{
     Generation, Ino, Result,
     bytes::{Fixed, Reader, Writer},
@@ -146,11 +148,11 @@ impl InodeItem {
     }
 }
 
-fn name(r: &mut Reader<'_>, len: u16) -> Result<Vec<u8>> {
+fn name<'b>(r: &mut Reader<'b>, len: u16) -> Result<&'b [u8]> {
     if usize::from(len) > NAME_MAX || len == 0 {
         return Err(r.field("name_len", len.into()));
     }
-    Ok(r.take(usize::from(len))?.to_vec())
+    r.take(usize::from(len))
 }
 
 /// One name of an inode in one directory.
@@ -180,9 +182,29 @@ impl InodeRefs {
         while r.left() > 0 {
             let (index, len) = (r.u64()?, r.u16()?);
             // The root directory's ".." is the only name that such an item shares with nobody.
-            refs.push(InodeRef { index, name: name(&mut r, len)? });
+            refs.push(InodeRef { index, name: name(&mut r, len)?.to_vec() });
         }
         Ok(refs)
+    }
+
+    /// Where the entry of one name lies in an item: its bytes, and its index.
+    ///
+    /// Looks at every name of the item, copies none of them.
+    ///
+    /// # Errors
+    ///
+    /// When a name is cut short, empty or too long.
+    pub fn find(bytes: &[u8], wanted: &[u8]) -> Result<Option<(Range<usize>, u64)>> {
+        let mut r = Reader::new("inode reference", bytes);
+        let mut found = None;
+        while r.left() > 0 {
+            let start = bytes.len() - r.left();
+            let (index, len) = (r.u64()?, r.u16()?);
+            if name(&mut r, len)? == wanted {
+                found.get_or_insert((start..bytes.len() - r.left(), index));
+            }
+        }
+        Ok(found)
     }
 
     /// The item's bytes.
@@ -221,7 +243,7 @@ impl InodeExtrefs {
         let mut refs = Vec::new();
         while r.left() > 0 {
             let (parent, index, len) = (Ino(r.u64()?), r.u64()?, r.u16()?);
-            refs.push(InodeExtref { parent, index, name: name(&mut r, len)? });
+            refs.push(InodeExtref { parent, index, name: name(&mut r, len)?.to_vec() });
         }
         Ok(refs)
     }
@@ -235,5 +257,32 @@ impl InodeExtrefs {
             w.u16(entry.name.len() as u16).bytes(&entry.name);
         }
         w.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_where_they_lie() {
+        let name = |at: u64| vec![b'n'; 1 + at as usize % 40];
+        let refs: Vec<_> = (0..40).map(|at| InodeRef { index: 2 + at, name: name(at) }).collect();
+        let bytes = InodeRefs::encode(&refs);
+        for (at, wanted) in refs.iter().enumerate() {
+            let (range, index) =
+                InodeRefs::find(&bytes, &wanted.name).expect("it reads").expect("it is there");
+            assert_eq!(
+                (index, &bytes[range.clone()]),
+                (wanted.index, &*InodeRefs::encode(&refs[at..=at]))
+            );
+            let rest = [&bytes[..range.start], &bytes[range.end..]].concat();
+            let mut others = refs.clone();
+            others.remove(at);
+            assert_eq!(InodeRefs::parse(&rest), Ok(others));
+        }
+        assert_eq!(InodeRefs::find(&bytes, b"other"), Ok(None));
+        assert_eq!(InodeRefs::find(&[], b"other"), Ok(None));
+        assert!(InodeRefs::find(&bytes[..bytes.len() - 1], &refs[0].name).is_err(), "cut short");
     }
 }

@@ -7,6 +7,8 @@
 //! (ino, INODE_EXTREF, hash of both)   directory, index and name of those that did not fit
 //! ```
 
+use std::ops::Range;
+
 use buttress_format::{
     Ino, InodeExtref, InodeExtrefs, InodeRef, InodeRefs, Key, Kind, extref_hash,
 };
@@ -38,25 +40,25 @@ pub(crate) fn place(view: &View, dir: InodeId) -> Result<Option<(Ino, Vec<u8>)>>
 }
 
 impl Batch {
-    fn bytes(&self, view: &View, key: &Key) -> Result<Vec<u8>> {
-        Ok(match self.current(view, key)? {
-            Current::Mine(Change::Bytes(bytes)) => bytes.clone(),
-            Current::Item(item) => item.to_vec(),
-            Current::Absent | Current::Mine(_) => Vec::new(),
-        })
+    /// Looks at the bytes of an item as the batch leaves it so far; none where there is no item.
+    fn look<R>(&self, view: &View, key: &Key, look: impl FnOnce(&[u8]) -> Result<R>) -> Result<R> {
+        match self.current(view, key)? {
+            Current::Mine(Change::Bytes(bytes)) => look(bytes),
+            Current::Item(item) => look(&item),
+            Current::Absent | Current::Mine(_) => look(&[]),
+        }
     }
 
-    fn refs(&self, view: &View, ino: Ino, key: &Key) -> Result<Vec<InodeRef>> {
-        let bytes = self.bytes(view, key)?;
-        InodeRefs::parse(&bytes).map_err(|source| Error::Format { tree: self.tree(), ino, source })
+    /// Where the entry of a name lies in the names of one directory, and its index.
+    fn find_ref(&self, ino: Ino, refs: &[u8], name: &[u8]) -> Result<Option<(Range<usize>, u64)>> {
+        let found = InodeRefs::find(refs, name);
+        found.map_err(|source| Error::Format { tree: self.tree(), ino, source })
     }
 
     fn extrefs(&self, view: &View, ino: Ino, key: &Key) -> Result<Vec<InodeExtref>> {
-        let bytes = self.bytes(view, key)?;
-        InodeExtrefs::parse(&bytes).map_err(|source| Error::Format {
-            tree: self.tree(),
-            ino,
-            source,
+        let tree = self.tree();
+        self.look(view, key, |bytes| {
+            InodeExtrefs::parse(bytes).map_err(|source| Error::Format { tree, ino, source })
         })
     }
 
@@ -77,11 +79,18 @@ impl Batch {
         limits: RefLimits,
     ) -> Result<()> {
         let key = ref_key(ino, dir);
-        let mut refs = self.refs(view, ino, &key)?;
-        refs.push(InodeRef { index, name: name.to_vec() });
-        let encoded = InodeRefs::encode(&refs);
-        if encoded.len() <= limits.item_len_max {
-            self.set(key, Change::Bytes(encoded));
+        let len = InodeRefs::HEAD_LEN + name.len();
+        let longer = self.look(view, &key, |refs| {
+            if refs.len() + len > limits.item_len_max {
+                return Ok(None);
+            }
+            // Behind what is damaged nothing is written.
+            self.find_ref(ino, refs, name)?;
+            let mine = InodeRefs::encode(&[InodeRef { index, name: name.to_vec() }]);
+            Ok(Some([refs, &mine].concat()))
+        })?;
+        if let Some(longer) = longer {
+            self.set(key, Change::Bytes(longer));
             return Ok(());
         }
         if !limits.extended {
@@ -107,14 +116,12 @@ impl Batch {
         name: &[u8],
     ) -> Result<u64> {
         let key = ref_key(ino, dir);
-        let mut refs = self.refs(view, ino, &key)?;
-        if let Some(there) = refs.iter().position(|found| found.name == name) {
-            let index = refs.remove(there).index;
-            let rest = if refs.is_empty() {
-                Change::Delete
-            } else {
-                Change::Bytes(InodeRefs::encode(&refs))
-            };
+        let found = self.look(view, &key, |refs| {
+            let found = self.find_ref(ino, refs, name)?;
+            Ok(found.map(|(at, index)| ([&refs[..at.start], &refs[at.end..]].concat(), index)))
+        })?;
+        if let Some((refs, index)) = found {
+            let rest = if refs.is_empty() { Change::Delete } else { Change::Bytes(refs) };
             self.set(key, rest);
             return Ok(index);
         }
