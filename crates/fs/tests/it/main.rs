@@ -16,6 +16,7 @@ mod events;
 mod faults;
 mod free_reads;
 mod fsync;
+mod growth;
 mod in_place;
 mod interrupted;
 mod known;

@@ -1,0 +1,197 @@
+//! Steps over trees that operations of the file system take, an unmount included: they grow with
+//! the work and no faster.
+//!
+//! Steps are counted, not timed. Each load runs at 1, 4 and 16 times its size, on a volume of its
+//! own. Checkers look at each of them afterwards: ours at all, `btrfs check` at the last.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use buttress_block::Device;
+use buttress_fs::{Filesystem, Inode, SetAttr, XattrFlags};
+
+use crate::checker::{check, judge};
+use crate::volume::{memory, mount_with};
+
+const SECTOR: u64 = 4096;
+
+/// How much more the steps of one unit may be at 16 times the size: trees are deeper by then.
+const MOST: f64 = 1.6;
+
+/// What a load takes: its name, how it prepares a volume, and what is counted.
+struct Load<P> {
+    name: &'static str,
+    prepare: fn(&Filesystem, u64) -> P,
+    run: fn(&Filesystem, u64, P),
+}
+
+/// Steps for each of `count` units, an unmount included.
+fn steps<P>(load: &Load<P>, count: u64, look: fn(&Arc<dyn Device>)) -> f64 {
+    let device = memory(512);
+    // No commit comes in between by the clock.
+    let fs = mount_with(&device, "rw,commit=3600");
+    let prepared = (load.prepare)(&fs, count);
+    fs.sync().expect("a commit");
+    let store = Arc::clone(fs.view().store());
+    let before = store.steps();
+    (load.run)(&fs, count, prepared);
+    fs.close().expect("an unmount");
+    let done = store.steps().since(&before);
+    look(&device);
+    (done.keys + done.nodes) as f64 / count as f64
+}
+
+fn grows_with_the_work<P>(load: &Load<P>, least: u64) {
+    let one = steps(load, least, judge);
+    let four = steps(load, 4 * least, judge);
+    let sixteen = steps(load, 16 * least, check);
+    let name = load.name;
+    assert!(four < MOST * one, "{name}: {one} steps each, {four} at four times the size");
+    assert!(sixteen < MOST * one, "{name}: {one} steps each, {sixteen} at sixteen times the size");
+}
+
+fn make(fs: &Filesystem, name: &str) -> Inode {
+    fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file")
+}
+
+fn name(at: u64) -> Vec<u8> {
+    format!("name-{at:08}").into_bytes()
+}
+
+fn one_sector(fs: &Filesystem, _: u64) -> Inode {
+    let file = make(fs, "one");
+    file.write_at(0, &[7; SECTOR as usize]).expect("room");
+    file
+}
+
+/// A file of so many extents, with a hole between any two.
+fn scattered(fs: &Filesystem, count: u64) -> Inode {
+    let file = make(fs, "scattered");
+    for at in 0..count {
+        file.write_at(2 * at * SECTOR, &[at as u8; SECTOR as usize]).expect("room");
+    }
+    file
+}
+
+fn clone_to_many(fs: &Filesystem, count: u64, one: Inode) {
+    let many = make(fs, "many");
+    for at in 0..count {
+        one.clone_range(0, &many, at * SECTOR, SECTOR).expect("a clone");
+    }
+}
+
+#[test]
+fn reflinks_of_one_extent_cost_the_same_each_up_to_the_unmount() {
+    let load = Load { name: "reflinks", prepare: one_sector, run: clone_to_many };
+    grows_with_the_work(&load, 250);
+}
+
+#[test]
+fn removal_of_a_file_costs_the_same_for_each_extent() {
+    let run = |fs: &Filesystem, _, file| {
+        fs.root().unlink(b"scattered").expect("a name");
+        drop(file);
+    };
+    grows_with_the_work(&Load { name: "unlink of extents", prepare: scattered, run }, 250);
+    let run = |_: &Filesystem, _, file: Inode| {
+        file.set_attr(&SetAttr { size: Some(0), ..SetAttr::default() }).expect("a cut");
+    };
+    grows_with_the_work(&Load { name: "cut of extents", prepare: scattered, run }, 250);
+}
+
+fn link_all(fs: &Filesystem, count: u64, file: Inode) {
+    (0..count).for_each(|at| fs.root().link(&file, &name(at)).expect("a name more"));
+}
+
+#[test]
+fn names_of_one_inode_cost_the_same_each() {
+    grows_with_the_work(&Load { name: "link", prepare: one_sector, run: link_all }, 250);
+    let prepare = |fs: &Filesystem, count| link_all(fs, count, one_sector(fs, count));
+    let run = |fs: &Filesystem, count, ()| {
+        (0..count).for_each(|at| fs.root().unlink(&name(at)).expect("a name"));
+    };
+    grows_with_the_work(&Load { name: "unlink of links", prepare, run }, 250);
+}
+
+fn set_attributes(file: &Inode, count: u64, value: u8) {
+    for at in 0..count {
+        let name = [b"user.".to_vec(), name(at)].concat();
+        file.set_xattr(&name, &[value; 20], XattrFlags::default()).expect("an attribute");
+    }
+}
+
+#[test]
+fn attributes_of_one_inode_cost_the_same_each() {
+    let prepare = |fs: &Filesystem, count| {
+        let file = make(fs, "file");
+        set_attributes(&file, count, 1);
+        file
+    };
+    let run = |_: &Filesystem, count, file: Inode| {
+        set_attributes(&file, count, 2);
+        assert_eq!(file.list_xattrs().expect("a list").len() as u64, count);
+    };
+    grows_with_the_work(&Load { name: "xattr replace", prepare, run }, 250);
+    let run = |_: &Filesystem, count, file: Inode| {
+        for at in 0..count {
+            let name = [b"user.".to_vec(), name(at)].concat();
+            file.remove_xattr(&name).expect("an attribute");
+        }
+    };
+    grows_with_the_work(&Load { name: "xattr remove", prepare, run }, 250);
+    let prepare = |fs: &Filesystem, _| make(fs, "file");
+    let run = |_: &Filesystem, count, file: Inode| set_attributes(&file, count, 1);
+    grows_with_the_work(&Load { name: "xattr set", prepare, run }, 250);
+}
+
+fn fill(fs: &Filesystem, count: u64) {
+    (0..count).for_each(|at| drop(fs.root().create(&name(at), 0o644, 0, 0, 0).expect("a file")));
+}
+
+#[test]
+fn names_of_one_folder_cost_the_same_each() {
+    let load = Load { name: "create", prepare: |_, _| (), run: |fs, count, ()| fill(fs, count) };
+    grows_with_the_work(&load, 250);
+    let run = |fs: &Filesystem, count, ()| {
+        for at in 0..count {
+            let found = fs.root().lookup(&name(at)).expect("a file");
+            assert_eq!(found.attr().nlink, 1);
+        }
+        let mut listed = 0;
+        // As a server does: a few names for each request.
+        let mut cookie = 0;
+        loop {
+            let (from, mut here) = (cookie, 0);
+            let visit = |entry: buttress_fs::DirEntry<'_>| {
+                (cookie, here) = (entry.cookie, here + 1);
+                if here == 50 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            fs.root().read_dir(from, visit).expect("a list");
+            listed += here;
+            if here < 50 {
+                break;
+            }
+        }
+        assert_eq!(listed, count);
+    };
+    grows_with_the_work(&Load { name: "stat and list", prepare: fill, run }, 250);
+    let run = |fs: &Filesystem, count, ()| {
+        (0..count).for_each(|at| fs.root().unlink(&name(at)).expect("a name"));
+    };
+    grows_with_the_work(&Load { name: "unlink of all", prepare: fill, run }, 250);
+    // As rm does: a list, then what it names.
+    let run = |fs: &Filesystem, count, ()| {
+        let mut left = count;
+        while left > 0 {
+            let mut names = Vec::new();
+            let visit = |entry: buttress_fs::DirEntry<'_>| {
+                names.push(entry.name.to_vec());
+                if names.len() == 50 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            fs.root().read_dir(0, visit).expect("a list");
+            names.iter().for_each(|name| fs.root().unlink(name).expect("a name"));
+            left -= names.len() as u64;
+        }
+    };
+    grows_with_the_work(&Load { name: "list and unlink", prepare: fill, run }, 250);
+}
