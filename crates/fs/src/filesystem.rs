@@ -146,25 +146,29 @@ impl Filesystem {
         self.shared().sync()
     }
 
-    /// Sizes of the whole volume.
+    /// Sizes of the whole volume, as Linux counts them: used is what data and metadata hold, with all
+    /// copies, and the global reserve; available is what new data can have.
     ///
     /// # Errors
     ///
-    /// None today; the door must be ready for some.
+    /// Currently infallible; returns `Result` for forward compatibility.
     pub fn statfs(&self) -> Result<StatFs> {
         let shared = self.shared();
         let block_size = shared.superblock.sectorsize;
         let block = u64::from(block_size);
         let room = shared.engine.room();
         let waiting = shared.files.dirty_bytes();
-        let available = room.data_available.saturating_sub(waiting);
+        let blocks = room.device_bytes / u64::from(room.data_copies.max(1)) / block;
+        let free = blocks.saturating_sub((room.used + waiting).div_ceil(block));
+        // What data can have is less than what is free where metadata has chunks of its own.
+        let available = (room.data_available.saturating_sub(waiting) / block).min(free);
         let fsid = shared.superblock.fsid;
         let words = fsid.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
         Ok(StatFs {
             block_size,
-            blocks: room.device_bytes / u64::from(room.data_copies.max(1)) / block,
-            blocks_free: available / block,
-            blocks_available: available / block,
+            blocks,
+            blocks_free: free,
+            blocks_available: available,
             name_max: limits::NAME_MAX as u32,
             fsid: words.fold(self.mounted.root_id.tree.0, |sum, word| sum ^ word),
         })

@@ -45,6 +45,9 @@ pub struct Room {
     pub data_copies: u32,
     /// As in [`Usage`].
     pub data_available: u64,
+    /// Bytes in use by data, metadata and the global reserve, all copies counted, in bytes of data:
+    /// divided by the copies of data. The headroom for copies of shared nodes is no use.
+    pub used: u64,
 }
 
 /// What an engine has done since it was opened.
@@ -126,24 +129,42 @@ impl Engine {
         if devices.has_parity() { self.space.account(SpaceKind::Data).read_only } else { 0 }
     }
 
-    /// What there is for data, by the accounts alone: however many block groups there are.
+    /// What `statfs` asks about, by the accounts alone: however many block groups there are.
     #[must_use]
     pub fn room(&self) -> Room {
-        // Who is closing the volume is told what there is.
+        // A volume that is closing answers with what it knows.
         let _ = self.know_groups();
+        let reserve = {
+            let metadata = self.space.account(SpaceKind::Metadata);
+            metadata.global_reserve.saturating_sub(metadata.for_copies)
+        };
         if self.space.count() == 0 {
-            let Usage { device_bytes, data_copies, data_available, .. } = self.usage();
-            return Room { device_bytes, data_copies, data_available };
+            let usage = self.usage();
+            let raw = usage.kinds.iter().map(|kind| kind.used * u64::from(kind.flags.copies()));
+            return Room {
+                device_bytes: usage.device_bytes,
+                data_copies: usage.data_copies,
+                data_available: usage.data_available,
+                used: raw.sum::<u64>() / u64::from(usage.data_copies.max(1)) + reserve,
+            };
         }
         let data = self.space.account(SpaceKind::Data);
         let devices = self.devices.lock();
         let flags = self.kind_flags(SpaceKind::Data);
         let free = (data.total - data.used.min(data.total)).saturating_sub(self.closed(&devices));
+        let copies = |kind| u64::from(devices.profile_of(self.kind_flags(kind)).flags().copies());
+        let raw: u64 = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System]
+            .into_iter()
+            // In mixed groups data and metadata are one account.
+            .filter(|&kind| kind != SpaceKind::Data || !self.space.is_mixed())
+            .map(|kind| self.space.account(kind).used * copies(kind))
+            .sum();
         Room {
             device_bytes: devices.total(),
             data_copies: devices.profile_of(flags).flags().copies(),
             data_available: free
                 + devices.available_to_data(flags, self.kind_flags(SpaceKind::Metadata)),
+            used: raw / copies(SpaceKind::Data).max(1) + reserve,
         }
     }
 

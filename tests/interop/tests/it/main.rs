@@ -21,6 +21,7 @@ mod reflinks;
 mod rootless;
 mod rounds;
 mod sharing;
+mod sizes;
 mod space;
 mod sqlite;
 mod states;
