@@ -223,18 +223,21 @@ impl Filesystem {
         })
     }
 
-    /// Reads every copy of everything in use and mends what is wrong, beside whoever works on the
-    /// volume. `watch` is told how far it is, and ends it by saying `false`. Returns what was found, and
+    /// Reads every copy of everything in use and repairs what is wrong, beside all other work. It
+    /// begins with a commit, so that everything that was written before the call is looked at. `watch`
+    /// is told the progress, and ends the scrub by returning `false`. Returns what was found, and
     /// whether it came to the end.
     ///
     /// # Errors
     ///
-    /// What reading the extent tree met; damage of what it names is no error but the result.
+    /// Those of [`Filesystem::sync`]; what reading the extent tree met. Damage of what that names is
+    /// part of the result.
     pub fn scrub(
         &self,
         options: ScrubOptions,
         watch: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<(ScrubProgress, bool)> {
+        self.sync()?;
         Ok(self.shared().maintenance.scrub(options, watch)?)
     }
 

@@ -135,3 +135,17 @@ fn nobody_is_refused_for_a_scrub() {
     fs.close().expect("closed");
     check(&device);
 }
+
+/// A scrub looks at what was written a moment before, though no commit has it yet.
+#[test]
+fn a_scrub_begins_with_a_commit() {
+    let device = memory(256);
+    let fs = open(&[device], "rw");
+    let file = fs.root().create(b"f", 0o644, 0, 0, 0).expect("made");
+    for at in 0..8 {
+        file.write_at(at << 20, &vec![1; 1 << 20]).expect("written");
+    }
+    let found = scrub(&fs, false);
+    assert!(found.data_bytes_scrubbed >= 8 << 20, "{found:?}");
+    fs.close().expect("closed");
+}
