@@ -1,11 +1,12 @@
-//! All accounts of a volume at one moment: what is dumped when space runs out, and shown to operators.
+//! All accounts of a volume at one moment: what is dumped when space runs out, and shown to
+//! operators.
 
 use std::{fmt, sync::atomic::Ordering};
 
 use buttress_space::{Account, Pools, SpaceKind};
 
-use super::Reservations;
 use crate::Costs;
+use crate::reservations::Reservations;
 
 /// All accounts of a volume, and who waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,14 +29,16 @@ pub struct Accounts {
     pub frozen: u64,
     /// Bytes of the devices that no chunk takes.
     pub unallocated: u64,
-    /// Bytes of metadata that chunks to come are kept for, for copies of nodes that trees share; the rest of them is `for_copies` of the account.
+    /// Bytes of metadata that chunks to come are kept for, for copies of nodes that trees share;
+    /// the rest of them is `for_copies` of the account.
     pub for_copies: u64,
     /// How many wait for data, and for metadata.
     pub waiting: (usize, usize),
 }
 
 impl Accounts {
-    /// Bytes of metadata that are kept for copies of nodes that trees share, in block groups and in chunks to come.
+    /// Bytes of metadata that are kept for copies of nodes that trees share, in block groups and
+    /// in chunks to come.
     #[must_use]
     pub fn all_for_copies(&self) -> u64 {
         self.metadata.for_copies + self.for_copies

@@ -12,8 +12,6 @@ use std::{
 
 use buttress_base::sync::{Condvar, Mutex};
 
-use super::Reservations;
-
 /// Where that thread sleeps.
 #[derive(Debug)]
 pub(crate) struct Ahead {
@@ -21,6 +19,7 @@ pub(crate) struct Ahead {
     promised: AtomicU64,
     /// At how much he wants to be called; never, while he is not there (A2).
     at: AtomicU64,
+    /// Unranked: nothing is taken under it.
     called: Mutex<bool>,
     wake: Condvar,
 }
@@ -37,12 +36,12 @@ impl Default for Ahead {
 }
 
 impl Ahead {
-    pub(super) fn note(&self, promised: u64) {
+    pub(crate) fn note(&self, promised: u64) {
         self.promised.store(promised, Ordering::Relaxed);
     }
 
     /// After a promise that was made at once (A1).
-    pub(super) fn look(&self) {
+    pub(crate) fn look(&self) {
         if self.promised.load(Ordering::Relaxed) < self.at.load(Ordering::Relaxed) {
             return;
         }
@@ -51,27 +50,23 @@ impl Ahead {
             self.wake.notify_one();
         }
     }
-}
 
-impl Reservations {
-    /// Wakes whoever makes room ahead, because he is to end.
-    pub fn call_ahead(&self) {
-        *self.ahead.called.lock() = true;
-        self.ahead.wake.notify_one();
+    /// Wakes the thread, because it is to end.
+    pub(crate) fn call(&self) {
+        *self.called.lock() = true;
+        self.wake.notify_one();
     }
 
-    /// Sleeps until promises that stand by themselves (`promise=levels`) came to so many bytes more than now and
-    /// somebody is promised space at once, at most so long. Others come to that slowly, and call nobody.
-    pub fn wait_for_promises(&self, more: Option<u64>, limit: Duration) {
-        let ahead = &self.ahead;
-        let mut called = ahead.called.lock();
-        let more = more.filter(|_| self.policy.is_levels());
-        let at = more.map(|more| ahead.promised.load(Ordering::Relaxed).saturating_add(more));
-        ahead.at.store(at.unwrap_or(u64::MAX), Ordering::Relaxed);
+    /// Sleeps, at most so long, until reservations came to so many bytes more than now and one more
+    /// is made at once.
+    pub(crate) fn wait(&self, more: Option<u64>, limit: Duration) {
+        let mut called = self.called.lock();
+        let at = more.map(|more| self.promised.load(Ordering::Relaxed).saturating_add(more));
+        self.at.store(at.unwrap_or(u64::MAX), Ordering::Relaxed);
         if !*called {
-            ahead.wake.wait_for(&mut called, limit);
+            self.wake.wait_for(&mut called, limit);
         }
         *called = false;
-        ahead.at.store(u64::MAX, Ordering::Relaxed);
+        self.at.store(u64::MAX, Ordering::Relaxed);
     }
 }

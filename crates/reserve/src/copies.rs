@@ -2,41 +2,46 @@
 //!
 //! # Place
 //!
-//! Who removes a file that a snapshot has, too, changes nodes that both use: he has copies of his own from then on, and nothing comes
-//! free. One node after the other, that may come to as much as all of them take. On a volume that is full of metadata it would be refused where the global
-//! reserve ends. So whoever fills the volume leaves room for the copies, and those who free space have it.
+//! Who removes a file that a snapshot has, too, changes nodes that both use: he has copies of his
+//! own from then on, and nothing comes free. One node after the other, that may come to as much
+//! as all of them take. On a volume that is full of metadata it would be refused where the global
+//! reserve ends. So whoever fills the volume leaves room for the copies, and those who free space
+//! have it.
 //!
-//! How many there may be is in the root items. Each says how many nodes its tree has; all together, less the nodes that there are, is what trees would take if
-//! they shared nothing. Of a subvolume nobody can write to there are no copies.
+//! How many there may be is in the root items. Each says how many nodes its tree has; all
+//! together, less the nodes that there are, is what trees would take if they shared nothing. Of a
+//! subvolume nobody can write to there are no copies.
 //!
 //! # Invariants
 //!
-//! - **Y1** There is room for a copy of every node that a writable tree shares, and for as much as the references of copies may have the extent tree and
-//!   the global reserve grow. No snapshot is taken, and none made writable, that there is no such room for. But: no more room than twice what all nodes of
-//!   subvolumes take, or a thirty-second part of the devices, whichever is more; so the hundredth writable snapshot of one subvolume asks
-//!   for nothing more, and not all of them can be emptied file by file.
-//! - **Y2** A volume that came with less has what is left and not needed at once: half of it, or all but twice what is lacking. It shrinks by what
-//!   those who free space take of it, and not by what others take.
-//! - **Y3** What lies in chunks to come is kept of the devices, from data and from promises; only the rest is part of the global reserve. So
-//!   nobody pays for it who has room.
-//! - **Y4** What the root items say is the last published commit's. It bounds nothing that a commit takes (that is `shared`): a volume whose items say
-//!   something else keeps too much, or too little.
+//! - **Y1** There is room for a copy of every node that a writable tree shares, and for as much
+//!   as the references of copies may have the extent tree and the global reserve grow. No
+//!   snapshot is taken, and none made writable, that there is no such room for. But: no more room
+//!   than twice what all nodes of subvolumes take, or a thirty-second part of the devices,
+//!   whichever is more; so the hundredth writable snapshot of one subvolume asks for nothing
+//!   more, and not all of them can be emptied file by file.
+//! - **Y2** A volume that came with less has what is left and not needed at once: half of it, or
+//!   all but twice what is lacking. It shrinks by what those who free space take of it, and not
+//!   by what others take.
+//! - **Y3** What lies in chunks to come is kept of the devices, from data and from promises; only
+//!   the rest is part of the global reserve. So nobody pays for it who has room.
+//! - **Y4** What the root items say is the last published commit's. It bounds nothing that a
+//!   commit takes (that is `shared`): a volume whose items say something else keeps too much, or
+//!   too little.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 
-use buttress_base::sync::Mutex;
 use buttress_format::{Generation, Key, RootItem, TreeId};
 use buttress_space::{Account, SpaceKind};
 use buttress_tree::{Cursor, Roots, Store};
 
-use super::{Reservations, shared::EXTENT_ITEM};
+use crate::copies_need::{Room, Sums, Trees, counts, kept};
+use crate::policy::DeleteRoom;
+use crate::reservations::Reservations;
+use crate::shares::EXTENT_ITEM;
 use crate::{Cost, Result, device_space::DeviceSpace};
-use need::{Room, Sums, Trees, counts, kept};
 
-mod need;
-
-pub use need::Tree;
+pub use crate::copies_need::Tree;
 
 /// What one promise asks for at most: what it lacks is kept as far as it is there.
 const ASKED_MAX: u64 = 1 << 32;
@@ -47,45 +52,9 @@ pub fn cost_of_copies(bytes: u64) -> Cost {
     Cost::of(0, u32::try_from(bytes / 2).unwrap_or(u32::MAX / 2))
 }
 
-/// Whether room is kept for copies of nodes that trees share.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DeleteRoom {
-    /// A delete always succeeds; who fills the volume is refused earlier.
-    #[default]
-    Keep,
-    /// As in Linux: the global reserve is all there is.
-    Off,
-}
-
-impl FromStr for DeleteRoom {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        match text {
-            "keep" => Ok(Self::Keep),
-            "off" => Ok(Self::Off),
-            _ => Err("is keep or off".to_owned()),
-        }
-    }
-}
-
-/// What is known of the trees.
-#[derive(Debug, Default)]
-struct Known {
-    is_known: bool,
-    trees: Trees,
-    /// Bytes that are kept.
-    kept: u64,
-    /// Bytes more that are needed once a transaction is published, and which.
-    coming: Vec<(Generation, u64)>,
-}
-
-/// See the module.
-#[derive(Debug, Default)]
-pub(crate) struct Copies(Mutex<Known>);
-
 impl Reservations {
-    /// Looks at all trees that the root tree names, unless it was done: before anybody is promised anything.
+    /// Looks at all trees that the root tree names, unless it was done: before anybody is
+    /// promised anything.
     ///
     /// # Errors
     ///
@@ -121,7 +90,8 @@ impl Reservations {
         }
     }
 
-    /// Says anew how much is kept, where the global reserve is so large without: bytes of chunks to come, and those beside that.
+    /// Says anew how much is kept, where the global reserve is so large without: bytes of chunks
+    /// to come, and those beside that.
     pub(crate) fn keep_for_copies(
         &self,
         account: &Account,
@@ -150,7 +120,8 @@ impl Reservations {
         (of_devices, known.kept - of_devices)
     }
 
-    /// Bytes of metadata that a snapshot of a subvolume is to be promised, so that they are there when what it shares is changed (Y1).
+    /// Bytes of metadata that a snapshot of a subvolume is to be promised, so that they are there
+    /// when what it shares is changed (Y1).
     ///
     /// # Errors
     ///
@@ -193,7 +164,8 @@ impl Reservations {
         Ok(more.saturating_sub(known.trees.sums().need(room)).min(ASKED_MAX))
     }
 
-    /// Keeps room for what a transaction shares from now on, which the caller was promised: until root items say so.
+    /// Keeps room for what a transaction shares from now on, which the caller was promised: until
+    /// root items say so.
     pub fn keep_until_published(&self, bytes: u64, by: Generation) {
         if bytes > 0 {
             self.copies.0.lock().coming.push((by, bytes));
@@ -201,8 +173,9 @@ impl Reservations {
         }
     }
 
-    /// The global reserve grows with the trees, and is never more than a small volume can spare: half of it where trees share
-    /// nodes, for deletes that change many of them first (S2 of `reserve::shared`). What is kept for copies comes on top (`reserve::copies`).
+    /// The global reserve grows with the trees, and is never more than a small volume can spare:
+    /// half of it where trees share nodes, for deletes that change many of them first (S2 of
+    /// `reserve::shared`). What is kept for copies comes on top (`reserve::copies`).
     pub fn size_global_reserve(&self) {
         // One at a time, and no chunk is made meanwhile.
         let mut devices = self.devices.lock();

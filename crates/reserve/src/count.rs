@@ -1,136 +1,85 @@
 //! Counts the nodes that a commit makes, where the crude bound of `reserve` no longer fits.
 //!
-//! The changed items are held against the trees as they were committed, leaf by leaf, with the weights that
-//! leaves have; of trees that the commit alone changes every leaf counts. What came since is promised path by path, as
-//! ever, until somebody counts again, and then only what is new is looked at.
+//! The changed items are held against the trees as they were committed, leaf by leaf, with the
+//! weights that leaves have; of trees that the commit alone changes every leaf counts. What came
+//! since is promised path by path, as ever, until somebody counts again, and then only what is
+//! new is looked at.
 //!
 //! # Invariants
 //!
 //! The commit makes no more nodes than were counted, and what `reserve` adds for bytes. For:
 //!
-//! - **N1** A merge makes of a run of dirty leaves as few leaves as it can (M6 of the merge), so no more than each of
-//!   them would become alone. A leaf of weight `w` becomes one while `w` fits, no more than `2w/room + 1` ever (two
-//!   neighbours are more than one leaf together), and no more than `w/(room - b) + 1` where no item is
-//!   over `b` (each but the last is that full). So does a run of them, and what lies under one inner node is counted as a
-//!   run of its own.
-//! - **N2** A leaf under a quarter takes in its neighbour (M5): one leaf more, as the two may become two.
-//! - **N3** Of inner nodes a run of `d` with `n` new children makes `d + n/max + 1`, and takes in a neighbour: three for
-//!   each that is dirty, and the share of what is below.
-//! - **N4** The extent tree: all leaves are made anew, full, and packed again with what comes to it. A run of `d` dirty leaves
-//!   to which `a` bytes come makes no more than `(d * room + a)/(room - b) + 1` (N1), and between two runs lies a leaf
-//!   that is not dirty, so that the one more of each run is no more than if that leaf were dirty, too. What goes makes no
-//!   room, and a neighbour that is taken in is one more dirty leaf. Leaves that record metadata may be changed in every
-//!   round, where other runs are dirty: each counts twice more.
-//! - **N5** The free-space tree: the same, where what comes is no more than its groups can say, as each changes its form
-//!   before it has more to say. A leaf of another tree that the commit changes becomes three at most, but for the
-//!   bytes of checksums, which are added twice: two leaves are more than one together, and what is cut out of an item makes
-//!   two of it.
-//! - **N6** What is counted while a commit is under way is held against the trees before it, and counts with what that one
-//!   makes. A leaf that it makes of items may be dirty afterwards, and run over: two more for each, beside what the leaf
-//!   that it replaces was counted as, which makes three. Where it made several of one leaf, and each of them had items
-//!   so heavy that it became three, the global reserve is what stands behind the rest. Or what lies where one of
-//!   both changed leaves is packed: of what the commit made, all full, as in N4, and of what only the other changes. The
-//!   extent tree is packed once more, of all leaves that the commit may leave. Of the other trees all leaves are made once
-//!   more, as many as it may make.
-//! - **N7** What is not known is not counted, and the crude bound holds: nodes that a balance moved; snapshots, drops, devices, a
-//!   free-space tree made anew; trees that are new; an extent tree too large to be looked at. Of a node that others may use all that it
-//!   points to gets references, which come to the extent tree (N4).
-//! - **N8** Of what was promised for the dirty data of one inode no more nodes are dirty than those of the leaves between its first
-//!   extent and its last become, in this transaction and in the next (D1, D2 of `count::inode`), beside what else is: a run of
-//!   dirty leaves becomes no more than its parts would by themselves (N1).
+//! - **N1** A merge makes of a run of dirty leaves as few leaves as it can (M6 of the merge), so
+//!   no more than each of them would become alone. A leaf of weight `w` becomes one while `w`
+//!   fits, no more than `2w/room + 1` ever (two neighbours are more than one leaf together), and
+//!   no more than `w/(room - b) + 1` where no item is over `b` (each but the last is that full).
+//!   So does a run of them, and what lies under one inner node is counted as a run of its own.
+//! - **N2** A leaf under a quarter takes in its neighbour (M5): one leaf more, as the two may
+//!   become two.
+//! - **N3** Of inner nodes a run of `d` with `n` new children makes `d + n/max + 1`, and takes in
+//!   a neighbour: three for each that is dirty, and the share of what is below.
+//! - **N4** The extent tree: all leaves are made anew, full, and packed again with what comes to
+//!   it. A run of `d` dirty leaves to which `a` bytes come makes no more than `(d * room +
+//!   a)/(room - b) + 1` (N1), and between two runs lies a leaf that is not dirty, so that the one
+//!   more of each run is no more than if that leaf were dirty, too. What goes makes no room, and
+//!   a neighbour that is taken in is one more dirty leaf. Leaves that record metadata may be
+//!   changed in every round, where other runs are dirty: each counts twice more.
+//! - **N5** The free-space tree: the same, where what comes is no more than its groups can say,
+//!   as each changes its form before it has more to say. A leaf of another tree that the commit
+//!   changes becomes three at most, but for the bytes of checksums, which are added twice: two
+//!   leaves are more than one together, and what is cut out of an item makes two of it.
+//! - **N6** What is counted while a commit is under way is held against the trees before it, and
+//!   counts with what that one makes. A leaf that it makes of items may be dirty afterwards, and
+//!   run over: two more for each, beside what the leaf that it replaces was counted as, which
+//!   makes three. Where it made several of one leaf, and each of them had items so heavy that it
+//!   became three, the global reserve is what stands behind the rest. Or what lies where one of
+//!   both changed leaves is packed: of what the commit made, all full, as in N4, and of what only
+//!   the other changes. The extent tree is packed once more, of all leaves that the commit may
+//!   leave. Of the other trees all leaves are made once more, as many as it may make.
+//! - **N7** What is not known is not counted, and the crude bound holds: nodes that a balance
+//!   moved; snapshots, drops, devices, a free-space tree made anew; trees that are new; an extent
+//!   tree too large to be looked at. Of a node that others may use all that it points to gets
+//!   references, which come to the extent tree (N4).
+//! - **N8** Of what was promised for the dirty data of one inode no more nodes are dirty than
+//!   those of the leaves between its first extent and its last become, in this transaction and in
+//!   the next (D1, D2 of `count::inode`), beside what else is: a run of dirty leaves becomes no
+//!   more than its parts would by themselves (N1).
 //!
 //! # Locks
 //!
-//! Who counts holds a lock that only others who would count wait for, and reads nodes with it. Nothing waits for
-//! him with a handle in hand.
+//! Who counts holds a lock that only others who would count wait for, and reads nodes with it.
+//! Nothing waits for him with a handle in hand.
 
 mod inode;
-mod items;
-mod parts;
-mod tally;
-mod whole;
-mod work;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Arc, atomic::Ordering};
 
-use buttress_base::sync::Mutex;
-use buttress_format::Generation;
 use buttress_space::SpaceKind;
 
-use super::{InodeReserve, Moment, Reservations, Urgency};
+use crate::counts::tally::Count;
+use crate::counts::work::Work;
+use crate::inode::{InodeReserve, Moment};
+use crate::reservations::Reservations;
+use crate::urgency::Urgency;
 use crate::{Costs, View, transaction::Transaction};
-use tally::Count;
-use work::Work;
 
 /// Items that must have come before it is worth counting again.
 const WORTH: u64 = 32;
-/// Bytes for each item to come in a tree that is counted whole, beside those that are promised with it: leaves are cut
-/// where items end.
+/// Bytes for each item to come in a tree that is counted whole, beside those that are promised
+/// with it: leaves are cut where items end.
 const WHOLE_BYTES: u64 = 16;
 /// Nodes beside those that were counted.
 const SLACK: u64 = 24;
 
-/// What a transaction knows of its nodes.
-#[derive(Debug, Default)]
-pub(crate) struct Counted {
-    work: Mutex<Work>,
-    seen: Mutex<Option<Count>>,
-    /// It was frozen with what is not counted, which its commit takes out of it (N7).
-    never: AtomicBool,
-}
-
-/// The counts of the transactions that are not durable yet: the running one, and a frozen one before
-/// it. Of older ones nothing is kept.
-#[derive(Debug, Default)]
-pub(super) struct Counts([Mutex<Slot>; 2]);
-
-/// A transaction, and what is known of it.
-type Slot = Option<(Generation, Arc<Counted>)>;
-
-impl Counts {
-    /// What is known of a transaction's nodes.
-    pub(super) fn of(&self, transaction: &Transaction) -> Arc<Counted> {
-        let generation = transaction.generation;
-        let mut slot = self.0[(generation.0 % 2) as usize].lock();
-        match &*slot {
-            Some((known, counted)) if *known == generation => Arc::clone(counted),
-            // A view of a transaction that is durable by now.
-            Some((known, _)) if *known > generation => Arc::default(),
-            _ => {
-                let counted = Arc::<Counted>::default();
-                *slot = Some((generation, Arc::clone(&counted)));
-                counted
-            }
-        }
-    }
-}
-
-impl Counted {
-    /// Whether it was frozen with what is not counted (N7).
-    fn is_never(&self) -> bool {
-        self.never.load(Ordering::Relaxed)
-    }
-
-    /// The transaction is settled, and these are its nodes.
-    pub(crate) fn settle(&self, nodes: u64) {
-        if let Some(count) = &mut *self.seen.lock() {
-            (count.nodes, count.is_settled) = (nodes, true);
-        }
-    }
-}
-
 impl Reservations {
-    /// Bytes of metadata that a commit of a transaction may allocate, by what was counted of it, with so much to come.
-    /// Nothing where nobody counted.
+    /// Bytes of metadata that a commit of a transaction may allocate, by what was counted of it,
+    /// with so much to come. Nothing where nobody counted.
     pub fn closer_need(&self, transaction: &Transaction, to_come: Costs) -> Option<u64> {
         self.need_by_count(transaction, to_come, false)
     }
 
-    /// The same with all that was promised to come, of which the dirty data of an inode counts as the nodes that it can dirty
-    /// (N8).
+    /// The same with all that was promised to come, of which the dirty data of an inode counts as
+    /// the nodes that it can dirty (N8).
     pub(crate) fn need_with_promised(
         &self,
         transaction: &Transaction,
@@ -166,8 +115,8 @@ impl Reservations {
         Some(nodes.saturating_mul(nodesize).saturating_add(fills))
     }
 
-    /// Whether it can help those who fill the volume to count: not where what they were promised already is more than is
-    /// free, whatever was counted.
+    /// Whether it can help those who fill the volume to count: not where what they were promised
+    /// already is more than is free, whatever was counted.
     pub(crate) fn may_count(&self, urgency: Urgency) -> bool {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let promised = || {
@@ -179,8 +128,8 @@ impl Reservations {
         urgency != Urgency::Normal || promised() < self.space.account(SpaceKind::Metadata).free()
     }
 
-    /// Counts what the running transaction needs, as far as that was not done. Says whether more is known now: who did not
-    /// fit may.
+    /// Counts what the running transaction needs, as far as that was not done. Says whether more
+    /// is known now: who did not fit may.
     pub fn recount(&self) -> bool {
         self.recount_beyond(WORTH - 1)
     }
@@ -197,7 +146,8 @@ impl Reservations {
         let running = view.running();
         let counted = self.counts.of(running);
         let mut work = counted.work.lock();
-        // Frozen since it was looked up, it was counted as a whole, perhaps, and is nobody's to promise from.
+        // Frozen since it was looked up, it was counted as a whole, perhaps, and is nobody's to
+        // promise from.
         if !Arc::ptr_eq(self.view.load().running(), running) {
             return false;
         }
@@ -231,7 +181,8 @@ impl Reservations {
         true
     }
 
-    /// What a count comes to beside the frozen transaction, which makes so many bytes of nodes (N6).
+    /// What a count comes to beside the frozen transaction, which makes so many bytes of nodes
+    /// (N6).
     fn nodes_beside(
         &self,
         frozen: &Transaction,
@@ -251,7 +202,8 @@ impl Reservations {
         parts.nodes(geometry.leaf_room() as u64).min(each_twice)
     }
 
-    /// Looks up how many nodes the dirty data of each inode can dirty that much was promised for (N8).
+    /// Looks up how many nodes the dirty data of each inode can dirty that much was promised for
+    /// (N8).
     fn bound_inodes(&self, view: &View, running: &Work, below: u64) {
         let Some(roots) = running.roots.filter(|_| self.inode_reserves.items() > 0) else { return };
         let frozen = view.frozen().map(|frozen| self.counts.of(frozen));
@@ -280,8 +232,8 @@ impl Reservations {
         self.closer_need(frozen, Costs::default())
     }
 
-    /// Counts what the frozen transaction needs, in bytes, and how many nodes of it are of items: all of it is there,
-    /// and nothing is below it.
+    /// Counts what the frozen transaction needs, in bytes, and how many nodes of it are of items:
+    /// all of it is there, and nothing is below it.
     pub(crate) fn count_frozen(&self, frozen: &Transaction) -> Option<(u64, Option<u64>)> {
         let view = self.view.load_full();
         let counted = self.counts.of(frozen);

@@ -2,30 +2,34 @@
 //!
 //! # Place
 //!
-//! What is promised to all together is one sum under one lock, which every operation took twice: with many processors that is
-//! what they wait for. Each stripe of threads has a batch promised at once, which its operations cut theirs from, and gives
-//! back by the batch.
+//! What is promised to all together is one sum under one lock, which every operation took twice:
+//! with many processors that is what they wait for. Each stripe of threads has a batch promised
+//! at once, which its operations cut theirs from, and gives back by the batch.
 //!
 //! # Invariants
 //!
-//! - **B1** What is kept here counts as promised, so the sum is never less than what operations hold.
-//! - **B2** A promise that came back is not handed out again: each batch is held against what there is.
-//! - **B3** Nothing is kept while somebody waits for metadata, and whoever is about to wait or to be refused has all of it given
-//!   back first. Who keeps something looks afterwards whether anybody waits; who waits has joined the line before he looks here.
-//! - **B4** A batch is promised only where at least half of what is free stays so, by the crude bound; never by the published rule
-//!   of promises, which is there to be compared with. A stripe that was refused one keeps nothing for a while: what it kept would
-//!   have others count what they need, and wait, who could have had it.
+//! - **B1** What is kept here counts as promised, so the sum is never less than what operations
+//!   hold.
+//! - **B2** A promise that came back is not handed out again: each batch is held against what
+//!   there is.
+//! - **B3** Nothing is kept while somebody waits for metadata, and whoever is about to wait or to
+//!   be refused has all of it given back first. Who keeps something looks afterwards whether
+//!   anybody waits; who waits has joined the line before he looks here.
+//! - **B4** A batch is promised only where at least half of what is free stays so, by the crude
+//!   bound; never by the published rule of promises, which is there to be compared with. A stripe
+//!   that was refused one keeps nothing for a while: what it kept would have others count what
+//!   they need, and wait, who could have had it.
 
 use std::mem;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
-use buttress_base::{
-    apart::{Apart, STRIPES, stripe},
-    sync::Mutex,
-};
+use buttress_base::apart::stripe;
 use buttress_space::Class;
 
-use super::{MetaReservation, Reservations, Urgency};
+use crate::credits::Credit;
+use crate::reservations::Reservations;
+use crate::token::MetaReservation;
+use crate::urgency::Urgency;
 use crate::{Cost, Costs};
 
 /// Operations of a batch.
@@ -37,28 +41,9 @@ const ITEMS_MAX: u64 = 64;
 /// For so many promises a stripe does not ask for a batch again that was refused one.
 const REST: u32 = 256;
 
-#[derive(Debug, Default)]
-struct Credit {
-    unused: Option<MetaReservation>,
-    spent: Option<MetaReservation>,
-    /// How many came back since `spent` was given back.
-    came_back: u32,
-}
-
-#[derive(Debug, Default)]
-struct Stripe {
-    credit: Mutex<Credit>,
-    /// For how many promises it still keeps nothing (B4).
-    rests: AtomicU32,
-}
-
-/// What stripes of threads keep.
-#[derive(Debug, Default)]
-pub(crate) struct Credits([Apart<Stripe>; STRIPES]);
-
 impl Reservations {
     /// A promise from what this thread's stripe keeps, or from a batch that it is promised now.
-    pub(super) fn take_credit(&self, cost: Cost) -> Option<MetaReservation> {
+    pub(crate) fn take_credit(&self, cost: Cost) -> Option<MetaReservation> {
         if !self.may_keep(cost.into()) {
             return None;
         }
@@ -96,7 +81,7 @@ impl Reservations {
     }
 
     /// Keeps a promise that came back; the promise itself, where it is not to be kept.
-    pub(super) fn keep(&self, promise: MetaReservation) -> Option<MetaReservation> {
+    pub(crate) fn keep(&self, promise: MetaReservation) -> Option<MetaReservation> {
         let stripe = &self.credits.0[stripe()];
         if !self.may_keep(promise.held())
             || stripe.rests.load(Ordering::Relaxed) > 0

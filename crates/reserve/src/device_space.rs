@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **D1** What metadata was promised beyond its groups can be made: no more is promised than chunks take whatever the holes
-//!   are like, and data takes nothing of it.
+//! - **D1** What metadata was promised beyond its groups can be made: no more is promised than
+//!   chunks take whatever the holes are like, and data takes nothing of it.
 //! - **A2** of `chunk_alloc`.
 
 use std::collections::BTreeMap;
@@ -46,8 +46,8 @@ pub struct DeviceSpace {
     groups: BTreeMap<BlockGroupFlags, u64>,
     /// How new chunks of a kind are spread while they are converted.
     targets: BTreeMap<BlockGroupFlags, Profile>,
-    /// Behind every chunk that was made or removed since the volume was opened: the address of one that was
-    /// removed is not used again before its removal is durable.
+    /// Behind every chunk that was made or removed since the volume was opened: the address of
+    /// one that was removed is not used again before its removal is durable.
     pub next_logical: u64,
     /// Bytes that metadata was promised beyond its groups, until the next commit is durable.
     kept: u64,
@@ -220,8 +220,8 @@ impl DeviceSpace {
         Profile::best(mine, usable, metadata)
     }
 
-    /// What no chunk takes of a device at or behind `from`, superblocks left out: no more than `most`, of holes
-    /// of at least `least`.
+    /// What no chunk takes of a device at or behind `from`, superblocks left out: no more than
+    /// `most`, of holes of at least `least`.
     pub fn unallocated_behind(
         &self,
         id: DeviceId,
@@ -248,7 +248,8 @@ impl DeviceSpace {
         None
     }
 
-    /// Keeps so many bytes of metadata for copies of nodes, from data and from promises of those who fill.
+    /// Keeps so many bytes of metadata for copies of nodes, from data and from promises of those
+    /// who fill.
     pub fn keep_room(&mut self, bytes: u64) {
         self.room = bytes;
     }
@@ -270,7 +271,8 @@ impl DeviceSpace {
         self.kept = self.kept.max(bytes);
     }
 
-    /// Whether chunks could be made of all that metadata was promised beyond its groups: no more is data's.
+    /// Whether chunks could be made of all that metadata was promised beyond its groups: no more
+    /// is data's.
     pub fn leaves_kept(&self, metadata: BlockGroupFlags) -> bool {
         let kept = self.kept.saturating_add(self.room);
         kept == 0 || self.has(metadata, kept)
@@ -314,8 +316,9 @@ impl DeviceSpace {
         self.available(kind) / 2
     }
 
-    /// Whether metadata may be promised so many bytes beyond its groups (D1): no more than half of what is left, beside what is
-    /// kept for copies of nodes; or all of it, that included, where it is for who frees space.
+    /// Whether metadata may be promised so many bytes beyond its groups (D1): no more than half
+    /// of what is left, beside what is kept for copies of nodes; or all of it, that included,
+    /// where it is for who frees space.
     pub fn may_promise(&self, kind: BlockGroupFlags, bytes: u64, frees: bool) -> bool {
         if frees && self.room > 0 {
             return self.has(kind, bytes);
@@ -333,14 +336,15 @@ impl DeviceSpace {
         self.could_keep(kind, bytes) == bytes
     }
 
-    /// What chunks of a kind can have, whatever the holes are like: so many times too much may be [said](place::capacity) to be left as
-    /// there are copies, where holes are short, and some are too short for any. Beyond half of that part it is tried.
+    /// What chunks of a kind can have, whatever the holes are like: so many times too much may be
+    /// [said](place::capacity) to be left as there are copies, where holes are short, and some
+    /// are too short for any. Beyond half of that part it is tried.
     fn surely(&self, kind: BlockGroupFlags) -> u64 {
         self.available(kind) / self.profile_of(kind).spread().copies as u64 / 2
     }
 
-    /// Where a chunk would lie that begins now, as long as is usual or `whole` bytes, whichever is more, but not longer
-    /// than holes are; nothing where devices have no room.
+    /// Where a chunk would lie that begins now, as long as is usual or `whole` bytes, whichever
+    /// is more, but not longer than holes are; nothing where devices have no room.
     pub fn place(
         &self,
         flags: BlockGroupFlags,
@@ -359,8 +363,8 @@ impl DeviceSpace {
         Limits::of(flags, usable.map(|device| device.item.total_bytes).sum())
     }
 
-    /// How many bytes, one copy counted, chunks of a kind have that are made until they have so many in all, or no more can be: by making them, which
-    /// costs a look at every hole for each.
+    /// How many bytes, one copy counted, chunks of a kind have that are made until they have so
+    /// many in all, or no more can be: by making them, which costs a look at every hole for each.
     fn make(&self, kind: BlockGroupFlags, bytes: u64) -> u64 {
         let profile = self.profile_of(kind);
         let limits = self.limits(kind.with(profile.flags()));

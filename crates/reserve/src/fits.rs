@@ -1,17 +1,22 @@
-//! What promises take at the most beside all that is promised and running, and whether that fits (P1).
+//! What promises take at the most beside all that is promised and running, and whether that fits
+//! (P1).
 //!
 //! # Invariants
 //!
-//! - **F1** A bound is never below what a commit takes: closer ones only replace the crude one where they are proven (`count`).
-//! - **F2** What is promised beyond the groups is kept from data in the same step in which it is said to fit.
+//! - **F1** A bound is never below what a commit takes: closer ones only replace the crude one
+//!   where they are proven (`count`).
+//! - **F2** What is promised beyond the groups is kept from data in the same step in which it is
+//!   said to fit.
 
 use std::sync::atomic::Ordering;
 
 use buttress_format::TreeId;
 use buttress_space::{Account, SpaceKind};
 
-use super::{Outstanding, Reservations, Urgency};
 use crate::device_space::DeviceSpace;
+use crate::outstanding::Outstanding;
+use crate::reservations::Reservations;
+use crate::urgency::Urgency;
 use crate::{Cost, Costs, Result, View, transaction::Transaction};
 
 /// Less than this of the devices makes no chunk.
@@ -22,14 +27,14 @@ const TIGHT: u64 = 500;
 
 impl Reservations {
     /// What a transaction and promises need together, by what bounds both.
-    pub(super) fn crude_need(&self, running: &Transaction, to_come: Costs, used: u64) -> u64 {
+    pub(crate) fn crude_need(&self, running: &Transaction, to_come: Costs, used: u64) -> u64 {
         let items = running.items() + to_come.all_items();
         let alone = self.need(items, running.bytes() + to_come.bytes, used);
         alone + self.shared_need(running.firsts() + to_come.items, used)
     }
 
-    /// Says anew what the running transaction and promises take beyond the groups, in place of what was said before, in one step: data
-    /// must not find it unsaid in between.
+    /// Says anew what the running transaction and promises take beyond the groups, in place of
+    /// what was said before, in one step: data must not find it unsaid in between.
     pub(crate) fn keep_anew(&self) {
         let outstanding = self.outstanding.lock();
         let to_come = outstanding.costs;
@@ -40,15 +45,16 @@ impl Reservations {
         devices.keep_exactly(excess.min(most));
     }
 
-    pub(super) fn fits(&self, outstanding: &Outstanding, cost: Cost, urgency: Urgency) -> bool {
+    pub(crate) fn fits(&self, outstanding: &Outstanding, cost: Cost, urgency: Urgency) -> bool {
         let to_come = outstanding.costs + cost.into();
         let excess =
             self.excess(to_come, urgency, |running| self.need_with_promised(running, to_come));
         excess == 0 || self.overcommit(excess, urgency)
     }
 
-    /// What the running transaction and all that is to come take beyond the groups, by the crude bound or by a closer one.
-    pub(super) fn excess(
+    /// What the running transaction and all that is to come take beyond the groups, by the crude
+    /// bound or by a closer one.
+    pub(crate) fn excess(
         &self,
         to_come: Costs,
         urgency: Urgency,
@@ -65,7 +71,8 @@ impl Reservations {
         let firsts = running.running().firsts() + to_come.items;
         let reserve = account.global_reserve - account.for_copies;
         let kept = match urgency {
-            // What the reserve holds of the extent tree it holds for all that is in one transaction.
+            // What the reserve holds of the extent tree it holds for all that is in one
+            // transaction.
             Urgency::Normal => {
                 account.for_copies + reserve.saturating_sub(self.shared_leaves(firsts))
             }
@@ -102,20 +109,21 @@ impl Reservations {
         (need + taken).saturating_sub(free)
     }
 
-    pub(super) fn is_tight_now(&self) -> bool {
+    pub(crate) fn is_tight_now(&self) -> bool {
         self.pressure.load(Ordering::Relaxed) > TIGHT
     }
 
     /// Notes the part of what is left that is promised, in thousandths.
-    pub(super) fn note_pressure(&self, pressure: u64) {
+    pub(crate) fn note_pressure(&self, pressure: u64) {
         if self.pressure.load(Ordering::Relaxed) != pressure {
             self.pressure.store(pressure, Ordering::Relaxed);
         }
     }
 
-    /// The part of the metadata left to promise that is promised, in thousandths, where that is more than half, metadata is counted
-    /// closely, and no chunk can be added or a commit waits for dirty data; else nothing. Nothing ever by the published rule of promises: its
-    /// baseline writes nothing ahead.
+    /// The part of the metadata left to promise that is promised, in thousandths, where that is
+    /// more than half, metadata is counted closely, and no chunk can be added or a commit waits
+    /// for dirty data; else nothing. Nothing ever by the published rule of promises: its baseline
+    /// writes nothing ahead.
     #[must_use]
     pub fn promise_pressure(&self) -> Option<u64> {
         let pressure = self.pressure.load(Ordering::Relaxed);
@@ -125,8 +133,8 @@ impl Reservations {
         (counts && (self.inode_reserves.are_awaited() || is_last())).then_some(pressure)
     }
 
-    /// Whether operations may not fit beside a frozen transaction, by what is known of it, were the next to become
-    /// like it before its commit is done.
+    /// Whether operations may not fit beside a frozen transaction, by what is known of it, were
+    /// the next to become like it before its commit is done.
     pub(crate) fn is_crowded(&self, frozen: &Transaction) -> bool {
         let account = self.space.account(SpaceKind::Metadata);
         let next = self.paths(u64::MAX, account.used).max(self.need_of(frozen));
@@ -136,8 +144,9 @@ impl Reservations {
         taken > account.free() + to_come
     }
 
-    /// Has promises count with a subvolume's height from now on, too: one that nobody worked in since the mount may be
-    /// taller than the trees that are always known, and share nodes with others.
+    /// Has promises count with a subvolume's height from now on, too: one that nobody worked in
+    /// since the mount may be taller than the trees that are always known, and share nodes with
+    /// others.
     ///
     /// # Errors
     ///
@@ -163,19 +172,20 @@ impl Reservations {
         need.saturating_sub(self.frozen_taken.load(Ordering::Acquire))
     }
 
-    /// The account of metadata, and what the frozen transaction may still allocate of it. What its commit takes or gives back
-    /// meanwhile counts twice rather than not at all: it is said to be taken behind its place in the account, and to be
-    /// left before it leaves that.
+    /// The account of metadata, and what the frozen transaction may still allocate of it. What
+    /// its commit takes or gives back meanwhile counts twice rather than not at all: it is said
+    /// to be taken behind its place in the account, and to be left before it leaves that.
     pub fn account_and_frozen(&self) -> (Account, u64) {
         let before = self.frozen_left();
         let account = self.space.account(SpaceKind::Metadata);
         (account, before.max(self.frozen_left()))
     }
 
-    /// Whether chunks to come can back `excess` bytes more than the metadata groups have: a commit
-    /// adds them as it needs them. Half of what the devices have left is given this way, and kept
-    /// from data as long as it is promised (F2). Who does not free space leaves what is for copies of nodes; who does has all that is left.
-    pub(super) fn overcommit(&self, excess: u64, urgency: Urgency) -> bool {
+    /// Whether chunks to come can back `excess` bytes more than the metadata groups have: a
+    /// commit adds them as it needs them. Half of what the devices have left is given this way,
+    /// and kept from data as long as it is promised (F2). Who does not free space leaves what is
+    /// for copies of nodes; who does has all that is left.
+    pub(crate) fn overcommit(&self, excess: u64, urgency: Urgency) -> bool {
         let mut devices = self.devices.lock();
         let kind = self.kind_flags(SpaceKind::Metadata);
         if !devices.may_promise(kind, excess, urgency.frees()) {
@@ -185,7 +195,8 @@ impl Reservations {
         true
     }
 
-    /// Bytes of metadata that a commit of so much may allocate before it frees any, but for what trees share (`shared_need`).
+    /// Bytes of metadata that a commit of so much may allocate before it frees any, but for what
+    /// trees share (`shared_need`).
     pub(crate) fn need(&self, items: u64, bytes: u64, used: u64) -> u64 {
         let nodesize = u64::from(self.store.geometry().nodesize);
         bound(items, bytes, used + 16 * nodesize, self.levels() * nodesize) + 24 * nodesize
@@ -196,7 +207,8 @@ impl Reservations {
         self.need(items, 0, used)
     }
 
-    /// Bytes that promises take by themselves, by the rule that was chosen; none where all of them count together.
+    /// Bytes that promises take by themselves, by the rule that was chosen; none where all of
+    /// them count together.
     pub(crate) fn promised_apart(&self, promised: Costs) -> u64 {
         self.policy.alone(promised, u64::from(self.store.geometry().nodesize))
     }
@@ -208,8 +220,8 @@ impl Reservations {
         alone + self.shared_need(transaction.firsts(), used)
     }
 
-    /// Counts what a commit needs, if somebody may not fit beside it by the crude bound. A debug build always does, and
-    /// holds what is made against it.
+    /// Counts what a commit needs, if somebody may not fit beside it by the crude bound. A debug
+    /// build always does, and holds what is made against it.
     pub fn count_if_crowded(&self, frozen: &Transaction) -> Option<(u64, Option<u64>)> {
         if cfg!(not(debug_assertions)) && !self.is_crowded(frozen) {
             return None;
@@ -221,8 +233,8 @@ impl Reservations {
         Some(counted)
     }
 
-    /// Whether a commit under way finds what it may still need, where this transaction is a younger one (A1): in groups that it may
-    /// use, and in chunks of its own.
+    /// Whether a commit under way finds what it may still need, where this transaction is a
+    /// younger one (A1): in groups that it may use, and in chunks of its own.
     pub fn leaves_frozen(&self, transaction: &Transaction, devices: &DeviceSpace) -> bool {
         let left = self.frozen_left();
         let kind = self.kind_flags(SpaceKind::Metadata);
@@ -252,9 +264,10 @@ impl Reservations {
     }
 }
 
-/// Bytes of nodes that so many items of so many bytes may dirty, where each may dirty a path of so many, and all
-/// cannot dirty more than there is. What they fill comes on top of either: checksums of one large extent are few
-/// items, and many leaves, and a leaf may be left half full.
+/// Bytes of nodes that so many items of so many bytes may dirty, where each may dirty a path of
+/// so many, and all cannot dirty more than there is. What they fill comes on top of either:
+/// checksums of one large extent are few items, and many leaves, and a leaf may be left half
+/// full.
 fn bound(items: u64, bytes: u64, used: u64, path: u64) -> u64 {
     let fills = bytes.saturating_mul(2);
     items.saturating_mul(path).min(used).saturating_add(fills)
@@ -275,8 +288,8 @@ mod tests {
         assert_eq!(small(100_000), (64 << 20) + 20_000_000);
     }
 
-    /// Whatever items they are counted as: checksums of 32 bytes for 128 MiB fill 64 leaves, or twice as many that
-    /// are half full.
+    /// Whatever items they are counted as: checksums of 32 bytes for 128 MiB fill 64 leaves, or
+    /// twice as many that are half full.
     #[test]
     fn what_is_filled_is_promised() {
         let sums = (128 << 20) / 4096 * 32;

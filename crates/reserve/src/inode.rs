@@ -2,39 +2,36 @@
 //!
 //! # Place
 //!
-//! Dirty data changes the item of its inode and those of its extents, which lie between two keys of one tree. By
-//! the path, a few thousand blocks of one file are promised more than the volume has; they cannot dirty more than the leaves
-//! between these keys. Where nodes are counted (`count`), what an inode was promised counts as no more than that.
+//! Dirty data changes the item of its inode and those of its extents, which lie between two keys
+//! of one tree. By the path, a few thousand blocks of one file are promised more than the volume
+//! has; they cannot dirty more than the leaves between these keys. Where nodes are counted
+//! (`count`), what an inode was promised counts as no more than that.
 //!
 //! # Invariants
 //!
-//! - **I1** What is spared is the sum over the inodes of the items that were promised to each beyond its bound. It grows
-//!   after a promise was counted, and shrinks before one is given back, so it is part of what is promised at any time.
-//! - **I2** Bounds are of the trees that a count was held against, and of the commit under way on these. They are used
-//!   with such a count alone, and change under the lock of the sum of promises.
-//! - **I3** A bound that is a little old is no smaller than one of now would be, but for what came to the leaves since: less of them was
-//!   dirty (D2 of `count::inode`).
-//! - **I4** A transaction gives back what it made anew once readers of older trees have left, and bounds count on it: each
-//!   further transaction that lands a part dirties the same leaves. Where one that is about to freeze leaves no room for what is to
-//!   land behind it, that lands before: in this one the bound is enough.
-//! - **I5** What comes to an inode's leaves until bounds are looked up again was promised twice, as all bytes are: once for the leaf that it
-//!   fills, and once for that leaf when it is dirty again.
+//! - **I1** What is spared is the sum over the inodes of the items that were promised to each
+//!   beyond its bound. It grows after a promise was counted, and shrinks before one is given
+//!   back, so it is part of what is promised at any time.
+//! - **I2** Bounds are of the trees that a count was held against, and of the commit under way on
+//!   these. They are used with such a count alone, and change under the lock of the sum of
+//!   promises.
+//! - **I3** A bound that is a little old is no smaller than one of now would be, but for what
+//!   came to the leaves since: less of them was dirty (D2 of `count::inode`).
+//! - **I4** A transaction gives back what it made anew once readers of older trees have left, and
+//!   bounds count on it: each further transaction that lands a part dirties the same leaves.
+//!   Where one that is about to freeze leaves no room for what is to land behind it, that lands
+//!   before: in this one the bound is enough.
+//! - **I5** What comes to an inode's leaves until bounds are looked up again was promised twice,
+//!   as all bytes are: once for the leaf that it fills, and once for that leaf when it is dirty
+//!   again.
 
 use std::sync::{
     Arc, Weak,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
-use std::time::Duration;
 
-use buttress_base::{clock, sync::Mutex};
+use buttress_base::sync::Mutex;
 use buttress_format::{Generation, Ino, TreeId};
-
-use super::{Reservations, Urgency};
-use crate::Cost;
-
-/// How long a commit waits for dirty data that does not land, and how often it looks.
-const PATIENCE: Duration = Duration::from_secs(1);
-const LOOK: Duration = Duration::from_millis(5);
 
 /// No bound: every item a path.
 const UNBOUND: u64 = u64::MAX;
@@ -92,7 +89,7 @@ impl Held {
 
 impl InodeReserve {
     /// More was promised, and is counted.
-    pub(super) fn add(&self, items: u64) {
+    pub(crate) fn add(&self, items: u64) {
         let mut is_known = true;
         self.change(|held| {
             held.items += items;
@@ -105,7 +102,7 @@ impl InodeReserve {
     }
 
     /// Some of it is about to be given back.
-    pub(super) fn take(&self, items: u64) {
+    pub(crate) fn take(&self, items: u64) {
         self.all.items.fetch_sub(items, Ordering::Relaxed);
         self.change(|held| held.items -= items);
     }
@@ -172,14 +169,15 @@ impl InodeReserves {
         new
     }
 
-    /// Whether there is one whose bound was not looked up, or not found because a commit under way was not counted.
+    /// Whether there is one whose bound was not looked up, or not found because a commit under
+    /// way was not counted.
     pub(crate) fn are_fresh(&self) -> bool {
         self.fresh.load(Ordering::Relaxed)
             || (self.items() > 0 && self.looked.lock().is_some_and(|looked| !looked.is_sure))
     }
 
-    /// Those whose bounds are to be looked up, and the moment that bounds are of then: all, or those that came since; nothing where
-    /// bounds are good as they are.
+    /// Those whose bounds are to be looked up, and the moment that bounds are of then: all, or
+    /// those that came since; nothing where bounds are good as they are.
     pub(crate) fn due(&self, now: Moment) -> Option<(Vec<Arc<InodeReserve>>, Moment)> {
         let near = self.looked.lock().filter(|looked| looked.is_near(now));
         let has_fresh = self.fresh.swap(false, Ordering::Relaxed);
@@ -211,44 +209,26 @@ impl InodeReserves {
         if are_of_these { self.spared.load(Ordering::Relaxed) } else { 0 }
     }
 
-    /// Whether a commit waits for dirty data, which is to be written back at once then, also where a chunk might be made: only half of what
-    /// the devices have left counts for promises, and a commit that has waited in vain may take the rest.
+    /// Whether a commit waits for dirty data, which is to be written back at once then, also
+    /// where a chunk might be made: only half of what the devices have left counts for promises,
+    /// and a commit that has waited in vain may take the rest.
     pub(crate) fn are_awaited(&self) -> bool {
         self.awaited.load(Ordering::Relaxed)
+    }
+
+    /// Whether some are, on whichever trees.
+    pub(crate) fn has_spared(&self) -> bool {
+        self.spared.load(Ordering::Relaxed) > 0
+    }
+
+    /// A commit waits for dirty data, or does no longer.
+    pub(crate) fn set_awaited(&self, awaited: bool) {
+        self.awaited.store(awaited, Ordering::Relaxed);
     }
 
     /// All items promised to inodes.
     pub(crate) fn items(&self) -> u64 {
         self.items.load(Ordering::Relaxed)
-    }
-}
-
-impl Reservations {
-    /// Before a transaction freezes: waits until what inodes were promised fits behind it, or has landed (I4). Not longer than
-    /// something lands: writeback may need this commit. `release` frees what readers have left.
-    pub fn let_inodes_land(&self, release: impl Fn()) {
-        let inodes = &self.inode_reserves;
-        if inodes.spared.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let fits = || {
-            release();
-            self.may_reserve(Cost::default(), Urgency::Lands)
-                || (self.recount_all() && self.may_reserve(Cost::default(), Urgency::Lands))
-        };
-        let (mut items, mut since) = (inodes.items(), clock::now());
-        while !fits() && inodes.spared.load(Ordering::Relaxed) > 0 && clock::since(since) < PATIENCE
-        {
-            inodes.awaited.store(true, Ordering::Relaxed);
-            self.note_pressure(1000);
-            buttress_base::thread::sleep(LOOK);
-            let now = inodes.items();
-            if now < items {
-                since = clock::now();
-            }
-            items = now;
-        }
-        inodes.awaited.store(false, Ordering::Relaxed);
     }
 }
 
@@ -284,8 +264,8 @@ mod tests {
         other.take(15);
     }
 
-    /// Those that are looked up: all on other trees, or with many leaves or bytes more, and else those that came since or were
-    /// promised nothing then.
+    /// Those that are looked up: all on other trees, or with many leaves or bytes more, and else
+    /// those that came since or were promised nothing then.
     #[test]
     fn bounds_are_looked_up_when_they_are_old() {
         let all = Arc::new(InodeReserves::default());

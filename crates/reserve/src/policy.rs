@@ -1,9 +1,8 @@
 //! By which rule promises are counted: ours, and the published one, a baseline.
 
-#[cfg(feature = "baselines")]
 use std::str::FromStr;
 
-use crate::Costs;
+use buttress_transaction::Costs;
 
 /// Levels that the published rule counts for each item, whatever the height of the tree.
 #[cfg(feature = "baselines")]
@@ -15,8 +14,8 @@ pub enum PromisePolicy {
     /// What all promises together can dirty in the trees that there are.
     #[default]
     Counted,
-    /// At least eight nodes for each item, whatever else is promised: Linux's rule. Promises that are held for long, as
-    /// those of dirty data are, then fill metadata long before memory.
+    /// At least eight nodes for each item, whatever else is promised: Linux's rule. Promises that
+    /// are held for long, as those of dirty data are, then fill metadata long before memory.
     #[cfg(feature = "baselines")]
     Levels,
 }
@@ -27,9 +26,9 @@ impl PromisePolicy {
         self != Self::Counted
     }
 
-    /// Bytes that promises take by themselves. An item that follows from others in trees that commits alone change is
-    /// none of Linux's items: its delayed references are promised apart.
-    pub(super) fn alone(self, costs: Costs, nodesize: u64) -> u64 {
+    /// Bytes that promises take by themselves. An item that follows from others in trees that
+    /// commits alone change is none of Linux's items: its delayed references are promised apart.
+    pub(crate) fn alone(self, costs: Costs, nodesize: u64) -> u64 {
         let _ = (costs, nodesize);
         match self {
             Self::Counted => 0,
@@ -48,6 +47,28 @@ impl FromStr for PromisePolicy {
             "counted" => Ok(Self::Counted),
             "levels" => Ok(Self::Levels),
             _ => Err("is counted or levels".to_owned()),
+        }
+    }
+}
+
+/// Whether room is kept for copies of nodes that trees share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeleteRoom {
+    /// A delete always succeeds; operations that fill the volume are refused earlier.
+    #[default]
+    Keep,
+    /// As in Linux: the global reserve is all there is.
+    Off,
+}
+
+impl FromStr for DeleteRoom {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "keep" => Ok(Self::Keep),
+            "off" => Ok(Self::Off),
+            _ => Err("is keep or off".to_owned()),
         }
     }
 }

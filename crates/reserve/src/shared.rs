@@ -1,57 +1,42 @@
 //! What the first change of a node takes that trees share.
 //!
-//! A snapshot uses the nodes of its source. Whoever changes one of them first has a copy of his own, and all that it points to has one
-//! more user from then on: up to two references for each extent that a leaf names, and each extent may be recorded in another leaf of the extent
-//! tree.
+//! A snapshot uses the nodes of its source. Whoever changes one of them first has a copy of his
+//! own, and all that it points to has one more user from then on: up to two references for each
+//! extent that a leaf names, and each extent may be recorded in another leaf of the extent tree.
 //!
 //! # Invariants
 //!
-//! - **S1** It is known before a tree is worked in, or cut, that its nodes may be shared. What is asked for then has the references
-//!   with it, and of the leaves that record them no more than there are. Nodes that a balance of Linux moved take the same when they are
-//!   changed first, though nobody shares them: it writes into each root whose nodes it moves that a snapshot was cut (`last_snapshot`),
-//!   so they are counted, too.
-//! - **S2** The global reserve holds the extent tree once more where trees share, as that of Linux does, if that is no more than half of
-//!   all metadata: a delete finds room however many leaves it is the first to change. It takes more than it gives while a snapshot has
-//!   what it deletes: that the next one finds room, too, is what `copies` keeps some for. Who deletes a subvolume finds what they leave.
+//! - **S1** It is known before a tree is worked in, or cut, that its nodes may be shared. What is
+//!   asked for then has the references with it, and of the leaves that record them no more than
+//!   there are. Nodes that a balance of Linux moved take the same when they are changed first,
+//!   though nobody shares them: it writes into each root whose nodes it moves that a snapshot was
+//!   cut (`last_snapshot`), so they are counted, too.
+//! - **S2** The global reserve holds the extent tree once more where trees share, as that of
+//!   Linux does, if that is no more than half of all metadata: a delete finds room however many
+//!   leaves it is the first to change. It takes more than it gives while a snapshot has what it
+//!   deletes: that the next one finds room, too, is what `copies` keeps some for. Who deletes a
+//!   subvolume finds what they leave.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use buttress_format::{TreeId, header::ITEM_LEN};
+use buttress_format::TreeId;
 use buttress_tree::{Expect, NodeSource, Roots, Store};
 
-use super::Reservations;
 use crate::View;
+use crate::reservations::Reservations;
+use crate::shares::{EXTENT_ITEM, EXTENT_REFS};
 
-/// Bytes that a leaf's extents, or a node's children, get of references at most, each: two users of an extent, or of a node, with
-/// items of their own.
-pub(crate) const EXTENT_REFS: u64 = 112;
-pub(crate) const CHILD_REFS: u64 = 2 * ITEM_LEN as u64;
-/// The smallest item that names an extent, with its header.
-pub(super) const EXTENT_ITEM: u64 = ITEM_LEN as u64 + 53;
 /// Leaves of the extent tree that are looked for: of more it is not known how many there are.
 const LEAVES_MAX: u64 = 1 << 16;
-/// Bytes of metadata for one of those that record it, at least, with two references more than now for each node.
+/// Bytes of metadata for one of those that record it, at least, with two references more than now
+/// for each node.
 const RECORDED: u64 = 64;
 /// Nodes that a delete takes beside the extent tree, about, and items that others have not put yet.
 const BESIDE: u64 = 192;
 
-/// Whether trees share nodes, and what the extent tree takes.
-#[derive(Debug)]
-pub(crate) struct Shares {
-    any: AtomicBool,
-    /// Nodes of the extent tree; the highest number where that is not known.
-    extents: AtomicU64,
-}
-
-impl Default for Shares {
-    fn default() -> Self {
-        Self { any: AtomicBool::new(false), extents: AtomicU64::new(u64::MAX) }
-    }
-}
-
 impl Reservations {
-    /// Has promises count with nodes that trees share, from now on (S1). Called before a subvolume is cut, and where one is met that
-    /// was.
+    /// Has promises count with nodes that trees share, from now on (S1). Called before a
+    /// subvolume is cut, and where one is met that was.
     pub fn note_shared(&self, view: &View) {
         if !self.is_shared() {
             self.look_at_extents(view.store(), view.roots());
@@ -74,12 +59,13 @@ impl Reservations {
         self.shares.extents.store(nodes.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    pub(super) fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         self.shares.any.load(Ordering::Acquire)
     }
 
-    /// Bytes of metadata that so many changed items take beside their paths, where all nodes take so many.
-    pub(super) fn shared_need(&self, items: u64, used: u64) -> u64 {
+    /// Bytes of metadata that so many changed items take beside their paths, where all nodes take
+    /// so many.
+    pub(crate) fn shared_need(&self, items: u64, used: u64) -> u64 {
         if items == 0 || !self.is_shared() {
             return 0;
         }
@@ -92,8 +78,9 @@ impl Reservations {
         fills + leaves + self.shared_nodes(used)
     }
 
-    /// Bytes of leaves that record extents which so many changed items take, where it is known how many there are.
-    pub(super) fn shared_leaves(&self, items: u64) -> u64 {
+    /// Bytes of leaves that record extents which so many changed items take, where it is known
+    /// how many there are.
+    pub(crate) fn shared_leaves(&self, items: u64) -> u64 {
         let extents = self.shared_extents().unwrap_or(0);
         items.saturating_mul(self.each_leaf()).min(extents)
     }
@@ -111,8 +98,8 @@ impl Reservations {
         (self.is_shared() && nodes != u64::MAX).then(|| nodes.saturating_mul(nodesize))
     }
 
-    /// Nodes that the references fill which the first change of one leaf adds, half full as leaves may be; none where no nodes are
-    /// shared.
+    /// Nodes that the references fill which the first change of one leaf adds, half full as
+    /// leaves may be; none where no nodes are shared.
     pub(crate) fn shared_fills(&self) -> u64 {
         if !self.is_shared() {
             return 0;
@@ -122,7 +109,8 @@ impl Reservations {
         2 * room / EXTENT_ITEM * EXTENT_REFS / nodesize + 1
     }
 
-    /// Bytes that references of nodes take, those of all that there are: a node has one parent in each tree.
+    /// Bytes that references of nodes take, those of all that there are: a node has one parent in
+    /// each tree.
     pub(crate) fn shared_nodes(&self, used: u64) -> u64 {
         if self.is_shared() { used / RECORDED } else { 0 }
     }
@@ -135,7 +123,8 @@ impl Reservations {
     }
 }
 
-/// How many nodes there are, which those above leaves say; nothing where there are too many, or where one cannot be read.
+/// How many nodes there are, which those above leaves say; nothing where there are too many, or
+/// where one cannot be read.
 fn nodes_under(store: &Store, at: &Expect, left: &mut u64) -> Option<u64> {
     if at.ptr.level == 0 {
         return Some(1);

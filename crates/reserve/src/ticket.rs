@@ -2,20 +2,25 @@
 //!
 //! # Invariants
 //!
-//! - **T1** Who leaves it leaves nothing: what was granted meanwhile goes back, and those behind are looked at again.
-//! - **T2** Who frees space is refused only when a whole ladder behind the last who freed beside him was in vain. A ladder that
-//!   finds nothing to do is faster than others are done, and what they have put by then a commit alone gives back.
+//! - **T1** Who leaves it leaves nothing: what was granted meanwhile goes back, and those behind
+//!   are looked at again.
+//! - **T2** Who frees space is refused only when a whole ladder behind the last who freed beside
+//!   him was in vain. A ladder that finds nothing to do is faster than others are done, and what
+//!   they have put by then a commit alone gives back.
 
 use std::time::{Duration, Instant};
 
 use buttress_base::clock;
 use buttress_space::{Class, Reach, Ticket, Verdict};
 
-use super::{Demand, MetaReservation, Reservations};
 use crate::Costs;
+use crate::reservations::Reservations;
+use crate::token::MetaReservation;
+use crate::urgency::Demand;
 use crate::waiting::{Look, OWN_SLICE, Waits};
 
-/// How long who frees space waits for others who do, once nothing else helped: operations that are under way.
+/// How long who frees space waits for others who do, once nothing else helped: operations that
+/// are under way.
 const OTHERS_END: Duration = Duration::from_secs(1);
 
 /// A waiter for metadata.
@@ -29,7 +34,7 @@ pub struct MetaTicket<'e> {
 }
 
 impl<'e> MetaTicket<'e> {
-    pub(super) fn new(
+    pub(crate) fn new(
         all: &'e Reservations,
         ticket: Ticket<'e, Demand>,
         demand: Demand,

@@ -4,9 +4,12 @@ use std::sync::{Arc, Weak};
 
 use buttress_base::apart::{Apart, STRIPES, stripe};
 
+use crate::inode::InodeReserve;
 #[cfg(debug_assertions)]
-use super::figures;
-use super::{InodeReserve, Reservations, Urgency, shares};
+use crate::outstanding::figures;
+use crate::outstanding::shares;
+use crate::reservations::Reservations;
+use crate::urgency::Urgency;
 use crate::{Cost, Costs};
 
 #[cfg(debug_assertions)]
@@ -52,8 +55,8 @@ impl MetaReservation {
         }
     }
 
-    /// Has it count by the inode whose dirty data it is for, and all that is merged with it from now on. None of its items
-    /// may be for anything else.
+    /// Has it count by the inode whose dirty data it is for, and all that is merged with it from
+    /// now on. None of its items may be for anything else.
     pub fn bind(&mut self, of: &Arc<InodeReserve>) {
         if !self.of.as_ref().is_some_and(|own| Arc::ptr_eq(own, of)) {
             self.unbind();
@@ -69,7 +72,8 @@ impl MetaReservation {
         }
     }
 
-    /// Adds another promise of the same volume. If either counts by its inode, all of it does: both are for the same.
+    /// Adds another promise of the same volume. If either counts by its inode, all of it does:
+    /// both are for the same.
     ///
     /// # Panics
     ///
@@ -110,8 +114,8 @@ impl MetaReservation {
         (self.cut(part), short)
     }
 
-    /// Gives back what it holds, to the account that it is of: who has that at hand need not look for it. It may be kept for a
-    /// while, as promised as it was.
+    /// Gives back what it holds, to the account that it is of: who has that at hand need not look
+    /// for it. It may be kept for a while, as promised as it was.
     pub fn give_back(&mut self, all: &Reservations) {
         if self.held.is_nothing() {
             return;
@@ -140,7 +144,7 @@ impl MetaReservation {
     }
 
     /// Takes what it holds off the sum of all promises.
-    pub(super) fn settle(&mut self, all: &Reservations) {
+    pub(crate) fn settle(&mut self, all: &Reservations) {
         self.unbind();
         let (held, freeing) = (std::mem::take(&mut self.held), std::mem::take(&mut self.freeing));
         if held.is_nothing() {
@@ -162,12 +166,12 @@ impl MetaReservation {
         self.held.items
     }
 
-    pub(super) fn held(&self) -> Costs {
+    pub(crate) fn held(&self) -> Costs {
         self.held
     }
 
     /// Cuts off what somebody wants, if all of it is there.
-    pub(super) fn cut_all_of(&mut self, cost: Cost) -> Option<Self> {
+    pub(crate) fn cut_all_of(&mut self, cost: Cost) -> Option<Self> {
         let cost = Costs::from(cost);
         (self.held.map(cost, u64::min) == cost).then(|| self.cut(cost))
     }

@@ -2,9 +2,10 @@
 //!
 //! # Place
 //!
-//! Two kinds of items are told apart, because they cost differently where nodes are counted (`count`): those of the
-//! trees that operations change dirty a path each; those of trees that commits alone change (extents, checksums, free
-//! space) are part of trees that are counted whole, and only what they fill comes on top.
+//! Two kinds of items cost differently where nodes are counted (`reserve::count`). Those of the
+//! trees that operations change dirty a path each. Those of trees that commits alone change
+//! (extents, checksums, free space) are part of trees that are counted whole: only what they fill
+//! comes on top.
 
 use std::ops::{Add, AddAssign, SubAssign};
 
@@ -13,7 +14,8 @@ use std::ops::{Add, AddAssign, SubAssign};
 pub struct Cost {
     /// Items set or deleted in trees that operations change.
     pub items: u32,
-    /// Items that follow from these in trees that commits alone change; a data reference counts as three.
+    /// Items that follow from these in trees that commits alone change; a data reference counts
+    /// as three.
     pub whole: u32,
     /// Bytes of their payloads, and of checksums.
     pub bytes: u32,

@@ -54,7 +54,8 @@ impl Csums {
         while at < end {
             let to = ((at - self.extent.start.0) / self.sector) as usize;
             let from = ((at - run.start.0) / self.sector) as usize;
-            // A run or a range that a damaged item put between sectors has a part of one at its end.
+            // A run or a range that a damaged item put between sectors has a part of one at its
+            // end.
             if let Some(source) = sums.get(from * self.size..(from + 1) * self.size)
                 && self.known.get(to) == Some(&false)
             {

@@ -4,7 +4,7 @@
 //!
 //! - **D1** Operations never touch the extent tree: they add here, in the transaction that they are
 //!   part of (T11).
-//! - **D2** An extent born in this transaction whose references come to nothing leaves no trace.
+//! - **D2** An extent born in this transaction leaves no trace if its references come to nothing.
 //!
 //! # Locks
 //!
@@ -20,7 +20,7 @@ use buttress_base::sync::Mutex;
 use buttress_format::{BackRef, Extent, Ino, Logical, TreeId};
 use smallvec::SmallVec;
 
-/// Who uses a data extent.
+/// A user of a data extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DataRef {
     /// The subvolume.
@@ -32,7 +32,7 @@ pub struct DataRef {
     pub offset: u64,
 }
 
-/// Who holds a reference, in the four ways that the format knows.
+/// The holder of a reference, in the four ways that the format knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum User {
     /// A file, wherever the leaf lies that says so.
@@ -46,8 +46,8 @@ pub enum User {
 }
 
 impl User {
-    /// The user that a reference is of. Nothing where the entry is no reference, but says which tree
-    /// made the extent.
+    /// The user that a reference is of. Nothing where the entry is no reference, but says which
+    /// tree made the extent.
     #[must_use]
     pub fn of(entry: &BackRef) -> Option<Self> {
         Some(match *entry {
@@ -200,8 +200,8 @@ impl Deltas {
         few.into_iter().flatten().chain(many.into_iter().flatten())
     }
 
-    /// Drops first, so that a reference that moves finds room where the old one was. One order for all, so that one
-    /// seed makes one volume.
+    /// Drops first, so that a reference that moves finds room where the old one was. One order
+    /// for all, so that one seed makes one volume.
     pub fn in_order(&self) -> impl Iterator<Item = (User, i64)> + use<> {
         let mut all: SmallVec<[(User, i64); 1]> = self.iter().collect();
         all.sort_unstable_by_key(|(user, n)| (*n, *user));
@@ -216,13 +216,14 @@ pub struct ExtentChange {
     pub extent: Extent,
     /// Allocated in this transaction: there is no extent item yet.
     pub born: bool,
-    /// Who made it, if it was born: the subvolume that pays for it as long as it lives.
+    /// The subvolume that made it, if it was born: it pays for the extent as long as that lives.
     pub owner: Option<TreeId>,
     /// What its users gain and lose.
     pub deltas: Deltas,
 }
 
-/// Bytes of an item of a new extent with its first user inside, and of one more user, who may have an item of his own.
+/// Bytes of the item of a new extent with its first user inside, and of one more user, which may
+/// have an item of its own.
 const BORN_BYTES: u64 = 88;
 const USER_BYTES: u64 = 56;
 
@@ -246,7 +247,8 @@ const SHARDS: usize = 16;
 
 type Shard = HashMap<Logical, ExtentChange>;
 
-/// What all shards come to: promises ask for that at every operation where metadata is counted, and would take each lock.
+/// What all shards come to: promises ask for that at every operation where metadata is counted,
+/// and would take each lock.
 #[derive(Debug, Default)]
 struct Sums {
     len: AtomicU64,
@@ -288,8 +290,9 @@ impl DelayedRefs {
         &self.shards[(hash >> 60) as usize % SHARDS]
     }
 
-    /// Adds to the count of one user. True when the extent vanished: born here, used by nobody. If somebody else
-    /// believes in another length of it, the volume is damaged, and this transaction must not be committed.
+    /// Adds to the count of one user. True when the extent vanished: born here, and
+    /// without users. Where two users say different lengths the volume is damaged, and this
+    /// transaction must not be committed.
     pub fn change(&self, extent: Extent, who: DataRef, delta: i64, born: bool) -> bool {
         let mut changes = self.shard(extent.start).lock();
         let entry = changes.entry(extent.start).or_insert_with(|| {
@@ -313,7 +316,8 @@ impl DelayedRefs {
         vanished
     }
 
-    /// Makes an extent longer that was born here, if nobody but `who` uses it, and he once. Says whether it did.
+    /// Makes an extent longer that was born here, if `who` is its only user, and once. Says
+    /// whether it did.
     pub fn extend(&self, extent: Extent, more: u64, who: DataRef) -> bool {
         let mut shard = self.shard(extent.start).lock();
         let Some(change) = shard.get_mut(&extent.start) else { return false };
@@ -324,7 +328,7 @@ impl DelayedRefs {
         may
     }
 
-    /// Says who made an extent that was born here, where that is not its first user.
+    /// Says which subvolume made an extent that was born here, where its first user is another's.
     pub fn set_owner(&self, at: Logical, owner: Option<TreeId>) {
         if let Some(change) = self.shard(at).lock().get_mut(&at) {
             change.owner = owner;

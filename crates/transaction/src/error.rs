@@ -7,7 +7,7 @@ use buttress_format::{Key, Logical, TreeId};
 /// The result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failure of this crate. Cheap to clone: the first one of a commit is shown to everybody.
+/// A failure of this crate. Cheap to clone: the first one of a commit is shown to all callers.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -23,7 +23,8 @@ pub enum Error {
     /// Nothing left of this kind of space, after everything that could free some.
     #[error("no space left for {0}")]
     NoSpace(&'static str),
-    /// Who asked for it no longer wants it, and waited for space ([`buttress_base::Interrupt`]); nothing was changed.
+    /// The caller no longer wants it, and waited for space ([`buttress_base::Interrupt`]);
+    /// nothing was changed.
     #[error("interrupted while it waited for space")]
     Interrupted,
     /// The volume cannot be written, and why.
@@ -59,7 +60,7 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
-    /// There is a log of fsync, whose content would be lost.
+    /// There is a log of fsync, and its content would be lost.
     #[error(
         "it was not unmounted cleanly and has an fsync log: mount it for writing once, which replays \
          the log, or read-only with nologreplay to see the state before it"

@@ -1,9 +1,9 @@
-//! What few transactions have any of: nobody pays for its lock who only asks how much there is.
+//! A usually empty value behind a mutex; a flag lets readers of its size skip the lock.
 //!
 //! # Invariants
 //!
-//! - **S1** Whoever changes it says first that there may be something; that is never taken back. So who counts
-//!   sees all that his own thread, or anybody whom he has waited for, put there.
+//! - **S1** A change sets the flag first, and the flag is never taken back. So a thread that
+//!   counts sees all that it has put there, or that a thread it has waited for has.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};

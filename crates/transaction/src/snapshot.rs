@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **Z1** A snapshot is its source as the transaction leaves it, without the snapshot's own name: what
-//!   must not be in it is put late, behind the cut.
-//! - **Z2** Nobody sees any of it before the commit is published, and after a crash there is all of it or
-//!   nothing.
+//! - **Z1** A snapshot is its source as the transaction leaves it, without the snapshot's own
+//!   name: what must not be in it is put late, behind the cut.
+//! - **Z2** None of it is seen before the commit is published, and after a crash there is all
+//!   of it or nothing.
 
 use buttress_format::{Key, Timespec, TreeId};
 
@@ -22,7 +22,7 @@ pub struct Snapshot {
     pub read_only: bool,
     /// The time of its making.
     pub time: Timespec,
-    /// Items set or deleted behind the cut: the copy's name, and all that goes with it. Each item is
-    /// nobody else's to change until the commit is published.
+    /// Items set or deleted behind the cut: the copy's name, and all that goes with it. Each item
+    /// is nobody else's to change until the commit is published.
     pub late: Vec<(TreeId, Key, Option<Vec<u8>>)>,
 }

@@ -2,11 +2,12 @@
 //!
 //! # Invariants
 //!
-//! - **K1** From the moment an inode is in the log, every change of its items is noted here, until the next
-//!   log takes the notes. Nothing is noted of other inodes: who never syncs pays one load.
-//! - **K2** An extent that the log names keeps its space until the transaction is durable, also when its last
-//!   user goes: after a crash the log names it still (T8).
-//! - **K3** Nor is it overwritten in place by anybody but him who has it there, whoever has it now.
+//! - **K1** From the moment an inode is in the log, every change of its items is noted here,
+//!   until the next log takes the notes. Nothing is noted of other inodes: without any sync that
+//!   costs one load.
+//! - **K2** An extent that the log names keeps its space until the transaction is durable, also
+//!   when its last user goes: after a crash the log names it still (T8).
+//! - **K3** Nor is it overwritten in place but by the file that has it there, whichever has it now.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,7 @@ pub type LoggedId = (TreeId, u64);
 #[derive(Debug, Default)]
 struct Inner {
     changed: HashMap<LoggedId, BTreeSet<Key>>,
-    /// Those of them whose names changed, or that are gone.
+    /// Those of them with changed names, or that are gone.
     renamed: BTreeSet<LoggedId>,
     /// The extents that the log names.
     extents: HashMap<Logical, Named>,
@@ -33,9 +34,9 @@ struct Inner {
 /// An extent that the log names.
 #[derive(Debug)]
 struct Named {
-    /// Whose it is there; nothing where several have it.
+    /// The file that has it there; nothing where several do.
     owner: Option<DataRef>,
-    /// Somebody has it there as set aside, at least in part.
+    /// A file has it there as preallocated, at least in part.
     aside: bool,
 }
 
@@ -62,7 +63,7 @@ impl Tracked {
         }
     }
 
-    /// Whether the log names an extent whose last user just went; if so its space is kept (K2).
+    /// Whether the log names an extent that just lost its last user; if so its space is kept (K2).
     pub fn keep(&self, extent: Extent) -> bool {
         if !self.used.load(Ordering::Relaxed) {
             return false;
@@ -85,8 +86,8 @@ impl Tracked {
         std::mem::take(&mut self.inner.lock().kept)
     }
 
-    /// Begins to note, or begins anew. The gate is held by nobody else. Answers what was noted; nothing when
-    /// this is the first time.
+    /// Begins to note, or begins anew. No handle is out meanwhile. Answers what was noted;
+    /// nothing when this is the first time.
     pub fn track(&self, id: LoggedId) -> Option<BTreeSet<Key>> {
         self.used.store(true, Ordering::Relaxed);
         self.inner.lock().changed.insert(id, BTreeSet::new())
@@ -107,12 +108,12 @@ impl Tracked {
         self.inner.lock().changed.remove(&id);
     }
 
-    /// The inodes in the log whose names changed since it was asked last.
+    /// The inodes in the log with names that changed since the last call.
     pub fn take_renamed(&self) -> BTreeSet<LoggedId> {
         std::mem::take(&mut self.inner.lock().renamed)
     }
 
-    /// Says that the log names an extent as somebody's, and whether as one that is set aside.
+    /// Says that the log names an extent as a file's, and whether as one that is preallocated.
     pub fn log_extent(&self, start: Logical, who: DataRef, aside: bool) {
         let mut inner = self.inner.lock();
         let named = inner.extents.entry(start).or_insert(Named { owner: Some(who), aside });
@@ -128,7 +129,8 @@ impl Tracked {
         inner.extents.get(&start).is_some_and(|named| named.aside && named.owner != Some(who))
     }
 
-    /// Whether the log names an extent as another's, or as that of several: it must stay what it is (K3).
+    /// Whether the log names an extent as another's, or as that of several: it must stay what it
+    /// is (K3).
     pub fn is_anothers(&self, start: Logical, who: DataRef) -> bool {
         if !self.used.load(Ordering::Relaxed) {
             return false;

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **X1** Deltas belong to the transaction whose gate the handle passed (T11): overlay, references,
-//!   checksums and new chunks are frozen together, in one step.
+//! - **X1** Deltas belong to the transaction whose gate the handle passed (T11): overlay,
+//!   references, checksums and new chunks are frozen together, in one step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -124,7 +124,8 @@ impl Transaction {
         self.overlay.items() + self.touched.count(|places| places.len() as u64)
     }
 
-    /// Whether it is made of items, references of data and chunks alone: the nodes of anything else are not counted.
+    /// Whether it is made of items, references of data and chunks alone: the nodes of anything
+    /// else are not counted.
     pub fn is_plain(&self) -> bool {
         self.touched.count(|places| places.len() as u64) == 0
             && self.snapshots.count(|snapshots| snapshots.len() as u64) == 0

@@ -8,12 +8,13 @@ use buttress_space::{AllocRequest, DataReservation, Outcome, SpaceKind};
 use crate::rows::{RoomForRows, SharedRows};
 use crate::{Engine, Result};
 
-/// Groups whose free space one allocation waits to be read, before it takes less from those that are known.
+/// Groups whose free space one allocation waits to be read, before it takes less from those that
+/// are known.
 const LOADED_IN_VAIN_MAX: u32 = 4;
 
 impl Engine {
-    /// Allocates data space out of a reservation: at most `want` contiguous bytes, at least `min`. What has
-    /// one `stream` is kept together; files have one each.
+    /// Allocates data space out of a reservation: at most `want` contiguous bytes, at least
+    /// `min`. What has one `stream` is kept together; files have one each.
     ///
     /// # Errors
     ///
@@ -29,8 +30,8 @@ impl Engine {
         self.allocate_in_rows(reservation, want, min, goal, stream, &mut self.begin_rows())
     }
 
-    /// As [`allocate_data`](Self::allocate_data), for one of several extents that one call writes: where there is
-    /// parity they share rows.
+    /// As [`allocate_data`](Self::allocate_data), for one of several extents that one call
+    /// writes: where there is parity they share rows.
     ///
     /// # Errors
     ///

@@ -130,8 +130,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// Where all groups of nodes have parity, which is not written, others come first: data must not take
-    /// the room, and a commit must not be the one to find out.
+    /// Where all groups of nodes have parity, which is not written, others come first: data must
+    /// not take the room, and a commit must not be the one to find out.
     fn make_room_beside_parity(&self) -> Result<()> {
         for kind in [SpaceKind::System, SpaceKind::Metadata] {
             let groups = self.space.groups_of(kind);

@@ -16,7 +16,8 @@ impl Engine {
         self.found_log.take()
     }
 
-    /// Claims the nodes of a log, so that the commit which ends it does not write over them (`found_log::J2`).
+    /// Claims the nodes of a log, so that the commit which ends it does not write over them
+    /// (`found_log::J2`).
     pub(crate) fn claim_log(&self, found: Found) -> Result<()> {
         let len = u64::from(self.store.geometry().nodesize);
         for start in found.nodes {
@@ -37,8 +38,8 @@ impl Engine {
         }
     }
 
-    /// Sees to it that a data extent which a log names can be referenced: one that the trees do not know is
-    /// taken from free space (`found_log::J2`).
+    /// Sees to it that a data extent which a log names can be referenced: one that the trees do
+    /// not know is taken from free space (`found_log::J2`).
     ///
     /// # Errors
     ///

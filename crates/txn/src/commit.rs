@@ -62,8 +62,8 @@ impl Engine {
         self.commit_cut(|| ())
     }
 
-    /// Commits at once after `change`, which is to change something: no other commit, and no log, comes
-    /// between the two.
+    /// Commits at once after `change`, which is to change something: no other commit, and no log,
+    /// comes between the two.
     pub fn commit_after<R>(&self, change: impl FnOnce() -> R) -> Result<R> {
         self.check_writable()?;
         let mut state = self.commit.lock();
@@ -82,7 +82,8 @@ impl Engine {
     ///
     /// As [`commit`](Self::commit).
     pub fn commit_cut(&self, cut: impl FnOnce()) -> Result<Generation> {
-        // Before it is known whether there is anything to commit: else tests would meet it by chance.
+        // Before it is known whether there is anything to commit: else tests would meet it by
+        // chance.
         crate::held::expect_none("H2: a commit is waited for");
         self.check_unlatched()?;
         let is_counted = || self.volume.devices().iter().any(|device| device.stats_changed());
@@ -169,7 +170,8 @@ impl Engine {
         let reserve = account.global_reserve - account.for_copies;
         let of_reserve = reserve.saturating_sub(account.free());
         raise(&self.counters.reserve_taken_max, of_reserve);
-        // All its nodes have addresses: it takes no more, and writing them may be what takes longest.
+        // All its nodes have addresses: it takes no more, and writing them may be what takes
+        // longest.
         self.reservations.settled(frozen, settled.nodes.len() as u64);
         let nodes = self.write_nodes(&settled.nodes)?;
         self.volume.write_other_superblocks(&state.superblock)?;
@@ -178,7 +180,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Holds what a commit made against what was counted, in bytes, while it was running and when it was frozen.
+    /// Holds what a commit made against what was counted, in bytes, while it was running and when
+    /// it was frozen.
     fn hold_against(
         &self,
         settled: &Settled,
@@ -233,8 +236,8 @@ impl Engine {
         frozen
     }
 
-    /// Compares every account with its groups and its tokens. In debug builds, and on volumes of so many
-    /// groups that it costs nothing.
+    /// Compares every account with its groups and its tokens. In debug builds, and on volumes of
+    /// so many groups that it costs nothing.
     fn audit(&self) {
         #[cfg(debug_assertions)]
         {

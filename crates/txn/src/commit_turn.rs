@@ -39,7 +39,8 @@ impl CommitTurn<'_> {
         self.state.superblock = superblock;
     }
 
-    /// Runs `look` while no handle is out, so that all it reads is one moment. It waits for nothing.
+    /// Runs `look` while no handle is out, so that all it reads is one moment. It waits for
+    /// nothing.
     pub fn between_operations<R>(&self, look: impl FnOnce() -> R) -> R {
         self.engine.gate.alone(look)
     }

@@ -5,8 +5,9 @@
 //! - **C1** No two items overlap; an item's payload is a whole number of sums.
 //! - **C2** A new run that begins where an item ends makes that item longer, as long as it stays
 //!   within what Linux allows one item to hold.
-//! - **C3** The time goes with the items and the sums that change, not with their product: a commit may free and add
-//!   a hundred thousand extents of one sector, and an item holds four thousand sums.
+//! - **C3** The time goes with the items and the sums that change, not with their product: a
+//!   commit may free and add a hundred thousand extents of one sector, and an item holds four
+//!   thousand sums.
 
 use std::collections::BTreeMap;
 
@@ -84,8 +85,9 @@ impl<S: NodeSource + ?Sized> Editor<'_, S> {
         Ok(Some((at, sums)))
     }
 
-    /// Cuts ranges, ascending and none over another, out of every item that holds a part of them. Each item is taken in hand once,
-    /// however many pieces go out of it: it may have four thousand sums.
+    /// Cuts ranges, ascending and none over another, out of every item that holds a part of them.
+    /// Each item is taken in hand once, however many pieces go out of it: it may have four
+    /// thousand sums.
     fn remove(&mut self, gone: &[Extent]) -> Result<()> {
         let (mut rest, mut done) = (gone, Logical(0));
         while let Some(first) = rest.first() {

@@ -208,8 +208,8 @@ impl Engine {
         self.commit.is_wanted()
     }
 
-    /// Says what a reader of the volume must know from the next commit on. To be said before the handle
-    /// that puts what needs it begins.
+    /// Says what a reader of the volume must know from the next commit on. To be said before the
+    /// handle that puts what needs it begins.
     pub fn need_feature(&self, feature: Incompat) {
         self.commit.need_feature(feature);
     }
@@ -244,9 +244,9 @@ impl Engine {
         self.gate.enter(|| Arc::clone(self.view.load().running()))
     }
 
-    /// How many extents of data were free as soon as their last reference went, since they were born in the same
-    /// transaction: no view holds those, so who read one without its file's extents held may have read somebody else's.
-    /// Counted before it is free.
+    /// How many extents of data were free as soon as their last reference went, since they were
+    /// born in the same transaction: no view holds those, so who read one without its file's
+    /// extents held may have read somebody else's. Counted before it is free.
     #[must_use]
     pub fn freed_at_once(&self) -> u64 {
         self.stamps.freed_at_once()
@@ -269,21 +269,22 @@ impl Engine {
         Ok(may && extent_tree::is_exclusive(view, extent, who)?)
     }
 
-    /// The right to write into an extent, or a part of it, in place; nothing where its block group is being
-    /// emptied or looked at as a whole. To be had before looking at what is overwritten, and kept until what is
-    /// written is visible.
+    /// The right to write into an extent, or a part of it, in place; nothing where its block
+    /// group is being emptied or looked at as a whole. To be had before looking at what is
+    /// overwritten, and kept until what is written is visible.
     #[must_use]
     pub fn begin_nocow(&self, part: Extent) -> Option<NocowWriter> {
         self.know_groups().ok()?;
         self.space.begin_nocow(part)
     }
 
-    /// Lets nothing more be allocated or written in place in a block group, as long as the answer lives.
+    /// Lets nothing more be allocated or written in place in a block group, as long as the answer
+    /// lives.
     ///
     /// # Errors
     ///
-    /// When no group starts there; [`Error::NoSpace`] when data was promised what is free in it, and there is no room
-    /// for another chunk.
+    /// When no group starts there; [`Error::NoSpace`] when data was promised what is free in it,
+    /// and there is no room for another chunk.
     pub fn hold_read_only(&self, group: Logical) -> Result<ReadOnlyHold> {
         self.know_groups()?;
         loop {
@@ -297,8 +298,8 @@ impl Engine {
         }
     }
 
-    /// The stamp of the extent that begins at `at`. Take it before the view in which you look at the
-    /// extent, and again before you rely on what you found.
+    /// The stamp of the extent that begins at `at`. Take it before the view in which you look at
+    /// the extent, and again before you rely on what you found.
     #[must_use]
     pub fn stamp(&self, at: Logical) -> Stamp {
         self.stamps.stamp(at)
@@ -326,7 +327,8 @@ impl Engine {
         Ok(Ino(ino))
     }
 
-    /// The count of a tree's numbers; it begins behind the highest that is in use when it is first asked for.
+    /// The count of a tree's numbers; it begins behind the highest that is in use when it is
+    /// first asked for.
     pub(crate) fn inos_of(&self, tree: TreeId) -> Result<Arc<AtomicU64>> {
         if let Some(counter) = self.numbers.find(tree) {
             return Ok(counter);
@@ -340,9 +342,9 @@ impl Engine {
         Ok(self.numbers.begin(tree, last + 1))
     }
 
-    /// Hands out what earlier commits freed and nobody can reach any more (E3), and what windows hold. Oldest first: a
-    /// view that holds back one commit's space holds back that of every later one. Says whether there was
-    /// any.
+    /// Hands out what earlier commits freed and nobody can reach any more (E3), and what windows
+    /// hold. Oldest first: a view that holds back one commit's space holds back that of every
+    /// later one. Says whether there was any.
     pub fn release_pinned(&self) -> bool {
         let had_windows = self.close_windows();
         let released = self.pinned.release(|extent| {

@@ -150,7 +150,8 @@ pub(crate) fn apply_block<S: NodeSource + ?Sized>(
     refs.write(false, out)
 }
 
-/// The items of a node that was made in this transaction, for `tree`, and may have come to be shared.
+/// The items of a node that was made in this transaction, for `tree`, and may have come to be
+/// shared.
 pub(crate) fn new_block(
     at: Logical,
     tree: TreeId,

@@ -2,20 +2,22 @@
 //!
 //! # Place
 //!
-//! `space` keeps the lines and says in which order room is made; here is what a step is. Data is written back
-//! by those above, who attach a [`Flusher`] for the time that they do; without one, whoever stands first
-//! makes room himself, as far as commits and chunks go.
+//! `space` keeps the lines and says in which order room is made; here is what a step is. Data is
+//! written back by those above, who attach a [`Flusher`] for the time that they do; without one,
+//! whoever stands first makes room himself, as far as commits and chunks go.
 //!
 //! # Invariants
 //!
-//! - **F1** While anybody waits somebody makes room: the flusher for those who can wait for everything, else
-//!   he who stands first.
-//! - **F2** Who is refused was refused after a whole ladder without anybody served, which began when he was in the line;
-//!   the first one first, and after each it is looked whether those behind him fit.
+//! - **F1** While anybody waits somebody makes room: the flusher for those who can wait for
+//!   everything, else he who stands first.
+//! - **F2** Who is refused was refused after a whole ladder without anybody served, which began
+//!   when he was in the line; the first one first, and after each it is looked whether those
+//!   behind him fit.
 //! - **F3** When the engine fails, everybody who waits is told.
-//! - **F4** Who waits for data, or can wait for everything, gives up when nobody wants it done any more
-//!   ([`Interrupt`](buttress_base::Interrupt)), and leaves nothing. The others free space or make visible what was written, and are
-//!   served or refused; whoever writes back is not interrupted at all.
+//! - **F4** Who waits for data, or can wait for everything, gives up when nobody wants it done
+//!   any more ([`Interrupt`](buttress_base::Interrupt)), and leaves nothing. The others free
+//!   space or make visible what was written, and are served or refused; whoever writes back is
+//!   not interrupted at all.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -43,8 +45,9 @@ const SLICE: Duration = Duration::from_millis(20);
 
 /// How long one who makes room waits for readers of old trees at once.
 const READERS_ONCE: Duration = Duration::from_millis(500);
-/// How long a reader is waited for from the first time on. Who reads for longer (a send, a program that was stopped) does so for minutes, and each
-/// of those who are refused meanwhile had waited for him in every ladder: nine seconds.
+/// How long a reader is waited for from the first time on. Who reads for longer (a send, a
+/// program that was stopped) does so for minutes, and each of those who are refused meanwhile had
+/// waited for him in every ladder: nine seconds.
 const READERS_EVER: Duration = Duration::from_secs(2);
 
 /// Somebody who writes dirty data back for those who wait, for as long as it lives.
@@ -61,7 +64,8 @@ impl Drop for Flusher {
 }
 
 impl Engine {
-    /// Says that from now on somebody looks at [`wait_for_waiters`](Self::wait_for_waiters) and makes room.
+    /// Says that from now on somebody looks at [`wait_for_waiters`](Self::wait_for_waiters) and
+    /// makes room.
     pub fn attach_flusher(self: &Arc<Self>) -> Flusher {
         self.flushers.attach();
         Flusher { engine: Arc::clone(self) }
@@ -73,7 +77,8 @@ impl Engine {
         self.flushers.any()
     }
 
-    /// Sleeps until somebody waits whom the flusher can help, at most so long; says whether anybody does.
+    /// Sleeps until somebody waits whom the flusher can help, at most so long; says whether
+    /// anybody does.
     pub fn wait_for_waiters(&self, limit: Duration) -> bool {
         let waits = || self.waits(SpaceKind::Metadata) || self.waits(SpaceKind::Data);
         if waits() {
@@ -158,13 +163,15 @@ impl Engine {
             Step::Unpin => self.let_scrub_go() | self.release_pinned(),
             Step::Readers => self.wait_for_unpin(|| self.serve(kind) > 0),
             Step::Chunk => {
-                // What a commit under way gives back comes at its end, perhaps between the two looks.
+                // What a commit under way gives back comes at its end, perhaps between the two
+                // looks.
                 self.add_chunk(kind)? || {
                     self.get_chunks_back()?;
                     self.add_chunk(kind)?
                 }
             }
-            // Somebody else may have served meanwhile, him who climbs among them, and who waited may have left.
+            // Somebody else may have served meanwhile, him who climbs among them, and who waited
+            // may have left.
             Step::Commit
                 if self.wait_for_commit()
                     && (self.served_since(kind, before) || !self.waits(kind)) =>
@@ -203,8 +210,8 @@ impl Engine {
         }
     }
 
-    /// Waits for the commit that is under way, if one is: says whether. What it gives back may be enough, and another
-    /// right behind it would settle the few operations that came meanwhile.
+    /// Waits for the commit that is under way, if one is: says whether. What it gives back may be
+    /// enough, and another right behind it would settle the few operations that came meanwhile.
     fn wait_for_commit(&self) -> bool {
         let is_under_way = self.view.load().frozen().is_some();
         if is_under_way {
@@ -213,8 +220,8 @@ impl Engine {
         is_under_way
     }
 
-    /// Makes the removal of chunks durable, if some were removed since the last commit, or waits for the commit that does:
-    /// only then the devices have them back.
+    /// Makes the removal of chunks durable, if some were removed since the last commit, or waits
+    /// for the commit that does: only then the devices have them back.
     fn get_chunks_back(&self) -> Result<()> {
         let view = self.view.load();
         if !view.running().removed.lock().is_empty() {
@@ -236,8 +243,8 @@ impl Engine {
         }
     }
 
-    /// Refuses those who wait and came before that moment, the first first, until somebody behind fits (F2). Those
-    /// with priority make room themselves, and give up themselves.
+    /// Refuses those who wait and came before that moment, the first first, until somebody behind
+    /// fits (F2). Those with priority make room themselves, and give up themselves.
     pub fn refuse(&self, kind: SpaceKind, before: Arrivals) {
         let blocks = |class| match kind {
             SpaceKind::Data => self.space.data_line().blocks(class),
@@ -341,8 +348,8 @@ impl Engine {
         }
     }
 
-    /// As [`commit`](Self::commit), for a caller who waits for one under way no longer than he wants it (F4). He makes none if
-    /// that is not needed for what was running when he came.
+    /// As [`commit`](Self::commit), for a caller who waits for one under way no longer than he
+    /// wants it (F4). He makes none if that is not needed for what was running when he came.
     ///
     /// # Errors
     ///
@@ -384,7 +391,8 @@ impl Engine {
         if waiter.may_give_up() { self.expect_wanted() } else { Ok(()) }
     }
 
-    /// Readers hold back freed space only for the length of an operation: waits a little for them. Says whether that was of use.
+    /// Readers hold back freed space only for the length of an operation: waits a little for
+    /// them. Says whether that was of use.
     fn wait_for_unpin(&self, enough: impl Fn() -> bool) -> bool {
         let begun = clock::now();
         let mut unpinned = false;

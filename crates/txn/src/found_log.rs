@@ -63,7 +63,8 @@ pub(crate) fn read(store: &Store, sb: &Superblock) -> Result<Found> {
     Ok(Found { logs, nodes })
 }
 
-/// Every item under a node. Ends on a damaged log too: levels fall, and no two children have the same keys.
+/// Every item under a node. Ends on a damaged log too: levels fall, and no two children have the
+/// same keys.
 fn walk(
     store: &Store,
     at: &Expect,

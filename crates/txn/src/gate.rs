@@ -2,10 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **G1** Who is inside changes the transaction that runs: it is asked for inside, and closes when everybody
-//!   has left who found it. So all that one does inside is part of one commit, or none of it is.
-//! - **G2** Who closes it waits for nothing but those inside, and they for nothing at all: no I/O, no space, no
-//!   other who is inside.
+//! - **G1** Who is inside changes the transaction that runs: it is asked for inside, and closes
+//!   when everybody has left who found it. So all that one does inside is part of one commit, or
+//!   none of it is.
+//! - **G2** Who closes it waits for nothing but those inside, and they for nothing at all: no
+//!   I/O, no space, no other who is inside.
 //!
 //! The tests run this under a scheduler that tries the orders of threads.
 

@@ -83,8 +83,8 @@ impl<'e> Handle<'e> {
         self.change(extent, who, 1, born);
     }
 
-    /// Lets an extent that was born in this transaction and is `who`'s alone go on with what was allocated right
-    /// behind it. Says whether it does; if not, nothing has changed.
+    /// Lets an extent that was born in this transaction and is `who`'s alone go on with what was
+    /// allocated right behind it. Says whether it does; if not, nothing has changed.
     pub fn extend_data(&self, extent: Extent, more: Extent, who: DataRef) -> bool {
         let together = self.engine.space.are_together(extent.start, more.start);
         if !together || !self.join(extent, more, who) {

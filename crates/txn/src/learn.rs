@@ -1,23 +1,26 @@
-//! What takes a step for each block group to know: chunks, the groups' own items, what they take of devices.
+//! What takes a step for each block group to know: chunks, the groups' own items, what they take
+//! of devices.
 //!
 //! # Place
 //!
-//! A volume of a million block groups takes seconds to be read through, and one who reads a file needs three of them. So
-//! where the chunk tree has more than a leaf nothing of it is read when the volume is opened: chunks are asked for one by one, and all of
-//! this is learnt behind the opening, by whoever needs it first: who writes, or somebody in the background.
+//! A volume of a million block groups takes seconds to be read through, and one who reads a file
+//! needs three of them. So where the chunk tree has more than a leaf nothing of it is read when
+//! the volume is opened: chunks are asked for one by one, and all of this is learnt behind the
+//! opening, by whoever needs it first: who writes, or somebody in the background.
 //!
 //! # Invariants
 //!
-//! - **K1** Nothing is promised, put, allocated or committed before the groups are known: every door to that goes
-//!   through [`Engine::check_writable`], which waits for them.
-//! - **K2** They are learnt by one at a time, from the commit that was found when the volume was opened: by K1 there
-//!   is no other yet.
-//! - **K3** What opening would have refused makes the volume read-only, with the reason: then nothing was written, and
-//!   nothing is.
+//! - **K1** Nothing is promised, put, allocated or committed before the groups are known: every
+//!   door to that goes through [`Engine::check_writable`], which waits for them.
+//! - **K2** They are learnt by one at a time, from the commit that was found when the volume was
+//!   opened: by K1 there is no other yet.
+//! - **K3** What opening would have refused makes the volume read-only, with the reason: then
+//!   nothing was written, and nothing is.
 //!
 //! # Locks
 //!
-//! `turn` is a long lock, across I/O. Who holds the commit lock was at a door before, and does not come here.
+//! `turn` is a long lock, across I/O. Who holds the commit lock was at a door before, and does
+//! not come here.
 
 use std::collections::BTreeMap;
 
@@ -73,13 +76,13 @@ impl Known {
 }
 
 impl Engine {
-    /// Waits until the block groups are known, and reads them if nobody does: a volume that was opened without has no
-    /// figures of space before.
+    /// Waits until the block groups are known, and reads them if nobody does: a volume that was
+    /// opened without has no figures of space before.
     ///
     /// # Errors
     ///
-    /// [`Error::Stopped`] after [`Engine::stop_learning`]. That they cannot be read is not one: the volume is
-    /// read-only then, and [`Engine::read_only`] says why.
+    /// [`Error::Stopped`] after [`Engine::stop_learning`]. That they cannot be read is not one:
+    /// the volume is read-only then, and [`Engine::read_only`] says why.
     pub fn know_groups(&self) -> Result<()> {
         if self.learning.is_known() { Ok(()) } else { self.learn() }
     }
@@ -90,7 +93,8 @@ impl Engine {
         self.learning.is_known()
     }
 
-    /// Ends the reading of block groups, for good: the volume is to be closed, and nothing was written.
+    /// Ends the reading of block groups, for good: the volume is to be closed, and nothing was
+    /// written.
     pub fn stop_learning(&self) {
         self.learning.stop();
     }
@@ -147,8 +151,8 @@ impl Engine {
     }
 }
 
-/// Every block group's item. Where they have a tree of their own that is one walk over its leaves; in the extent tree
-/// a search for each, but for those that share a leaf.
+/// Every block group's item. Where they have a tree of their own that is one walk over its
+/// leaves; in the extent tree a search for each, but for those that share a leaf.
 fn read_groups(
     store: &Store,
     sb: &Superblock,
@@ -238,7 +242,8 @@ pub(crate) fn read_device_stats(store: &Store, roots: &Roots) -> Result<()> {
     Ok(())
 }
 
-/// Why nothing may be written, if a chunk lies where the device tree has none: the next new one would be put over it.
+/// Why nothing may be written, if a chunk lies where the device tree has none: the next new one
+/// would be put over it.
 fn unrecorded_stripe(volume: &Volume, devices: &DeviceSpace) -> Option<String> {
     volume.chunks().iter().find_map(|chunk| {
         let len = chunk.stripe_bytes();

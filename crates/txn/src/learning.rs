@@ -38,8 +38,8 @@ impl FromStr for GroupsRead {
     }
 }
 
-/// A chunk tree of so many levels above its leaves is not read through first. One leaf of 16 KiB has up to 154 chunks, and is read
-/// in any case.
+/// A chunk tree of so many levels above its leaves is not read through first. One leaf of 16 KiB
+/// has up to 154 chunks, and is read in any case.
 const TALL: u8 = 1;
 
 /// How far the groups are known.
@@ -104,7 +104,8 @@ impl Learning {
     }
 }
 
-/// Whether the groups are read behind the opening. What is replayed, recorded anew or moved at once needs them then.
+/// Whether the groups are read behind the opening. What is replayed, recorded anew or moved at
+/// once needs them then.
 pub(crate) fn is_behind(when: GroupsRead, superblock: &Superblock, needed: bool) -> bool {
     let may = !needed && !superblock.incompat.has(Incompat::RAID56);
     may && match when {

@@ -2,14 +2,17 @@
 //!
 //! # Place
 //!
-//! An allocation names a group that must be read first; those above attach a [`Loader`], who reads it, and the next few
-//! as well, which are needed soon. Without one whoever allocates reads it himself, and a commit always does.
+//! An allocation names a group that must be read first; those above attach a [`Loader`], who
+//! reads it, and the next few as well, which are needed soon. Without one whoever allocates reads
+//! it himself, and a commit always does.
 //!
 //! # Invariants
 //!
 //! - **D1** A group is read by one at a time, however many want it, and by the loader once.
-//! - **D2** Who waits for a group is woken when it is known, when it cannot be known, and when the last loader leaves.
-//! - **D3** A group that cannot be read gives out nothing in this session, and is asked for by nobody again.
+//! - **D2** Who waits for a group is woken when it is known, when it cannot be known, and when
+//!   the last loader leaves.
+//! - **D3** A group that cannot be read gives out nothing in this session, and is asked for by
+//!   nobody again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **P1** What a commit freed is given out only when every view of the trees before it is gone. The
-//!   oldest goes first: a view that holds back one commit's space holds back that of later ones.
+//! - **P1** What a commit freed is given out only when every view of the trees before it is gone.
+//!   The oldest goes first: a view that holds back one commit's space holds back that of later
+//!   ones.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};

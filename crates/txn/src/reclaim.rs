@@ -4,8 +4,8 @@
 //!
 //! - **G1** Only a group that the last commit knows, that holds nothing, that nobody reads any more
 //!   and that no promise needs is removed; at least one of each kind stays.
-//! - **G2** Its device space is used again only after the removal is durable (A2). So a commit is asked for, and
-//!   whoever looks for a chunk in vain makes one.
+//! - **G2** Its device space is used again only after the removal is durable (A2). So a commit is
+//!   asked for, and whoever looks for a chunk in vain makes one.
 
 use buttress_format::{Chunk, Logical};
 use buttress_space::{Group, SpaceKind};
@@ -43,7 +43,8 @@ impl Engine {
                 Ok(chunk) => {
                     tracing::info!(flags = %group.flags(), %start, "empty chunk removed");
                     running.removed.lock().push(Chunk::clone(&chunk));
-                    // Until it is durable the devices lack them, and nothing else may come to be committed.
+                    // Until it is durable the devices lack them, and nothing else may come to be
+                    // committed.
                     self.commit.want(true);
                     self.devices.lock().uncount_group(group.flags());
                 }
@@ -52,7 +53,8 @@ impl Engine {
         }
     }
 
-    /// The groups of data and metadata: where each begins, how much of it is in use, how long it is.
+    /// The groups of data and metadata: where each begins, how much of it is in use, how long it
+    /// is.
     #[must_use]
     pub fn group_fill(&self) -> Vec<(Logical, u64, u64)> {
         let _ = self.know_groups();

@@ -5,7 +5,8 @@ use buttress_space::{Class, Reach, SpaceKind};
 use crate::{Cost, Engine, Result, Urgency};
 
 impl Engine {
-    /// Promises data space if nobody waits for it, and it is there or in a chunk that the devices have.
+    /// Promises data space if nobody waits for it, and it is there or in a chunk that the devices
+    /// have.
     ///
     /// # Errors
     ///
@@ -78,8 +79,8 @@ impl Engine {
         !self.space.is_mixed() || self.may_reserve(Cost::default(), Urgency::Normal)
     }
 
-    /// Whether a commit would give data any space: extents, the device space of chunks that are about to go (G2), or
-    /// what metadata was promised beyond its groups.
+    /// Whether a commit would give data any space: extents, the device space of chunks that are
+    /// about to go (G2), or what metadata was promised beyond its groups.
     pub(crate) fn commit_would_free_data(&self) -> bool {
         let view = self.view.load();
         let running = view.running();

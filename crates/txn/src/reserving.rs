@@ -29,8 +29,9 @@ impl Engine {
         Ok(self.reservations.at_once(cost, urgency, Reach::All))
     }
 
-    /// Reserves metadata for a thread on which writeback may wait: it holds a file's writeback claim,
-    /// or is writing back. It goes before others, and makes room itself: by chunks and commits alone.
+    /// Reserves metadata for a thread on which writeback may wait: it holds a file's writeback
+    /// claim, or is writing back. It goes before others, and makes room itself: by chunks and
+    /// commits alone.
     ///
     /// # Errors
     ///
@@ -132,8 +133,9 @@ impl Engine {
         self.reservations.wait_for_promises(more, limit);
     }
 
-    /// Outstanding reservations in thousandths of the metadata that is left to reserve. Nothing where
-    /// that is no more than half, or a chunk can be added and no commit waits for dirty data.
+    /// Outstanding reservations in thousandths of the metadata that is left to reserve. Nothing
+    /// where that is no more than half, or a chunk can be added and no commit waits for dirty
+    /// data.
     #[must_use]
     pub fn promise_pressure(&self) -> Option<u64> {
         self.reservations.promise_pressure()

@@ -2,11 +2,12 @@
 //!
 //! # Invariants
 //!
-//! - **P1** A row is written in one call, before anything in it is referenced by a transaction, and never
-//!   again until nothing that a crash could bring back, and no reader, reaches any of it.
+//! - **P1** A row is written in one call, before anything in it is referenced by a transaction,
+//!   and never again until nothing that a crash could bring back, and no reader, reaches any of
+//!   it.
 //!
-//! `space` sees to it that nobody gets a part of a row in which something is reserved, used or pinned; `volume`
-//! refuses what would begin in the middle of one.
+//! `space` sees to it that nobody gets a part of a row in which something is reserved, used or
+//! pinned; `volume` refuses what would begin in the middle of one.
 
 use buttress_format::{BlockGroupFlags, Logical};
 use buttress_space::{Rows, SpaceKind};
@@ -14,8 +15,8 @@ use buttress_volume::{Parity, Volume};
 
 use crate::{Engine, Result};
 
-/// What is left of the rows that one call's writes have; given back when dropped. Dropped before any of the
-/// extents is given back unwritten, or a later one could come to lie behind a gap.
+/// What is left of the rows that one call's writes have; given back when dropped. Dropped before
+/// any of the extents is given back unwritten, or a later one could come to lie behind a gap.
 #[derive(Debug)]
 pub struct SharedRows<'e> {
     engine: &'e Engine,
@@ -52,8 +53,8 @@ impl Engine {
         SharedRows { engine: self, rows: Rows::default() }
     }
 
-    /// What a promise of data has to hold beside the data for each piece that is written for itself: the rest of
-    /// its last row.
+    /// What a promise of data has to hold beside the data for each piece that is written for
+    /// itself: the rest of its last row.
     #[must_use]
     pub fn row_slack(&self) -> u64 {
         self.groups.row_bytes()
@@ -64,8 +65,8 @@ impl Engine {
         self.groups.note_row(row.unwrap_or(0));
     }
 
-    /// There is no whole row, although there was a promise: what lies between what is in use is of no use. Says
-    /// whether something was done about it.
+    /// There is no whole row, although there was a promise: what lies between what is in use is
+    /// of no use. Says whether something was done about it.
     pub(crate) fn make_room_for_rows(&self, room: &mut RoomForRows) -> Result<bool> {
         while self.row_slack() > 0 && room.steps < 3 {
             room.steps += 1;
@@ -85,8 +86,8 @@ impl Engine {
         Ok(false)
     }
 
-    /// What is free in groups with parity is learnt when the volume is opened: until then nobody knows how much of
-    /// it is whole rows, so that none of it can be promised.
+    /// What is free in groups with parity is learnt when the volume is opened: until then nobody
+    /// knows how much of it is whole rows, so that none of it can be promised.
     pub(crate) fn load_rows(&self) {
         for group in self.space.groups().iter().filter(|group| group.row().is_some()) {
             self.note_row(group.row());
@@ -95,8 +96,8 @@ impl Engine {
     }
 }
 
-/// The rows that data is given out in, where a block group begins; nothing where none is given out, or without
-/// parity.
+/// The rows that data is given out in, where a block group begins; nothing where none is given
+/// out, or without parity.
 pub(crate) fn given_out(volume: &Volume, flags: BlockGroupFlags, start: Logical) -> Option<u64> {
     let is_data = flags.kind() == BlockGroupFlags::DATA;
     volume.row_bytes(start).filter(|_| is_data && volume.parity() == Parity::Rows)

@@ -23,8 +23,8 @@ impl Engine {
         Ok(TreeId(self.next_ino(TreeId::ROOT)?.0))
     }
 
-    /// Begins to count subvolumes, before any that is being dropped is gone: its number is not to be
-    /// given out again while somebody may remember it.
+    /// Begins to count subvolumes, before any that is being dropped is gone: its number is not to
+    /// be given out again while somebody may remember it.
     ///
     /// # Errors
     ///
@@ -33,8 +33,9 @@ impl Engine {
         self.inos_of(TreeId::ROOT).map(drop)
     }
 
-    /// The transaction of a subvolume's last snapshot, or of one that is being made; 0 if it has none.
-    /// What its files held then may be a snapshot's, too, whatever the counts of references say.
+    /// The transaction of a subvolume's last snapshot, or of one that is being made; 0 if it has
+    /// none. What its files held then may be a snapshot's, too, whatever the counts of references
+    /// say.
     ///
     /// # Errors
     ///

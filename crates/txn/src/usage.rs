@@ -63,7 +63,8 @@ pub struct Stats {
     pub nodes_written: u64,
     /// Most rounds that a commit needed to settle its own nodes.
     pub settle_rounds_max: u64,
-    /// Bytes that a commit took of the global reserve, at most: what promises did not cover, and what freed space.
+    /// Bytes that a commit took of the global reserve, at most: what promises did not cover, and
+    /// what freed space.
     pub reserve_taken_max: u64,
     /// Memory that the running transaction holds, in bytes.
     pub overlay_bytes: u64,
@@ -75,7 +76,8 @@ pub struct Stats {
     pub enospc: u64,
     /// How many gave up because nobody wanted it done any more.
     pub interrupted: u64,
-    /// How often accounts were compared with groups and tokens, in debug builds, and how often they changed too fast for that.
+    /// How often accounts were compared with groups and tokens, in debug builds, and how often
+    /// they changed too fast for that.
     pub audits: u64,
     /// See [`audits`](Self::audits).
     pub audits_overtaken: u64,

@@ -1,15 +1,17 @@
-//! Room kept behind a file that grows step by step: its next steps lie behind the last, and need no search.
+//! Room kept behind a file that grows step by step: its next steps lie behind the last, and need
+//! no search.
 //!
 //! # Invariants
 //!
-//! - **W1** What a window holds is in use for its group and its account: nobody else finds it, no promise counts on
-//!   it, and a step changes neither. So one is opened only where much is free and nobody waits, and all are closed
-//!   before anybody who wants data is refused or waits for more than that, and by every commit.
-//! - **W2** Whoever drains a group closes the windows after he has marked it. Who opens one puts it on the list
-//!   first and looks for the mark then; so one of the two closes it. Until then it holds what is only reserved,
-//!   for which the drain waits.
-//! - **W3** A step is taken inside the handle that names it: the commit that finds it gone from the window finds
-//!   its reference, too.
+//! - **W1** What a window holds is in use for its group and its account: nobody else finds it, no
+//!   promise counts on it, and a step changes neither. So one is opened only where much is free
+//!   and nobody waits, and all are closed before anybody who wants data is refused or waits for
+//!   more than that, and by every commit.
+//! - **W2** Whoever drains a group closes the windows after he has marked it. Who opens one puts
+//!   it on the list first and looks for the mark then; so one of the two closes it. Until then it
+//!   holds what is only reserved, for which the drain waits.
+//! - **W3** A step is taken inside the handle that names it: the commit that finds it gone from
+//!   the window finds its reference, too.
 //!
 //! # Locks
 //!

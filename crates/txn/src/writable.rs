@@ -44,7 +44,8 @@ pub(crate) fn obstacle(
     roots_obstacle(store, roots)
 }
 
-/// Whether Linux began to replace a device and did not end: what is written now would lack on the new one.
+/// Whether Linux began to replace a device and did not end: what is written now would lack on the
+/// new one.
 fn is_being_replaced(store: &Store, roots: &Roots) -> Result<bool> {
     let root = roots.find(TreeId::DEV).ok_or(buttress_tree::Error::NoTree(TreeId::DEV))?;
     let key = Key::new(0, Kind::DEV_REPLACE, 0);

@@ -1,19 +1,22 @@
-//! How many nodes the dirty data of one inode can dirty: those of the leaves that its extents lie in.
+//! How many nodes the dirty data of one inode can dirty: those of the leaves that its extents lie
+//! in.
 //!
 //! # Invariants
 //!
-//! - **D1** Of the leaves between its first extent and its last, all but two have nothing but extents of this inode: items of
-//!   one length. Dirty together they are packed as leaves of the extent tree are (N4 of `count`), whichever of them are: between
-//!   two runs lies one that is not. The outer two become three each, by themselves (N1), and take in a neighbour; so
-//!   does the leaf of the inode's item.
-//! - **D2** A part of the data may land in this transaction, and the rest in the next: either dirties all of them, in the next with
-//!   what this one adds to them. What is dirty of them in this one is counted already: no less than its bytes fill, but
-//!   for the two runs that the others of its tree may become without it. What is dirty of them in a commit under way is given back
-//!   by it, or is waited for before the next freezes (I4 of `reserve::inode`).
-//! - **D3** Beside a commit under way its leaves are what that one makes of them: as many as these, packed, with all bytes
-//!   that it adds to them (N6).
-//! - **D4** What may be shared with snapshots has no bound, as far as can be seen above the leaves, nor what lies in too many leaves
-//!   to be worth it.
+//! - **D1** Of the leaves between its first extent and its last, all but two have nothing but
+//!   extents of this inode: items of one length. Dirty together they are packed as leaves of the
+//!   extent tree are (N4 of `count`), whichever of them are: between two runs lies one that is
+//!   not. The outer two become three each, by themselves (N1), and take in a neighbour; so does
+//!   the leaf of the inode's item.
+//! - **D2** A part of the data may land in this transaction, and the rest in the next: either
+//!   dirties all of them, in the next with what this one adds to them. What is dirty of them in
+//!   this one is counted already: no less than its bytes fill, but for the two runs that the
+//!   others of its tree may become without it. What is dirty of them in a commit under way is
+//!   given back by it, or is waited for before the next freezes (I4 of `reserve::inode`).
+//! - **D3** Beside a commit under way its leaves are what that one makes of them: as many as
+//!   these, packed, with all bytes that it adds to them (N6).
+//! - **D4** What may be shared with snapshots has no bound, as far as can be seen above the
+//!   leaves, nor what lies in too many leaves to be worth it.
 
 use buttress_format::{
     Generation, Ino, Key, Kind, TreeId,
@@ -21,8 +24,9 @@ use buttress_format::{
 };
 use buttress_tree::{Expect, Geometry, NodeSource, Store};
 
-use super::{Reservations, whole::packed, work::Work};
 use crate::View;
+use crate::counts::{whole::packed, work::Work};
+use crate::reservations::Reservations;
 
 /// An item of an extent that does not lie in the tree.
 const EXTENT_ITEM: u64 = ITEM_LEN as u64 + 53;
@@ -79,7 +83,8 @@ impl Span<'_> {
             .try_for_each(|slot| self.add(&node.expect_child_below(slot, at.below)))
     }
 
-    /// Nodes that become of it in this transaction and in the next (D2, D3), with paths of so many levels.
+    /// Nodes that become of it in this transaction and in the next (D2, D3), with paths of so
+    /// many levels.
     fn nodes(&self, geometry: &Geometry, levels: u64) -> u64 {
         let room = geometry.leaf_room() as u64;
         let share = geometry.ptrs_max() as u64 / 2;
@@ -97,9 +102,9 @@ impl Span<'_> {
 }
 
 impl Reservations {
-    /// Nodes that all dirty data of an inode can dirty at most, beside what was counted already; `frozen` is what was counted of
-    /// a commit that is under way.
-    pub(super) fn nodes_of_inode(
+    /// Nodes that all dirty data of an inode can dirty at most, beside what was counted already;
+    /// `frozen` is what was counted of a commit that is under way.
+    pub(crate) fn nodes_of_inode(
         &self,
         view: &View,
         (tree, ino): (TreeId, Ino),

@@ -22,7 +22,8 @@ fn space(holes: &[(u64, u64)]) -> DeviceSpace {
     space
 }
 
-/// D1: where holes are short, a multiple of what chunks take is said to be left, and no more is promised than they take.
+/// D1: where holes are short, a multiple of what chunks take is said to be left, and no more is
+/// promised than they take.
 #[test]
 fn short_holes_promise_no_more_than_chunks_take() {
     let kind = BlockGroupFlags::METADATA;

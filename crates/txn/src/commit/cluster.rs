@@ -2,16 +2,18 @@
 //!
 //! # Place
 //!
-//! A commit rebuilds nodes from all over its trees, in one order, and frees what they replace: what is free of metadata
-//! is soon in pieces. Taken one by one each node would get the next piece; a run is the longest there is, or as long as
-//! one request, and nodes lie in it side by side in the order in which they were made.
+//! A commit rebuilds nodes from all over its trees, in one order, and frees what they replace:
+//! what is free of metadata is soon in pieces. Taken one by one each node would get the next
+//! piece; a run is the longest there is, or as long as one request, and nodes lie in it side by
+//! side in the order in which they were made.
 //!
 //! # Invariants
 //!
-//! - **K1** What is left of a run when the trees are settled, or the commit has failed, is free again, and the next
-//!   commit begins there.
-//! - **K2** A run is taken from nobody's promise: where data shares its groups with metadata there are none, as what
-//!   is left of one would be missing to data for as long as the commit takes.
+//! - **K1** What is left of a run when the trees are settled, or the commit has failed, is free
+//!   again, and the next commit begins there.
+//! - **K2** A run is taken from nobody's promise: where data shares its groups with metadata
+//!   there are none, as what is left of one would be missing to data for as long as the commit
+//!   takes.
 
 use buttress_format::{Extent, Generation, Logical};
 use buttress_space::{AllocRequest, Outcome, SpaceKind};
@@ -71,7 +73,8 @@ impl<'e> Cluster<'e> {
             match self.engine.space.allocate(self.request(want, size)) {
                 Outcome::Got(run) => {
                     if run.len < want {
-                        // The longest there was. Behind it are others nearly as long, and their items are near its.
+                        // The longest there was. Behind it are others nearly as long, and their
+                        // items are near its.
                         self.most = run.len / 2;
                     }
                     self.engine.reservations.take_frozen(run.len);
@@ -102,7 +105,8 @@ impl<'e> Cluster<'e> {
     /// Gives back what is left (K1).
     pub(super) fn close(&mut self) {
         let Some(left) = self.left.take() else { return };
-        // In this order, and the other way round where it was taken: who looks at both misses nothing.
+        // In this order, and the other way round where it was taken: who looks at both misses
+        // nothing.
         self.engine.reservations.return_frozen(left.len);
         self.engine.space.free(left);
         let request = self.request(RUN_BYTES_MIN, RUN_BYTES_MIN);
@@ -128,8 +132,8 @@ mod tests {
     /// More than is taken.
     const NEED: u64 = 64 << 20;
 
-    /// P1: at whatever moment a promise looks, what a commit takes in runs and gives back of them is in the account, or is what
-    /// it may still take: in orders that seeds decide.
+    /// P1: at whatever moment a promise looks, what a commit takes in runs and gives back of them
+    /// is in the account, or is what it may still take: in orders that seeds decide.
     #[test]
     fn what_is_taken_meanwhile_is_seen() {
         let work = |seed| {

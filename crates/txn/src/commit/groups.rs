@@ -59,8 +59,8 @@ impl Groups {
         self.dirty.insert(group.start);
     }
 
-    /// Adds an extent behind others, as part of the last one if it begins where that ends, on a whole sector, and no
-    /// group does.
+    /// Adds an extent behind others, as part of the last one if it begins where that ends, on a
+    /// whole sector, and no group does.
     pub(super) fn join(&self, all: &mut Vec<Extent>, extent: Extent, sectorsize: u32) {
         let sector = u64::from(sectorsize);
         let is_whole = extent.start.0.is_multiple_of(sector) && extent.len.is_multiple_of(sector);

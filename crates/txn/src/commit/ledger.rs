@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **L1** Every address taken is either used by a node in the end, or given back.
-//! - **L2** An address whose item is already in the working extent tree is free to others only after
-//!   that item is out again: one round later.
+//! - **L2** An address whose item is already in the working extent tree is free to others only
+//!   after that item is out again: one round later.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -113,8 +113,8 @@ impl<'e> Ledger<'e> {
         matches!(self.moves.get(&at), Some(Move::Born { .. }))
     }
 
-    /// The state of a node as part of a tree; nothing where nobody else can use it, so that its item
-    /// need not be looked at.
+    /// The state of a node as part of a tree; nothing where nobody else can use it, so that its
+    /// item need not be looked at.
     pub(super) fn state(&mut self, tree: TreeId, node: &Node) -> Result<Option<State>> {
         let generation = node.header().generation;
         let moved = node.header().flags & FLAG_RELOC != 0;
@@ -129,7 +129,8 @@ impl<'e> Ledger<'e> {
         self.sharing.state(&self.engine.store, at, level, born).map(Some)
     }
 
-    /// A tree leaves a node; its entries from slot `from` on pass to new nodes, or are dropped next.
+    /// A tree leaves a node; its entries from slot `from` on pass to new nodes, or are dropped
+    /// next.
     pub(super) fn leave(&mut self, tree: TreeId, node: &Node, from: usize) -> Result<Left> {
         let at = node.logical();
         let born = self.is_born(at);
@@ -184,7 +185,8 @@ impl NodeAlloc for Ledger<'_> {
                 return Ok(at);
             }
             if !self.engine.add_chunk_to(self.transaction, kind, 0).map_err(above)? {
-                // Promises should have kept it from coming to this: all that is known of why is in the event.
+                // Promises should have kept it from coming to this: all that is known of why is
+                // in the event.
                 let _ = self.engine.no_space(kind, size);
                 return Err(buttress_tree::Error::NoSpace);
             }

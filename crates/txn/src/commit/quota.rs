@@ -1,17 +1,17 @@
 //! Quotas in a commit.
 //!
-//! Simple quotas ask who made an extent; that is known of each extent that comes or goes, so they are
-//! counted as Linux counts them. Full quotas ask for every subvolume that can reach an extent; that is
-//! not counted here, and the volume says so: its groups are right, their counts are to be made anew
-//! (`btrfs quota rescan`).
+//! Simple quotas ask who made an extent; that is known of each extent that comes or goes, so they
+//! are counted as Linux counts them. Full quotas ask for every subvolume that can reach an
+//! extent; that is not counted here, and the volume says so: its groups are right, their counts
+//! are to be made anew (`btrfs quota rescan`).
 //!
 //! # Invariants
 //!
-//! - **Q1** With simple quotas, what a group says it uses is the sum of the extents that its members made
-//!   since quotas were enabled and that live: data by the owner in its item, nodes by the tree in their
-//!   headers.
-//! - **Q2** With full quotas, after the first commit the status says that counts are inconsistent, and no
-//!   count that was under way goes on.
+//! - **Q1** With simple quotas, what a group says it uses is the sum of the extents that its
+//!   members made since quotas were enabled and that live: data by the owner in its item, nodes
+//!   by the tree in their headers.
+//! - **Q2** With full quotas, after the first commit the status says that counts are
+//!   inconsistent, and no count that was under way goes on.
 //! - **Q3** A subvolume has a group from the transaction on that makes it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -152,8 +152,9 @@ impl Work<'_> {
         Ok(related.into_iter().filter(|other| other.level() > group.level()).collect())
     }
 
-    /// Makes the group of a new subvolume, as Linux does: a snapshot begins with what its source counts and
-    /// may use, and with simple quotas a subvolume joins the groups of the one that it is in.
+    /// Makes the group of a new subvolume, as Linux does: a snapshot begins with what its source
+    /// counts and may use, and with simple quotas a subvolume joins the groups of the one that it
+    /// is in.
     fn make(&mut self, tree: TreeId, copied: Option<TreeId>, within: Option<TreeId>) -> Result<()> {
         let group = QuotaGroup::of(tree);
         if self.info(group)?.is_some() {
@@ -222,8 +223,8 @@ fn home<S: NodeSource + ?Sized>(source: &S, root: NodePtr, tree: TreeId) -> Resu
 }
 
 impl Settle<'_> {
-    /// Brings the quota tree up to what this transaction did to subvolumes, nodes and data. Everything that
-    /// concerns trees of files has happened by now.
+    /// Brings the quota tree up to what this transaction did to subvolumes, nodes and data.
+    /// Everything that concerns trees of files has happened by now.
     pub(super) fn count_quotas(&mut self) -> Result<()> {
         let Some(before) = self.quotas.status else { return Ok(()) };
         let generation = self.transaction.generation;

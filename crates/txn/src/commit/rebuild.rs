@@ -1,10 +1,11 @@
-//! The free-space tree made anew, in a commit: for a volume that says that its tree is not right, that has
-//! none, or whose owner does not trust it.
+//! The free-space tree made anew, in a commit: for a volume that says that its tree is not right,
+//! that has none, or whose owner does not trust it.
 //!
 //! # Invariants
 //!
-//! - **F1** What is recorded is what lies between the extents of the last commit; from there on the commit
-//!   changes it like that of every other. Until it is published nobody reads the old tree.
+//! - **F1** What is recorded is what lies between the extents of the last commit; from there on
+//!   the commit changes it like that of every other. Until it is published nobody reads the old
+//!   tree.
 
 use std::sync::atomic::Ordering;
 

@@ -7,9 +7,9 @@
 //!
 //! # Invariants
 //!
-//! - **S1** The rounds end: a node born in this transaction keeps its address when it is rebuilt, so
-//!   a round causes work for the next only by the first change of a committed node, of which there
-//!   are fewer every time, or by a split, which needs more new items than a leaf holds.
+//! - **S1** The rounds end: a node born in this transaction keeps its address when it is rebuilt,
+//!   so a round causes work for the next only by the first change of a committed node, of which
+//!   there are fewer every time, or by a split, which needs more new items than a leaf holds.
 //! - **S2** Nothing is written to a device here: until the superblock, failure costs nothing.
 
 use std::collections::BTreeMap;
@@ -346,8 +346,8 @@ impl Settle<'_> {
         }
         let root = self.must_root(TreeId::ROOT)?;
         if changes.is_empty() && root.generation != self.transaction.generation {
-            // A commit that changes nothing, but ends a log. Whoever opens the volume expects the root tree's
-            // root to be of the superblock's generation.
+            // A commit that changes nothing, but ends a log. Whoever opens the volume expects the
+            // root tree's root to be of the superblock's generation.
             changes.extend(self.first_item(TreeId::ROOT, root, &Key::MIN)?);
         }
         self.merge(TreeId::ROOT, changes)

@@ -11,9 +11,9 @@
 //!
 //! # Place
 //!
-//! The merge says which nodes a tree leaves, from the root down; each passes its entries to new nodes,
-//! which are the tree's own. What follows for the counts is summed here, and becomes items of the
-//! extent tree when the commit settles.
+//! The merge says which nodes a tree leaves, from the root down; each passes its entries to new
+//! nodes, which are the tree's own. What follows for the counts is summed here, and becomes items
+//! of the extent tree when the commit settles.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -94,8 +94,8 @@ impl Sharing {
         if state.full { Via::Node(node.logical()) } else { Via::Tree(node.owner()) }
     }
 
-    /// A tree stops using a node whose entries, from slot `from` on, pass to new nodes of the tree. Those
-    /// before are gone already: somebody was dropping the tree.
+    /// A tree stops using a node whose entries, from slot `from` on, pass to new nodes of the
+    /// tree. Those before are gone already: somebody was dropping the tree.
     pub(super) fn leave(
         &mut self,
         tree: TreeId,
@@ -124,8 +124,8 @@ impl Sharing {
         Ok(Left::Shared)
     }
 
-    /// Sets a node's flag; its entries gain the references that it stands for from now on. Those by its
-    /// tree stay: the caller says what becomes of them.
+    /// Sets a node's flag; its entries gain the references that it stands for from now on. Those
+    /// by its tree stay: the caller says what becomes of them.
     pub(super) fn make_full(&mut self, node: &Node) -> Result<()> {
         let change = self.blocks.entry(node.logical()).or_default();
         change.level = node.level();

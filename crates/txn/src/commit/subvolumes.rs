@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **V1** Where a tree begins, and since when it may be shared, is in its root item by this commit's
-//!   word alone: what an operation put there is older.
-//! - **V2** Snapshots are cut when all that the transaction's operations put is in the trees, and before
-//!   anything is put late.
+//! - **V1** Where a tree begins, and since when it may be shared, is in its root item by this
+//!   commit's word alone: what an operation put there is older.
+//! - **V2** Snapshots are cut when all that the transaction's operations put is in the trees, and
+//!   before anything is put late.
 
 use std::{collections::BTreeMap, sync::Arc};
 

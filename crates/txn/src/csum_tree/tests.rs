@@ -107,8 +107,8 @@ fn runs_of(chosen: &[bool], cuts: &[bool]) -> Vec<(u64, u64)> {
 }
 
 proptest! {
-    /// C1, C2: what the items say afterwards is what they said, less what went, and what came; none overlaps, and
-    /// none is longer than it may be.
+    /// C1, C2: what the items say afterwards is what they said, less what went, and what came;
+    /// none overlaps, and none is longer than it may be.
     #[test]
     fn as_a_map_of_sectors(
         there in proptest::collection::vec(any::<bool>(), SECTORS as usize),

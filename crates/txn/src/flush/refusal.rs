@@ -1,9 +1,12 @@
-//! Somebody is refused space: told to whoever listens, counted, and the last time kept with all accounts.
+//! Somebody is refused space: told to whoever listens, counted, and the last time kept with all
+//! accounts.
 //!
 //! # Invariants
 //!
-//! - **R1** Whoever sees that somebody was refused finds the last time, too: it is kept first, and counted second.
-//! - **R2** Who refuses holds no short lock: all accounts are looked at. What is kept is locked for a copy alone.
+//! - **R1** Whoever sees that somebody was refused finds the last time, too: it is kept first,
+//!   and counted second.
+//! - **R2** Who refuses holds no short lock: all accounts are looked at. What is kept is locked
+//!   for a copy alone.
 
 use std::time::{Duration, Instant};
 

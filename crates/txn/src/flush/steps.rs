@@ -2,8 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **S1** Each step that is told is counted, with the same figures, and counted whether anybody listens or not.
-//! - **S2** Whoever looks before a step or tells of it holds no lock: a look takes short ones, one after the other.
+//! - **S1** Each step that is told is counted, with the same figures, and counted whether anybody
+//!   listens or not.
+//! - **S2** Whoever looks before a step or tells of it holds no lock: a look takes short ones,
+//!   one after the other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,7 +56,8 @@ pub struct StepFigures {
 pub struct FlushSteps([[StepFigures; Step::ALL.len()]; KINDS.len()]);
 
 impl FlushSteps {
-    /// What a step came to for those who waited for a kind; nothing for the kind that nobody waits for.
+    /// What a step came to for those who waited for a kind; nothing for the kind that nobody
+    /// waits for.
     #[must_use]
     pub fn of(&self, kind: SpaceKind, step: Step) -> StepFigures {
         index(kind).map_or_else(StepFigures::default, |index| self.0[index][step as usize])

@@ -13,8 +13,8 @@ use super::waits::{End, name_of};
 use crate::reserve::Accounts;
 use crate::{Engine, Error};
 
-/// Tells all accounts, by the names that `buttress stats` has for them in its section `space`: a number each, so that
-/// nobody has to take a text apart.
+/// Tells all accounts, by the names that `buttress stats` has for them in its section `space`: a
+/// number each, so that nobody has to take a text apart.
 fn tell(kind: SpaceKind, bytes: u64, accounts: &Accounts) {
     let Accounts { data, metadata, system, promised, running, waiting, .. } = accounts;
     tracing::debug!(
@@ -121,8 +121,8 @@ impl Engine {
         }
     }
 
-    /// Tells what a step came to: how much it was thought to give back, and how much it did, in bytes. What others
-    /// took meanwhile hides some of it.
+    /// Tells what a step came to: how much it was thought to give back, and how much it did, in
+    /// bytes. What others took meanwhile hides some of it.
     pub fn tell_step(&self, before: &Before, gain: Gain) {
         let &Before { kind, step, waiting, room, forecast } = before;
         let is_served = gain.served > 0;

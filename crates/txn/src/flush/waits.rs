@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **W1** Each wait that is told is counted in one line, with the same figures, and counted whether anybody listens or
-//!   not.
+//! - **W1** Each wait that is told is counted in one line, with the same figures, and counted
+//!   whether anybody listens or not.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -77,7 +77,8 @@ impl WaitCounter {
     }
 }
 
-/// Place in arrays of those who wait for a kind and can wait for so much. Who holds a handle waits for nothing.
+/// Place in arrays of those who wait for a kind and can wait for so much. Who holds a handle
+/// waits for nothing.
 fn place(kind: SpaceKind, reach: Reach) -> usize {
     2 * usize::from(kind == SpaceKind::Data) + usize::from(reach != Reach::All)
 }
@@ -182,7 +183,8 @@ impl Waits {
         }
     }
 
-    /// What a class of [`Waits::classes`] is called where people or scripts read how many there were.
+    /// What a class of [`Waits::classes`] is called where people or scripts read how many there
+    /// were.
     #[must_use]
     pub fn name_of_class(class: usize) -> String {
         if class + 1 < CLASSES {

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **D1** What a chunk takes on a device is recorded in the same round as the chunk: its extents, and the bytes in use.
+//! - **D1** What a chunk takes on a device is recorded in the same round as the chunk: its
+//!   extents, and the bytes in use.
 
 use buttress_format::{BlockGroupFlags, DeviceItem, Extent, Key, Kind, TreeId, ids};
 use buttress_tree::Cursor;

@@ -1,8 +1,10 @@
-//! Whom extents belong to: what operations and merges did to references becomes changes of the extent tree.
+//! Whom extents belong to: what operations and merges did to references becomes changes of the
+//! extent tree.
 //!
 //! # Invariants
 //!
-//! - **R1** An extent that lost its last reference is pinned, and its checksums go in the same commit.
+//! - **R1** An extent that lost its last reference is pinned, and its checksums go in the same
+//!   commit.
 
 use std::collections::btree_map::Entry;
 
@@ -16,7 +18,8 @@ use crate::{
 };
 
 impl Settle<'_> {
-    /// What the merges did to committed nodes that may be shared becomes changes of the extent tree.
+    /// What the merges did to committed nodes that may be shared becomes changes of the extent
+    /// tree.
     pub(super) fn shared_nodes(&mut self, pending: &mut Changes) -> Result<()> {
         let root = self.must_root(TreeId::EXTENT)?;
         let form = self.form();

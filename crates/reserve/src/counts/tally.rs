@@ -7,33 +7,33 @@ use crate::transaction::Transaction;
 
 /// What was counted of a transaction.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Count {
+pub(crate) struct Count {
     /// Nodes that a commit of what there was then makes.
-    pub(super) nodes: u64,
+    pub(crate) nodes: u64,
     /// The same by what makes them.
-    pub(super) parts: Parts,
+    pub(crate) parts: Parts,
     /// Operations changed no item of trees that are counted whole.
-    pub(super) is_of_files: bool,
+    pub(crate) is_of_files: bool,
     /// It was frozen when it was counted: nothing came since.
-    pub(super) is_whole: bool,
-    /// What there was: items in the overlay and their bytes, how many had another length, and bytes of references
-    /// and of checksums.
-    pub(super) items: u64,
-    pub(super) bytes: u64,
-    pub(super) resized: u64,
-    pub(super) added: u64,
-    pub(super) sums: u64,
-    pub(super) chunks: u64,
+    pub(crate) is_whole: bool,
+    /// What there was: items in the overlay and their bytes, how many had another length, and
+    /// bytes of references and of checksums.
+    pub(crate) items: u64,
+    pub(crate) bytes: u64,
+    pub(crate) resized: u64,
+    pub(crate) added: u64,
+    pub(crate) sums: u64,
+    pub(crate) chunks: u64,
     /// The trees that it was held against, and bytes of nodes of the commit that was under way.
-    pub(super) roots: Generation,
-    pub(super) below: u64,
+    pub(crate) roots: Generation,
+    pub(crate) below: u64,
     /// It has made its nodes.
-    pub(super) is_settled: bool,
+    pub(crate) is_settled: bool,
 }
 
 impl Count {
     /// Nodes, items that came since, and bytes that are to be promised beside them.
-    pub(super) fn now(&self, transaction: &Transaction) -> (u64, u64, u64) {
+    pub(crate) fn now(&self, transaction: &Transaction) -> (u64, u64, u64) {
         if self.is_settled {
             return (self.nodes, 0, 0);
         }
@@ -49,6 +49,6 @@ impl Count {
 }
 
 /// Bytes that come to the checksum tree at most: what goes may cut an item in two.
-pub(super) fn csum_bytes(transaction: &Transaction) -> u64 {
+pub(crate) fn csum_bytes(transaction: &Transaction) -> u64 {
     transaction.sums.planned() + ITEM_LEN as u64 * transaction.refs.dropped()
 }

@@ -1,4 +1,5 @@
-//! Leaves of the trees that operations change: what each may become, and all of a tree together (N1, N2).
+//! Leaves of the trees that operations change: what each may become, and all of a tree together
+//! (N1, N2).
 
 use std::collections::HashMap;
 
@@ -6,12 +7,12 @@ use buttress_format::{Generation, Logical};
 
 /// A leaf with changed items.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Leaf {
-    pub(super) weight: u64,
+pub(crate) struct Leaf {
+    pub(crate) weight: u64,
     /// The heaviest item.
-    pub(super) heaviest: u64,
-    pub(super) added: u64,
-    pub(super) removed: u64,
+    pub(crate) heaviest: u64,
+    pub(crate) added: u64,
+    pub(crate) removed: u64,
 }
 
 impl Leaf {
@@ -39,13 +40,13 @@ impl Leaf {
 }
 
 /// Where a leaf lies: the node above it, and its slot there.
-pub(super) type Spot = (Logical, usize);
+pub(crate) type Spot = (Logical, usize);
 
 /// A tree with changed items: sums over its dirty leaves.
 #[derive(Debug)]
-pub(super) struct ItemTree {
+pub(crate) struct ItemTree {
     /// Nodes up to this generation may be shared.
-    pub(super) shared: Generation,
+    pub(crate) shared: Generation,
     /// Its dirty leaves, with their weights.
     spots: HashMap<Spot, u64>,
     /// How many runs they are, where each node above them has its own.
@@ -60,19 +61,19 @@ pub(super) struct ItemTree {
 }
 
 impl ItemTree {
-    pub(super) fn new(shared: Generation) -> Self {
+    pub(crate) fn new(shared: Generation) -> Self {
         let (runs, weight, added, hungry, thin, heaviest, becomes) = (0, 0, 0, 0, 0, 0, 0);
         let spots = HashMap::new();
         Self { shared, spots, runs, weight, added, hungry, thin, heaviest, becomes }
     }
 
     /// Whether the leaf there is dirty.
-    pub(super) fn knows(&self, spot: Spot) -> bool {
+    pub(crate) fn knows(&self, spot: Spot) -> bool {
         self.spots.contains_key(&spot)
     }
 
     /// A leaf is dirty that was not, or changes from what it was counted with.
-    pub(super) fn note(&mut self, spot: Spot, before: Option<&Leaf>, leaf: &Leaf, room: u64) {
+    pub(crate) fn note(&mut self, spot: Spot, before: Option<&Leaf>, leaf: &Leaf, room: u64) {
         let flags = |leaf: &Leaf| (u64::from(leaf.is_hungry(room)), u64::from(leaf.is_thin(room)));
         match before {
             Some(before) => {
@@ -96,19 +97,19 @@ impl ItemTree {
     }
 
     /// Bytes that come to its leaves.
-    pub(super) fn added(&self) -> u64 {
+    pub(crate) fn added(&self) -> u64 {
         self.added
     }
 
     /// Leaves that are made: each by itself, or packed in runs.
-    pub(super) fn makes(&self, room: u64) -> u64 {
+    pub(crate) fn makes(&self, room: u64) -> u64 {
         let packed = (self.weight + self.added) / room.saturating_sub(self.heaviest).max(1);
         // What is in a neighbour that is taken in is not known.
         self.becomes.min(packed + self.runs + 2 * self.hungry)
     }
 
     /// The same of the tree that `below` leaves, which was held against the same (N6).
-    pub(super) fn makes_beside(&self, below: &Self, room: u64) -> u64 {
+    pub(crate) fn makes_beside(&self, below: &Self, room: u64) -> u64 {
         let made = below.makes(room);
         let mine = self.spots.iter().filter(|(spot, _)| !below.spots.contains_key(spot));
         let (mut runs, mut weight) = (0, 0);

@@ -1,20 +1,21 @@
-//! Nodes of a transaction by what makes them, and what comes on top beside another that is not durable yet (N6).
+//! Nodes of a transaction by what makes them, and what comes on top beside another that is not
+//! durable yet (N6).
 
 /// Bytes that a node may add to the extent tree, or take.
 const NODE_BYTES: u64 = 84;
 
 /// Nodes that a commit makes, at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Parts {
+pub(crate) struct Parts {
     /// Of the trees that operations change.
-    pub(super) items: u64,
+    pub(crate) items: u64,
     /// Leaves of the extent tree, and of the others that commits alone change.
-    pub(super) extents: u64,
-    pub(super) others: u64,
+    pub(crate) extents: u64,
+    pub(crate) others: u64,
     /// Nodes above those leaves.
-    pub(super) inner: u64,
+    pub(crate) inner: u64,
     /// Leaves that bytes fill which no leaf was held against.
-    pub(super) fills: u64,
+    pub(crate) fills: u64,
 }
 
 impl Parts {
@@ -23,14 +24,14 @@ impl Parts {
     }
 
     /// All of them, and those that their own records take.
-    pub(super) fn nodes(self, room: u64) -> u64 {
+    pub(crate) fn nodes(self, room: u64) -> u64 {
         let sum = self.sum();
         sum + 2 * NODE_BYTES * sum / room + 2
     }
 
-    /// What a transaction makes beside `below`, if it makes these on the trees before that one; `items` and `extents` are
-    /// what it makes of the trees that `below` leaves (N6).
-    pub(super) fn beside(self, below: Self, items: u64, extents: u64) -> Self {
+    /// What a transaction makes beside `below`, if it makes these on the trees before that one;
+    /// `items` and `extents` are what it makes of the trees that `below` leaves (N6).
+    pub(crate) fn beside(self, below: Self, items: u64, extents: u64) -> Self {
         let fills = self.fills + 2 * below.fills;
         Self {
             items,

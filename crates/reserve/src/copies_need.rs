@@ -1,17 +1,21 @@
-//! How much room copies may need, by what root items say (Y1, Y2 of `copies`): sums and rules, which ask nobody.
+//! How much room copies may need, by what root items say (Y1, Y2 of `copies`): sums and rules,
+//! which ask nobody.
 
 use std::collections::BTreeMap;
 
 use buttress_format::{Generation, Key, Kind, RootFlags, RootItem, TreeId};
 
-/// The part of the devices that copies may be kept of, whatever the trees take. ZFS keeps as much from who writes.
+/// The part of the devices that copies may be kept of, whatever the trees take. ZFS keeps as much
+/// from who writes.
 const PART_OF_DEVICES: u64 = 32;
 /// Copies of all nodes that are kept for at most, whatever the devices have.
 const COPIES_MAX: u128 = 2;
-/// Part of the nodes that records of the copies themselves take, at most, and that the global reserve grows by.
+/// Part of the nodes that records of the copies themselves take, at most, and that the global
+/// reserve grows by.
 const RECORDS: u64 = 32;
 const RESERVE: u64 = 8;
-/// Bytes of the root tree for each of its items about trees, and nodes beside: they are in use, and in no root item.
+/// Bytes of the root tree for each of its items about trees, and nodes beside: they are in use,
+/// and in no root item.
 const ROOT_BYTES: u64 = 1024;
 const BESIDE: u64 = 16;
 
@@ -38,41 +42,42 @@ impl Tree {
 
 /// Sums over all trees that the root tree names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sums {
-    pub(super) trees: u64,
+pub(crate) struct Sums {
+    pub(crate) trees: u64,
     /// Subvolumes that a snapshot was cut from, and snapshots.
-    pub(super) cut: u64,
+    pub(crate) cut: u64,
     /// Bytes of all subvolumes, and of those that can be changed.
-    pub(super) all: u128,
-    pub(super) writable: u128,
+    pub(crate) all: u128,
+    pub(crate) writable: u128,
     /// Bytes of all others, and of the extent tree.
-    pub(super) others: u128,
-    pub(super) extents: u64,
+    pub(crate) others: u128,
+    pub(crate) extents: u64,
 }
 
 /// What else the room for copies depends on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(crate) struct Room {
     /// Bytes of all nodes; nothing in mixed groups, where nobody knows.
-    pub(super) used: Option<u64>,
+    pub(crate) used: Option<u64>,
     /// Then all subvolumes take at least what the largest one does.
-    pub(super) largest: u64,
+    pub(crate) largest: u64,
     /// Bytes of the devices, one copy counted.
-    pub(super) devices: u64,
-    pub(super) nodesize: u64,
+    pub(crate) devices: u64,
+    pub(crate) nodesize: u64,
     /// Leaves of the extent tree that the first change of a leaf may change.
-    pub(super) each: u64,
+    pub(crate) each: u64,
 }
 
 /// All trees that the root tree names, and their sums.
 #[derive(Debug, Default)]
-pub(super) struct Trees {
+pub(crate) struct Trees {
     of: BTreeMap<Key, Tree>,
     sums: Sums,
 }
 
-/// Whether a root item is about nodes that count: those of a balance of Linux are of another tree as well.
-pub(super) fn counts(key: &Key) -> bool {
+/// Whether a root item is about nodes that count: those of a balance of Linux are of another tree
+/// as well.
+pub(crate) fn counts(key: &Key) -> bool {
     key.kind == Kind::ROOT_ITEM && key.objectid != TreeId::TREE_RELOC.0
 }
 
@@ -105,7 +110,7 @@ impl Sums {
     }
 
     /// Bytes that copies may come to take (Y1).
-    pub(super) fn need(&self, room: Room) -> u64 {
+    pub(crate) fn need(&self, room: Room) -> u64 {
         if self.cut == 0 {
             return 0;
         }
@@ -118,7 +123,8 @@ impl Sums {
         let most = (COPIES_MAX * there).max((room.devices / PART_OF_DEVICES).into());
         let nodes = self.writable.min(twice).min(most);
         let nodes = u64::try_from(nodes).unwrap_or(u64::MAX);
-        // A full leaf with one reference more is two; and the global reserve holds four thirds of them.
+        // A full leaf with one reference more is two; and the global reserve holds four thirds of
+        // them.
         let references = self.extents.min(nodes.saturating_mul(room.each));
         let references = references.saturating_mul(7) / 3;
         let others = nodes / RECORDS + nodes / RESERVE;
@@ -127,7 +133,7 @@ impl Sums {
 }
 
 /// What of `need` is kept where so much is left, and so much was kept before (Y2).
-pub(super) fn kept(need: u64, left: u64, before: u64) -> u64 {
+pub(crate) fn kept(need: u64, left: u64, before: u64) -> u64 {
     let fresh = match left.checked_sub(need) {
         Some(_) => need,
         None => (left / 2).max(left.saturating_sub(need - left)),
@@ -136,7 +142,7 @@ pub(super) fn kept(need: u64, left: u64, before: u64) -> u64 {
 }
 
 impl Trees {
-    pub(super) fn set(&mut self, key: Key, tree: Option<Tree>) {
+    pub(crate) fn set(&mut self, key: Key, tree: Option<Tree>) {
         if let Some(old) = self.of.remove(&key) {
             self.sums.remove(&key, &old);
         }
@@ -146,12 +152,12 @@ impl Trees {
         }
     }
 
-    pub(super) fn sums(&self) -> Sums {
+    pub(crate) fn sums(&self) -> Sums {
         self.sums
     }
 
     /// Bytes of the largest subvolume.
-    pub(super) fn largest(&self) -> u64 {
+    pub(crate) fn largest(&self) -> u64 {
         let subvolumes = self.of.iter().filter(|(key, _)| TreeId(key.objectid).is_fs_tree());
         subvolumes.map(|(_, tree)| tree.bytes).max().unwrap_or(0)
     }
@@ -237,7 +243,8 @@ mod tests {
         }
     }
 
-    /// Y2: all of it where there is room; of what is less a part, which those who fill do not get back.
+    /// Y2: all of it where there is room; of what is less a part, which those who fill do not get
+    /// back.
     #[test]
     fn what_is_kept_is_what_is_there() {
         assert_eq!(kept(100, 100, 0), 100);

@@ -1,5 +1,5 @@
-//! What was looked at to count a transaction: leaves of the trees that operations change, as far as items of theirs did,
-//! and the trees that commits alone change.
+//! What was looked at to count a transaction: leaves of the trees that operations change, as far
+//! as items of theirs did, and the trees that commits alone change.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,16 +16,16 @@ use super::{
     tally::{Count, csum_bytes},
     whole::{Whole, is_whole},
 };
-use crate::shared::{CHILD_REFS, EXTENT_REFS};
+use crate::shares::{CHILD_REFS, EXTENT_REFS};
 use crate::{View, transaction::Transaction};
 
 /// Items of the root tree that a commit changes, beside those of subvolumes.
 const ROOTS_MOVED: u64 = 12;
 
 #[derive(Debug, Default)]
-pub(super) struct Work {
+pub(crate) struct Work {
     /// What everything below was held against; nothing before the first time.
-    pub(super) roots: Option<Generation>,
+    pub(crate) roots: Option<Generation>,
     /// It was not possible, and is not tried again with these.
     hopeless: Option<Generation>,
     leaves: HashMap<Logical, Leaf>,
@@ -99,7 +99,8 @@ impl Work {
         let weight_of = |slot| (ITEM_LEN + node.item(slot).len()) as u64;
         let before = self.leaves.get(&node.logical()).copied();
         let sums = self.trees.get_mut(&tree).ok_or(Unknown)?;
-        // A leaf in two places, or of two trees that say they share nothing: no volume that is sound.
+        // A leaf in two places, or of two trees that say they share nothing: no volume that is
+        // sound.
         if before.is_some() != sums.knows(spot) {
             return Err(Unknown);
         }
@@ -160,13 +161,13 @@ impl Work {
     }
 
     /// How many leaves have changed items, and bytes that come to them.
-    pub(super) fn dirty(&self) -> (u64, u64) {
+    pub(crate) fn dirty(&self) -> (u64, u64) {
         let added = self.trees.values().map(ItemTree::added).sum();
         (self.leaves.len() as u64, added)
     }
 
     /// The leaf there, if it has changed items.
-    pub(super) fn leaf_at(&self, logical: Logical) -> Option<&Leaf> {
+    pub(crate) fn leaf_at(&self, logical: Logical) -> Option<&Leaf> {
         self.leaves.get(&logical)
     }
 
@@ -201,7 +202,7 @@ impl Work {
     }
 
     /// The same beside an older transaction, which makes `below` on the same trees (N6).
-    pub(super) fn parts_beside(
+    pub(crate) fn parts_beside(
         &self,
         older: &Self,
         below: Parts,
@@ -222,7 +223,7 @@ impl Work {
     }
 
     /// Counts a transaction, or what is new of it.
-    pub(super) fn count(
+    pub(crate) fn count(
         &mut self,
         space: &Space,
         view: &View,

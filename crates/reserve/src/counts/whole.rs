@@ -18,18 +18,18 @@ const FREE_SPACE_ITEM: u64 = free_space_form::BITMAP_BITS / 8 + ITEM_LEN as u64;
 
 /// The trees that are counted as a whole.
 #[derive(Debug, Default)]
-pub(super) struct Whole {
+pub(crate) struct Whole {
     /// Leaves of all but the extent and the root tree.
-    pub(super) others: u64,
-    pub(super) root_leaves: u64,
+    pub(crate) others: u64,
+    pub(crate) root_leaves: u64,
     extent_leaves: u64,
     /// Of these, those that record metadata.
     extent_meta: u64,
-    pub(super) inner: u64,
-    pub(super) trees: u64,
+    pub(crate) inner: u64,
+    pub(crate) trees: u64,
 }
 
-pub(super) fn is_whole(tree: TreeId) -> bool {
+pub(crate) fn is_whole(tree: TreeId) -> bool {
     tree == TreeId::ROOT || tree == TreeId::EXTENT || others().contains(&tree)
 }
 
@@ -38,11 +38,12 @@ fn others() -> [TreeId; 5] {
 }
 
 /// Most leaves that so many bytes are cut into, none of their items heavier than that.
-pub(super) fn packed(bytes: u64, room: u64, heaviest: u64) -> u64 {
+pub(crate) fn packed(bytes: u64, room: u64, heaviest: u64) -> u64 {
     bytes / (room - heaviest) + 1
 }
 
-/// The nodes under `at` that are above leaves, and how many leaves there are; `leaf` is asked of each of them.
+/// The nodes under `at` that are above leaves, and how many leaves there are; `leaf` is asked of
+/// each of them.
 fn survey(
     store: &Store,
     tree: TreeId,
@@ -72,7 +73,7 @@ fn survey(
 
 impl Whole {
     /// Looks at the trees; `metadata` are the groups that nodes lie in, ascending.
-    pub(super) fn look(store: &Store, roots: &Roots, metadata: &[Extent]) -> Option<Self> {
+    pub(crate) fn look(store: &Store, roots: &Roots, metadata: &[Extent]) -> Option<Self> {
         let room = store.geometry().leaf_room() as u64;
         let mut whole = Self::default();
         for tree in others() {
@@ -82,7 +83,8 @@ impl Whole {
             survey(store, tree, &Expect::root(root), &mut |_| Some(()), counts)?;
             whole.others += match tree {
                 TreeId::FREE_SPACE => packed(leaves * room, room, FREE_SPACE_ITEM),
-                // Merged once: two leaves together are more than one, and what it has grown by is counted in bytes.
+                // Merged once: two leaves together are more than one, and what it has grown by is
+                // counted in bytes.
                 TreeId::CSUM => 2 * leaves + 1,
                 _ => 3 * leaves,
             };
@@ -115,7 +117,7 @@ impl Whole {
     }
 
     /// Adds what the free-space tree may come to say of groups (N5).
-    pub(super) fn note_groups(&mut self, geometry: &Geometry, groups: &[Extent]) {
+    pub(crate) fn note_groups(&mut self, geometry: &Geometry, groups: &[Extent]) {
         let most = |group: &Extent| {
             let extents = free_space_form::upper_threshold(group.len, geometry.sectorsize) + 1;
             extents * ITEM_LEN as u64 + FREE_SPACE_ITEM
@@ -125,12 +127,12 @@ impl Whole {
     }
 
     /// Leaves that the extent tree is made anew of, when so many bytes come (N4).
-    pub(super) fn extents(&self, geometry: &Geometry, bytes: u64) -> u64 {
+    pub(crate) fn extents(&self, geometry: &Geometry, bytes: u64) -> u64 {
         self.extents_of(self.extent_leaves, geometry, bytes)
     }
 
     /// The same of a tree that has so many leaves.
-    pub(super) fn extents_of(&self, leaves: u64, geometry: &Geometry, bytes: u64) -> u64 {
+    pub(crate) fn extents_of(&self, leaves: u64, geometry: &Geometry, bytes: u64) -> u64 {
         let room = geometry.leaf_room() as u64;
         let heaviest = (inline_max(geometry.nodesize) + ITEM_LEN) as u64;
         packed(leaves * room + bytes, room, heaviest) + 2 * self.extent_meta

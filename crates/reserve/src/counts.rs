@@ -1,0 +1,72 @@
+//! What was counted of the transactions that are not durable yet (`count`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use buttress_base::sync::Mutex;
+use buttress_format::Generation;
+
+use crate::transaction::Transaction;
+
+mod items;
+mod parts;
+pub(crate) mod tally;
+pub(crate) mod whole;
+pub(crate) mod work;
+
+use self::tally::Count;
+use self::work::Work;
+
+/// What a transaction knows of its nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Counted {
+    /// Unranked: held across reads of nodes.
+    pub(crate) work: Mutex<Work>,
+    /// Unranked: nothing is taken under it.
+    pub(crate) seen: Mutex<Option<Count>>,
+    /// It was frozen with what is not counted, which its commit takes out of it (N7).
+    pub(crate) never: AtomicBool,
+}
+
+/// The counts of the transactions that are not durable yet: the running one, and a frozen one
+/// before it. Of older ones nothing is kept.
+#[derive(Debug, Default)]
+pub(crate) struct Counts(
+    /// Unranked: nothing is taken under them.
+    [Mutex<Slot>; 2],
+);
+
+/// A transaction, and what is known of it.
+type Slot = Option<(Generation, Arc<Counted>)>;
+
+impl Counts {
+    /// What is known of a transaction's nodes.
+    pub(crate) fn of(&self, transaction: &Transaction) -> Arc<Counted> {
+        let generation = transaction.generation;
+        let mut slot = self.0[(generation.0 % 2) as usize].lock();
+        match &*slot {
+            Some((known, counted)) if *known == generation => Arc::clone(counted),
+            // A view of a transaction that is durable by now.
+            Some((known, _)) if *known > generation => Arc::default(),
+            _ => {
+                let counted = Arc::<Counted>::default();
+                *slot = Some((generation, Arc::clone(&counted)));
+                counted
+            }
+        }
+    }
+}
+
+impl Counted {
+    /// Whether it was frozen with what is not counted (N7).
+    pub(crate) fn is_never(&self) -> bool {
+        self.never.load(Ordering::Relaxed)
+    }
+
+    /// The transaction is settled, and these are its nodes.
+    pub(crate) fn settle(&self, nodes: u64) {
+        if let Some(count) = &mut *self.seen.lock() {
+            (count.nodes, count.is_settled) = (nodes, true);
+        }
+    }
+}

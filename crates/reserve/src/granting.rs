@@ -1,0 +1,225 @@
+//! Granting reservations, serving waiters, and what commits say of the space that they take.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use buttress_format::{Generation, Key};
+use buttress_space::{Class, Reach};
+use buttress_transaction::{Cost, Costs};
+use buttress_tree::Roots;
+
+use crate::copies::Tree;
+#[cfg(debug_assertions)]
+use crate::outstanding::figures;
+use crate::outstanding::{Outstanding, shares};
+use crate::reservations::Reservations;
+use crate::ticket::MetaTicket;
+use crate::token::MetaReservation;
+use crate::transaction::Transaction;
+use crate::urgency::{Demand, Urgency};
+
+impl Reservations {
+    /// Reserves if it fits at once and no other waits: first from credits, where they are for it.
+    pub fn at_once(&self, cost: Cost, urgency: Urgency, reach: Reach) -> Option<MetaReservation> {
+        if urgency == Urgency::Normal
+            && let Some(promise) = self.take_credit(cost)
+        {
+            return Some(promise);
+        }
+        let class = class_of(urgency, reach);
+        let take = || self.line.at_once(class, || self.try_reserve(cost, urgency));
+        let granted = take()
+            || (self.give_credit_back() && take())
+            || (self.may_count(urgency) && self.recount() && take());
+        granted.then(|| {
+            self.ahead.look();
+            MetaReservation::of_granted(self, cost, urgency)
+        })
+    }
+
+    /// Joins the line; the reservation, where it fits by then.
+    pub fn ask(
+        &self,
+        cost: Cost,
+        urgency: Urgency,
+        reach: Reach,
+    ) -> Result<MetaReservation, MetaTicket<'_>> {
+        let class = class_of(urgency, reach);
+        let ticket = self.line.ask(class, Demand { cost, urgency }, |demand| {
+            self.try_reserve(demand.cost, demand.urgency)
+        });
+        let Some(ticket) = ticket else {
+            return Ok(MetaReservation::of_granted(self, cost, urgency));
+        };
+        self.give_credit_back();
+        Err(MetaTicket::new(self, ticket, Demand { cost, urgency }, class))
+    }
+
+    /// Serves waiters, if need be by a closer count.
+    pub fn serve_counted(&self) {
+        self.serve();
+        // What frees space is among those with priority.
+        let frees = self.line.blocks(Class::Priority);
+        let urgency = if frees { Urgency::Frees } else { Urgency::Normal };
+        if self.line.is_waiting() && self.may_count(urgency) && self.recount() {
+            self.serve();
+        }
+    }
+
+    /// A transaction was frozen, and no operation is under way: what its commit may need is said
+    /// before the next transaction is seen.
+    pub fn begin_commit(&self, frozen: &Transaction) {
+        self.frozen_taken.store(0, Ordering::Relaxed);
+        let closer = self.close_count(frozen).unwrap_or(u64::MAX);
+        self.frozen_need.store(self.need_of(frozen).min(closer), Ordering::Relaxed);
+    }
+
+    /// The commit takes so many bytes of metadata. To be called after they are taken in the
+    /// account.
+    pub fn take_frozen(&self, bytes: u64) {
+        self.frozen_taken.fetch_add(bytes, Ordering::Release);
+    }
+
+    /// The commit gives so many back. To be called before they leave the account.
+    pub fn return_frozen(&self, bytes: u64) {
+        self.frozen_taken.fetch_sub(bytes, Ordering::Release);
+    }
+
+    /// Says what the commit under way may still need, whatever was counted: for tests of what is
+    /// left beside it.
+    pub fn set_frozen_need(&self, bytes: u64) {
+        self.frozen_need.store(bytes, Ordering::Release);
+    }
+
+    /// The trees are settled: the commit takes nothing more.
+    pub fn settled(&self, frozen: &Transaction, nodes: u64) {
+        self.frozen_need.store(0, Ordering::Relaxed);
+        self.counts.of(frozen).settle(nodes);
+        self.serve_counted();
+    }
+
+    /// A commit is published, with these root items changed.
+    pub fn published(
+        &self,
+        roots: &Roots,
+        trees: std::collections::BTreeMap<Key, Option<Tree>>,
+        generation: Generation,
+    ) {
+        self.frozen_need.store(0, Ordering::Relaxed);
+        self.look_again_at_extents(roots);
+        self.note_trees(trees, generation);
+        self.size_global_reserve();
+        self.keep_anew();
+    }
+
+    /// Wakes the thread that makes room ahead, because it is to end.
+    pub fn call_ahead(&self) {
+        self.ahead.call();
+    }
+
+    /// Sleeps until reservations that stand by themselves came to so many bytes more than now, at
+    /// most so long. By the rule that counts all together nothing wakes it.
+    pub fn wait_for_promises(&self, more: Option<u64>, limit: Duration) {
+        let more = more.filter(|_| self.policy.is_levels());
+        self.ahead.wait(more, limit);
+    }
+
+    /// Counts with a tree of so many levels from now on.
+    pub fn note_height(&self, height: u8) {
+        self.height.fetch_max(height, Ordering::Relaxed);
+    }
+
+    /// Compares what is outstanding with the live tokens (P3).
+    #[cfg(debug_assertions)]
+    pub fn audit(&self) {
+        self.outstanding.lock().audit();
+    }
+
+    /// Serves those who wait for metadata, the first first. Called wherever some comes free.
+    pub fn serve(&self) -> u64 {
+        self.line.serve(|demand| self.try_reserve(demand.cost, demand.urgency))
+    }
+
+    /// As much as so many bytes of free metadata, at most: for people and for forecasts.
+    pub fn bytes_of(&self, cost: Cost) -> u64 {
+        let nodesize = u64::from(self.store.geometry().nodesize);
+        let levels = self.levels();
+        Costs::from(cost).all_items().saturating_mul(levels * nodesize)
+    }
+
+    fn try_reserve(&self, cost: Cost, urgency: Urgency) -> bool {
+        let mut outstanding = self.outstanding.lock();
+        if !self.fits(&outstanding, cost, urgency) {
+            return false;
+        }
+        self.grant(&mut outstanding, cost, urgency);
+        true
+    }
+
+    /// Promises space to who frees some beside so much that is promised, whatever else is (P4).
+    pub(crate) fn try_reserve_beside(
+        &self,
+        others: impl Fn(&Outstanding) -> Costs,
+        (cost, urgency): (Cost, Urgency),
+    ) -> bool {
+        let mut outstanding = self.outstanding.lock();
+        let to_come = others(&outstanding) + cost.into();
+        let closer = |running: &_| self.closer_need(running, to_come);
+        let excess = self.excess(to_come, urgency, closer);
+        let fits = excess == 0 || self.overcommit(excess, urgency);
+        if fits {
+            self.grant(&mut outstanding, cost, urgency);
+        }
+        fits
+    }
+
+    /// Promises what several operations will need, where there is plenty.
+    pub(crate) fn try_reserve_batch(&self, cost: Cost) -> bool {
+        let mut outstanding = self.outstanding.lock();
+        let view = self.view.load();
+        let (account, frozen) = self.account_and_frozen();
+        let crude = self.crude_need(view.running(), outstanding.costs + cost.into(), account.used);
+        let taken = crude + frozen + account.global_reserve;
+        let is_plenty = taken <= account.free().saturating_sub(account.may_use) / 2;
+        if is_plenty {
+            self.note_pressure(0);
+            self.grant(&mut outstanding, cost, Urgency::Normal);
+        }
+        is_plenty
+    }
+
+    fn grant(&self, outstanding: &mut Outstanding, cost: Cost, urgency: Urgency) {
+        let (cost, freeing) = shares(cost, urgency);
+        outstanding.costs += cost;
+        outstanding.freeing += freeing;
+        if self.policy.is_levels() {
+            self.ahead.note(self.promised_apart(outstanding.costs));
+        }
+        #[cfg(debug_assertions)]
+        outstanding.roll.grant(figures(cost, freeing));
+    }
+
+    /// Takes back a grant that nobody took.
+    pub(crate) fn revoke(&self, cost: Cost, urgency: Urgency) {
+        let mut outstanding = self.outstanding.lock();
+        let (cost, freeing) = shares(cost, urgency);
+        outstanding.costs -= cost;
+        outstanding.freeing -= freeing;
+        #[cfg(debug_assertions)]
+        outstanding.roll.revoke(figures(cost, freeing));
+    }
+
+    /// Whether a reservation would fit now. Reserves nothing, and makes no room.
+    pub fn may_reserve(&self, cost: Cost, urgency: Urgency) -> bool {
+        self.fits(&self.outstanding.lock(), cost, urgency)
+    }
+}
+
+/// Those on whom others wait go before them.
+fn class_of(urgency: Urgency, reach: Reach) -> Class {
+    match (urgency, reach) {
+        (Urgency::Frees | Urgency::Drops | Urgency::Lands, _)
+        | (_, Reach::Commit | Reach::Handle) => Class::Priority,
+        (Urgency::Normal, Reach::All) => Class::Normal,
+    }
+}

@@ -1,0 +1,117 @@
+//! The owner of all that decides whether more metadata may be reserved.
+
+use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::{Arc, Weak};
+
+use arc_swap::ArcSwap;
+use buttress_base::Apart;
+use buttress_base::sync::Mutex;
+use buttress_format::{BlockGroupFlags, Ino, TreeId};
+use buttress_space::{Queue, Space, SpaceKind};
+use buttress_transaction::View;
+use buttress_tree::Store;
+
+use crate::ahead::Ahead;
+use crate::copies_known::Copies;
+use crate::counts::Counts;
+use crate::credits::Credits;
+use crate::device_space::{self, DeviceSpace};
+use crate::inode::{InodeReserve, InodeReserves};
+use crate::outstanding::Outstanding;
+use crate::policy::{DeleteRoom, PromisePolicy};
+use crate::shares::Shares;
+use crate::token::Owners;
+use crate::urgency::Demand;
+
+/// What reservations are counted with: the parts of the engine below them, and the rules.
+pub struct Beneath {
+    /// Committed nodes.
+    pub store: Arc<Store>,
+    /// Block groups and accounts.
+    pub space: Arc<Space>,
+    /// What no chunk takes of the devices. Unranked: a short lock of the engine.
+    pub devices: Arc<Mutex<DeviceSpace>>,
+    /// What operations see now.
+    pub view: Arc<ArcSwap<View>>,
+    /// By which rule reservations count.
+    pub policy: PromisePolicy,
+    /// Whether room is kept for copies of shared nodes.
+    pub delete_room: DeleteRoom,
+    /// Levels of the highest tree.
+    pub height: u8,
+}
+
+/// Metadata that was reserved, and what commits may still take: all that decides whether more fits.
+/// It reads trees and accounts, and neither commits nor makes room: the engine does, above.
+pub struct Reservations {
+    pub(crate) store: Arc<Store>,
+    pub(crate) space: Arc<Space>,
+    pub(crate) devices: Arc<Mutex<DeviceSpace>>,
+    pub(crate) view: Arc<ArcSwap<View>>,
+    pub(crate) policy: PromisePolicy,
+    pub(crate) delete_room: DeleteRoom,
+    /// For tokens, by the shard of the asking thread.
+    pub(crate) owners: Owners,
+    pub(crate) outstanding: Apart<Mutex<Outstanding>>,
+    /// The part of them that dirty data of inodes holds.
+    pub(crate) inode_reserves: Arc<InodeReserves>,
+    /// Reservations kept at hand.
+    pub(crate) credits: Credits,
+    /// The thread that makes room before any wait.
+    pub(crate) ahead: Apart<Ahead>,
+    /// Waiters for metadata.
+    pub(crate) line: Apart<Queue<Demand>>,
+    /// The reserved part of the metadata that is left to reserve, in thousandths.
+    pub(crate) pressure: AtomicU64,
+    /// Metadata that the frozen transaction may still need, in bytes.
+    pub(crate) frozen_need: AtomicU64,
+    /// Metadata that the frozen transaction has allocated already.
+    pub(crate) frozen_taken: AtomicU64,
+    /// Levels of the highest tree.
+    pub(crate) height: AtomicU8,
+    pub(crate) shares: Shares,
+    pub(crate) copies: Copies,
+    pub(crate) counts: Counts,
+}
+
+impl Reservations {
+    /// Without any reservation.
+    pub fn new(beneath: Beneath) -> Arc<Self> {
+        Arc::new_cyclic(|own: &Weak<Self>| Self {
+            store: beneath.store,
+            space: beneath.space,
+            devices: beneath.devices,
+            view: beneath.view,
+            policy: beneath.policy,
+            delete_room: beneath.delete_room,
+            owners: Owners::of(own),
+            outstanding: Apart::default(),
+            inode_reserves: Arc::default(),
+            credits: Credits::default(),
+            ahead: Apart::default(),
+            line: Apart(Queue::new()),
+            pressure: AtomicU64::new(0),
+            frozen_need: AtomicU64::new(0),
+            frozen_taken: AtomicU64::new(0),
+            height: AtomicU8::new(beneath.height),
+            shares: Shares::default(),
+            copies: Copies::default(),
+            counts: Counts::default(),
+        })
+    }
+
+    /// The line of those that wait for metadata.
+    pub fn line(&self) -> &Queue<Demand> {
+        &self.line
+    }
+
+    /// What one inode's dirty data was reserved, for reservations that are bound to it
+    /// ([`MetaReservation::bind`]).
+    pub fn inode_reserve(&self, tree: TreeId, ino: Ino) -> Arc<InodeReserve> {
+        self.inode_reserves.enter(tree, ino)
+    }
+
+    pub(crate) fn kind_flags(&self, kind: SpaceKind) -> BlockGroupFlags {
+        device_space::kind_flags(&self.space, kind)
+    }
+}

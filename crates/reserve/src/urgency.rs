@@ -1,0 +1,37 @@
+//! How much of what is kept back an operation may use.
+
+use buttress_transaction::Cost;
+
+/// Of what use an operation is to a full volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// An operation that fills the volume.
+    Normal,
+    /// One that empties it in the end, such as unlink and truncate: it may use what is kept for
+    /// copies of nodes, and the global reserve, but for an eighth; for a quarter where trees
+    /// share, since it takes space before it gives any.
+    Frees,
+    /// One that deletes a subvolume, or drops a part of it: it may use all of that. On a full
+    /// volume with snapshots it is what gives space.
+    Drops,
+    /// Data that lies on the devices already and needs more than it was promised: it may use most
+    /// of the global reserve.
+    Lands,
+}
+
+impl Urgency {
+    /// Whether it empties the volume in the end.
+    #[must_use]
+    pub fn frees(self) -> bool {
+        matches!(self, Self::Frees | Self::Drops)
+    }
+}
+
+/// What a waiter in the line waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct Demand {
+    /// What its operation may put.
+    pub cost: Cost,
+    /// How much of what is kept back it may use.
+    pub urgency: Urgency,
+}
