@@ -5,11 +5,14 @@
 //!
 //! - **U1** Extents and what files want come in the order of addresses, and are compared as they
 //!   come.
+//! - **U2** A file that wants no checksums for some bytes is right as long as another wants them. One
+//!   file may write into an extent that another holds as allocated ahead.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use buttress_base::RangeSet;
 use buttress_format::{Extent, Ino, Key, Kind, Logical, TreeId, ids, limits::MAX_EXTENT};
 use buttress_tree::Cursor;
 
@@ -83,23 +86,39 @@ impl<'r, 'c> Ranges<'r, 'c> {
     }
 }
 
+/// Bytes whose file wants no checksums.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Unwanted {
+    range: Extent,
+    tree: TreeId,
+    ino: Ino,
+    offset: u64,
+}
+
 /// Compares checksums with data.
 pub(crate) struct Csums<'s, 'c> {
     context: &'s Context<'c>,
     /// For what files want: items that reach behind the last start.
     wanted: Ranges<'s, 'c>,
     window: VecDeque<Extent>,
+    /// What files want checksums for, as far back as the window goes.
+    written: VecDeque<Extent>,
+    /// Not judged yet (U2), in the order of their starts.
+    unwanted: VecDeque<Unwanted>,
     /// For what extents leave.
     left: Ranges<'s, 'c>,
     rest: Option<Extent>,
+    /// Data that only a log has.
+    logged: RangeSet,
 }
 
 impl<'s, 'c> Csums<'s, 'c> {
-    pub(crate) fn new(context: &'s Context<'c>, tree: &Tree) -> Self {
+    pub(crate) fn new(context: &'s Context<'c>, tree: &Tree, logged: RangeSet) -> Self {
         let wanted = Ranges::new(context, tree, false);
         let mut left = Ranges::new(context, tree, true);
         let rest = left.next();
-        Self { context, wanted, window: VecDeque::new(), left, rest }
+        let (window, written, unwanted) = Default::default();
+        Self { context, wanted, window, written, unwanted, left, rest, logged }
     }
 
     /// Bytes of checksums, as they are met.
@@ -115,14 +134,25 @@ impl<'s, 'c> Csums<'s, 'c> {
             }
             if range.start < extent.start {
                 let end = range.end().min(extent.start);
-                let at = Extent::new(range.start, end.distance(range.start));
-                self.context.add(Issue::CsumUnused { at });
+                self.unused(Extent::new(range.start, end.distance(range.start)));
             }
             self.rest = if range.end() > extent.end() {
                 Some(Extent::new(extent.end(), range.end().distance(extent.end())))
             } else {
                 self.left.next()
             };
+        }
+    }
+
+    fn unused(&self, at: Extent) {
+        let mut rest = RangeSet::default();
+        rest.insert(at.start.0..at.end().0);
+        for range in self.logged.iter() {
+            rest.remove(range);
+        }
+        for range in rest.iter() {
+            let at = Extent::new(Logical(range.start), range.end - range.start);
+            self.context.add(Issue::CsumUnused { at });
         }
     }
 
@@ -135,48 +165,89 @@ impl<'s, 'c> Csums<'s, 'c> {
         ino: Ino,
         offset: u64,
     ) {
-        while self.window.front().is_some_and(|covered| covered.end() <= range.start) {
-            self.window.pop_front();
-        }
+        self.judge_unwanted(range.start);
         // Longer than any extent is damage, which others report: nothing is collected for it.
         if range.len > 2 * MAX_EXTENT {
             return;
         }
         while self.window.back().is_none_or(|covered| covered.end() < range.end()) {
             let Some(next) = self.wanted.next() else { break };
-            if next.end() <= range.start {
-                continue;
-            }
-            match self.window.back_mut() {
-                Some(last) if last.end() == next.start => last.len += next.len,
-                _ => self.window.push_back(next),
+            if next.end() > range.start {
+                add(&mut self.window, next);
             }
         }
-        let mut at = range.start;
-        for covered in &self.window {
-            if covered.start >= range.end() {
-                break;
+        if !wanted {
+            let is_again = self.unwanted.back().is_some_and(|last| last.range == range);
+            if !is_again && overlapping(&self.window, range).next().is_some() {
+                self.unwanted.push_back(Unwanted { range, tree, ino, offset });
             }
-            if !wanted {
-                let at = covered.start.max(range.start);
-                self.context.add(Issue::CsumUnexpected { tree, ino, offset, at });
-                return;
-            }
-            if covered.start > at {
-                break;
-            }
-            at = at.max(covered.end());
+            return;
         }
-        if wanted && at < range.end() && self.wanted.is_whole() {
+        add(&mut self.written, range);
+        let at = first_outside(&self.window, range);
+        if at < range.end() && self.wanted.is_whole() {
             self.context.add(Issue::CsumMissing { tree, ino, offset, at });
+        }
+    }
+
+    /// Judges what nothing can be said about any more: all that comes begins at `reached`.
+    fn judge_unwanted(&mut self, reached: Logical) {
+        while let Some(&Unwanted { range, tree, ino, offset }) = self.unwanted.front() {
+            if range.end() > reached {
+                break;
+            }
+            self.unwanted.pop_front();
+            let odd = overlapping(&self.window, range).find_map(|covered| {
+                let at = first_outside(&self.written, covered);
+                (at < covered.end()).then_some(at)
+            });
+            if let Some(at) = odd {
+                self.context.add(Issue::CsumUnexpected { tree, ino, offset, at });
+            }
+        }
+        let low = self.unwanted.front().map_or(reached, |first| first.range.start.min(reached));
+        for ranges in [&mut self.window, &mut self.written] {
+            while ranges.front().is_some_and(|covered| covered.end() <= low) {
+                ranges.pop_front();
+            }
         }
     }
 
     /// There is no more data.
     pub(crate) fn finish(&mut self) {
+        self.judge_unwanted(Logical(u64::MAX));
         while let Some(range) = self.rest {
-            self.context.add(Issue::CsumUnused { at: range });
+            self.unused(range);
             self.rest = self.left.next();
         }
+    }
+}
+
+/// Adds a range that begins no earlier than the others.
+fn add(ranges: &mut VecDeque<Extent>, next: Extent) {
+    match ranges.back_mut() {
+        Some(last) if last.end() >= next.start => {
+            last.len = last.len.max(next.end().distance(last.start));
+        }
+        _ => ranges.push_back(next),
+    }
+}
+
+/// The parts of `range` that ranges have, which are in order and apart.
+fn overlapping(ranges: &VecDeque<Extent>, range: Extent) -> impl Iterator<Item = Extent> {
+    let from = ranges.partition_point(|covered| covered.end() <= range.start);
+    let these = ranges.range(from..).take_while(move |covered| covered.start < range.end());
+    these.map(move |covered| {
+        let (start, end) = (covered.start.max(range.start), covered.end().min(range.end()));
+        Extent::new(start, end.distance(start))
+    })
+}
+
+/// The first address of `range` that no range has, or its end.
+fn first_outside(ranges: &VecDeque<Extent>, range: Extent) -> Logical {
+    // Ranges that touch are one.
+    match overlapping(ranges, range).next() {
+        Some(first) if first.start == range.start => first.end(),
+        _ => range.start,
     }
 }

@@ -156,6 +156,9 @@ issues! {
     /// A superblock copy does not parse.
     SuperCopyDamaged { device: String, offset: u64, why: String }
         = "super-copy-damaged", Error, "superblock at {offset} of {device}: {why}";
+    /// A superblock copy was never written: there is something else in its place.
+    SuperCopyMissing { device: String, offset: u64 }
+        = "super-copy-missing", Warning, "superblock at {offset} of {device} was never written";
     /// A superblock copy is of an earlier commit than the first one.
     SuperCopyStale { device: String, offset: u64, found: Generation, newest: Generation }
         = "super-copy-stale", Warning,
@@ -410,6 +413,9 @@ issues! {
     /// Checksums of bytes that belong to no extent.
     CsumUnused { at: Extent }
         = "csum-unused", Error, "checksums for {at}, where no data is";
+    /// What old kernels kept of free inode numbers: newer ones do not read it.
+    InodeCache { tree: TreeId, key: Key }
+        = "inode-cache", Warning, "{tree}: {key} is left of the inode cache of an old kernel";
     /// Two checksum items for the same bytes.
     CsumOverlap { at: Logical }
         = "csum-overlap", Error, "checksums at {at} overlap those before";

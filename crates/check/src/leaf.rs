@@ -202,6 +202,10 @@ impl<'l, 'c> Leaves<'l, 'c> {
             Kind::VERITY_DESC_ITEM | Kind::VERITY_MERKLE_ITEM => {}
             // The inode numbers that old kernels remembered as free.
             _ if key.objectid == ids::FREE_INO => {}
+            // The head of their file.
+            Kind(0) if key.objectid == ids::FREE_SPACE_V1 => {
+                self.context.add(Issue::InodeCache { tree: self.tree.id, key });
+            }
             _ => self.unexpected(item),
         }
         Ok(())
@@ -334,7 +338,13 @@ fn has_place(tree: TreeId, kind: Kind) -> bool {
         TreeId::QUOTA => {
             &[Kind::QGROUP_STATUS, Kind::QGROUP_INFO, Kind::QGROUP_LIMIT, Kind::QGROUP_RELATION]
         }
-        TreeId::UUID => &[Kind::UUID_KEY_SUBVOL, Kind::UUID_KEY_RECEIVED_SUBVOL],
+        TreeId::UUID => &[
+            Kind::UUID_KEY_SUBVOL,
+            Kind::UUID_KEY_RECEIVED_SUBVOL,
+            // The root directory that early versions of mkfs.btrfs gave it.
+            Kind::INODE_ITEM,
+            Kind::INODE_REF,
+        ],
         TreeId::FREE_SPACE => {
             &[Kind::FREE_SPACE_INFO, Kind::FREE_SPACE_EXTENT, Kind::FREE_SPACE_BITMAP]
         }

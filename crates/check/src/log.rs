@@ -2,7 +2,8 @@
 //!
 //! What they hold is replayed onto trees that a check does not change, so it is not judged.
 
-use buttress_format::{Kind, RootItem};
+use buttress_base::RangeSet;
+use buttress_format::{FileExtent, Kind, RootItem};
 use buttress_tree::{Expect, Node, NodePtr};
 
 use crate::bits::AddressSet;
@@ -10,10 +11,11 @@ use crate::context::Context;
 use crate::issue::Issue;
 
 /// Looks whether there is a log, and whether every node of it can be read.
-pub(crate) fn check(context: &Context<'_>) {
+/// Answers where data lies that only the log has: its checksums may be there already.
+pub(crate) fn check(context: &Context<'_>) -> RangeSet {
     let superblock = context.superblock;
     if superblock.log_root.0 == 0 {
-        return;
+        return RangeSet::default();
     }
     context.add(Issue::LogPresent { log: superblock.log_root });
     let root = NodePtr {
@@ -42,9 +44,21 @@ pub(crate) fn check(context: &Context<'_>) {
             }
         }
     });
+    let mut data = RangeSet::default();
     for ptr in logs {
-        walk(context, &met, &Expect::root(ptr), &mut |_| {});
+        walk(context, &met, &Expect::root(ptr), &mut |leaf| {
+            for slot in 0..leaf.len() {
+                if leaf.key(slot).kind != Kind::EXTENT_DATA {
+                    continue;
+                }
+                let extent = FileExtent::parse(leaf.item(slot));
+                if let Some(region) = extent.ok().as_ref().and_then(FileExtent::region) {
+                    data.insert(region.disk.0..region.disk.0.saturating_add(region.disk_len));
+                }
+            }
+        });
     }
+    data
 }
 
 /// Each node once; at most eight deep, since every step down demands one level less.

@@ -42,8 +42,7 @@ pub(crate) fn explain(context: &Context<'_>, tree: &Tree, sums: &Sums) -> io::Re
     let names = Sorter::<WORDS>::new(context.sort_bytes(), 1);
     let mut writer = names.writer();
     let mut outcome = Ok(());
-    // The kind of the inode whose items are being shown, if it is there.
-    let mut current = (0, None);
+    let mut current = Current::default();
     let wants_links = sums.entries != sums.references;
     let wants_lookups = sums.odd_dirs > 0;
     let wants_nameless = sums.nameless != sums.orphans;
@@ -92,15 +91,21 @@ pub(crate) fn explain(context: &Context<'_>, tree: &Tree, sums: &Sums) -> io::Re
     Ok(())
 }
 
+/// The inode whose items are being shown.
+#[derive(Default)]
+struct Current {
+    ino: u64,
+    /// What it is, if it is there.
+    kind: Option<FileKind>,
+    /// It has no links: what is left of its entries goes with it.
+    is_going: bool,
+}
+
 /// What one item says, as records. Side 0 is what must be matched by side 1.
-fn records_of(
-    key: &Key,
-    bytes: &[u8],
-    current: &mut (u64, Option<FileKind>),
-) -> Vec<Record<WORDS>> {
+fn records_of(key: &Key, bytes: &[u8], current: &mut Current) -> Vec<Record<WORDS>> {
     let ino = key.objectid;
-    if current.0 != ino {
-        *current = (ino, None);
+    if current.ino != ino {
+        *current = Current { ino, ..Current::default() };
     }
     let link = |dir: u64, index: u64, name: &[u8], kind: Option<FileKind>| {
         let kind = kind.map_or(MISSING, |kind| kind as u64);
@@ -110,7 +115,8 @@ fn records_of(
     match key.kind {
         Kind::INODE_ITEM => {
             let Ok(item) = InodeItem::parse(bytes) else { return Vec::new() };
-            current.1 = Some(FileKind::from_mode(item.mode));
+            current.kind = Some(FileKind::from_mode(item.mode));
+            current.is_going = item.nlink == 0;
             let is_nameless =
                 item.nlink == 0 && (Ino::FIRST_FREE..=Ino::LAST_FREE).contains(&Ino(ino));
             if is_nameless { vec![[NAMELESS, ino, 0, 0, 0, 0, 0]] } else { Vec::new() }
@@ -120,12 +126,13 @@ fn records_of(
             let is_top =
                 |name: &InodeRef| ino == key.offset && name.index == 0 && name.name == b"..";
             let others = names.iter().filter(|name| !is_top(name));
-            others.map(|name| link(key.offset, name.index, &name.name, current.1)).collect()
+            others.map(|name| link(key.offset, name.index, &name.name, current.kind)).collect()
         }
         Kind::INODE_EXTREF => {
             let names = InodeExtrefs::parse(bytes).unwrap_or_default();
-            names.iter().map(|n| link(n.parent.0, n.index, &n.name, current.1)).collect()
+            names.iter().map(|n| link(n.parent.0, n.index, &n.name, current.kind)).collect()
         }
+        Kind::DIR_INDEX | Kind::DIR_ITEM if current.is_going => Vec::new(),
         Kind::DIR_INDEX => {
             let mut records = Vec::new();
             for entry in entries() {

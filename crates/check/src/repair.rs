@@ -106,6 +106,7 @@ impl Plan {
         for issue in &report.issues {
             match issue {
                 Issue::SuperCopyDamaged { .. }
+                | Issue::SuperCopyMissing { .. }
                 | Issue::SuperCopyStale { .. }
                 | Issue::SuperCopyMismatch { .. } => plan.copies = true,
                 Issue::LogDamaged { .. } => plan.log = true,

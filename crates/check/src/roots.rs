@@ -105,9 +105,9 @@ impl Roots {
 
     fn find(&self, tree: TreeId) -> Option<&RootItem> {
         // Copies have the transaction that made them in their keys; of other trees there is one.
-        let is_it = |key: &Key| {
-            key.objectid == tree.0 && (key.offset == 0 || tree.is_fs_tree() && tree != TreeId::FS)
-        };
+        // Linux finds the tree of balances as it finds copies, and btrfs-convert makes it as one.
+        let has_any_offset = tree == TreeId::DATA_RELOC || tree.is_fs_tree() && tree != TreeId::FS;
+        let is_it = |key: &Key| key.objectid == tree.0 && (key.offset == 0 || has_any_offset);
         self.items.iter().find(|(key, _)| is_it(key)).map(|(_, item)| item)
     }
 
@@ -195,6 +195,10 @@ impl Roots {
         each_leaf(context, tree, &mut |leaf| {
             for slot in 0..leaf.len() {
                 let key = leaf.key(slot);
+                // Early versions of mkfs.btrfs gave this tree a root directory.
+                if matches!(key.kind, Kind::INODE_ITEM | Kind::INODE_REF) {
+                    continue;
+                }
                 let Ok(item) = UuidItem::parse(leaf.item(slot)) else {
                     let (tree, logical) = (TreeId::UUID, leaf.logical());
                     let why = "its length is not a multiple of eight".to_owned();

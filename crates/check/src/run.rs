@@ -113,7 +113,7 @@ fn run(context: &Context<'_>) -> Result<Totals> {
     progress.step(Step::Chunks, 0);
     let devices = chunks::load(context);
     // Its nodes lie in chunks that only now are known.
-    log::check(context);
+    let logged = log::check(context);
 
     progress.step(Step::Roots, 0);
     let roots = roots::load(context);
@@ -146,7 +146,7 @@ fn run(context: &Context<'_>) -> Result<Totals> {
     progress.step(Step::Extents, sorted.total_bytes());
     let groups = chunks::load_groups(context, &trees);
     let free_space = free_space(context, &groups, &trees);
-    let csums = find(TreeId::CSUM).map(|tree| Csums::new(context, tree));
+    let csums = find(TreeId::CSUM).map(|tree| Csums::new(context, tree, logged));
     let csum_bytes = csums.as_ref().map(Csums::bytes_cell);
     let sizes = Extents::new(context, &groups, &trees, free_space, csums).run(sorted)?;
     if superblock.bytes_used != sizes.used {

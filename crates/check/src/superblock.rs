@@ -5,7 +5,7 @@ use std::sync::Arc;
 use buttress_block::Device;
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{Generation, Logical, RootBackup, Superblock};
-use buttress_volume::Volume;
+use buttress_volume::{Error, Volume};
 
 use crate::issue::Issue;
 use crate::report::Findings;
@@ -39,6 +39,11 @@ fn check_copy(
     let name = device.name();
     let copy = match Volume::read_superblock_mirror(device, mirror) {
         Ok(copy) => copy,
+        // A dump of metadata is restored without the other copies, and mounts read the first alone.
+        Err(Error::NotBtrfs { .. }) if mirror > 0 => {
+            findings.add(Issue::SuperCopyMissing { device: name, offset });
+            return;
+        }
         Err(error) => {
             let source = std::error::Error::source(&error);
             let why = source.map_or_else(|| error.to_string(), ToString::to_string);
@@ -47,7 +52,10 @@ fn check_copy(
         }
     };
     let (found, expected) = (copy.generation, newest.generation);
-    if copy.fsid != newest.fsid || found > expected {
+    if mirror > 0 && copy.fsid != newest.fsid {
+        // What another volume left there: this one never wrote the copy.
+        findings.add(Issue::SuperCopyMissing { device: name, offset });
+    } else if copy.fsid != newest.fsid || found > expected {
         findings.add(Issue::SuperCopyMismatch { device: name, offset });
     } else if found < expected {
         findings.add(Issue::SuperCopyStale { device: name, offset, found, newest: expected });

@@ -1,7 +1,9 @@
 //! Damage of superblocks, chunks, devices and block groups.
 
+use std::sync::Arc;
+
 use buttress_block::Device;
-use buttress_check::Options;
+use buttress_check::{Options, repair};
 use buttress_format::{BlockGroupFlags, BlockGroupItem, DevExtent, Key, Kind, Logical, TreeId};
 
 use crate::patch::{Patch, add64, finds, get64, put64};
@@ -40,6 +42,22 @@ fn super_copy_damaged() {
     let patch = Patch::new(victim());
     patch.device.write_at((64 << 10) + 100, b"damage").expect("a write");
     patch.finds(&["super-copy-damaged"]);
+}
+
+/// A copy that this volume never wrote is a warning: a restored dump has none, or what was there before.
+#[test]
+fn super_copy_missing() {
+    let whole = Patch::new(victim());
+    whole.device.write_at(64 << 20, &[0; 4096]).expect("a write");
+    let foreign = Patch::new(victim());
+    foreign.edit_supers(&[1], |bytes| bytes[32] ^= 1);
+    for patch in [&whole, &foreign] {
+        patch.finds(&[]);
+        assert!(patch.report().has("super-copy-missing"), "{}", patch.report().to_text());
+        let devices = [Arc::clone(&patch.device) as Arc<dyn Device>];
+        repair(&devices, &patch.report()).expect("a repair");
+        assert!(patch.report().issues.is_empty(), "{}", patch.report().to_text());
+    }
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use buttress_block::Device;
+use buttress_block::{Device, MemoryDevice};
 use buttress_check::repair;
 use buttress_format::{
     Body, Compression, DirEntry, FileExtent, FileKind, Generation, InodeFlags, InodeItem,
     InodeRefs, Key, Kind, Region, TreeId, name_hash,
 };
+use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions};
 
 use crate::patch::{Patch, put64};
 use crate::victim::{old_victim, victim};
@@ -121,6 +122,51 @@ fn orphan_missing() {
     // With an orphan item it is a file that was open when the power went.
     patch.insert(FS, Key::new(buttress_format::ids::ORPHAN, Kind::ORPHAN_ITEM, ino), Vec::new());
     patch.finds(&["inode-ref-missing"]);
+}
+
+/// A crash while a file or directory without a name goes away leaves some of its items.
+#[test]
+fn orphan_half_removed() {
+    let orphan = buttress_format::ids::ORPHAN;
+    let patch = Patch::new(victim());
+    let ino = inode(&patch, "sparse");
+    for (dir, kind) in [(ino, Kind::INODE_REF), (256, Kind::DIR_ITEM), (256, Kind::DIR_INDEX)] {
+        let is_it = entry_of("sparse", kind);
+        patch.remove(FS, |key: &Key, bytes: &[u8]| match kind {
+            Kind::INODE_REF => key.objectid == dir && key.kind == kind,
+            _ => is_it(key, bytes),
+        });
+    }
+    edit_inode(&patch, 256, |item| item.size -= 2 * "sparse".len() as u64);
+    edit_inode(&patch, ino, |item| (item.nlink, item.nbytes) = (0, 4096));
+    patch.insert(FS, Key::new(orphan, Kind::ORPHAN_ITEM, ino), Vec::new());
+    patch.finds(&[]);
+
+    // Of the directory there is a name left that it lists and cannot look up, of a file that is gone.
+    let patch = Patch::new(victim());
+    let ino = inode(&patch, "link");
+    for kind in [Kind::INODE_ITEM, Kind::INODE_REF, Kind::EXTENT_DATA] {
+        patch.remove(FS, of(ino, kind));
+    }
+    for kind in [Kind::DIR_ITEM, Kind::DIR_INDEX] {
+        patch.remove(FS, entry_of("link", kind));
+    }
+    edit_inode(&patch, 256, |item| item.size -= 2 * "link".len() as u64);
+    let dir = u64::from(u32::MAX);
+    let bytes = InodeItem { nlink: 0, mode: 0o40_755, size: 0, ..top(&patch) }.to_bytes();
+    patch.insert(FS, Key::new(dir, Kind::INODE_ITEM, 0), bytes);
+    let (_, entry) = patch.find(FS, |key, _| key.kind == Kind::DIR_INDEX).expect("an entry");
+    let mut entry = DirEntry::parse_all(&entry).expect("an entry").remove(0);
+    entry.location.objectid = ino;
+    patch.insert(FS, Key::new(dir, Kind::DIR_INDEX, 2), entry.to_bytes());
+    patch.finds(&["orphan-missing"]);
+    patch.insert(FS, Key::new(orphan, Kind::ORPHAN_ITEM, dir), Vec::new());
+    patch.finds(&[]);
+}
+
+fn top(patch: &Patch) -> InodeItem {
+    let (_, bytes) = patch.find(FS, of(256, Kind::INODE_ITEM)).expect("the top directory");
+    InodeItem::parse(&bytes).expect("an inode")
 }
 
 #[test]
@@ -242,6 +288,35 @@ fn file_extent_invalid() {
     let ino = inode(&patch, "small");
     patch.edit(FS, of(ino, Kind::EXTENT_DATA), |bytes| bytes.push(0));
     patch.finds(&["file-extent-invalid"]);
+}
+
+/// One file writes into an extent that another holds as allocated ahead: the checksums are that one's.
+#[test]
+fn csum_of_a_shared_allocation() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
+    Filesystem::make(&*device, &MakeOptions::default()).expect("an empty volume");
+    let options = || MountOptions::parse("rw").expect("options");
+    let fs = Filesystem::open(vec![Arc::clone(&device)], options()).expect("a mount");
+    let file = |name: &str| fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+    let ahead = file("ahead");
+    let mode = FallocateMode::Allocate { keep_size: false };
+    ahead.fallocate(0, 1 << 20, mode).expect("an allocation");
+    fs.sync().expect("a commit");
+    for name in ["one", "two"] {
+        ahead.clone_range(0, &file(name), 0, 0).expect("a clone");
+    }
+    fs.root().snapshot(b"copy", TreeId::FS, true).expect("a snapshot");
+    ahead.write_at(64 << 10, &[7; 100_000]).expect("a write");
+    ahead.write_at(512 << 10, &[8; 4096]).expect("a write");
+    drop(ahead);
+    fs.close().expect("an unmount");
+    let report = buttress_check::check_devices(
+        vec![device],
+        &buttress_check::Options::thorough(),
+        &buttress_check::NoProgress,
+    );
+    let report = report.expect("a check");
+    assert!(report.issues.is_empty(), "{}", report.to_text());
 }
 
 #[test]

@@ -340,6 +340,38 @@ fn uuid_missing_and_stale() {
     assert!(report.has("uuid-missing") && report.has("uuid-stale"), "{}", report.to_text());
 }
 
+/// Early versions of mkfs.btrfs made the tree with a root directory.
+#[test]
+fn uuid_tree_with_a_root_directory() {
+    let patch = Patch::new(victim());
+    for kind in [Kind::INODE_ITEM, Kind::INODE_REF] {
+        let (key, bytes) = patch
+            .find(TreeId::FS, |key, _| key.objectid == 256 && key.kind == kind)
+            .expect("the top directory");
+        patch.insert(TreeId::UUID, key, bytes);
+    }
+    assert!(patch.report().issues.is_empty(), "{}", patch.report().to_text());
+}
+
+/// btrfs-convert makes the tree of balances as a copy is made, with a transaction in its key.
+#[test]
+fn root_of_balances_with_a_transaction() {
+    let patch = Patch::new(victim());
+    let is_root =
+        |key: &Key, _: &[u8]| key.objectid == TreeId::DATA_RELOC.0 && key.kind == Kind::ROOT_ITEM;
+    patch.edit_key(TreeId::ROOT, is_root, |key| key.offset = 2);
+    assert!(patch.report().issues.is_empty(), "{}", patch.report().to_text());
+}
+
+/// What old kernels knew of free inode numbers is a warning.
+#[test]
+fn inode_cache() {
+    let patch = Patch::new(victim());
+    patch.insert(TreeId::FS, Key::new(ids::FREE_SPACE_V1, Kind(0), 0), vec![0; 41]);
+    patch.finds(&[]);
+    assert!(patch.report().has("inode-cache"));
+}
+
 fn csum(patch: &Patch) -> Extent {
     let (key, bytes) = patch.find(TreeId::CSUM, is(Kind::EXTENT_CSUM)).expect("checksums");
     Extent::new(Logical(key.offset), bytes.len() as u64 / 4 * 4096)

@@ -27,4 +27,5 @@ mod sqlite;
 mod states;
 mod streams;
 mod suites;
+mod undamaged;
 mod upkeep;

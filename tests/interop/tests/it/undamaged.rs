@@ -1,0 +1,126 @@
+//! Undamaged volumes of other makes: our checker finds no error where `btrfs check` finds none.
+
+use std::path::Path;
+
+use buttress_check::{Options, Report, check_image};
+use buttress_fs::BalanceOptions;
+use buttress_interop::linux::{Images, check, has_linux_btrfs, has_program, run, sparse_file};
+use buttress_interop::sample::{Folder, Scale, fill};
+use buttress_interop::scratch::Scratch;
+
+use crate::open::{close, open};
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a UTF-8 path")
+}
+
+/// Demands that neither finds an error, and answers what ours says besides.
+#[track_caller]
+fn judge(image: &Path, what: &str) -> Report {
+    check(image);
+    let report = check_image(image, &Options::thorough()).expect("a check");
+    assert!(report.is_clean(), "{what}:\n{}", report.to_text());
+    report
+}
+
+/// What an ext4 holds before it is converted, as a script.
+const CONTENTS: &[(&str, &str)] = &[
+    ("nothing", ""),
+    ("holes", "truncate -s 300M hole; echo end >> hole; truncate -s 1000 empty"),
+    (
+        "room ahead",
+        "fallocate -l 5M ahead; : > kept; fallocate -n -l 1M kept
+         dd if=/dev/urandom of=ahead bs=4096 count=5 seek=50 conv=notrunc status=none",
+    ),
+    (
+        "attributes",
+        "mkdir dir; setfacl -m u:5:rw dir; setfacl -d -m u:5:rw dir; echo a > dir/file
+         setfattr -n user.colour -v blue dir/file; setfattr -n trusted.a -v b dir",
+    ),
+    (
+        "names",
+        "echo a > a; for n in $(seq 200); do ln a link-$n; done; ln -s a short
+         ln -s $(printf 'x/%.0s' $(seq 1000)) long; mkfifo pipe; mknod zero c 1 5
+         mkdir -m 1777 many; cd many; for n in $(seq 500); do : > $n; done",
+    ),
+];
+
+/// Volumes that btrfs-convert made are clean, also after a balance of ours.
+#[test]
+fn converted_volume_is_clean() {
+    let programs = ["btrfs-convert", "mkfs.ext4", "setfacl", "setfattr"];
+    if !has_linux_btrfs() || !programs.iter().all(|program| has_program(program)) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, folder) = (scratch.join("converted.img"), scratch.join("ext4"));
+    std::fs::create_dir(&folder).expect("a folder");
+    for (number, (what, script)) in CONTENTS.iter().enumerate() {
+        let _ = std::fs::remove_file(&image);
+        sparse_file(&image, 300 << 20);
+        run("mkfs.ext4", ["-q", "-F", "-b", "4096", text(&image)]);
+        run("mount", ["-o", "loop", text(&image), text(&folder)]);
+        let script = format!("set -e; cd '{}'; {script}", folder.display());
+        let filled = std::panic::catch_unwind(|| run("bash", ["-c", &script]));
+        run("umount", [text(&folder)]);
+        assert!(filled.is_ok(), "{what}");
+        let more: &[&str] = [&[][..], &["-d"], &["-n"], &["-N", "4096"]][number % 4];
+        run("btrfs-convert", more.iter().copied().chain([text(&image)]));
+        judge(&image, what);
+        if number == 0 {
+            let fs = open(std::slice::from_ref(&image), true);
+            fs.balance(&BalanceOptions::full(), &mut |_| true).expect("a balance");
+            close(fs);
+            judge(&image, "a balance of ours");
+        }
+    }
+}
+
+/// What `btrfs-image` restores lacks the copies of the superblock and all data.
+#[test]
+fn restored_dump_is_clean() {
+    if !has_linux_btrfs() || !has_program("btrfs-image") {
+        return;
+    }
+    let images = Images::new(1, 300 << 20);
+    images.mkfs(&[]);
+    let mount = images.mount("");
+    fill(&Folder::new(mount.path()), &Scale { dirs: 3, files: 10, ..Scale::default() });
+    mount.shell("btrfs -q subvolume snapshot -r . copy");
+    mount.unmount();
+    let (dump, image) = (images.scratch().join("dump"), images.scratch().join("restored.img"));
+    for former in ["nothing", "another volume"] {
+        if former == "another volume" {
+            sparse_file(&image, 300 << 20);
+            run("mkfs.btrfs", ["-q", "-f", text(&image)]);
+        }
+        run("btrfs-image", [text(images.path()), text(&dump)]);
+        run("btrfs-image", ["-r", text(&dump), text(&image)]);
+        // The data is not in the dump: its checksums are not asked for.
+        run("btrfs", ["check", text(&image)]);
+        let report = check_image(&image, &Options::default()).expect("a check");
+        assert!(report.is_clean(), "{former}:\n{}", report.to_text());
+        assert!(report.has("super-copy-missing"), "{former}:\n{}", report.to_text());
+        std::fs::remove_file(&dump).expect("a file");
+    }
+}
+
+/// Files of Linux that share what is allocated ahead, of which some write into it.
+#[test]
+fn shared_allocation_of_linux_is_clean() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = Images::new(1, 300 << 20);
+    images.mkfs(&[]);
+    let mount = images.mount("");
+    mount.shell(
+        "fallocate -l 4M ahead; sync; for n in 1 2 3; do cp --reflink=always ahead $n; done
+         btrfs -q subvolume snapshot . copy
+         for file in ahead 2 copy/3; do
+             dd if=/dev/urandom of=$file bs=5000 count=9 seek=${#file}0 conv=notrunc status=none
+         done; rm copy/ahead; sync",
+    );
+    mount.unmount();
+    images.check();
+}
