@@ -223,6 +223,26 @@ impl Dirty {
         gap(at, range.end, room);
     }
 
+    /// Where anything waits or is on its way, sorted and joined; nothing if it is in more pieces than
+    /// `limit`.
+    pub(crate) fn runs(&self, limit: usize) -> Vec<Range<u64>> {
+        if self.pieces.len() + self.writing.len() + self.late.len() > limit {
+            return Vec::new();
+        }
+        let of = |at: &u64, len: usize| *at..*at + len as u64;
+        let mut all: Vec<Range<u64>> = self.pieces.iter().map(|(at, b)| of(at, b.len())).collect();
+        all.extend(self.writing.iter().chain(&self.late).map(|(at, b)| of(at, b.len())));
+        all.sort_unstable_by_key(|run| run.start);
+        let mut runs: Vec<Range<u64>> = Vec::with_capacity(all.len());
+        for run in all {
+            match runs.last_mut() {
+                Some(last) if run.start <= last.end => last.end = last.end.max(run.end),
+                _ => runs.push(run),
+            }
+        }
+        runs
+    }
+
     /// How many buffers touch a range, including those on their way.
     pub(crate) fn pieces_in(&self, range: &Range<u64>) -> usize {
         in_range(&self.pieces, range, Vec::len) + self.writing_in(range)

@@ -17,6 +17,7 @@ mod drop_extents;
 mod extent_map;
 mod file;
 mod files;
+mod fresh;
 mod heuristic;
 mod job;
 mod pack;

@@ -185,18 +185,22 @@ impl InodeCell {
         self.file.with_item(|item| item.nlink)
     }
 
+    /// The last index that a name of this directory was given. Without the lock, names that are made
+    /// just then may have later ones.
+    pub(crate) fn last_index(&self, view: &View) -> Result<u64> {
+        let next = self.next_index.load(Ordering::Relaxed);
+        if next != 0 {
+            return Ok(next - 1);
+        }
+        let low = Key::new(self.ino().0, Kind::DIR_INDEX, 0);
+        let high = Key::new(self.ino().0, Kind::DIR_INDEX, u64::MAX);
+        let last = view.at_or_before(self.tree(), &low, &high)?;
+        Ok(last.map_or(FIRST_INDEX - 1, |(key, _)| key.offset.max(FIRST_INDEX - 1)))
+    }
+
     /// The index for the next name in this directory. To be asked with the lock held exclusive.
     pub(crate) fn next_index(&self, view: &View) -> Result<u64> {
-        let known = self.next_index.load(Ordering::Relaxed);
-        let next = if known != 0 {
-            Some(known)
-        } else {
-            let low = Key::new(self.ino().0, Kind::DIR_INDEX, 0);
-            let high = Key::new(self.ino().0, Kind::DIR_INDEX, u64::MAX);
-            let last = view.at_or_before(self.tree(), &low, &high)?;
-            let last = last.map_or(FIRST_INDEX - 1, |(key, _)| key.offset.max(FIRST_INDEX - 1));
-            last.checked_add(1)
-        };
+        let next = self.last_index(view)?.checked_add(1);
         let after = next.and_then(|next| Some((next, next.checked_add(1)?)));
         // No folder has had so many names: somebody wrote such a number.
         let (next, after) = after.ok_or_else(|| Error::Item {
@@ -228,7 +232,7 @@ impl InodeCell {
 
     pub(crate) fn attr(&self) -> Attr {
         let item = self.file.item();
-        let owned = item.nbytes.saturating_add(self.file.dirty_bytes());
+        let owned = item.nbytes.saturating_add(self.shared.files.fresh_bytes(&self.file));
         Attr {
             id: self.id,
             kind: self.kind,
