@@ -1,6 +1,8 @@
 //! What time it is, for the engine: the system's, or that of a seeded run.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// Returns the instant that is now.
 #[must_use]
@@ -18,12 +20,16 @@ pub fn since(then: Instant) -> Duration {
     now().saturating_duration_since(then)
 }
 
-/// Returns the time since 1970; zero, of a clock that stands before it.
+/// Returns the time since 1970; zero, of a clock that stands before it. It is the clock that Linux
+/// stamps files with (`CLOCK_REALTIME_COARSE`), and moves on with the kernel's ticks: between a
+/// program's two looks at that clock no stamp lies outside of them.
 #[must_use]
 pub fn wall() -> Duration {
     #[cfg(any(debug_assertions, buttress_seeded))]
     if let Some(wall) = crate::seeded::wall() {
         return wall;
     }
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    let (sec, nsec) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
+    sec.ok().zip(nsec.ok()).map_or(Duration::ZERO, |(sec, nsec)| Duration::new(sec, nsec))
 }

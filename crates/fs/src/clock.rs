@@ -3,15 +3,13 @@
 use buttress_base::{clock, thread};
 use buttress_format::Timespec;
 
-/// How exact stamps are, in nanoseconds: as exact as Linux's, which come from its timer. What is written and
-/// synced many times in a tick has one stamp, and its inode need not be written again.
-const TICK: u32 = 4_000_000;
-
-/// Now, as inodes keep it. A clock before 1970 is a broken clock; zero is what such a machine's tools print too.
-pub(crate) fn now() -> Timespec {
+/// Now, as inodes keep it. The clock moves by ticks of the kernel: what is written and synced many
+/// times in a tick has one stamp, and its inode need not be written again.
+#[must_use]
+pub fn now() -> Timespec {
     let since = clock::wall();
-    let nsec = since.subsec_nanos() / TICK * TICK;
-    Timespec { sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nsec }
+    let sec = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    Timespec { sec, nsec: since.subsec_nanos() }
 }
 
 /// A new version-4 identifier.

@@ -95,7 +95,7 @@ pub(crate) fn time_from_wire(time: SystemTime) -> Timespec {
 pub(crate) fn time_or_now(time: TimeOrNow) -> Timespec {
     match time {
         TimeOrNow::SpecificTime(time) => time_from_wire(time),
-        TimeOrNow::Now => time_from_wire(SystemTime::now()),
+        TimeOrNow::Now => buttress_fs::now(),
     }
 }
 
