@@ -20,7 +20,7 @@ use fuser::{
 use crate::aside::BACKGROUND_MAX;
 use crate::attr::{time_from_wire, time_or_now};
 use crate::crew::{Duty, Kind};
-use crate::door::content::{Write, Written};
+use crate::door::content::{Asked, Write, Written};
 use crate::door::listing::{Entries, Names};
 use crate::door::{Answer, Caller, Door, Entry, VALID};
 use crate::killed;
@@ -131,7 +131,7 @@ impl fuser::Filesystem for Desk {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
+        fh: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
@@ -139,6 +139,11 @@ impl fuser::Filesystem for Desk {
         reply: ReplyAttr,
     ) {
         let _duty = self.crew.duty(if size.is_some() { Kind::Space } else { Kind::Meta });
+        let asked = Asked {
+            has_handle: fh.is_some(),
+            is_access_now: matches!(atime, Some(TimeOrNow::Now)),
+            is_change_now: matches!(mtime, Some(TimeOrNow::Now)),
+        };
         let set = SetAttr {
             mode,
             uid,
@@ -149,7 +154,8 @@ impl fuser::Filesystem for Desk {
             ctime: ctime.map(time_from_wire),
             ..SetAttr::default()
         };
-        match self.guarded("setattr", ino.0, || Door::setattr(self, caller(req), ino.0, set)) {
+        match self.guarded("setattr", ino.0, || Door::setattr(self, caller(req), ino.0, set, asked))
+        {
             Ok(attr) => reply.attr(&VALID, &attr),
             Err(errno) => reply.error(errno),
         }

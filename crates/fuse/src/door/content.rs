@@ -12,6 +12,9 @@
 //! - **C4** A direct WRITE is answered after the kernel dropped the pages that it may hold of what was
 //!   written. The kernel drops them before it sends the request, and behind the answer only where the
 //!   program waits for it: a read beside an asynchronous write may bring the old bytes in between.
+//! - **C5** Times that the kernel kept in its cache are always taken: it sends times of change with a
+//!   handle of a file that is open for writing, or sends the time that we have. A program that sets the
+//!   time of change alone comes by the path, or sets another time.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -63,6 +66,16 @@ pub(crate) struct Write {
     /// Those that the file was opened with.
     pub(crate) flags: i32,
     pub(crate) caller: Caller,
+}
+
+/// How a program, or the kernel, asks for new times.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// On behalf of an open file.
+    pub(crate) has_handle: bool,
+    /// The time of access, or of change, is to be that of the request.
+    pub(crate) is_access_now: bool,
+    pub(crate) is_change_now: bool,
 }
 
 /// What became of a write.
@@ -155,13 +168,43 @@ impl Door {
     }
 
     /// Answers `setattr`.
-    pub(crate) fn setattr(&self, caller: Caller, id: u64, mut set: SetAttr) -> Answer<FileAttr> {
+    pub(crate) fn setattr(
+        &self,
+        caller: Caller,
+        id: u64,
+        mut set: SetAttr,
+        asked: Asked,
+    ) -> Answer<FileAttr> {
         let node = self.node(id)?;
+        self.expect_timeable(&node, &set, asked)?;
         let Options { users, groups, .. } = &self.options;
         set.uid = set.uid.map(|id| users.write(id).ok_or(Errno::EOVERFLOW)).transpose()?;
         set.gid = set.gid.map(|id| groups.write(id).ok_or(Errno::EOVERFLOW)).transpose()?;
         self.apply(&node, set, caller)?;
         Ok(self.wire_attr(&node.inode.attr()))
+    }
+
+    /// Refuses new times of what is immutable or only grows; the time of what only grows may become
+    /// that of the request, as `touch` asks. The kernel's own write-back of times passes (C5).
+    fn expect_timeable(&self, node: &Node, set: &SetAttr, asked: Asked) -> Answer<()> {
+        if set.atime.is_none() && set.mtime.is_none() {
+            return Ok(());
+        }
+        let attr = node.inode.attr();
+        let is_written_back = self.keeps_writes()
+            && set.atime.is_none()
+            && set.ctime.is_some()
+            && (asked.has_handle || set.mtime == Some(attr.mtime));
+        // With the write-back cache on, the kernel names its time where the program says "now".
+        let is_touch = asked.is_access_now
+            && (asked.is_change_now
+                || set.mtime.is_some_and(|time| self.keeps_writes() && set.ctime == Some(time)));
+        let refusing = match is_touch {
+            true => InodeFlags::IMMUTABLE,
+            false => InodeFlags::IMMUTABLE | InodeFlags::APPEND,
+        };
+        let is_refused = attr.flags & refusing != 0 && !is_written_back;
+        if is_refused { Err(Errno::EPERM) } else { Ok(()) }
     }
 
     /// Changes attributes; says whether set-id bits went with it.

@@ -99,6 +99,8 @@ impl Door {
         }
         if changed != 0 {
             node.inode.set_flags(flags).map_err(refuse)?;
+            // The kernel knows of no flags, and would show the old time of change.
+            self.aside.doubt_attributes(id);
         }
         Ok(Vec::new())
     }

@@ -6,7 +6,7 @@ use buttress_fs::{SetAttr, Timespec};
 use fuser::{Errno, FileAttr, FileType};
 
 use super::abi::Fields;
-use crate::attr::time_from_wire;
+use crate::door::content::Asked;
 use crate::door::listing::{Entries, Names};
 use crate::door::{Answer, Entry, VALID};
 
@@ -24,9 +24,20 @@ pub(super) mod valid {
     pub(in crate::ring) const SIZE: u32 = 1 << 3;
     pub(in crate::ring) const ATIME: u32 = 1 << 4;
     pub(in crate::ring) const MTIME: u32 = 1 << 5;
+    pub(in crate::ring) const HANDLE: u32 = 1 << 6;
     pub(in crate::ring) const ATIME_NOW: u32 = 1 << 7;
     pub(in crate::ring) const MTIME_NOW: u32 = 1 << 8;
     pub(in crate::ring) const CTIME: u32 = 1 << 10;
+}
+
+/// How a `fuse_setattr_in` asks for times.
+pub(super) fn asked(op: Fields<'_>) -> Asked {
+    let asked = |bit: u32| op.u32(0) & bit != 0;
+    Asked {
+        has_handle: asked(valid::HANDLE),
+        is_access_now: asked(valid::ATIME_NOW),
+        is_change_now: asked(valid::MTIME_NOW),
+    }
 }
 
 /// `fuse_setattr_in`.
@@ -35,7 +46,7 @@ pub(super) fn set_attr(op: Fields<'_>) -> SetAttr {
     let asked = |bit: u32| bits & bit != 0;
     let time = |bit: u32, now: u32, sec: usize, nsec: usize| {
         asked(bit).then(|| match asked(now) {
-            true => time_from_wire(SystemTime::now()),
+            true => buttress_fs::now(),
             false => Timespec { sec: op.u64(sec).cast_signed(), nsec: op.u32(nsec) },
         })
     };

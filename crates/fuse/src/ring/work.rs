@@ -6,7 +6,7 @@ use fuser::{Errno, RenameFlags, WriteFlags};
 
 use super::abi::PAYLOAD_LEN;
 use super::queue::Taken;
-use super::wire::{List, attr_out, entry_out, open_out, set_attr, sized, valid, words};
+use super::wire::{List, asked, attr_out, entry_out, open_out, set_attr, sized, valid, words};
 use crate::crew::Kind;
 use crate::dispatch::Desk;
 use crate::door::content::{Read, Seek, Write, Written};
@@ -87,7 +87,7 @@ pub(super) fn work(desk: &Desk, mut taken: Taken) {
             desk.getattr(node, op.u32(0) & HAS_HANDLE != 0).map(|attr| attr_out(&attr))
         }),
         SETATTR => desk.guarded("setattr", node, || {
-            desk.setattr(caller, node, set_attr(op)).map(|attr| attr_out(&attr))
+            desk.setattr(caller, node, set_attr(op), asked(op)).map(|attr| attr_out(&attr))
         }),
         SYMLINK => desk.guarded("symlink", node, || {
             let [name, target] = names(&taken)?;

@@ -29,6 +29,8 @@ mod names;
 mod privileges;
 #[path = "../it/random.rs"]
 mod random;
+#[path = "../it/times.rs"]
+mod times;
 #[path = "../it/users.rs"]
 mod users;
 #[path = "../it/volume.rs"]

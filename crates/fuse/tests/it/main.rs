@@ -17,6 +17,7 @@ mod mounted;
 mod names;
 mod privileges;
 mod random;
+mod times;
 mod users;
 mod volume;
 mod waiting;

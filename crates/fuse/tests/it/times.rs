@@ -1,0 +1,258 @@
+//! Times of files: what sets them, what they may be, and which files refuse new ones.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, IFlags, Timespec, Timestamps, XattrFlags, futimens,
+    ioctl_setflags, utimensat,
+};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::linux::Linux;
+use crate::mounted::{mounted, mounted_with};
+
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW as _ };
+const OMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT as _ };
+const PAST: Timespec = Timespec { tv_sec: 1000, tv_nsec: 5 };
+
+/// Pairs of times that programs ask for: of access, and of change.
+const ASKED: [(Timespec, Timespec); 8] = [
+    (PAST, PAST),
+    (NOW, NOW),
+    (PAST, OMIT),
+    (OMIT, PAST),
+    (NOW, OMIT),
+    (OMIT, NOW),
+    (PAST, NOW),
+    (OMIT, OMIT),
+];
+
+fn set_flags(path: &Path, flags: IFlags) {
+    ioctl_setflags(File::open(path).expect("it opens"), flags).expect("root may");
+}
+
+/// Waits until files are stamped with another time.
+fn wait_for_tick() {
+    let tick = clock_gettime(ClockId::RealtimeCoarse);
+    while clock_gettime(ClockId::RealtimeCoarse) == tick {
+        std::thread::yield_now();
+    }
+}
+
+/// What comes of asking for times of files and directories with flags, by path and by descriptor.
+fn answers(top: &Path) -> Vec<String> {
+    let mut answers = Vec::new();
+    for (kind, is_dir) in [("file", false), ("directory", true)] {
+        for flags in [IFlags::empty(), IFlags::IMMUTABLE, IFlags::APPEND] {
+            for (number, (last_access, last_modification)) in ASKED.into_iter().enumerate() {
+                let path = top.join(format!("{kind}-{flags:?}-{number}"));
+                if is_dir { fs::create_dir(&path) } else { fs::write(&path, "text") }.expect("new");
+                let opened = File::open(&path).expect("it opens");
+                set_flags(&path, flags);
+                wait_for_tick();
+                let times = Timestamps { last_access, last_modification };
+                let by_path = utimensat(CWD, &path, &times, AtFlags::empty());
+                let by_file = futimens(&opened, &times);
+                answers.push(format!("{kind} {flags:?} {number}: {by_path:?}, {by_file:?}"));
+                set_flags(&path, IFlags::empty());
+            }
+        }
+    }
+    answers
+}
+
+/// Files that are immutable or only grow refuse new times as Linux's btrfs does.
+#[test]
+fn flags_refuse_times_as_linux_does() {
+    let Some(linux) = Linux::mounted("defaults") else { return };
+    let theirs = answers(linux.path());
+    for options in ["writeback_cache", "nowriteback_cache"] {
+        let Some(mount) = mounted_with(options) else { return };
+        for (ours, theirs) in answers(&mount.path("")).iter().zip(&theirs) {
+            assert_eq!(ours, theirs, "{options}");
+        }
+    }
+}
+
+/// The times of what was written before a file became immutable, or only grows, reach the volume.
+#[test]
+fn kept_times_reach_files_with_flags() {
+    let Some(mount) = mounted() else { return };
+    let mut shown = Vec::new();
+    for (name, flags) in [("a", IFlags::APPEND), ("i", IFlags::IMMUTABLE)] {
+        let path = mount.path(name);
+        fs::write(&path, "").expect("a file");
+        let times = Timestamps { last_access: PAST, last_modification: PAST };
+        utimensat(CWD, &path, &times, AtFlags::empty()).expect("times");
+        let mut file = OpenOptions::new().append(true).open(&path).expect("it opens");
+        file.write_all(b"text").expect("written");
+        set_flags(&path, flags);
+        file.sync_all().expect("durable");
+        drop(file);
+        let attr = fs::metadata(&path).expect("attributes");
+        assert!(attr.mtime() > PAST.tv_sec);
+        shown.push((name, attr.mtime(), attr.mtime_nsec()));
+    }
+    let mount = mount.again();
+    for (name, sec, nsec) in shown {
+        let attr = fs::metadata(mount.path(name)).expect("attributes");
+        assert_eq!((attr.mtime(), attr.mtime_nsec()), (sec, nsec), "{name}");
+        set_flags(&mount.path(name), IFlags::empty());
+    }
+}
+
+/// An operation, and the names whose time of change it sets.
+type Operation = (&'static str, fn(&Path), &'static [&'static str]);
+
+const OPERATIONS: [Operation; 13] = [
+    ("mkdir", |top| fs::create_dir(top.join("d")).expect("new"), &["d", ""]),
+    ("create", |top| fs::write(top.join("d/f"), "").expect("new"), &["d/f", "d"]),
+    ("write", |top| append(&top.join("d/f"), false), &["d/f"]),
+    ("write and sync", |top| append(&top.join("d/f"), true), &["d/f"]),
+    ("truncate", |top| open(&top.join("d/f")).set_len(1).expect("shorter"), &["d/f"]),
+    ("O_TRUNC", |top| drop(File::create(top.join("d/f")).expect("empty")), &["d/f"]),
+    (
+        "fallocate",
+        |top| {
+            let file = open(&top.join("d/f"));
+            rustix::fs::fallocate(file, FallocateFlags::empty(), 0, 9000).expect("room");
+        },
+        &["d/f"],
+    ),
+    (
+        "chmod",
+        |top| {
+            let mode = fs::Permissions::from_mode(0o600);
+            fs::set_permissions(top.join("d/f"), mode).expect("a mode");
+        },
+        &["d/f"],
+    ),
+    (
+        "touch",
+        |top| {
+            let times = Timestamps { last_access: NOW, last_modification: NOW };
+            utimensat(CWD, top.join("d/f"), &times, AtFlags::empty()).expect("times");
+        },
+        &["d/f"],
+    ),
+    (
+        "an attribute",
+        |top| {
+            let flags = XattrFlags::empty();
+            rustix::fs::setxattr(top.join("d/f"), "user.x", b"1", flags).expect("set");
+        },
+        &["d/f"],
+    ),
+    ("link", |top| fs::hard_link(top.join("d/f"), top.join("d/g")).expect("new"), &["d/f", "d"]),
+    ("rename", |top| fs::rename(top.join("d/g"), top.join("h")).expect("moved"), &["h", "d", ""]),
+    ("unlink", |top| fs::remove_file(top.join("h")).expect("gone"), &["d/f", ""]),
+];
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().write(true).open(path).expect("it opens")
+}
+
+fn append(path: &Path, is_durable: bool) {
+    let mut file = OpenOptions::new().append(true).open(path).expect("it opens");
+    file.write_all(b"text").expect("written");
+    if is_durable {
+        file.sync_all().expect("durable");
+    }
+}
+
+/// Whatever sets a time takes one that `CLOCK_REALTIME_COARSE` shows between two looks at it.
+#[test]
+fn times_lie_between_looks_at_the_clock() {
+    let clock = || {
+        let now = clock_gettime(ClockId::RealtimeCoarse);
+        (now.tv_sec, now.tv_nsec)
+    };
+    for options in ["writeback_cache", "nowriteback_cache"] {
+        let Some(mount) = mounted_with(options) else { return };
+        let top = mount.path("");
+        for (name, operate, changed) in OPERATIONS {
+            let before = clock();
+            operate(&top);
+            let after = clock();
+            for path in changed {
+                let attr = fs::metadata(top.join(path)).expect("attributes");
+                let time = (attr.ctime(), attr.ctime_nsec());
+                let about = format!("{options}, {name}, {path}");
+                assert!(before <= time && time <= after, "{about}: {before:?} {time:?} {after:?}");
+            }
+        }
+    }
+}
+
+/// What `stat` says of blocks after space was set aside, and after a write into it.
+fn blocks(top: &Path) -> Vec<String> {
+    let kinds = [
+        FallocateFlags::empty(),
+        FallocateFlags::KEEP_SIZE,
+        FallocateFlags::ZERO_RANGE,
+        FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+    ];
+    let ranges = [(5000, 8000), (100, 50), (4095, 20), (3000, 70_000), (8192, 4096), (12_287, 12)];
+    let mut lines = Vec::new();
+    for before in [0, 5000, 100_000] {
+        for kind in kinds {
+            for (offset, len) in ranges {
+                for at in [offset, offset + len - 10] {
+                    let path = top.join(format!("blocks-{}", lines.len()));
+                    let mut file = File::create(&path).expect("a file");
+                    file.write_all(&vec![b'x'; before]).expect("written");
+                    rustix::fs::fallocate(&file, kind, offset, len).expect("room");
+                    let look = || {
+                        // The kernel asks again after this.
+                        let mode = fs::Permissions::from_mode(0o600);
+                        fs::set_permissions(&path, mode).expect("a mode");
+                        fs::metadata(&path).expect("attributes").blocks()
+                    };
+                    let set_aside = look();
+                    std::os::unix::fs::FileExt::write_all_at(&file, b"0123456789", at)
+                        .expect("written");
+                    let written = look();
+                    file.sync_all().expect("durable");
+                    let about = format!("{before} {kind:?} {offset} {len} {at}");
+                    lines.push(format!("{about}: {set_aside} {written} {}", look()));
+                }
+            }
+        }
+    }
+    lines
+}
+
+/// Setting space aside covers each block that the range touches: a later write into it takes no more.
+#[test]
+fn writes_into_what_is_set_aside_take_no_blocks() {
+    let Some(linux) = Linux::mounted("defaults") else { return };
+    let theirs = blocks(linux.path());
+    for options in ["writeback_cache", "nowriteback_cache"] {
+        let Some(mount) = mounted_with(options) else { return };
+        assert_eq!(blocks(&mount.path("")), theirs, "{options}");
+    }
+}
+
+/// `chattr` moves the time of change of what it changes, and the kernel shows it.
+#[test]
+fn flags_move_the_time_of_change() {
+    let Some(mount) = mounted_with("nowriteback_cache") else { return };
+    let Some(linux) = Linux::mounted("defaults") else { return };
+    for top in [mount.path(""), linux.path().to_owned()] {
+        fs::create_dir(top.join("d")).expect("new");
+        fs::write(top.join("f"), "").expect("new");
+        for name in ["d", "f"] {
+            let changed = || {
+                let attr = fs::metadata(top.join(name)).expect("attributes");
+                (attr.ctime(), attr.ctime_nsec())
+            };
+            let before = changed();
+            wait_for_tick();
+            set_flags(&top.join(name), IFlags::NOATIME);
+            assert!(changed() > before, "{name}");
+        }
+    }
+}
