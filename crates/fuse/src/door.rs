@@ -40,7 +40,7 @@ mod xattr;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use buttress_fs::{Attr, Error, ErrorKind, Filesystem, Ino, Inode, InodeId, NameError, TreeId};
@@ -89,6 +89,8 @@ pub(crate) struct Node {
     default_list: AtomicU8,
     /// Whether the kernel may hold pages that we read for it.
     shown: shown::Shown,
+    /// Of a directory: the last cookie that listings go to (L2 of `listing`); zero before the first.
+    listed_to: AtomicU64,
 }
 
 /// The program that asks: ids of this machine.
@@ -245,6 +247,7 @@ impl Node {
             openers: AtomicU32::new(0),
             failed_write: AtomicI32::new(0),
             shown: shown::Shown::new(),
+            listed_to: AtomicU64::new(0),
         }
     }
 

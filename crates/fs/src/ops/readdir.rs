@@ -11,6 +11,17 @@ use crate::names::{self, Target};
 use crate::trees;
 
 impl Inode {
+    /// The cookie of the last name that was given to this directory. A listing that ends behind it
+    /// ends, whatever is made or renamed meanwhile, and has each name that was there and stays.
+    ///
+    /// # Errors
+    ///
+    /// `NotDir`, or what reading the tree met.
+    pub fn last_cookie(&self) -> Result<u64> {
+        self.cell.expect_dir()?;
+        self.cell.last_index(&self.shared().engine.view())
+    }
+
     /// Lists the names behind `cookie` (0 for all) in the order of their creation, until `visit` breaks.
     ///
     /// A name that is there from the first call to the last is listed once, whatever comes and goes beside

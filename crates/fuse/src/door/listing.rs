@@ -4,8 +4,13 @@
 //!
 //! - **L1** The position behind an entry is one more than its cookie, 1 behind `.` and 2 behind
 //!   `..`; so a listing goes on where it stopped with no state kept here, however long it pauses.
+//! - **L2** A listing ends: it goes to the last cookie that was given when one of this directory last
+//!   began. What is made or renamed behind that is for the next listing. The kernel opens directories
+//!   without a request, so the bound is the directory's and not the listing's. Another listing that
+//!   begins moves it on, which lists more and omits nothing.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buttress_fs::{FileKind, InodeId};
@@ -106,9 +111,15 @@ fn unknown(attr: FileAttr) -> Entry {
 /// `add` may look inodes up, and nothing of the directory should be held meanwhile.
 fn fetch(node: &Node, position: u64, mut add: impl FnMut(Listed) -> bool) -> Answer<()> {
     let mut cookie = position.saturating_sub(1);
-    loop {
+    let end = listed_to(node, position)?;
+    while cookie < end {
         let mut batch = Vec::with_capacity(BATCH);
+        let mut is_at_end = false;
         let listed = node.inode.read_dir(cookie, |entry| {
+            if entry.cookie > end {
+                is_at_end = true;
+                return ControlFlow::Break(());
+            }
             batch.push(Listed {
                 name: entry.name.to_vec(),
                 id: entry.id,
@@ -119,10 +130,22 @@ fn fetch(node: &Node, position: u64, mut add: impl FnMut(Listed) -> bool) -> Ans
         });
         listed.map_err(refuse)?;
         let Some(last) = batch.last() else { return Ok(()) };
-        let is_whole = batch.len() < BATCH;
+        let is_whole = is_at_end || batch.len() < BATCH;
         cookie = last.position.saturating_sub(1);
         if batch.into_iter().any(&mut add) || is_whole {
             return Ok(());
         }
     }
+    Ok(())
+}
+
+/// The last cookie that a listing at a position goes to (L2).
+fn listed_to(node: &Node, position: u64) -> Answer<u64> {
+    let known = node.listed_to.load(Ordering::Relaxed);
+    if position != 0 && known != 0 {
+        return Ok(known);
+    }
+    let last = node.inode.last_cookie().map_err(refuse)?;
+    // Listings that begin together: the later bound is good for both.
+    Ok(node.listed_to.fetch_max(last, Ordering::Relaxed).max(last))
 }

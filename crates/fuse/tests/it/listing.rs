@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
+use crate::linux::Linux;
 use crate::mounted::mounted;
 
 const COUNT: usize = 10_000;
+const FEW: usize = 400;
 
 /// Ten thousand names are listed once each, before and after the kernel has let go of them.
 #[test]
@@ -63,5 +66,55 @@ fn positions_stay_valid() {
         listing.seek(all[index].1).expect("a place");
         let next = listing.next().expect("one more").expect("an entry");
         assert_eq!(next.file_name().to_str(), Ok(all[index + 1].0.as_str()), "behind {index}");
+    }
+}
+
+/// What is done with a name that is listed, and how many were listed before.
+type Change = fn(&Path, usize);
+
+/// Renames or makes a name for each that is listed, and says which that were there were listed.
+fn list_and_change(top: &Path, change: Change) -> (usize, BTreeSet<String>, usize) {
+    let stays: BTreeSet<String> = (0..FEW).map(|index| format!("stays{index:03}")).collect();
+    for name in &stays {
+        fs::write(top.join(name), "").expect("a file");
+        fs::write(top.join(name.replace("stays", "moves")), "").expect("a file");
+    }
+    let (mut listed, mut seen, mut twice) = (0, BTreeSet::new(), 0);
+    for entry in fs::read_dir(top).expect("a listing") {
+        let name = entry.expect("an entry").file_name().into_string().expect("ASCII");
+        listed += 1;
+        assert!(listed < 100 * FEW, "the listing does not end");
+        if stays.contains(&name) && !seen.insert(name.clone()) {
+            twice += 1;
+        }
+        if !name.starts_with("stays") {
+            change(&top.join(name), listed);
+        }
+    }
+    (listed, seen, twice)
+}
+
+/// A directory that is changed while it is listed is listed to an end as on Linux: what stays once, and
+/// what is new not at all.
+#[test]
+fn listings_end_while_names_are_made() {
+    let Some(mount) = mounted() else { return };
+    let Some(linux) = Linux::mounted("defaults") else { return };
+    let changes: [(&str, Change); 2] = [
+        ("renamed", |path, count| {
+            fs::rename(path, path.with_file_name(format!("renamed{count}"))).expect("moved");
+        }),
+        ("made", |path, count| {
+            fs::write(path.with_file_name(format!("made{count}")), "").expect("a file");
+        }),
+    ];
+    for (name, change) in changes {
+        let ends = [mount.path(name), linux.path().join(name)].map(|top| {
+            fs::create_dir(&top).expect("a directory");
+            list_and_change(&top, change)
+        });
+        let [(_, seen, twice), _] = &ends;
+        assert_eq!((seen.len(), *twice), (FEW, 0), "{name}");
+        assert_eq!(ends[0], ends[1], "{name}");
     }
 }
