@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::closing;
 use crate::exit::{Exit, Failure, Result};
-use crate::live::Figures;
+use crate::figures::Figures;
 
 /// A device to be used, and the cache that is in it, if there is one.
 type Wrapped = (Arc<dyn Device>, Option<Arc<CacheDevice>>);

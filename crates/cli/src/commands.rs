@@ -1,16 +1,16 @@
 //! The verbs. Each has its own file: what it takes, and what it does.
 
-pub(crate) mod balance;
+mod balance;
 mod cache;
 mod cat;
 mod check;
 mod cp;
 mod demo;
-pub(crate) mod device;
+mod device;
 mod df;
 mod dump;
-pub(crate) mod filesystem;
-pub(crate) mod fstrim;
+mod filesystem;
+mod fstrim;
 mod info;
 mod ln;
 mod ls;
@@ -22,11 +22,11 @@ mod nbd;
 mod property;
 mod receive;
 mod rm;
-pub(crate) mod scrub;
+mod scrub;
 mod send;
 mod stat;
 mod stats;
-pub(crate) mod subvolume;
+mod subvolume;
 mod tree;
 pub(crate) mod umount;
 

@@ -4,9 +4,12 @@
 //! shipped program does not have. Tests call [`transfer`] without starting a process each time.
 
 mod cached;
+mod client;
 mod closing;
 mod commands;
+mod execute;
 pub mod exit;
+mod figures;
 mod helper;
 mod image;
 mod inspect;

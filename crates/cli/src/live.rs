@@ -35,6 +35,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::exit::{Context, Exit, Failure, Result};
+use crate::figures::Figures;
 use crate::order::{Order, Step, Watch};
 use crate::{cached, closing};
 use farewell::{Farewells, is_patience};
@@ -51,9 +52,6 @@ const QUESTION_MAX: u64 = 64 << 10;
 const STEP_PERIOD: Duration = Duration::from_millis(100);
 /// How long a look takes at whether somebody stopped.
 const LOOK: Duration = Duration::from_millis(1);
-
-/// The figures of one part.
-pub(crate) type Figures = Vec<(String, Value)>;
 
 /// One part of a process and its figures now.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -73,6 +71,17 @@ pub(crate) struct Answer {
     pub is_closing: bool,
 }
 
+/// Carries an order out: the order, the volume, its name in errors, its mount, and what watches.
+pub(crate) type Executor =
+    fn(&Order, &Filesystem, &str, Option<&Beside>, Watch<'_>) -> Result<Value>;
+
+/// The volume that takes orders.
+struct OpenVolume {
+    fs: Filesystem,
+    beside: Option<Beside>,
+    executor: Executor,
+}
+
 type Source = Box<dyn Fn() -> Figures + Send + Sync>;
 
 /// What a process will tell once it listens.
@@ -81,7 +90,7 @@ pub(crate) struct Live {
     subject: Subject,
     sections: Vec<(&'static str, Source)>,
     cache: Option<Arc<CacheDevice>>,
-    volume: Option<(Filesystem, Option<Beside>)>,
+    volume: Option<OpenVolume>,
     mount: Option<Unmounter>,
     farewells: Arc<Farewells>,
 }
@@ -142,8 +151,8 @@ impl Live {
     }
 
     /// Adds a volume: the orders that it takes; and what keeps its mount of one mind with it.
-    pub(crate) fn volume(&mut self, fs: &Filesystem, beside: Option<Beside>) {
-        self.volume = Some((fs.clone(), beside));
+    pub(crate) fn volume(&mut self, fs: &Filesystem, beside: Option<Beside>, executor: Executor) {
+        self.volume = Some(OpenVolume { fs: fs.clone(), beside, executor });
     }
 
     /// Answers from now on, until the process ends (L2).
@@ -214,14 +223,14 @@ impl Live {
 
     /// Where subvolumes have mounts of their own, by names that need not be text, and the device number of each.
     fn submounts(&self) -> Vec<(Vec<u8>, u64)> {
-        let beside = self.volume.as_ref().and_then(|(_, beside)| beside.as_ref());
+        let beside = self.volume.as_ref().and_then(|volume| volume.beside.as_ref());
         let mounts = beside.map(Beside::submounts).unwrap_or_default();
         mounts.into_iter().map(|(at, device)| (at.into_os_string().into_vec(), device)).collect()
     }
 
     /// Carries an order out, telling whoever gave it how far it is. He ends it by saying no more.
     fn obey(&self, order: &str, stream: &UnixStream) -> std::io::Result<Value> {
-        let Some((fs, beside)) = &self.volume else {
+        let Some(OpenVolume { fs, beside, executor }) = &self.volume else {
             return Ok(
                 json!({ "error": "it has no volume that is mounted", "exit": Exit::Failure as u8 }),
             );
@@ -250,7 +259,7 @@ impl Live {
             goes_on
         };
         let name = self.subject.image.display().to_string();
-        Ok(match order.carry_out(fs, &name, beside.as_ref(), &mut watch) {
+        Ok(match executor(&order, fs, &name, beside.as_ref(), &mut watch) {
             Ok(done) => json!({ "done": done }),
             Err(failure) => json!({ "error": failure.to_string(), "exit": failure.exit as u8 }),
         })

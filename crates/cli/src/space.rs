@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use buttress_fs::{Account, Accounts, IoStats, Reach, SpaceKind, SpaceStats, SyncStats, Waits};
 use serde_json::{Value, json};
 
-use crate::live::Figures;
+use crate::figures::Figures;
 
 /// What makes the figures of one part.
 type Part = fn(&SpaceStats) -> Figures;

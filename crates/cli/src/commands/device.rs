@@ -1,18 +1,12 @@
 //! `buttress device`: adds and removes devices, and shows how often they failed.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
-use buttress_block::{Device, OpenOptions, probe};
-use buttress_format::DeviceId;
-use buttress_fs::{DeviceInfo, Filesystem};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-
-use crate::closing;
-use crate::exit::{Context, Exit, Failure, Result};
+use crate::client;
+use crate::execute::{self, DeviceRow};
+use crate::exit::{Context, Exit, Result};
 use crate::image::Devices;
-use crate::order::{self, Order};
+use crate::order::Order;
 use crate::ui::Ui;
 
 /// What to do with devices.
@@ -89,43 +83,6 @@ pub(crate) struct Stats {
     reset: bool,
 }
 
-/// What scripts read, in the words of `btrfs device stats`.
-#[derive(Serialize, Deserialize)]
-struct Row {
-    device: String,
-    devid: u64,
-    write_io_errs: u64,
-    read_io_errs: u64,
-    flush_io_errs: u64,
-    corruption_errs: u64,
-    generation_errs: u64,
-}
-
-impl Row {
-    fn of(device: DeviceInfo) -> Self {
-        let [write, read, flush, corruption, generation] = device.stats.counts;
-        Self {
-            device: device.name,
-            devid: device.id.0,
-            write_io_errs: write,
-            read_io_errs: read,
-            flush_io_errs: flush,
-            corruption_errs: corruption,
-            generation_errs: generation,
-        }
-    }
-
-    fn counts(&self) -> [(&'static str, u64); 5] {
-        [
-            ("write_io_errs", self.write_io_errs),
-            ("read_io_errs", self.read_io_errs),
-            ("flush_io_errs", self.flush_io_errs),
-            ("corruption_errs", self.corruption_errs),
-            ("generation_errs", self.generation_errs),
-        ]
-    }
-}
-
 pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     match verb {
         Verb::Add(args) => add(&args, ui),
@@ -135,26 +92,15 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     }
 }
 
-/// Opens a device that is to become part of a volume, after a look at what is on it.
-pub(crate) fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
-    let device = closing::open_device(path, OpenOptions::WRITE)?;
-    let name = path.display().to_string();
-    if !force && let Some(found) = probe::identify(&device).context(|| &name)? {
-        let what = format!("{name}: holds {found}; --force overwrites it");
-        return Err(Failure::new(Exit::Refused, what));
-    }
-    Ok(Arc::new(device))
-}
-
 fn add(args: &Add, ui: &Ui) -> Result<Exit> {
     let mut added = Vec::new();
     for path in &args.new {
         // All are looked at before the first is taken.
-        drop(fresh(path, args.force)?);
+        drop(execute::fresh_device(path, args.force)?);
     }
     for path in &args.new {
-        let order = Order::DeviceAdd { new: order::whole(path)?, force: args.force };
-        let done = order::run(&order, &args.image, &args.devices, "add", ui)?;
+        let order = Order::DeviceAdd { new: client::whole(path)?, force: args.force };
+        let done = client::run(&order, &args.image, &args.devices, "add", ui)?;
         if !ui.json() {
             let id = &done["devid"];
             ui.line(format!("{}: device {id} of {}", path.display(), args.image.display()))?;
@@ -165,25 +111,6 @@ fn add(args: &Add, ui: &Ui) -> Result<Exit> {
         ui.document(&added)?;
     }
     Ok(Exit::Success)
-}
-
-/// The device that is called by its number, its path, or `missing`.
-pub(crate) fn find(fs: &Filesystem, called: &str, name: &str) -> Result<DeviceId> {
-    let here = fs.devices();
-    let by_path = || {
-        let path = std::fs::canonicalize(called).ok();
-        let same = |name: &str| {
-            name == called || (path.is_some() && path == std::fs::canonicalize(name).ok())
-        };
-        here.iter().find(|device| same(&device.name)).map(|device| device.id)
-    };
-    let id = match called {
-        "missing" => fs.missing_devices().context(|| name)?.first().copied(),
-        number => number.parse().ok().map(DeviceId).or_else(by_path),
-    };
-    id.ok_or_else(|| {
-        Failure::new(Exit::Usage, format!("{called}: no device of {name} is called that"))
-    })
 }
 
 /// A name that another process understands, too.
@@ -197,7 +124,7 @@ fn remove(args: &Remove, ui: &Ui) -> Result<Exit> {
     let mut removed = Vec::new();
     for gone in &args.gone {
         let order = Order::DeviceRemove { called: called(gone) };
-        removed.push(order::run(&order, &args.image, &args.devices, "remove", ui)?);
+        removed.push(client::run(&order, &args.image, &args.devices, "remove", ui)?);
     }
     if ui.json() {
         ui.document(&removed)?;
@@ -207,9 +134,9 @@ fn remove(args: &Remove, ui: &Ui) -> Result<Exit> {
 
 fn replace(args: &Replace, ui: &Ui) -> Result<Exit> {
     let name = args.image.display().to_string();
-    let (new, force) = (order::whole(&args.new)?, args.force);
+    let (new, force) = (client::whole(&args.new)?, args.force);
     let order = Order::DeviceReplace { called: called(&args.old), new, force };
-    let done = order::run(&order, &args.image, &args.devices, "replace", ui)?;
+    let done = client::run(&order, &args.image, &args.devices, "replace", ui)?;
     let lost = done["uncorrectable_errors"].as_u64().unwrap_or(0);
     if ui.json() {
         ui.document(&done)?;
@@ -222,19 +149,10 @@ fn replace(args: &Replace, ui: &Ui) -> Result<Exit> {
     Ok(if lost > 0 { Exit::Corrupt } else { Exit::Success })
 }
 
-/// What was counted of each device's failures, before they are forgotten if they are to be.
-pub(crate) fn stats_of(fs: &Filesystem, reset: bool, name: &str) -> Result<Value> {
-    let rows: Vec<Row> = fs.devices().into_iter().map(Row::of).collect();
-    if reset {
-        fs.reset_device_stats().context(|| name)?;
-    }
-    serde_json::to_value(&rows).context(|| "output")
-}
-
 fn stats(args: &Stats, ui: &Ui) -> Result<Exit> {
     let order = Order::DeviceStats { reset: args.reset };
-    let told = order::run(&order, &args.image, &args.devices, "stats", ui)?;
-    let rows: Vec<Row> = serde_json::from_value(told).context(|| "the answer")?;
+    let told = client::run(&order, &args.image, &args.devices, "stats", ui)?;
+    let rows: Vec<DeviceRow> = serde_json::from_value(told).context(|| "the answer")?;
     if ui.json() {
         ui.document(&rows)?;
     } else {

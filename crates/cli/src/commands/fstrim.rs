@@ -2,13 +2,10 @@
 
 use std::path::PathBuf;
 
-use buttress_format::Logical;
-use buttress_fs::{Filesystem, TrimOptions, TrimProgress};
-use serde_json::{Value, json};
-
-use crate::exit::{Context, Exit, Failure, Result};
+use crate::client;
+use crate::exit::{Exit, Failure, Result};
 use crate::image::Devices;
-use crate::order::{self, Order, Step, Watch};
+use crate::order::Order;
 use crate::size;
 use crate::ui::Ui;
 
@@ -43,7 +40,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
         length: length.unwrap_or(u64::MAX),
         minimum: bytes(&args.minimum)?,
     };
-    let done = order::run(&order, &args.image, &args.devices, "fstrim", ui)?;
+    let done = client::run(&order, &args.image, &args.devices, "fstrim", ui)?;
     if ui.json() {
         ui.document(&done)?;
         return Ok(Exit::Success);
@@ -57,23 +54,4 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
         ui.line(format!("{name}: {left} left out: they may be needed at any moment"))?;
     }
     Ok(Exit::Success)
-}
-
-/// Does it on a volume that is open.
-pub(crate) fn carry_out(
-    fs: &Filesystem,
-    options: TrimOptions,
-    name: &str,
-    watch: Watch<'_>,
-) -> Result<Value> {
-    let mut told = |progress: &TrimProgress| {
-        watch(&Step { done: progress.done, total: progress.total, text: String::new() })
-    };
-    let found = fs.trim(options, &mut told).context(|| name)?;
-    Ok(json!({ "trimmed_bytes": found.trimmed, "left_bytes": found.left }))
-}
-
-/// What is asked for.
-pub(crate) fn options(offset: u64, length: u64, minimum: u64) -> TrimOptions {
-    TrimOptions { from: Logical(offset), len: length, least: minimum }
 }

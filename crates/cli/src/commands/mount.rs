@@ -361,7 +361,7 @@ fn live(
     if let Some(cache) = cache {
         live.cache(cache);
     }
-    live.volume(fs, Some(session.beside()));
+    live.volume(fs, Some(session.beside()), crate::execute::carry_out);
     for (name, figures) in crate::space::PARTS {
         let fs = fs.clone();
         live.section(name, move || figures(&fs.space_stats()));

@@ -2,10 +2,8 @@
 //!
 //! # Place
 //!
-//! Reads the words and shows what came of them; [`act`] does it, here or in the process that has the volume mounted.
+//! Reads the words and shows what came of them; `crate::execute` does it, here or in the process that has the volume mounted.
 //! A path of the host that lies on a mount of this user is as good as one in an image.
-
-mod act;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -15,15 +13,13 @@ use buttress_fs::{Filesystem, Ino, TreeId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-pub(crate) use act::Act;
-use act::{Shown, Spot};
-
+use crate::client;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Devices};
 use crate::live;
 use crate::location::VolumePath;
 use crate::names;
-use crate::order::{self, Order};
+use crate::order::{Act, Order, Shown, Spot};
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
@@ -139,7 +135,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
 }
 
 fn order(act: Act, volume: &Path, devices: &Devices, what: &'static str, ui: &Ui) -> Result<Value> {
-    order::run(&Order::Subvolume(act), volume, devices, what, ui)
+    client::run(&Order::Subvolume(act), volume, devices, what, ui)
 }
 
 /// Does something to each place, one after the other, and says so: each in a line, or all in one document, those before

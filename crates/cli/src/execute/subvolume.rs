@@ -1,9 +1,10 @@
-//! What can be done with subvolumes: on a volume that this process opened, or by the mount that has it open.
+//! What can be done with subvolumes: on a volume that this process opened, or by the mount that has
+//! it open.
 //!
 //! # Invariants
 //!
-//! - **S1** A snapshot of what is mounted has everything that programs were told is written: the kernel hands over
-//!   what it holds first.
+//! - **S1** A snapshot of what is mounted has everything that programs were told is written: the
+//!   kernel hands over what it holds first.
 //! - **S2** The kernel learns of every name that comes or goes.
 
 use std::time::Duration;
@@ -11,46 +12,14 @@ use std::time::Duration;
 use buttress_base::text;
 use buttress_fs::{Filesystem, Ino, Inode, InodeId, RootFlags, RootItem, SubvolumeInfo, TreeId};
 use buttress_fuse::Beside;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Access;
 use crate::location;
-use crate::order::{Step, Watch};
+use crate::order::{Act, Shown, Spot, Step, Watch};
 use crate::when;
-
-/// A place in a volume.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Spot {
-    /// The way to it.
-    pub path: Vec<u8>,
-    /// It begins at the top of what is mounted, not at the default subvolume's.
-    pub is_mounted: bool,
-    /// As whoever named it wrote it.
-    pub text: String,
-}
-
-/// What is to be done.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Act {
-    Create { at: Spot, uid: u32, gid: u32 },
-    Snapshot { source: Spot, target: Spot, read_only: bool },
-    Delete { at: Spot, wait: bool },
-    List,
-    Show { at: Spot },
-    GetDefault,
-    SetDefault { at: Spot },
-    SetDefaultId { id: u64 },
-}
-
-/// What is to be shown: to scripts, and to people.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Shown {
-    pub document: Value,
-    pub lines: Vec<String>,
-}
 
 /// What scripts read of one subvolume.
 #[derive(Serialize)]
@@ -196,8 +165,8 @@ fn set_default(fs: &Filesystem, tree: TreeId) -> Result<Value> {
     Ok(json!({ "id": tree.0 }))
 }
 
-/// Waits until the cleaner has given back what a subvolume held; or whoever asked goes away: then it goes on by
-/// itself.
+/// Waits until the cleaner has given back what a subvolume held; or whoever asked goes away: then
+/// it goes on by itself.
 fn wait_dropped(fs: &Filesystem, tree: TreeId, watch: Watch<'_>) -> buttress_fs::Result<()> {
     let first = fs.statfs()?.blocks_free;
     let mut freed = 0;
