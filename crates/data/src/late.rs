@@ -1,24 +1,28 @@
-//! Late data: it goes to the device together with the log that names it, in one wait instead of two.
+//! Late data: it goes to the device together with the log that names it, in one wait instead of
+//! two.
 //!
 //! # Place
 //!
-//! Who syncs a file allocates for its data, works out what its extents will be, and has both promised, as writeback
-//! does. Whoever leads the log puts the extents of all who wait, and writes their data with his nodes.
+//! A thread that syncs a file allocates for its data, works out what its extents will be, and
+//! reserves for both, as writeback does. The thread that leads the log puts the extents of all
+//! files that wait. It writes their data with the nodes of the log.
 //!
 //! # Invariants
 //!
-//! - **A1** Extents are put and their data is written under the commit lock: no commit can name what is not written
-//!   (T7), and the log that names it is durable after it.
-//! - **A2** From the moment extents are visible until their data is on the device its bytes are read from memory (P3),
-//!   and the claim is held (B2): nobody else changes these extents, or shares them.
-//! - **A3** What extents replaced loses its references when the data is written. Should that fail the file shows again
-//!   what it showed before.
-//! - **A4** Under the commit lock nothing is waited for, but readers when data is taken back: who reads the file's extents
-//!   when they are to be put, or moved them, has its data written on the usual way.
+//! - **A1** Extents are put and their data is written under the commit lock. So no commit can name
+//!   what is not written, and the log that names it is durable after it.
+//! - **A2** From the moment extents are visible until their data is on the device, its bytes are
+//!   read from memory (`dirty::P3`). The claim is held as long (`claim::B2`), so no other thread
+//!   changes these extents, or shares them.
+//! - **A3** The references that the extents replaced are dropped when the data is written. If the
+//!   write fails, the file shows again what it showed before.
+//! - **A4** Under the commit lock nothing waits, except for readers when data is taken back. If a
+//!   thread reads the file's extents when they are to be put, or has moved them, its data is
+//!   written in the usual way.
 //!
 //! # Failure
 //!
-//! As in writeback: data that cannot be written is lost, and the file remembers it.
+//! As in writeback: data that cannot be written is lost, and the file keeps the error.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,11 +46,11 @@ use crate::reservation::join;
 use crate::step::STEP_ITEMS;
 use crate::writeback::Written;
 
-/// More is written by itself: everybody who commits waits for it.
+/// More data is written by itself: every commit waits for late data.
 const LATE_BYTES_MAX: u64 = 256 << 10;
 
-/// A file that stays in memory, and those of its volume.
-pub trait Home: Send + Sync + 'static {
+/// A file that stays in memory, and what it shares with the files of its volume.
+pub trait FileOwner: Send + Sync + 'static {
     /// What all files share.
     fn files(&self) -> &Files;
     /// The file itself.
@@ -57,14 +61,15 @@ pub trait Home: Send + Sync + 'static {
 type Part = (Logical, Arc<Vec<u8>>, Range<usize>);
 
 /// Data of one file that has its place, and the claim.
-pub struct LateData<H: Home> {
+pub struct PendingLogData<H: FileOwner> {
     home: H,
     writes: Vec<Part>,
+    /// Unranked: held while the extents are put, with the engine below.
     state: Mutex<State>,
 }
 
 enum State {
-    /// Nothing names it yet.
+    /// No item names it yet.
     Ready(Ready),
     /// Its extents are visible.
     Put(Put),
@@ -75,10 +80,10 @@ enum State {
 /// What became of late data.
 #[derive(Clone, Debug)]
 pub enum End {
-    /// It is in the log that was made, or the commit that came instead.
+    /// It is in the log that was made, or in the commit that replaced the log.
     Logged,
-    /// It was written on the usual way, and no log names it yet.
-    Landed,
+    /// It was written in the usual way, and no log names it yet.
+    Finished,
     /// It could not be written.
     Lost(Error),
 }
@@ -92,19 +97,19 @@ struct Ready {
 
 /// What putting the extents of a job does.
 struct OrderedEdits {
-    /// Which layout it was worked out for.
+    /// The layout that it was worked out for.
     layout: u64,
     /// For each extent, in order: what was there, and what changes.
     edits: Vec<(Vec<Mapping>, Edits)>,
     /// For the edits, and apart from that for what they drop.
     reserved: MetaReservation,
     reserved_dropped: MetaReservation,
-    /// What the file's data was promised beside, and may need on the usual way.
+    /// The rest of the data's reservation, which it may need in the usual way.
     rest: Option<MetaReservation>,
 }
 
 struct Put {
-    /// Which layout they make up.
+    /// The layout that the extents make up.
     layout: u64,
     runs: Vec<(Run, Vec<Placed>)>,
     dropped: Vec<Dropped>,
@@ -113,8 +118,9 @@ struct Put {
 }
 
 impl Files {
-    /// Whether what waits of a file, whose claim is held, may be late: all of it new extents, and not much, and a device that
-    /// serves it together with the log's nodes. Where nobody waits for a write, as through a page cache, many write side by side instead.
+    /// Whether the dirty data of a file, whose claim is held, may be late. It must be little and
+    /// all of it new extents, on a device that writes it together with the log's nodes. Where
+    /// writes do not wait, as through a page cache, many run in parallel instead.
     fn may_be_late(&self, file: &File) -> bool {
         let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
         let (flags, codec) = {
@@ -130,18 +136,19 @@ impl Files {
             && self.volume.writes_at_once()
     }
 
-    /// As [`writeback`](Self::writeback) of a whole file for who has a log made of it next: what it answers is to be
-    /// given to that log, and is written with it. Nothing where there is nothing left to write.
+    /// As [`writeback`](Self::writeback) of a whole file, for a caller that has a log of it made
+    /// next. The result is to be given to that log, and is written with it. `None` if nothing is
+    /// left to write.
     ///
     /// # Errors
     ///
     /// As [`writeback`](Self::writeback).
-    pub fn write_late<H: Home>(home: H) -> Result<Option<Arc<LateData<H>>>> {
-        // Who syncs was told that it was taken.
+    pub fn write_late<H: FileOwner>(home: H) -> Result<Option<Arc<PendingLogData<H>>>> {
+        // The writes have already succeeded, so this cannot be cancelled.
         interrupt::shielded(|| Self::write_late_shielded(home))
     }
 
-    fn write_late_shielded<H: Home>(home: H) -> Result<Option<Arc<LateData<H>>>> {
+    fn write_late_shielded<H: FileOwner>(home: H) -> Result<Option<Arc<PendingLogData<H>>>> {
         let (files, file) = (home.files(), home.file());
         let claim = file.claim();
         if !files.may_be_late(file) {
@@ -173,17 +180,17 @@ impl Files {
             }
         }
         let state = Mutex::new(State::Ready(Ready { size, flags, runs, edits }));
-        Ok(Some(Arc::new(LateData { home, writes, state })))
+        Ok(Some(Arc::new(PendingLogData { home, writes, state })))
     }
 
-    /// Issues and lands a job that has its places.
+    /// Issues a job that has its places, and finishes its ordered extents.
     fn write_now(&self, mut job: Job<'_>) -> Result<()> {
         self.issue(std::slice::from_mut(&mut job));
         self.finish_job(job).map(drop)
     }
 
-    /// Works out what the extents of a job change, and has that promised; nothing where they are not simply new, or where
-    /// two of them replace parts of one.
+    /// Works out what the extents of a job change, and reserves for that. `None` if they are not
+    /// simply new, or if two of them replace parts of one.
     fn prepare_edits(&self, job: &mut Job<'_>) -> Result<Option<OrderedEdits>> {
         let Some(placed) = job.new_extents() else { return Ok(None) };
         let file = job.file;
@@ -220,24 +227,28 @@ impl Files {
     }
 }
 
-impl<H: Home> LateData<H> {
-    /// What became of it; to be asked once the log is made that it was given to. What could not be put is written now.
+impl<H: FileOwner> PendingLogData<H> {
+    /// What became of it, once the log is made that it was given to. What could not be put is
+    /// written now.
     pub fn end(&self) -> End {
         self.finish();
         match &*self.state.lock() {
             State::Ended(end) => end.clone(),
-            State::Ready(_) | State::Put(_) => unreachable!("E1: the log ends what it puts"),
+            State::Ready(_) | State::Put(_) => {
+                unreachable!("log::late::E1: the log ends what it puts")
+            }
         }
     }
 
-    /// Writes and puts on the usual way what nobody put.
+    /// Writes and puts in the usual way what was not put.
     fn finish(&self) {
         let (files, file) = (self.home.files(), self.home.file());
         let mut state = self.state.lock();
         if !matches!(*state, State::Ready(_)) {
             return;
         }
-        let State::Ready(ready) = std::mem::replace(&mut *state, State::Ended(End::Landed)) else {
+        let State::Ready(ready) = std::mem::replace(&mut *state, State::Ended(End::Finished))
+        else {
             unreachable!("it was looked at")
         };
         let Ready { size, flags, runs, edits } = ready;
@@ -252,7 +263,7 @@ impl<H: Home> LateData<H> {
     }
 }
 
-impl<H: Home> Late for LateData<H> {
+impl<H: FileOwner> Late for PendingLogData<H> {
     fn put(&self) -> bool {
         let (files, file) = (self.home.files(), self.home.file());
         let mut state = self.state.lock();
@@ -328,7 +339,8 @@ impl<H: Home> Late for LateData<H> {
     }
 }
 
-/// Has a file show again what it showed before (A3), unless somebody moved its extents since: then it cannot be said.
+/// Makes a file show again what it showed before (A3). If another thread has moved its extents
+/// since, that is not possible.
 fn take_back(
     files: &Files,
     file: &File,
@@ -336,29 +348,30 @@ fn take_back(
     reverse: Vec<Reverse>,
     reserved: MetaReservation,
 ) -> bool {
-    // Who has them without the claim is reading, or moves them: neither waits for a commit.
+    // A thread that has them without the claim is reading, or moves them: neither waits for a
+    // commit.
     let _extents = file.extents.write();
     if file.layout() != layout {
         return false;
     }
     file.change_layout();
-    // The same items as before, so it needs nothing more.
+    // The same items as before, so it needs no further reservation.
     let handle = files.engine.begin(reserved);
     let bytes: Vec<_> = reverse.into_iter().rev().map(|one| one.apply(&handle, file)).collect();
     file.update_meta(&handle, |meta| bytes.into_iter().for_each(|bytes| bytes.count(meta)));
     true
 }
 
-impl<H: Home> Drop for LateData<H> {
-    /// What nobody put is written, as if nobody had wanted to wait for a log.
+impl<H: FileOwner> Drop for PendingLogData<H> {
+    /// Data that was not put is written as if no log had been asked for.
     fn drop(&mut self) {
         self.finish();
     }
 }
 
-impl<H: Home> std::fmt::Debug for LateData<H> {
+impl<H: FileOwner> std::fmt::Debug for PendingLogData<H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let bytes: usize = self.writes.iter().map(|(_, _, part)| part.len()).sum();
-        write!(f, "LateData({bytes} bytes of inode {})", self.home.file().ino)
+        write!(f, "PendingLogData({bytes} bytes of inode {})", self.home.file().ino)
     }
 }

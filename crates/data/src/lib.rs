@@ -62,7 +62,7 @@ pub use defragment::Defragment;
 pub use error::{Error, Result};
 pub use file::File;
 pub use files::{Files, FilesOptions, NocowCheck};
-pub use late::{End, Home, LateData};
+pub use late::{End, FileOwner, PendingLogData};
 pub use pages::ReadBatch;
 pub use read::DataMismatch;
 pub use remove::Removal;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use buttress_base::interrupt;
-use buttress_data::{End, Files, Home, ReclaimEffort};
+use buttress_data::{End, FileOwner, Files, ReclaimEffort};
 use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
 use buttress_log::Late;
 
@@ -28,7 +28,7 @@ pub(super) fn changed(item: &mut InodeItem) {
 /// What keeps an inode in memory while its data waits for a log.
 struct LateHome(Arc<InodeCell>);
 
-impl Home for LateHome {
+impl FileOwner for LateHome {
     fn files(&self) -> &Files {
         &self.0.shared.files
     }
@@ -238,7 +238,7 @@ impl Inode {
         match end {
             End::Logged => Ok(()),
             // Somebody read the file just then, or moved it.
-            End::Landed => Ok(log(None)?),
+            End::Finished => Ok(log(None)?),
             // Told here, unless another who syncs the file was told before.
             End::Lost(error) => {
                 let error = self.cell.file.take_error().unwrap_or(error);
