@@ -1,9 +1,10 @@
-//! The two threads of an open cache: one commits by the clock, one writes back.
+//! The two threads of an open cache: one commits at intervals, one writes back.
 //!
 //! # Failure
 //!
-//! The thread that commits ends when the cache is stopped. The one that writes back waits a while after a
-//! failure of the origin and tries again: the origin may come back, and until then nothing is lost.
+//! The committing thread ends when the cache is stopped. After a failure of the origin the
+//! write-back thread waits, then tries again: the origin may come back, and until then nothing is
+//! lost.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::core::Core;
 use crate::options::Mode;
 
-/// How often write-back looks around by itself.
+/// How often write-back checks its conditions by itself.
 const TICK: Duration = Duration::from_millis(100);
 /// How long it waits after a failure of the origin.
 const BACK_OFF: Duration = Duration::from_secs(1);
@@ -72,7 +73,7 @@ fn drain(core: &Core) {
         wait = match drain_once(core) {
             Ok(()) => TICK,
             Err(error) => {
-                // Once, until it works again.
+                // Logged once, until it works again.
                 if core.drain_error.lock().replace(error.clone()).is_none() {
                     tracing::error!(origin = %core.origin.name(), %error, "write-back failed");
                 }
@@ -97,7 +98,7 @@ fn drain_once(core: &Core) -> Result<(), crate::error::Error> {
     {
         core.drain_aged(epoch)?;
     }
-    // W8: looked at every tick, not only when a write asks.
+    // W8: checked at every tick, not only when a write asks.
     let is_above = core.used() > core.percent(core.options.high_watermark);
     if is_full || (is_above && !is_paused(core)) {
         if core.used() > core.percent(core.options.low_watermark) {

@@ -2,15 +2,16 @@
 //!
 //! # Invariants
 //!
-//! - **M1** The order of a commit: no writer of the epoch is left; entries written; flush; superblock
-//!   written; flush. The first flush covers the data, too: it comes after the last of it was written.
+//! - **M1** The order of a commit: no writer of the epoch is left; entries written; flush;
+//!   superblock written; flush. The first flush also covers the data, since it comes after the last
+//!   data write.
 //! - **M2** A slot is given to another block only after its free mark was flushed.
-//! - **M3** A version that is superseded is marked free only after what supersedes it is committed.
+//! - **M3** A superseded version is marked free only after the newer version is committed.
 //!
 //! # Failure
 //!
-//! A failure of the cache device here stops the cache: what was written since the last flush is in doubt,
-//! and asking again proves nothing. What was committed before is on the device.
+//! A failure of the cache device here stops the cache. Everything written since the last flush is
+//! in doubt, and another flush would prove nothing. Earlier commits are on the device.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -28,12 +29,12 @@ const RUN_MAX: u64 = 1 << 20;
 const AGES_MAX: usize = 64;
 
 impl Core {
-    /// Makes everything durable that was acknowledged before the call, whichever device it went to.
+    /// Makes everything durable that was acknowledged before the call, on both devices.
     pub(crate) fn sync(&self) -> Result<(), Error> {
         {
-            // One at a time: who finds the origin clean must not return before it is.
+            // One at a time: a caller that finds the origin clean must not return before it is.
             let _one = self.origin_sync.lock();
-            // W6: what went past the cache is in the origin's volatile memory.
+            // W6: writes past the cache are in the origin's volatile memory.
             if self.origin_dirty.swap(false, Ordering::SeqCst)
                 && let Err(error) = self.origin.flush()
             {
@@ -44,12 +45,12 @@ impl Core {
         self.commit()
     }
 
-    /// Commits what was written before the call; returns at once if somebody else just did.
+    /// Commits what was written before the call. Returns at once if another thread just did.
     pub(crate) fn commit(&self) -> Result<(), Error> {
         self.check()?;
         let wanted = self.writers.turn();
         let _one = self.commit.lock();
-        // A commit that began after the call has taken it along.
+        // A commit that began after the call has included it.
         if self.committed().0 > wanted {
             return Ok(());
         }
@@ -82,7 +83,8 @@ impl Core {
         }
     }
 
-    /// Writes the pages of the table that changed, flushes, and takes what died out of the index (M2).
+    /// Writes the changed pages of the table, flushes, and removes dying versions from the index
+    /// (M2).
     pub(crate) fn flush_table(&self) -> Result<(), Error> {
         let header = self.header.lock();
         self.check()?;
@@ -99,7 +101,7 @@ impl Core {
         write().map_err(|error| self.stop(error))?;
         drop(header);
         self.release(&dead);
-        // The next need not ask for memory again, as long as they come in a sweep.
+        // The next one need not allocate again, as long as the marks come from a sweep.
         if self.index.emptied() == Emptied::Stay {
             dead.clear();
             let mut dying = self.dying.lock();
@@ -110,7 +112,8 @@ impl Core {
         Ok(())
     }
 
-    /// Changes the superblock, durably. One page is written, whatever the size of the table (W5).
+    /// Changes the superblock, durably. It writes one page, whatever the size of the table (test W5
+    /// in `known`).
     pub(crate) fn write_header(&self, change: impl FnOnce(&mut Superblock)) -> Result<(), Error> {
         let mut header = self.header.lock();
         self.check()?;
@@ -140,7 +143,7 @@ impl Core {
             }
             let Some(newest) = newest else { continue };
             for index in 0..newest {
-                // A sweep towards a cut still needs the newest from before it.
+                // A sweep towards a cut still needs the newest version from before the cut.
                 let is_for_cut = keep_below.is_some_and(|target| {
                     versions[index].epoch < target && versions[index + 1].epoch >= target
                 });
@@ -154,7 +157,7 @@ impl Core {
         self.superseded.lock().extend(later);
     }
 
-    /// The epoch that a sweep in progress goes towards, with `consistent_origin`.
+    /// The epoch that a running sweep goes towards, with `consistent_origin`.
     pub(crate) fn cut_target(&self) -> Option<Epoch> {
         if !self.options.consistent_origin {
             return None;

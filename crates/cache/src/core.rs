@@ -1,11 +1,16 @@
-//! The parts of an open cache, which the files beside this one work on.
+//! The parts of an open cache, which the other files work on.
 //!
 //! # Locks
 //!
-//! Long ones, across I/O, in this order: `drain` (one sweep at a time), `origin_sync` (one flush of the
-//! origin for those who wait for it), `commit` (one commit at a time),
-//! `header` (one write of metadata at a time). Short ones: the shards of the index, then leaves. Foreground
-//! reads and writes take only short ones, except a flush, which is a commit.
+//! Long locks, held across I/O, in this order:
+//!
+//! - `drain`: one sweep at a time.
+//! - `origin_sync`: one flush of the origin at a time for the callers that wait for it.
+//! - `commit`: one commit at a time.
+//! - `header`: one write of metadata at a time.
+//!
+//! Short locks come after them: the shards of the index, then leaves. Foreground reads and writes
+//! take only short locks, except a flush, which is a commit.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,15 +22,15 @@ use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::{Apart, Latch, Rank, Ranked};
 use buttress_block::Device;
 
-use crate::drain::{RUNS_MAX, Sweep};
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::index::{Index, State, region_end};
-use crate::layout::{Geometry, Superblock};
+use crate::layout::{Cut, Geometry, Superblock};
 use crate::medium::Medium;
 use crate::options::CacheOptions;
 use crate::slots::Slots;
-use crate::status::Counters;
+use crate::status::{Counters, Moment, Status};
+use crate::sweep::{RUNS_MAX, Sweep};
 use crate::table::Table;
 use crate::units::{Epoch, OriginBlock, Slot};
 
@@ -46,17 +51,17 @@ pub(crate) struct Core {
     /// Readers of slots.
     pub(crate) readers: Gate,
 
-    /// The superblock's epoch on the device: what is below is committed.
+    /// The epoch in the superblock on the device: lower epochs are committed.
     pub(crate) committed: AtomicU64,
-    /// Whether anything was written in the epochs of even and of odd number since their commit.
+    /// Whether the epochs of even and of odd number have writes since their commit.
     pub(crate) touched: [AtomicBool; 2],
     /// Blocks published since the last commit.
     pub(crate) uncommitted: Apart<AtomicU64>,
-    /// Whether something went to the origin past the cache since the last flush of the origin.
+    /// Whether a write went past the cache since the last flush of the origin.
     pub(crate) origin_dirty: AtomicBool,
-    /// When something last went past the cache, in milliseconds of `started`; 0: never.
+    /// When the last write went past the cache, in milliseconds since `started`; 0: never.
     pub(crate) around_at: AtomicU64,
-    /// Blocks that are being written past the cache (X4), and how many such writes there are.
+    /// Blocks that are being written past the cache (`write::X4`), and the number of such writes.
     pub(crate) around: Ranked<Vec<Range<OriginBlock>>>,
     pub(crate) arounds: AtomicUsize,
     /// Versions that are being written back.
@@ -64,14 +69,15 @@ pub(crate) struct Core {
     pub(crate) started: Instant,
     pub(crate) counters: Counters,
     pub(crate) broken: Latch<Error>,
-    /// The last failure of the origin during write-back, until it is told or the origin works again.
+    /// The last failure of the origin during write-back, until it is reported or the origin works
+    /// again.
     pub(crate) drain_error: Ranked<Option<Error>>,
     /// Whether the last attempt to write back failed.
     pub(crate) is_stalled: AtomicBool,
 
-    /// Blocks that got a newer version since it was last looked.
+    /// Blocks that got a newer version since the last check.
     pub(crate) superseded: Ranked<Vec<OriginBlock>>,
-    /// Versions whose free mark waits to be written (I2).
+    /// Versions whose free mark waits to be written (`index::I2`).
     pub(crate) dying: Ranked<Vec<(OriginBlock, Slot)>>,
     /// Slots that left the index and may still have readers.
     pub(crate) limbo: Ranked<Limbo>,
@@ -80,9 +86,13 @@ pub(crate) struct Core {
     /// When epochs were committed, for `max_age`.
     pub(crate) ages: Ranked<VecDeque<(Epoch, Instant)>>,
 
+    /// Unranked: held across I/O, in the order that the header says.
     pub(crate) drain: Mutex<Sweep>,
+    /// Unranked: held across I/O, in the order that the header says.
     pub(crate) origin_sync: Mutex<()>,
+    /// Unranked: held across I/O, in the order that the header says.
     pub(crate) commit: Mutex<()>,
+    /// Unranked: held across I/O, in the order that the header says.
     pub(crate) header: Mutex<Superblock>,
 
     pub(crate) work: Work,
@@ -91,9 +101,9 @@ pub(crate) struct Core {
 /// Slots between the index and the free list.
 #[derive(Debug, Default)]
 pub(crate) struct Limbo {
-    /// Readers of the present turn may have seen them.
+    /// Readers of the present turn may use them.
     pub(crate) fresh: Vec<Slot>,
-    /// Readers of this turn may have seen them; none later.
+    /// Readers of this turn may use them; later readers cannot.
     pub(crate) waiting: Vec<Slot>,
     pub(crate) turn: u64,
 }
@@ -121,20 +131,20 @@ impl Default for Work {
 }
 
 impl Core {
-    /// Passes while the cache device works.
+    /// Succeeds while the cache device works.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.broken.check()
     }
 
-    /// Stops the cache, with the first cause; returns that.
+    /// Stops the cache with the first cause, and returns that cause.
     pub(crate) fn stop(&self, cause: buttress_block::Error) -> Error {
         tracing::error!(cache = %self.medium.name(), error = %cause, "the cache is stopped");
         self.broken.set(Error::Broken(Arc::new(cause)));
         self.broken.get().expect("it was set above")
     }
 
-    /// Notes that there is something to commit. The caller is inside the writers' gate, with this turn: nobody
-    /// takes the note away meanwhile.
+    /// Notes that there is something to commit. The caller is inside the writers' gate with this
+    /// turn, so no commit clears the note meanwhile.
     pub(crate) fn touch(&self, turn: u64) {
         let touched = &self.touched[(turn & 1) as usize];
         if !touched.load(Ordering::SeqCst) {
@@ -146,7 +156,7 @@ impl Core {
         Epoch(self.committed.load(Ordering::SeqCst))
     }
 
-    /// The bytes of the origin that a block stands for: all of a block, but for the last.
+    /// The bytes of the origin that a block covers: a whole block, except at the origin's end.
     pub(crate) fn block_len(&self, block: OriginBlock) -> u64 {
         let start = block.0 << self.geometry.block_shift();
         self.geometry.block_size().min(self.origin.len().saturating_sub(start))
@@ -156,7 +166,7 @@ impl Core {
         block.0 << self.geometry.block_shift()
     }
 
-    /// Slots that hold something, without what is being written back: what watermarks count.
+    /// Used slots without those that are being written back: the number that watermarks count.
     pub(crate) fn used(&self) -> u64 {
         let held = u64::from(self.geometry.slots()) - u64::from(self.slots.free());
         held.saturating_sub(self.in_flight.load(Ordering::Relaxed))
@@ -166,14 +176,14 @@ impl Core {
         u64::from(self.geometry.slots()) * u64::from(percent) / 100
     }
 
-    /// Marks a version free and remembers to take it out when that is durable. The caller holds its
+    /// Marks a version free, and removes it later, when the mark is durable. The caller holds its
     /// shard's lock and has set its state.
     pub(crate) fn bury(&self, block: OriginBlock, slot: Slot) {
         self.table.free(slot);
         self.dying.lock().push((block, slot));
     }
 
-    /// Takes versions out of the index whose free mark is durable.
+    /// Removes versions from the index whose free mark is durable.
     pub(crate) fn release(&self, dead: &[(OriginBlock, Slot)]) {
         let emptied = self.index.emptied();
         for region in dead.chunk_by(|one, next| region_end(one.0) == region_end(next.0)) {
@@ -181,19 +191,19 @@ impl Core {
                 let mut shard = self.index.shard_after(chunk[0].0);
                 let are_dying =
                     shard.remove_all(chunk, emptied, |version| version.state == State::Dying);
-                assert!(are_dying, "I2: of {chunk:?} one leaves without dying");
+                assert!(are_dying, "index::I2: of {chunk:?} one leaves without dying");
             }
         }
         self.limbo.lock().fresh.extend(dead.iter().map(|&(_, slot)| slot));
         self.reclaim();
     }
 
-    /// Frees the slots that no reader can see any more.
+    /// Frees the slots that no reader can use any more.
     pub(crate) fn reclaim(&self) {
         let freed = {
             let mut limbo = self.limbo.lock();
             let mut freed = Vec::new();
-            // Twice: what is fresh becomes waiting, and may be free at once.
+            // Twice: fresh slots become waiting ones, and may be free at once.
             for _ in 0..2 {
                 if !limbo.waiting.is_empty() {
                     if !self.readers.is_empty(limbo.turn) {
@@ -202,8 +212,8 @@ impl Core {
                     freed.append(&mut limbo.waiting);
                 }
                 if !limbo.fresh.is_empty() {
-                    // Nobody is inside from the turn before the present one, else the counters of two
-                    // turns would mix.
+                    // No reader of the turn before is inside, else the counters of two turns would
+                    // mix.
                     let last = self.readers.turn().wrapping_sub(1);
                     if !self.readers.is_empty(last) {
                         break;
@@ -229,5 +239,19 @@ impl Core {
             self.work.wanted.lock().commit = true;
             self.work.commit.notify_one();
         }
+    }
+
+    /// The figures of this moment.
+    pub(crate) fn status(&self) -> Status {
+        let moment = Moment {
+            is_failed: self.broken.is_set() || self.is_stalled.load(Ordering::Relaxed),
+            blocks: u64::from(self.geometry.slots()),
+            free: u64::from(self.slots.free()),
+            writeback: self.in_flight.load(Ordering::Relaxed),
+            committed: self.committed(),
+            block_size: self.geometry.block_size(),
+            cut: self.header.lock().stamp.map_or(Cut::None, |stamp| stamp.cut),
+        };
+        self.counters.status(moment)
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! # Place
 //!
-//! What the program opens, and what volumes and network doors stand on.
+//! The program opens this device; volumes and network front ends stand on it.
 //!
 //! # Invariants
 //!
-//! - **C1** A flush makes everything durable that was acknowledged before it, on whichever device.
-//! - **C2** After the cache device failed in a commit, nothing more is acknowledged; reads go on.
+//! - **C1** A flush makes everything durable that was acknowledged before it, on both devices.
+//! - **C2** After the cache device failed in a commit, no write is acknowledged any more. Reads
+//!   continue.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub struct CacheDevice {
     threads: Ranked<Vec<JoinHandle<()>>>,
 }
 
-/// What a flush of everything did.
+/// The result of a flush of everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained {
     /// Blocks written to the origin.
@@ -41,11 +42,11 @@ pub struct Drained {
 }
 
 impl CacheDevice {
-    /// Opens a cache and recovers what is committed in it.
+    /// Opens a cache and recovers its committed versions.
     ///
     /// # Errors
     ///
-    /// All of [`Error`] but [`Error::NotBlank`]; nothing was written then.
+    /// All of [`Error`] except [`Error::NotBlank`]. After an error nothing was written.
     pub fn open(
         origin: Arc<dyn Device>,
         cache: Arc<dyn Device>,
@@ -65,7 +66,7 @@ impl CacheDevice {
         Ok(device)
     }
 
-    /// Returns a snapshot of its figures.
+    /// Returns the current figures.
     #[must_use]
     pub fn status(&self) -> Status {
         self.core.status()
@@ -83,22 +84,23 @@ impl CacheDevice {
         self.core.index.len()
     }
 
-    /// Writes everything back that was acknowledged before the call. `progress` is told blocks as they
-    /// are written.
+    /// Writes back everything that was acknowledged before the call. `progress` gets the number of
+    /// blocks as they are written.
     ///
     /// # Errors
     ///
-    /// Those of both devices; no entry was freed that is not on the origin.
+    /// Those of both devices. No entry was freed whose block is not on the origin.
     pub fn drain(&self, mut progress: impl FnMut(u64)) -> Result<Drained, Error> {
         let drained = self.core.drain_all(&mut progress);
         if drained.is_err() {
-            // Told here and now.
+            // The caller gets the error here.
             self.core.drain_error.lock().take();
         }
         Ok(Drained { blocks: drained? })
     }
 
-    /// Writes back until the low watermark is reached, in the calling thread; for caches without threads.
+    /// Writes back until the low watermark is reached, in the calling thread. For caches without
+    /// threads.
     ///
     /// # Errors
     ///
@@ -108,8 +110,8 @@ impl CacheDevice {
         Ok(Drained { blocks })
     }
 
-    /// Writes back one batch (of `writeback_jobs` blocks at most) in the calling thread, whatever the watermarks
-    /// say.
+    /// Writes back one batch of at most `writeback_jobs` blocks in the calling thread, whatever the
+    /// watermarks say.
     ///
     /// # Errors
     ///
@@ -119,7 +121,7 @@ impl CacheDevice {
         Ok(Drained { blocks })
     }
 
-    /// Commits what was written, without asking the origin to flush.
+    /// Commits, without a flush of the origin.
     ///
     /// # Errors
     ///
@@ -128,7 +130,8 @@ impl CacheDevice {
         self.core.commit()
     }
 
-    /// Takes a message in the target's words: `flush`, `flush_on_suspend`, `cleaner`, `clear_stats`.
+    /// Takes a message in the target's words: `flush`, `flush_on_suspend`, `cleaner`,
+    /// `clear_stats`.
     ///
     /// # Errors
     ///
@@ -156,12 +159,12 @@ impl CacheDevice {
         }
     }
 
-    /// Ends the threads and commits; writes everything back, too, if `flush_on_suspend` says so. Nothing is lost
-    /// if the device is used on, but commits and write-back happen inside the calls then.
+    /// Ends the threads and commits. With `flush_on_suspend` it also writes everything back. The
+    /// device stays usable: commits and write-back then happen inside the calls.
     ///
     /// # Errors
     ///
-    /// Those of the devices, and the last failure of write-back, if nobody was told.
+    /// Those of the devices, and the last failure of write-back, if it was not reported yet.
     pub fn close(&self) -> Result<(), Error> {
         self.end()
     }

@@ -1,14 +1,15 @@
-//! Discarding and zeroing: the cache forgets, and the origin is told.
+//! Discarding and zeroing: the cache drops blocks, and the origin discards or zeroes them.
 //!
 //! # Invariants
 //!
-//! - **Z1** Zeroes that go to the origin are durable there before the cache forgets what they replace: there
-//!   is no moment at which a crash would show something older than both.
+//! - **Z1** Zeroes that go to the origin are durable there before the cache drops the blocks under
+//!   them. So no crash shows content older than both.
 //!
 //! # Failure
 //!
-//! After a crash a discarded block may hold what it held before, or an older version: nobody may rely on
-//! what a discarded range reads as. Blocks that are being written back keep their version until that ends.
+//! After a crash a discarded block may hold its last content or an older version: the content of a
+//! discarded range is undefined. Blocks that are being written back keep their version until that
+//! ends.
 
 use std::sync::atomic::Ordering;
 
@@ -22,11 +23,13 @@ use crate::units::{Epoch, OriginBlock};
 
 /// Blocks looked at under one lock.
 const STEP: usize = 64;
-/// Zeroes that are written like any other data: less than a flush of the origin costs.
+/// Zeroes up to this length are written like other data: that costs less than a flush of the
+/// origin.
 const ZEROES_CACHED: u64 = 1 << 20;
 
 impl Core {
-    /// Forgets the whole blocks of a range. Costs what is cached of the range, not its length.
+    /// Drops the whole blocks of a range. The cost depends on the cached blocks of the range, not
+    /// on its length.
     pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.counters.discards.add(1);
         self.check()?;
@@ -38,7 +41,7 @@ impl Core {
             end => OriginBlock(end / size),
         };
         let keep_below = self.cut_target();
-        // Inside, so that no commit takes half of it.
+        // Inside the gate, so that no commit includes only half of it.
         let inside = self.writers.enter();
         let mut is_any = false;
         for shard in self.index.shards() {
@@ -82,13 +85,13 @@ impl Core {
         Ok(())
     }
 
-    /// Writes zeroes. Many of them go to the origin in one request, whatever the length; what stands in the
-    /// way of that goes through the cache.
+    /// Writes zeroes. A long range goes to the origin in one request. Blocks that prevent this go
+    /// through the cache.
     pub(crate) fn write_zeroes(&self, offset: u64, len: u64, space: Space) -> Result<(), Error> {
         let sweep = if len < ZEROES_CACHED || self.options.consistent_origin {
             None
         } else {
-            // A sweep could write what is there now after the zeroes. Nobody waits for one here.
+            // A sweep could write the present content after the zeroes. This does not wait for one.
             self.drain.try_lock().filter(|sweep| sweep.is_idle())
         };
         let Some(sweep) = sweep else { return self.write_each_zero(offset, len) };
@@ -101,7 +104,7 @@ impl Core {
         }
         self.origin.write_zeroes(from, to - from, space)?;
         self.flush_origin()?;
-        // What was marked before must be durable first: of two versions the older could come back.
+        // Earlier marks must be durable first: of two versions the older could come back.
         self.flush_table()?;
         let mut others = Vec::new();
         self.each_in(OriginBlock(first), OriginBlock(last), |block, versions| {
@@ -133,7 +136,7 @@ impl Core {
         Ok(())
     }
 
-    /// Shows all cached blocks of a range, a few under one lock.
+    /// Calls `act` for all cached blocks of a range, a few under one lock.
     fn each_in(
         &self,
         first: OriginBlock,

@@ -2,20 +2,20 @@
 //!
 //! # Invariants
 //!
-//! - **B1** Only committed versions are written back, and of a block only the oldest (I3).
-//! - **B2** An entry is marked free only after a flush of the origin that came after its write. What fails
-//!   frees nothing.
-//! - **B3** A batch is bounded in blocks, and a shard is locked for at most [`RUNS_MAX`] runs and
-//!   [`LOOK_MAX`] blocks at a time, however much there is to write back.
+//! - **B1** Only committed versions are written back, and of a block only the oldest (`index::I3`).
+//! - **B2** An entry is marked free only after a flush of the origin that came after its write. A
+//!   failure frees nothing.
+//! - **B3** A batch is bounded in blocks. A shard is locked for at most [`RUNS_MAX`] runs and
+//!   [`LOOK_MAX`] blocks at a time.
 //! - **B4** Within one sweep the origin's addresses only grow.
-//! - **B5** With `consistent_origin`: a sweep writes the versions from before one epoch, the cut, all of
-//!   them, and nothing else touches the origin. The superblock says `Towards` before its first write
-//!   and `Whole` after its last was flushed.
+//! - **B5** With `consistent_origin`: a sweep writes exactly the versions from before one epoch,
+//!   the cut, and nothing else touches the origin. The superblock says `Towards` before its first
+//!   write and `Whole` after its last was flushed.
 //!
 //! # Failure
 //!
-//! A failure of the origin puts the batch back as it was. It is told once, to the caller or, for work in
-//! the background, to the next caller of a flush of everything or of close.
+//! A failure of the origin puts the batch back as it was. It is reported once, to the caller. For
+//! background work that is the next caller of a flush of everything or of close.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
@@ -29,10 +29,9 @@ use crate::error::Error;
 use crate::index::{Index, State, region_end};
 use crate::layout::Cut;
 use crate::options::Writeback;
+use crate::sweep::{RUNS_MAX, Sweep};
 use crate::units::{Epoch, OriginBlock, Slot};
 
-/// Runs picked under one lock.
-pub(crate) const RUNS_MAX: usize = 64;
 /// Blocks looked at under one lock.
 const LOOK_MAX: usize = 128;
 /// Bytes of a batch: read from the cache, then written to the origin.
@@ -41,43 +40,17 @@ const BATCH_BYTES: u64 = 8 << 20;
 const RUN_BYTES: u64 = 4 << 20;
 /// Bytes written between flushes of the origin, at least and at most.
 const FINISH_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=1 << 30;
-/// Parts of the cache in between: where neighbours lie apart in it, the marks of each part are all over the table, and
-/// nearly all of that is written each time.
+/// The share of the cache in between, as a divisor. Where neighbours are apart in the cache, the
+/// marks of each share are all over the table, and each share rewrites nearly all of it.
 const FINISH_SHARE: u64 = 32;
 /// Blocks of one run, as Linux joins them.
 const LRU_RUN: usize = 256;
 /// Threads that read a batch from the cache.
 const READERS: usize = 4;
-/// Separate reads from which threads are worth it.
+/// The number of separate reads from which threads pay off.
 const READERS_FROM: usize = 64;
 
-/// Where write-back stands.
-#[derive(Debug, Default)]
-pub(crate) struct Sweep {
-    /// The first block that has not been looked at in this sweep.
-    cursor: OriginBlock,
-    /// Written, not flushed (B2).
-    pending: Vec<(OriginBlock, Slot)>,
-    /// Whether this sweep met blocks that it could not take.
-    missed: bool,
-    /// What a batch is copied through: made once, since the pages of a fresh one cost more than the copy.
-    buf: AlignedBuf,
-}
-
-impl Sweep {
-    /// Whether nothing is on its way to the origin.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.pending.is_empty()
-    }
-
-    /// Gives its memory back.
-    fn rest(&mut self) {
-        self.buf = AlignedBuf::default();
-        self.pending.shrink_to_fit();
-    }
-}
-
-/// The right to sweep, of one at a time.
+/// The exclusive right to sweep.
 struct Sweeping<'a> {
     index: &'a Index,
     sweep: MutexGuard<'a, Sweep>,
@@ -103,33 +76,34 @@ impl Drop for Sweeping<'_> {
     }
 }
 
-/// One version on its way.
+/// One version to write back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Pick {
     block: OriginBlock,
     slot: Slot,
 }
 
-/// In which order to pick.
+/// The order of picking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     /// By address, joined by origin adjacency.
     Sorted,
-    /// By address, joined where the slots are adjacent, too.
+    /// By address, joined where the slots are adjacent too.
     SortedAdjacent,
     /// By age, extended where origin and slots are adjacent.
     Oldest,
 }
 
 impl Core {
-    /// Waits until nobody else sweeps.
+    /// Waits until no other sweep runs.
     fn sweep(&self) -> Sweeping<'_> {
         let sweep = self.drain.lock();
         self.index.begin_sweep();
         Sweeping { index: &self.index, sweep }
     }
 
-    /// Writes back everything that was acknowledged before the call. `progress` is told blocks.
+    /// Writes back everything that was acknowledged before the call. `progress` gets numbers of
+    /// blocks.
     pub(crate) fn drain_all(&self, progress: &mut dyn FnMut(u64)) -> Result<u64, Error> {
         self.commit()?;
         let mut sweep = self.sweep();
@@ -139,7 +113,7 @@ impl Core {
             Writeback::FifoUnsorted => Order::Oldest,
         };
         let mut total = 0;
-        // A cut under way is brought to its end first, then one that holds everything.
+        // A running cut is finished first; then one cut holds everything.
         if let Some(target) = self.cut_target() {
             total += self.drain_below(&mut sweep, target, order, progress)?;
             self.end_cut(target)?;
@@ -151,7 +125,7 @@ impl Core {
         Ok(total)
     }
 
-    /// Writes back everything of before `limit`.
+    /// Writes back all versions from before `limit`.
     fn drain_below(
         &self,
         sweep: &mut Sweep,
@@ -175,9 +149,11 @@ impl Core {
             if !sweep.missed && order != Order::Oldest {
                 return Ok(total);
             }
-            // What was missed waited for a free mark or a writer; those are done by now, or nearly.
+            // The missed blocks waited for a free mark or a writer. Those are done by now, or
+            // nearly.
             if order == Order::Oldest {
-                // The list of ages may have lost one that had to wait: the rest goes by address.
+                // The list of ages may have lost a version that had to wait: the rest goes by
+                // address.
                 return Ok(total + self.drain_below(sweep, limit, Order::SortedAdjacent, progress)?);
             }
             self.commit()?;
@@ -185,8 +161,8 @@ impl Core {
         }
     }
 
-    /// Writes back until the low watermark is reached (in cuts: one whole cut). Stops early when `stop` says
-    /// so.
+    /// Writes back until the low watermark is reached; in cuts, one whole cut. Ends early when
+    /// `stop` says so.
     pub(crate) fn drain_to_low(&self, stop: &dyn Fn() -> bool) -> Result<u64, Error> {
         self.commit()?;
         let mut sweep = self.sweep();
@@ -205,7 +181,7 @@ impl Core {
             total += written;
             empty = if written == 0 { empty + 1 } else { 0 };
             if written == 0 {
-                // Round again from the front.
+                // Starts again from the front.
                 sweep.cursor = OriginBlock(0);
                 self.finish(&mut sweep)?;
             }
@@ -230,7 +206,7 @@ impl Core {
         Ok(written)
     }
 
-    /// Writes back what was committed before `limit`, for its age.
+    /// Writes back the versions that were committed before `limit`, because of their age.
     pub(crate) fn drain_aged(&self, limit: Epoch) -> Result<u64, Error> {
         if self.options.consistent_origin {
             return self.drain_to_low(&|| false);
@@ -254,8 +230,8 @@ impl Core {
             self.finish(&mut sweep)?;
             if written == 0 {
                 if is_second_round {
-                    // One whole sweep found nothing of before the limit: the caller commits, and asks
-                    // again.
+                    // One whole sweep found no version from before the limit: the caller commits,
+                    // and tries again.
                     if !sweep.missed {
                         self.end_cut(limit)?;
                     }
@@ -277,7 +253,7 @@ impl Core {
         }
     }
 
-    /// Chooses how far a sweep goes: all that is committed. Nobody commits meanwhile.
+    /// Chooses how far a sweep goes: all that is committed. No commit runs meanwhile.
     fn begin_cut(&self) -> Result<Epoch, Error> {
         let _one = self.commit.lock();
         let limit = self.committed();
@@ -286,7 +262,7 @@ impl Core {
             if let Some(Cut::Towards(target)) = cut {
                 return Ok(target);
             }
-            // Nothing to write is no reason to say that the origin is in pieces.
+            // With nothing to write the origin stays whole, and the superblock keeps saying so.
             if self.index.len() > 0 {
                 self.write_cut(Cut::Towards(limit))?;
             } else if cut != Some(Cut::Whole(limit)) {
@@ -298,7 +274,7 @@ impl Core {
         Ok(limit)
     }
 
-    /// Records that the origin is whole (B5). What is pending has been flushed.
+    /// Records that the origin is whole (B5). The pending versions have been flushed.
     fn end_cut(&self, target: Epoch) -> Result<(), Error> {
         let cut = self.header.lock().stamp.map(|stamp| stamp.cut);
         if self.options.consistent_origin && cut == Some(Cut::Towards(target)) {
@@ -315,7 +291,7 @@ impl Core {
         })
     }
 
-    /// Writes one batch; returns its blocks, none at the end of the sweep.
+    /// Writes one batch; returns its blocks, zero at the end of the sweep.
     fn drain_batch(&self, sweep: &mut Sweep, limit: Epoch, order: Order) -> Result<u64, Error> {
         let bytes =
             BATCH_BYTES.min(u64::from(self.options.writeback_jobs) << self.geometry.block_shift());
@@ -375,7 +351,8 @@ impl Core {
         picks
     }
 
-    /// Picks the oldest versions, each with the blocks that follow it on the origin and in the cache.
+    /// Picks the oldest versions, each with the blocks that follow it on the origin and in the
+    /// cache.
     fn pick_oldest(&self, limit: Epoch, max: usize) -> Vec<Pick> {
         let mut picks: Vec<Pick> = Vec::new();
         let mut later = Vec::new();
@@ -418,7 +395,7 @@ impl Core {
                 picks.push(last);
             }
         }
-        // Not to be asked at once again: those before them in age are on their way.
+        // Not to be tried again at once: older versions are being written back.
         self.oldest.lock().extend(later);
         picks
     }
@@ -480,12 +457,12 @@ impl Core {
             let ends = threads.into_iter().map(|thread| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             });
-            // All are joined before the first failure is told.
+            // All threads are joined before the first failure is returned.
             ends.collect::<Vec<_>>().into_iter().collect()
         })
     }
 
-    /// Makes what was written durable on the origin, then frees it (B2).
+    /// Makes the written versions durable on the origin, then frees them (B2).
     fn finish(&self, sweep: &mut Sweep) -> Result<(), Error> {
         if sweep.pending.is_empty() {
             if !self.dying.lock().is_empty() {
@@ -503,10 +480,10 @@ impl Core {
                     version.state = State::Dying;
                     self.table.free(version.slot);
                 });
-                assert!(are_found, "I2: of {chunk:?} one is not marked free");
+                assert!(are_found, "index::I2: of {chunk:?} one is not marked free");
             }
         }
-        // All at once, and outside of the shards' locks: nobody else frees what is Dying.
+        // All at once, and outside of the shards' locks: no other thread frees Dying versions.
         self.dying.lock().extend_from_slice(&pending);
         let count = pending.len() as u64;
         pending.clear();
@@ -517,7 +494,7 @@ impl Core {
         self.flush_table()
     }
 
-    /// After a failure: everything that is not known to be on the origin stays in the cache.
+    /// After a failure: every version that may not be on the origin stays in the cache.
     fn put_back(&self, sweep: &mut Sweep, error: Error) -> Error {
         let is_lru = self.options.writeback != Writeback::Sorted;
         let pending = std::mem::take(&mut sweep.pending);
@@ -526,7 +503,7 @@ impl Core {
             let version = shard.find_mut(block).and_then(|versions| {
                 versions.as_mut_slice().iter_mut().find(|version| version.slot == slot)
             });
-            let version = version.expect("I2: it is not marked free");
+            let version = version.expect("index::I2: it is not marked free");
             version.state = State::Ready;
         }
         if is_lru {
@@ -541,7 +518,7 @@ impl Core {
         error
     }
 
-    /// The epoch whose elders have been committed for longer than `max_age`.
+    /// The newest epoch below which all versions have been committed for longer than `max_age`.
     pub(crate) fn aged(&self, now: Instant) -> Option<Epoch> {
         let max_age = self.options.max_age?;
         let ages = self.ages.lock();

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use crate::units::{Epoch, Slot};
 
-/// Why a cache cannot be opened, or does not go on.
+/// Why a cache cannot be opened, or cannot continue.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// One of the two devices failed.
     #[error("{0}")]
     Device(#[source] Arc<buttress_block::Error>),
-    /// An error of the cache device that leaves its metadata in doubt: nothing more is written to it.
-    /// What was acknowledged by a flush before is safe.
+    /// An error of the cache device that leaves its metadata in doubt. No write goes to it any
+    /// more. Everything that a flush acknowledged before is safe.
     #[error("the cache is stopped, because its device failed; reopen it to recover")]
     Broken(#[source] Arc<buttress_block::Error>),
     /// The first bytes are not those of a cache.
@@ -23,7 +23,7 @@ pub enum Error {
         /// What stands where the magic number should.
         found: u32,
     },
-    /// Nobody has formatted it.
+    /// It was never formatted.
     #[error("{device} is blank, not a cache; `buttress cache format` makes one")]
     Blank {
         /// Name of the cache device.
@@ -45,18 +45,18 @@ pub enum Error {
         /// The version it names.
         found: u32,
     },
-    /// Not a power of two that this program handles.
+    /// The block size is not a power of two that this program supports.
     #[error("a block size of {found} bytes is not possible (a power of two, 512 to 65536)")]
     BlockSize {
         /// The block size.
         found: u32,
     },
-    /// The cache was formatted with another block size than was asked for.
+    /// The cache was formatted with another block size than requested.
     #[error("the cache has blocks of {found} bytes, not of {asked}")]
     OtherBlockSize {
-        /// That of the superblock.
+        /// The block size of the superblock.
         found: u32,
-        /// That which was asked for.
+        /// The requested block size.
         asked: u32,
     },
     /// The device ends before the cache does.
@@ -66,7 +66,7 @@ pub enum Error {
         device: String,
         /// Its length after `start_sector`.
         len: u64,
-        /// What the superblock asks for.
+        /// The length that the superblock requires.
         needed: u128,
     },
     /// There is no room for a single block.
@@ -77,13 +77,13 @@ pub enum Error {
         /// Its length after `start_sector`.
         len: u64,
     },
-    /// More blocks than this program numbers.
+    /// More blocks than this program can number.
     #[error("the cache has {found} blocks; at most 4294967294 can be handled")]
     TooManyBlocks {
         /// Number of blocks.
         found: u64,
     },
-    /// The superblock's epoch means that every slot is free, or cannot grow.
+    /// The superblock's epoch means that every slot is free, or that the epoch cannot grow.
     #[error("the superblock has the impossible sequence count {found}")]
     Sequence {
         /// The sequence count.
@@ -134,10 +134,10 @@ pub enum Error {
         origin: String,
         /// The identity that the cache remembers.
         expected: u64,
-        /// That of this origin.
+        /// The identity of this origin.
         found: u64,
     },
-    /// An option cannot be right.
+    /// An option is invalid.
     #[error("{option}: {why}")]
     Option {
         /// The option as given.
@@ -162,7 +162,7 @@ impl Error {
         )
     }
 
-    /// Says whether force would go on.
+    /// Says whether `force` would continue.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::NotBlank { .. } | Self::WrongOrigin { .. } | Self::PastOrigin { .. })

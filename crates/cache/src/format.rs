@@ -2,8 +2,8 @@
 //!
 //! # Failure
 //!
-//! The magic number is written last, after all entries are durable: what a crash leaves is blank, or a
-//! cache.
+//! The magic number is written last, after all entries are durable. So a crash leaves a blank
+//! device or a cache.
 
 use std::sync::Arc;
 
@@ -18,12 +18,13 @@ use crate::units::Epoch;
 /// Bytes written in one request.
 const CHUNK: usize = 1 << 20;
 
-/// Makes an empty cache on `cache`, with blocks of `block_size`; ties it to `origin` if one is given.
-/// Returns what lies where.
+/// Makes an empty cache on `cache`, with blocks of `block_size`; ties it to `origin` if one is
+/// given. Returns the layout.
 ///
 /// # Errors
 ///
-/// [`Error::NotBlank`] unless `force`; [`Error::BlockSize`], [`Error::TooSmall`], those of the device.
+/// [`Error::NotBlank`] unless `force`; [`Error::BlockSize`], [`Error::TooSmall`], those of the
+/// device.
 pub fn format(
     cache: Arc<dyn Device>,
     origin: Option<&dyn Device>,

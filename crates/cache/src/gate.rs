@@ -1,15 +1,18 @@
-//! Who is inside, by turn: lets one wait for all who entered before a moment, without holding up those
-//! who come after it.
+//! Counts the threads inside by turn. A thread can wait for all that entered before a moment,
+//! without holding up later ones.
 //!
 //! # Place
 //!
-//! Writers enter with the open epoch; a commit opens the next one and waits for those of the old. Readers
-//! of slots enter, so that a slot is not given to another block under them.
+//! Writers enter with the open epoch. A commit opens the next epoch and waits for the writers of
+//! the old one. Readers of slots enter, so that a slot is not given to another block while they
+//! read it.
 //!
 //! # Invariants
 //!
-//! - **G1** After [`Gate::advance`] returned, nobody is inside who entered with the turn before.
-//! - **G2** At most two turns have somebody inside: only one thread advances at a time (the caller's lock).
+//! - **G1** After [`Gate::advance`] returned, no thread is inside that entered with the turn
+//!   before.
+//! - **G2** Threads of at most two turns are inside: only one thread advances at a time (the
+//!   caller's lock).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -20,8 +23,9 @@ use buttress_base::{Rank, Ranked};
 #[derive(Debug)]
 pub(crate) struct Gate {
     turn: Apart<AtomicU64>,
-    /// By the thread's stripe, those of even and of odd turns. Who looks at one after the other after the turn has
-    /// changed sees everybody: who comes to the old turn then sees the new one, and leaves.
+    /// Counters by the thread's shard, for even and for odd turns. After the turn has changed, one
+    /// pass over the counters sees every thread of the old turn. A thread that enters the old turn
+    /// later sees the new turn, and leaves.
     inside: Box<[Apart<[AtomicUsize; 2]>]>,
     is_waited_for: AtomicBool,
     place: Ranked<()>,
@@ -87,17 +91,17 @@ impl Gate {
         &self.inside[stripe].0[(turn & 1) as usize]
     }
 
-    /// Opens the next turn without waiting; returns the one before.
+    /// Opens the next turn without waiting; returns the turn before.
     pub(crate) fn open_next(&self) -> u64 {
         self.turn.0.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Says whether nobody is inside from `turn` any more. Only of turns before the present one.
+    /// Says whether no thread of `turn` is inside any more. Only for turns before the present one.
     pub(crate) fn is_empty(&self, turn: u64) -> bool {
         (0..STRIPES).all(|stripe| self.count(turn, stripe).load(Ordering::SeqCst) == 0)
     }
 
-    /// Opens the next turn and waits for those of the one before (G1); returns that one.
+    /// Opens the next turn and waits for the threads of the turn before (G1); returns that turn.
     pub(crate) fn advance(&self) -> u64 {
         let before = self.open_next();
         if self.is_empty(before) {

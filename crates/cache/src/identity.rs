@@ -1,22 +1,24 @@
-//! Which origin a cache belongs to: told by the origin's length and the identifier at its front.
+//! Which origin a cache belongs to, by the origin's length and the identifier at its front.
 //!
 //! # Place
 //!
-//! Nothing in Linux's format ties a cache to its origin, and draining one into another device destroys
-//! that. The identifier is that of the filesystem, container or partition table on it: found at known
-//! places in the first [`WINDOW`] bytes, each within one sector, so that it changes in one step.
+//! Linux's format does not tie a cache to its origin, and draining a cache into another device
+//! destroys that device. The identifier is that of the filesystem, container or partition table on
+//! the origin. It is found at known places in the first [`WINDOW`] bytes, each within one sector,
+//! so that it changes in one step.
 //!
 //! # Failure
 //!
-//! An origin that holds nothing known is told by its length alone. What changes the identifier while no
-//! cache is there (mkfs on the bare origin) is meant to be noticed: the cache's blocks are of no use then.
+//! An origin without a known identifier is known by its length alone. A change of the identifier
+//! without the cache (mkfs on the bare origin) is an error on purpose: the cache's blocks are
+//! useless then.
 
 use buttress_block::Device;
 
 /// Bytes at the front of the origin that the identity comes from.
 pub(crate) const WINDOW: u64 = 128 << 10;
 
-/// Something known: where its magic stands, and where its identifier.
+/// A known format: where its magic stands, and where its identifier.
 struct Known {
     magic_at: usize,
     magic: &'static [u8],
@@ -41,19 +43,19 @@ const KNOWN: &[Known] = &[
     Known { magic_at: 512, magic: b"EFI PART", id_at: 568, id_len: 16 },
 ];
 
-/// Tells the identity of an origin.
+/// The identity of an origin.
 pub(crate) fn of_device(origin: &dyn Device) -> Result<u64, buttress_block::Error> {
     Ok(of_window(origin.len(), &read_window(origin)?))
 }
 
-/// Reads what the identity is told by.
+/// Reads the bytes that the identity comes from.
 pub(crate) fn read_window(origin: &dyn Device) -> Result<Vec<u8>, buttress_block::Error> {
     let mut window = vec![0; WINDOW.min(origin.len()) as usize];
     origin.read_at(0, &mut window)?;
     Ok(window)
 }
 
-/// Tells the identity of an origin of `len` bytes that begins with `window`.
+/// The identity of an origin of `len` bytes that begins with `window`.
 pub(crate) fn of_window(len: u64, window: &[u8]) -> u64 {
     let field = |at: usize, len: usize| window.get(at..at + len);
     let id = KNOWN.iter().find_map(|known| {

@@ -2,18 +2,19 @@
 //!
 //! # Invariants
 //!
-//! - **I1** The versions of a block stand in the order of their epochs, oldest first.
-//! - **I2** A version leaves the index only when its free mark is durable (or it never had an entry): who
-//!   finds nothing here knows that nothing can come back after a crash.
-//! - **I3** Only the oldest version of a block is written back, so no version is freed while an older one
-//!   could still be found by a recovery.
+//! - **I1** The versions of a block are in the order of their epochs, oldest first.
+//! - **I2** A version leaves the index only when its free mark is durable, or if it never had an
+//!   entry. So if the index has no version of a block, no crash can bring one back.
+//! - **I3** Only the oldest version of a block is written back. So no version is freed while a
+//!   recovery could still find an older one.
 //!
 //! # Locks
 //!
-//! One a shard, of [`Rank::CacheShard`]; never two, never across I/O. A shard has whole regions of the
-//! origin, so a write of neighbours meets one lock. All hold it for a microsecond or two, so who finds it taken looks
-//! again for a while before it sleeps; and a sweep, which comes back at once, lets those in front go first
-//! ([`Index::shard_after`]): it would have the lock again before who sleeps is awake.
+//! One lock for each shard, of [`Rank::CacheShard`]; never two, never across I/O. A shard has whole
+//! regions of the origin, so a write of neighbours meets one lock. Each is held for a microsecond
+//! or two. So a thread that finds it taken tries again for a while before it sleeps. A sweep
+//! retakes its lock at once, so it first lets waiting requests go ([`Index::shard_after`]): else it
+//! would have the lock again before the sleeping thread is awake.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,23 +30,23 @@ const SHARDS: u64 = 64;
 const LEAF: u64 = 64;
 /// Pieces of memory of each kind that a shard keeps when no sweep is under way.
 const SPARE_MAX: usize = 64;
-/// How often a request in front looks whether a shard is free before it sleeps, and pauses of the processor in between:
-/// together a few microseconds, more than anybody holds a shard.
+/// How often a foreground request tries a shard's lock before it sleeps, and the processor's pauses
+/// in between. Together a few microseconds, more than a shard is ever held.
 const LOOKS: u32 = 24;
 const PAUSES: u32 = 12;
-/// How often a sweep looks whether those in front have a shard, at most: one may have been put off its processor.
+/// How often a sweep checks for waiting requests, at most: one may have lost its processor.
 const COURTESY: u32 = 256;
-/// Leaves that are taken out under one lock at the end of a sweep.
+/// Leaves that are removed under one lock at the end of a sweep.
 const PURGE: usize = 32;
 /// Blocks of a region: neighbours that share a lock.
 pub(crate) const REGION: u64 = 4096;
 
-/// What is going on with one version of a block.
+/// The state of one version of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Its data is being written for the first time; nobody may read it.
+    /// Its data is being written for the first time. It cannot be read yet.
     Filling,
-    /// It is there.
+    /// It can be read.
     Ready,
     /// It is being copied to the origin.
     Draining,
@@ -60,7 +61,7 @@ pub(crate) struct Version {
     pub(crate) state: State,
 }
 
-/// The versions of one block: mostly one.
+/// The versions of one block, mostly one.
 #[derive(Debug)]
 pub(crate) enum Versions {
     One(Version),
@@ -90,23 +91,23 @@ impl Versions {
         self.as_mut_slice().first_mut().expect("a block in the index has a version")
     }
 
-    /// The newest that can be read.
+    /// The newest version that can be read.
     pub(crate) fn readable(&self) -> Option<&Version> {
         self.as_slice().iter().rev().find(|version| version.state != State::Filling)
     }
 }
 
-/// The cached ones of 64 neighbours.
+/// The cached blocks among 64 neighbours.
 #[derive(Debug, Default)]
 struct Leaf {
-    /// Which are there.
+    /// The bits of the cached blocks.
     mask: u64,
-    /// Theirs, in order: as many as there are bits.
+    /// Their versions, in order: as many as there are bits.
     versions: Vec<Versions>,
 }
 
 impl Leaf {
-    /// Where the versions of the block of a bit are, or belong.
+    /// The position of the versions of a bit's block, whether present or not.
     fn place(&self, bit: u32) -> usize {
         (self.mask & below(bit)).count_ones() as usize
     }
@@ -115,7 +116,7 @@ impl Leaf {
         self.mask >> bit & 1 == 1
     }
 
-    /// Those of its blocks that lie in a range: how many come before them, and their bits.
+    /// The cached blocks in a range: how many come before them, and their bits.
     fn part(&self, number: u64, from: OriginBlock, end: OriginBlock) -> (usize, Bits) {
         let bit = |block: OriginBlock| block.0.saturating_sub(number * LEAF).min(LEAF) as u32;
         let before = self.mask & below(bit(from));
@@ -123,7 +124,7 @@ impl Leaf {
     }
 }
 
-/// The bits below one; 64 has all of them below.
+/// The bits below `bit`; all of them for 64.
 fn below(bit: u32) -> u64 {
     1_u64.checked_shl(bit).unwrap_or(0).wrapping_sub(1)
 }
@@ -141,11 +142,11 @@ impl Iterator for Bits {
     }
 }
 
-/// What becomes of leaves that are emptied.
+/// What happens to emptied leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Emptied {
     Leave,
-    /// They stay until the end of the sweep that is under way.
+    /// They stay until the end of the running sweep.
     Stay,
 }
 
@@ -154,16 +155,16 @@ pub(crate) struct Shard {
     leaves: BTreeMap<u64, Leaf>,
     /// Blocks in them.
     len: u64,
-    /// Leaves that a sweep emptied, and has left in the map.
+    /// Leaves that a sweep emptied and left in the map.
     emptied: Vec<u64>,
-    /// Memory that is handed from those who take versions out to those who put some in: a request in front must
-    /// not wait for a sweep in the allocator, nor sort what a sweep freed. While one is under way nothing is freed, so
-    /// there is never more than when it began.
+    /// Memory of removed versions, for added ones. A foreground request must not wait for a sweep
+    /// in the allocator, nor sort the memory that a sweep freed. During a sweep nothing is freed,
+    /// so there is never more than at its start.
     spare_leaves: Vec<Vec<Versions>>,
     spare_lists: Vec<Vec<Version>>,
 }
 
-/// Keeps emptied memory for the next, up to a bound.
+/// Keeps emptied memory for later use, up to a bound.
 fn keep<T>(spare: &mut Vec<Vec<T>>, max: usize, mut list: Vec<T>) {
     if spare.len() < max {
         list.clear();
@@ -217,7 +218,7 @@ impl Shard {
         if !leaf.has(bit) {
             leaf.mask |= 1 << bit;
             if leaf.versions.capacity() == 0 {
-                // Where blocks lie alone, there is no room to waste.
+                // Isolated blocks: extra capacity would be wasted.
                 leaf.versions = self.spare_leaves.pop().unwrap_or_else(|| Vec::with_capacity(1));
             }
             leaf.versions.insert(place, Versions::One(version));
@@ -236,7 +237,8 @@ impl Shard {
         }
     }
 
-    /// Shows versions, given by block and slot; a leaf is looked for once for neighbours. Returns whether all were there.
+    /// Shows versions, given by block and slot; neighbours share one lookup of their leaf. Returns
+    /// whether all were there.
     pub(crate) fn each_mut(
         &mut self,
         which: &[(OriginBlock, Slot)],
@@ -258,13 +260,13 @@ impl Shard {
         are_found
     }
 
-    /// Takes the version in `slot` out (I2); returns whether it was there.
+    /// Removes the version in `slot` (I2); returns whether it was there.
     pub(crate) fn remove(&mut self, block: OriginBlock, slot: Slot) -> bool {
         self.remove_all(&[(block, slot)], Emptied::Leave, |_| true)
     }
 
-    /// Takes versions out (I2), given by block and slot, of which `may` must be true; a leaf is looked for once for
-    /// neighbours. Returns whether all were there.
+    /// Removes versions (I2), given by block and slot, for which `may` must be true. Neighbours
+    /// share one lookup of their leaf. Returns whether all were there.
     pub(crate) fn remove_all(
         &mut self,
         which: &[(OriginBlock, Slot)],
@@ -275,7 +277,7 @@ impl Shard {
         for part in which.chunk_by(are_in_one_leaf) {
             let (number, _) = leaf_of(part[0].0);
             let Some(leaf) = self.leaves.get_mut(&number) else { return false };
-            // From the last on, so that what is left need not move.
+            // From the last one, so that the remaining ones need not move.
             for &(block, slot) in part.iter().rev() {
                 let (_, bit) = leaf_of(block);
                 if !leaf.has(bit) {
@@ -321,7 +323,7 @@ impl Shard {
         are_found
     }
 
-    /// Takes a few leaves out that stayed when they were emptied; returns memory to free and whether there is more.
+    /// Removes a few emptied leaves; returns memory to free and whether there are more.
     fn purge(&mut self) -> (Vec<Vec<Versions>>, bool) {
         for _ in 0..PURGE {
             let Some(number) = self.emptied.pop() else { break };
@@ -350,12 +352,12 @@ fn leaf_of(block: OriginBlock) -> (u64, u32) {
     (block.0 / LEAF, (block.0 % LEAF) as u32)
 }
 
-/// The leaves that blocks of a range may be in.
+/// The leaves that may hold blocks of a range.
 fn leaves_of(from: OriginBlock, end: OriginBlock) -> Range<u64> {
     from.0 / LEAF..end.0.max(from.0).div_ceil(LEAF)
 }
 
-/// A shard, and those in front who wait for it.
+/// A shard, and the number of foreground requests that wait for it.
 #[derive(Debug)]
 struct Place {
     shard: Ranked<Shard>,
@@ -365,7 +367,7 @@ struct Place {
 #[derive(Debug)]
 pub(crate) struct Index {
     shards: Box<[Apart<Place>]>,
-    /// One a shard: a version was filled.
+    /// One for each shard: a version was filled.
     filled: Box<[Condvar]>,
     /// Whether a sweep is under way.
     is_swept: AtomicBool,
@@ -392,7 +394,7 @@ impl Index {
     pub(crate) fn shard(&self, block: OriginBlock) -> Held<'_, Shard> {
         let place = &self.shards[Self::number(block)].0;
         let soon = || {
-            // What only tries is exempt from the order of locks, which debug builds are to check.
+            // Lock attempts are exempt from the order of locks, which debug builds are to check.
             if cfg!(debug_assertions) { None } else { place.shard.try_lock() }
         };
         if let Some(held) = soon() {
@@ -408,7 +410,8 @@ impl Index {
         held
     }
 
-    /// Locks the shard of a block for work behind, after those in front who wait for it now.
+    /// Locks the shard of a block for background work, after the foreground requests that wait for
+    /// it now.
     pub(crate) fn shard_after(&self, block: OriginBlock) -> Held<'_, Shard> {
         let place = &self.shards[Self::number(block)].0;
         for look in 0..COURTESY {
@@ -421,18 +424,18 @@ impl Index {
         place.shard.lock()
     }
 
-    /// Says that a sweep begins: what it empties stays until [`Index::end_sweep`].
+    /// Marks the start of a sweep: emptied leaves stay until [`Index::end_sweep`].
     pub(crate) fn begin_sweep(&self) {
         self.is_swept.store(true, Ordering::Relaxed);
     }
 
-    /// Gives back the memory of what was emptied since the sweep began, a little at a time.
+    /// Frees the memory of leaves that were emptied since the sweep began, a few at a time.
     pub(crate) fn end_sweep(&self) {
         self.is_swept.store(false, Ordering::Relaxed);
         for shard in 0..SHARDS {
             loop {
                 let (spare, is_more) = self.shard_after(OriginBlock(shard * REGION)).purge();
-                // Not under the lock.
+                // Not while the lock is held.
                 drop(spare);
                 if !is_more {
                     break;
@@ -441,7 +444,7 @@ impl Index {
         }
     }
 
-    /// What is to become of leaves that are emptied now.
+    /// What happens to leaves that are emptied now.
     pub(crate) fn emptied(&self) -> Emptied {
         if self.is_swept.load(Ordering::Relaxed) { Emptied::Stay } else { Emptied::Leave }
     }
@@ -451,7 +454,7 @@ impl Index {
         self.shards.iter().map(|place| &place.0.shard)
     }
 
-    /// Signals those who wait for a version in the shard of `block`.
+    /// The condition that tells waiting threads that a version in the shard of `block` was filled.
     pub(crate) fn signal(&self, block: OriginBlock) -> &Condvar {
         &self.filled[Self::number(block)]
     }
@@ -469,7 +472,7 @@ impl Index {
         self.shards().filter_map(first).min()
     }
 
-    /// Where a run of blocks ends that begins at `from`, as far as its region goes.
+    /// The end of the run of blocks that begins at `from`, within its region.
     pub(crate) fn run(&self, from: OriginBlock) -> OriginBlock {
         let shard = self.shard(from);
         let run = (from.0..).zip(shard.range(from, region_end(from)));
@@ -494,7 +497,7 @@ mod tests {
 
     use super::*;
 
-    /// What a shard answers is what a map of lists answers, for any sequence of additions and removals.
+    /// A shard answers like a map of lists, for any sequence of additions and removals.
     #[test]
     fn a_shard_agrees_with_a_map() {
         let mut rng = buttress_base::Rng::new(1);

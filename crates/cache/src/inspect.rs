@@ -1,4 +1,4 @@
-//! Looking at a cache without opening it: changes nothing.
+//! Reads a cache without opening it; changes nothing.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::medium::Medium;
 use crate::recover;
 pub use crate::recover::{Fate, Scan};
 
-/// Reads the superblock and all entries, and judges each as a recovery would.
+/// Reads the superblock and all entries, and classifies each entry as a recovery would.
 ///
 /// # Errors
 ///
-/// Those of the superblock and the device; what is wrong with entries is in the scan.
+/// Those of the superblock and the device. Faults of entries are in the scan.
 pub fn scan(
     cache: Arc<dyn Device>,
     origin: Option<&dyn Device>,

@@ -1,4 +1,4 @@
-//! What lies where on the cache device: dm-writecache's format, version 1.
+//! The layout of the cache device: dm-writecache's format, version 1.
 //!
 //! # On disk
 //!
@@ -9,7 +9,7 @@
 //!      8         4  block_size             bytes, a power of two
 //!     12         4  padding                0
 //!     16         8  n_blocks               slots
-//!     24         8  seq_count              the open epoch: what has a lower one is committed
+//!     24         8  seq_count              the open epoch: lower ones are committed
 //!     32         4  stamp: tag             "BTRW"; Linux never reads bytes 32-63, and keeps them
 //!     36         4  stamp: crc32c          of bytes 40-63
 //!     40         8  stamp: origin          identity of the origin
@@ -20,9 +20,9 @@
 //!      D            data                   D: end of the entries, rounded up to a block
 //! ```
 //!
-//! An entry never straddles a sector, so a sector that is written whole keeps its entries whole. With
-//! persistent memory, where eight bytes are whole, an entry's sector changes only while its epoch is all
-//! ones, so any mixture is the old entry, the new one or an uncommitted one.
+//! An entry never straddles a sector, so a sector that is written whole keeps its entries whole.
+//! Persistent memory keeps eight bytes whole. There an entry's sector changes only while its epoch
+//! is all ones. So any mixture is the old entry, the new one or an uncommitted one.
 //!
 //! # Invariants
 //!
@@ -31,7 +31,7 @@
 use crate::error::Error;
 use crate::units::{Epoch, Slot};
 
-/// `seq_count` at most: the next commits must not reach the mark of a free slot.
+/// The largest `seq_count`: the next commits must not reach the mark of a free slot.
 const EPOCH_MAX: u64 = u64::MAX - (1 << 32);
 
 const MAGIC: u32 = 0x2348_9321;
@@ -44,7 +44,7 @@ pub const ENTRY_LEN: usize = 16;
 pub const SECTOR: u64 = 512;
 const STAMP_TAG: &[u8; 4] = b"BTRW";
 
-/// Where everything of one cache lies.
+/// The places of all parts of one cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     block_shift: u32,
@@ -141,16 +141,16 @@ fn block_shift(block_size: u32) -> Result<u32, Error> {
     Ok(block_size.trailing_zeros())
 }
 
-/// How far the origin is a state of its own, if somebody takes care of that.
+/// How far the origin is a consistent state of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cut {
-    /// Nobody does: without its cache the origin is a mixture of many moments.
+    /// It is not: without its cache the origin is a mixture of many moments.
     #[default]
     None,
-    /// The origin alone is exactly what was committed before this epoch.
+    /// The origin alone is exactly the state committed before this epoch.
     Whole(Epoch),
-    /// A sweep towards this epoch has begun to write: until it is complete, the blocks in the cache are
-    /// what makes the origin whole again (they are its redo log).
+    /// A sweep towards this epoch has begun to write. Until it is complete, the cached blocks are
+    /// the redo log that makes the origin whole again.
     Towards(Epoch),
 }
 
@@ -172,14 +172,14 @@ impl Cut {
     }
 }
 
-/// What we write where Linux leaves room: which origin the cache belongs to, and how far that is.
+/// Our fields in bytes that Linux leaves unused: which origin the cache belongs to, and its cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Identity of the origin.
     pub origin: u64,
-    /// The identity that the origin has after the write that is being made; mostly the same.
+    /// The identity that the origin has after the running write; mostly the same.
     pub next: u64,
-    /// What the origin is worth without the cache.
+    /// How consistent the origin is without the cache.
     pub cut: Cut,
 }
 
@@ -190,7 +190,7 @@ pub struct Superblock {
     pub geometry: Geometry,
     /// The open epoch.
     pub epoch: Epoch,
-    /// Ours, if we have ever written one.
+    /// Our stamp, if there is one.
     pub stamp: Option<Stamp>,
 }
 
@@ -250,7 +250,7 @@ impl Superblock {
     }
 }
 
-/// One entry as it lies on disk; means what [`crate::recover`] makes of it.
+/// One entry as it lies on disk. [`crate::recover`] interprets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawEntry {
     /// Sector of the origin.
@@ -312,8 +312,8 @@ mod tests {
         }
     }
 
-    /// Every flipped bit of the fields Linux reads is an error or another valid value, never a panic;
-    /// one of the stamp makes it no stamp.
+    /// Every flipped bit of the fields that Linux reads is an error or another valid value, never a
+    /// panic. A flipped bit of the stamp makes it no stamp.
     #[test]
     fn flipped_bits_are_errors_or_values() {
         let geometry = Geometry::largest(4096, "cache", 1 << 20).expect("it fits");

@@ -2,18 +2,19 @@
 //!
 //! # Place
 //!
-//! A device made of two, so that everything that takes a device can stand on it, and nothing above knows.
-//! On disk it is exactly what Linux's dm-writecache makes and takes ([`layout`]); in memory it is not
-//! that module: the index is sharded, commits run beside writes, and write-back always sweeps in the order
-//! of the origin ([`options::Writeback`] has the published orders as baselines).
+//! The cache and its origin form one device, so everything that takes a device can use it
+//! unchanged. On disk it is exactly the format of Linux's dm-writecache ([`layout`]). In memory it
+//! differs from that module. The index is sharded, commits run beside writes, and write-back always
+//! sweeps in the order of the origin. [`options::Writeback`] has the published orders as baselines.
 //!
-//! `docs/internals/cache.md` argues the protocol; the files below name its rules.
+//! `docs/internals/cache.md` explains the protocol; the files below name its rules.
 
 #![deny(unsafe_code)]
 
 mod background;
 mod commit;
 mod core;
+mod count;
 pub mod device;
 mod discard;
 mod drain;
@@ -32,7 +33,7 @@ mod read;
 mod recover;
 mod slots;
 pub mod status;
-mod stripe;
+mod sweep;
 mod table;
 pub mod units;
 mod write;

@@ -1,8 +1,8 @@
-//! How a cache behaves: the target's options in the target's words, and ours.
+//! How a cache behaves: dm-writecache's options with their names, and our own.
 //!
 //! # Place
 //!
-//! Text in, checked values out. What each option means stands on its field.
+//! Text in, checked values out. Each field says what its option means.
 
 use std::time::Duration;
 
@@ -14,20 +14,21 @@ pub enum Mode {
     /// A disk: whole sectors survive, and a flush makes them durable.
     #[default]
     Ssd,
-    /// Persistent memory: eight bytes survive whole, and a write back of CPU caches makes them durable.
+    /// Persistent memory: eight bytes survive whole, and a write back of CPU caches makes them
+    /// durable.
     Pmem,
 }
 
-/// In which order blocks go to the origin.
+/// The order in which blocks go to the origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Writeback {
-    /// By origin address, always; joined by origin adjacency alone.
+    /// By origin address, always. Blocks that are adjacent on the origin are joined.
     #[default]
     Sorted,
-    /// As Linux: the oldest first, extended while origin and cache are both adjacent; a flush of
-    /// everything goes by address.
+    /// As Linux: the oldest first, extended while blocks are adjacent on origin and cache. A flush
+    /// of everything goes by address.
     Lru,
-    /// As Linux before 2019: the oldest first, in a flush of everything, too.
+    /// As Linux before 2019: the oldest first, in a flush of everything too.
     FifoUnsorted,
 }
 
@@ -56,19 +57,19 @@ pub struct CacheOptions {
     pub max_age: Option<Duration>,
     /// Cache only what the layer above calls metadata.
     pub metadata_only: bool,
-    /// Hold write-back while writes went straight to the origin within this time (disks only).
+    /// Pause write-back after a write that went straight to the origin, for this time (disks only).
     pub pause_writeback: Duration,
     /// Make each batch durable on the origin before the next (`fua`), or whole sweeps (`nofua`).
     pub fua: bool,
     /// The order of write-back.
     pub writeback: Writeback,
-    /// Write back in cuts: whenever a cut is complete, the origin alone is what one commit was.
+    /// Write back in cuts: whenever a cut is complete, the origin alone is the state of one commit.
     pub consistent_origin: bool,
     /// Write everything back on close.
     pub flush_on_suspend: bool,
-    /// Work in threads. Without, write-back and commits happen inside the calls that need them.
+    /// Use threads. Without, write-back and commits happen inside the calls that need them.
     pub background: bool,
-    /// Go past the page cache on the cache device; for who opens it.
+    /// Bypass the page cache on the cache device; for the code that opens it.
     pub direct: bool,
     /// Use a cache that belongs to another origin, and drop blocks past the origin's end.
     pub force: bool,
@@ -124,11 +125,11 @@ pub const KNOWN: &[&str] = &[
 ];
 
 impl CacheOptions {
-    /// Takes one option, `word` or `word=value`; says whether it was one of ours.
+    /// Takes one option, `word` or `word=value`; returns whether this crate knows it.
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] for a value that cannot be right.
+    /// [`Error::Option`] for an invalid value.
     pub fn accept(&mut self, option: &str) -> Result<bool, Error> {
         let (word, value) = match option.split_once('=') {
             Some((word, value)) => (word, Some(value)),
@@ -205,7 +206,7 @@ impl CacheOptions {
         Ok(options)
     }
 
-    /// Passes options that go together.
+    /// Checks that the options fit together.
     ///
     /// # Errors
     ///
@@ -223,7 +224,7 @@ impl CacheOptions {
         Ok(())
     }
 
-    /// Blocks that may be uncommitted before a commit starts by itself.
+    /// The uncommitted blocks at which a commit starts by itself.
     #[must_use]
     pub fn autocommit_blocks(&self) -> u64 {
         let default = if self.mode == Mode::Pmem { 64 } else { 65536 };
@@ -235,7 +236,7 @@ impl CacheOptions {
 mod tests {
     use super::*;
 
-    /// Every option Linux has is taken in its words, and wrong ones say what is wrong.
+    /// Every option of Linux is accepted by its name, and errors name what is wrong.
     #[test]
     fn takes_the_words_of_the_target() {
         let list = "start_sector=8,high_watermark=60,low_watermark=40,writeback_jobs=64,cleaner,\

@@ -1,9 +1,9 @@
-//! The one gate through which anything is written to the origin.
+//! All writes to the origin go through this file.
 //!
 //! # Invariants
 //!
-//! - **O1** Before the identifier at the front of the origin changes, the cache knows both the old one
-//!   and the new one, durably: after a crash it still knows its origin.
+//! - **O1** Before the identifier at the front of the origin changes, the cache durably knows both
+//!   the old and the new one. So it knows its origin after a crash too.
 
 use std::sync::atomic::Ordering;
 
@@ -55,7 +55,7 @@ impl Core {
         self.set_identity(now, next)
     }
 
-    /// Records the identity of the origin and the one it is about to have, unless that is known.
+    /// Records the identity of the origin and its next one, unless both are recorded.
     fn set_identity(&self, origin: u64, next: u64) -> Result<(), Error> {
         let known = self.header.lock().stamp.map(|stamp| (stamp.origin, stamp.next));
         if known.is_none_or(|known| known == (origin, next)) {
@@ -68,7 +68,7 @@ impl Core {
         })
     }
 
-    /// Discards bytes of the origin, which may then read as anything: zeroes, or what they were.
+    /// Discards bytes of the origin, which may then read as zeroes or as before.
     pub(crate) fn discard_origin(&self, offset: u64, len: u64) -> Result<(), Error> {
         if offset >= WINDOW {
             self.origin.discard(offset, len)?;

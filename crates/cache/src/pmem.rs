@@ -2,15 +2,15 @@
 //!
 //! # Invariants
 //!
-//! - **P1** The mapping lives as long as the device, covers `len` bytes, and is reached only through
-//!   atomics: threads that race on a byte get one of its values.
-//! - **P2** Eight bytes at a multiple of eight are stored at once: that is what survives whole.
+//! - **P1** The mapping lives as long as the device, covers `len` bytes, and is reached only
+//!   through atomics. Threads that race on a byte get one of its values.
+//! - **P2** Eight bytes at a multiple of eight are stored at once, so they survive whole.
 //!
 //! # Failure
 //!
-//! With DAX (`MAP_SYNC`) a flush writes back the CPU's caches; without, it is an `msync`. A file that is cut
-//! underneath kills the process at the next access, as with every mapping; the lock on it keeps
-//! honest programs out.
+//! With DAX (`MAP_SYNC`) a flush writes back the CPU's caches; without, it is an `msync`. If the
+//! file is truncated, the next access kills the process, as with every mapping. The lock on the
+//! file keeps other well-behaved programs out.
 
 use std::fs::File;
 use std::path::Path;
@@ -32,11 +32,12 @@ pub struct PmemDevice {
     file: FileDevice,
     base: *mut u8,
     len: usize,
-    /// Whether stores need only leave the CPU's caches.
+    /// Whether stores only have to leave the CPU's caches.
     is_dax: bool,
-    /// One bit a page: stored to since the last flush.
+    /// One bit for each page: stored to since the last flush.
     dirty: Box<[AtomicU64]>,
-    /// One flush at a time: who finds nothing dirty must not return before it is durable.
+    /// One flush at a time: a flush that finds nothing dirty must not return before it is durable.
+    /// Unranked: held across a flush of the device; nothing is locked inside.
     flushing: Mutex<()>,
 }
 
@@ -48,7 +49,7 @@ unsafe impl Send for PmemDevice {}
 unsafe impl Sync for PmemDevice {}
 
 impl PmemDevice {
-    /// Maps what is there.
+    /// Maps an existing file.
     ///
     /// # Errors
     ///
@@ -62,7 +63,8 @@ impl PmemDevice {
             .map_err(|_| failed(std::io::ErrorKind::OutOfMemory.into()))?;
         let prot = if options.write { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let map = |flags| {
-            // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+            // SAFETY: a new mapping at an address of the kernel's choice touches nothing that
+            // exists.
             #[expect(unsafe_code, reason = "there is no safe call for this")]
             unsafe {
                 rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, &mapped, 0)
@@ -102,8 +104,8 @@ impl PmemDevice {
     #[expect(unsafe_code, reason = "eight bytes are stored at once only as a word")]
     fn parts(&self, offset: usize, len: usize) -> (&[AtomicU8], &[AtomicU64], &[AtomicU8]) {
         let bytes = &self.bytes()[offset..offset + len];
-        // SAFETY: the words lie within the bytes of one mapping (P1); any bits are a value of both types,
-        // and all access is atomic and relaxed.
+        // SAFETY: the words lie within the bytes of one mapping (P1); any bits are a value of both
+        // types, and all access is atomic and relaxed.
         unsafe { bytes.align_to::<AtomicU64>() }
     }
 

@@ -2,24 +2,24 @@
 //!
 //! # Invariants
 //!
-//! - **R1** A slot is read only inside the readers' gate, entered before the index was asked: it cannot be
-//!   given to another block meanwhile.
+//! - **R1** A slot is read only inside the readers' gate, which is entered before the index lookup.
+//!   So it cannot be given to another block meanwhile.
 //!
 //! # Locks
 //!
-//! A shard while the index is asked, none during I/O.
+//! A shard during the index lookup, none during I/O.
 
 use crate::core::Core;
 use crate::error::Error;
 use crate::index::region_end;
 use crate::units::{OriginBlock, Slot};
 
-/// Part of a request that lies in one place.
+/// A part of a request that is contiguous in one place.
 #[derive(Debug)]
 struct Part {
-    /// Where in the cache; else it is on the origin.
+    /// Its slot in the cache; `None` on the origin.
     slot: Option<Slot>,
-    /// The first byte, on the origin.
+    /// Its first byte, as an offset on the origin.
     offset: u64,
     len: u64,
 }
@@ -68,7 +68,7 @@ impl Core {
         Ok(())
     }
 
-    /// Says where the bytes of a range within one region lie, joined as far as they are adjacent.
+    /// Finds the bytes of a range within one region, joined as far as they are adjacent.
     fn locate(&self, offset: u64, len: u64) -> Vec<Part> {
         let shift = self.geometry.block_shift();
         let end = offset + len;

@@ -1,18 +1,19 @@
-//! What is committed in a cache as it lies on disk, and opening it.
+//! Which versions are committed in a cache on disk, and opening it.
 //!
 //! # Place
 //!
-//! [`scan`] is shared by the opening of a cache and by everything that only looks at one.
+//! [`scan`] serves both the opening of a cache and the tools that only read one.
 //!
 //! # Invariants
 //!
-//! - **V1** A version is there if and only if its epoch is below the superblock's; of several, the newest.
-//! - **V2** What is not there is erased, durably, before the first commit: else that commit would make it
-//!   committed.
+//! - **V1** A version is valid if and only if its epoch is below the superblock's; of several, the
+//!   newest.
+//! - **V2** Invalid versions are erased, durably, before the first commit, which would otherwise
+//!   make them valid.
 //!
 //! # Failure
 //!
-//! Opening writes nothing until everything was read and passed.
+//! Opening writes nothing until everything was read and checked.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,7 +25,6 @@ use buttress_base::{Apart, Latch, Rank, Ranked};
 use buttress_block::Device;
 
 use crate::core::{Core, Limbo, Work};
-use crate::drain::Sweep;
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::identity;
@@ -34,13 +34,14 @@ use crate::medium::Medium;
 use crate::options::CacheOptions;
 use crate::slots::Slots;
 use crate::status::Counters;
+use crate::sweep::Sweep;
 use crate::table::Table;
 use crate::units::{Epoch, OriginBlock, Slot};
 
 /// Entries read at a time.
 const CHUNK: u64 = 65536;
 
-/// What became of one entry of the table.
+/// The classification of one entry of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Its slot is free.
@@ -55,18 +56,18 @@ pub enum Fate {
     PastOrigin,
 }
 
-/// All entries of a cache, judged.
+/// All entries of a cache, classified.
 #[derive(Debug)]
 pub struct Scan {
     /// The superblock.
     pub superblock: Superblock,
     /// Every slot's entry and its fate.
     pub entries: Vec<(RawEntry, Fate)>,
-    /// What is wrong with the entries, if anything; those entries are not kept.
+    /// Faults of entries; the entries with faults are not kept.
     pub faults: Vec<Error>,
 }
 
-/// Reads and judges all entries (V1). `origin` is its name and its length, where it is known.
+/// Reads and classifies all entries (V1). `origin` is its name and its length, where it is known.
 pub(crate) fn scan(medium: &Medium, origin: Option<(&str, u64)>) -> Result<Scan, Error> {
     let superblock = medium.superblock()?;
     let geometry = superblock.geometry;
@@ -82,7 +83,7 @@ pub(crate) fn scan(medium: &Medium, origin: Option<(&str, u64)>) -> Result<Scan,
         for raw in bytes.chunks_exact(ENTRY_LEN) {
             let entry = RawEntry::parse(raw.try_into().expect("chunks of this length"));
             let slot = Slot(u32::try_from(entries.len()).expect("as many as slots"));
-            let fate = judge(&superblock, entry, slot, origin, &mut faults);
+            let fate = classify(&superblock, entry, slot, origin, &mut faults);
             entries.push((entry, fate));
             if fate != Fate::Kept {
                 continue;
@@ -107,7 +108,7 @@ pub(crate) fn scan(medium: &Medium, origin: Option<(&str, u64)>) -> Result<Scan,
     Ok(Scan { superblock, entries, faults })
 }
 
-fn judge(
+fn classify(
     superblock: &Superblock,
     entry: RawEntry,
     slot: Slot,
@@ -134,7 +135,7 @@ fn judge(
     Fate::Kept
 }
 
-/// Opens a cache: reads, passes, erases what is not committed (V2), and stamps it.
+/// Opens a cache: reads, checks, erases uncommitted versions (V2), and stamps it.
 pub(crate) fn open(
     origin: Arc<dyn Device>,
     cache: Arc<dyn Device>,
@@ -189,19 +190,19 @@ pub(crate) fn open(
             }
         }
     }
-    // Oldest first, as far as that is known.
+    // Oldest first, as far as the order is known.
     kept.sort_unstable();
     let is_lru = options.writeback != crate::options::Writeback::Sorted;
     let oldest: VecDeque<_> =
         kept.iter().filter(|_| is_lru).map(|&(_, block, slot)| (block, slot)).collect();
 
     let cut = match superblock.stamp.map_or(Cut::None, |stamp| stamp.cut) {
-        // What goes past the cuts from now on makes the origin worthless by itself.
+        // Writes outside of cuts from now on make the origin inconsistent without its cache.
         _ if !options.consistent_origin => Cut::None,
-        // It was said of another origin.
+        // The cut was of another origin.
         _ if other.is_some() => Cut::None,
-        // Of a block with two versions only the newer one is left: the way to the old cut is lost, but
-        // all that is committed makes another one.
+        // Of a block with two versions only the newer one is left. The way to the old cut is lost,
+        // but all committed versions make another cut.
         Cut::Towards(_) => Cut::Towards(superblock.epoch),
         cut => cut,
     };

@@ -1,16 +1,17 @@
-//! Which slots are free, handed out so that what is written together lies together.
+//! The free slots, handed out so that blocks written together are adjacent.
 //!
 //! # Invariants
 //!
-//! - **A1** A slot is either free here, or held by exactly one version of one block, or on its way from
-//!   the one to the other.
-//! - **A2** What becomes free here has its free mark on the device already: the next data to lie in it can
-//!   never be taken for what was there before.
+//! - **A1** A slot is in one of three states: free here, held by exactly one version of one block,
+//!   or in between.
+//! - **A2** A slot that becomes free here has its free mark on the device already. So its next data
+//!   can never be taken for its old data.
 //!
 //! # Locks
 //!
-//! One, of [`Rank::Leaf`], among those who take. Giving back takes none: a sweep frees thousands at a time, and a
-//! write in front must not wait for that. Who waits for a free slot waits on the lock; giving back signals.
+//! One lock, of [`Rank::Leaf`], for taking slots. Giving slots back takes none: a sweep frees
+//! thousands at a time, and a foreground write must not wait for that. A thread that waits for a
+//! free slot waits on the lock. Giving back signals it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -23,21 +24,21 @@ use crate::units::Slot;
 #[derive(Debug)]
 pub(crate) struct Slots {
     total: u32,
-    /// One bit a slot, set when it is free.
+    /// One bit for each slot, set when it is free.
     words: Box<[AtomicU64]>,
-    /// One bit a word, set when the word may have a free slot: never clear when it has one, but for the moment in which
-    /// somebody gives it back.
+    /// One bit for each word, set when the word may have a free slot. It is never clear when the
+    /// word has one, except in the moment while a slot is given back.
     summary: Box<[AtomicU64]>,
-    /// At most as many as there are bits.
+    /// At most the number of set bits.
     free: Apart<AtomicU32>,
-    /// Where the last search ended: big writes get neighbours.
+    /// Where the last search ended, so that big writes get adjacent slots.
     cursor: Ranked<u32>,
     waiting: AtomicU32,
     freed: Condvar,
 }
 
 impl Slots {
-    /// All taken.
+    /// Starts with all slots taken.
     pub(crate) fn new(total: u32) -> Self {
         let zeroes = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
         let words = (total as usize).div_ceil(64);
@@ -61,7 +62,7 @@ impl Slots {
         let mut cursor = self.cursor.lock();
         let count = count.min(self.free() as usize);
         let mut taken = Vec::with_capacity(count);
-        // Only those who hold the lock take bits away, so what is found stays.
+        // Only a holder of the lock clears bits, so a found slot stays.
         while taken.len() < count
             && let Some(at) = self.next_free(*cursor)
         {
@@ -86,7 +87,7 @@ impl Slots {
             assert_eq!(mask.count_ones() as usize, neighbours.len(), "A1: {neighbours:?}");
             self.summary[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst);
         }
-        // After the bits: who counts finds as many.
+        // After the bits: a reader of the count finds as many slots.
         self.free.0.fetch_add(slots.len() as u32, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
             drop(self.cursor.lock());
@@ -109,7 +110,8 @@ impl Slots {
         let (word, bit) = (at as usize / 64, at % 64);
         if self.words[word].fetch_and(!(1 << bit), Ordering::SeqCst) == 1 << bit {
             self.summary[word / 64].fetch_and(!(1 << (word % 64)), Ordering::SeqCst);
-            // Somebody may have given one back in between, and have set the bit before it was cleared here.
+            // A slot may have been given back in between, with the bit set before it was cleared
+            // here.
             if self.words[word].load(Ordering::SeqCst) != 0 {
                 self.summary[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst);
             }
@@ -126,7 +128,7 @@ impl Slots {
         self.next_in(word + 1).or_else(|| self.next_in(0))
     }
 
-    /// The first free slot of a word or one after it.
+    /// The first free slot in a word or after it.
     fn next_in(&self, from: usize) -> Option<u32> {
         let mut above = u64::MAX << (from % 64);
         for (group, bits) in self.summary.iter().enumerate().skip(from / 64) {
@@ -163,9 +165,10 @@ mod tests {
         assert_eq!(slots.free(), 0);
     }
 
-    /// A1 with many threads: nobody gets what another holds, nothing is lost, and who waits is woken.
+    /// A1 with many threads: no thread gets a slot that another holds, no slot is lost, and waiting
+    /// threads wake.
     #[test]
-    fn nobody_gets_what_another_holds() {
+    fn threads_take_disjoint_slots() {
         const TOTAL: u32 = 700;
         let slots = Slots::new(TOTAL);
         slots.give(&(0..TOTAL).map(Slot).collect::<Vec<_>>());

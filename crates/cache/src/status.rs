@@ -1,11 +1,9 @@
-//! What a cache has done and holds: the target's status line, and more.
+//! What a cache has done and holds: dm-writecache's status line, and more.
 
 use std::fmt;
-use std::sync::atomic::Ordering;
 
-use crate::core::Core;
+use crate::count::Count;
 use crate::layout::Cut;
-use crate::stripe::Count;
 use crate::units::Epoch;
 
 /// Figures since the cache was opened or `clear_stats`.
@@ -39,12 +37,60 @@ impl Counters {
         ]
     }
 
+    /// The counts together with the other figures of one moment.
+    pub(crate) fn status(&self, moment: Moment) -> Status {
+        let [
+            reads,
+            read_hits,
+            writes,
+            hits_uncommitted,
+            hits_committed,
+            writes_around,
+            writes_allocated,
+            writes_blocked,
+            flushes,
+            discards,
+        ] = self.all().map(Count::get);
+        let Moment { is_failed, blocks, free, writeback, committed, block_size, cut } = moment;
+        Status {
+            error: u64::from(is_failed),
+            blocks,
+            free,
+            writeback,
+            reads,
+            read_hits,
+            writes,
+            hits_uncommitted,
+            hits_committed,
+            writes_around,
+            writes_allocated,
+            writes_blocked,
+            flushes,
+            discards,
+            committed,
+            block_size,
+            cut,
+        }
+    }
+
     pub(crate) fn clear(&self) {
         self.all().iter().for_each(|counter| counter.clear());
     }
 }
 
-/// A moment of a cache. Its text is the target's status line: fourteen numbers.
+/// The figures of an open cache that are not counters.
+#[derive(Debug)]
+pub(crate) struct Moment {
+    pub(crate) is_failed: bool,
+    pub(crate) blocks: u64,
+    pub(crate) free: u64,
+    pub(crate) writeback: u64,
+    pub(crate) committed: Epoch,
+    pub(crate) block_size: u64,
+    pub(crate) cut: Cut,
+}
+
+/// A cache at one moment. Its text is the target's status line: fourteen numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Whether a device has failed: 1 if so.
@@ -75,11 +121,11 @@ pub struct Status {
     pub flushes: u64,
     /// Discards.
     pub discards: u64,
-    /// The epoch up to which all is durable.
+    /// The epoch below which everything is durable.
     pub committed: Epoch,
     /// Bytes of a block.
     pub block_size: u64,
-    /// What the origin is worth without the cache.
+    /// How consistent the origin is without the cache.
     pub cut: Cut,
 }
 
@@ -106,43 +152,5 @@ impl fmt::Display for Status {
             write!(f, "{space}{field}")?;
         }
         Ok(())
-    }
-}
-
-impl Core {
-    pub(crate) fn status(&self) -> Status {
-        let all = self.counters.all().map(Count::get);
-        let [
-            reads,
-            read_hits,
-            writes,
-            hits_uncommitted,
-            hits_committed,
-            writes_around,
-            writes_allocated,
-            writes_blocked,
-            flushes,
-            discards,
-        ] = all;
-        let error = self.broken.is_set() || self.is_stalled.load(Ordering::Relaxed);
-        Status {
-            error: u64::from(error),
-            blocks: u64::from(self.geometry.slots()),
-            free: u64::from(self.slots.free()),
-            writeback: self.in_flight.load(Ordering::Relaxed),
-            reads,
-            read_hits,
-            writes,
-            hits_uncommitted,
-            hits_committed,
-            writes_around,
-            writes_allocated,
-            writes_blocked,
-            flushes,
-            discards,
-            committed: self.committed(),
-            block_size: self.geometry.block_size(),
-            cut: self.header.lock().stamp.map_or(Cut::None, |stamp| stamp.cut),
-        }
     }
 }

@@ -2,14 +2,15 @@
 //!
 //! # Invariants
 //!
-//! - **E1** A slot's sector changes only while its epoch is all ones, and its epoch is set after it: no
-//!   page that is written while that happens holds an old epoch with a new sector.
+//! - **E1** A slot's sector changes only while its epoch is all ones, and its epoch is set after
+//!   it. So no written page holds an old epoch with a new sector.
 //! - **E2** A page whose entries changed since it was last written is dirty.
 //!
 //! # Locks
 //!
-//! None: entries are pairs of atomics. One page is rendered by one thread at a time (the caller holds the
-//! lock of metadata writes), else E1 would not do: a slot could go through a whole life in between.
+//! None: entries are pairs of atomics. One thread at a time renders a page: the caller holds the
+//! lock of metadata writes. Without it E1 would not hold, since a slot could be freed and reused in
+//! between.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +25,7 @@ pub(crate) const PAGE: u64 = 4096;
 pub(crate) struct Table {
     geometry: Geometry,
     entries: Box<[Entry]>,
-    /// One bit a page.
+    /// One bit for each page.
     dirty: Box<[AtomicU64]>,
 }
 
@@ -46,7 +47,7 @@ impl Table {
         }
     }
 
-    /// Notes what was found on the device.
+    /// Sets an entry that was found on the device.
     pub(crate) fn load(&mut self, slot: Slot, entry: RawEntry) {
         let cell = &mut self.entries[slot.0 as usize];
         *cell.sector.get_mut() = entry.sector;
@@ -64,7 +65,7 @@ impl Table {
         self.soil(slot);
     }
 
-    /// Marks a slot free. It may be used again when this is durable, not before.
+    /// Marks a slot free. It may be reused only when the mark is durable.
     pub(crate) fn free(&self, slot: Slot) {
         self.entries[slot.0 as usize].epoch.store(Epoch::FREE.0, Ordering::Release);
         self.soil(slot);
@@ -112,8 +113,8 @@ impl Table {
         runs
     }
 
-    /// Writes the bytes of `range` as they belong on the device; `header` is the superblock to put there.
-    /// Slack behind the last entry is kept as zeroes.
+    /// Writes the bytes of `range` as they belong on the device; `header` is the superblock to put
+    /// there. The space after the last entry stays zero.
     pub(crate) fn render(&self, range: Range<u64>, header: &[u8; HEADER_LEN]) -> Vec<u8> {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         let mut at = range.start;

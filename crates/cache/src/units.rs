@@ -10,8 +10,8 @@ pub struct OriginBlock(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(pub u32);
 
-/// An epoch: what one commit makes durable. The format calls it a sequence count. What belongs to an
-/// epoch below the superblock's is committed.
+/// An epoch: everything that one commit makes durable. The format calls it a sequence count. Epochs
+/// below the superblock's are committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 

@@ -1,23 +1,25 @@
-//! Writing: into free slots, never over what is committed.
+//! Writing: into free slots, never over committed data.
 //!
 //! # Invariants
 //!
-//! - **X1** A committed slot is never written to. A block written again in the same epoch is overwritten in
-//!   place; in a later one it gets another slot. (Linux overwrites committed slots of an SSD in place; the
-//!   format allows both, and this way an epoch stays whole.)
-//! - **X2** A block is written past the cache only while the index has no version of it, not even one whose
-//!   free mark is about to be durable (I2): else the old version could come back over it after a crash.
-//!   And none comes to be in the index while that write is under way (X4): it is made of what the origin holds.
-//! - **X3** Nobody waits for a slot inside the writers' gate: a commit waits for the gate, and write-back
-//!   may have to wait for a commit.
-//! - **X4** Blocks that are written past the cache are listed from the look at the index until the write has ended, both
-//!   under their shard; who would add a version of one waits. A part of a block could else be composed of what
-//!   the origin held before, and be found, and written back, in place of what was acknowledged.
+//! - **X1** A committed slot is never written to. A block written again in the same epoch is
+//!   overwritten in place. In a later epoch it gets another slot. (Linux overwrites committed slots
+//!   of an SSD in place. The format allows both, and this way an epoch stays whole.)
+//! - **X2** A block is written past the cache only while the index has no version of it. A version
+//!   whose free mark is not durable yet counts too (`index::I2`): else a crash could bring it back
+//!   over the write. No version is added while such a write runs (X4), since a partial one would
+//!   copy the origin's content.
+//! - **X3** No thread waits for a slot inside the writers' gate. A commit waits for the gate, and
+//!   write-back may have to wait for a commit.
+//! - **X4** Blocks that are written past the cache are listed from the index lookup until the write
+//!   has ended, both under their shard's lock. A thread that would add a version of one waits. Else
+//!   a partial write could be completed with the origin's old content. Reads and write-back would
+//!   then use it in place of acknowledged data.
 //!
 //! # Failure
 //!
-//! A block whose first write fails never enters the table. One that is overwritten in place and fails
-//! holds any mixture, as a disk's would.
+//! A block whose first write fails never enters the table. A failed overwrite in place leaves any
+//! mixture, as on a disk.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -32,34 +34,34 @@ use crate::index::{State, Version, region_end};
 use crate::options::{Mode, Writeback};
 use crate::units::{Epoch, OriginBlock, Slot};
 
-/// Blocks handled at a time.
+/// Blocks in one step.
 const PIECE: u64 = 256;
-/// How long a writer waits for a slot before it looks around again.
+/// How long a writer waits for a slot before it checks again.
 const WAIT: Duration = Duration::from_millis(5);
 
-/// One block of a piece, and where it goes.
+/// One block of a piece, and its slot.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     block: OriginBlock,
     slot: Slot,
-    /// Whether the slot was just taken: it holds nothing yet.
+    /// Whether the slot was just taken and holds nothing yet.
     is_fresh: bool,
 }
 
-/// Why a piece was not handled to its end.
+/// Why the work on a piece stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    /// It was.
+    /// All of it is done.
     Done,
     /// The next block needs a slot; it has a version in the cache.
     NeedsSlot,
-    /// The next block has no version, and there is no slot for it, or it is not to be cached.
+    /// The next block has no version, and either there is no slot for it, or it must not be cached.
     Around,
-    /// A later epoch has begun, or somebody is filling the block, or writes it past the cache.
+    /// A later epoch has begun, or another thread fills the block or writes it past the cache.
     Again,
 }
 
-/// A write past the cache, until it has ended (X4).
+/// A running write past the cache (X4).
 struct Around<'a> {
     core: &'a Core,
     blocks: Range<OriginBlock>,
@@ -80,10 +82,10 @@ impl Drop for Around<'_> {
 }
 
 impl Core {
-    /// Writes bytes that lie within the origin. `class` counts with `metadata_only`.
+    /// Writes bytes that lie within the origin. `class` matters with `metadata_only`.
     pub(crate) fn write(&self, offset: u64, buf: &[u8], class: Class) -> Result<(), Error> {
         self.counters.writes.add(1);
-        // With a consistent origin there is no other way than through the cache.
+        // With a consistent origin all writes go through the cache.
         let admits = self.options.consistent_origin
             || (!self.cleaner.load(Ordering::Relaxed)
                 && (class == Class::Metadata || !self.options.metadata_only));
@@ -117,20 +119,21 @@ impl Core {
         self.after_write()
     }
 
-    /// Whether a block without a version may be written to the origin directly when there is no slot. With
-    /// persistent memory Linux waits; a consistent origin is written by sweeps alone.
+    /// Whether a block without a version may be written to the origin directly when there is no
+    /// slot. With persistent memory Linux waits; a consistent origin is written by sweeps alone.
     fn may_go_around(&self, admits: bool) -> bool {
         !self.options.consistent_origin && (!admits || self.options.mode == Mode::Ssd)
     }
 
-    /// Handles as many blocks as go; returns the bytes done and why it stopped.
+    /// Writes as many blocks as possible; returns the bytes done and why it stopped.
     fn write_piece(&self, offset: u64, buf: &[u8], admits: bool) -> Result<(u64, Stop), Error> {
         let shift = self.geometry.block_shift();
         let end = offset + buf.len() as u64;
         let first = offset >> shift;
         let blocks = first..((end - 1) >> shift) + 1;
         let mut slots = Vec::new();
-        // What is overwritten in place may be discarded meanwhile; its slot must not change hands.
+        // A block that is overwritten in place may be discarded meanwhile; its slot must not change
+        // hands.
         let _pinned = self.readers.enter();
         let inside = self.writers.enter();
         let epoch = Epoch(inside.turn());
@@ -185,8 +188,8 @@ impl Core {
                 None => {}
             }
             if slots.is_empty() && !is_supplied {
-                // For the rest of the piece at once, so that neighbours get neighbours; none for what is
-                // overwritten in place. Nobody waits here (X3).
+                // For the rest of the piece at once, so that neighbours get adjacent slots.
+                // Overwritten blocks need none. This does not wait (X3).
                 *slots = self.slots.take((end - number) as usize);
                 slots.reverse();
                 is_supplied = true;
@@ -205,7 +208,7 @@ impl Core {
         Stop::Done
     }
 
-    /// Writes the data of all steps, neighbours together.
+    /// Writes the data of all steps, adjacent ones together.
     fn write_steps(&self, steps: &[Step], offset: u64, buf: &[u8]) -> Result<(), Error> {
         let end = offset + buf.len() as u64;
         let mut index = 0;
@@ -240,12 +243,12 @@ impl Core {
         Ok(())
     }
 
-    /// Whether `len` bytes are all that `block` stands for.
+    /// Whether `len` bytes are all that `block` covers.
     fn is_whole(&self, block: OriginBlock, len: usize) -> bool {
         len as u64 == self.geometry.block_size() || len as u64 == self.block_len(block)
     }
 
-    /// A whole block: what it was, with `bytes` at `start`.
+    /// A whole block: its old content with `bytes` at `start`.
     fn compose(&self, block: OriginBlock, start: u64, bytes: &[u8]) -> Result<Vec<u8>, Error> {
         let mut whole = vec![0; self.geometry.block_size() as usize];
         let len = self.block_len(block) as usize;
@@ -256,7 +259,8 @@ impl Core {
         Ok(whole)
     }
 
-    /// What a block was before the version that is being filled. Nobody else writes it meanwhile.
+    /// The content of a block below the version that is being filled. No other thread writes it
+    /// meanwhile.
     fn read_under(&self, block: OriginBlock, buf: &mut [u8]) -> Result<(), Error> {
         let inside = self.readers.enter();
         let slot = self
@@ -274,7 +278,7 @@ impl Core {
         Ok(())
     }
 
-    /// Lets readers and the next commit see what was written.
+    /// Makes the written blocks visible to readers and the next commit.
     fn publish(&self, steps: &[Step], inside: &Inside<'_>) {
         let epoch = Epoch(inside.turn());
         self.touch(epoch.0);
@@ -310,12 +314,12 @@ impl Core {
         self.uncommitted.0.fetch_add(count, Ordering::SeqCst);
     }
 
-    /// Takes back what could not be written.
+    /// Removes the versions whose write failed.
     fn withdraw(&self, steps: &[Step]) {
         let mut slots = Vec::new();
         for step in steps.iter().filter(|step| step.is_fresh) {
             let is_found = self.index.shard(step.block).remove(step.block, step.slot);
-            assert!(is_found, "A1: slot {} was announced", step.slot);
+            assert!(is_found, "slots::A1: slot {} was announced", step.slot);
             slots.push(step.slot);
         }
         if let Some(step) = steps.first() {
@@ -325,7 +329,7 @@ impl Core {
         self.slots.give(&slots);
     }
 
-    /// Waits until nobody fills the block any more, or writes it past the cache.
+    /// Waits until no thread fills the block or writes it past the cache.
     fn wait_for_filler(&self, block: OriginBlock) {
         let mut shard = self.index.shard(block);
         let is_filling =
@@ -356,13 +360,14 @@ impl Core {
         Ok(len)
     }
 
-    /// Whether a block is being written past the cache (X4). Its shard is locked, as when it is listed.
+    /// Whether a block is being written past the cache (X4). The caller holds its shard's lock, as
+    /// for listing it.
     fn is_around(&self, block: OriginBlock) -> bool {
         self.arounds.load(Ordering::Relaxed) > 0
             && self.around.lock().iter().any(|blocks| blocks.contains(&block))
     }
 
-    /// Waits for a free slot; writes back itself where no thread does.
+    /// Waits for a free slot; writes back itself if no thread does.
     fn make_room(&self) -> Result<(), Error> {
         self.reclaim();
         if self.slots.free() > 0 {
@@ -371,7 +376,7 @@ impl Core {
         if !self.options.background || self.work.wanted.lock().stop {
             return self.drain_for_room();
         }
-        // Back-pressure, but no hanging when nothing can go on.
+        // Back-pressure, but no endless wait when write-back cannot continue.
         if self.is_stalled.load(Ordering::SeqCst)
             && let Some(error) = self.drain_error.lock().clone()
         {

@@ -1,4 +1,4 @@
-//! Caches that are damaged, cut, or belong to somebody else: a clear error, and no panic.
+//! Caches that are damaged, truncated, or belong to another origin: a clear error, and no panic.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ fn a_cut_cache_is_refused() {
     let (origin, cache) = used();
     let cut = cache.fork_resized(cache.len() / 2);
     assert!(matches!(opened(&origin, &cut), Err(Error::Truncated { .. })));
-    // One that grew is fine: the superblock says how much is used.
+    // A device that grew is fine: the superblock says how much is used.
     opened(&origin, &cache.fork_resized(cache.len() * 2)).expect("longer is fine");
 }
 
@@ -97,7 +97,7 @@ fn another_origin_is_refused() {
     let mut options = by_hand("");
     options.force = true;
     open(Arc::new(other.fork()), Arc::new(cache.fork()), &options);
-    // What was said of the one origin is not true of the other.
+    // The cut of the one origin does not hold for the other.
     let options = by_hand("consistent_origin=on");
     let cached = open(Arc::clone(&origin) as _, Arc::clone(&cache) as _, &options);
     cached.write_at(8192, &[1; 4096]).expect("memory");
@@ -188,7 +188,7 @@ fn random_damage_never_panics() {
             }
             damaged.write_at(at, &bytes).expect("memory");
         }
-        // Looking at it never panics, either.
+        // A scan never panics either.
         let _ = inspect::scan(Arc::new(damaged.fork()), Some(&origin), 0);
         match opened(&origin, &damaged) {
             Ok(cached) => {

@@ -1,4 +1,4 @@
-//! Power cuts at every request, with any part of what was not flushed lost, torn or reordered.
+//! Power cuts at every request. Any part of the unflushed writes is lost, torn or reordered.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Run {
         let (origin, cache) = blank(block_size, blocks, sectors as u64);
         let options = by_hand(list);
         let log = Log::new();
-        // What persistent memory keeps whole is eight bytes.
+        // Persistent memory keeps eight bytes whole.
         let atom = if options.mode == buttress_cache::Mode::Pmem { 8 } else { 512 };
         let (origin, cache) = (log.device(&origin, 512), log.device(&cache, atom));
         Self { log, origin, cache, options, states: vec![vec![0; sectors]], flushed: 0 }
@@ -46,13 +46,13 @@ impl Run {
         self.mark();
     }
 
-    /// A state that a crash may show from now on.
+    /// Adds a state that a crash may show from now on.
     pub(crate) fn began(&mut self, state: Model) {
         self.states.push(state);
         self.mark();
     }
 
-    /// From now on nothing older than the newest state may be seen.
+    /// From now on a crash may not show anything older than the newest state.
     pub(crate) fn flushed(&mut self) {
         self.flushed = self.states.len() - 1;
         self.mark();
@@ -66,19 +66,19 @@ impl Run {
         self.states.last().expect("there is a first").clone()
     }
 
-    /// The states that a crash may show: from what was flushed last to what has begun.
+    /// The states that a crash may show: from the last flush to the newest that has begun.
     pub(crate) fn allowed(&self, crash: &Crash) -> &[Model] {
         let mark = crash.mark.expect("marked at the start");
         &self.states[(mark & 0xffff_ffff) as usize..(mark >> 32) as usize]
     }
 
-    /// The cache on what a crash left.
+    /// Opens the cache that a crash left.
     pub(crate) fn recover(&self, crash: &Crash) -> buttress_cache::CacheDevice {
         let device = |index: usize| Arc::new(crash.devices[index].fork()) as Arc<dyn Device>;
         open(device(0), device(1), &self.options)
     }
 
-    /// Every sector holds what it held at the last flush or after.
+    /// Every sector holds its content of the last flush or a later one.
     pub(crate) fn check_sectors(&self, crash: &Crash, found: &Model) {
         let allowed = self.allowed(crash);
         for (at, value) in found.iter().enumerate() {
@@ -91,14 +91,14 @@ impl Run {
         }
     }
 
-    /// The whole is what it was after one step.
+    /// The whole is the state after one step.
     pub(crate) fn check_prefix(&self, crash: &Crash, found: &Model) {
         let about = (crash.event, crash.draw);
         assert!(self.allowed(crash).contains(found), "not a prefix at {about:?}");
     }
 }
 
-/// Writes, flushes and sweeps of chance.
+/// Random writes, flushes and sweeps.
 pub(crate) fn work(run: &mut Run, rng: &mut Rng, steps: usize, longest: usize) {
     let cached = run.open();
     run.start();
@@ -124,8 +124,8 @@ pub(crate) fn work(run: &mut Run, rng: &mut Rng, steps: usize, longest: usize) {
     std::mem::forget(cached);
 }
 
-/// W1, W2, W9, W10 by enumeration: with room for everything, what a crash leaves is what there was
-/// after one step, no older than the last flush. Drained after recovery, the origin alone is that.
+/// W1, W2, W9, W10 by enumeration, with room for everything. A crash leaves the state after one
+/// step, no older than the last flush. Drained after recovery, the origin alone has that state.
 #[test]
 fn every_crash_leaves_a_prefix() {
     let mut shown = 0;
@@ -150,8 +150,8 @@ fn every_crash_leaves_a_prefix() {
     assert!(shown > 2000, "only {shown} states");
 }
 
-/// With hardly any room, so that writes go around, wait, and slots change hands all the time: no
-/// acknowledged flush is lost, whatever went where.
+/// With hardly any room, so that writes go around, wait, and reuse slots all the time: no
+/// acknowledged flush is lost.
 #[test]
 fn a_full_cache_loses_no_flush() {
     let mut shown = 0;
@@ -172,8 +172,8 @@ fn a_full_cache_loses_no_flush() {
     assert!(shown > 2000, "only {shown} states");
 }
 
-/// Crash, recover, go on, crash again: what the first crash left uncommitted never comes back, and no slot
-/// is used before its mark is durable.
+/// Crash, recover, continue, crash again. Blocks left uncommitted by the first crash never come
+/// back, and no slot is used before its mark is durable.
 #[test]
 fn crashes_after_crashes() {
     let mut rng = Rng::new(77 + campaign::round());
@@ -209,7 +209,8 @@ fn crashes_after_crashes() {
     assert!(shown > 500, "only {shown} states");
 }
 
-/// Zeroes past the cache, among writes and flushes: each sector is what it was at the last flush, or newer.
+/// Zeroes past the cache, among writes and flushes: each sector has its content of the last flush,
+/// or newer.
 #[test]
 fn zeroes_lose_no_flush() {
     const MANY: usize = 4000;

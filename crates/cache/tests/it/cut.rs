@@ -1,5 +1,5 @@
-//! `consistent_origin`: whenever the cache says that the origin is whole, the origin alone is what one commit
-//! was, and losing the cache for good loses only what came after.
+//! `consistent_origin`: whenever the cache says that the origin is whole, the origin alone is the
+//! state of one commit. Losing the cache for good then loses only later writes.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use buttress_sim::campaign;
 use crate::crash::Run;
 use crate::rig::{place, read, write};
 
-/// Crashes on both devices at every request: where the superblock says `Whole`, the origin without its cache
-/// is one of the states that were flushed; else the two together are.
+/// Crashes on both devices at every request. Where the superblock says `Whole`, the origin without
+/// its cache is one of the flushed states. Elsewhere both together are.
 #[test]
 fn the_origin_is_a_commit_whenever_it_is_said_to_be() {
     let (mut whole, mut towards, mut stale) = (0, 0, 0);
@@ -47,8 +47,8 @@ fn the_origin_is_a_commit_whenever_it_is_said_to_be() {
             let stamp = scan.superblock.stamp.expect("it is stamped");
             let alone = read(&crash.devices[0]);
             match stamp.cut {
-                // Room is made by sweeps in the midst of a write, so with a full cache a commit can hold a
-                // part of the last one: its sectors are old or new.
+                // Sweeps make room during a write, so with a full cache a commit can hold a part of
+                // the last write. Its sectors are old or new.
                 Cut::Whole(_) if blocks > 100 => {
                     whole += 1;
                     let is_commit = run.states.contains(&alone);
@@ -69,7 +69,7 @@ fn the_origin_is_a_commit_whenever_it_is_said_to_be() {
                     assert!(is_near, "seed {seed}: the origin alone, {about:?}");
                 }
                 Cut::Towards(_) => towards += 1,
-                Cut::None => panic!("nobody opened it without"),
+                Cut::None => panic!("every open has the option"),
             }
             let recovered = run.recover(crash);
             run.check_sectors(crash, &read(&recovered));
@@ -84,7 +84,7 @@ fn the_origin_is_a_commit_whenever_it_is_said_to_be() {
     assert!(whole > 500 && towards > 500 && stale > 50, "{whole} {towards} {stale}");
 }
 
-/// Opening without the option takes the claim back before anything else is written.
+/// Opening without the option removes the claim before anything else is written.
 #[test]
 fn the_claim_ends_with_the_option() {
     let mut run = Run::new(1024, 50, "consistent_origin=on");

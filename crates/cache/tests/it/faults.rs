@@ -1,4 +1,5 @@
-//! Either device fails at the n-th request, for every n: nothing acknowledged is lost, nobody panics.
+//! Either device fails at the n-th request, for every n: no acknowledged write is lost, and nothing
+//! panics.
 
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ use crate::rig::{Model, blank, by_hand, open, place, read, write};
 
 const SECTORS: usize = 160;
 
-/// Works until the end whatever fails; returns for each sector what it may hold. A flush that succeeds
-/// leaves one value; a write adds one, whether it succeeds or not.
+/// Works until the end whatever fails; returns the values that each sector may hold. A flush that
+/// succeeds leaves one value; a write adds one, whether it succeeds or not.
 fn work(cached: &CacheDevice, may_hold: &mut [Vec<u32>], rng: &mut Rng) -> usize {
     let mut failures = 0;
     let mut is_in_doubt = false;
@@ -29,7 +30,7 @@ fn work(cached: &CacheDevice, may_hold: &mut [Vec<u32>], rng: &mut Rng) -> usize
                 }
             }
             5 | 6 => match cached.flush() {
-                // After a write that failed its sectors may be of either value for ever.
+                // After a failed write its sectors may have either value for ever.
                 Ok(()) if !is_in_doubt => {
                     for held in may_hold.iter_mut() {
                         let last = *held.last().expect("never empty");
@@ -74,9 +75,9 @@ fn run(n: Option<u64>, sticky: bool, which: usize, blocks: u64, list: &str) -> u
         Ok(cached) => {
             let failures = work(&cached, &mut may_hold, &mut Rng::new(4 + campaign::round()));
             assert!(n.is_some() || failures == 0, "{about}");
-            // What can still be read while it is broken is right, too.
+            // Bytes that can still be read after the failure are right too.
             let mut buf = vec![0; SECTORS * 512];
-            // Failing is allowed here, lying is not.
+            // A read may fail here, but not return wrong bytes.
             let _ = cached.read_at(0, &mut buf);
             let _ = cached.close();
         }
@@ -91,8 +92,8 @@ fn run(n: Option<u64>, sticky: bool, which: usize, blocks: u64, list: &str) -> u
     count
 }
 
-/// A full cache whose origin fails, with threads at work: writers are told instead of waiting for ever, reads go
-/// on, and when the origin is back nothing is lost.
+/// A full cache whose origin fails, with threads at work. Writers get an error instead of waiting
+/// for ever, and reads continue. When the origin is back nothing is lost.
 #[test]
 fn a_full_cache_whose_origin_fails_answers() {
     for list in ["", "mode=pmem", "consistent_origin=on"] {
@@ -125,7 +126,7 @@ fn a_full_cache_whose_origin_fails_answers() {
         cached.flush().expect("both work");
         cached.drain(|_| {}).expect("both work");
         let found = read(&*origin);
-        // What failed may have come through or not.
+        // A failed write may have happened or not.
         let is_right = |(at, value): (usize, &u32)| held[at] == *value || held[at] == 0;
         assert!(found.iter().enumerate().all(is_right), "{list}");
     }

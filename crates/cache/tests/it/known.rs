@@ -37,8 +37,8 @@ fn w1_fua_is_durable_when_acknowledged() {
     }
 }
 
-/// W2: a flush that comes while the data of a block is still on its way to the cache does not make the block
-/// committed. Whatever a crash leaves, no committed block holds anything but its data.
+/// W2: a flush that comes while the data of a block is on its way to the cache does not commit the
+/// block. Whatever a crash leaves, no committed block holds anything but its data.
 #[test]
 fn w2_a_commit_waits_for_the_data() {
     let mut run = Run::new(4096, 50, "");
@@ -48,7 +48,7 @@ fn w2_a_commit_waits_for_the_data() {
     run.start();
     let (begun, wait) = std::sync::mpsc::channel();
     for step in 1..12 {
-        // Something that the flush has to commit.
+        // Something for the flush to commit.
         let mut state = run.last();
         state[..8].fill(step as u32);
         run.began(state.clone());
@@ -58,7 +58,7 @@ fn w2_a_commit_waits_for_the_data() {
         run.began(state);
         let (cache, begun) = (Arc::clone(&run.cache), begun.clone());
         hooked.set(move |offset, _| {
-            // Only the data: the table and the superblock are the commit's own.
+            // Only the data: the table and the superblock belong to the commit.
             if offset < 4096 {
                 return;
             }
@@ -87,7 +87,7 @@ fn w2_a_commit_waits_for_the_data() {
     std::mem::forget(cached);
 }
 
-/// W3: a cache that is opened again while the first user's memory is stale reads the device, not that memory.
+/// W3: a cache that is opened again reads the device, not the stale memory of its first user.
 #[test]
 fn w3_reopening_reads_the_latest_metadata() {
     let (origin, cache) = blank(4096, 50, 400);
@@ -148,7 +148,7 @@ fn w5_a_commit_writes_little() {
     }
 }
 
-/// W6: what went around a full cache is durable after a flush: the origin was flushed, too.
+/// W6: writes around a full cache are durable after a flush, which flushes the origin too.
 #[test]
 fn w6_writes_around_are_flushed() {
     let mut run = Run::new(4096, 2, "autocommit_time=100000");
@@ -169,7 +169,7 @@ fn w6_writes_around_are_flushed() {
     });
 }
 
-/// W7: no more is read for write-back at a time than `writeback_jobs` says.
+/// W7: a batch of write-back reads at most `writeback_jobs` blocks.
 #[test]
 fn w7_write_back_in_flight_is_bounded() {
     let (origin, cache) = blank(4096, 2000, 16_000);
@@ -185,7 +185,7 @@ fn w7_write_back_in_flight_is_bounded() {
     assert!(log.writes(origin.id()).iter().all(|&(_, len)| len <= 16 * 4096), "W7");
 }
 
-/// W8: a cache opened above its high watermark drains without being asked.
+/// W8: a cache opened above its high watermark drains by itself.
 #[test]
 fn w8_opening_above_the_mark_drains() {
     let (origin, cache) = blank(4096, 100, 1600);
@@ -205,7 +205,7 @@ fn w8_opening_above_the_mark_drains() {
 
 type Hook = Box<dyn FnMut(u64, &[u8]) + Send>;
 
-/// A device that calls somebody before it writes.
+/// A device that calls a hook before it writes.
 pub(crate) struct Hooked {
     inner: Arc<dyn Device>,
     hook: Mutex<Option<Hook>>,
@@ -239,7 +239,7 @@ impl Layer for Hooked {
     }
 
     fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
-        // Taken, so that what it does may come by here again.
+        // Taken, so that the hook may write here again.
         let hook = self.hook.lock().expect("not poisoned").take();
         if let Some(mut hook) = hook {
             hook(offset, buf);
@@ -249,8 +249,8 @@ impl Layer for Hooked {
     }
 }
 
-/// W9: blocks that are rewritten, flushed and read while they are being written back. The newest wins after a
-/// crash at any point.
+/// W9: blocks that are rewritten, flushed and read during their write-back. After a crash at any
+/// point the newest version wins.
 #[test]
 fn w9_rewritten_during_write_back() {
     for list in ["", "mode=pmem", "consistent_origin=on"] {
@@ -310,8 +310,8 @@ fn w9_rewritten_during_write_back() {
     }
 }
 
-/// W10: the same work many times over, cut off at every request: what is there is what there was after one
-/// of the acknowledged writes, never a mixture of old and new. (`crash` has this at length.)
+/// W10: the same work many times, cut off at every request. The content is the state after one of
+/// the acknowledged writes, never a mixture of old and new. (`crash` tests this at length.)
 #[test]
 fn w10_no_mixture_of_old_and_new() {
     for list in ["", "mode=pmem", "fua"] {
@@ -327,8 +327,8 @@ fn w10_no_mixture_of_old_and_new() {
     }
 }
 
-/// W11: a sweep writes the origin in one direction, and joins what is adjacent there, wherever it lies in the
-/// cache.
+/// W11: a sweep writes the origin in one direction, and joins blocks that are adjacent there, in
+/// any order in the cache.
 #[test]
 fn w11_sweeps_go_one_way() {
     let (origin, cache) = blank(4096, 3000, 16_000);
@@ -350,8 +350,8 @@ fn w11_sweeps_go_one_way() {
     assert_eq!(writes.len(), runs, "one request a run");
 }
 
-/// W12: while a sweep waits for the origin, in each of its requests, others write, read, discard and flush
-/// as if it were not there. (How fast is `buttress-bench foreground`.)
+/// W12: while a sweep waits for the origin, in each of its requests, other threads write, read,
+/// discard and flush without waiting. (`buttress-bench foreground` measures the speed.)
 #[test]
 fn w12_the_foreground_goes_on_during_a_sweep() {
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -377,7 +377,7 @@ fn w12_the_foreground_goes_on_during_a_sweep() {
     });
     let mut count = 0;
     hooked.set(move |offset, _| {
-        // The very blocks that are on their way, and others.
+        // The very blocks that are being written back, and others.
         count += 1;
         let at = if count % 2 == 0 { 20_000 } else { offset as usize / SECTOR };
         ask.send(at).expect("it listens");
@@ -389,7 +389,8 @@ fn w12_the_foreground_goes_on_during_a_sweep() {
     assert_eq!(read(&*cached)[..8], [8; 8]);
 }
 
-/// W13: an origin that fails is told once, nothing is freed, and all is written when it works again.
+/// W13: a failure of the origin is reported once, nothing is freed, and all is written when it
+/// works again.
 #[test]
 fn w13_an_origin_that_fails_frees_nothing() {
     let (origin, cache) = blank(4096, 100, 800);
@@ -412,7 +413,7 @@ fn w13_an_origin_that_fails_frees_nothing() {
     cached.close().expect("it was told once");
 }
 
-/// W13: a cache with blocks past the origin's end says so, and by force drops only those.
+/// W13: a cache with blocks past the origin's end says so; with `force` it drops only those.
 #[test]
 fn w13_an_origin_that_shrank() {
     let (origin, cache) = blank(4096, 100, 800);

@@ -1,4 +1,4 @@
-//! The cache as its users see it, on devices that crash and fail.
+//! The cache through its public interface, on devices that crash and fail.
 
 mod bad;
 mod crash;

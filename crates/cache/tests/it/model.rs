@@ -50,7 +50,7 @@ fn run(seed: u64, block_size: u32, blocks: u64, list: &str) {
                 device = Some(open(first, second, &options));
             }
             _ => {
-                // Discarded sectors are written again at once: what they read as is not said.
+                // Discarded sectors are written again at once: their content is undefined.
                 let range = place(&mut rng, SECTORS, 60);
                 let (offset, len) = ((range.start * SECTOR) as u64, (range.len() * SECTOR) as u64);
                 cached.discard(offset, len).expect("memory");
@@ -129,7 +129,7 @@ fn speaks_the_words_of_the_target() {
     cached.message("defrost").expect_err("unknown");
 }
 
-/// `metadata_only` takes what is called metadata, lets all else go by, and keeps what it has.
+/// `metadata_only` caches metadata, lets all else go by, and keeps what it has.
 #[test]
 fn metadata_only_caches_what_is_metadata() {
     let (origin, cache) = blank(4096, 100, 1600);
@@ -156,7 +156,7 @@ fn metadata_only_caches_what_is_metadata() {
     assert_eq!(read(&*origin), read(&cached));
 }
 
-/// Many zeroes cost the origin one request; blocks in the cache, and parts of blocks, become zeroes, too.
+/// Many zeroes cost the origin one request. Cached blocks and parts of blocks become zeroes too.
 #[test]
 fn zeroes_are_not_written_one_by_one() {
     let (origin, cache) = blank(4096, 300, 80_000);

@@ -1,4 +1,5 @@
-//! What discarding and zeroing ask of the two devices: requests by runs, however many blocks there are.
+//! The requests of discarding and zeroing on the two devices: by runs, however many blocks there
+//! are.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +14,8 @@ use crate::rig::{blank, by_hand, open};
 const GIB: u64 = 1 << 30;
 const BLOCK: u64 = 4096;
 
-/// A device that counts. Its content is that of a [`MemoryDevice`], but for zeroes, which it only counts.
+/// A device that counts requests. Its content is that of a [`MemoryDevice`], except for zeroes,
+/// which it only counts.
 #[derive(Debug)]
 struct Counted {
     device: MemoryDevice,
@@ -29,7 +31,7 @@ impl Counted {
         Arc::new(Self { device, writes, flushes, discards, zeroes })
     }
 
-    /// Writes, flushes, discards and zeroings since it was last asked.
+    /// Writes, flushes, discards and zeroings since the last call.
     fn take(&self) -> [u64; 4] {
         let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         [take(&self.writes), take(&self.flushes), take(&self.discards), take(&self.zeroes)]
@@ -64,11 +66,12 @@ impl Layer for Counted {
     }
 }
 
-/// A cache in front of a gibibyte, with all of its blocks or none of them. Neighbours lie far apart in the cache.
+/// A cache in front of a gibibyte, with all of its blocks or none of them. Neighbours are far apart
+/// in the cache.
 fn gibibyte(is_cached: bool) -> (CacheDevice, Arc<Counted>, Arc<Counted>) {
     let blocks = GIB / BLOCK;
     let (origin, cache) = blank(BLOCK as u32, blocks, GIB / 512);
-    // The open epoch is 1: what is of 0 is committed.
+    // The open epoch is 1, so epoch 0 is committed.
     cache.write_at(24, &1_u64.to_le_bytes()).expect("memory");
     let entry = |slot: u64| {
         let block = (slot * 4099) % blocks;
@@ -87,8 +90,8 @@ fn gibibyte(is_cached: bool) -> (CacheDevice, Arc<Counted>, Arc<Counted>) {
     (device, origin, cache)
 }
 
-/// A gibibyte is discarded with one request to the origin and none to the cache; the next flush writes what changed of
-/// the table (4 MiB, in mebibytes) and the superblock.
+/// Discarding a gibibyte takes one request to the origin and none to the cache. The next flush
+/// writes the changed part of the table (4 MiB, in mebibytes) and the superblock.
 #[test]
 fn a_discard_is_one_request() {
     for (is_cached, of_the_flush) in [(true, [6, 2, 0, 0]), (false, [0, 0, 0, 0])] {
@@ -101,7 +104,7 @@ fn a_discard_is_one_request() {
     }
 }
 
-/// Who asks what lies where is told of runs, not of blocks.
+/// A query for extents returns runs, not blocks.
 #[test]
 fn extents_are_runs() {
     let (device, _, _) = gibibyte(true);
@@ -120,7 +123,8 @@ fn extents_are_runs() {
     assert!(runs.len() < 100, "{}", runs.len());
 }
 
-/// A gibibyte of zeroes is one request to the origin and a flush of it (Z1), then what changed of the table.
+/// A gibibyte of zeroes is one request to the origin and a flush of it (Z1 of `discard`), then the
+/// changed part of the table.
 #[test]
 fn zeroes_are_one_request() {
     for (is_cached, of_the_cache) in [(true, [5, 2, 0, 0]), (false, [0, 2, 0, 0])] {

@@ -69,7 +69,7 @@ pub(crate) fn read(device: &dyn Device) -> Model {
     bytes.chunks_exact(SECTOR).map(number).collect()
 }
 
-/// A range of sectors of chance, short mostly.
+/// A random range of sectors, mostly short.
 pub(crate) fn place(rng: &mut Rng, sectors: usize, longest: usize) -> std::ops::Range<usize> {
     let start = rng.below(sectors as u64) as usize;
     let len = 1 + rng.below(longest.min(sectors - start) as u64) as usize;

@@ -11,8 +11,9 @@ use buttress_cache::CacheOptions;
 use crate::known::Hooked;
 use crate::rig::{SECTOR, blank, by_hand, open, read, sector, write};
 
-/// Each thread has sectors of its own, side by side within the same blocks, and always reads back what it wrote
-/// last; in the end the origin holds all of it. Little room, so that slots change hands under readers.
+/// Each thread has sectors of its own, side by side within the same blocks, and always reads back
+/// its last write. In the end the origin holds all of it. There is little room, so that slots
+/// change hands under readers.
 #[test]
 fn writers_and_readers_among_sweeps() {
     const THREADS: usize = 4;
@@ -65,8 +66,8 @@ fn writers_and_readers_among_sweeps() {
     }
 }
 
-/// X4: while one part of a block goes past the cache another comes into it, together with what the origin held: both
-/// are there afterwards, in the cache and on the origin.
+/// X4: one part of a block goes past the cache while another part enters it together with the
+/// origin's content. Both are there afterwards, in the cache and on the origin.
 #[test]
 fn one_part_goes_around_while_another_comes_in() {
     let (origin, cache) = blank(4096, 100, 1600);
@@ -83,11 +84,11 @@ fn one_part_goes_around_while_another_comes_in() {
             let bytes = sector(7);
             let bufs = [IoSlice::new(&bytes)];
             let written = cached.write_classed_at(401 * SECTOR as u64, &bufs, Class::Metadata);
-            // Nobody listens any more when it had to wait.
+            // No thread receives this if it had to wait.
             done.send(()).ok();
-            sender.send(written).expect("somebody waits");
+            sender.send(written).expect("the receiver waits");
         });
-        // Long enough for whoever does not wait.
+        // Long enough for a thread that does not wait.
         is_done.recv_timeout(Duration::from_millis(200)).ok();
     });
     write(&*cached, 400, &[5]).expect("memory");

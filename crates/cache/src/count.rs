@@ -1,13 +1,13 @@
-//! Numbers that many threads change without meeting on one line of the processors' caches.
+//! Counters that many threads change without sharing a cache line of the processors.
 //!
-//! A thread has one stripe for ever, so what it adds and takes away meets in one place.
+//! A thread keeps its shard for ever, so its additions and subtractions meet in one place.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_base::Apart;
 use buttress_base::apart::{STRIPES, stripe};
 
-/// A sum.
+/// A sharded sum.
 #[derive(Debug, Default)]
 pub(crate) struct Count([Apart<AtomicU64>; STRIPES]);
 
@@ -16,7 +16,7 @@ impl Count {
         self.0[stripe()].0.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// The sum, of one moment only if nobody adds.
+    /// The sum. It is exact only if no thread adds meanwhile.
     pub(crate) fn get(&self) -> u64 {
         self.0.iter().map(|part| part.0.load(Ordering::Relaxed)).sum()
     }

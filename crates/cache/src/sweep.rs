@@ -1,0 +1,40 @@
+//! The state of write-back between two batches.
+//!
+//! # Invariants
+//!
+//! - The pending versions are written to the origin and not flushed there yet (`drain::B2`).
+//! - Only the holder of the lock around it changes it: one sweep runs at a time.
+
+use buttress_base::AlignedBuf;
+
+use crate::units::{OriginBlock, Slot};
+
+/// The most runs that are handled under one lock.
+pub(crate) const RUNS_MAX: usize = 64;
+
+/// Where write-back stands.
+#[derive(Debug, Default)]
+pub(crate) struct Sweep {
+    /// The first block that this sweep has not looked at.
+    pub(crate) cursor: OriginBlock,
+    /// Versions that are written and not flushed.
+    pub(crate) pending: Vec<(OriginBlock, Slot)>,
+    /// Whether this sweep met blocks that it could not take.
+    pub(crate) missed: bool,
+    /// Batches are copied through it. It is kept, since the pages of a new one cost more than the
+    /// copy.
+    pub(crate) buf: AlignedBuf,
+}
+
+impl Sweep {
+    /// Whether nothing is on its way to the origin.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Gives its memory back.
+    pub(crate) fn rest(&mut self) {
+        self.buf = AlignedBuf::default();
+        self.pending.shrink_to_fit();
+    }
+}
