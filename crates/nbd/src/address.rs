@@ -1,9 +1,9 @@
-//! Where a server listens: what can be asked for, and taking it.
+//! The addresses of a server: parsing them and listening there.
 //!
 //! # Invariants
 //!
-//! - **A1** Without being told so by name, nothing listens where another machine could connect.
-//! - **A2** A socket file is removed only if nobody answers there, or if this server made it.
+//! - **A1** Unless an option allows it, nothing listens where another machine could connect.
+//! - **A2** A socket file is removed only if no server answers there, or if this server made it.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -17,23 +17,23 @@ use std::str::FromStr;
 use crate::error::Error;
 use crate::stream::Stream;
 
-/// The port that the protocol is known by.
+/// The protocol's registered port.
 const PORT: u16 = 10809;
 
 /// A place to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A socket file: who may write it may connect.
+    /// A socket file: every process that may write the file may connect.
     Unix(PathBuf),
-    /// An address of the machine and a port, or zero for any that is free.
+    /// An address of the machine and a port, or zero for any free port.
     Tcp(SocketAddr),
 }
 
 impl FromStr for Address {
     type Err = Error;
 
-    /// Reads `unix:PATH`, `127.0.0.1:PORT`, `[::1]:PORT`, `localhost:PORT`, or any of these without the
-    /// port.
+    /// Reads `unix:PATH`, `127.0.0.1:PORT`, `[::1]:PORT`, `localhost:PORT`, or any of these without
+    /// the port.
     fn from_str(text: &str) -> Result<Self, Error> {
         let wrong = || Error::Address(text.to_owned());
         if let Some(path) = text.strip_prefix("unix:") {
@@ -63,7 +63,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// A place where clients come in.
+/// A listening socket.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Unix { listener: UnixListener, file: SocketFile },
@@ -71,7 +71,7 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// Listens at an address, or says who is in the way.
+    /// Listens at an address, or says what prevents it.
     pub(crate) fn bind(address: &Address, allow_remote: bool) -> Result<Self, Error> {
         let failed = |source| Error::Listen { address: address.to_string(), source };
         match address {
@@ -98,7 +98,7 @@ impl Listener {
         }
     }
 
-    /// Takes the next client in, if one waits.
+    /// Accepts the next client, if one waits.
     pub(crate) fn accept(&self) -> io::Result<Stream> {
         match self {
             Self::Unix { listener, .. } => {
@@ -108,7 +108,7 @@ impl Listener {
         }
     }
 
-    /// Where clients find the export, in the words they take.
+    /// The URI of the export, as clients accept it.
     pub(crate) fn uri(&self, export: &str) -> String {
         let export = escaped(export.as_bytes());
         match self {
@@ -159,8 +159,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Removes a socket that a server left behind which did not come to its end. `Err(None)` means that
-/// it is not stale, or nobody can tell.
+/// Removes the socket of a server that was killed. `Err(None)` means that it is not stale, or that
+/// this cannot be determined.
 fn remove_stale(path: &Path) -> Result<(), Option<Error>> {
     let metadata = std::fs::symlink_metadata(path).map_err(|_| None)?;
     if !metadata.file_type().is_socket() {
@@ -192,7 +192,7 @@ fn escaped(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// What people write, and what cannot be meant.
+    /// Usual spellings are accepted, impossible ones are not.
     #[test]
     fn reads_addresses() {
         let tcp = |text: &str| Address::Tcp(text.parse().expect("an address"));
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// A1: other addresses need to be asked for.
+    /// A1: other addresses need an explicit option.
     #[test]
     fn refuses_what_is_not_local() {
         let everywhere = "0.0.0.0:0".parse().expect("an address");
@@ -224,7 +224,7 @@ mod tests {
         Listener::bind(&mapped, false).expect("local, written in another way");
     }
 
-    /// A2: a socket of a dead server gives way, one of a living server or a file does not.
+    /// A2: the socket of a dead server is replaced. That of a living server, or a file, is not.
     #[test]
     fn takes_stale_sockets_only() {
         let dir = tempfile::tempdir().expect("a directory for the test");
@@ -235,10 +235,10 @@ mod tests {
 
         let first = Listener::bind(&address, false).expect("it is stale");
         assert!(first.uri("a b").starts_with("nbd+unix:///a%20b?socket=/"), "{}", first.uri("a b"));
-        let error = Listener::bind(&address, false).expect_err("somebody listens");
+        let error = Listener::bind(&address, false).expect_err("a server listens");
         assert!(matches!(error, Error::Taken(_)), "{error}");
         drop(first);
-        assert!(!path.exists(), "who made it removes it");
+        assert!(!path.exists(), "its server removes it");
 
         std::fs::write(&path, "precious").expect("a file");
         let error = Listener::bind(&address, false).expect_err("a file");

@@ -1,8 +1,8 @@
-//! Who is connected, so that the server can end them and wait until they are gone.
+//! The connections of a server, so that it can end them and wait until they are gone.
 //!
 //! # Locks
 //!
-//! One leaf, around the table. Who leaves notifies.
+//! One leaf, around the table. A connection that leaves notifies it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use buttress_base::{Rank, Ranked};
 
 use crate::stream::Stream;
 
-/// The sockets of the connections that there are.
+/// The sockets of the present connections.
 #[derive(Debug)]
 pub(crate) struct Connections {
     table: Ranked<Table>,
@@ -23,7 +23,7 @@ pub(crate) struct Connections {
 #[derive(Debug, Default)]
 struct Table {
     streams: HashMap<Number, Arc<Stream>>,
-    /// How many there ever were.
+    /// The number of connections since the start.
     count: u64,
 }
 
@@ -37,7 +37,7 @@ impl Connections {
         Arc::new(Self { table, left: Condvar::new() })
     }
 
-    /// Takes a connection in, unless there are `max` of them.
+    /// Adds a connection, unless there are `max` of them.
     pub(crate) fn enter(self: &Arc<Self>, stream: Stream, max: usize) -> Option<Member> {
         let stream = Arc::new(stream);
         let mut table = self.table.lock();
@@ -50,7 +50,7 @@ impl Connections {
         Some(Member { connections: Arc::clone(self), stream, number })
     }
 
-    /// Makes every connection's reading end, and its writing too if `both`.
+    /// Ends reading on every connection, and writing too if `both`.
     pub(crate) fn end_all(&self, both: bool) {
         let table = self.table.lock();
         for stream in table.streams.values() {
@@ -58,7 +58,7 @@ impl Connections {
         }
     }
 
-    /// Waits until nobody is connected, or for `limit`; returns whether nobody is.
+    /// Waits until there is no connection, or for `limit`; returns whether there is none.
     pub(crate) fn wait_empty(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let mut table = self.table.lock();
@@ -72,7 +72,7 @@ impl Connections {
         true
     }
 
-    /// How many there ever were.
+    /// The number of connections since the start.
     pub(crate) fn count(&self) -> u64 {
         self.table.lock().count
     }

@@ -1,4 +1,4 @@
-//! The one place where a failed request becomes a number of the protocol.
+//! The one place where a failed request becomes an error number of the protocol.
 
 use std::io;
 
@@ -19,7 +19,7 @@ pub(crate) enum Number {
     Overflow = 75,
 }
 
-/// Turns a failure into what a client is told.
+/// Turns a failure into the number that the client gets.
 pub(crate) fn from_fault(fault: &Fault) -> Number {
     match fault {
         Fault::Device(error) => from_device(error),
@@ -37,8 +37,8 @@ fn from_device(error: &Error) -> Number {
     match error {
         Error::Io { source, .. } => from_io(source),
         Error::ReadOnly { .. } => Number::NotPermitted,
-        // Ranges were checked against the length the device had: it was cut underneath us. The
-        // enum may grow in its own crate; what is not known here is a failure.
+        // Ranges were checked against the device's length at open, so it was cut since. The enum
+        // may grow in its own crate; unknown variants are failures.
         _ => Number::Io,
     }
 }

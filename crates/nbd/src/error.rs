@@ -9,35 +9,35 @@ use std::sync::Arc;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An address that is none.
+    /// The text is no address.
     #[error("{0:?} is not an address: unix:PATH, 127.0.0.1:PORT or [::1]:PORT")]
     Address(String),
-    /// Whoever can reach this address could read and write the device.
+    /// Other machines could read and write the device through this address.
     #[error(
-        "{0} can be reached from other machines, and nothing here is encrypted or asks who it is; allow it with --allow-remote, or listen on 127.0.0.1 or a unix socket"
+        "{0} can be reached from other machines, and nothing here is encrypted or authenticated; allow it with --allow-remote, or listen on 127.0.0.1 or a unix socket"
     )]
     NotLocal(SocketAddr),
     /// Another server answers there.
-    #[error("{}: somebody listens there already", .0.display())]
+    #[error("{}: another server listens there already", .0.display())]
     Taken(PathBuf),
-    /// Something else has the name that the socket was to have.
+    /// Another kind of file has the socket's name.
     #[error("{}: is there already, and is not a socket", .0.display())]
     NotASocket(PathBuf),
     /// The system refused.
     #[error("cannot listen on {address}")]
     Listen {
-        /// Where.
+        /// The address.
         address: String,
-        /// What it said.
+        /// The system's reason.
         source: io::Error,
     },
     /// The name or description is longer than the protocol allows.
     #[error("the export's name and description may have 4096 bytes each")]
     TooLong,
-    /// What was written is not known to be durable.
+    /// The last writes may not be durable.
     #[error("what was written last may be lost")]
     Flush(#[source] Arc<buttress_block::Error>),
-    /// The system refused to say who connects.
+    /// The system failed while waiting for connections.
     #[error("waiting for connections")]
     Wait(#[source] io::Error),
 }
@@ -55,10 +55,10 @@ pub enum Disconnect {
     /// The connection failed, or the client was silent in the middle of something.
     #[error("the connection failed")]
     Io(#[source] io::Error),
-    /// The client broke the protocol, so that what follows cannot be made sense of.
+    /// The client broke the protocol, so the rest of its input is meaningless.
     #[error("the client sent {0}")]
     Protocol(Nonsense),
-    /// An answer of which a part was sent already could not be completed.
+    /// An answer that was sent in part could not be completed.
     #[error("reading failed in the middle of an answer")]
     Torn(#[source] Box<buttress_block::Error>),
     /// A bug here.
@@ -70,7 +70,7 @@ pub enum Disconnect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Nonsense {
-    /// Flags of the handshake that nobody offered.
+    /// Flags of the handshake that the server did not offer.
     #[error("handshake flags {0:#x}")]
     Flags(u32),
     /// An option that does not begin like one.
@@ -79,15 +79,15 @@ pub enum Nonsense {
     /// An option too long to be even skipped.
     #[error("option {option} with {len} bytes")]
     OptionLen {
-        /// Which.
+        /// Its number.
         option: u32,
         /// How long it claims to be.
         len: u32,
     },
-    /// More options than any client has reason for.
+    /// More options than any client needs.
     #[error("too many options")]
     Options,
-    /// An option that ends the handshake names no export, and there is no way to say so.
+    /// An option that ends the handshake names no export, and the protocol has no answer for that.
     #[error("the name of an export that is not here")]
     Name,
     /// A request that does not begin like one.
@@ -119,7 +119,7 @@ pub(crate) enum Fault {
     /// A flush failed, this one or one before it.
     #[error("a flush failed, so nothing can be said to be durable")]
     Flush(#[source] Arc<buttress_block::Error>),
-    /// A change of an export that is for reading.
+    /// A change of a read-only export.
     #[error("the export is for reading only")]
     ReadOnly,
     /// A read, or a question, beyond the end.
@@ -128,19 +128,19 @@ pub(crate) enum Fault {
     /// A change beyond the end.
     #[error("beyond the end of the export")]
     WritePastEnd,
-    /// A command nobody offered.
+    /// A command that the server did not offer.
     #[error("not a command of this server")]
     Command,
-    /// Flags nobody offered for this command.
+    /// Flags that the server did not offer for this command.
     #[error("not a flag of this command here")]
     Flags,
-    /// No bytes, where that has no answer; or more than the protocol allows.
+    /// Zero bytes where that has no answer, or more bytes than the protocol allows.
     #[error("not a length for this command")]
     Length,
-    /// A read in one piece that is longer than pieces are.
+    /// A read in one piece that is longer than the largest piece.
     #[error("too long to be read in one piece")]
     OnePiece,
-    /// A question about what was not agreed on.
+    /// A query for a context that was not negotiated.
     #[error("no metadata context was negotiated")]
     NoContext,
 }

@@ -1,4 +1,4 @@
-//! The device as clients see it: a name, what may be done, and the doing.
+//! The device as clients see it: its name, what is allowed, and the requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,7 +47,7 @@ pub struct Figures {
 
 impl Export {
     /// Offers a device under a name, which may be empty. A client that names no export gets this
-    /// one whatever its name. A device that cannot be written is offered for reading.
+    /// one, whatever its name. A device that cannot be written is offered for reading.
     ///
     /// # Errors
     ///
@@ -111,11 +111,11 @@ impl Export {
         name.is_empty() || name == self.name.as_bytes()
     }
 
-    /// The flags of the protocol, for a client that agreed on structured replies or did not.
+    /// The flags of the protocol, for a client with or without structured replies.
     pub(crate) fn flags(&self, structured: bool) -> u16 {
         use export_flag as flag;
-        // Writes go to one device, and a flush is about all of them: several connections see one
-        // another's writes, and each flushes for all.
+        // All writes go to one device, and a flush covers all of them. So several connections see
+        // one another's writes, and each flushes for all.
         let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::CAN_MULTI_CONN;
         flags |= if self.read_only {
             flag::READ_ONLY
@@ -171,7 +171,7 @@ impl Export {
         self.flusher.flush(&*self.device).map_err(Fault::Flush)
     }
 
-    /// As [`Export::flush`], at the end of it all.
+    /// The last [`Export::flush`] of the server.
     pub(crate) fn finish(&self) -> Result<(), Error> {
         if self.read_only {
             return Ok(());

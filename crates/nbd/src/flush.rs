@@ -1,15 +1,16 @@
-//! Flushes that come together share one.
+//! Concurrent flushes share one flush of the device.
 //!
 //! # Invariants
 //!
-//! - **G1** A flush is answered by a flush of the device that began after it was asked for. One that
-//!   is under way already may have passed over the writes it is about.
-//! - **G2** Once one has failed, all fail: asking a device again proves nothing (see
+//! - **G1** A flush is answered by a flush of the device that began after the request. A running
+//!   one may have missed the writes that the request covers.
+//! - **G2** Once a flush has failed, all later ones fail: asking a device again proves nothing (see
 //!   [`buttress_block::device`]).
 //!
 //! # Locks
 //!
-//! One leaf, never held while the device flushes. Who flushes wakes everybody when it is done.
+//! One leaf, never held while the device flushes. The thread that flushes wakes all others when it
+//! is done.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use buttress_base::sync::Condvar;
 use buttress_base::{Latch, Rank, Ranked};
 use buttress_block::{Device, Error};
 
-/// Who flushes, and which flushes are over.
+/// Whether a flush runs, and which flushes are over.
 #[derive(Debug)]
 pub(crate) struct Flusher {
     turns: Ranked<Turns>,
@@ -41,7 +42,7 @@ impl Flusher {
     /// Makes durable what was written before this was called.
     pub(crate) fn flush(&self, device: &dyn Device) -> Result<(), Arc<Error>> {
         let mut turns = self.turns.lock();
-        // G1: not the one under way, if any.
+        // G1: not the running one, if any.
         let mine = turns.begun + 1;
         loop {
             self.failed.check()?;
@@ -64,13 +65,13 @@ impl Flusher {
     }
 }
 
-/// Ends a turn, also of a device that panicked: nobody shall wait for that for ever.
+/// Ends a turn even if the device panicked, so that no thread waits for it for ever.
 struct Ending<'a>(&'a Flusher);
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // G2. No error is at hand, and one that says where it comes from is as good.
+            // G2. There is no error at hand; one that names its origin is enough.
             let operation = buttress_block::Operation::Flush;
             let source = std::io::Error::other("the server failed while flushing");
             let device = String::new();

@@ -1,19 +1,20 @@
-//! The fixed newstyle handshake: what a client may ask before it reads and writes.
+//! The fixed newstyle handshake: the options of a client before it reads and writes.
 //!
 //! # Place
 //!
-//! Works on any pair of streams, so that tests and fuzzers need no socket. How long a client may take
-//! is a matter of the stream it comes over.
+//! Works on any pair of streams, so that tests and fuzzers need no socket. The stream sets the time
+//! limit of the client.
 //!
 //! # Invariants
 //!
-//! - **H1** Memory taken for what a client sends is at most [`OPTION_MAX`], whatever it claims.
+//! - **H1** Memory for a client's input is at most [`OPTION_MAX`], whatever length the client
+//!   claims.
 //! - **H2** A handshake ends after at most [`OPTIONS_MAX`] options.
 //!
 //! # Failure
 //!
-//! An option that cannot be served is answered with a reason, and the handshake goes on. A client that
-//! cannot be understood any longer is cut off: [`Disconnect::Protocol`].
+//! An option that cannot be served is answered with a reason, and the handshake continues. A client
+//! whose input makes no sense is disconnected: [`Disconnect::Protocol`].
 
 use std::io::{self, Read, Write};
 
@@ -22,18 +23,18 @@ use crate::export::Export;
 use crate::terms::{PAYLOAD_MAX, Terms, skip};
 use crate::wire::{self, Fields, info, option, option_reply};
 
-/// The longest option that is looked at. The longest that makes sense is a list of queries.
+/// The longest option that is parsed. The longest useful one is a list of queries.
 pub const OPTION_MAX: u32 = 64 << 10;
-/// The longest option that is skipped rather than cut off.
+/// The longest option that is skipped. A longer one ends the connection.
 const SKIP_MAX: u32 = 1 << 20;
 /// Real clients send fewer than ten.
 pub const OPTIONS_MAX: u32 = 256;
 
-/// Speaks first, and answers options until the client wants to begin.
+/// Sends the greeting, and answers options until the client wants to begin.
 ///
 /// # Errors
 ///
-/// [`Disconnect`]: also [`Disconnect::Done`], for a client that only asked.
+/// [`Disconnect`]: also [`Disconnect::Done`], for a client that only queried.
 pub fn negotiate<R: Read, W: Write>(
     input: &mut R,
     output: &mut W,
@@ -64,7 +65,7 @@ struct Handshake<'a, R, W> {
     input: &'a mut R,
     output: &'a mut W,
     export: &'a Export,
-    /// The client wants the padding that the first version of the protocol had.
+    /// The client wants the padding of the protocol's first version.
     pads: bool,
     terms: Terms,
 }
@@ -134,7 +135,7 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
         Ok(None)
     }
 
-    /// The one option with no way to say no.
+    /// The one option that cannot be refused.
     fn export_name(&mut self, name: &[u8]) -> Result<Terms, Disconnect> {
         if !self.export.is_named(name) {
             return Err(Nonsense::Name.into());
@@ -162,7 +163,7 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
         Ok(Ok(()))
     }
 
-    /// What there is to know about an export, and with `GO` the end of the handshake.
+    /// The facts of an export; with `GO` this ends the handshake.
     fn go(&mut self, option: u32, data: &[u8]) -> io::Result<Result<(), Refusal>> {
         let Some((name, wanted)) = parse_go(data) else { return Ok(Err(MALFORMED)) };
         if !self.export.is_named(name) {
@@ -173,7 +174,8 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
         fact.extend_from_slice(&self.export.flags(self.terms.structured).to_be_bytes());
         self.reply(option, option_reply::INFO, &fact)?;
 
-        // Nobody needs to know the limits, but who does not ask may send what is too long.
+        // The limits are optional, but a client that does not ask may send requests that are too
+        // long.
         let mut fact = info::BLOCK_SIZE.to_be_bytes().to_vec();
         for size in [BLOCK_MIN, BLOCK_PREFERRED, PAYLOAD_MAX] {
             fact.extend_from_slice(&size.to_be_bytes());
@@ -197,7 +199,7 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
     fn contexts(&mut self, option: u32, data: &[u8]) -> io::Result<Result<(), Refusal>> {
         let selects = option == option::SET_META_CONTEXT;
         if selects {
-            // What was selected before is no longer, also where this fails.
+            // An earlier selection is void, even if this one fails.
             self.terms.allocation = false;
         }
         if !self.terms.structured {
@@ -236,7 +238,8 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
 
 /// Any range can be served.
 const BLOCK_MIN: u32 = 1;
-/// What a page is, and a sector of most disks; writes of less are read, changed and written there.
+/// The size of a page, and of a sector on most disks. Shorter writes are read, changed and written
+/// there.
 const BLOCK_PREFERRED: u32 = 4096;
 
 /// The name of the export, and the facts that are asked for, two bytes each.
@@ -248,8 +251,8 @@ fn parse_go(data: &[u8]) -> Option<(&[u8], &[u8])> {
     fields.is_empty().then_some((name, wanted))
 }
 
-/// The name of the export, and whether any query is about allocation. Who lists with no query asks
-/// for all there is; who selects with none wants none.
+/// The name of the export, and whether any query is about allocation. A list without a query asks
+/// for everything; a selection without one wants nothing.
 fn parse_queries(data: &[u8], selects: bool) -> Option<(&[u8], bool)> {
     let mut fields = Fields(data);
     let name = fields.string()?;
@@ -257,7 +260,7 @@ fn parse_queries(data: &[u8], selects: bool) -> Option<(&[u8], bool)> {
     let mut asks = count == 0 && !selects;
     for _ in 0..count {
         let query = fields.string()?;
-        // Listing may ask for all kinds of a family; selecting has to name one.
+        // A list may ask for all kinds of a family; a selection has to name one.
         asks |= query == wire::ALLOCATION || (!selects && query == b"base:");
     }
     fields.is_empty().then_some((name, asks))

@@ -1,22 +1,23 @@
-//! The NBD door: one device for clients of the Network Block Device protocol.
+//! The NBD front end: one device for clients of the Network Block Device protocol.
 //!
-//! Protocol in, calls to a [`buttress_block::Device`] out. [`Server::bind`] takes a device and
-//! addresses, [`Server::serve`] answers until its [`Stopper`] is used. The protocol is the fixed
-//! newstyle handshake and, where the client wants them, structured replies and `base:allocation`.
+//! It turns the protocol into calls to a [`buttress_block::Device`]. [`Server::bind`] takes a
+//! device and addresses; [`Server::serve`] answers until its [`Stopper`] is used. The protocol is
+//! the fixed newstyle handshake and, where the client wants them, structured replies and
+//! `base:allocation`.
 //!
-//! # Promises
+//! # Guarantees
 //!
-//! - What was answered before a flush was asked for is durable when the flush is answered, whichever
-//!   connections the two came over. So clients may open several.
-//! - Requests of one connection are served side by side and answered as they are done.
-//! - Nothing a client says is believed: every length is bounded before memory is taken for it, every
-//!   range lies within the device before the device hears of it.
-//! - A client that is slow, silent or gone holds up nobody else, and memory and threads have limits:
+//! - A flush covers every request that was answered before the flush was requested, on any
+//!   connection. So clients may open several.
+//! - Requests of one connection run in parallel and are answered as they are done.
+//! - No client input is trusted. Every length is bounded before memory is taken for it. Every range
+//!   is checked before the device gets it.
+//! - A client that is slow, silent or gone delays no other client. Memory and threads have limits:
 //!   see [`Options`].
 //!
-//! # What is not spoken
+//! # Not supported
 //!
-//! TLS (`NBD_OPT_STARTTLS` is refused in words), extended headers, `NBD_CMD_CACHE`, resizing.
+//! TLS (`NBD_OPT_STARTTLS` is refused with a message), extended headers, `NBD_CMD_CACHE`, resizing.
 
 #![forbid(unsafe_code)]
 

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **Q1** What [`Request::check`] passes lies within the export, has a length that its command may
-//!   have, and is allowed on it.
+//! - **Q1** What [`Request::check`] passes lies within the export, has a length that its command
+//!   may have, and is allowed on it.
 
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ impl Request {
             offset: fields.u64().expect(WHOLE),
             len: fields.u32().expect(WHOLE),
         };
-        // What follows are that many bytes, and nobody shall have us read them.
+        // That many bytes follow: more than the server is willing to read.
         if request.command == command::WRITE && request.len > PAYLOAD_MAX {
             return Err(Nonsense::WriteLen(request.len));
         }
@@ -55,9 +55,9 @@ impl Request {
         self.flags & flag::FUA != 0
     }
 
-    /// Passes what can be served (Q1), and returns where it is about.
+    /// Checks that the request can be served (Q1), and returns its range.
     pub(crate) fn check(&self, export: &Export, terms: Terms) -> Result<Range<u64>, Fault> {
-        // Durability may be asked of anything, and means nothing where nothing changes.
+        // Any request may ask for durability; it means nothing without a change.
         let flags = match self.command {
             command::READ if terms.structured => flag::DF,
             command::READ | command::WRITE | command::TRIM | command::FLUSH => 0,
@@ -70,7 +70,7 @@ impl Request {
             return Err(Fault::Flags);
         }
         if self.command == command::FLUSH {
-            // Neither offset nor length means anything here, and some clients send what they have.
+            // Offset and length mean nothing here, and some clients send arbitrary ones.
             return Ok(0..0);
         }
         let changes = !matches!(self.command, command::READ | command::BLOCK_STATUS);

@@ -1,11 +1,12 @@
-//! The server: takes clients in, gives each a thread to begin with, and comes to an end.
+//! The server: accepts clients, gives each a thread, and shuts down.
 //!
 //! # Invariants
 //!
 //! - **S1** [`Server::serve`] returns with `Ok` only when every answered change is durable and no
 //!   thread of a connection is left.
-//! - **S2** A client has [`Options::handshake`] for all of its handshake, and [`Options::patience`] for
-//!   each step in the middle of a request or an answer. Between requests it may be silent for ever.
+//! - **S2** A client has [`Options::handshake`] for all of its handshake. It has
+//!   [`Options::patience`] for each step within a request or an answer. Between requests it may be
+//!   silent for ever.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,7 +28,7 @@ use crate::transmission::Transmission;
 /// Limits. Memory is bounded by connections x threads x [`crate::transmission::PIECE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How many clients there may be at a time. More are turned away.
+    /// The most clients at a time. Further ones are turned away.
     pub connections: usize,
     /// How many requests of one connection are served at a time.
     pub threads: usize,
@@ -37,7 +38,7 @@ pub struct Options {
     pub handshake: Duration,
     /// How long a client may be silent in the middle of a request, or leave an answer unread.
     pub patience: Duration,
-    /// How long clients have to take their last answers when the server stops.
+    /// How long clients may take to receive their last answers when the server stops.
     pub drain: Duration,
 }
 
@@ -70,26 +71,26 @@ pub struct Stopper(Arc<Stop>);
 
 #[derive(Debug)]
 struct Stop {
-    /// What connections look at.
+    /// The flag that connections check.
     stopping: AtomicBool,
-    /// How often it was asked for.
+    /// The number of stop requests.
     asked: AtomicU32,
     event: OwnedFd,
 }
 
 impl Stopper {
-    /// Ends the server: requests that came in whole are served, what was written is flushed. A second
-    /// call does not wait for clients to take their answers.
+    /// Ends the server. Requests that arrived whole are served, and everything written is flushed.
+    /// A second call does not wait for clients to receive their answers.
     pub fn stop(&self) {
         self.0.asked.fetch_add(1, Ordering::AcqRel);
         self.0.stopping.store(true, Ordering::Release);
-        // Only a counter that is full refuses, and that wakes as well.
+        // The write fails only if the counter is full, and that wakes the server as well.
         let _ = rustix::io::write(&self.0.event, &1_u64.to_ne_bytes());
     }
 }
 
 impl Server {
-    /// Listens at all of the addresses. Nobody is served yet.
+    /// Listens at all of the addresses. No client is served yet.
     ///
     /// # Errors
     ///
@@ -107,13 +108,13 @@ impl Server {
         Ok(Self { export, listeners, options, connections, stopper: Stopper(Arc::new(stop)) })
     }
 
-    /// Where clients find the export: one URI for each address.
+    /// The URIs of the export, one for each address.
     #[must_use]
     pub fn uris(&self) -> Vec<String> {
         self.listeners.iter().map(|listener| listener.uri(self.export.name())).collect()
     }
 
-    /// What ends this server.
+    /// The handle that ends this server.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
@@ -126,7 +127,7 @@ impl Server {
     /// [`Error::Flush`], also for a flush that failed while serving; [`Error::Wait`].
     pub fn serve(mut self) -> Result<Figures, Error> {
         let waited = self.take_in();
-        // No new clients, and the names are free for the next server.
+        // No new clients from now on, and the addresses are free for the next server.
         self.listeners.clear();
         self.stopper.0.stopping.store(true, Ordering::Release);
         self.drain();
@@ -136,7 +137,7 @@ impl Server {
         waited.map_err(Error::Wait).and(finished).map(|()| figures)
     }
 
-    /// Takes clients in until it is time to stop.
+    /// Accepts clients until the server stops.
     fn take_in(&self) -> io::Result<()> {
         loop {
             self.wait(&self.listeners, None)?;
@@ -148,8 +149,8 @@ impl Server {
                     Ok(stream) => self.welcome(stream),
                     Err(error) if is_passing(&error) => {}
                     Err(error) => {
-                        // No descriptors left, mostly: others have to go first, and the client
-                        // still waits.
+                        // Usually there are no descriptors left: other clients have to leave first,
+                        // and this one waits.
                         tracing::warn!(%error, "cannot take a client in");
                         self.wait(&[], Some(PAUSE))?;
                     }
@@ -158,7 +159,7 @@ impl Server {
         }
     }
 
-    /// Waits for a client, the end, or a while.
+    /// Waits for a client, the stop, or `limit`.
     fn wait(&self, listeners: &[Listener], limit: Option<Timespec>) -> io::Result<()> {
         let mut polled: Vec<PollFd<'_>> = listeners
             .iter()
@@ -197,7 +198,7 @@ impl Server {
         }
     }
 
-    /// Waits for the connections to end, and makes them.
+    /// Waits for the connections to end, and then ends them.
     fn drain(&self) {
         let step = Duration::from_millis(50);
         let mut left = self.options.drain;
@@ -206,11 +207,11 @@ impl Server {
             let is_urgent = self.stopper.0.asked.load(Ordering::Acquire) > 1;
             left = left.saturating_sub(step);
             if left.is_zero() || is_urgent {
-                // Clients that do not take their answers. What the device is doing takes what it
-                // takes: nothing may be in its hands when it is flushed (S1).
+                // Clients that do not receive their answers. Running requests of the device are
+                // waited for: none may run when it is flushed (S1).
                 self.connections.end_all(true);
             } else {
-                // Those who came in at the last moment.
+                // Connections that were accepted at the last moment.
                 self.connections.end_all(false);
             }
         }
@@ -242,7 +243,7 @@ fn serve(member: &Member, export: &Export, options: Options, stopping: &AtomicBo
     }
 }
 
-/// What is no failure of listening.
+/// Errors of a single client, which are no failure of listening.
 fn is_passing(error: &io::Error) -> bool {
     matches!(
         error.kind(),

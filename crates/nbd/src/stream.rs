@@ -1,4 +1,4 @@
-//! A connection's socket, of either family, and how long it waits for its client.
+//! A connection's socket, of either family, and the time it waits for its client.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -12,7 +12,7 @@ pub(crate) enum Stream {
     Tcp(TcpStream),
 }
 
-/// Calls the same method of whichever socket it is.
+/// Calls the same method on either kind of socket.
 macro_rules! each {
     ($stream:expr, $socket:ident => $call:expr) => {
         match $stream {
@@ -23,7 +23,7 @@ macro_rules! each {
 }
 
 impl Stream {
-    /// Gets a socket ready: blocking, answers at once, and a peer that vanished is noticed.
+    /// Prepares a socket: blocking, no delay of answers, and a check for vanished peers.
     pub(crate) fn prepare(&self) -> io::Result<()> {
         each!(self, socket => socket.set_nonblocking(false))?;
         if let Self::Tcp(socket) = self {
@@ -41,10 +41,10 @@ impl Stream {
         })
     }
 
-    /// Makes reading end, and writing too if `both`, whoever does it.
+    /// Ends reading, and writing too if `both`, in all threads.
     pub(crate) fn end(&self, both: bool) {
         let how = if both { Shutdown::Both } else { Shutdown::Read };
-        // Gone already is as good.
+        // A socket that is closed already is fine.
         let _ = each!(self, socket => socket.shutdown(how));
     }
 }
@@ -69,7 +69,7 @@ impl Write for &Stream {
     }
 }
 
-/// A stream with one deadline for everything, however small the steps.
+/// A stream with one deadline for all of its steps.
 #[derive(Debug)]
 pub(crate) struct Hurried<'a> {
     stream: &'a Stream,

@@ -1,4 +1,4 @@
-//! What both sides of a connection agreed on, and what the protocol lets them assume.
+//! What both sides of a connection agreed on, and the limits that the protocol gives.
 
 use std::io::{self, Read};
 
@@ -11,10 +11,10 @@ pub struct Terms {
     pub allocation: bool,
 }
 
-/// The longest read, and the longest payload of a write: what the protocol lets a client assume.
+/// The longest read, and the longest payload of a write, that a client may assume by the protocol.
 pub const PAYLOAD_MAX: u32 = 32 << 20;
 
-/// Reads bytes of which none is needed.
+/// Skips `len` bytes of input.
 pub(crate) fn skip(input: &mut impl Read, len: u64) -> io::Result<()> {
     let mut bin = [0; 4096];
     let mut left = len;

@@ -2,27 +2,27 @@
 //!
 //! # Place
 //!
-//! Works on any pair of streams. All threads of a connection do the same: one has the input and reads a
-//! request with its payload, gives the input to the next and serves what it has read. So a request
-//! is served by the thread that read it, without being handed over, and a thread is added only while
-//! all that there are have something to do.
+//! Works on any pair of streams. All threads of a connection do the same. One has the input and
+//! reads a request with its payload. Then it gives the input to the next thread and serves the
+//! request. So the thread that reads a request also serves it, without a handover. A thread is
+//! added only while all existing ones are busy.
 //!
 //! # Invariants
 //!
-//! - **X1** No more requests are in flight than the connection may have threads, and each holds
-//!   [`PIECE`] bytes at the most: longer ones are moved piece by piece.
-//! - **X2** Of an answer, either all is sent, in one go as others see it, or the connection ends.
-//! - **X3** When the connection ends, what was read whole is still served.
+//! - **X1** The number of requests in flight is at most the connection's number of threads. Each
+//!   holds at most [`PIECE`] bytes: longer ones are moved piece by piece.
+//! - **X2** Either a whole answer is sent, without another one in between, or the connection ends.
+//! - **X3** When the connection ends, requests that were read whole are still served.
 //!
 //! # Locks
 //!
-//! The input's and the output's mutexes are held across what they protect, which is slow and may wait
-//! for the client; they have no rank. Never both: the input is given up before anything is answered.
+//! The input's and the output's mutexes are held across I/O, which is slow and may wait for the
+//! client. They have no rank. A thread never holds both: it gives up the input before it answers.
 //!
 //! # Failure
 //!
-//! The first reason to end is kept. When nothing more can be read, the others finish what they have
-//! (X3). When nothing more can be sent, `cut` also wakes who waits for the next request.
+//! The first reason to end is kept. When reading fails, the other threads finish their requests
+//! (X3). When sending fails, `cut` also wakes the thread that waits for the next request.
 
 use std::io::{self, BufReader, ErrorKind, IoSlice, Read, Write};
 use std::ops::Range;
@@ -41,13 +41,13 @@ use crate::request::{Cookie, REQUEST_LEN, Request};
 use crate::terms::{Terms, skip};
 use crate::wire::{self, chunk, command, command_flag as flag};
 
-/// How much a thread holds of a request.
+/// The most bytes of a request that a thread holds.
 pub const PIECE: usize = 1 << 20;
-/// Runs of zeroes shorter than this are sent as they are: a message of its own costs more.
+/// Shorter runs of zeroes are sent as data: a message of their own costs more.
 const HOLE_MIN: u64 = 32 << 10;
-/// How many runs are told in one answer; the client asks again from there.
+/// The most runs in one answer; the client asks again from there.
 const STATUS_MAX: usize = 512;
-/// Small requests that came together are read together.
+/// The buffer size for small requests that arrive together.
 const INPUT_BUFFER: usize = 32 << 10;
 
 /// One connection, after its handshake.
@@ -60,7 +60,7 @@ pub struct Transmission<'a, R, W> {
     export: &'a Export,
     terms: Terms,
     threads: Threads,
-    /// Why it ended.
+    /// The reason of the end.
     end: OnceLock<Disconnect>,
     /// The server is stopping.
     stopping: &'a AtomicBool,
@@ -69,7 +69,7 @@ pub struct Transmission<'a, R, W> {
 /// A request that was read whole.
 struct Work {
     request: Request,
-    /// Where it is about, or why it is refused. Of a write, only what is not written yet, whose bytes
+    /// Its range, or the reason of its refusal. Of a write, only the unwritten rest, whose bytes
     /// are in the buffer.
     range: Result<Range<u64>, Fault>,
 }
@@ -78,7 +78,7 @@ struct Work {
 struct Threads {
     max: usize,
     alive: AtomicUsize,
-    /// How many want the input.
+    /// The number of threads that want the input.
     waiting: AtomicUsize,
 }
 
@@ -104,14 +104,14 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         }
     }
 
-    /// Serves until the client is done, the server stops, or something makes it impossible. `cut` is
-    /// called when nothing more can be sent, and has to make reading end, too.
+    /// Serves until the client is done, the server stops, or a failure ends it. `cut` is called
+    /// when sending fails, and has to end reading too.
     pub fn serve(self, cut: &(dyn Fn() + Sync)) -> Disconnect {
         std::thread::scope(|scope| self.work(scope, cut));
         self.end.into_inner().unwrap_or(Disconnect::Done)
     }
 
-    /// One thread's life.
+    /// The loop of one thread.
     fn work<'s>(&'s self, scope: &'s Scope<'s, '_>, cut: &'s (dyn Fn() + Sync)) {
         let _guard = EndOnPanic { end: &self.end, cut };
         let mut buffer = Buffer::default();
@@ -125,7 +125,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
             let work = match self.take(&mut input, &mut buffer) {
                 Ok(work) => work,
                 Err(why) => {
-                    // Before the next one gets the input, and waits for what never comes.
+                    // Before the next thread gets the input, and waits in vain.
                     let _ = self.end.set(why);
                     return;
                 }
@@ -139,17 +139,17 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         }
     }
 
-    /// Adds a thread if nobody would take the input.
+    /// Adds a thread if no other would take the input.
     fn relieve<'s>(&'s self, scope: &'s Scope<'s, '_>, cut: &'s (dyn Fn() + Sync)) {
         let Threads { max, alive, waiting } = &self.threads;
         if waiting.load(Ordering::Relaxed) > 0 || alive.load(Ordering::Relaxed) >= *max {
             return;
         }
-        // Only who has the input comes here, so one at a time.
+        // Only the thread with the input comes here, so one at a time.
         alive.fetch_add(1, Ordering::Relaxed);
         let thread = std::thread::Builder::new().name("nbd request".to_owned());
         if thread.spawn_scoped(scope, move || self.work(scope, cut)).is_err() {
-            // The system has no more; those that there are will do.
+            // The system has no more threads; the existing ones are enough.
             alive.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -172,7 +172,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         Ok(Work { request, range })
     }
 
-    /// Does what was asked, and answers.
+    /// Serves a request, and answers.
     fn serve_one(&self, work: Work, buffer: &mut Buffer) -> Result<(), Disconnect> {
         let Work { request, range } = work;
         let range = match range {
@@ -217,7 +217,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
                 Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
                 Ok(read) => filled += read,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // The stream's patience is for those who stop within a request.
+                // The stream's time limit is for clients that stop within a request.
                 Err(error) if filled == 0 && is_timeout(&error) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -225,8 +225,9 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         Ok(header)
     }
 
-    /// Takes the payload of a write in, and writes all of it but the last piece. Returns where that
-    /// goes, which is in the buffer. After a failed piece the rest is taken in for nothing.
+    /// Receives the payload of a write, and writes all of it except the last piece. Returns the
+    /// range of that piece, which is in the buffer. After a failed piece the rest is received and
+    /// dropped.
     fn receive(
         &self,
         input: &mut BufReader<R>,
@@ -248,7 +249,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         }
     }
 
-    /// Makes a change durable, if that was asked for with it.
+    /// Makes a change durable, if the request asked for it.
     fn settle(&self, request: &Request, changed: Result<(), Fault>) -> Result<(), Fault> {
         changed?;
         if request.is_durable() { self.export.flush() } else { Ok(()) }
@@ -296,7 +297,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         Ok(())
     }
 
-    /// What to send next of a read: a hole, or data of a piece at the most.
+    /// The next part of a read: a hole, or at most one piece of data.
     fn next_run(&self, at: u64, left: u64, one_piece: bool) -> Result<(Content, u64), Fault> {
         let piece = left.min(PIECE as u64);
         if one_piece || left < HOLE_MIN {
@@ -305,12 +306,12 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         let extent = self.export.extent_at(at, left)?;
         Ok(match extent.content {
             Content::Hole if extent.len >= HOLE_MIN => (Content::Hole, extent.len.min(left)),
-            // Short runs of either kind go together, so that chunks are few.
+            // Short runs of either kind are joined, so that there are few chunks.
             Content::Hole | Content::Data => (Content::Data, piece.min(extent.len.max(HOLE_MIN))),
         })
     }
 
-    /// Without structured replies an answer says that it is good before its bytes follow.
+    /// Without structured replies an answer reports success before its bytes.
     fn read_simple(
         &self,
         request: &Request,
@@ -329,7 +330,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
             let piece = (range.end - at).min(PIECE as u64);
             match self.export.read(at, buffer.room(piece)) {
                 Ok(()) => {}
-                // X2: there is no other way to say so now.
+                // X2: the protocol has no other way to report this now.
                 Err(Fault::Device(error)) => return Err(Disconnect::Torn(Box::new(error))),
                 Err(_) => return Err(Disconnect::Panicked),
             }
@@ -345,7 +346,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         let mut at = range.start;
         while at < range.end {
             let extent = match self.export.extent_at(at, range.end - at) {
-                // Of no length: the device is at odds with itself; data is never wrong.
+                // Zero length contradicts the device's own rule; data is always a correct answer.
                 Ok(extent) if extent.len == 0 => (Content::Data, range.end - at),
                 Ok(extent) => (extent.content, extent.len.min(range.end - at)),
                 Err(fault) => return self.answer(request, Err(fault)),
@@ -372,7 +373,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         self.send(&[&chunk_header(cookie, chunk::DONE, chunk::BLOCK_STATUS, len), &data])
     }
 
-    /// Sends the whole answer to what is not a read, or the end of one that failed.
+    /// Sends the whole answer to a request without data, or the end of a failed read.
     fn answer(&self, request: &Request, result: Result<(), Fault>) -> Result<(), Disconnect> {
         let Err(fault) = result else {
             return self.send(&[&simple_header(request.cookie, 0)]);
@@ -383,7 +384,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         if !self.terms.structured {
             return self.send(&[&simple_header(request.cookie, number)]);
         }
-        // The causes name things of this machine: they are for its log.
+        // The causes name things of this machine: they belong in its log.
         let text = fault.to_string();
         let len = 6 + text.len() as u32;
         let header = chunk_header(request.cookie, chunk::DONE, chunk::ERROR, len);
@@ -396,7 +397,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
     }
 }
 
-/// Bytes of one thread, as many as its longest piece has needed.
+/// The buffer of one thread, as large as its longest piece so far.
 #[derive(Default)]
 struct Buffer(AlignedBuf);
 
@@ -417,7 +418,7 @@ impl Buffer {
     }
 }
 
-/// A request that panicked is never answered; a client that waits for it has to learn that.
+/// A request that panicked gets no answer; the end of the connection tells the client.
 struct EndOnPanic<'a> {
     end: &'a OnceLock<Disconnect>,
     cut: &'a (dyn Fn() + Sync),
@@ -470,7 +471,7 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// A client is told a number and a few words; what the operator must know is said here.
+/// A client gets a number and a few words. The details for the operator are logged here.
 fn log(request: &Request, fault: &Fault) {
     let Request { command, offset, len, .. } = request;
     match fault {

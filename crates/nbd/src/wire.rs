@@ -97,7 +97,7 @@ pub(crate) mod chunk {
     pub(crate) const ERROR: u16 = (1 << 15) + 1;
 }
 
-/// The one kind of status that is told, and what it says of a run of bytes.
+/// The one kind of status that is served, and its flags for a run of bytes.
 pub(crate) const ALLOCATION: &[u8] = b"base:allocation";
 /// The number of that kind on a connection that asked for it.
 pub(crate) const ALLOCATION_ID: u32 = 1;
@@ -107,7 +107,7 @@ pub(crate) const STATE_ZERO: u32 = 1 << 1;
 /// The longest name or query there may be.
 pub(crate) const STRING_MAX: usize = 4096;
 
-/// Takes fields off the front of bytes that somebody sent; nothing where there are too few.
+/// Takes fields off the front of received bytes; `None` where there are too few.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 

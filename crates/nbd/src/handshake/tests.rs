@@ -45,7 +45,7 @@ fn queries(name: &str, queries: &[&str]) -> Vec<u8> {
     data
 }
 
-/// What came of a handshake: the terms, and the server's words after its greeting.
+/// The result of a handshake: the terms, and the server's output after its greeting.
 fn run(mut script: &[u8]) -> (Result<Terms, Disconnect>, Vec<u8>) {
     let mut said = Vec::new();
     let terms = negotiate(&mut script, &mut said, &export());
@@ -112,7 +112,7 @@ fn agrees_on_everything() {
     assert_eq!(sizes, [Some(1), Some(4096), Some(32 << 20)]);
 }
 
-/// The oldest way in: a name, no answer but the facts, padded for who did not decline that.
+/// The oldest option: a name, no answer but the facts, with padding unless the client declined it.
 #[test]
 fn serves_the_oldest_clients() {
     for (flags, len) in [(1, 10 + 124), (3, 10)] {
@@ -128,7 +128,7 @@ fn serves_the_oldest_clients() {
     assert!(matches!(run(&script).0, Err(Disconnect::Protocol(Nonsense::Name))));
 }
 
-/// What cannot be served is refused in words, and the handshake goes on.
+/// Impossible options are refused with a message, and the handshake continues.
 #[test]
 fn refuses_politely() {
     let mut long_name = go("", &[]);
@@ -160,7 +160,7 @@ fn refuses_politely() {
     }
 }
 
-/// H1, H2: what cannot be made sense of ends it, without memory for what was only claimed.
+/// H1, H2: senseless input ends the handshake, and a claimed length takes no memory.
 #[test]
 fn cuts_off() {
     let cut = |script: &[u8]| match run(script).0 {
@@ -182,7 +182,7 @@ fn cuts_off() {
     assert_eq!(cut(&script), Nonsense::Options);
 }
 
-/// Any damage to a handshake: no panic, no wait, and no word that is not well-formed.
+/// Any damage to a handshake: no panic, no wait, and only well-formed output.
 #[test]
 fn survives_damage() {
     let mut whole = start(3);

@@ -1,5 +1,4 @@
-//! A small client: it speaks the protocol by its own reading of it, and does what it is told, also what
-//! no client should.
+//! A small client with its own implementation of the protocol. It also sends what no client should.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -49,7 +48,7 @@ impl Client {
     }
 
     pub(crate) fn negotiate(socket: &Path, structured: bool) -> Self {
-        let mut stream = UnixStream::connect(socket).expect("somebody listens");
+        let mut stream = UnixStream::connect(socket).expect("the server listens");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
         let mut hello = [0; 18];
         stream.read_exact(&mut hello).expect("the server speaks first");

@@ -1,4 +1,4 @@
-//! What a flush promises, and to whom.
+//! What a flush guarantees, and for which requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::client::{Body, FLUSH, FUA, READ, TRIM, WRITE, WRITE_ZEROES};
 
 const LEN: u64 = 1 << 20;
 
-/// A device that loses at a crash what was not flushed, and can be made to fail or to wait.
+/// A device that loses unflushed writes at a crash, and can fail or wait on demand.
 #[derive(Debug)]
 struct Volatile {
     now: MemoryDevice,
@@ -100,7 +100,7 @@ impl Device for Volatile {
     }
 }
 
-/// A flush over one connection covers what was answered over another, and nothing is durable before.
+/// A flush over one connection covers answers over another, and nothing is durable before.
 #[test]
 fn one_flush_covers_all_connections() {
     let device = Volatile::new();
@@ -136,8 +136,8 @@ fn unit_access_is_durable() {
     assert_eq!(device.flushes.load(Ordering::SeqCst), before);
 }
 
-/// Flushes that come while one is under way share the next, and none is answered by the one that began
-/// before it was asked for.
+/// Flushes that arrive during one share the next. None is answered by the one that began before its
+/// request.
 #[test]
 fn flushes_are_shared_and_not_too_early() {
     let device = Volatile::new();
@@ -148,7 +148,7 @@ fn flushes_are_shared_and_not_too_early() {
     while device.flushes.load(Ordering::SeqCst) == 0 {
         std::thread::yield_now();
     }
-    // The first flush has seen nothing of these.
+    // The first flush covers none of these.
     let mut others: Vec<_> = (0..6).map(|_| served.client()).collect();
     for (number, other) in others.iter_mut().enumerate() {
         assert_eq!(other.call(WRITE, 0, number as u64, Body::Bytes(&[1])).error, 0);
@@ -165,12 +165,12 @@ fn flushes_are_shared_and_not_too_early() {
     assert!((2..=3).contains(&flushes), "{flushes} for seven");
 }
 
-/// Gives requests that were sent the time to be taken in. Too little time proves less, and fails nothing.
+/// Gives sent requests the time to be read. Too little time proves less, and fails nothing.
 fn while_served(_served: &Served, _requests: u64) {
     std::thread::sleep(Duration::from_millis(200));
 }
 
-/// After a flush has failed, none succeeds, and neither does the server: what was lost stays lost.
+/// After a failed flush all later ones fail, and so does the server: lost writes stay lost.
 #[test]
 fn a_failed_flush_is_for_good() {
     let device = Volatile::new();

@@ -1,4 +1,4 @@
-//! Clients that do wrong, are slow, or go away.
+//! Clients that break the protocol, are slow, or go away.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -40,7 +40,7 @@ fn wrong_requests_are_refused() {
         (TRIM, 0, LEN, Body::Len(u32::MAX), 28),
         (BLOCK_STATUS, 0, 0, Body::Len(0), invalid),
         (BLOCK_STATUS, 0, LEN, Body::Len(1), invalid),
-        // Nobody offered these: CACHE, RESIZE, and what nobody has thought of.
+        // Not offered: CACHE, RESIZE, and unknown commands.
         (5, 0, 0, Body::Len(1), invalid),
         (8, 0, 0, Body::Len(1), invalid),
         (999, 0xffff, u64::MAX, Body::Len(u32::MAX), invalid),
@@ -72,7 +72,7 @@ fn read_only_is_kept() {
     assert_eq!(client.call(READ, 0, 0, Body::Len(3000)).data, [0; 3000]);
 }
 
-/// What cannot be followed ends that connection, and no other.
+/// Input that makes no sense ends its connection, and no other.
 #[test]
 fn nonsense_ends_a_connection() {
     let served = served();
@@ -81,7 +81,7 @@ fn nonsense_ends_a_connection() {
     for round in 0..60 {
         let mut bad = served.client();
         let mut message = match round % 4 {
-            // A payload that nobody would hold.
+            // A payload longer than any server would hold.
             0 => header(WRITE, 0, 1, 0, u32::MAX),
             1 => header(WRITE, 0, 1, 0, (32 << 20) + 1),
             2 => vec![0; 28],
@@ -140,10 +140,10 @@ fn damaged_requests_do_no_harm() {
     }
 }
 
-/// Clients that never read their answers, stop within a request, or do not finish the handshake: others
-/// are served at once, and those are dropped.
+/// Clients that never read their answers, stop within a request, or do not finish the handshake.
+/// Others are served at once, and these are dropped.
 #[test]
-fn slow_clients_hold_nobody_up() {
+fn slow_clients_delay_no_other_client() {
     let options = Options {
         threads: 4,
         handshake: Duration::from_secs(1),
@@ -151,7 +151,7 @@ fn slow_clients_hold_nobody_up() {
         ..Options::default()
     };
     let served = Served::with(Arc::new(MemoryDevice::new(LEN)), false, options);
-    let mut silent = UnixStream::connect(served.socket()).expect("somebody listens");
+    let mut silent = UnixStream::connect(served.socket()).expect("the server listens");
     let mut halfway = served.client();
     halfway.stream.write_all(&header(WRITE, 0, 1, 0, 1 << 20)[..20]).expect("it listens");
     let mut greedy = served.client();
@@ -185,11 +185,11 @@ fn connections_are_limited() {
     let served = Served::with(Arc::new(MemoryDevice::new(LEN)), false, options);
     let first = served.client();
     let _second = served.client();
-    let mut third = UnixStream::connect(served.socket()).expect("somebody listens");
+    let mut third = UnixStream::connect(served.socket()).expect("the server listens");
     assert_eq!(third.read(&mut [0]).expect("a clean end"), 0);
     drop(first);
     loop {
-        let mut again = UnixStream::connect(served.socket()).expect("somebody listens");
+        let mut again = UnixStream::connect(served.socket()).expect("the server listens");
         if again.read(&mut [0]).is_ok_and(|read| read > 0) {
             break;
         }

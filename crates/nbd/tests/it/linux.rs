@@ -1,4 +1,4 @@
-//! Programs that others wrote: libnbd's, QEMU's, fio.
+//! Clients of other projects: libnbd's, QEMU's, fio.
 
 use std::path::Path;
 use std::process::Command;
@@ -57,7 +57,7 @@ fn sample(path: &Path) -> Vec<u8> {
     model
 }
 
-/// libnbd understands all that is told, lists the export, and maps it; copies both ways are equal.
+/// libnbd understands all answers, lists the export, and maps it; copies both ways are equal.
 #[test]
 fn libnbd_agrees() {
     if !has("nbdinfo") || !has("nbdcopy") {
@@ -169,8 +169,8 @@ fn fio_agrees() {
     assert_eq!(served.stop().expect("flushed").failed, 0);
 }
 
-/// A whole btrfs volume, made elsewhere, copied in through the server and out again, is the volume that
-/// it was; and the checker says so.
+/// A whole btrfs volume, made elsewhere, is copied in through the server and out again. It is
+/// unchanged, and the checker finds it clean.
 #[test]
 fn a_volume_passes_through() {
     if !has("nbdcopy") || !has("mkfs.btrfs") || !has("btrfs") {

@@ -12,7 +12,7 @@ use crate::client::{
     BLOCK_STATUS, Body, Client, DF, FLUSH, FUA, NO_HOLE, READ, REQ_ONE, TRIM, WRITE, WRITE_ZEROES,
 };
 
-/// What one connection may touch: no request has an order with another that is under way.
+/// The region of one connection: its requests have no order with those of others.
 const REGION: u64 = 3 << 20;
 const CONNECTIONS: u64 = 4;
 
@@ -135,8 +135,8 @@ fn agree(device: Arc<dyn Device>, seed: u64) {
     }
 }
 
-/// Four connections, eight requests each at a time, of every kind: all read what was written, one that
-/// does without structured replies too.
+/// Four connections, with eight requests of every kind at a time each. All read what was written,
+/// and so does one without structured replies.
 #[test]
 fn connections_agree_with_arrays() {
     for seed in [1, 2] {

@@ -13,7 +13,7 @@ use crate::client::{Body, READ, WRITE};
 
 const LEN: u64 = 4 << 20;
 
-/// A device that writes only when it is let.
+/// A device that writes only when its gate is open.
 #[derive(Debug)]
 struct Slow {
     memory: MemoryDevice,
@@ -59,7 +59,7 @@ impl Device for Slow {
     }
 }
 
-/// Writes under way when the server is stopped are done and answered, side by side and in any order.
+/// Writes under way at the stop are done and answered, in parallel and in any order.
 #[test]
 fn what_is_under_way_is_answered() {
     let device = Arc::new(Slow {
