@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **O1** What the kernel did not serve whole is served again, by calls that finish or fail (D1).
-//! - **O2** A durable write that failed was a write that failed only if a plain one to the same place fails too; else it was
-//!   the flush, and asking again would prove nothing (D3).
+//! - **O1** A request that the kernel did not serve whole is served again, by calls that finish or
+//!   fail (`device::D1`).
+//! - **O2** A failed durable write counts as a failed write only if a plain write to the same place
+//!   fails too. Else the flush failed, and asking again would prove nothing (`device::D3`).
 
 use std::io::{self, IoSlice};
 
@@ -15,11 +16,12 @@ use crate::error::{Error, Operation};
 use crate::file::{FileDevice, IOVEC_MAX, gather, is_aligned, may_go_direct};
 use crate::ring::{self, Durable};
 
-/// How many bytes are given to a device at once: who reads meanwhile waits behind them.
+/// The most bytes that go to a device at once: a concurrent read waits behind them.
 const AT_ONCE_MAX: u64 = 8 << 20;
 
 impl FileDevice {
-    /// [`Device::write_many`]: in direct mode at once; through the page cache nobody waits anyway.
+    /// [`Device::write_many`]: in direct mode at once. Through the page cache writes do not wait
+    /// anyway.
     pub(crate) fn write_at_once(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
         let mut rest = writes;
         while !rest.is_empty() {
@@ -32,8 +34,8 @@ impl FileDevice {
         Ok(())
     }
 
-    /// [`Device::write_many_and_flush`]: where a durable write flushes, the kernel flushes behind each of the last ones by
-    /// itself, and nobody is woken in between.
+    /// [`Device::write_many_and_flush`]: where a durable write flushes, the kernel flushes after
+    /// each of the last writes by itself. The caller is not woken in between.
     pub(crate) fn write_at_once_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
         let mut last = writes;
         while part_len(last) < last.len() {
@@ -54,7 +56,7 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Writes so that it is durable; false where that has to be done by a flush.
+    /// Writes durably; false where that takes a separate flush.
     fn write_durable_part(&self, writes: &[Write<'_>]) -> Result<bool, Unfinished> {
         if writes.is_empty() {
             return Ok(false);
@@ -72,7 +74,7 @@ impl FileDevice {
                         let error = self.io_error(Operation::Flush, 0, self.len(), source);
                         return Err(Unfinished::Flush(error));
                     }
-                    // Behind another the flush may have failed, which is worse.
+                    // After another failure this one may be of the flush, which is worse.
                     Err(error) => refused = refused.or(Some(Refused { index, error })),
                 },
             }
@@ -98,7 +100,7 @@ impl FileDevice {
         Ok(())
     }
 
-    /// What the kernel answered to each; none where they cannot go at once.
+    /// The kernel's answer to each; `None` where they cannot go at once.
     fn give_to_ring(
         &self,
         writes: &[Write<'_>],
@@ -116,7 +118,7 @@ impl FileDevice {
             if !fits {
                 return Ok(None);
             }
-            // As it would be by itself; a part is not long.
+            // As a call of its own would do it; a part is short.
             copies.push((!is_aligned).then(|| gather(&write.bufs, len)));
         }
         let copies: Vec<_> =
@@ -129,8 +131,8 @@ impl FileDevice {
         Ok(self.rings.write(direct, &requests, durable))
     }
 
-    /// [`Device::write_durably`] in direct mode: the kernel flushes behind it, and the caller waits once. False where that
-    /// has to be done by calls.
+    /// [`Device::write_durably`] in direct mode: the kernel flushes after it, and the caller waits
+    /// once. False where that takes several calls.
     pub(crate) fn write_with_flush(&self, offset: u64, buf: &[u8]) -> Result<bool, Error> {
         let len = buf.len() as u64;
         check(self, Operation::Write, offset, len)?;
@@ -146,7 +148,7 @@ impl FileDevice {
     }
 }
 
-/// How many writes at the front of a list go at once: one at least.
+/// How many writes at the front of a list go at once: at least one.
 fn part_len(writes: &[Write<'_>]) -> usize {
     let mut bytes = 0;
     let fits = |write: &&Write<'_>| {
@@ -156,7 +158,8 @@ fn part_len(writes: &[Write<'_>]) -> usize {
     writes.iter().take(ring::ENTRIES).take_while(fits).count().max(1)
 }
 
-/// Whether all of `len` was written; not if the kernel was interrupted, or short of something for a moment (O1).
+/// Whether all of `len` was written. It was not if the kernel was interrupted, or short of a
+/// resource for a moment (O1).
 fn is_whole(answer: io::Result<usize>, len: u64) -> io::Result<bool> {
     match answer {
         Ok(written) => Ok(written as u64 == len),
@@ -187,14 +190,14 @@ mod tests {
         let path = dir.path().join("image");
         drop(FileDevice::create(&path, LEN).expect("a new file"));
         let options = OpenOptions { direct, ..OpenOptions::WRITE };
-        // Not every file system can do without its cache.
+        // Not every file system supports direct I/O.
         let device = FileDevice::open(&path, options)
             .or_else(|_| FileDevice::open(&path, OpenOptions::WRITE));
         (dir, device.expect("a file"))
     }
 
-    /// Many writes at once, of one buffer and of several, that may go direct and that may not, do what one after
-    /// the other does.
+    /// Many writes at once do what they do one after the other, of one buffer and of several,
+    /// direct or not.
     #[test]
     fn many_writes_are_as_one_by_one() {
         for (direct, flushes_with_writes) in [(false, false), (true, false), (true, true)] {
@@ -247,7 +250,8 @@ mod tests {
         }
     }
 
-    /// What is to be durable is flushed on the device, by itself or behind each write: Linux counts that.
+    /// Durable writes are flushed on the device, separately or after each write: Linux counts the
+    /// flushes.
     #[test]
     fn devices_are_flushed() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -270,7 +274,7 @@ mod tests {
         let test = || {
             for direct in [false, true] {
                 let options = OpenOptions { direct, ..OpenOptions::WRITE };
-                let mut device = FileDevice::open(name, options).expect("nobody has it");
+                let mut device = FileDevice::open(name, options).expect("it is free");
                 for flushes_with_writes in [device.flushes_with_writes, false] {
                     device.flushes_with_writes = flushes_with_writes;
                     let content = AlignedBuf::copy_of(&[7; 8192]);
@@ -296,7 +300,8 @@ mod tests {
         outcome.unwrap_or_else(|panic| resume_unwind(panic));
     }
 
-    /// O2: what cannot be written durably is a write that failed where a plain one fails as well, and is named.
+    /// O2: a failed durable write is reported as a failed write, by its index, where a plain one
+    /// fails too.
     #[test]
     fn a_device_that_takes_no_writes() {
         let (dir, mut device) = device(true);
@@ -318,7 +323,7 @@ mod tests {
         device.write_durably(0, &buf, Class::Metadata).expect_err("only for reading");
     }
 
-    /// The one that is refused is named, and nothing lies past the end.
+    /// The refused write is reported, and nothing is written past the end.
     #[test]
     fn which_one_failed_is_said() {
         for direct in [false, true] {

@@ -1,16 +1,16 @@
-//! What every device can do, whatever is behind it.
+//! The operations of every device.
 //!
 //! # Invariants
 //!
 //! - **D1** A request is served whole or fails; there are no short reads and writes.
 //! - **D2** A request past the end fails and changes nothing.
-//! - **D3** What was written before `flush` was called survives a crash once it has returned. Without
-//!   a flush, any part of a write may or may not survive, in units of 512 bytes.
+//! - **D3** What was written before `flush` was called survives a crash once it has returned.
+//!   Without a flush, any part of a write may or may not survive, in units of 512 bytes.
 //!
 //! # Failure
 //!
-//! A failed write leaves its range in any state, old, new or mixed. A failed flush leaves everything
-//! written since the last good one in doubt: asking again proves nothing.
+//! A failed write leaves its range in any state, old, new or mixed. A failed flush leaves
+//! everything written since the last good one in doubt: asking again proves nothing.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -21,7 +21,7 @@ use crate::error::{Error, Operation};
 
 /// A run of bytes that can be read and written at any place, by many threads at once.
 pub trait Device: Send + Sync + fmt::Debug {
-    /// Names the device as a person would: a path, mostly.
+    /// Names the device for a user: mostly a path.
     fn name(&self) -> String;
 
     /// Returns the length in bytes. It does not change while the device is open.
@@ -64,8 +64,8 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// [`Device::write_vectored_at`] by somebody who knows what the bytes are. A device that treats all
-    /// alike does not look.
+    /// [`Device::write_vectored_at`] with the class of the bytes. A device that treats all classes
+    /// alike ignores it.
     ///
     /// # Errors
     ///
@@ -83,7 +83,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Device::write_at`], for one of those that failed; which others were served is not said.
+    /// As [`Device::write_at`], for one of those that failed. The error does not say which others
+    /// were served.
     fn write_many(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
         for (index, write) in writes.iter().enumerate() {
             self.write_classed_at(write.offset, &write.bufs, write.class)
@@ -92,14 +93,14 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Whether [`Device::write_many`] waits for all writes together: who has several threads of his own may otherwise
-    /// be better off with a call by each.
+    /// Whether [`Device::write_many`] waits for all writes together. If not, a caller with several
+    /// threads may be faster with a call from each.
     fn writes_at_once(&self) -> bool {
         false
     }
 
-    /// Serves several writes as [`Device::write_many`] does, then makes everything written so far durable, theirs and
-    /// whatever was written before.
+    /// Serves several writes as [`Device::write_many`] does. Then makes everything durable that was
+    /// written so far, these writes included.
     ///
     /// # Errors
     ///
@@ -109,7 +110,7 @@ pub trait Device: Send + Sync + fmt::Debug {
         self.flush().map_err(Unfinished::Flush)
     }
 
-    /// Writes `buf` and makes that durable, and what was written before it or not.
+    /// Writes `buf` and makes it durable. Earlier writes may become durable or not.
     ///
     /// # Errors
     ///
@@ -126,15 +127,15 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// [`Error::Io`]; see the header for what it leaves behind.
     fn flush(&self) -> Result<(), Error>;
 
-    /// Tells the device that a range holds nothing of worth. What it reads as afterwards is not
-    /// said. A device that cannot make use of this says `Ok`.
+    /// Tells the device that a range holds nothing of value. Its content is undefined afterwards. A
+    /// device that cannot use this returns `Ok`.
     ///
     /// # Errors
     ///
     /// As [`Device::write_at`].
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error>;
 
-    /// Makes a range read as zeroes: a write like any other (D3), that need not carry the bytes.
+    /// Makes a range read as zeroes: a write like any other (D3) without sending the bytes.
     ///
     /// # Errors
     ///
@@ -144,9 +145,9 @@ pub trait Device: Send + Sync + fmt::Debug {
         write_each_zero(offset, len, |at, buf| self.write_at(at, buf))
     }
 
-    /// Says what is known of the bytes from `offset` on without reading them, as far as the first
-    /// place where that changes, and never beyond `len`. A device that cannot tell says data: that
-    /// is never wrong.
+    /// Says what is known of the bytes from `offset` on without reading them. The answer reaches to
+    /// the first change of kind, and never beyond `len`. A device that cannot tell says data: that
+    /// is always correct.
     ///
     /// # Errors
     ///
@@ -171,9 +172,9 @@ pub struct Write<'a> {
 /// One of several writes that failed.
 #[derive(Debug)]
 pub struct Refused {
-    /// Which one.
+    /// Its index.
     pub index: usize,
-    /// Why.
+    /// Its error.
     pub error: Error,
 }
 
@@ -186,25 +187,25 @@ pub enum Unfinished {
     Flush(Error),
 }
 
-/// What bytes are to the one who writes them.
+/// The class of bytes, as the writer knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Content.
+    /// Content of files.
     Data,
-    /// What tells where content is: small, scattered, and waited for.
+    /// The description of where content is: small, scattered, and waited for.
     Metadata,
 }
 
-/// What becomes of the space under zeroes.
+/// What happens to the space under zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
-    /// It stays, so that writing there later cannot run out of it.
+    /// It stays allocated, so that later writes there cannot run out of space.
     Keep,
-    /// It may be given back.
+    /// It may be freed.
     Free,
 }
 
-/// What can be known of bytes without reading them.
+/// What is known of bytes without reading them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Anything.
@@ -216,13 +217,14 @@ pub enum Content {
 /// A run of bytes of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// How many; none only where none were asked for.
+    /// Its length; zero only if zero bytes were asked for.
     pub len: u64,
     /// Of which kind.
     pub content: Content,
 }
 
-/// Writes zeroes where there is no better way. The range has been checked.
+/// Writes zeroes one buffer after the other, for devices without a better way. The range has been
+/// checked.
 pub(crate) fn write_each_zero(
     offset: u64,
     len: u64,
@@ -242,7 +244,7 @@ pub(crate) fn total_len(bufs: &[IoSlice<'_>]) -> u64 {
     bufs.iter().map(|buf| buf.len() as u64).sum()
 }
 
-/// Passes requests that lie within the device and are allowed on it (D2).
+/// Checks that a request lies within the device and is allowed on it (D2).
 pub(crate) fn check<D: Device + ?Sized>(
     device: &D,
     operation: Operation,

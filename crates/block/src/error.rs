@@ -3,16 +3,16 @@
 use std::io;
 use std::path::PathBuf;
 
-/// What was asked of a device when it failed.
+/// The operation that failed on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Bytes out of the device.
     Read,
-    /// Bytes into the device.
+    /// Writing bytes to the device.
     Write,
     /// Making what was written durable.
     Flush,
-    /// Giving bytes up.
+    /// Discarding bytes.
     Discard,
 }
 
@@ -96,12 +96,12 @@ pub enum Error {
         /// What was asked of it.
         operation: Operation,
     },
-    /// Somebody else has the device open in a way that forbids this one.
+    /// Another process has the device open in a way that forbids this open.
     #[error("{} is in use by {}", path.display(), Holder(*pid))]
     Locked {
         /// What was to be opened.
         path: PathBuf,
-        /// Who holds it, where the kernel tells.
+        /// The process that has it, if the kernel tells.
         pid: Option<u32>,
     },
     /// The kernel has the block device in use: mounted, or part of another device.
@@ -168,7 +168,7 @@ impl Error {
     }
 }
 
-/// A process, in the words of a sentence.
+/// A process, as a part of a sentence.
 struct Holder(Option<u32>);
 
 impl std::fmt::Display for Holder {

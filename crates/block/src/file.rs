@@ -2,16 +2,16 @@
 //!
 //! # Place
 //!
-//! The one place of the program that opens storage. Positioned system calls only, so that any number
-//! of threads share one descriptor.
+//! The one place of the program that opens storage. Positioned system calls only, so that any
+//! number of threads share one descriptor.
 //!
 //! # Invariants
 //!
-//! - **F1** While a writer has the file open, nobody else writes it: see `lock`. A block device that
-//!   the kernel itself uses is refused as well.
-//! - **F2** In direct mode, what goes through the direct descriptor is aligned in memory, in place
-//!   and in length; everything else goes through a second, buffered one. The kernel keeps the two
-//!   coherent (a direct read writes back what is dirty first, a direct write drops what was cached).
+//! - **F1** While a writer has the file open, no other program writes it: see `lock`. A block
+//!   device that the kernel itself uses is refused as well.
+//! - **F2** In direct mode, requests through the direct descriptor are aligned in memory, in place
+//!   and in length. All others go through a second, buffered one. The kernel keeps the two
+//!   coherent: a direct read first writes back dirty pages, and a direct write drops cached ones.
 //!
 //! # Failure
 //!
@@ -40,12 +40,12 @@ use crate::ring::Rings;
 /// How to open a file or block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Whether to write, too.
+    /// Whether to allow writes.
     pub write: bool,
-    /// Whether to keep others out: every writer, and for a writer every reader. A reader that
-    /// only looks may do without, and takes what it sees as it comes.
+    /// Whether to exclude other programs: every writer, and for a writer every reader. A reader
+    /// without a lock may see changes at any time.
     pub lock: bool,
-    /// Whether to go past the kernel's page cache.
+    /// Whether to bypass the kernel's page cache.
     pub direct: bool,
 }
 
@@ -75,11 +75,11 @@ pub struct FileDevice {
     pub(crate) direct: Option<File>,
     /// For requests in direct mode that wait together.
     pub(crate) rings: Rings,
-    /// In direct mode, whether a durable write makes durable what was written before it.
+    /// In direct mode, whether a durable write also makes earlier writes durable.
     pub(crate) flushes_with_writes: bool,
 }
 
-/// How long a block device may be in use before that is an error, and how often it is looked at.
+/// How long a block device may be in use before that is an error, and the interval of the attempts.
 const BUSY_MAX: Duration = Duration::from_millis(500);
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
@@ -87,15 +87,16 @@ const BUSY_PAUSE: Duration = Duration::from_millis(5);
 pub(crate) const IOVEC_MAX: usize = 1024;
 
 impl FileDevice {
-    /// Opens what is there.
+    /// Opens an existing file or device.
     ///
     /// # Errors
     ///
-    /// [`Error::NotADevice`] and [`Error::Empty`] for what cannot be a device, [`Error::Locked`] and
-    /// [`Error::Busy`] for what another process or the kernel uses, else [`Error::Open`].
+    /// [`Error::NotADevice`] and [`Error::Empty`] for a path that cannot be a device,
+    /// [`Error::Locked`] and [`Error::Busy`] if another process or the kernel uses it, else
+    /// [`Error::Open`].
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, Error> {
         let path = path.as_ref();
-        // Before opening: a named pipe would wait for its other end.
+        // Before opening: the open of a named pipe would wait for its other end.
         let metadata = std::fs::metadata(path).map_err(open_error(path))?;
         let is_block_device = check_kind(path, &metadata)?;
 
@@ -109,9 +110,9 @@ impl FileDevice {
         Self::from_locked(path, file, options, is_block_device)
     }
 
-    /// Creates a sparse file of `len` bytes and opens it for writing, alone.
+    /// Creates a sparse file of `len` bytes and opens it exclusively for writing.
     ///
-    /// A regular file that is there already is kept, and grown if it is shorter; it is never cut.
+    /// An existing regular file is kept, and grown if it is shorter; it is never truncated.
     ///
     /// # Errors
     ///
@@ -130,7 +131,7 @@ impl FileDevice {
             open_options(options, false).create(true).open(path).map_err(open_error(path))?;
         let metadata = file.metadata().map_err(open_error(path))?;
         let is_block_device = check_kind(path, &metadata)?;
-        // Locked before it is touched: somebody may be writing the file that is there.
+        // Locked before any change: another program may be writing the existing file.
         lock::lock(&file, path, true)?;
         lock::check_not_looped(&file, path)?;
         if !is_block_device && metadata.len() < len {
@@ -149,7 +150,7 @@ impl FileDevice {
         &self.path
     }
 
-    /// Gives up the lock, for one that will write no more and stays open for a while.
+    /// Gives up the lock, for a device that will write no more and stays open for a while.
     pub fn unlock(&self) {
         lock::unlock(&self.file);
     }
@@ -166,7 +167,8 @@ impl FileDevice {
         options: OpenOptions,
         is_block_device: bool,
     ) -> Result<Self, Error> {
-        // Of the open file, not of the path: the length of a block device is where its end is.
+        // From the open file, not from the path: the length of a block device is the position of
+        // its end.
         let len = file.seek(SeekFrom::End(0)).map_err(open_error(path))?;
         if len == 0 {
             return Err(Error::Empty { path: path.to_owned() });
@@ -185,7 +187,7 @@ impl FileDevice {
         len: u64,
         source: io::Error,
     ) -> Error {
-        // Shorter than when it was opened: somebody cut the file underneath us.
+        // Shorter than at the open: another program truncated the file.
         if source.kind() == io::ErrorKind::UnexpectedEof {
             let device_len = self.file.metadata().map_or(self.len, |metadata| metadata.len());
             return Error::PastEnd { device: self.name(), operation, offset, len, device_len };
@@ -340,11 +342,11 @@ impl Device for FileDevice {
             Ok(data) if data > offset => upto(data, Content::Hole),
             Ok(_) => match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(offset)) {
                 Ok(hole) if hole > offset => upto(hole, Content::Data),
-                // Between the two calls it became a hole.
+                // Between the two calls the range became a hole.
                 Ok(_) | Err(_) => all(Content::Data),
             },
-            // No data up to the end of the file, or the file is shorter than it was, which a read
-            // has to find out.
+            // No data up to the end of the file. If the file is shorter than it was, a read has to
+            // detect it.
             Err(Errno::NXIO) if self.file.metadata().is_ok_and(|now| now.len() >= self.len) => {
                 all(Content::Hole)
             }
@@ -357,7 +359,7 @@ fn open_error(path: &Path) -> impl Fn(io::Error) -> Error {
     move |source| Error::Open { path: path.to_owned(), source }
 }
 
-/// Passes regular files and block devices; says whether it is the latter.
+/// Checks for regular files and block devices; says whether it is the latter.
 fn check_kind(path: &Path, metadata: &std::fs::Metadata) -> Result<bool, Error> {
     let kind = metadata.file_type();
     let found = if kind.is_file() {
@@ -378,8 +380,9 @@ fn check_kind(path: &Path, metadata: &std::fs::Metadata) -> Result<bool, Error> 
     Err(Error::NotADevice { path: path.to_owned(), found })
 }
 
-/// Opens what is there, waiting a moment for a block device that is in use: who looks for a free loop device has each
-/// that he tries for a moment, and so has who reads what partitions there are.
+/// Opens an existing file or device, and retries for a moment while a block device is in use. A
+/// program that looks for a free loop device opens each one for a moment. So does one that reads
+/// partition tables.
 fn open_not_busy(path: &Path, options: OpenOptions, is_block_device: bool) -> Result<File, Error> {
     let begun = clock::now();
     loop {
@@ -449,7 +452,7 @@ fn write_all_vectored(file: &File, offset: u64, bufs: &[IoSlice<'_>]) -> io::Res
     let mut bufs = bufs.to_vec();
     let mut rest = bufs.as_mut_slice();
     let mut at = offset;
-    // Empty buffers at the front would make an honest answer of zero look like a full device.
+    // Empty buffers at the front would make a correct answer of zero look like a full device.
     IoSlice::advance_slices(&mut rest, 0);
     while !rest.is_empty() {
         let count = rest.len().min(IOVEC_MAX);
@@ -478,8 +481,8 @@ fn discard_blocks(file: &File, offset: u64, len: u64) -> Result<(), Errno> {
     if start >= end {
         return Ok(());
     }
-    // SAFETY: BLKDISCARD reads exactly two `u64` from its argument and writes nothing back, which is
-    // what this `Setter` passes; an older kernel without it answers with an error.
+    // SAFETY: BLKDISCARD reads exactly two `u64` from its argument and writes nothing back, which
+    // is what this `Setter` passes; an older kernel without it answers with an error.
     unsafe {
         let request = rustix::ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([start, end - start]);
         rustix::ioctl::ioctl(file, request)

@@ -1,9 +1,9 @@
-//! A device in front of another: what it does not do itself, the device behind it does.
+//! A device in front of another: requests that it does not handle go to the device behind it.
 //!
 //! # Invariants
 //!
-//! - **L1** Every write comes to [`Layer::on_write`] unless a layer takes its kind apart, so a layer
-//!   that gives that one method sees all bytes that are written.
+//! - **L1** Every write comes to [`Layer::on_write`], unless a layer handles its kind separately.
+//!   So a layer with only that method sees all bytes that are written.
 //! - **L2** A layer has the length of the device behind it.
 
 use std::fmt;
@@ -50,7 +50,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
         self.inner().write_at(offset, buf)
     }
 
-    /// See [`Device::write_classed_at`], which comes here, too, where no class is said (data).
+    /// See [`Device::write_classed_at`]. Writes without a class come here too, as data.
     ///
     /// # Errors
     ///
@@ -227,7 +227,8 @@ mod tests {
         }
     }
 
-    /// L1: by whatever method bytes are written, the layer sees them; requests past the end it does not.
+    /// L1: the layer sees all bytes, whichever method writes them. It does not see requests past
+    /// the end.
     #[test]
     fn a_layer_sees_every_write() {
         let seen = Seen { inner: MemoryDevice::new(1 << 20), bytes: Mutex::new(0) };

@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! The bottom of the storage stack. `volume` joins devices into one address space; nothing here
-//! knows what the bytes mean, except [`probe`], which knows enough of everybody's first sectors to
-//! say what would be lost.
+//! The bottom of the storage stack. `volume` joins devices into one address space. This crate does
+//! not interpret bytes, except for [`probe`]: it recognises the formats of a device's first
+//! sectors, to say what would be lost.
 
 #![deny(unsafe_code)]
 

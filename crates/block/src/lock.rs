@@ -1,13 +1,12 @@
-//! Who may have a device open: one writer alone, or any number of readers.
+//! Locks on open devices: one writer alone, or any number of readers.
 //!
 //! # Place
 //!
-//! `flock(2)` on the open file: it is given up when the device is closed, and goes with the
-//! descriptor however the process ends; two descriptors of one process exclude each other like those
-//! of two. The kernel does not say who is in the way, so the holder is looked up in `/proc/locks`,
-//! for the message alone.
+//! The lock is `flock(2)` on the open file. It ends when the device is closed, or with the process.
+//! Two descriptors of one process exclude each other like those of two processes. The kernel does
+//! not say which process holds the lock, so the message looks it up in `/proc/locks`.
 //!
-//! A loop device over the file takes no lock, and is looked for by itself.
+//! A loop device over the file takes no lock, and has a check of its own.
 
 use std::fs::File;
 use std::io;
@@ -23,7 +22,7 @@ use crate::error::Error;
 const RETRIES_MAX: u32 = 10;
 const RETRY_AFTER: Duration = Duration::from_millis(10);
 
-/// Locks `file` for as long as it is open: alone for a writer, shared for a reader.
+/// Locks `file` for as long as it is open: exclusively for a writer, shared for a reader.
 pub(crate) fn lock(file: &File, path: &Path, alone: bool) -> Result<(), Error> {
     let operation = if alone {
         FlockOperation::NonBlockingLockExclusive
@@ -35,8 +34,8 @@ pub(crate) fn lock(file: &File, path: &Path, alone: bool) -> Result<(), Error> {
         match flock(file, operation) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
-            // A lock may outlive its holder for an instant, in a child that was forked and is not
-            // yet the program it will be; and udev holds new block devices while it looks at them.
+            // A lock may outlive its holder for an instant, in a forked child before its exec. Also
+            // udev locks new block devices while it examines them.
             Err(Errno::WOULDBLOCK) if tries_left > 0 => {
                 tries_left -= 1;
                 std::thread::sleep(RETRY_AFTER);
@@ -44,8 +43,8 @@ pub(crate) fn lock(file: &File, path: &Path, alone: bool) -> Result<(), Error> {
             Err(Errno::WOULDBLOCK) => {
                 return Err(Error::Locked { path: path.to_owned(), pid: holder(file) });
             }
-            // Some network filesystems have no locks at all. Two writers there are the price of
-            // any writer there.
+            // Some network filesystems have no locks. There two writers cannot be prevented, if
+            // writers are to be allowed at all.
             Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => {
                 tracing::warn!(path = %path.display(), "this filesystem has no locks");
                 return Ok(());
@@ -57,14 +56,15 @@ pub(crate) fn lock(file: &File, path: &Path, alone: bool) -> Result<(), Error> {
     }
 }
 
-/// Gives the lock up. Else it lasts as long as the last copy of the descriptor, and a process that was forked may keep one
-/// for as long as it takes to become another program: longer than others are patient, if it has to close files first.
+/// Gives the lock up. Else it lasts as long as the last copy of the descriptor. A forked process
+/// may keep a copy until its exec. If it closes files first, that can be longer than other programs
+/// wait.
 pub(crate) fn unlock(file: &File) {
-    // Where it fails the lock goes with the descriptor.
+    // If this fails, the lock goes with the descriptor.
     let _ = flock(file, FlockOperation::Unlock);
 }
 
-/// Passes a regular file unless a loop device has it: the kernel may have it mounted through that, and
+/// Checks that no loop device uses a regular file: the kernel may have the loop device mounted, and
 /// takes no lock.
 pub(crate) fn check_not_looped(file: &File, path: &Path) -> Result<(), Error> {
     let (Ok(metadata), Ok(devices)) = (file.metadata(), std::fs::read_dir("/sys/block")) else {
@@ -83,8 +83,8 @@ pub(crate) fn check_not_looped(file: &File, path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The process that has the device at `path` locked; nothing where none has, or where that cannot
-/// be seen from here.
+/// The process that has locked the device at `path`; `None` if there is none, or it cannot be seen
+/// from here.
 #[must_use]
 pub fn locked_by(path: &Path) -> Option<u32> {
     holder_of(&std::fs::metadata(path).ok()?)

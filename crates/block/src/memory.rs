@@ -1,10 +1,11 @@
-//! A device in memory, for tests: sparse, so that one of many gigabytes costs what is written. Copies share what
-//! neither has changed since, so that thousands of crash states of one device cost what they differ by.
+//! A device in memory, for tests. It is sparse: a device of many gigabytes costs only what is
+//! written. Copies share their unchanged blocks, so thousands of crash states of one device cost
+//! only their differences.
 //!
 //! # Locks
 //!
 //! Takes [`Rank::MemoryDevice`], one shard at a time. A request over several blocks is not atomic,
-//! as it would not be on a disk.
+//! as on a disk.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,14 +24,14 @@ pub struct MemoryDevice {
     shards: [Ranked<Blocks>; SHARD_COUNT],
 }
 
-/// Blocks by number; an absent one is all zeroes. A copy of the device may hold the same one: who writes has it to
-/// himself first.
+/// Blocks by number; an absent one is all zeroes. Copies of the device share blocks: a write first
+/// makes its block unique.
 type Blocks = HashMap<u64, Arc<[u8]>>;
 
 const SHARD_COUNT: usize = 16;
 const BLOCK_LEN: u64 = 16 << 10;
 
-/// From so many blocks on a discard looks at those that are there.
+/// From this many blocks on, a discard visits the present blocks instead of all numbers.
 const BLOCKS_SWEPT_MIN: u64 = 1 << 14;
 
 impl MemoryDevice {
@@ -54,7 +55,7 @@ impl MemoryDevice {
         self
     }
 
-    /// Copies the device as it is now: what a crash would leave if every write had survived.
+    /// Copies the device as it is now: the state after a crash if every write had survived.
     #[must_use]
     pub fn fork(&self) -> Self {
         let shards = self
@@ -155,7 +156,7 @@ impl Device for MemoryDevice {
     /// Reads as zeroes afterwards, and gives the memory of whole blocks back.
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         check(self, Operation::Discard, offset, len)?;
-        // Of a range of terabytes nearly all is nowhere: what is there is looked at, not what could be.
+        // Nearly all of a range of terabytes is absent: this visits the present blocks only.
         let whole = offset.div_ceil(BLOCK_LEN)..(offset + len) / BLOCK_LEN;
         let ends = if whole.end.saturating_sub(whole.start) < BLOCKS_SWEPT_MIN {
             [offset..offset + len, 0..0]
@@ -256,7 +257,8 @@ mod tests {
         assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
     }
 
-    /// A discard of very much, which looks at the blocks that are there, takes what it covers and nothing beside it.
+    /// A discard of a very long range, which visits the present blocks, drops its own blocks and no
+    /// others.
     #[test]
     fn a_large_discard_ends_where_it_says() {
         let device = MemoryDevice::new(1 << 50);
@@ -274,7 +276,7 @@ mod tests {
         assert_eq!(places.map(count), [10, 0, 0, 0, 10, 20]);
     }
 
-    /// A fork is a copy: what either writes or discards later does not reach the other.
+    /// A fork is a copy: later writes or discards on either do not reach the other.
     #[test]
     fn forks() {
         let device = MemoryDevice::new(1 << 40);

@@ -1,14 +1,14 @@
-//! What is on a device already, told by its first bytes: to say what would be lost, and to tell
-//! somebody with the wrong file what it is.
+//! Recognises the content of a device by its first bytes. Messages use it to say what would be
+//! lost, or what a wrong file is.
 //!
 //! # Place
 //!
-//! Before a filesystem is made, and when one is not found. Reads only; recognises, does not check.
+//! Before a filesystem is made, and when none is found. Reads only; recognises, does not check.
 //!
 //! # Invariants
 //!
-//! - **P1** Nothing read here is used as a length or an address: each signature lies at a place known
-//!   beforehand, and a device too short to hold it does not have it.
+//! - **P1** Nothing read here is used as a length or an address. Each signature lies at a fixed
+//!   place, and a device too short for it does not have it.
 
 use crate::device::Device;
 use crate::error::Error;
@@ -25,8 +25,7 @@ pub fn identify(device: &dyn Device) -> Result<Option<String>, Error> {
             return Ok(Some(signature.name.to_owned()));
         }
     }
-    // Those that take more than one look, and the partition tables after everything that may
-    // lie under one.
+    // Formats with several checks, and partition tables after everything that may lie under one.
     for recognise in [ext, swap, lvm, software_raid, fat, zfs, gpt, mbr] {
         if let Some(name) = recognise(&probe)? {
             return Ok(Some(name.to_owned()));
@@ -35,7 +34,7 @@ pub fn identify(device: &dyn Device) -> Result<Option<String>, Error> {
     Ok(None)
 }
 
-/// A name, and the bytes that give it away.
+/// A name, and the bytes of its signature.
 struct Signature {
     name: &'static str,
     offset: u64,
@@ -49,7 +48,7 @@ const fn signature(name: &'static str, offset: u64, magic: &'static [u8]) -> Sig
 const BCACHE_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
 const BCACHEFS_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
 
-/// Long signatures first, so that a chance likeness to a short one loses.
+/// Long signatures first, so that a chance match of a short one loses.
 const SIGNATURES: &[Signature] = &[
     signature("btrfs", 0x1_0040, b"_BHRfS_M"),
     signature("bcachefs", 4096 + 24, BCACHEFS_MAGIC),

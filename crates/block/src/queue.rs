@@ -2,21 +2,24 @@
 //!
 //! # Place
 //!
-//! Linux makes a durable write (`RWF_DSYNC`, a bio with FUA) of a device that cannot do such a write by itself, or has no
-//! cache to lose, in one of two ways. Where the cache is written back and there is no FUA it flushes the whole cache
-//! behind the write; where the cache is written through, everything is durable when it is written. Either way
-//! what was written before is durable as well (kernel documentation, `block/writeback_cache_control`). With FUA only
-//! the write itself is; and a device made of others, which takes requests as they come and has no queues of its own,
+//! A durable write is `RWF_DSYNC`, a bio with FUA. For a device without FUA, or without a cache to
+//! lose, Linux makes it in one of two ways. With a write-back cache and no FUA it flushes the whole
+//! cache after the write. With a write-through cache everything is durable once written. Either way
+//! earlier writes are durable as well (kernel documentation, `block/writeback_cache_control`).
+//!
+//! With FUA only the write itself is durable. A device made of others has no queue of its own. It
 //! hands the write to one of them, which flushes alone.
 //!
-//! Several such writes at once cost one flush: Linux puts it off until all of them are done (`block/blk-flush.c`, C2). A loop
-//! device was seen to serve 1.00 flushes for each 1, 2, 4, 8 and 16 of them.
+//! Several such writes at once cost one flush: Linux delays it until all of them are done
+//! (`block/blk-flush.c`, C2). A loop device was seen to serve 1.00 flushes for each 1, 2, 4, 8 and
+//! 16 of them.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// Whether a durable write to this block device makes durable what was written before it. Not where Linux does not say.
+/// Whether a durable write to this block device also makes earlier writes durable. False where
+/// Linux does not say.
 pub(crate) fn flushes_with_writes(device: &File) -> bool {
     let Ok(metadata) = device.metadata() else { return false };
     let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));

@@ -1,19 +1,20 @@
 //! Several requests to one file with one wait, by io_uring.
 //!
-//! Waking a thread on a processor that sleeps costs more than a write to a fast device, and a log of fsync is nothing but
-//! short writes that wait for one another. So what may go at once goes at once, and a flush that belongs to a write comes
-//! with it. A flush by itself is a call: io_uring leaves it to a thread of its own, which has to be woken (Linux 6.18).
+//! Waking a thread on a sleeping processor costs more than a write to a fast device. A log of fsync
+//! consists of short writes that wait for one another. So requests go at once where possible, and
+//! the flush of a write comes with it. A separate flush is a system call: io_uring gives it to a
+//! thread of its own, which has to be woken (Linux 6.18).
 //!
 //! # Invariants
 //!
-//! - **U1** [`Rings::run`] returns when every request that it gave to the kernel has ended, however that went: the
-//!   kernel never has a buffer whose borrow is over.
-//! - **U2** A ring is one thread's while it is in use, and has no requests when it is not.
+//! - **U1** [`Rings::run`] returns when every request that it gave to the kernel has ended,
+//!   successfully or not: the kernel never has a buffer whose borrow is over.
+//! - **U2** A ring belongs to one thread while it is in use, and has no requests when it is not.
 //!
 //! # Failure
 //!
-//! Where there is no io_uring (containers forbid it, old kernels lack it) there are no rings: the caller does the same
-//! with one call after the other.
+//! Where there is no io_uring (containers forbid it, old kernels lack it) there are no rings: the
+//! caller makes one call after the other.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -40,6 +41,7 @@ pub(crate) enum Durable {
 /// Rings of one file, made as threads need them.
 #[derive(Default)]
 pub(crate) struct Rings {
+    /// Unranked: nothing is locked while it is held.
     idle: Mutex<Vec<IoUring>>,
     forbidden: AtomicBool,
 }
@@ -50,11 +52,11 @@ impl std::fmt::Debug for Rings {
     }
 }
 
-/// What became of a request: bytes, or why not.
+/// The result of a request: bytes, or an error.
 type Answer = io::Result<usize>;
 
 impl Rings {
-    /// Whether there are rings, as far as anybody knows.
+    /// Whether there may be rings: none failed so far.
     pub(crate) fn may_be(&self) -> bool {
         !self.forbidden.load(Ordering::Relaxed)
     }
@@ -84,9 +86,10 @@ impl Rings {
         }
     }
 
-    /// Gives requests to the kernel and waits until all have ended (U1). None where there are no rings.
+    /// Gives requests to the kernel and waits until all have ended (U1). `None` where there are no
+    /// rings.
     ///
-    /// At most [`ENTRIES`] requests, all of `'a`: what they point to is borrowed until this returns.
+    /// At most [`ENTRIES`] requests, all of `'a`: their buffers are borrowed until this returns.
     fn run<const N: usize>(&self, requests: &[Entry]) -> Option<[i32; N]> {
         assert!(requests.len() <= N && N <= ENTRIES, "more requests than places");
         let mut ring = self.ring()?;
@@ -94,8 +97,8 @@ impl Rings {
         push(&mut ring, requests);
         let mut ended = 0;
         while ended < requests.len() {
-            // Whatever it says, what was given to the kernel ends: nothing is to be done but to wait (U1). What it
-            // says is mostly that a signal came.
+            // Whatever the answer, submitted requests end, so all that is left is to wait (U1). The
+            // answer is mostly that a signal came.
             if ring.submit_and_wait(requests.len() - ended).is_err() {
                 std::thread::yield_now();
             }
@@ -108,9 +111,10 @@ impl Rings {
         Some(answers)
     }
 
-    /// Writes several runs of bytes at once, as far as each goes with one request. None where there are no rings.
+    /// Writes several runs of bytes at once, as far as each fits in one request. `None` where there
+    /// are no rings.
     ///
-    /// At most [`ENTRIES`] of them, of at most as many buffers each as the kernel takes.
+    /// At most [`ENTRIES`] of them, each with at most as many buffers as the kernel takes.
     pub(crate) fn write(
         &self,
         file: &File,
@@ -136,11 +140,11 @@ fn answer(result: i32) -> Answer {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
-/// Puts requests into the queue of a ring that has none.
+/// Puts requests into the empty queue of a ring.
 #[expect(unsafe_code, reason = "the kernel reads buffers behind the back of the borrow checker")]
 fn push(ring: &mut IoUring, requests: &[Entry]) {
-    // SAFETY: all requests are made in this file, of a borrowed file and borrowed buffers, and the functions that make
-    // them return when the kernel is done with all of them (U1).
+    // SAFETY: all requests are made in this file, of a borrowed file and borrowed buffers. The
+    // functions that make them return when the kernel is done with all of them (U1).
     let pushed = unsafe { ring.submission().push_multiple(requests) };
     assert!(pushed.is_ok(), "U2: a ring in use");
 }

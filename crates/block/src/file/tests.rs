@@ -1,4 +1,4 @@
-//! Files of the machine as devices: what is refused, who is kept out, what arrives.
+//! Files of the machine as devices: refused paths, locks, and the bytes that arrive.
 
 use std::io::IoSlice;
 use std::os::unix::net::UnixListener;
@@ -54,27 +54,28 @@ fn refuses_what_is_not_a_device() {
     assert!(matches!(error, Error::NotADevice { .. }), "{error}");
 }
 
-/// F1: a second writer is refused and told who the first is; when that one goes, it may enter.
+/// F1: a second writer is refused with the first one's process. When the first closes, the second
+/// may open.
 #[test]
 fn second_writer_is_told_the_first() {
     let dir = temp_dir();
     let path = image(&dir, 1 << 20);
-    let first = FileDevice::open(&path, OpenOptions::WRITE).expect("nobody has it");
+    let first = FileDevice::open(&path, OpenOptions::WRITE).expect("it is free");
     for options in [OpenOptions::WRITE, OpenOptions::READ] {
-        let error = FileDevice::open(&path, options).expect_err("somebody has it");
+        let error = FileDevice::open(&path, options).expect_err("it is locked");
         let Error::Locked { pid, .. } = error else { panic!("{error}") };
         assert_eq!(pid, Some(std::process::id()));
     }
-    let error = FileDevice::create(&path, 2 << 20).expect_err("somebody has it");
+    let error = FileDevice::create(&path, 2 << 20).expect_err("it is locked");
     assert!(matches!(error, Error::Locked { .. }), "{error}");
     assert_eq!(std::fs::metadata(&path).expect("it is there").len(), 1 << 20);
 
     FileDevice::open(&path, OpenOptions { lock: false, ..OpenOptions::READ })
-        .expect("one who only looks");
-    // As a process has it that was just forked from this one.
+        .expect("a reader without a lock");
+    // Like a process that was just forked from this one.
     let _inherited = first.file.try_clone().expect("one more descriptor");
     drop(first);
-    FileDevice::open(&path, OpenOptions::WRITE).expect("nobody has it any more");
+    FileDevice::open(&path, OpenOptions::WRITE).expect("it is free again");
 }
 
 /// F1: a writer in another process is seen and named too.
@@ -110,7 +111,7 @@ fn another_process_is_named() {
 fn readers_share() {
     let dir = temp_dir();
     let path = image(&dir, 1 << 20);
-    let first = FileDevice::open(&path, OpenOptions::READ).expect("nobody has it");
+    let first = FileDevice::open(&path, OpenOptions::READ).expect("it is free");
     let second = FileDevice::open(&path, OpenOptions::READ).expect("readers share");
     let error = FileDevice::open(&path, OpenOptions::WRITE).expect_err("readers are inside");
     assert!(matches!(error, Error::Locked { .. }), "{error}");
@@ -182,12 +183,12 @@ fn writes_many_buffers() {
     assert_eq!(found, bytes);
 }
 
-/// D2: past the end is refused, and a file that was cut behind our back says so.
+/// D2: past the end is refused, and a file that another program truncated gives an error.
 #[test]
 fn past_the_end_is_an_error() {
     let dir = temp_dir();
     let path = image(&dir, 8192);
-    let device = FileDevice::open(&path, OpenOptions::WRITE).expect("nobody has it");
+    let device = FileDevice::open(&path, OpenOptions::WRITE).expect("it is free");
     let mut buf = [0; 4096];
     let error = device.read_at(8192, &mut buf).expect_err("past the end");
     assert!(matches!(error, Error::PastEnd { device_len: 8192, .. }), "{error}");
@@ -204,7 +205,7 @@ fn past_the_end_is_an_error() {
     assert!(matches!(error, Error::PastEnd { device_len: 4096, .. }), "{error}");
 }
 
-/// What is created is sparse, grown when it is there, and never cut.
+/// A created file is sparse; an existing one is grown and never truncated.
 #[test]
 fn creates_sparse_files() {
     let dir = temp_dir();
@@ -225,7 +226,7 @@ fn serves_a_block_device() {
     let path = std::env::var_os("BUTTRESS_TEST_BLOCK_DEVICE").expect("the name of a device");
     for direct in [false, true] {
         let options = OpenOptions { direct, ..OpenOptions::WRITE };
-        let device = FileDevice::open(&path, options).expect("nobody has it");
+        let device = FileDevice::open(&path, options).expect("it is free");
         assert!(device.is_block_device());
         assert!(device.len() >= 8 << 20);
         let error = FileDevice::open(&path, OpenOptions::WRITE).expect_err("we have it");
@@ -245,7 +246,7 @@ fn serves_a_block_device() {
     }
 }
 
-/// F1: a file that a loop device has is refused to writers, and the loop device named.
+/// F1: a file that a loop device uses is refused to writers, with the loop device's name.
 #[test]
 #[ignore = "attaches a loop device, which only root may"]
 fn a_file_under_a_loop_device_is_refused() {
@@ -261,11 +262,11 @@ fn a_file_under_a_loop_device_is_refused() {
         Err(Error::Looped { by: found, .. }) => assert_eq!(found, by),
         other => panic!("{other:?}"),
     }
-    reader.expect("one who only reads");
+    reader.expect("a reader");
 }
 
-/// Zeroes and holes: whatever is zeroed reads as zeroes, what is known as a hole is one, and what was
-/// written is never known as one.
+/// Zeroes and holes: zeroed ranges read as zeroes, known holes are holes, and written bytes are
+/// never known as a hole.
 #[test]
 fn zeroes_and_tells_holes() {
     const LEN: u64 = 1 << 20;

@@ -28,7 +28,7 @@ fn names_every_signature() {
     }
 }
 
-/// Those that take more than one look.
+/// Formats with several checks.
 #[test]
 fn names_the_others() {
     let mark: Write<'_> = (510, b"\x55\xaa");
@@ -62,7 +62,7 @@ fn survives_short_devices() {
     }
 }
 
-/// Noise is nobody's.
+/// Noise matches no signature.
 #[test]
 fn noise_has_no_name() {
     let mut bytes = vec![0; 300 << 10];
