@@ -1,4 +1,4 @@
-//! What of a chunk is in use.
+//! How much of a chunk is in use.
 
 use crate::{
     BlockGroupFlags, Result,

@@ -239,8 +239,8 @@ impl Chunk {
         self.len.div_ceil(self.data_stripes())
     }
 
-    /// The logical ranges whose copies, or whose parity, a stripe unit around a superblock holds:
-    /// nothing is allocated there. Sorted, without repetition.
+    /// The logical ranges whose copies or parity share a stripe unit with a superblock: nothing is
+    /// allocated there. Sorted, without repetition.
     #[must_use]
     pub fn superblock_stripes(&self) -> Vec<Extent> {
         let mut found = Vec::new();

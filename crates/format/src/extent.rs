@@ -1,4 +1,4 @@
-//! Which extents are used, and by whom.
+//! Extents and their references.
 //!
 //! # On disk
 //!
@@ -27,11 +27,11 @@ impl ExtentFlags {
     pub const DATA: u64 = 1;
     /// It holds a tree node.
     pub const TREE_BLOCK: u64 = 2;
-    /// What the node points to is referenced by the node's address, not by its tree.
+    /// The node's children are referenced by the node's address, not by its tree.
     pub const FULL_BACKREF: u64 = 256;
 }
 
-/// Who uses an extent.
+/// A reference to an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BackRef {
     /// A tree, through whatever path leads to the node.
@@ -52,17 +52,17 @@ pub enum BackRef {
         ino: Ino,
         /// Where in it the extent begins.
         offset: u64,
-        /// How often.
+        /// The number of references.
         count: u32,
     },
     /// One leaf, by its address.
     SharedData {
         /// The leaf's address.
         parent: Logical,
-        /// How often.
+        /// The number of references.
         count: u32,
     },
-    /// Who made it (simple quotas); not a use.
+    /// The subvolume that made it (simple quotas); not a reference.
     Owner {
         /// The subvolume.
         root: TreeId,
@@ -92,7 +92,7 @@ impl BackRef {
         }
     }
 
-    /// How many uses it stands for.
+    /// The number of references that it stands for.
     #[must_use]
     pub fn count(&self) -> u32 {
         match *self {

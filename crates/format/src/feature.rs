@@ -1,4 +1,4 @@
-//! Feature flags: what a volume needs of who reads or writes it.
+//! Feature flags: what a volume requires of programs that read or write it.
 
 macro_rules! features {
     ($(#[$doc:meta])* $name:ident { $($flag:ident = $bit:literal, $text:literal;)* }) => {
@@ -50,7 +50,7 @@ macro_rules! features {
 }
 
 features! {
-    /// Who does not know one of these cannot read the volume.
+    /// A program that does not know one of these cannot read the volume.
     Incompat {
         MIXED_BACKREF = 0x1, "mixed-backref";
         DEFAULT_SUBVOL = 0x2, "default-subvol";
@@ -73,7 +73,7 @@ features! {
 }
 
 features! {
-    /// Who does not know one of these may read the volume but not write it.
+    /// A program that does not know one of these may read the volume but not write it.
     CompatRo {
         FREE_SPACE_TREE = 0x1, "free-space-tree";
         FREE_SPACE_TREE_VALID = 0x2, "free-space-tree-valid";
@@ -83,7 +83,7 @@ features! {
 }
 
 impl Incompat {
-    /// What we read.
+    /// The features that we read.
     pub const READABLE: Self = Self(
         Self::MIXED_BACKREF.0
             | Self::DEFAULT_SUBVOL.0
@@ -99,12 +99,12 @@ impl Incompat {
             | Self::RAID1C34.0
             | Self::SIMPLE_QUOTA.0,
     );
-    /// What we write; block groups with parity are told apart one by one.
+    /// The features that we write. Block groups with parity are decided one by one.
     pub const WRITABLE: Self = Self::READABLE;
 }
 
 impl CompatRo {
-    /// What we read and keep right while writing.
+    /// The features that we read and maintain while writing.
     pub const WRITABLE: Self = Self(
         Self::FREE_SPACE_TREE.0
             | Self::FREE_SPACE_TREE_VALID.0

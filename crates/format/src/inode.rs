@@ -181,7 +181,7 @@ impl InodeRefs {
         let mut refs = Vec::new();
         while r.left() > 0 {
             let (index, len) = (r.u64()?, r.u16()?);
-            // The root directory's ".." is the only name that such an item shares with nobody.
+            // The root directory's ".." has such an item to itself.
             refs.push(InodeRef { index, name: name(&mut r, len)?.to_vec() });
         }
         Ok(refs)

@@ -1,12 +1,12 @@
-//! How the bytes of a block group are spread over devices, and what each way asks for.
+//! How the bytes of a block group are spread over devices, and what each profile requires.
 //!
-//! The figures are the format's: Linux allocates by the same ones.
+//! The figures are those of the format: Linux allocates by the same ones.
 
 use std::fmt;
 
 use crate::BlockGroupFlags;
 
-/// A way of spreading, one of those that can be chosen.
+/// A profile that can be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "the names are the format's own")]
 pub enum Profile {
@@ -21,7 +21,7 @@ pub enum Profile {
     Raid6,
 }
 
-/// What a profile asks of the devices of a chunk.
+/// The requirements of a profile on the devices of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spread {
     /// Stripes on each device.
@@ -127,8 +127,9 @@ impl Profile {
         if self == Self::Raid10 { 2 } else { 1 }
     }
 
-    /// Which of several profiles of one kind new chunks take, where `devices` can be written: the
-    /// safest that they are enough for. One copy, or two on a device for `metadata`, where none fits.
+    /// The profile for new chunks among several profiles of one kind, where `devices` can be
+    /// written: the safest that they are enough for. If none fits: one copy, or for `metadata` two
+    /// on a device.
     #[must_use]
     pub fn best(present: impl Iterator<Item = Self>, devices: usize, metadata: bool) -> Self {
         const ORDER: [Profile; 9] = [

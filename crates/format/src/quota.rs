@@ -87,7 +87,7 @@ impl QuotaStatus {
     pub const RESCAN: u64 = 2;
     /// The counts are wrong until they are counted anew.
     pub const INCONSISTENT: u64 = 4;
-    /// Who made an extent pays for it as long as it lives (simple quotas).
+    /// The subvolume that made an extent pays for it as long as the extent lives (simple quotas).
     pub const SIMPLE: u64 = 8;
 
     /// Reads an item.
@@ -122,13 +122,13 @@ impl QuotaStatus {
         w.0
     }
 
-    /// Whether quotas are kept, and every extent is counted for who uses it.
+    /// Whether quotas are kept, and every extent is counted for its users.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.flags & (Self::ON | Self::SIMPLE) == Self::ON
     }
 
-    /// Whether quotas are kept, and every extent is counted for who made it.
+    /// Whether quotas are kept, and every extent is counted for the subvolume that made it.
     #[must_use]
     pub fn is_simple(&self) -> bool {
         self.flags & (Self::ON | Self::SIMPLE) == Self::ON | Self::SIMPLE
@@ -142,9 +142,9 @@ pub struct QuotaInfo {
     pub generation: Generation,
     /// Bytes that they use, alone or with others.
     pub referenced: u64,
-    /// The same; nobody counts it apart.
+    /// The same; the compressed size is not counted separately.
     pub referenced_compressed: u64,
-    /// Bytes that nobody else uses.
+    /// Bytes that no other group uses.
     pub exclusive: u64,
     /// The same.
     pub exclusive_compressed: u64,

@@ -19,7 +19,7 @@ impl RootFlags {
 /// A tree's root item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RootItem {
-    /// A stub of the root directory, which nobody reads any more.
+    /// A stub of the root directory, which is not read any more.
     pub inode: InodeItem,
     /// Transaction that wrote the root node.
     pub generation: Generation,
@@ -35,7 +35,7 @@ pub struct RootItem {
     pub last_snapshot: Generation,
     /// [`RootFlags`].
     pub flags: u64,
-    /// Whether anybody refers to it: zero once it is being deleted.
+    /// References to the tree: zero once it is being deleted.
     pub refs: u32,
     /// How far its deletion is.
     pub drop_progress: Key,
@@ -43,7 +43,7 @@ pub struct RootItem {
     pub drop_level: u8,
     /// Level of the root node.
     pub level: u8,
-    /// Equal to `generation` if who wrote it knew the fields behind.
+    /// Equal to `generation` if the writer knew the fields after it.
     pub generation_v2: Generation,
     /// Its uuid.
     pub uuid: [u8; 16],

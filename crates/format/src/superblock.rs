@@ -2,8 +2,8 @@
 //!
 //! # On disk
 //!
-//! 4096 bytes at 64 KiB, 64 MiB and 256 GiB of every device that is long enough. The checksum covers
-//! everything behind itself.
+//! 4096 bytes at 64 KiB, 64 MiB and 256 GiB of every device that is long enough. The checksum
+//! covers everything behind itself.
 
 use crate::{
     Chunk, CompatRo, CsumType, DeviceItem, Error, Generation, Incompat, Key, Logical, Result,
@@ -126,11 +126,11 @@ pub struct Superblock {
     pub stripesize: u32,
     /// Transaction of the chunk tree's root.
     pub chunk_root_generation: Generation,
-    /// Flags that nobody needs to know.
+    /// Flags that are safe to ignore.
     pub compat: u64,
     /// Flags that writers need to know.
     pub compat_ro: CompatRo,
-    /// Flags that everybody needs to know.
+    /// Flags that every program has to know.
     pub incompat: Incompat,
     /// Level of the root tree.
     pub root_level: u8,
@@ -315,7 +315,8 @@ impl Superblock {
     ///
     /// # Panics
     ///
-    /// When the array of chunks is longer than its place: whoever adds chunks must look first.
+    /// When the array of chunks is longer than its place: the code that adds chunks must check
+    /// first.
     #[must_use]
     pub fn to_bytes(&self, offset: u64) -> Vec<u8> {
         let mut w = Writer::with_capacity(SUPER_SIZE);

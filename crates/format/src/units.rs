@@ -77,7 +77,7 @@ impl Ino {
 impl TreeId {
     /// Where every other tree's root is recorded.
     pub const ROOT: Self = Self(1);
-    /// Which extents are used, and by whom.
+    /// Extents and their references.
     pub const EXTENT: Self = Self(2);
     /// How logical space lies on devices.
     pub const CHUNK: Self = Self(3);
