@@ -2,12 +2,12 @@
 //!
 //! # Place
 //!
-//! `cargo xtask crash` runs the same tests again and again with other rounds until its time is over, and adds up
-//! what they count. Without it a test runs round zero, the same every time.
+//! `cargo xtask crash` runs the same tests again and again with other rounds until its time is
+//! over, and adds up what they count. Without it a test runs round zero, the same every time.
 
 use std::ops::Range;
 
-/// Set to a number: the seeds of a test are others in each round.
+/// A number: each round uses other seeds.
 pub const ROUND: &str = "BUTTRESS_ROUND";
 
 /// Begins a line that says how much a test has seen: `BUTTRESS_COUNT states 312`.
@@ -27,7 +27,8 @@ pub fn round() -> u64 {
     std::env::var(ROUND).map_or(0, number)
 }
 
-/// Says whether to look at what tests look at now and then: where it was drawn, and always in a long search.
+/// Says whether to run a check that tests run only now and then: by chance, and always in a long
+/// search.
 #[must_use]
 pub fn always_or(drawn: bool) -> bool {
     drawn || round() > 0
@@ -40,8 +41,8 @@ pub fn seeds(first: Range<u64>) -> Range<u64> {
     first.start + more..first.end + more
 }
 
-/// Returns the seeds that were asked for: `BUTTRESS_SEED` is one, `BUTTRESS_SEEDS` is `first..last`; else those of this
-/// round ([`seeds`]).
+/// Returns the seeds that were asked for: `BUTTRESS_SEED` is one, `BUTTRESS_SEEDS` is
+/// `first..last`; else those of this round ([`seeds`]).
 ///
 /// # Panics
 ///

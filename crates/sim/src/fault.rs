@@ -2,13 +2,13 @@
 //!
 //! # Place
 //!
-//! Tests of misfortune: run a workload with no fault and count, then once for every n. One [`Faults`] may
-//! be shared by several devices, so that n counts over all of them.
+//! For fault tests: run a workload with no fault and count, then once for every n. Several devices
+//! may share one [`Faults`], so that n counts over all of them.
 //!
-//! # Faults a device commits here, and why a right engine survives them
+//! # Faults, and why a correct engine survives them
 //!
-//! [`Misfortune`] lists them. A request that fails was not acknowledged. A write that never happens though it was
-//! acknowledged costs what it held, and nothing else: checksums show it.
+//! [`Misfortune`] lists them. A request that fails was not acknowledged. An acknowledged write that
+//! never happens costs its content, and nothing else: checksums reveal it.
 
 use std::io;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use buttress_base::{Rank, Ranked, thread};
 use buttress_block::error::Operation;
 use buttress_block::{Device, Error, Layer};
 
-/// What is wrong with a request.
+/// The fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misfortune {
     /// It fails; a write has written its first half.
     Fails,
     /// It fails, and so does every request after it: the device is gone.
     Gone,
-    /// It fails, and so do so many after it: the device comes back.
+    /// It fails, and so do that many after it: then the device comes back.
     Away(u64),
-    /// It is acknowledged and does not happen; a read does.
+    /// It is acknowledged and does not happen; a read is served.
     Lies,
-    /// It takes so long.
+    /// It takes this much longer.
     Slow(Duration),
 }
 
@@ -37,7 +37,7 @@ pub enum Misfortune {
 struct Plan {
     count: u64,
     at: u64,
-    /// Which requests are counted; all if none is named.
+    /// Which requests are counted; all if `None`.
     only: Option<Operation>,
     what: Misfortune,
 }
@@ -68,7 +68,8 @@ impl Faults {
         self.strike(n, None, if sticky { Misfortune::Gone } else { Misfortune::Fails });
     }
 
-    /// Counts from zero again, requests of one kind if one is named; request `n` of these goes wrong.
+    /// Counts from zero again, only requests of one kind if one is named. Request `n` of these goes
+    /// wrong.
     pub fn strike(&self, n: u64, only: Option<Operation>, what: Misfortune) {
         *self.plan.lock() = Plan { count: 0, at: n, only, what };
     }
@@ -155,7 +156,7 @@ impl Layer for FaultDevice {
         }
     }
 
-    /// So that late data is among what is tried.
+    /// So that tests cover late data too.
     fn takes_many(&self) -> bool {
         true
     }

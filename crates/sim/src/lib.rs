@@ -2,10 +2,11 @@
 //!
 //! # Place
 //!
-//! Beside `block`, so that every crate that stands on a device can be tested on one that is worse than
-//! any real one: [`record`] knows what a power cut could leave at every point of a run, [`fault`] fails
-//! the n-th request, [`slow`] takes its time. [`campaign`] makes a test one round of a long search.
-//! `processors` is a machine with any number of processors, for the scheduler of `base::seeded`.
+//! The crate is beside `block`. So each crate that uses a device can be tested on one worse than
+//! any real one. [`record`] knows every state that a power cut could leave. [`fault`] fails the
+//! n-th request. [`slow`] is as slow as a disk. [`campaign`] makes a test one round of a long
+//! search. `processors` is a machine with any number of processors, for the scheduler of
+//! `base::seeded`.
 
 #![forbid(unsafe_code)]
 

@@ -1,22 +1,24 @@
-//! Devices that write down what happens to them, and every state that a power cut could leave.
+//! Devices that record their requests, and every state that a power cut could leave.
 //!
 //! # Place
 //!
-//! One [`Log`] for all devices of a test, so that the order of events between them is known. A test runs
-//! its workload once, then goes through the log: at each event, each device has what it was flushed
-//! with, and any subset of the pieces written since.
+//! All devices of a test share one [`Log`], so the order of events between them is known. A test
+//! runs its workload once, then goes through the log. At each event, each device has its flushed
+//! content, and any subset of the pieces written since.
 //!
 //! # Invariants
 //!
-//! - **S1** What was written before a flush of the same device is in every state after it. What was written durably
-//!   is from then on, and says nothing of what was written before it: a device with FUA does no more.
-//! - **S2** A piece (512 bytes of a disk, 8 of persistent memory) is whole: old, or one of those written
-//!   since the flush; they may survive in any order, so an older one may win over a newer one.
+//! - **S1** What was written before a flush of the same device is in every state after it. A
+//!   durable write is in every state from then on, and says nothing of earlier writes: a device
+//!   with FUA does no more.
+//! - **S2** A piece (512 bytes of a disk, 8 of persistent memory) is whole: old, or one of those
+//!   written since the flush. Pieces survive in any order, so an older one may win over a newer
+//!   one.
 //!
-//! # Faults a device commits here, and why a right engine survives them
+//! # Faults, and why a correct engine survives them
 //!
-//! Loses, tears and reorders what was not flushed: nobody was told that it is durable. Discards are kept
-//! or lost like writes, and leave zeroes.
+//! The device loses, tears and reorders unflushed writes, which were never reported as durable.
+//! Discards are kept or lost like writes, and leave zeroes.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -25,7 +27,7 @@ use std::sync::Arc;
 use buttress_base::{Rank, Ranked, Rng};
 use buttress_block::{Class, Device, Error, Layer, MemoryDevice};
 
-/// Which of the devices of one log.
+/// The number of a device within one log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceId(pub usize);
 
@@ -46,7 +48,7 @@ enum Event {
     Mark(u64),
 }
 
-/// What happened to all devices of a test, in order.
+/// The events of all devices of a test, in order.
 #[derive(Debug)]
 pub struct Log {
     inner: Ranked<Inner>,
@@ -69,8 +71,8 @@ impl Log {
         Arc::new(Self { inner: Ranked::new(Rank::SimLog, Inner::default()) })
     }
 
-    /// Adds a device whose content is that of `base`; `atom` is the number of bytes that a crash does not
-    /// tear.
+    /// Adds a device whose content is that of `base`; `atom` is the number of bytes that a crash
+    /// does not tear.
     ///
     /// # Panics
     ///
@@ -95,7 +97,8 @@ impl Log {
         inner.recording = true;
     }
 
-    /// Puts a mark of the test's own into the log: what was acknowledged before the events that follow.
+    /// Puts a mark of the test into the log, such as what was acknowledged before the following
+    /// events.
     pub fn mark(&self, value: u64) {
         let mut inner = self.inner.lock();
         if inner.recording {
@@ -113,7 +116,8 @@ impl Log {
         self.len() == 0
     }
 
-    /// Returns the bytes written to one device since recording began, and the number of its flushes.
+    /// Returns the bytes written to one device since recording began, and the number of its
+    /// flushes.
     pub fn totals(&self, device: DeviceId) -> (u64, u64) {
         let inner = self.inner.lock();
         inner.events.iter().fold((0, 0), |(bytes, flushes), event| match event {
@@ -163,9 +167,10 @@ impl Log {
         digest
     }
 
-    /// Stops recording and shows `check` what a power cut could have left: after every event, nothing,
-    /// all, and `draws` other subsets of what was not flushed: random ones, and those in which one write or one
-    /// piece alone is there, or alone is lost. `stride` leaves out points.
+    /// Stops recording and shows `check` the states that a power cut could have left. After every
+    /// event these are: nothing of the unflushed writes, all of them, and `draws` other subsets.
+    /// Those are random ones, and ones in which one write or one piece alone is there, or alone is
+    /// lost. `stride` leaves out points.
     ///
     /// Returns how many states were shown.
     pub fn crashes(
@@ -180,7 +185,7 @@ impl Log {
             if !at.index.is_multiple_of(stride) {
                 return Vec::new();
             }
-            // Of few pieces there are few subsets.
+            // Few pieces have few subsets.
             let drawn = if at.pieces > 1 { draws } else { 0 };
             let mut subsets = vec![Subset::Nothing];
             subsets.extend((at.pieces > 0).then_some(Subset::All));
@@ -189,12 +194,14 @@ impl Log {
         })
     }
 
-    /// Stops recording and goes through it from flush to flush, with the worst that each interval could leave:
-    /// nothing, all, each write of it alone, all but each one of its writes, and `draws` random subsets, torn. Of more
-    /// than `singles` writes so many are taken by chance, the last one always: that is the superblock of a commit.
+    /// Stops recording and goes through it from flush to flush, with the worst states of each
+    /// interval. These are: nothing, all, each write alone, all but each one write, and `draws`
+    /// random subsets, torn. Of more than `singles` writes only that many are drawn by chance, and
+    /// always the last one: that is the superblock of a commit.
     ///
-    /// A cut amid an interval leaves no more than the cut at its end can leave, and less was promised then; so what
-    /// these states show holds for all points. Returns how many states were shown.
+    /// A cut within an interval leaves no more than the cut at its end can leave, and fewer
+    /// guarantees held then. So what these states show holds for all points. Returns how many
+    /// states were shown.
     pub fn intervals(
         &self,
         rng: &mut Rng,
@@ -214,7 +221,7 @@ impl Log {
                 rng.shuffle(&mut others);
                 others.truncate(singles.saturating_sub(1));
             }
-            // Of one write alone all is said by now, but for how it tears.
+            // A single write is covered by now, except for how it tears.
             if at.writes.len() > 1 {
                 for write in others.into_iter().chain([*last]) {
                     subsets.extend([Subset::Only(write), Subset::AllBut(write)]);
@@ -284,7 +291,7 @@ impl Log {
     }
 }
 
-/// Where in a log the power goes.
+/// The point in a log at which the power fails.
 struct Point<'a> {
     index: usize,
     /// A flush comes next, or nothing.
@@ -294,7 +301,7 @@ struct Point<'a> {
     pieces: usize,
 }
 
-/// What survives of what was not flushed.
+/// Which unflushed pieces survive.
 #[derive(Clone, Copy, Debug)]
 enum Subset {
     Nothing,
@@ -359,7 +366,8 @@ fn cut(pieces: &mut Vec<Piece>, offset: u64, bytes: &Arc<[u8]>, atom: usize, wri
     }
 }
 
-/// Takes out what a write left pending that is durable now, and what it wrote over: that can win no more.
+/// Removes the pending pieces of a write that is durable now, and the pieces below it, which can
+/// win no more.
 fn settle(pieces: &mut Vec<Piece>, write: usize, offset: u64, len: usize) {
     let end = offset + len as u64;
     pieces.retain(|piece| {
@@ -390,7 +398,8 @@ fn survive(base: &MemoryDevice, pieces: &[Piece], subset: Subset) -> MemoryDevic
                     let tenths = *rng.choose(&[1, 3, 5, 7, 9]).expect("not empty");
                     let mut kept: Vec<_> =
                         pieces.iter().filter(|_| rng.chance(tenths, 10)).collect();
-                    // Writes of one place may reach the medium in another order than they were given.
+                    // Writes to one place may reach the medium in another order than they were
+                    // issued.
                     if rng.chance(1, 2) {
                         rng.shuffle(&mut kept);
                     }
@@ -474,7 +483,7 @@ impl Layer for Recorder {
         self.on_write(offset, &whole)
     }
 
-    /// So that late data is among what is tried.
+    /// So that tests cover late data too.
     fn takes_many(&self) -> bool {
         true
     }
@@ -525,7 +534,8 @@ mod tests {
         });
         assert!(some && mixed);
     }
-    /// Of three writes before a flush: none, all, each alone and each lost; after it nothing is left to choose.
+    /// Of three writes before a flush: none, all, each alone and each lost; after it nothing is
+    /// left to choose.
     #[test]
     fn intervals_have_each_write_alone_and_lost() {
         let log = Log::new();
@@ -549,8 +559,8 @@ mod tests {
         assert_eq!((seen, shown), (expected, 9));
     }
 
-    /// A durable write is there from then on, over what was written at its place before; what was written elsewhere is as
-    /// it was.
+    /// A durable write is there from then on, over earlier writes at its place; other places are as
+    /// before.
     #[test]
     fn a_durable_write_says_nothing_of_others() {
         let log = Log::new();

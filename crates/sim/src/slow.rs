@@ -1,15 +1,18 @@
-//! A device that is made as slow as a disk or a network volume, for all who write to it alike, by the engine's clock.
+//! A device that is as slow as a disk or a network volume, by the engine's clock, for all its users
+//! alike.
 //!
 //! # Invariants
 //!
-//! - **S1** One clock for all: bytes go over one line one after the other, whoever sends them, and as many requests as it
-//!   is deep wait for their latency at the same time. So a depth of one is the arm of a disk, more is a network volume.
-//! - **S2** Who asks is answered when the device would have answered. What the machine needs for the bytes themselves is
-//!   part of that time, not added to it; who sleeps too long does not make the device slower for others.
-//! - **S3** A flush is answered once everything that was taken before it has been.
+//! - **S1** All requests share one clock. Bytes pass one line one after the other. At most `depth`
+//!   requests wait for their latency at the same time. So a depth of one is the arm of a disk; more
+//!   is a network volume.
+//! - **S2** A request is answered when the device would have answered. The machine's own time for
+//!   the bytes is a part of that, not added to it. A thread that sleeps too long does not slow the
+//!   device for others.
+//! - **S3** A flush is answered once every request taken before it is done.
 //!
-//! Discards, and zeroes that are not sent, cost a request without bytes. Until [`Slow::begin`] it is as fast as what is
-//! behind it, so that filling a volume takes no hours.
+//! Discards, and zeroes that are not sent, cost a request without bytes. Until [`Slow::begin`] the
+//! device is as fast as the one below, so that a test can fill a volume quickly.
 
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,18 +24,18 @@ use buttress_block::{Class, Device, Error, Layer, Refused, Space, Write};
 /// How slow a device is.
 #[derive(Clone, Copy, Debug)]
 pub struct Slowness {
-    /// MiB a second, over all requests; unlimited when there is none.
+    /// MiB a second, over all requests; `None` is unlimited.
     pub mib_s: Option<f64>,
     /// From taking a request to its first byte.
     pub latency: Duration,
-    /// Requests that wait for that at the same time.
+    /// The number of requests that wait for their latency at the same time.
     pub depth: usize,
-    /// Data goes nowhere, as with Linux's `null_blk`: a disk fetches it itself, and copying it to an image would take the
-    /// processors from those who are measured. Nothing may read it.
+    /// Data is dropped, as with Linux's `null_blk`. A real disk fetches it by itself; copying it to
+    /// an image would take processor time from the measured threads. Nothing may read it.
     pub forgets_data: bool,
 }
 
-/// When things are free, in seconds from the beginning.
+/// When the line and the slots become free, in seconds from the beginning.
 #[derive(Debug)]
 struct Queue {
     line: f64,
@@ -40,7 +43,7 @@ struct Queue {
     last: f64,
 }
 
-/// What a device was asked for since it became slow.
+/// The requests since the device became slow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
     /// Reads.
@@ -124,7 +127,7 @@ impl<D: Device> Slow<D> {
         }
     }
 
-    /// Takes requests of so many bytes that come together; says when the last is answered.
+    /// Takes requests with these lengths that come together; returns when the last is answered.
     fn take(&self, lens: impl IntoIterator<Item = u64>) -> Option<f64> {
         if !self.began.load(Ordering::Acquire) {
             return None;
@@ -237,7 +240,7 @@ mod tests {
 
     use super::*;
 
-    /// S1: the line is shared, and as many wait for their latency at once as it is deep.
+    /// S1: requests share the line, and as many wait for their latency at once as the depth says.
     #[test]
     fn requests_share_one_clock() {
         let latency = Duration::from_secs(1);
@@ -256,7 +259,7 @@ mod tests {
         assert_eq!(arm.take(9.0, 0, &slow(1)), 10.0, "it was idle, and that is not saved up");
     }
 
-    /// Metadata is kept, and everything is until it is slow.
+    /// Metadata is kept, and so is everything until the device becomes slow.
     #[test]
     fn data_alone_is_forgotten() {
         let slowness =
