@@ -232,3 +232,67 @@ fn views_find_what_a_model_has_between_puts_deletions_and_commits() {
         }
     }
 }
+
+/// Ranges over objects, which lie in shards of their own, both ways, while another thread commits:
+/// gaps that walks within an object noted are passed, and nothing is missed.
+#[test]
+fn ranges_over_objects_find_what_a_model_has_beside_commits() {
+    const OBJECTS: u64 = 5;
+    let at = |(object, offset)| Key::new(OBJECT + object, Kind::UUID_KEY_SUBVOL, offset);
+    let plain = |key: Key| (key.objectid - OBJECT, key.offset);
+    for seed in 0..4 {
+        let mut rng = Rng::new(seed);
+        let engine = engine(128);
+        let mut model: BTreeMap<(u64, u64), u8> = BTreeMap::new();
+        let done = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while done.load(Ordering::Acquire) == 0 {
+                    engine.commit().expect("a commit");
+                    std::thread::sleep(std::time::Duration::from_millis(3));
+                }
+            });
+            let mut wrong = None;
+            for step in 0..1_500_u64 {
+                let (object, start) = (rng.below(OBJECTS), rng.below(300));
+                let run = if rng.chance(1, 3) { 1 } else { 1 + rng.below(120) };
+                let puts = rng.chance(1, 3);
+                let cost = Cost::of(run as u32, 8 * run as u32);
+                let handle = engine.begin(engine.reserve(cost, Urgency::Normal).expect("space"));
+                for offset in start..start + run {
+                    if puts {
+                        handle.put(TREE, at((object, offset)), [step as u8; 8]);
+                        model.insert((object, offset), step as u8);
+                    } else {
+                        handle.delete(TREE, at((object, offset)));
+                        model.remove(&(object, offset));
+                    }
+                }
+                drop(handle);
+                let view = engine.view();
+                // Within the object, which notes gaps; then over several.
+                let (a, b) = (rng.below(OBJECTS), rng.below(OBJECTS));
+                let over = (a.min(b), rng.below(400))..=(a.max(b), rng.below(400));
+                for range in [(object, 0)..=(object, 500), over] {
+                    if range.start() > range.end() {
+                        continue;
+                    }
+                    let (low, high) = (at(*range.start()), at(*range.end()));
+                    let expected: Vec<_> =
+                        model.range(range).map(|(k, byte)| (*k, *byte)).collect();
+                    let one = |(key, item): (Key, buttress_tree::Item)| (plain(key), item[0]);
+                    let all = view.range(TREE, low, high);
+                    let all: Vec<_> = all.map(|found| one(found.expect("it reads"))).collect();
+                    let first = view.at_or_after(TREE, &low, &high).expect("it reads").map(one);
+                    let last = view.at_or_before(TREE, &low, &high).expect("it reads").map(one);
+                    let ends = (expected.first().copied(), expected.last().copied());
+                    if all != expected || (first, last) != ends {
+                        wrong.get_or_insert((step, low, high));
+                    }
+                }
+            }
+            done.store(1, Ordering::Release);
+            assert_eq!(wrong, None, "seed {seed}: the first step and range that differ");
+        });
+    }
+}
