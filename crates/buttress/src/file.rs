@@ -1,4 +1,4 @@
-//! An open file.
+//! An open file, and how it is opened.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,6 @@ use buttress_fs::{Inode, SetAttr};
 
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::metadata::Metadata;
-use crate::options::FileOptions;
 
 /// An open file of a volume. It stays readable when its last name is gone.
 ///
@@ -159,5 +158,81 @@ impl Seek for File {
             io::Error::new(io::ErrorKind::InvalidInput, "the position is before the first byte")
         })?;
         Ok(self.position)
+    }
+}
+
+/// How to open a file of a volume, with the words of [`std::fs::OpenOptions`].
+#[derive(Clone, Debug)]
+#[must_use = "options do nothing before a file is opened with them"]
+pub struct FileOptions {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    pub(crate) append: bool,
+    pub(crate) truncate: bool,
+    pub(crate) create: bool,
+    pub(crate) create_new: bool,
+    pub(crate) mode: u32,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl FileOptions {
+    /// Nothing is allowed yet; a file that is made has mode 0644.
+    pub fn new() -> Self {
+        Self {
+            read: false,
+            write: false,
+            append: false,
+            truncate: false,
+            create: false,
+            create_new: false,
+            mode: 0o644,
+        }
+    }
+
+    /// Whether the file can be read.
+    pub fn read(mut self, read: bool) -> Self {
+        self.read = read;
+        self
+    }
+
+    /// Whether the file can be written.
+    pub fn write(mut self, write: bool) -> Self {
+        self.write = write;
+        self
+    }
+
+    /// Whether every write goes to the end of the file.
+    pub fn append(mut self, append: bool) -> Self {
+        self.append = append;
+        self
+    }
+
+    /// Whether the file is cut to nothing when it is opened.
+    pub fn truncate(mut self, truncate: bool) -> Self {
+        self.truncate = truncate;
+        self
+    }
+
+    /// Whether the file is made where there is none.
+    pub fn create(mut self, create: bool) -> Self {
+        self.create = create;
+        self
+    }
+
+    /// Whether the file is made, and opening fails where there is one.
+    pub fn create_new(mut self, create_new: bool) -> Self {
+        self.create_new = create_new;
+        self
+    }
+
+    /// Permission bits of a file that is made.
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = mode;
+        self
     }
 }

@@ -8,9 +8,8 @@ use buttress_fs::{FileKind, Inode, InodeId, NameError, RenameFlags, SetAttr, Xat
 use crate::admin::Admin;
 use crate::dir::ReadDir;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::file::File;
+use crate::file::{File, FileOptions};
 use crate::metadata::Metadata;
-use crate::options::{FileOptions, OpenOptions};
 use crate::walk::{self, Last};
 
 /// An open volume. Cheap to clone; many threads may use it at once, and every call blocks until it
@@ -27,15 +26,6 @@ pub struct Filesystem {
 impl Filesystem {
     pub(crate) fn new(fs: buttress_fs::Filesystem) -> Self {
         Self { fs }
-    }
-
-    /// Opens the volume in an image file or on a block device, for reading and writing.
-    ///
-    /// # Errors
-    ///
-    /// As [`OpenOptions::open`].
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        OpenOptions::new().open(path)
     }
 
     /// The engine's handle, for what this type does not offer.

@@ -57,7 +57,6 @@
 mod error;
 mod metadata;
 
-mod options;
 mod walk;
 
 mod dir;
@@ -65,6 +64,7 @@ mod file;
 
 mod admin;
 mod filesystem;
+mod options;
 
 pub use admin::Admin;
 pub use buttress_block::{Device, FileDevice, MemoryDevice};
@@ -78,9 +78,9 @@ pub use buttress_fs::{
 pub use buttress_send as send;
 pub use dir::{DirEntry, ReadDir};
 pub use error::{Error, ErrorKind, Result};
-pub use file::File;
+pub use file::{File, FileOptions};
 pub use filesystem::Filesystem;
 pub use metadata::Metadata;
 #[cfg(feature = "mkfs")]
 pub use options::CreateOptions;
-pub use options::{FileOptions, OpenOptions};
+pub use options::OpenOptions;
