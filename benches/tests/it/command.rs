@@ -50,7 +50,7 @@ fn mount_options_are_added() {
     let fails = |more: &[&str], code, words: &[&str]| {
         bench.fails(&[&short[..], more].concat(), code, words);
     };
-    fails(&["-o", "nocommit"], 2, &["nocommit", "commit=SECONDS", "nowriteback_cache"]);
+    fails(&["-o", "nocommit"], 2, &["nocommit", "not known; like commit"]);
     fails(&["-o", "threads=0"], 2, &["threads=0", "1 to 256"]);
     fails(&["--only", "buttress", "-o", "nowriteback_cache"], 1, &["nowriteback_cache", "--mount"]);
     fails(&["--only", "page by", "-o", "read_batch=run"], 1, &["read_batch=run", "sets that"]);

@@ -237,7 +237,6 @@ fn a_mount_tells_of_its_space() {
     for name in ["gained", "served", "forecast_bytes", "yielded_bytes"] {
         part("flush_steps", "metadata_dirty", name);
     }
-    part("flush_steps", "ahead_overlay", "forecast_bytes");
     let waited = ["data_all", "data_commit"].map(|line| part("waits", line, "times"));
     assert_eq!(waited.iter().sum::<u64>(), number(&full, "waits_for_data"), "{full}");
     let times = full["sections"]["wait_times"].as_object().expect("a line for each time");
