@@ -1,5 +1,6 @@
 //! Compression and sharing: what is promised beside the content, which the model looks after.
 
+use buttress_format::BlockGroupFlags;
 use buttress_fs::{
     Codec, Defragment, ErrorKind, Inode, InodeFlags, NameError, SetAttr, XattrFlags,
 };
@@ -17,11 +18,12 @@ fn property(inode: &Inode, value: &[u8]) -> Result<(), ErrorKind> {
     inode.set_xattr(PROPERTY, value, XattrFlags::default()).map_err(|error| error.kind())
 }
 
+/// Bytes of data in use.
 fn used(fs: &buttress_fs::Filesystem) -> u64 {
     fs.sync().expect("sync");
     fs.sync().expect("sync");
-    fs.info().expect("info").superblock.total_bytes
-        - 4096 * fs.statfs().expect("statfs").blocks_free
+    let kinds = fs.info().expect("info").usage.kinds;
+    kinds.iter().filter(|kind| kind.flags.has(BlockGroupFlags::DATA)).map(|kind| kind.used).sum()
 }
 
 /// Every compression at every kind of size gives the content back, also after a remount without options,
