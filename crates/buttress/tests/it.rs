@@ -173,7 +173,7 @@ fn examples_run() {
     use std::path::Path;
     let folder = tempfile::tempdir().expect("folder");
     let at = |name: &str| folder.path().join(name);
-    assert_eq!(example("hello", &[&at("hello.img")]), "hello, world\n");
+    assert_eq!(example("greeting", &[&at("hello.img")]), "hello, world\n");
     assert_eq!(example("tree", &[&at("hello.img")]), "greeting\n");
     assert!(example("usage", &[&at("hello.img")]).contains("size      256 MiB"));
     assert!(example("checksums", &[]).starts_with("found: "));

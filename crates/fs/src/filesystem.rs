@@ -159,7 +159,7 @@ impl Filesystem {
         let room = shared.engine.room();
         let waiting = shared.files.dirty_bytes();
         let blocks = room.device_bytes / u64::from(room.data_copies.max(1)) / block;
-        let free = blocks.saturating_sub((room.used + waiting).div_ceil(block));
+        let free = blocks.saturating_sub(room.used.saturating_add(waiting).div_ceil(block));
         // What data can have is less than what is free where metadata has chunks of its own.
         let available = (room.data_available.saturating_sub(waiting) / block).min(free);
         let fsid = shared.superblock.fsid;

@@ -142,12 +142,13 @@ impl Engine {
         };
         if self.space.count() == 0 {
             let usage = self.usage();
-            let raw = usage.kinds.iter().map(|kind| kind.used * u64::from(kind.flags.copies()));
+            let copies = |kind: &KindUsage| u64::from(kind.flags.copies());
+            let raw = total(usage.kinds.iter().map(|kind| kind.used.saturating_mul(copies(kind))));
             return Room {
                 device_bytes: usage.device_bytes,
                 data_copies: usage.data_copies,
                 data_available: usage.data_available,
-                used: raw.sum::<u64>() / u64::from(usage.data_copies.max(1)) + reserve,
+                used: (raw / u64::from(usage.data_copies.max(1))).saturating_add(reserve),
             };
         }
         let data = self.space.account(SpaceKind::Data);
@@ -155,18 +156,18 @@ impl Engine {
         let flags = self.kind_flags(SpaceKind::Data);
         let free = (data.total - data.used.min(data.total)).saturating_sub(self.closed(&devices));
         let copies = |kind| u64::from(devices.profile_of(self.kind_flags(kind)).flags().copies());
-        let raw: u64 = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System]
+        let kinds = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System]
             .into_iter()
             // In mixed groups data and metadata are one account.
-            .filter(|&kind| kind != SpaceKind::Data || !self.space.is_mixed())
-            .map(|kind| self.space.account(kind).used * copies(kind))
-            .sum();
+            .filter(|&kind| kind != SpaceKind::Data || !self.space.is_mixed());
+        let raw =
+            total(kinds.map(|kind| self.space.account(kind).used.saturating_mul(copies(kind))));
         Room {
             device_bytes: devices.total(),
             data_copies: devices.profile_of(flags).flags().copies(),
             data_available: free
                 + devices.available_to_data(flags, self.kind_flags(SpaceKind::Metadata)),
-            used: raw / copies(SpaceKind::Data).max(1) + reserve,
+            used: (raw / copies(SpaceKind::Data).max(1)).saturating_add(reserve),
         }
     }
 
@@ -212,4 +213,9 @@ impl Engine {
             kinds,
         }
     }
+}
+
+/// A sum of figures that a damaged volume may have made up.
+fn total(figures: impl Iterator<Item = u64>) -> u64 {
+    figures.fold(0, u64::saturating_add)
 }

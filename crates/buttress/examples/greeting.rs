@@ -1,13 +1,13 @@
 //! Makes a volume, writes a file, reads it back.
 //!
 //! ```sh
-//! cargo run -p buttress --example hello -- /tmp/hello.img
+//! cargo run -p buttress --example greeting -- /tmp/greeting.img
 //! ```
 
 use buttress::{CreateOptions, Filesystem};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let image = std::env::args_os().nth(1).ok_or("usage: hello IMAGE")?;
+    let image = std::env::args_os().nth(1).ok_or("usage: greeting IMAGE")?;
     let fs = CreateOptions::new(256 << 20).label("hello").create(&image)?;
     fs.write("/greeting", "hello, world\n")?;
     fs.close()?;
