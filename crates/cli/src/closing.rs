@@ -110,5 +110,8 @@ fn is_closing(pid: u32, image: &Path) -> bool {
         let is_source = words.next() == Some(&source);
         is_source && words.nth(1).is_some_and(|kind| TYPES.contains(&kind))
     });
-    name.starts_with("buttress") && !is_mounted
+    // A verb that works on the image itself has no mount either, and answers for the volume.
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let serves_mount = words.split(|byte| *byte == 0).any(|word| word == b"mount");
+    name.starts_with("buttress") && serves_mount && !is_mounted
 }
