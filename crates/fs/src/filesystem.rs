@@ -230,15 +230,20 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// Those of [`Filesystem::sync`]; what reading the extent tree met. Damage of what that names is
-    /// part of the result.
+    /// A commit that fails; what reading the extent tree met. Damage of what that names is part of the
+    /// result.
     pub fn scrub(
         &self,
         options: ScrubOptions,
         watch: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<(ScrubProgress, bool)> {
-        self.sync()?;
-        Ok(self.shared().maintenance.scrub(options, watch)?)
+        let shared = self.shared();
+        if shared.read_only_reason().is_none() {
+            // That a file lost data is told to the next sync, not to a scrub.
+            shared.write_all();
+            shared.engine.commit()?;
+        }
+        Ok(shared.maintenance.scrub(options, watch)?)
     }
 
     /// Tells the devices of everything that is free, beside whoever works on the volume. `watch` is told how far it
