@@ -92,7 +92,7 @@ fn page(top: &Path) -> Result<String, String> {
 
 fn render(release: &Release) -> String {
     let mut page = format!(
-        "# Figures of {}\n\nMeasured {} on a machine of {}.\n\nMethod: {}.\n\n",
+        "# Figures of {}\n\nMeasured {}.\n\n- Machine: {}.\n- Method: {}.\n\n",
         release.version, release.measured, release.machine, release.method
     );
     page.push_str("`cargo xtask figures` writes this page from `docs/figures`.\n\n");
