@@ -62,8 +62,8 @@ fn mount_options_are_added() {
 #[test]
 fn published_experiments_are_measured() {
     let bench = Bench::new();
-    let who = "buttress,lookup,no lock,by,linear,one goal,off,clamp";
-    let short = ["--runs", "1", "--scale", "0.02", "--dir", ".", "--only", who];
+    let rows = "buttress,lookup,no lock,by,linear,one goal,off,clamp";
+    let short = ["--runs", "1", "--scale", "0.02", "--dir", ".", "--only", rows];
     let verbs: [(&[&str], usize, &[&str]); 6] = [
         (
             &["nocow", "--groups", "2", "--jobs", "2", "--file-mib", "4"],

@@ -98,7 +98,7 @@ pub struct Options {
     /// Whether time leaps by chance to the next that somebody waits for, while others can go on (D3). Without, a wait is as
     /// long as it has to be.
     pub leaps: bool,
-    /// A machine of so many processors chooses who is next, in place of chance.
+    /// A machine of so many processors chooses the next thread, in place of chance.
     pub processors: Option<Box<dyn Machine>>,
 }
 
