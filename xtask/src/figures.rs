@@ -57,7 +57,7 @@ struct Figure {
 
 /// Writes or compares the page.
 pub(crate) fn run(options: &Options) -> ExitCode {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let top = crate::top::top();
     match page(&top) {
         Ok(text) if options.check => {
             let is_same = fs::read_to_string(top.join(PAGE)).is_ok_and(|page| page == text);

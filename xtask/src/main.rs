@@ -6,6 +6,7 @@ mod programs;
 mod round;
 mod suite;
 mod tidy;
+mod top;
 
 use std::process::ExitCode;
 

@@ -102,7 +102,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 }
 
 fn look(options: &Options) -> Result<bool, String> {
-    let top = top();
+    let top = crate::top::top();
     let mut report = Report::default();
     let mut rows = Vec::new();
     let mut all_sources = Vec::new();
@@ -283,12 +283,6 @@ fn print_rows(rows: &[Row]) {
             row.top_knot_percent
         );
     }
-}
-
-/// The top of the project.
-fn top() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_path_buf()
 }
 
 fn read(file: &Path) -> Result<String, String> {
