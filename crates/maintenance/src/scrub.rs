@@ -95,6 +95,8 @@ impl Maintenance {
         if mends && options.from == Logical(0) && progress.uncorrectable_errors == 0 {
             self.trust_again()?;
         }
+        // Work beside a scrub changes how much is in use. A bar ends where all was looked at.
+        progress.total = progress.done;
         Ok((progress, true))
     }
 

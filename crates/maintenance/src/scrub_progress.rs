@@ -48,7 +48,7 @@ pub struct ScrubProgress {
     pub position: Logical,
     /// Bytes in use, one copy counted, that were looked at.
     pub done: u64,
-    /// Bytes in use when it began, one copy counted.
+    /// Bytes in use when it began, one copy counted; what was looked at, once it came to the end.
     pub total: u64,
 }
 

@@ -68,13 +68,24 @@ pub(crate) fn try_device(path: &Path) -> std::result::Result<FileDevice, String>
     FileDevice::open(path, OpenOptions::WRITE).map_err(|error| error.to_string())
 }
 
+/// What the engine's own commits beside a scrub may change of the bytes in use.
+const BESIDE_MAX: u64 = 1 << 20;
+
 /// Scrubs from the first address to the last; what is wrong could be mended.
 #[track_caller]
 pub(crate) fn scrubbed(filesystem: &Filesystem, read_only: bool) -> ScrubProgress {
     let options = ScrubOptions { read_only, ..ScrubOptions::default() };
-    let (progress, complete) = filesystem.scrub(options, &mut |_| true).expect("a scrub");
+    let mut in_use = 0;
+    let watch = &mut |progress: &ScrubProgress| {
+        in_use = progress.total;
+        true
+    };
+    let (progress, complete) = filesystem.scrub(options, watch).expect("a scrub");
     assert!(complete && progress.uncorrectable_errors == 0, "{progress:?}");
-    assert_eq!(progress.done, progress.total, "{progress:?}");
+    // The engine's own work behind an opening, such as the removal of empty groups, may commit
+    // beside the scrub: a few nodes come and go.
+    let unlike = progress.done.abs_diff(in_use);
+    assert!(unlike <= BESIDE_MAX, "{unlike} bytes of {in_use}: {progress:?}");
     progress
 }
 
