@@ -6,42 +6,14 @@
 
 use buttress_base::AlignedBuf;
 use buttress_format::{
-    Generation, Header, Key, Logical, TreeId,
+    Key,
     header::{HEADER_LEN, ITEM_LEN, PTR_LEN},
 };
 
 use crate::{
+    geometry::{Geometry, NodeStamp},
     node::{Node, NodePtr},
-    store::Geometry,
 };
-
-/// What a new node says about itself.
-#[derive(Clone, Copy, Debug)]
-pub struct NodeStamp {
-    /// Where it will live.
-    pub logical: Logical,
-    /// The transaction that writes it.
-    pub generation: Generation,
-    /// The tree it is written for.
-    pub owner: TreeId,
-}
-
-impl NodeStamp {
-    pub(crate) fn header(&self, geometry: &Geometry, nritems: u32, level: u8) -> Header {
-        Header {
-            csum: [0; 32],
-            fsid: geometry.fsid,
-            bytenr: self.logical,
-            flags: buttress_format::header::FLAG_WRITTEN,
-            backref_rev: buttress_format::header::BACKREF_REV_MIXED,
-            chunk_tree_uuid: geometry.chunk_tree_uuid,
-            generation: self.generation,
-            owner: self.owner,
-            nritems,
-            level,
-        }
-    }
-}
 
 fn finish(
     mut buf: AlignedBuf,

@@ -15,9 +15,8 @@ use buttress_format::{
 
 use crate::{
     Mismatch,
-    builder::NodeStamp,
+    geometry::{Geometry, NodeStamp},
     node::{Expect, Node, NodePtr},
-    store::Geometry,
 };
 
 /// Bytes of a key in the table of items, and where payload's offset and length follow it.

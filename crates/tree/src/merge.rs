@@ -36,7 +36,8 @@ use buttress_format::{
 
 use crate::{
     Error, Result,
-    builder::{LeafBuilder, NodeStamp, PtrBuilder},
+    builder::{LeafBuilder, PtrBuilder},
+    geometry::NodeStamp,
     node::{Expect, Node, NodePtr},
     overlay::Payload,
     store::{NodeSource, Store},

@@ -22,7 +22,10 @@ use buttress_format::{
     limits::MAX_LEVEL,
 };
 
-use crate::{Mismatch, builder::NodeStamp, store::Geometry};
+use crate::{
+    Mismatch,
+    geometry::{Geometry, NodeStamp},
+};
 
 /// Where a node is, and what it must say when one gets there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

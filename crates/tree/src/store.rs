@@ -8,62 +8,16 @@
 use std::sync::Arc;
 
 use buttress_base::AlignedBuf;
-use buttress_format::{CsumType, Superblock, TreeId};
+use buttress_format::TreeId;
 use buttress_volume::Volume;
 
 use crate::{
     Error, Mismatch, Result,
     cache::NodeCache,
+    geometry::Geometry,
     node::{Expect, Node, NodePtr},
     steps::{StepCounter, Steps},
 };
-
-/// What is the same for every node of a volume.
-#[derive(Clone, Copy, Debug)]
-pub struct Geometry {
-    /// Bytes of a node.
-    pub nodesize: u32,
-    /// Bytes of a sector.
-    pub sectorsize: u32,
-    /// Checksum of nodes and data.
-    pub csum: CsumType,
-    /// The id that nodes carry (the metadata uuid where it differs).
-    pub fsid: [u8; 16],
-    /// The id of the chunk tree that node headers carry.
-    pub chunk_tree_uuid: [u8; 16],
-}
-
-impl Geometry {
-    /// As a superblock says. It does not name the chunk tree's id, which only writers of nodes need.
-    #[must_use]
-    pub fn of(superblock: &Superblock) -> Self {
-        Self {
-            nodesize: superblock.nodesize,
-            sectorsize: superblock.sectorsize,
-            csum: superblock.csum_type,
-            fsid: superblock.tree_fsid(),
-            chunk_tree_uuid: [0; 16],
-        }
-    }
-
-    /// Bytes of a leaf that items and payloads may use.
-    #[must_use]
-    pub fn leaf_room(&self) -> usize {
-        self.nodesize as usize - buttress_format::header::HEADER_LEN
-    }
-
-    /// Largest payload that one item can have.
-    #[must_use]
-    pub fn item_max(&self) -> usize {
-        self.leaf_room() - buttress_format::header::ITEM_LEN
-    }
-
-    /// Number of children of a full inner node.
-    #[must_use]
-    pub fn ptrs_max(&self) -> usize {
-        self.leaf_room() / buttress_format::header::PTR_LEN
-    }
-}
 
 /// Somewhere that nodes come from.
 pub trait NodeSource {

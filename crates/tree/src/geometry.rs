@@ -1,0 +1,85 @@
+//! What is the same for every node of a volume, and what each node says about itself.
+//!
+//! # What must hold
+//!
+//! - Every header that a builder writes is made by [`NodeStamp::header`], from one geometry.
+
+use buttress_format::{
+    CsumType, Generation, Header, Logical, Superblock, TreeId,
+    header::{BACKREF_REV_MIXED, FLAG_WRITTEN, HEADER_LEN, ITEM_LEN, PTR_LEN},
+};
+
+/// What is the same for every node of a volume.
+#[derive(Clone, Copy, Debug)]
+pub struct Geometry {
+    /// Bytes of a node.
+    pub nodesize: u32,
+    /// Bytes of a sector.
+    pub sectorsize: u32,
+    /// Checksum of nodes and data.
+    pub csum: CsumType,
+    /// The id that nodes carry (the metadata uuid where it differs).
+    pub fsid: [u8; 16],
+    /// The id of the chunk tree that node headers carry.
+    pub chunk_tree_uuid: [u8; 16],
+}
+
+impl Geometry {
+    /// As a superblock says. It does not name the chunk tree's id, which only writers of nodes need.
+    #[must_use]
+    pub fn of(superblock: &Superblock) -> Self {
+        Self {
+            nodesize: superblock.nodesize,
+            sectorsize: superblock.sectorsize,
+            csum: superblock.csum_type,
+            fsid: superblock.tree_fsid(),
+            chunk_tree_uuid: [0; 16],
+        }
+    }
+
+    /// Bytes of a leaf that items and payloads may use.
+    #[must_use]
+    pub fn leaf_room(&self) -> usize {
+        self.nodesize as usize - HEADER_LEN
+    }
+
+    /// Largest payload that one item can have.
+    #[must_use]
+    pub fn item_max(&self) -> usize {
+        self.leaf_room() - ITEM_LEN
+    }
+
+    /// Number of children of a full inner node.
+    #[must_use]
+    pub fn ptrs_max(&self) -> usize {
+        self.leaf_room() / PTR_LEN
+    }
+}
+
+/// What a new node says about itself.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeStamp {
+    /// Where it will live.
+    pub logical: Logical,
+    /// The transaction that writes it.
+    pub generation: Generation,
+    /// The tree it is written for.
+    pub owner: TreeId,
+}
+
+impl NodeStamp {
+    pub(crate) fn header(&self, geometry: &Geometry, nritems: u32, level: u8) -> Header {
+        Header {
+            csum: [0; 32],
+            fsid: geometry.fsid,
+            bytenr: self.logical,
+            flags: FLAG_WRITTEN,
+            backref_rev: BACKREF_REV_MIXED,
+            chunk_tree_uuid: geometry.chunk_tree_uuid,
+            generation: self.generation,
+            owner: self.owner,
+            nritems,
+            level,
+        }
+    }
+}
