@@ -1,4 +1,9 @@
-//! From the superblock's few chunks to the whole map: reads the chunk tree, or looks single chunks up in it.
+//! From the superblock's few chunks to the whole map: reads the chunk tree, or looks up single
+//! chunks in it.
+//!
+//! # What must hold
+//!
+//! - A lookup of a chunk never waits for a node that itself waits for a chunk.
 
 use std::sync::Arc;
 
@@ -36,8 +41,9 @@ pub fn root_tree_root(superblock: &Superblock) -> NodePtr {
     }
 }
 
-/// Reads the chunk tree through the chunks that the superblock carries and tells the volume of the
-/// rest. The tree itself lives in the superblock's chunks, so one pass is enough. What was bad is put right when all are known.
+/// Reads the chunk tree through the chunks that the superblock carries, and adds the rest to the
+/// volume. The tree itself lives in the superblock's chunks, so one pass is enough. The volume
+/// repairs bad copies once it knows all chunks.
 ///
 /// # Errors
 ///
@@ -61,7 +67,8 @@ pub fn load_chunks(store: &Store, superblock: &Superblock) -> Result<ChunkTree> 
     Ok(found)
 }
 
-/// Reads what the chunk tree says of devices: it begins with that, however many chunks there are.
+/// Reads the device items of the chunk tree. They come first in it, so the cost does not grow with
+/// the number of chunks.
 ///
 /// # Errors
 ///
@@ -83,8 +90,9 @@ pub fn load_devices(store: &Store, superblock: &Superblock) -> Result<Vec<Device
     Ok(found)
 }
 
-/// Looks single chunks up, for a volume whose chunk tree was not read through. It has nodes of its own: who waits for one
-/// of them never waits for somebody who waits for a chunk.
+/// Looks up single chunks, for a volume whose chunk tree was not read through. It has a node cache
+/// of its own. So a thread that waits for one of its nodes never waits for a thread that waits for
+/// a chunk.
 pub struct ChunkTreeSource {
     store: Store,
     root: NodePtr,

@@ -1,9 +1,13 @@
 //! Verified nodes kept in memory, bounded, evicted by second chance.
 //!
+//! # What must hold
+//!
+//! - A shard holds at most its part of the cache's nodes once an insert returns.
+//!
 //! # Locks
 //!
-//! One short lock a shard; never held across I/O. Two readers that miss the same node both read it:
-//! harmless, since nodes are immutable and the second insert replaces an equal one.
+//! One short lock a shard, never held across I/O. Two readers that miss the same node both read it.
+//! That is harmless: nodes are immutable, and the second insert replaces an equal one.
 
 use std::{
     collections::HashMap,
@@ -37,6 +41,7 @@ struct Shard {
 /// The cache. One for a volume.
 #[derive(Debug)]
 pub(crate) struct NodeCache {
+    /// Unranked: readers share it, and nothing is taken under it.
     shards: Vec<RwLock<Shard>>,
     shard_max: usize,
 }

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **C1** The path holds the nodes from the root down; as trees never change, a cursor is never
-//!   invalidated by anybody.
+//! - **C1** The path holds the nodes from the root down. Trees never change, so nothing invalidates
+//!   a cursor.
 //! - **C2** Depth is bounded by the root's level, which is below the format's limit; each step down
 //!   demands one level less, so that a loop on disk ends in an error.
 

@@ -1,10 +1,10 @@
-//! A leaf that is changed where it is, and goes to disk from there: for trees that are written often and whose
-//! readers come after a crash.
+//! A leaf that is changed in its buffer and goes to disk from there. It is for trees that are
+//! written often and read only after a crash.
 //!
 //! # Invariants
 //!
-//! - **E1** Item n's payload ends where item n - 1's begins, the first one's at the end of the buffer: what lies
-//!   between the table and the payloads is free, and its bytes are zero.
+//! - **E1** Item n's payload ends where item n - 1's begins, the first one's at the end of the
+//!   buffer. The bytes between the table and the payloads are free and zero.
 //! - **E2** Keys ascend strictly.
 
 use buttress_base::AlignedBuf;
@@ -22,7 +22,7 @@ use crate::{
 /// Bytes of a key in the table of items, and where payload's offset and length follow it.
 const KEY_LEN: usize = 17;
 
-/// See the module.
+/// A leaf that is edited in its own buffer; see the module.
 #[derive(Clone)]
 pub struct LeafEdit {
     buf: AlignedBuf,
@@ -196,7 +196,8 @@ impl LeafEdit {
         true
     }
 
-    /// Takes the items of the second half of the bytes away into a leaf of their own. Both have some.
+    /// Moves the items of the second half of the bytes into a leaf of their own. Both leaves have
+    /// items.
     ///
     /// # Panics
     ///

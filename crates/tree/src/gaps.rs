@@ -8,8 +8,8 @@
 //!
 //! - **G1** A gap holds no item of the view that it was learned from. A put takes its key out of
 //!   the gap under the same lock that shows the item to readers.
-//! - **G2** A walk and a put at the same time: a walk notes a gap only if no key of the shard came
-//!   to life since the walk began to count.
+//! - **G2** A walk notes a gap only if no put made an item in the shard since the walk began to
+//!   count. So a walk and a put at the same time do no harm.
 //! - **G3** All gaps are of one committed state. A commit that publishes another one makes them
 //!   void, because it may change trees by more than the overlay.
 //! - **G4** Gaps of one tree never overlap or touch, and each lies within one object.
@@ -74,7 +74,7 @@ impl Gaps {
         self.map.insert((tree, low), high);
     }
 
-    /// A key comes to life (G1).
+    /// Takes a key that was put out of its gap (G1).
     pub(crate) fn pierce(&mut self, tree: TreeId, key: &Key) {
         if self.map.is_empty() {
             return;

@@ -25,7 +25,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// As a superblock says. It does not name the chunk tree's id, which only writers of nodes need.
+    /// The geometry that a superblock names. It does not name the chunk tree's id, which only
+    /// writers of nodes need.
     #[must_use]
     pub fn of(superblock: &Superblock) -> Self {
         Self {

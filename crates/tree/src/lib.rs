@@ -1,8 +1,15 @@
 //! Immutable b-trees, the overlay above them, and the merge of one into the other.
 //!
-//! A committed tree never changes (T1): its nodes are shared buffers that anybody walks without a
-//! lock. What a transaction changes lies in an [`Overlay`] until [`merge`] rebuilds each dirty leaf
-//! once. [`View`] is how everything above reads: running overlay, frozen overlay, committed tree.
+//! Any thread walks a committed tree without a lock, because its nodes are shared buffers that
+//! never change. The changes of a transaction lie in an [`Overlay`] until [`merge`] rebuilds each
+//! dirty leaf once. The layers above read through a [`View`]: running overlay, frozen overlay,
+//! committed tree.
+//!
+//! # Invariants
+//!
+//! - **T1** A committed tree never changes.
+//! - **T6** Space that a committed tree freed is not used again while a view can reach it. The
+//!   engine enforces this, and views rely on it.
 
 pub mod boot;
 mod builder;

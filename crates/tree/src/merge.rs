@@ -7,21 +7,21 @@
 //! # Invariants
 //!
 //! - **M1** Cost is proportional to the dirty paths, never to the tree.
-//! - **M2** A node born in this transaction ([`Fresh`]) that is rebuilt leaves its address to the
-//!   node that takes its place, so that settling a commit's own nodes comes to an end.
-//! - **M3** Every consumed node is handed back exactly once: an older one, and a fresh one that a
-//!   snapshot may use, to [`NodeAlloc::retire`]; another fresh one's address is used again or given to
-//!   [`NodeAlloc::cancel`].
+//! - **M2** A node of this transaction ([`Fresh`]) that is rebuilt leaves its address to the node
+//!   that takes its place. So settling a commit's own nodes comes to an end.
+//! - **M3** Every consumed node is handed back exactly once. Old nodes go to [`NodeAlloc::retire`],
+//!   and so do fresh ones that a snapshot may use. The address of any other fresh one is used again
+//!   or goes to [`NodeAlloc::cancel`].
 //! - **M4** A child's key in its parent is the child's first key, always.
-//! - **M5** A rebuilt node under a quarter full takes in its right neighbour, where there is one
-//!   under the same walk, so that deletions do not leave a trail of near-empty leaves.
-//! - **M6** What lies between two subtrees that pass is cut into as few leaves as it can be: what a commit will
-//!   need is counted by that.
+//! - **M5** A rebuilt node under a quarter full takes in its right neighbour, where the same walk
+//!   has one. So deletions do not leave a trail of near-empty leaves.
+//! - **M6** The items between two subtrees that pass are cut into as few leaves as can hold them.
+//!   The count of nodes that a commit will need relies on that.
 //!
 //! # Failure
 //!
-//! An error leaves the old tree as it was (it cannot change) and the fresh set in disorder: the
-//! commit that called must abort.
+//! An error leaves the old tree as it was (it cannot change) and the fresh set in disorder. The
+//! calling commit must abort.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -55,8 +55,9 @@ pub trait NodeAlloc {
     /// When there is none, which a commit must have prevented.
     fn allocate(&mut self, tree: TreeId, level: u8) -> Result<Logical>;
 
-    /// A node that this tree no longer uses: its items and children pass to new nodes of the tree. Comes
-    /// from the root down, a node before its children. Says whether that was the last use of it.
+    /// Takes a node that this tree no longer uses: its items and children pass to new nodes of the
+    /// tree. The merge calls it from the root down, for a node before its children. Returns whether
+    /// that was the last use of the node.
     ///
     /// # Errors
     ///
@@ -71,7 +72,7 @@ pub trait NodeAlloc {
     fn cancel(&mut self, tree: TreeId, logical: Logical, level: u8) -> Result<()>;
 }
 
-/// Nodes born in the transaction being committed, not yet on disk.
+/// Nodes made in the transaction being committed, not yet on disk.
 #[derive(Debug, Default)]
 pub struct Fresh {
     nodes: HashMap<Logical, Arc<Node>>,
@@ -80,7 +81,7 @@ pub struct Fresh {
 }
 
 impl Fresh {
-    /// Whether a node was born in this transaction.
+    /// Whether a node was made in this transaction.
     #[must_use]
     pub fn contains(&self, logical: Logical) -> bool {
         self.nodes.contains_key(&logical)
@@ -103,14 +104,14 @@ impl Fresh {
         self.nodes.insert(node.logical(), node);
     }
 
-    /// Keeps every node of a tree but its root as it is from now on: a snapshot of the tree was made,
-    /// and who changes the tree makes new nodes, as for committed ones.
+    /// Keeps every node of a tree but its root as it is from now on, because a snapshot of the tree
+    /// was made. A later change of the tree makes new nodes, as it does for committed ones.
     pub fn keep(&mut self, tree: TreeId, root: Logical) {
         let mine = self.nodes.values().filter(|node| node.owner() == tree);
         self.kept.extend(mine.map(|node| node.logical()).filter(|at| *at != root));
     }
 
-    /// Forgets a node that nobody uses after all.
+    /// Forgets a node that no tree uses after all.
     pub fn forget(&mut self, logical: Logical) {
         self.nodes.remove(&logical);
         self.kept.remove(&logical);
@@ -141,7 +142,8 @@ impl NodeSource for Merge<'_> {
             Some(node) if node.ptr() == expect.ptr && node.has_keys_of(expect) => {
                 Ok(Arc::clone(node))
             }
-            // On a damaged volume a tree may use space that is recorded as free, and was taken for a new node.
+            // On a damaged volume a tree may use space that is recorded as free, and that this
+            // commit took for a new node.
             Some(_) => Err(Error::Above(format!(
                 "node {} of {owner} lies where the extent tree knows of none",
                 expect.ptr.logical
@@ -158,10 +160,10 @@ impl NodeSource for Merge<'_> {
 impl Merge<'_> {
     /// Applies `changes` (ascending, no key twice) to the tree at `root`; returns the new root.
     ///
-    /// Looks at each node on the way to a changed key once, and at a right neighbour where a rebuilt
-    /// node is too small (M5). It builds as many nodes as what is left of those needs. For c changes
-    /// in a tree of n items that is O(c log n) nodes at most, and O(c + log n) where they lie side
-    /// by side. Each node costs one step for each of its entries.
+    /// Looks at each node on the way to a changed key once, and at a right neighbour where a
+    /// rebuilt node is too small (M5). It builds as many nodes as the remaining items need. For c
+    /// changes in a tree of n items that is O(c log n) nodes at most. It is O(c + log n) where the
+    /// changes lie side by side. Each node costs one step for each of its entries.
     ///
     /// # Errors
     ///
@@ -269,7 +271,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Rebuilds what lies under a pointer with its share of the changes.
+    /// Rebuilds the subtree under a pointer with its share of the changes.
     fn subtree(&mut self, at: &Expect, changes: &[(Key, Change)]) -> Result<()> {
         let node = self.merge.node(self.tree, at)?;
         self.consume(&node)?;
@@ -362,7 +364,8 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Builds one leaf from the front of what waits: of `least` bytes, unless an item more would make it over `most`.
+    /// Builds one leaf from the front of the waiting items. It has `least` bytes, or less where one
+    /// more item would exceed `most`.
     fn cut_leaf(&mut self, least: usize, most: usize) -> Result<()> {
         let geometry = *self.merge.store.geometry();
         let mut builder = LeafBuilder::new(&geometry);
@@ -386,7 +389,7 @@ impl Walk<'_, '_> {
         self.adopt(first, node)
     }
 
-    /// Builds one inner node of at most `target` children from the front of what waits.
+    /// Builds one inner node of at most `target` children from the front of the waiting ones.
     fn cut_inner(&mut self, level: u8, target: usize) -> Result<()> {
         let geometry = *self.merge.store.geometry();
         let mut builder = PtrBuilder::new(&geometry);
@@ -439,7 +442,8 @@ impl Walk<'_, '_> {
         if level == 0 {
             while self.levels[0].weight > 0 {
                 let weight = self.levels[0].weight;
-                // Half of it and the rest fits into the next one; less, and no leaf could have held more (M6).
+                // With half of the bytes in this leaf, the rest fits into the next one. Where a
+                // leaf gets less, no leaf could have held more (M6).
                 let least = if weight > room { weight.div_ceil(2) } else { room };
                 self.cut_leaf(least, room)?;
             }
@@ -455,7 +459,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Closes every level from below; the one node that is left alone is the root.
+    /// Closes every level from below. The one node that is left alone is the root.
     fn finish(mut self) -> Result<NodePtr> {
         self.flush(0)?;
         let mut root = None;

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **N1** A [`Node`] exists only after [`Node::verify`] looked at every key, offset and pointer in
-//!   it: searches index without further checks.
+//! - **N1** A [`Node`] exists only after [`Node::verify`] looked at every key, offset and pointer
+//!   in it. So searches index without further checks.
 //! - **N2** A `Node` never changes (T1).
 //!
 //! # On disk
@@ -27,14 +27,14 @@ use crate::{
     geometry::{Geometry, NodeStamp},
 };
 
-/// Where a node is, and what it must say when one gets there.
+/// Where a node is, and what it must say there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodePtr {
     /// Its address.
     pub logical: Logical,
     /// The transaction that wrote it.
     pub generation: Generation,
-    /// Its storey: 0 is a leaf.
+    /// Its level: 0 is a leaf.
     pub level: u8,
 }
 
@@ -45,8 +45,8 @@ pub struct Expect {
     pub ptr: NodePtr,
     /// The key the parent has for it, where there is a parent.
     pub first_key: Option<Key>,
-    /// The first key that is another's, where there is one: all of its own are before it. Without this
-    /// each node could be in order and the tree not.
+    /// The first key of the next node, where there is one. All keys of this node are before it.
+    /// Without this check each node could be in order and the tree not.
     pub below: Option<Key>,
 }
 
@@ -101,7 +101,7 @@ fn verify_leaf(buf: &[u8], count: u32) -> Result<(), Mismatch> {
     let table_end = count as usize * ITEM_LEN;
     let mut limit = room as u64;
     let mut previous: Option<Key> = None;
-    // Every node that goes out or comes in passes here: by arrays, which need no look at bounds.
+    // Every node that is read or written passes here. Arrays need no bounds checks.
     let (table, _) = buf[HEADER_LEN..HEADER_LEN + table_end].as_chunks::<ITEM_LEN>();
     for (slot, entry) in (0..count).zip(table) {
         let key = key_at(entry, 0);
@@ -227,7 +227,7 @@ impl Node {
         self.header.bytenr
     }
 
-    /// Its storey: 0 is a leaf.
+    /// Its level: 0 is a leaf.
     #[must_use]
     pub fn level(&self) -> u8 {
         self.header.level
@@ -325,15 +325,15 @@ impl Node {
         Expect { ptr: self.child(slot), first_key: Some(self.key(slot)), below: None }
     }
 
-    /// What a reader of a slot's child demands; `below` is the first key behind this node, if there is
-    /// one.
+    /// What a reader of a slot's child demands. `below` is the first key behind this node, if there
+    /// is one.
     #[must_use]
     pub fn expect_child_below(&self, slot: usize, below: Option<Key>) -> Expect {
         let next = if slot + 1 < self.len() { Some(self.key(slot + 1)) } else { below };
         Expect { ptr: self.child(slot), first_key: Some(self.key(slot)), below: next }
     }
 
-    /// Whether this is what a reader demands, as far as keys go.
+    /// Whether its keys are those that a reader demands.
     pub(crate) fn has_keys_of(&self, expect: &Expect) -> bool {
         let Some(last) = self.len().checked_sub(1) else { return expect.first_key.is_none() };
         expect.first_key.is_none_or(|first| self.key(0) == first)
@@ -393,7 +393,7 @@ impl Node {
         Self { buf, header }
     }
 
-    /// A copy with its checksum filled in, as it goes to disk, after looking at it once more.
+    /// A copy with its checksum filled in, as it goes to disk, verified once more.
     ///
     /// # Errors
     ///
@@ -402,7 +402,7 @@ impl Node {
         Self { buf: self.buf.clone(), header: self.header }.into_sealed(geometry)
     }
 
-    /// [`seal`](Self::seal) of a node that nobody else has: without a copy.
+    /// [`seal`](Self::seal) of a node that has one owner, without a copy.
     ///
     /// # Errors
     ///

@@ -1,14 +1,15 @@
-//! What one transaction has changed and not yet merged into the trees.
+//! The changes of one transaction that are not merged into the trees yet.
 //!
 //! A sharded, ordered map from (tree, key) to a new payload or a deletion. Operations write here
 //! and nowhere else; a commit freezes the whole, then merges it.
 //!
 //! # Invariants
 //!
-//! - **O1** All keys of one object of one tree lie in one shard, so that a range within an object is
-//!   one ordered walk.
-//! - **O2** After the freeze nobody writes: the transaction's gate sees to it, the merge relies on it.
-//! - **O3** `bytes` counts every key and payload held, so that memory is bounded by who asks (T4).
+//! - **O1** All keys of one object of one tree lie in one shard. So a range within an object is one
+//!   ordered walk.
+//! - **O2** After the freeze no thread writes. The transaction's gate enforces this, and the merge
+//!   relies on it.
+//! - **O3** `bytes` counts every key and payload held. So a caller can bound the memory.
 //!
 //! # Locks
 //!
@@ -34,7 +35,7 @@ pub type Payload = Arc<[u8]>;
 
 const SHARDS: usize = 64;
 
-/// Charge for one entry beside its payload: map node, key, header of the shared payload.
+/// Bytes counted for one entry beside its payload: map node, key, header of the shared payload.
 const ENTRY_BYTES: u64 = 80;
 
 type Entries = BTreeMap<(TreeId, Key), Option<Payload>>;
@@ -42,11 +43,12 @@ type Entries = BTreeMap<(TreeId, Key), Option<Payload>>;
 #[derive(Debug, Default)]
 struct Shard {
     entries: Entries,
-    /// What came, or came to have another length, since somebody last asked; nothing before anybody did.
+    /// Items that were added, or got another length, since the last call of [`Overlay::changed`].
+    /// `None` before the first call.
     news: Option<Vec<(TreeId, Key)>>,
     /// Where walks found nothing but deletions.
     gaps: Gaps,
-    /// How often a key came to life: it had no item here, or a deletion, and was put.
+    /// How often a put made an item where the shard had none, or a deletion.
     births: u64,
 }
 
@@ -69,10 +71,11 @@ const BYTES: usize = 1;
 /// The changes of one transaction. `None` as payload is a deletion.
 #[derive(Debug)]
 pub struct Overlay {
+    /// Unranked: readers share it, and nothing is taken under it.
     shards: Vec<Apart<RwLock<Shard>>>,
     /// Items, and their bytes in memory.
     held: Apart<[AtomicU64; 2]>,
-    /// Items that came to have another length while somebody asked for what is new.
+    /// Items that got another length after the first call of [`Overlay::changed`].
     resized: AtomicU64,
 }
 
@@ -128,7 +131,7 @@ impl Overlay {
         }
     }
 
-    /// Sets an item. What nobody else has in hand is overwritten where it is.
+    /// Sets an item. Overwrites a payload of the same length that no reader shares.
     pub fn put(&self, tree: TreeId, key: Key, payload: &[u8]) {
         let mut shard = self.shards[shard_index(tree, key.objectid)].write();
         if let Some(Some(old)) = shard.entries.get_mut(&(tree, key))
@@ -141,7 +144,7 @@ impl Overlay {
         self.insert(&mut shard, tree, key, Some(payload.into()));
     }
 
-    /// What this transaction says about a key: nothing, or deleted (`Some(None)`), or its payload.
+    /// The change of a key in this transaction: none, a deletion (`Some(None)`), or its payload.
     /// O(log n) in what a shard holds.
     #[must_use]
     pub fn find(&self, tree: TreeId, key: &Key) -> Option<Option<Payload>> {
@@ -188,7 +191,7 @@ impl Overlay {
     }
 
     /// Every entry of one object, deletions included, in order: O(log n) in what a shard holds, and
-    /// one step for each entry of the object. Holds the shard's lock meanwhile, and a list of them.
+    /// one step for each entry of the object. Holds the shard's lock meanwhile, and returns a list.
     #[must_use]
     pub fn of_object(&self, tree: TreeId, objectid: u64) -> Vec<(Key, Option<Payload>)> {
         let low = Key { objectid, kind: Kind(0), offset: 0 };
@@ -242,8 +245,8 @@ impl Overlay {
     }
 
     /// Notes that a view with these roots, and this overlay running, has nothing in `first..=last`,
-    /// which lie in one object. Says whether it did: not if a key of the shard came to life since
-    /// `births` was seen.
+    /// which lie in one object. Returns whether it did: it does not where a put made an item in the
+    /// shard since `births` was seen.
     pub(crate) fn note_gap(
         &self,
         tree: TreeId,
@@ -277,15 +280,15 @@ impl Overlay {
         self.held[BYTES].load(Ordering::Relaxed)
     }
 
-    /// How many items came to have another length since [`changed`](Self::changed) was first called: they are new to
-    /// who asks, and no more of them.
+    /// How many items got another length since [`changed`](Self::changed) was first called. The
+    /// next call names them again, although [`items`](Self::items) does not grow by them.
     #[must_use]
     pub fn resized(&self) -> u64 {
         self.resized.load(Ordering::Relaxed)
     }
 
-    /// What was changed since the last call, by tree and key; everything where `anew`, or at the
-    /// first. From then on shards note what comes. An item may be named more than once.
+    /// The changes since the last call, by tree and key; all changes where `anew`, and at the first
+    /// call. From then on shards note new ones. An item may be named more than once.
     ///
     /// For k changes named, of n items held, O(k log n), and a look at each shard. At the first
     /// call, and where `anew`, k is n.

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **ST1** Counts only grow, and one more count never makes an operation wait: each thread adds
-//!   to a line of its own.
+//! - **ST1** Counts only grow, and counting never makes an operation wait: each thread adds to a
+//!   shard with its own cache line.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

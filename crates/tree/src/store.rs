@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **S1** Only verified nodes enter the cache; a hit must carry the generation asked for, so that a
-//!   stale node at a reused address is read anew.
+//! - **S1** Only verified nodes enter the cache. A hit must carry the generation asked for, so that
+//!   a stale node at a reused address is read anew.
 
 use std::sync::Arc;
 
@@ -94,8 +94,8 @@ impl Store {
     fn read(&self, owner: TreeId, expect: &Expect) -> Result<Arc<Node>> {
         let mut buf = AlignedBuf::zeroed(self.geometry.nodesize as usize);
         let mut why: Option<Mismatch> = None;
-        // Each copy is judged as a whole node: a mirror that missed a write has a good checksum and
-        // an old generation.
+        // Each copy is verified as a whole node: a mirror that missed a write has a good checksum
+        // and an old generation.
         let outcome = self.volume.read_verified(expect.ptr.logical, &mut buf, |bytes| {
             Node::inspect(bytes, &self.geometry, expect, true)
                 .map(|_| ())

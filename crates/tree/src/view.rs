@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **V1** The three parts of a view are one consistent state: who froze an overlay published the
-//!   view that has it as frozen in the same step.
-//! - **V2** While a view lives, nothing that its committed roots reach is handed out again (T6).
+//! - **V1** The three parts of a view are one consistent state: the thread that freezes an overlay
+//!   publishes the view that has it as frozen in the same step.
+//! - **V2** While a view lives, nothing that its committed roots reach is handed out again
+//!   (T6).
 
 use std::{ops::Deref, sync::Arc};
 
@@ -149,8 +150,8 @@ impl View {
 
     /// The item with the smallest key in `from..=to`.
     ///
-    /// Costs O(log n) in the items of the tree and of the overlays, and one step for each deletion
-    /// on the way that no walk has passed before. See [`range`](Self::range).
+    /// Costs O(log n) in the items of the tree and of the overlays. Each deletion on the way that
+    /// no walk passed before costs one step. See [`range`](Self::range).
     ///
     /// # Errors
     ///
@@ -219,9 +220,8 @@ impl View {
     ///
     /// The first item costs O(log n) in the items of the tree and of the overlays; each further one
     /// O(log n) in those of the overlays. A deletion costs a step when a walk first passes it.
-    /// Walks remember where many deletions follow one another, so that later ones pass them in one
-    /// step, until the next commit. A range that spans objects looks at each shard of the overlays
-    /// for each item.
+    /// Walks note long runs of deletions, so that until the next commit later walks pass each in
+    /// one step. A range that spans objects looks at each shard of the overlays for each item.
     #[must_use]
     pub fn range(&self, tree: TreeId, from: Key, to: Key) -> RangeIter<'_> {
         RangeIter {
@@ -254,7 +254,7 @@ impl Stepped {
         Self { since: None, count: 0, one_object: from.objectid == to.objectid }
     }
 
-    /// A look at the shard from `key` on. What came to life since the last look may lie in between.
+    /// A look at the shard from `key` on. An item put since the last look may lie in between.
     fn look(&mut self, key: Key, births: u64) {
         if self.since.is_none_or(|(_, since)| since != births) {
             self.since = Some((key, births));
@@ -262,7 +262,7 @@ impl Stepped {
         }
     }
 
-    /// One deletion more. Answers where they began when they are worth a note.
+    /// Counts one more deletion. Returns where they began when they are worth a note.
     fn over(&mut self) -> Option<Key> {
         self.count += 1;
         if self.count < NOTED_AFTER || !self.one_object {
