@@ -25,9 +25,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_base::{Rank, Ranked};
 
+use crate::SpaceKind;
 #[cfg(debug_assertions)]
 use crate::roll::Roll;
-use crate::{Short, SpaceKind};
+
+/// A refusal, and how far away a yes is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{missing} bytes short")]
+pub struct Short {
+    /// Bytes that must come free before the same request can succeed.
+    pub missing: u64,
+}
 
 /// The bytes of one kind of space by state, as they were at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,88 +24,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buttress_format::{Extent, Generation, Logical};
+use buttress_format::{Extent, Logical};
 
+use crate::group_state::State;
+use crate::request::{AllocRequest, Outcome};
 use crate::search::{Next, Search, Take};
 use crate::{DataReservation, Group, Space, SpaceKind};
 
 /// How often a search begins again that was overtaken, when nothing is promised: somebody may come and go for ever
 /// with less than it needs.
 const AGAIN_MAX: u32 = 64;
-
-/// What an allocation asks for.
-#[derive(Clone, Copy, Debug)]
-pub struct AllocRequest {
-    /// Which kind of space.
-    pub kind: SpaceKind,
-    /// Contiguous bytes wished for; more is never returned.
-    pub want: u64,
-    /// Contiguous bytes below which there is no use.
-    pub min: u64,
-    /// What the extent must be a multiple of: the sector size for data, the node size for nodes.
-    pub align: u64,
-    /// Where it would be best; without one, after the stream's last allocation.
-    pub goal: Option<Logical>,
-    /// The transaction the extent is for (L1).
-    pub limit: Generation,
-    /// Who allocates: allocations of one stream are kept together.
-    pub stream: u64,
-    /// Take less from what is loaded rather than load more.
-    pub hurry: bool,
-}
-
-/// What became of an allocation.
-#[derive(Clone, Debug)]
-#[must_use = "an extent nobody frees or records is lost until the next mount"]
-pub enum Outcome {
-    /// This extent is the caller's: reserved, until recorded or freed.
-    Got(Extent),
-    /// Load this group and ask again.
-    NeedsLoading(Arc<Group>),
-    /// No group has it.
-    Full {
-        /// Contiguous bytes that a smaller request could get; there may be up to twice as many.
-        largest: u64,
-    },
-}
-
-/// What searches came to, since the volume was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AllocStats {
-    /// Extents handed out.
-    pub allocations: u64,
-    /// Groups looked at for them.
-    pub probes: u64,
-    /// Groups left because somebody held them.
-    pub busy: u64,
-    /// Requests that got less than they wanted.
-    pub shortened: u64,
-    /// Requests that nobody had.
-    pub failed: u64,
-}
-
-/// The same, counted by many threads. Not exact: each count may miss what threads add at the same moment.
-#[derive(Debug, Default)]
-pub(crate) struct AllocCounters {
-    allocations: AtomicU64,
-    probes: AtomicU64,
-    busy: AtomicU64,
-    shortened: AtomicU64,
-    failed: AtomicU64,
-}
-
-impl AllocCounters {
-    pub(crate) fn add_to(&self, sum: AllocStats) -> AllocStats {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        AllocStats {
-            allocations: sum.allocations + read(&self.allocations),
-            probes: sum.probes + read(&self.probes),
-            busy: sum.busy + read(&self.busy),
-            shortened: sum.shortened + read(&self.shortened),
-            failed: sum.failed + read(&self.failed),
-        }
-    }
-}
 
 impl Space {
     /// Allocates between `min` and `want` contiguous bytes, as many as there are. No promise is
@@ -140,6 +68,28 @@ impl Space {
             reservation.take(extent.len);
         }
         outcome
+    }
+
+    /// Takes what is free next in a group out of everybody's reach for a while, at or behind `from`: no more than
+    /// `most` and no more than `promise` has, which it is taken from. Runs shorter than `least` are passed over.
+    /// [`Space::free`] gives it back.
+    #[must_use = "an extent that nobody frees is lost until the next mount"]
+    pub fn borrow(
+        &self,
+        group: &Group,
+        promise: Option<&mut DataReservation>,
+        from: Logical,
+        least: u64,
+        most: u64,
+    ) -> Option<Extent> {
+        let ledger = self.ledger(group.kind());
+        let Some(promise) = promise else {
+            return group.borrow(ledger, false, from.0, least, most);
+        };
+        let most = most.min(promise.bytes());
+        let found = group.borrow(ledger, true, from.0, least, most)?;
+        promise.take(found.len);
+        Some(found)
     }
 
     /// Runs `act` with a search for `request`. For [`Space::allocate`], and for whoever simulates the locks.
@@ -189,7 +139,7 @@ impl Space {
         &self,
         search: &Search<'_>,
         group: &Group,
-        state: &mut crate::group_state::State,
+        state: &mut State,
         take: Take,
         promised: bool,
     ) -> Option<Extent> {

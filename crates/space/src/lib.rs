@@ -54,6 +54,7 @@ mod account;
 #[cfg(feature = "baselines")]
 mod by_map;
 mod class;
+mod data_queue;
 mod directory;
 mod goals;
 mod group;
@@ -68,11 +69,13 @@ mod no_reserve;
 mod policy;
 mod preempt;
 mod quiesce;
+mod request;
 mod reserve;
 mod roll;
 mod rows;
 mod sync;
 mod ticket;
+mod unreserved;
 mod waiting;
 
 mod allocate;
@@ -82,8 +85,7 @@ mod space;
 
 pub mod free_space_form;
 
-pub use account::Account;
-pub use allocate::{AllocRequest, AllocStats, Outcome};
+pub use account::{Account, Short};
 #[cfg(feature = "baselines")]
 pub(crate) use by_map::Finder;
 pub use error::Error;
@@ -94,7 +96,8 @@ pub use no_reserve::NoReserve;
 pub use policy::{AllocPolicy, LookupPolicy};
 pub use preempt::{Clamp, Pools, Preempt, Round};
 pub use quiesce::{NocowWriter, ReadOnlyHold};
-pub use reserve::{DataReservation, DataTicket, Short};
+pub use request::{AllocRequest, AllocStats, Outcome};
+pub use reserve::{DataReservation, DataTicket};
 pub use roll::Roll;
 pub use rows::Rows;
 pub use search::{Next, Search, Take};

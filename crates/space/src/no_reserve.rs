@@ -19,72 +19,21 @@
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-#[cfg(debug_assertions)]
-use buttress_base::{Rank, Ranked};
-
-#[cfg(debug_assertions)]
-use crate::roll::Roll;
 use crate::{DataReservation, Space};
-
-/// How many bytes of a volume are dirty with nothing promised for them.
-#[derive(Debug)]
-pub(crate) struct Unreserved {
-    bytes: AtomicU64,
-    /// The same, counted by the tokens (Q2). Whoever holds it may change `bytes`.
-    #[cfg(debug_assertions)]
-    roll: Ranked<Roll<1>>,
-}
-
-impl Unreserved {
-    pub(crate) fn new() -> Self {
-        Self {
-            bytes: AtomicU64::new(0),
-            #[cfg(debug_assertions)]
-            roll: Ranked::new(Rank::Leaf, Roll::default()),
-        }
-    }
-
-    /// Compares the count with the tokens (Q2).
-    pub(crate) fn audit(&self) -> Result<(), String> {
-        #[cfg(debug_assertions)]
-        {
-            let roll = self.roll.lock();
-            let ([tokens], bytes) = (roll.sum(), self.bytes.load(Ordering::Relaxed));
-            if tokens != bytes {
-                return Err(format!("Q2: tokens hold {tokens} of {bytes} bytes without a promise"));
-            }
-        }
-        Ok(())
-    }
-}
 
 impl Space {
     /// A token for bytes that are to be written where they lie. Nothing is asked for: the caller has seen that
     /// they may be, and looks again before he writes.
     pub fn no_reserve(self: &Arc<Self>, bytes: u64) -> NoReserve {
-        #[cfg(debug_assertions)]
-        let token = {
-            let mut roll = self.unreserved.roll.lock();
-            self.unreserved.bytes.fetch_add(bytes, Ordering::Relaxed);
-            roll.grant([bytes]);
-            roll.enter([bytes])
-        };
-        #[cfg(not(debug_assertions))]
-        self.unreserved.bytes.fetch_add(bytes, Ordering::Relaxed);
-        NoReserve {
-            space: Arc::clone(self),
-            bytes,
-            #[cfg(debug_assertions)]
-            token,
-        }
+        let token = self.unreserved_count().enter(bytes);
+        NoReserve { space: Arc::clone(self), bytes, token }
     }
 
     /// Bytes that are dirty with nothing promised for them.
     #[must_use]
     pub fn unreserved(&self) -> u64 {
-        self.unreserved.bytes.load(Ordering::Relaxed)
+        self.unreserved_count().bytes()
     }
 }
 
@@ -93,8 +42,7 @@ impl Space {
 pub struct NoReserve {
     space: Arc<Space>,
     bytes: u64,
-    /// Its number in the roll of live tokens.
-    #[cfg(debug_assertions)]
+    /// Its number in the roll of live tokens, in debug builds.
     token: u64,
 }
 
@@ -113,12 +61,8 @@ impl NoReserve {
     pub fn split(&mut self, bytes: u64) -> Self {
         assert!(bytes <= self.bytes, "Q1: {bytes} bytes of {} without a promise", self.bytes);
         self.bytes -= bytes;
-        Self {
-            space: Arc::clone(&self.space),
-            bytes,
-            #[cfg(debug_assertions)]
-            token: self.space.unreserved.roll.lock().split(self.token, [bytes]),
-        }
+        let token = self.space.unreserved_count().split(self.token, bytes);
+        Self { space: Arc::clone(&self.space), bytes, token }
     }
 
     /// Adds the bytes of another token of the same volume.
@@ -128,12 +72,7 @@ impl NoReserve {
     /// When it is another volume's: a bug of the caller.
     pub fn merge(&mut self, mut other: Self) {
         assert!(Arc::ptr_eq(&self.space, &other.space), "Q1: tokens of two volumes");
-        #[cfg(debug_assertions)]
-        {
-            let mut roll = self.space.unreserved.roll.lock();
-            roll.merge(self.token, other.token);
-            other.token = roll.enter([0]);
-        }
+        other.token = self.space.unreserved_count().merge(self.token, other.token);
         self.bytes += mem::take(&mut other.bytes);
     }
 
@@ -159,11 +98,7 @@ impl NoReserve {
 
 impl Drop for NoReserve {
     fn drop(&mut self) {
-        #[cfg(debug_assertions)]
-        let mut roll = self.space.unreserved.roll.lock();
-        #[cfg(debug_assertions)]
-        roll.leave(self.token, [self.bytes]);
-        self.space.unreserved.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.space.unreserved_count().leave(self.token, self.bytes);
     }
 }
 

@@ -21,15 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ticket::{Class, Ticket, Verdict};
-use crate::{Space, SpaceKind};
-
-/// A refusal, and how far away a yes is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{missing} bytes short")]
-pub struct Short {
-    /// Bytes that must come free before the same request can succeed.
-    pub missing: u64,
-}
+use crate::{Short, Space, SpaceKind};
 
 impl Space {
     /// Promises `bytes` for contents of files: all of them, or none.
@@ -53,7 +45,7 @@ impl Space {
         bytes: u64,
         fits: impl Fn() -> bool,
     ) -> Result<DataReservation, Short> {
-        if !self.data_line.at_once(class, || self.grant_data(bytes, &fits)) {
+        if !self.data_queue().at_once(self.ledger(SpaceKind::Data), class, bytes, fits) {
             return Err(Short { missing: bytes });
         }
         Ok(DataReservation(Promise::of_granted(self, SpaceKind::Data, bytes)))
@@ -66,35 +58,16 @@ impl Space {
         bytes: u64,
         fits: impl Fn() -> bool,
     ) -> Result<DataReservation, DataTicket<'_>> {
-        match self.data_line.ask(class, bytes, |bytes| self.grant_data(*bytes, &fits)) {
+        match self.data_queue().ask(self.ledger(SpaceKind::Data), class, bytes, fits) {
             None => Ok(DataReservation(Promise::of_granted(self, SpaceKind::Data, bytes))),
             Some(ticket) => Err(DataTicket { space: self, ticket: Some(ticket), bytes }),
         }
     }
 
-    fn grant_data(&self, bytes: u64, fits: impl Fn() -> bool) -> bool {
-        let ledger = self.ledger(SpaceKind::Data);
-        if ledger.promise(bytes).is_err() {
-            return false;
-        }
-        if fits() {
-            return true;
-        }
-        ledger.revoke(bytes);
-        false
-    }
-
     /// Serves those who wait for data, the first first; says how many. `fits` as in
     /// [`Space::reserve_data_at_once`].
     pub fn serve_data(&self, fits: impl Fn() -> bool) -> u64 {
-        self.data_line.serve(|bytes| self.grant_data(*bytes, &fits))
-    }
-
-    /// Data space came free: whoever waits for it gets it. In mixed groups only `txn` can say who may.
-    pub(crate) fn serve_freed(&self) {
-        if !self.is_mixed() && self.data_line.is_waiting() {
-            self.serve_data(|| true);
-        }
+        self.data_queue().serve(self.ledger(SpaceKind::Data), fits)
     }
 }
 

@@ -36,17 +36,19 @@ use buttress_base::{Apart, Rank, Ranked};
 use buttress_format::{BlockGroupFlags, Extent, Logical};
 
 use crate::account::{Account, Counts, Ledger};
-use crate::allocate::{AllocCounters, AllocStats};
 #[cfg(feature = "baselines")]
 use crate::by_map::{Finder, GroupMap};
+use crate::data_queue::DataQueue;
 use crate::directory::Directory;
 use crate::goals::Goals;
 use crate::group::{Group, GroupInit};
+use crate::group_state::State;
 use crate::guard::Writers;
 use crate::index::{Index, Plane, SLOTS_MAX, order_holding};
-use crate::no_reserve::Unreserved;
+use crate::request::{AllocCounters, AllocStats, Outcome};
 use crate::ticket::Queue;
-use crate::{AllocPolicy, DataReservation, Error, LookupPolicy, Outcome, SpaceKind};
+use crate::unreserved::Unreserved;
+use crate::{AllocPolicy, Error, LookupPolicy, SpaceKind};
 
 /// Who may have how much, and where, on one volume.
 #[derive(Debug)]
@@ -68,11 +70,11 @@ pub struct Space {
     /// Who writes in place.
     in_place: Writers,
     /// What is dirty and will be written in place.
-    pub(crate) unreserved: Apart<Unreserved>,
+    unreserved: Apart<Unreserved>,
     /// By the stripe of whoever allocates.
     alloc_counters: [Apart<AllocCounters>; STRIPES],
     /// Who waits for data space, and for how many bytes.
-    pub(crate) data_line: Apart<Queue<u64>>,
+    data_queue: Apart<DataQueue>,
     /// Held while a new directory is made, so that no change is lost: slots that groups left.
     writers: Ranked<[BTreeSet<usize>; 3]>,
 }
@@ -103,7 +105,7 @@ impl Space {
             in_place: Writers::default(),
             unreserved: Apart(Unreserved::new()),
             alloc_counters: Default::default(),
-            data_line: Apart(Queue::new()),
+            data_queue: Apart(DataQueue::new()),
             writers: Ranked::new(Rank::BlockGroups, Default::default()),
         }
     }
@@ -324,28 +326,6 @@ impl Space {
         found
     }
 
-    /// Takes what is free next in a group out of everybody's reach for a while, at or behind `from`: no more than
-    /// `most` and no more than `promise` has, which it is taken from. Runs shorter than `least` are passed over.
-    /// [`Space::free`] gives it back.
-    #[must_use = "an extent that nobody frees is lost until the next mount"]
-    pub fn borrow(
-        &self,
-        group: &Group,
-        promise: Option<&mut DataReservation>,
-        from: Logical,
-        least: u64,
-        most: u64,
-    ) -> Option<Extent> {
-        let ledger = self.ledger(group.kind());
-        let Some(promise) = promise else {
-            return group.borrow(ledger, false, from.0, least, most);
-        };
-        let most = most.min(promise.bytes());
-        let found = group.borrow(ledger, true, from.0, least, most)?;
-        promise.take(found.len);
-        Some(found)
-    }
-
     /// Gives out nothing more in a group whose free space cannot be known.
     pub fn leave(&self, group: &Group) {
         group.change(self.ledger(group.kind()), |state| state.stop_writes());
@@ -416,7 +396,7 @@ impl Space {
     }
 
     /// Changes the state of an extent that this crate handed out or accepted before.
-    fn change_own(&self, extent: Extent, act: impl FnOnce(&Group, &mut crate::group_state::State)) {
+    fn change_own(&self, extent: Extent, act: impl FnOnce(&Group, &mut State)) {
         assert!(extent.len > 0, "S2: an extent of no bytes at {}", extent.start);
         let directory = self.directory.load();
         let group = directory.find_whole(extent).expect("S2: the extent came from a group");
@@ -442,7 +422,19 @@ impl Space {
     /// The line of those who wait for data.
     #[must_use]
     pub fn data_line(&self) -> &Queue<u64> {
-        &self.data_line
+        self.data_queue.queue()
+    }
+
+    pub(crate) fn data_queue(&self) -> &DataQueue {
+        &self.data_queue
+    }
+
+    /// Offers data space that came free to the requests that wait for it. In mixed groups `txn` does
+    /// that, because it alone knows the demands of metadata.
+    pub(crate) fn serve_freed(&self) {
+        if !self.is_mixed() && self.data_queue.queue().is_waiting() {
+            self.data_queue.serve(self.ledger(SpaceKind::Data), || true);
+        }
     }
 
     /// The part of [`audit`](Self::audit) that goes through no groups: promises against accounts.
@@ -498,6 +490,10 @@ impl Space {
 
     pub(crate) fn directory(&self) -> arc_swap::Guard<Arc<Directory>> {
         self.directory.load()
+    }
+
+    pub(crate) fn unreserved_count(&self) -> &Unreserved {
+        &self.unreserved
     }
 
     pub(crate) fn goals(&self) -> &Goals {

@@ -1,0 +1,62 @@
+//! The queue of requests for data space: a request gets its bytes from the account, or waits.
+//!
+//! # What must hold
+//!
+//! - A request is granted only if the account reserved its bytes. Where its owner's test refuses
+//!   it, the account has them back.
+
+use crate::account::Ledger;
+use crate::ticket::{Class, Queue, Ticket};
+
+/// Requests for data space that wait, by the bytes that they need.
+#[derive(Debug)]
+pub(crate) struct DataQueue(Queue<u64>);
+
+impl DataQueue {
+    pub(crate) fn new() -> Self {
+        Self(Queue::new())
+    }
+
+    pub(crate) fn queue(&self) -> &Queue<u64> {
+        &self.0
+    }
+
+    /// Reserves `bytes` in `ledger`, unless a request waits that one of `class` must not overtake,
+    /// or `fits` refuses. Returns whether it did. Never waits.
+    pub(crate) fn at_once(
+        &self,
+        ledger: &Ledger,
+        class: Class,
+        bytes: u64,
+        fits: impl Fn() -> bool,
+    ) -> bool {
+        self.0.at_once(class, || grant(ledger, bytes, &fits))
+    }
+
+    /// Reserves `bytes` in `ledger`, or adds the request to the queue and returns its ticket.
+    pub(crate) fn ask(
+        &self,
+        ledger: &Ledger,
+        class: Class,
+        bytes: u64,
+        fits: impl Fn() -> bool,
+    ) -> Option<Ticket<'_, u64>> {
+        self.0.ask(class, bytes, |bytes| grant(ledger, *bytes, &fits))
+    }
+
+    /// Grants waiting requests from the first on, as long as they fit. Returns how many.
+    pub(crate) fn serve(&self, ledger: &Ledger, fits: impl Fn() -> bool) -> u64 {
+        self.0.serve(|bytes| grant(ledger, *bytes, &fits))
+    }
+}
+
+fn grant(ledger: &Ledger, bytes: u64, fits: impl Fn() -> bool) -> bool {
+    if ledger.promise(bytes).is_err() {
+        return false;
+    }
+    if fits() {
+        return true;
+    }
+    ledger.revoke(bytes);
+    false
+}

@@ -1,0 +1,101 @@
+//! The count of bytes that are dirty and have no reservation, because they are written in place.
+//!
+//! # Invariants
+//!
+//! - **Q2** The count is the sum of the live tokens ([`NoReserve`](crate::NoReserve)).
+//!
+//! # Locks
+//!
+//! In debug builds [`Rank::Leaf`](buttress_base::Rank), alone.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[cfg(debug_assertions)]
+use buttress_base::{Rank, Ranked};
+
+#[cfg(debug_assertions)]
+use crate::roll::Roll;
+
+/// How many bytes of a volume are dirty with nothing promised for them.
+#[derive(Debug)]
+pub(crate) struct Unreserved {
+    bytes: AtomicU64,
+    /// The same, counted by the tokens (Q2). Whoever holds it may change `bytes`.
+    #[cfg(debug_assertions)]
+    roll: Ranked<Roll<1>>,
+}
+
+impl Unreserved {
+    pub(crate) fn new() -> Self {
+        Self {
+            bytes: AtomicU64::new(0),
+            #[cfg(debug_assertions)]
+            roll: Ranked::new(Rank::Leaf, Roll::default()),
+        }
+    }
+
+    /// Returns the bytes of all live tokens.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts a new token. Its number means something in debug builds only.
+    pub(crate) fn enter(&self, bytes: u64) -> u64 {
+        #[cfg(debug_assertions)]
+        {
+            let mut roll = self.roll.lock();
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+            roll.grant([bytes]);
+            roll.enter([bytes])
+        }
+        #[cfg(not(debug_assertions))]
+        {
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+            bytes & 0
+        }
+    }
+
+    /// Cuts `bytes` off a token; returns the number of the new one.
+    pub(crate) fn split(&self, token: u64, bytes: u64) -> u64 {
+        #[cfg(debug_assertions)]
+        return self.roll.lock().split(token, [bytes]);
+        #[cfg(not(debug_assertions))]
+        return (token + bytes) & 0;
+    }
+
+    /// Joins two tokens; returns the number of a token of no bytes that takes the other's place.
+    pub(crate) fn merge(&self, token: u64, other: u64) -> u64 {
+        #[cfg(debug_assertions)]
+        {
+            let mut roll = self.roll.lock();
+            roll.merge(token, other);
+            roll.enter([0])
+        }
+        #[cfg(not(debug_assertions))]
+        return (token + other) & 0;
+    }
+
+    /// A token ends.
+    pub(crate) fn leave(&self, token: u64, bytes: u64) {
+        #[cfg(debug_assertions)]
+        let mut roll = self.roll.lock();
+        #[cfg(debug_assertions)]
+        roll.leave(token, [bytes]);
+        #[cfg(not(debug_assertions))]
+        let _ = token;
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Compares the count with the tokens (Q2).
+    pub(crate) fn audit(&self) -> Result<(), String> {
+        #[cfg(debug_assertions)]
+        {
+            let roll = self.roll.lock();
+            let ([tokens], bytes) = (roll.sum(), self.bytes.load(Ordering::Relaxed));
+            if tokens != bytes {
+                return Err(format!("Q2: tokens hold {tokens} of {bytes} bytes without a promise"));
+            }
+        }
+        Ok(())
+    }
+}
