@@ -7,9 +7,9 @@
 //! - **S2** First data and the first copies of nodes are written (`copies`) and flushed. Then the
 //!   first copy of the superblock with the log is written and flushed. Data was written before its
 //!   extents were put, or it is late and written with the nodes (`late`).
-//! - **S3** A log's superblock differs from the one on disk within its first sector alone, so
-//!   that a power cut leaves one or the other, never a torn one. A node is thus free as soon as a
-//!   log without it is durable.
+//! - **S3** A log's superblock differs from the one on disk within its first sector alone. So a
+//!   power cut leaves one or the other, never a torn one. A node is free as soon as a log without
+//!   it is durable.
 //! - **S4** Whatever goes wrong ends in a commit, and in no further log before it; a flush or a
 //!   superblock that failed ends everything, as it does in a commit.
 //!

@@ -8,12 +8,12 @@ use buttress_space::{Account, Pools, SpaceKind};
 use crate::Costs;
 use crate::reservations::Reservations;
 
-/// All accounts of a volume, and who waits.
+/// All accounts of a volume, and the queue of waiting requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accounts {
     /// Of data.
     pub data: Account,
-    /// Of metadata; `may_use` is what the transactions and those who were promised some may need.
+    /// Of metadata; `may_use` is what the transactions and the holders of reservations may need.
     pub metadata: Account,
     /// Of the chunk tree.
     pub system: Account,
@@ -105,7 +105,7 @@ impl Reservations {
 }
 
 impl Reservations {
-    /// What holds metadata now, for those who make room ahead; they know of the data.
+    /// What holds metadata now, for preemptive flushing, which knows of the data.
     #[must_use]
     pub fn pools(&self, dirty: u64, ordered: u64) -> Pools {
         let promised = self.outstanding.lock().sum();

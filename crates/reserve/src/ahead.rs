@@ -1,9 +1,10 @@
-//! Calls whoever makes room ahead as soon as promises come to what he said.
+//! Calls the preemptive flusher as soon as the reserved sum reaches its mark.
 //!
 //! # Invariants
 //!
-//! - **A1** Only who was promised space at once calls: while somebody waits, room is made for him.
-//! - **A2** One call for each wait, however many are promised space meanwhile.
+//! - **A1** Only a thread that got space at once calls. While a ticket waits, the flusher works
+//!   already.
+//! - **A2** One call for each wait of the flusher, however many reservations are made meanwhile.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -15,9 +16,9 @@ use buttress_base::sync::{Condvar, Mutex};
 /// Where that thread sleeps.
 #[derive(Debug)]
 pub(crate) struct Ahead {
-    /// What is promised, in bytes, as it was when somebody was promised space for the last time.
+    /// What is reserved, in bytes, as it was at the last reservation.
     promised: AtomicU64,
-    /// At how much he wants to be called; never, while he is not there (A2).
+    /// The sum at which the flusher wants a call; never, while it does not wait (A2).
     at: AtomicU64,
     /// Unranked: nothing is taken under it.
     called: Mutex<bool>,

@@ -2,32 +2,32 @@
 //!
 //! # Place
 //!
-//! Who removes a file that a snapshot has, too, changes nodes that both use: he has copies of his
-//! own from then on, and nothing comes free. One node after the other, that may come to as much
-//! as all of them take. On a volume that is full of metadata it would be refused where the global
-//! reserve ends. So whoever fills the volume leaves room for the copies, and those who free space
-//! have it.
+//! A delete of a file that a snapshot has, too, changes nodes that both trees use. The deleting
+//! tree then has copies of its own, and nothing comes free. Node after node, that may come to as
+//! much as all of them take. On a volume that is full of metadata the delete would be refused where
+//! the global reserve ends. So writers that fill the volume leave room for the copies, and
+//! operations that free space may use it.
 //!
-//! How many there may be is in the root items. Each says how many nodes its tree has; all
-//! together, less the nodes that there are, is what trees would take if they shared nothing. Of a
-//! subvolume nobody can write to there are no copies.
+//! How many there may be is in the root items. Each says how many nodes its tree has. All together,
+//! less the nodes that there are, is what trees would take if they shared nothing. A read-only
+//! subvolume needs no copies.
 //!
 //! # Invariants
 //!
-//! - **Y1** There is room for a copy of every node that a writable tree shares, and for as much
-//!   as the references of copies may have the extent tree and the global reserve grow. No
-//!   snapshot is taken, and none made writable, that there is no such room for. But: no more room
-//!   than twice what all nodes of subvolumes take, or a thirty-second part of the devices,
-//!   whichever is more; so the hundredth writable snapshot of one subvolume asks for nothing
-//!   more, and not all of them can be emptied file by file.
+//! - **Y1** There is room for a copy of every node that a writable tree shares. There is room for
+//!   as much as the references of copies may have the extent tree and the global reserve grow. No
+//!   snapshot is taken, and none made writable, without such room. The room has a bound: twice what
+//!   all nodes of subvolumes take, or a thirty-second part of the devices, whichever is more. So
+//!   the hundredth writable snapshot of one subvolume asks for nothing more, and not all of them
+//!   can be emptied file by file.
 //! - **Y2** A volume that came with less has what is left and not needed at once: half of it, or
-//!   all but twice what is lacking. It shrinks by what those who free space take of it, and not
-//!   by what others take.
-//! - **Y3** What lies in chunks to come is kept of the devices, from data and from promises; only
-//!   the rest is part of the global reserve. So nobody pays for it who has room.
-//! - **Y4** What the root items say is the last published commit's. It bounds nothing that a
-//!   commit takes (that is `shared`): a volume whose items say something else keeps too much, or
-//!   too little.
+//!   all but twice what is lacking. It shrinks by what operations that free space take of it, and
+//!   not by what others take.
+//! - **Y3** What lies in chunks to come is kept of the devices, from data and from reservations.
+//!   Only the rest is part of the global reserve. So a volume that has room loses nothing by it.
+//! - **Y4** What the root items say is the last published commit's. It bounds nothing that a commit
+//!   takes (that is `shared`): a volume whose items say something else keeps too much, or too
+//!   little.
 
 use std::collections::BTreeMap;
 
@@ -53,8 +53,8 @@ pub fn cost_of_copies(bytes: u64) -> Cost {
 }
 
 impl Reservations {
-    /// Looks at all trees that the root tree names, unless it was done: before anybody is
-    /// promised anything.
+    /// Looks at all trees that the root tree names, unless it was done: before the first
+    /// reservation.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl Reservations {
         let root = roots.find(tree).ok_or(buttress_tree::Error::NoTree(tree))?;
         let mut cursor = Cursor::seek(store, tree, root, &Key::MIN)?;
         while let Some((key, item)) = cursor.key().zip(cursor.item()) {
-            // One that says nothing is somebody else's to complain of.
+            // A tree without a root item is an error that other code reports.
             if counts(&key)
                 && let Ok(item) = RootItem::parse(item)
             {

@@ -1,12 +1,11 @@
-//! How much room copies may need, by what root items say (Y1, Y2 of `copies`): sums and rules,
-//! which ask nobody.
+//! How much room copies may need, by what root items say (Y1, Y2 of `copies`): pure sums and rules.
 
 use std::collections::BTreeMap;
 
 use buttress_format::{Generation, Key, Kind, RootFlags, RootItem, TreeId};
 
 /// The part of the devices that copies may be kept of, whatever the trees take. ZFS keeps as much
-/// from who writes.
+/// from writers.
 const PART_OF_DEVICES: u64 = 32;
 /// Copies of all nodes that are kept for at most, whatever the devices have.
 const COPIES_MAX: u128 = 2;
@@ -57,7 +56,7 @@ pub(crate) struct Sums {
 /// What else the room for copies depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
-    /// Bytes of all nodes; nothing in mixed groups, where nobody knows.
+    /// Bytes of all nodes; nothing in mixed groups, where the figure is unknown.
     pub(crate) used: Option<u64>,
     /// Then all subvolumes take at least what the largest one does.
     pub(crate) largest: u64,
@@ -109,7 +108,7 @@ impl Sums {
         self.writable -= if tree.is_writable { bytes } else { 0 };
     }
 
-    /// Bytes that copies may come to take (Y1).
+    /// Bytes that copies may come to take (`copies::Y1`).
     pub(crate) fn need(&self, room: Room) -> u64 {
         if self.cut == 0 {
             return 0;
@@ -132,7 +131,7 @@ impl Sums {
     }
 }
 
-/// What of `need` is kept where so much is left, and so much was kept before (Y2).
+/// What of `need` is kept where so much is left, and so much was kept before (`copies::Y2`).
 pub(crate) fn kept(need: u64, left: u64, before: u64) -> u64 {
     let fresh = match left.checked_sub(need) {
         Some(_) => need,
@@ -243,8 +242,8 @@ mod tests {
         }
     }
 
-    /// Y2: all of it where there is room; of what is less a part, which those who fill do not get
-    /// back.
+    /// Y2: all of it where there is room. Of what is less, a part, which writers that fill do not
+    /// get back.
     #[test]
     fn what_is_kept_is_what_is_there() {
         assert_eq!(kept(100, 100, 0), 100);
@@ -252,7 +251,7 @@ mod tests {
         assert_eq!(kept(100, 90, 0), 80);
         assert_eq!(kept(100, 50, 0), 25);
         assert_eq!(kept(100, 10, 0), 5);
-        // What was kept stays, as far as who frees space has left it.
+        // What was kept stays, as far as operations that free space have left it.
         assert_eq!(kept(100, 90, 100), 90);
         assert_eq!(kept(100, 20, 90), 20);
         assert_eq!(kept(100, 30, 20), 20);

@@ -1,54 +1,54 @@
 //! Counts the nodes that a commit makes, where the crude bound of `reserve` no longer fits.
 //!
-//! The changed items are held against the trees as they were committed, leaf by leaf, with the
-//! weights that leaves have; of trees that the commit alone changes every leaf counts. What came
-//! since is promised path by path, as ever, until somebody counts again, and then only what is
-//! new is looked at.
+//! The changed items are compared with the trees as they were committed, leaf by leaf, with the
+//! weights that leaves have. Of trees that the commit alone changes every leaf counts. What came
+//! since is reserved path by path, until the next count, which looks at new items alone.
 //!
 //! # Invariants
 //!
 //! The commit makes no more nodes than were counted, and what `reserve` adds for bytes. For:
 //!
-//! - **N1** A merge makes of a run of dirty leaves as few leaves as it can (M6 of the merge), so
-//!   no more than each of them would become alone. A leaf of weight `w` becomes one while `w`
-//!   fits, no more than `2w/room + 1` ever (two neighbours are more than one leaf together), and
-//!   no more than `w/(room - b) + 1` where no item is over `b` (each but the last is that full).
-//!   So does a run of them, and what lies under one inner node is counted as a run of its own.
-//! - **N2** A leaf under a quarter takes in its neighbour (M5): one leaf more, as the two may
-//!   become two.
-//! - **N3** Of inner nodes a run of `d` with `n` new children makes `d + n/max + 1`, and takes in
-//!   a neighbour: three for each that is dirty, and the share of what is below.
+//! - **N1** A merge makes of a run of dirty leaves as few leaves as it can (M6 of the merge). That
+//!   is no more than each of them would become alone. A leaf of weight `w` becomes one while `w`
+//!   fits. It becomes no more than `2w/room + 1` ever, as two neighbours are more than one leaf
+//!   together. It becomes no more than `w/(room - b) + 1` where no item is over `b`, as each but
+//!   the last is that full. So does a run of them, and what lies under one inner node is counted as
+//!   a run of its own.
+//! - **N2** A leaf under a quarter takes in its neighbour (`merge::M5`): one leaf more, as the two
+//!   may become two.
+//! - **N3** Of inner nodes a run of `d` with `n` new children makes `d + n/max + 1`, and takes in a
+//!   neighbour: three for each that is dirty, and the share of what is below.
 //! - **N4** The extent tree: all leaves are made anew, full, and packed again with what comes to
-//!   it. A run of `d` dirty leaves to which `a` bytes come makes no more than `(d * room +
-//!   a)/(room - b) + 1` (N1), and between two runs lies a leaf that is not dirty, so that the one
-//!   more of each run is no more than if that leaf were dirty, too. What goes makes no room, and
-//!   a neighbour that is taken in is one more dirty leaf. Leaves that record metadata may be
+//!   it. A run of `d` dirty leaves to which `a` bytes come makes no more than
+//!   `(d * room + a)/(room - b) + 1` (N1). Between two runs lies a leaf that is not dirty. So the
+//!   one more of each run is no more than if that leaf were dirty, too. What goes makes no room,
+//!   and a neighbour that is taken in is one more dirty leaf. Leaves that record metadata may be
 //!   changed in every round, where other runs are dirty: each counts twice more.
-//! - **N5** The free-space tree: the same, where what comes is no more than its groups can say,
-//!   as each changes its form before it has more to say. A leaf of another tree that the commit
-//!   changes becomes three at most, but for the bytes of checksums, which are added twice: two
-//!   leaves are more than one together, and what is cut out of an item makes two of it.
-//! - **N6** What is counted while a commit is under way is held against the trees before it, and
+//! - **N5** The free-space tree: the same, where what comes is no more than its groups can say, as
+//!   each changes its form before it has more to say. A leaf of another tree that the commit
+//!   changes becomes three at most. The bytes of checksums are the exception and are added twice:
+//!   two leaves are more than one together, and what is cut out of an item makes two of it.
+//! - **N6** What is counted while a commit is under way is compared with the trees before it, and
 //!   counts with what that one makes. A leaf that it makes of items may be dirty afterwards, and
-//!   run over: two more for each, beside what the leaf that it replaces was counted as, which
-//!   makes three. Where it made several of one leaf, and each of them had items so heavy that it
-//!   became three, the global reserve is what stands behind the rest. Or what lies where one of
-//!   both changed leaves is packed: of what the commit made, all full, as in N4, and of what only
-//!   the other changes. The extent tree is packed once more, of all leaves that the commit may
-//!   leave. Of the other trees all leaves are made once more, as many as it may make.
+//!   run over: two more for each. With what the replaced leaf was counted as, that makes three.
+//!   Where it made several of one leaf, each may have items so heavy that it becomes three; the
+//!   global reserve stands behind the rest. Or what lies where one of both changed leaves is
+//!   packed: of what the commit made, all full, as in N4, and of what only the other changes. The
+//!   extent tree is packed once more, of all leaves that the commit may leave. Of the other trees
+//!   all leaves are made once more, as many as it may make.
 //! - **N7** What is not known is not counted, and the crude bound holds: nodes that a balance
 //!   moved; snapshots, drops, devices, a free-space tree made anew; trees that are new; an extent
 //!   tree too large to be looked at. Of a node that others may use all that it points to gets
 //!   references, which come to the extent tree (N4).
-//! - **N8** Of what was promised for the dirty data of one inode no more nodes are dirty than
-//!   those of the leaves between its first extent and its last become, in this transaction and in
-//!   the next (D1, D2 of `count::inode`), beside what else is: a run of dirty leaves becomes no
-//!   more than its parts would by themselves (N1).
+//! - **N8** What is reserved for the dirty data of one inode dirties the leaves between its first
+//!   extent and its last. It dirties no more nodes than those leaves become, in this transaction
+//!   and in the next (D1, D2 of `count::inode`), beside what else is dirty. A run of dirty leaves
+//!   becomes no more than its parts would by themselves (N1).
 //!
 //! # Locks
 //!
-//! Who counts holds a lock that only others who would count wait for, and reads nodes with it.
-//! Nothing waits for him with a handle in hand.
+//! A count holds a lock for which only other counts wait, and reads nodes with it. No thread waits
+//! for a count while it has a handle.
 
 mod inode;
 
@@ -73,13 +73,13 @@ const SLACK: u64 = 24;
 
 impl Reservations {
     /// Bytes of metadata that a commit of a transaction may allocate, by what was counted of it,
-    /// with so much to come. Nothing where nobody counted.
+    /// with so much to come. Nothing where no count was made.
     pub fn closer_need(&self, transaction: &Transaction, to_come: Costs) -> Option<u64> {
         self.need_by_count(transaction, to_come, false)
     }
 
-    /// The same with all that was promised to come, of which the dirty data of an inode counts as
-    /// the nodes that it can dirty (N8).
+    /// The same with all that was reserved to come. The dirty data of an inode counts as the nodes
+    /// that it can dirty (N8).
     pub(crate) fn need_with_promised(
         &self,
         transaction: &Transaction,
@@ -115,8 +115,8 @@ impl Reservations {
         Some(nodes.saturating_mul(nodesize).saturating_add(fills))
     }
 
-    /// Whether it can help those who fill the volume to count: not where what they were promised
-    /// already is more than is free, whatever was counted.
+    /// Whether a count can help writers that fill the volume. It cannot where what they have
+    /// reserved already is more than is free, whatever was counted.
     pub(crate) fn may_count(&self, urgency: Urgency) -> bool {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let promised = || {
@@ -128,8 +128,8 @@ impl Reservations {
         urgency != Urgency::Normal || promised() < self.space.account(SpaceKind::Metadata).free()
     }
 
-    /// Counts what the running transaction needs, as far as that was not done. Says whether more
-    /// is known now: who did not fit may.
+    /// Counts what the running transaction needs, as far as that was not done. Says whether more is
+    /// known now: a request that did not fit may fit.
     pub fn recount(&self) -> bool {
         self.recount_beyond(WORTH - 1)
     }
@@ -141,13 +141,13 @@ impl Reservations {
 
     /// The same if more items came than that.
     fn recount_beyond(&self, few: u64) -> bool {
-        crate::held::expect_none("H2: nodes are read");
+        crate::held::expect_none("handle::H2: nodes are read");
         let view = self.view.load_full();
         let running = view.running();
         let counted = self.counts.of(running);
         let mut work = counted.work.lock();
-        // Frozen since it was looked up, it was counted as a whole, perhaps, and is nobody's to
-        // promise from.
+        // If it was frozen since it was looked up, it may have been counted as a whole. Then no
+        // reservation can be made from it.
         if !Arc::ptr_eq(self.view.load().running(), running) {
             return false;
         }
@@ -175,7 +175,7 @@ impl Reservations {
         self.bound_inodes(&view, &work, below);
         *counted.seen.lock() = Some(count);
         drop(work);
-        // Those first who wait already: nobody is let in before them.
+        // Waiting tickets come first: no request passes them.
         self.serve();
         tracing::trace!(nodes = count.nodes, items = count.items, below, parts = ?count.parts, "counted");
         true
@@ -193,7 +193,7 @@ impl Reservations {
     ) -> u64 {
         let geometry = self.store.geometry();
         let each_twice = count.nodes + 2 * below.div_ceil(u64::from(geometry.nodesize));
-        // Nobody holds the younger one's work and waits for the older one's the other way round.
+        // No thread holds the younger one's work while it waits for the older one's.
         let counted = self.counts.of(frozen);
         let older = counted.work.lock();
         let known = counted.seen.lock().filter(|known| known.is_whole);

@@ -24,7 +24,7 @@ pub(crate) struct Counted {
     pub(crate) work: Mutex<Work>,
     /// Unranked: nothing is taken under it.
     pub(crate) seen: Mutex<Option<Count>>,
-    /// It was frozen with what is not counted, which its commit takes out of it (N7).
+    /// It was frozen with what is not counted, which its commit takes out of it (`count::N7`).
     pub(crate) never: AtomicBool,
 }
 
@@ -58,7 +58,7 @@ impl Counts {
 }
 
 impl Counted {
-    /// Whether it was frozen with what is not counted (N7).
+    /// Whether it was frozen with what is not counted (`count::N7`).
     pub(crate) fn is_never(&self) -> bool {
         self.never.load(Ordering::Relaxed)
     }

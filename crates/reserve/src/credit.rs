@@ -8,17 +8,17 @@
 //!
 //! # Invariants
 //!
-//! - **B1** What is kept here counts as promised, so the sum is never less than what operations
+//! - **B1** What is kept here counts as reserved, so the sum is never less than what operations
 //!   hold.
-//! - **B2** A promise that came back is not handed out again: each batch is held against what
+//! - **B2** A reservation that came back is not handed out again: each batch is compared with what
 //!   there is.
-//! - **B3** Nothing is kept while somebody waits for metadata, and whoever is about to wait or to
-//!   be refused has all of it given back first. Who keeps something looks afterwards whether
-//!   anybody waits; who waits has joined the line before he looks here.
-//! - **B4** A batch is promised only where at least half of what is free stays so, by the crude
-//!   bound; never by the published rule of promises, which is there to be compared with. A stripe
-//!   that was refused one keeps nothing for a while: what it kept would have others count what
-//!   they need, and wait, who could have had it.
+//! - **B3** Nothing is kept while a ticket waits for metadata. A request that is about to wait or
+//!   to be refused first has all of it given back. A thread that keeps something looks afterwards
+//!   for tickets that wait. A request that waits has joined the queue before it looks here.
+//! - **B4** A batch is reserved only where at least half of what is free stays so, by the crude
+//!   bound. The published rule of reservations, which is there to be compared with, never allows
+//!   one. A shard that was refused a batch keeps nothing for a while: what it kept would make other
+//!   requests count what they need, and wait.
 
 use std::mem;
 use std::sync::atomic::Ordering;
@@ -98,7 +98,8 @@ impl Reservations {
                 spent
             }
         };
-        // Who joined the line before this lock was taken is seen, who joins later takes it (B3).
+        // A ticket that joined the queue before this lock was taken is seen; a later one takes it
+        // (B3).
         if credit.came_back >= BATCH || self.line.is_waiting() {
             credit.came_back = 0;
             return Some(all);

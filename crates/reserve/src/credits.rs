@@ -19,7 +19,7 @@ pub(crate) struct Credit {
 pub(crate) struct Stripe {
     /// Unranked: the sum of reservations and the line are taken under it.
     pub(crate) credit: Mutex<Credit>,
-    /// For how many promises it still keeps nothing (B4).
+    /// For how many reservations it still keeps nothing (`credit::B4`).
     pub(crate) rests: AtomicU32,
 }
 

@@ -176,7 +176,7 @@ impl DeviceSpace {
         *self.groups.entry(flags).or_default() += 1;
     }
 
-    /// Lets nobody have the addresses of a chunk that is about to be removed (A2).
+    /// Withholds the addresses of a chunk that is about to be removed (`chunk_alloc::A2`).
     pub fn keep_addresses(&mut self, group: Extent) {
         self.next_logical = self.next_logical.max(group.end().0);
     }
@@ -248,8 +248,8 @@ impl DeviceSpace {
         None
     }
 
-    /// Keeps so many bytes of metadata for copies of nodes, from data and from promises of those
-    /// who fill.
+    /// Keeps so many bytes of metadata for copies of nodes, from data and from the reservations of
+    /// writers that fill.
     pub fn keep_room(&mut self, bytes: u64) {
         self.room = bytes;
     }
@@ -316,9 +316,9 @@ impl DeviceSpace {
         self.available(kind) / 2
     }
 
-    /// Whether metadata may be promised so many bytes beyond its groups (D1): no more than half
-    /// of what is left, beside what is kept for copies of nodes; or all of it, that included,
-    /// where it is for who frees space.
+    /// Whether so many bytes of metadata may be reserved beyond its groups (D1): no more than half
+    /// of what is left, beside what is kept for copies of nodes. An operation that frees space may
+    /// have all of it, that included.
     pub fn may_promise(&self, kind: BlockGroupFlags, bytes: u64, frees: bool) -> bool {
         if frees && self.room > 0 {
             return self.has(kind, bytes);
@@ -336,9 +336,9 @@ impl DeviceSpace {
         self.could_keep(kind, bytes) == bytes
     }
 
-    /// What chunks of a kind can have, whatever the holes are like: so many times too much may be
-    /// [said](place::capacity) to be left as there are copies, where holes are short, and some
-    /// are too short for any. Beyond half of that part it is tried.
+    /// What chunks of a kind can have, whatever the holes are like. Where holes are short,
+    /// [`place::capacity`] may say too much: as many times as there are copies, and some holes are
+    /// too short for any. Beyond half of that part it is tried.
     fn surely(&self, kind: BlockGroupFlags) -> u64 {
         self.available(kind) / self.profile_of(kind).spread().copies as u64 / 2
     }
@@ -363,8 +363,8 @@ impl DeviceSpace {
         Limits::of(flags, usable.map(|device| device.item.total_bytes).sum())
     }
 
-    /// How many bytes, one copy counted, chunks of a kind have that are made until they have so
-    /// many in all, or no more can be: by making them, which costs a look at every hole for each.
+    /// How many bytes, one copy counted, chunks of a kind have when no more can be made, or when
+    /// they have so many. It makes them in a plan, which costs a look at every hole for each.
     fn make(&self, kind: BlockGroupFlags, bytes: u64) -> u64 {
         let profile = self.profile_of(kind);
         let limits = self.limits(kind.with(profile.flags()));

@@ -61,7 +61,7 @@ impl Reservations {
         closer: impl FnOnce(&Transaction) -> Option<u64>,
     ) -> u64 {
         let running = self.view.load();
-        // Who frees space does not have writers hurry.
+        // An operation that frees space does not have writers hurry.
         let note_pressure = |pressure| {
             if !urgency.frees() {
                 self.note_pressure(pressure);
@@ -120,10 +120,10 @@ impl Reservations {
         }
     }
 
-    /// The part of the metadata left to promise that is promised, in thousandths, where that is
-    /// more than half, metadata is counted closely, and no chunk can be added or a commit waits
-    /// for dirty data; else nothing. Nothing ever by the published rule of promises: its baseline
-    /// writes nothing ahead.
+    /// The reserved part of the metadata that can be reserved, in thousandths, where that is more
+    /// than half. Nothing, unless metadata is counted closely, and no chunk can be added or a
+    /// commit waits for dirty data. Nothing ever by the published rule of reservations: its
+    /// baseline writes nothing ahead.
     #[must_use]
     pub fn promise_pressure(&self) -> Option<u64> {
         let pressure = self.pressure.load(Ordering::Relaxed);
@@ -133,8 +133,8 @@ impl Reservations {
         (counts && (self.inode_reserves.are_awaited() || is_last())).then_some(pressure)
     }
 
-    /// Whether operations may not fit beside a frozen transaction, by what is known of it, were
-    /// the next to become like it before its commit is done.
+    /// Whether operations may not fit beside a frozen transaction, by what is known of it. Assumes
+    /// that the next becomes like it before its commit is done.
     pub(crate) fn is_crowded(&self, frozen: &Transaction) -> bool {
         let account = self.space.account(SpaceKind::Metadata);
         let next = self.paths(u64::MAX, account.used).max(self.need_of(frozen));
@@ -144,7 +144,7 @@ impl Reservations {
         taken > account.free() + to_come
     }
 
-    /// Has promises count with a subvolume's height from now on, too: one that nobody worked in
+    /// Has reservations count with a subvolume's height from now on, too. A subvolume without work
     /// since the mount may be taller than the trees that are always known, and share nodes with
     /// others.
     ///
@@ -181,10 +181,10 @@ impl Reservations {
         (account, before.max(self.frozen_left()))
     }
 
-    /// Whether chunks to come can back `excess` bytes more than the metadata groups have: a
-    /// commit adds them as it needs them. Half of what the devices have left is given this way,
-    /// and kept from data as long as it is promised (F2). Who does not free space leaves what is
-    /// for copies of nodes; who does has all that is left.
+    /// Whether chunks to come can back `excess` bytes more than the metadata groups have: a commit
+    /// adds them as it needs them. Half of what the devices have left is given this way, and kept
+    /// from data as long as it is reserved (F2). An operation that fills leaves what is for copies
+    /// of nodes; one that frees space has all that is left.
     pub(crate) fn overcommit(&self, excess: u64, urgency: Urgency) -> bool {
         let mut devices = self.devices.lock();
         let kind = self.kind_flags(SpaceKind::Metadata);
@@ -220,21 +220,21 @@ impl Reservations {
         alone + self.shared_need(transaction.firsts(), used)
     }
 
-    /// Counts what a commit needs, if somebody may not fit beside it by the crude bound. A debug
-    /// build always does, and holds what is made against it.
+    /// Counts what a commit needs, if a request may not fit beside it by the crude bound. A debug
+    /// build always does, and compares what is made with it.
     pub fn count_if_crowded(&self, frozen: &Transaction) -> Option<(u64, Option<u64>)> {
         if cfg!(not(debug_assertions)) && !self.is_crowded(frozen) {
             return None;
         }
         let counted = self.count_frozen(frozen)?;
         self.frozen_need.fetch_min(counted.0, Ordering::Relaxed);
-        // Whoever waits fits beside it, perhaps: by a count that knows of this one.
+        // A waiting ticket may fit beside it: by a count that knows of this one.
         self.serve_counted();
         Some(counted)
     }
 
-    /// Whether a commit under way finds what it may still need, where this transaction is a
-    /// younger one (A1): in groups that it may use, and in chunks of its own.
+    /// Whether a commit under way finds what it may still need, where this transaction is a younger
+    /// one (`chunk_alloc::A1`): in groups that it may use, and in chunks of its own.
     pub fn leaves_frozen(&self, transaction: &Transaction, devices: &DeviceSpace) -> bool {
         let left = self.frozen_left();
         let kind = self.kind_flags(SpaceKind::Metadata);
@@ -264,10 +264,9 @@ impl Reservations {
     }
 }
 
-/// Bytes of nodes that so many items of so many bytes may dirty, where each may dirty a path of
-/// so many, and all cannot dirty more than there is. What they fill comes on top of either:
-/// checksums of one large extent are few items, and many leaves, and a leaf may be left half
-/// full.
+/// Bytes of nodes that so many items of so many bytes may dirty. Each may dirty a path of so many,
+/// and all cannot dirty more than there is. What they fill comes on top of either: checksums of one
+/// large extent are few items, and many leaves, and a leaf may be left half full.
 fn bound(items: u64, bytes: u64, used: u64, path: u64) -> u64 {
     let fills = bytes.saturating_mul(2);
     items.saturating_mul(path).min(used).saturating_add(fills)

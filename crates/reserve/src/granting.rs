@@ -135,7 +135,8 @@ impl Reservations {
         self.outstanding.lock().audit();
     }
 
-    /// Serves those who wait for metadata, the first first. Called wherever some comes free.
+    /// Serves the tickets that wait for metadata, first come first served. Called wherever some
+    /// comes free.
     pub fn serve(&self) -> u64 {
         self.line.serve(|demand| self.try_reserve(demand.cost, demand.urgency))
     }
@@ -156,7 +157,7 @@ impl Reservations {
         true
     }
 
-    /// Promises space to who frees some beside so much that is promised, whatever else is (P4).
+    /// Reserves space for an operation that frees some, beside so much that is reserved (P4).
     pub(crate) fn try_reserve_beside(
         &self,
         others: impl Fn(&Outstanding) -> Costs,
@@ -199,7 +200,7 @@ impl Reservations {
         outstanding.roll.grant(figures(cost, freeing));
     }
 
-    /// Takes back a grant that nobody took.
+    /// Takes back a grant that was not taken.
     pub(crate) fn revoke(&self, cost: Cost, urgency: Urgency) {
         let mut outstanding = self.outstanding.lock();
         let (cost, freeing) = shares(cost, urgency);
@@ -215,7 +216,7 @@ impl Reservations {
     }
 }
 
-/// Those on whom others wait go before them.
+/// Tickets on which others wait go before those.
 fn class_of(urgency: Urgency, reach: Reach) -> Class {
     match (urgency, reach) {
         (Urgency::Frees | Urgency::Drops | Urgency::Lands, _)

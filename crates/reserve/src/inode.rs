@@ -43,6 +43,7 @@ pub struct InodeReserve {
     pub tree: TreeId,
     /// The inode.
     pub ino: Ino,
+    /// Unranked: taken inside the lock of the sum of reservations; nothing is taken inside.
     held: Mutex<Held>,
     all: Arc<InodeReserves>,
 }
@@ -111,7 +112,7 @@ impl InodeReserve {
         self.change(|held| (held.bound, held.is_known) = (bound.unwrap_or(UNBOUND), true));
     }
 
-    /// Whether nothing is promised; then nobody looks its bound up, until something is.
+    /// Whether nothing is reserved; then no count looks its bound up, until something is.
     fn is_idle(&self) -> bool {
         let mut is_idle = false;
         self.change(|held| {
@@ -150,9 +151,11 @@ pub(crate) struct InodeReserves {
     spared: AtomicU64,
     /// A commit waits until something lands (I4).
     awaited: AtomicBool,
+    /// Unranked: nothing is taken inside.
     looked: Mutex<Option<Moment>>,
     /// One came since they were looked up, or was idle then.
     fresh: AtomicBool,
+    /// Unranked: nothing is taken inside.
     known: Mutex<Vec<Weak<InodeReserve>>>,
 }
 

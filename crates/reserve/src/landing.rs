@@ -13,9 +13,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 
 impl Reservations {
-    /// Before a transaction freezes: waits until what inodes were promised fits behind it, or has
-    /// landed (I4). Not longer than something lands: writeback may need this commit. `release`
-    /// frees what readers have left.
+    /// Before a transaction freezes: waits until what inodes have reserved fits behind it, or is
+    /// finished (`inode::I4`). Not longer than ordered extents finish: writeback may need this
+    /// commit. `release` frees what readers have left.
     pub fn let_inodes_land(&self, release: impl Fn()) {
         let inodes = &self.inode_reserves;
         if !inodes.has_spared() {

@@ -10,19 +10,19 @@
 //!
 //! # Invariants
 //!
-//! - **P1** need(running + promised) + need(frozen) fits in free metadata less the global
-//!   reserve, and in half of what the devices have unallocated, which data cannot take meanwhile;
-//!   in all of it for who frees space, where some is kept for copies of what trees share
+//! - **P1** need(running + reserved) + need(frozen) fits in free metadata less the global reserve,
+//!   and in half of what the devices have unallocated. Data cannot take that meanwhile. An
+//!   operation that frees space has all of it, where some is kept for copies of what trees share
 //!   (`copies`).
-//! - **P2** Whoever asks holds no handle: asking may commit. Checked in debug builds.
-//! - **P3** What was promised is the sum of the live tokens. Checked at every commit of a debug
+//! - **P2** A thread that asks holds no handle: asking may commit. Checked in debug builds.
+//! - **P3** What was reserved is the sum of the live tokens. Checked at every commit of a debug
 //!   build.
-//! - **P4** Who frees space has seven eighths of the global reserve beyond what those have who
-//!   fill it (three quarters where trees share nodes, and who drops subvolumes all of it), and
-//!   all that is kept for copies: what all of them may put together fits. Where no step of a
-//!   ladder made room for him he is promised his beside others who free alone, whatever others
-//!   hold; once he has waited for those, too, as if he were alone. A delete is not refused for
-//!   what others hold and do not use.
+//! - **P4** An operation that frees space has seven eighths of the global reserve beyond what
+//!   writers that fill it have. It has three quarters where trees share nodes; the drop of a
+//!   subvolume has all of it. It also has all that is kept for copies: what all such operations may
+//!   put together fits. Where no step of a ladder made room, it gets its reservation beside others
+//!   that free alone, whatever others hold. Once it has waited for those, too, it gets it as if it
+//!   were alone. A delete is not refused for what others hold and do not use.
 
 mod accounts;
 mod ahead;

@@ -8,7 +8,7 @@ use crate::urgency::Urgency;
 #[derive(Debug, Default)]
 pub(crate) struct Outstanding {
     pub(crate) costs: Costs,
-    /// Of these, those of who frees space.
+    /// Of these, those of operations that free space.
     pub(crate) freeing: Costs,
     /// The same, counted by the tokens (P3).
     #[cfg(debug_assertions)]
@@ -32,7 +32,7 @@ impl Outstanding {
     }
 }
 
-/// What a promise adds to the sum, and to that of who frees space.
+/// What a reservation adds to the sum, and to that of operations that free space.
 pub(crate) fn shares(cost: Cost, urgency: Urgency) -> (Costs, Costs) {
     let all = Costs::from(cost);
     (all, if urgency.frees() { all } else { Costs::default() })

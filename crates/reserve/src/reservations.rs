@@ -46,12 +46,14 @@ pub struct Beneath {
 pub struct Reservations {
     pub(crate) store: Arc<Store>,
     pub(crate) space: Arc<Space>,
+    /// Unranked: a discard of what it protects may run inside.
     pub(crate) devices: Arc<Mutex<DeviceSpace>>,
     pub(crate) view: Arc<ArcSwap<View>>,
     pub(crate) policy: PromisePolicy,
     pub(crate) delete_room: DeleteRoom,
     /// For tokens, by the shard of the asking thread.
     pub(crate) owners: Owners,
+    /// Unranked: an outer lock; those of accounts and inodes are taken inside.
     pub(crate) outstanding: Apart<Mutex<Outstanding>>,
     /// The part of them that dirty data of inodes holds.
     pub(crate) inode_reserves: Arc<InodeReserves>,

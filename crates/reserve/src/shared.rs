@@ -1,21 +1,21 @@
 //! What the first change of a node takes that trees share.
 //!
-//! A snapshot uses the nodes of its source. Whoever changes one of them first has a copy of his
-//! own, and all that it points to has one more user from then on: up to two references for each
-//! extent that a leaf names, and each extent may be recorded in another leaf of the extent tree.
+//! A snapshot uses the nodes of its source. The first tree that changes one of them gets a copy of
+//! its own. All that the copy points to has one more user from then on: up to two references for
+//! each extent that a leaf names. Each extent may be recorded in another leaf of the extent tree.
 //!
 //! # Invariants
 //!
 //! - **S1** It is known before a tree is worked in, or cut, that its nodes may be shared. What is
 //!   asked for then has the references with it, and of the leaves that record them no more than
 //!   there are. Nodes that a balance of Linux moved take the same when they are changed first,
-//!   though nobody shares them: it writes into each root whose nodes it moves that a snapshot was
-//!   cut (`last_snapshot`), so they are counted, too.
-//! - **S2** The global reserve holds the extent tree once more where trees share, as that of
-//!   Linux does, if that is no more than half of all metadata: a delete finds room however many
+//!   though they are not shared. Linux writes into each root whose nodes it moves that a snapshot
+//!   was cut (`last_snapshot`), so they are counted, too.
+//! - **S2** Where trees share, the global reserve holds the extent tree once more, if that is no
+//!   more than half of all metadata. Linux does the same. So a delete finds room however many
 //!   leaves it is the first to change. It takes more than it gives while a snapshot has what it
-//!   deletes: that the next one finds room, too, is what `copies` keeps some for. Who deletes a
-//!   subvolume finds what they leave.
+//!   deletes. `copies` keeps some so that the next one finds room, too. The drop of a subvolume
+//!   finds what they leave.
 
 use std::sync::atomic::Ordering;
 
@@ -118,7 +118,7 @@ impl Reservations {
     /// What the global reserve is at least, where all nodes take so many bytes (S2).
     pub(crate) fn shared_reserve(&self, used: u64) -> Option<u64> {
         let least = self.shared_extents()? + used / RECORDED;
-        // Who frees has three quarters of it.
+        // An operation that frees has three quarters of it.
         Some(least / 3 * 4 + BESIDE * u64::from(self.store.geometry().nodesize))
     }
 }

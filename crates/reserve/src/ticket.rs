@@ -1,12 +1,12 @@
-//! A place in the line of those who wait for metadata.
+//! A place in the queue of tickets that wait for metadata.
 //!
 //! # Invariants
 //!
-//! - **T1** Who leaves it leaves nothing: what was granted meanwhile goes back, and those behind
-//!   are looked at again.
-//! - **T2** Who frees space is refused only when a whole ladder behind the last who freed beside
-//!   him was in vain. A ladder that finds nothing to do is faster than others are done, and what
-//!   they have put by then a commit alone gives back.
+//! - **T1** A ticket that leaves leaves nothing: what was granted meanwhile goes back, and the
+//!   tickets behind it are looked at again.
+//! - **T2** An operation that frees space is refused only when a whole ladder, after the last other
+//!   one that freed beside it, was in vain. A ladder that finds nothing to do is faster than others
+//!   are done, and what they have put by then a commit alone gives back.
 
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,7 @@ use crate::token::MetaReservation;
 use crate::urgency::Demand;
 use crate::waiting::{Look, OWN_SLICE, Waits};
 
-/// How long who frees space waits for others who do, once nothing else helped: operations that
-/// are under way.
+/// How long an operation that frees space waits for others that do, once nothing else helped.
 const OTHERS_END: Duration = Duration::from_secs(1);
 
 /// A waiter for metadata.
@@ -29,7 +28,7 @@ pub struct MetaTicket<'e> {
     ticket: Option<Ticket<'e, Demand>>,
     demand: Demand,
     class: Class,
-    /// Since when he waits for others who free.
+    /// The moment since which it waits for others that free.
     waits_for_others: Option<Instant>,
 }
 
@@ -82,7 +81,7 @@ impl Waits for MetaTicket<'_> {
         if !urgency.frees() {
             return Look::InVain;
         }
-        // What those hold who fill the volume is what they wait for.
+        // It waits for what writers that fill the volume hold.
         if self.all.try_reserve_beside(|all| all.freeing, (cost, urgency)) {
             return Look::Served(self.promise());
         }
@@ -111,7 +110,7 @@ impl Drop for MetaTicket<'_> {
         if ticket.leave() == Some(Verdict::Granted) {
             self.all.revoke(self.demand.cost, self.demand.urgency);
         }
-        // He may have stood before somebody who fits (T1).
+        // It may have stood before a ticket that fits (T1).
         self.all.serve();
     }
 }

@@ -1,4 +1,4 @@
-//! What was promised, held by whom it was promised to (P3).
+//! What was reserved, as a token that its owner holds (P3).
 
 use std::sync::{Arc, Weak};
 
@@ -114,8 +114,8 @@ impl MetaReservation {
         (self.cut(part), short)
     }
 
-    /// Gives back what it holds, to the account that it is of: who has that at hand need not look
-    /// for it. It may be kept for a while, as promised as it was.
+    /// Gives back what it holds, to its account: a caller that has the account at hand need not
+    /// look for it. It may be kept for a while, as reserved as it was.
     pub fn give_back(&mut self, all: &Reservations) {
         if self.held.is_nothing() {
             return;
@@ -170,7 +170,7 @@ impl MetaReservation {
         self.held
     }
 
-    /// Cuts off what somebody wants, if all of it is there.
+    /// Cuts off what a caller wants, if all of it is there.
     pub(crate) fn cut_all_of(&mut self, cost: Cost) -> Option<Self> {
         let cost = Costs::from(cost);
         (self.held.map(cost, u64::min) == cost).then(|| self.cut(cost))

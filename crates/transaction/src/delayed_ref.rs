@@ -222,7 +222,7 @@ pub struct ExtentChange {
     pub deltas: Deltas,
 }
 
-/// Bytes of the item of a new extent with its first user inside, and of one more user, which may
+/// Bytes of two items: of a new extent with its first user inside, and of one more user, which may
 /// have an item of its own.
 const BORN_BYTES: u64 = 88;
 const USER_BYTES: u64 = 56;
@@ -269,8 +269,10 @@ fn alter(sum: &AtomicU64, before: u64, after: u64) {
 /// The changes of one transaction.
 #[derive(Debug)]
 pub struct DelayedRefs {
+    /// Unranked: `disputed` and the look of a caller run inside.
     shards: Vec<Apart<Mutex<Shard>>>,
     sums: Apart<Sums>,
+    /// Unranked: taken inside a shard; nothing is taken inside.
     disputed: Mutex<Option<Logical>>,
 }
 

@@ -3,6 +3,16 @@
 //! [`Transaction`](transaction::Transaction) keeps together what a commit makes durable together:
 //! the overlay, changes of references, checksums, chunks. [`View`] is the committed trees below the
 //! transactions that are not durable yet. Nothing here commits, allocates or waits.
+//!
+//! # Invariants
+//!
+//! Files of this crate name these; the engine in `txn` keeps them.
+//!
+//! - **T5** An operation never changes a reference count in a tree: changes are summed until the
+//!   commit.
+//! - **T8** After a crash the volume is the last committed transaction and what fsync logged.
+//! - **T11** Changes of block groups, free space and references belong to the transaction of the
+//!   overlay that they came with.
 
 pub mod cost;
 pub mod csums;

@@ -14,6 +14,7 @@ use buttress_base::sync::Mutex;
 #[derive(Debug, Default)]
 pub struct Seldom<T> {
     some: AtomicBool,
+    /// Unranked: a caller may hold it while it acts on the content.
     content: Mutex<T>,
 }
 

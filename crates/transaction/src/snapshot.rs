@@ -22,7 +22,7 @@ pub struct Snapshot {
     pub read_only: bool,
     /// The time of its making.
     pub time: Timespec,
-    /// Items set or deleted behind the cut: the copy's name, and all that goes with it. Each item
-    /// is nobody else's to change until the commit is published.
+    /// Items set or deleted behind the cut: the copy's name, and all that goes with it. No other
+    /// operation changes them until the commit is published.
     pub late: Vec<(TreeId, Key, Option<Vec<u8>>)>,
 }

@@ -51,6 +51,7 @@ impl Runs {
 /// The checksums that one transaction adds.
 #[derive(Debug, Default)]
 pub struct PendingSums {
+    /// Unranked: readers share it; nothing is taken inside.
     runs: RwLock<Runs>,
     bytes: std::sync::atomic::AtomicU64,
 }

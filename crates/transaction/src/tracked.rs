@@ -44,6 +44,7 @@ struct Named {
 #[derive(Debug, Default)]
 pub struct Tracked {
     used: AtomicBool,
+    /// Unranked: nothing is taken inside.
     inner: Mutex<Inner>,
 }
 

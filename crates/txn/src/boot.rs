@@ -30,8 +30,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When trees that everything rests on are damaged or missing, or there is an fsync log and
-    /// nobody said to ignore it.
+    /// When trees that everything rests on are damaged or missing, or there is an fsync log and the
+    /// options do not ignore it.
     pub fn open(
         volume: Arc<Volume>,
         superblock: Superblock,

@@ -3,15 +3,15 @@
 //! # Invariants
 //!
 //! - **A1** A chunk belongs to the transaction that was running when it was made, and is recorded
-//!   by its commit; a commit in progress never allocates from a younger one (T11). So nobody
-//!   makes a chunk in a younger one while a commit may still need what the devices have left.
+//!   by its commit; a commit in progress never allocates from a younger one (T11). So no chunk is
+//!   made in a younger one while a commit may still need what the devices have left.
 //! - **A2** Device space and addresses of a removed chunk are used again only after its removal is
 //!   durable.
-//! - **A3** A chunk that nobody needs, but would lie better in, is made only while a quarter of
-//!   the devices is left: what metadata may need is not spent on it.
-//! - **A4** A chunk for what is moved whole is as long as that where all devices that it takes
-//!   have such holes, however small a part of them a new chunk would be: who made the chunk that
-//!   it lies in may have had other bounds.
+//! - **A3** A chunk that is not needed, but gives data a better place, is made only while a quarter
+//!   of the devices is left: what metadata may need is not spent on it.
+//! - **A4** A chunk for what is moved whole is as long as that where all devices that it takes have
+//!   such holes. That holds however small a part of them a new chunk would be: the chunk that the
+//!   data lies in may have been made under other bounds.
 
 use buttress_format::{
     BlockGroupFlags, Chunk, DevExtent, Extent, Incompat, Logical, Profile, Stripe, ids, limits,
@@ -42,13 +42,13 @@ impl Engine {
         self.add_chunk_to(&running, kind, whole)
     }
 
-    /// Adds a data chunk where nobody has more than small pieces for what is wanted whole, as
-    /// Linux does before it cuts a write up: each piece is an extent, an item and a request of
-    /// its own, and is in pieces again when it is overwritten. Only while the devices have a good
-    /// part left, for what must have a chunk (A3).
+    /// Adds a data chunk where no group has more than small pieces for what is wanted whole. Linux
+    /// does so before it cuts a write up. Each piece is an extent, an item and a request of its
+    /// own, and is in pieces again when it is overwritten. Only while the devices have a good part
+    /// left, for what must have a chunk (A3).
     ///
-    /// `groups` is how many there were before anything was looked for: who comes second finds
-    /// what the first has added.
+    /// `groups` is how many there were before anything was looked for: a second thread finds what
+    /// the first has added.
     pub(crate) fn grow_for_whole(&self, wanted: u64, got: u64, groups: usize) {
         let whole = wanted.min(WHOLE_MAX);
         if got > whole / PIECES_MIN || self.space.is_mixed() {
@@ -135,7 +135,7 @@ impl Engine {
             chunk_tree_uuid: geometry.chunk_tree_uuid,
         };
         if kind == SpaceKind::Metadata {
-            // Before anybody sees that there is more.
+            // Before other threads see that there is more.
             self.space.add_for_copies(devices.move_room(chunk.len));
         }
         self.volume.add_chunk(chunk.clone())?;
@@ -184,8 +184,8 @@ pub(crate) mod tests {
         Engine::open(Arc::new(volume), superblock, EngineOptions::default()).expect("it opens")
     }
 
-    /// A1: what a commit under way may still need of the devices nobody takes for a younger
-    /// transaction, and groups of that are nothing to it. The commit itself does.
+    /// A1: what a commit under way may still need of the devices no younger transaction takes. The
+    /// commit cannot use groups of that transaction. The commit itself may take it.
     #[test]
     fn chunks_of_a_commit_are_left_to_it() {
         let engine = engine(256);
@@ -213,8 +213,7 @@ pub(crate) mod tests {
         assert!(left() < MIB);
     }
 
-    /// Y3 of `reserve::copies`: what is kept for copies is not anybody's because it lies in a
-    /// chunk now.
+    /// Y3 of `reserve::copies`: what is kept for copies stays kept when it lies in a chunk now.
     #[test]
     fn room_moves_into_the_chunk() {
         let engine = engine(256);

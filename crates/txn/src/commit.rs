@@ -84,7 +84,7 @@ impl Engine {
     pub fn commit_cut(&self, cut: impl FnOnce()) -> Result<Generation> {
         // Before it is known whether there is anything to commit: else tests would meet it by
         // chance.
-        crate::held::expect_none("H2: a commit is waited for");
+        crate::held::expect_none("handle::H2: a commit is waited for");
         self.check_unlatched()?;
         let is_counted = || self.volume.devices().iter().any(|device| device.stats_changed());
         if !self.learning.is_known() && !is_counted() {
@@ -118,7 +118,7 @@ impl Engine {
     /// Commits what is running, under the commit lock.
     fn commit_held(&self, state: &mut CommitState, cut: impl FnOnce()) -> Result<()> {
         let started = clock::now();
-        crate::held::expect_none("H1: the transaction is frozen");
+        crate::held::expect_none("handle::H1: the transaction is frozen");
         self.reservations.let_inodes_land(|| {
             self.release_pinned();
         });
@@ -195,14 +195,14 @@ impl Engine {
             let is_enough = bytes.is_none_or(|bytes| taken <= bytes);
             assert!(
                 is_enough,
-                "P1: {bytes:?} bytes of nodes were counted {when}, {taken} were made"
+                "reserve::P1: {bytes:?} bytes of nodes were counted {when}, {taken} were made"
             );
         }
         if let Some(of_items) = counted.and_then(|(_, of_items)| of_items) {
             let made = settled.of_items / u64::from(self.store.geometry().nodesize);
             assert!(
                 made <= of_items,
-                "N1: {of_items} nodes of items were counted, {made} were made"
+                "count::N1: {of_items} nodes of items were counted, {made} were made"
             );
         }
     }

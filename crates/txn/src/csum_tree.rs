@@ -3,11 +3,11 @@
 //! # Invariants
 //!
 //! - **C1** No two items overlap; an item's payload is a whole number of sums.
-//! - **C2** A new run that begins where an item ends makes that item longer, as long as it stays
-//!   within what Linux allows one item to hold.
-//! - **C3** The time goes with the items and the sums that change, not with their product: a
-//!   commit may free and add a hundred thousand extents of one sector, and an item holds four
-//!   thousand sums.
+//! - **C2** A new run that begins where an item ends makes that item longer. The item stays within
+//!   what Linux allows one item to hold.
+//! - **C3** The time goes with the items and the sums that change, not with their product. A commit
+//!   may free and add a hundred thousand extents of one sector, and an item holds four thousand
+//!   sums.
 
 use std::collections::BTreeMap;
 

@@ -75,6 +75,7 @@ pub struct Engine {
     pub(crate) stamps: Stamps,
     pub(crate) flushers: Flushers,
     pub(crate) pinned: Pinned,
+    /// Unranked: a discard of what it protects may run inside.
     pub(crate) devices: Arc<Mutex<DeviceSpace>>,
     pub(crate) groups: GroupNotes,
     pub(crate) loading: Loading,
@@ -202,7 +203,7 @@ impl Engine {
         self.commit.has_committed()
     }
 
-    /// Whether a commit should be made soon, by whoever makes them in the background.
+    /// Whether the background commit should run soon.
     #[must_use]
     pub fn wants_commit(&self) -> bool {
         self.commit.is_wanted()
@@ -220,7 +221,7 @@ impl Engine {
         !self.view.load().running().is_empty()
     }
 
-    /// The door to everything that changes something (K1).
+    /// The door to everything that changes something (`learn::K1`).
     pub fn check_writable(&self) -> Result<()> {
         self.check_unlatched()?;
         self.know_groups()?;
@@ -245,8 +246,8 @@ impl Engine {
     }
 
     /// How many extents of data were free as soon as their last reference went, since they were
-    /// born in the same transaction: no view holds those, so who read one without its file's
-    /// extents held may have read somebody else's. Counted before it is free.
+    /// born in the same transaction. No view holds those. A reader without a hold on the file's
+    /// extents may have read another file's data. Counted before it is free.
     #[must_use]
     pub fn freed_at_once(&self) -> u64 {
         self.stamps.freed_at_once()
@@ -256,7 +257,7 @@ impl Engine {
         self.stamps.note_freed_at_once();
     }
 
-    /// Whether nobody but `who`, who holds a reference or several, uses an extent (T10).
+    /// Whether `who`, which holds one reference or more, is the only user of an extent (T10).
     ///
     /// # Errors
     ///
@@ -342,9 +343,9 @@ impl Engine {
         Ok(self.numbers.begin(tree, last + 1))
     }
 
-    /// Hands out what earlier commits freed and nobody can reach any more (E3), and what windows
-    /// hold. Oldest first: a view that holds back one commit's space holds back that of every
-    /// later one. Says whether there was any.
+    /// Hands out what earlier commits freed and no view can reach any more (E3), and what windows
+    /// hold. Oldest first: a view that holds back one commit's space holds back that of every later
+    /// one. Says whether there was any.
     pub fn release_pinned(&self) -> bool {
         let had_windows = self.close_windows();
         let released = self.pinned.release(|extent| {

@@ -43,7 +43,7 @@ pub(crate) enum Fate {
     Born,
     /// It lives on.
     Kept,
-    /// Nobody uses it any more; its items are gone.
+    /// It has no user any more; its items are gone.
     Freed,
 }
 

@@ -58,11 +58,11 @@ pub fn is_exclusive(view: &View, extent: Extent, who: DataRef) -> Result<bool> {
 pub(crate) struct DataForm {
     pub(crate) generation: Generation,
     pub(crate) nodesize: u32,
-    /// Items of new extents say who made them.
+    /// Items of new extents say which subvolume made them.
     pub(crate) owners: bool,
 }
 
-/// Who made a data extent, as far as it says so, and in which transaction.
+/// The maker of a data extent, as far as it says so, and in which transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
     pub(crate) owner: Option<TreeId>,

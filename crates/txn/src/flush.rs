@@ -1,23 +1,23 @@
-//! Waiting for space, and making room for those who do.
+//! Waiting for space, and making room for tickets that wait.
 //!
 //! # Place
 //!
-//! `space` keeps the lines and says in which order room is made; here is what a step is. Data is
-//! written back by those above, who attach a [`Flusher`] for the time that they do; without one,
-//! whoever stands first makes room himself, as far as commits and chunks go.
+//! `space` keeps the queues and says in which order room is made; here is what a step is. Upper
+//! layers write data back and attach a [`Flusher`] for the time that they do. Without one, the
+//! first in the queue makes room itself, as far as commits and chunks go.
 //!
 //! # Invariants
 //!
-//! - **F1** While anybody waits somebody makes room: the flusher for those who can wait for
-//!   everything, else he who stands first.
-//! - **F2** Who is refused was refused after a whole ladder without anybody served, which began
-//!   when he was in the line; the first one first, and after each it is looked whether those
-//!   behind him fit.
-//! - **F3** When the engine fails, everybody who waits is told.
-//! - **F4** Who waits for data, or can wait for everything, gives up when nobody wants it done
-//!   any more ([`Interrupt`](buttress_base::Interrupt)), and leaves nothing. The others free
-//!   space or make visible what was written, and are served or refused; whoever writes back is
-//!   not interrupted at all.
+//! - **F1** While a ticket waits, a thread makes room: the flusher for tickets that can wait for
+//!   everything, else the first in the queue.
+//! - **F2** A ticket is refused only after a whole ladder that served no ticket, and that began
+//!   when the ticket was in the queue. The first one is refused first. After each it is looked
+//!   whether those behind it fit.
+//! - **F3** When the engine fails, every waiting ticket is told.
+//! - **F4** A ticket that waits for data, or can wait for everything, gives up when its caller is
+//!   interrupted ([`Interrupt`](buttress_base::Interrupt)), and leaves nothing. The others free
+//!   space or make visible what was written, and are served or refused. Writeback is not
+//!   interrupted at all.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -40,17 +40,17 @@ pub use refusal::Refusal;
 pub use steps::{Before, FlushSteps, Gain, StepFigures};
 use waits::End;
 
-/// How long somebody in the line sleeps before he looks whether he is alone.
+/// How long a ticket in the queue sleeps before it looks whether it is alone.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// How long one who makes room waits for readers of old trees at once.
+/// How long a thread that makes room waits for readers of old trees at once.
 const READERS_ONCE: Duration = Duration::from_millis(500);
-/// How long a reader is waited for from the first time on. Who reads for longer (a send, a
-/// program that was stopped) does so for minutes, and each of those who are refused meanwhile had
-/// waited for him in every ladder: nine seconds.
+/// How long a reader is waited for from the first time on. A long reader (a send, a program that
+/// was stopped) reads for minutes. Each refused request would have waited for it in every ladder:
+/// nine seconds.
 const READERS_EVER: Duration = Duration::from_secs(2);
 
-/// Somebody who writes dirty data back for those who wait, for as long as it lives.
+/// A flusher that writes dirty data back for tickets that wait, for as long as it lives.
 #[derive(Debug)]
 #[must_use = "it is detached when dropped"]
 pub struct Flusher {
@@ -64,7 +64,7 @@ impl Drop for Flusher {
 }
 
 impl Engine {
-    /// Says that from now on somebody looks at [`wait_for_waiters`](Self::wait_for_waiters) and
+    /// Says that from now on a flusher looks at [`wait_for_waiters`](Self::wait_for_waiters) and
     /// makes room.
     pub fn attach_flusher(self: &Arc<Self>) -> Flusher {
         self.flushers.attach();
@@ -77,8 +77,8 @@ impl Engine {
         self.flushers.any()
     }
 
-    /// Sleeps until somebody waits whom the flusher can help, at most so long; says whether
-    /// anybody does.
+    /// Sleeps until a ticket waits that the flusher can help, at most so long; says whether any
+    /// does.
     pub fn wait_for_waiters(&self, limit: Duration) -> bool {
         let waits = || self.waits(SpaceKind::Metadata) || self.waits(SpaceKind::Data);
         if waits() {
@@ -88,12 +88,12 @@ impl Engine {
         waits()
     }
 
-    /// Wakes the flusher, because somebody waits or because it is to end.
+    /// Wakes the flusher, because a ticket waits or because it is to end.
     pub fn call_flusher(&self) {
         self.flushers.call();
     }
 
-    /// Whether somebody waits for a kind of space.
+    /// Whether a ticket waits for a kind of space.
     #[must_use]
     pub fn waits(&self, kind: SpaceKind) -> bool {
         match kind {
@@ -115,7 +115,7 @@ impl Engine {
         }
     }
 
-    /// Serves those who wait for a kind of space, as far as there is some.
+    /// Serves the tickets that wait for a kind of space, as far as there is some.
     pub fn serve(&self, kind: SpaceKind) -> u64 {
         match kind {
             SpaceKind::Data if self.space.data_line().is_waiting() => {
@@ -132,7 +132,7 @@ impl Engine {
         self.serve_counted(SpaceKind::Data);
     }
 
-    /// How many who waited were served, ever.
+    /// How many waiting tickets were served, ever.
     #[must_use]
     pub fn served(&self, kind: SpaceKind) -> u64 {
         match kind {
@@ -170,8 +170,8 @@ impl Engine {
                     self.add_chunk(kind)?
                 }
             }
-            // Somebody else may have served meanwhile, him who climbs among them, and who waited
-            // may have left.
+            // Another thread may have served meanwhile, the climbing ticket among others, and
+            // waiting tickets may have left.
             Step::Commit
                 if self.wait_for_commit()
                     && (self.served_since(kind, before) || !self.waits(kind)) =>
@@ -196,7 +196,7 @@ impl Engine {
         Ok(Gain { gained, served: self.served(kind) - before })
     }
 
-    /// Whether anybody was served since there were so many, or is now.
+    /// Whether any was served since there were so many, or is now.
     fn served_since(&self, kind: SpaceKind, before: u64) -> bool {
         self.serve_counted(kind);
         self.served(kind) != before
@@ -243,8 +243,8 @@ impl Engine {
         }
     }
 
-    /// Refuses those who wait and came before that moment, the first first, until somebody behind
-    /// fits (F2). Those with priority make room themselves, and give up themselves.
+    /// Refuses the tickets that came before that moment, the first first, until one behind fits
+    /// (F2). Those with priority make room themselves, and give up themselves.
     pub fn refuse(&self, kind: SpaceKind, before: Arrivals) {
         let blocks = |class| match kind {
             SpaceKind::Data => self.space.data_line().blocks(class),
@@ -265,7 +265,7 @@ impl Engine {
         }
     }
 
-    /// Tells everybody who waits that it is in vain (F3).
+    /// Tells every waiting ticket that it is in vain (F3).
     pub(crate) fn refuse_everybody(&self) {
         self.reservations.line().refuse_all();
         self.space.data_line().refuse_all();
@@ -310,7 +310,7 @@ impl Engine {
             self.check_writable()?;
             self.check_wanted(ticket)?;
         }
-        // Nobody else does it: whoever stands first makes room, as far as he can (F1).
+        // Without a flusher the first in the queue makes room, as far as it can (F1).
         let mut ladder = self.ladder(kind, Reach::Commit);
         loop {
             let is_first = ticket.is_first();
@@ -331,7 +331,7 @@ impl Engine {
                 }
                 continue;
             };
-            // The commit that is under way may serve him long before it is durable.
+            // The commit that is under way may serve it long before it is durable.
             let under_way = || self.view.load().frozen().map(|frozen| frozen.generation);
             let awaited = under_way().filter(|_| step == Step::Commit);
             while awaited.is_some() && awaited == under_way() {
@@ -348,8 +348,8 @@ impl Engine {
         }
     }
 
-    /// As [`commit`](Self::commit), for a caller who waits for one under way no longer than he
-    /// wants it (F4). He makes none if that is not needed for what was running when he came.
+    /// As [`commit`](Self::commit), for a caller that waits for one under way no longer than it
+    /// wants it (F4). It makes none if that is not needed for what was running when it came.
     ///
     /// # Errors
     ///
@@ -372,7 +372,7 @@ impl Engine {
         self.commit()
     }
 
-    /// Looks whether what this thread is about to do at length for somebody is still wanted.
+    /// Looks whether a long step that this thread is about to do for its caller is still wanted.
     ///
     /// # Errors
     ///
@@ -386,7 +386,7 @@ impl Engine {
         Error::Interrupted
     }
 
-    /// Whether who waits, and may give up, still wants what he waits for (F4).
+    /// Whether a ticket that waits, and may give up, is still wanted (F4).
     fn check_wanted(&self, waiter: &impl Waits) -> Result<()> {
         if waiter.may_give_up() { self.expect_wanted() } else { Ok(()) }
     }

@@ -1,22 +1,24 @@
-//! Who changes the running transaction, and the moment it closes.
+//! The gate of the running transaction: threads inside change it, and one closes it.
 //!
 //! # Invariants
 //!
-//! - **G1** Who is inside changes the transaction that runs: it is asked for inside, and closes
-//!   when everybody has left who found it. So all that one does inside is part of one commit, or
-//!   none of it is.
-//! - **G2** Who closes it waits for nothing but those inside, and they for nothing at all: no
-//!   I/O, no space, no other who is inside.
+//! - **G1** A thread inside changes the transaction that runs. It asks for the transaction inside,
+//!   and the gate closes when all threads that found it have left. So all that a thread does inside
+//!   is part of one commit, or none of it is.
+//! - **G2** A closing thread waits for nothing but those inside. They wait for nothing at all: no
+//!   I/O, no space, no other thread inside.
 //!
 //! The tests run this under a scheduler that tries the orders of threads.
 
 use crate::sync::{Apart, RwLock, RwLockReadGuard, STRIPES, stripe};
 
-/// Open to many, each by the door of his stripe, closed by one, who closes all doors.
+/// Open to many threads, each by the door of its shard; closed by one, which closes all doors.
+///
+/// Unranked: the outermost; a closing thread takes all doors in order.
 #[derive(Debug, Default)]
 pub(crate) struct Gate([Apart<RwLock<()>>; STRIPES]);
 
-/// Somebody inside, until it is dropped.
+/// A thread inside, until it is dropped.
 pub(crate) type Inside<'g> = RwLockReadGuard<'g, ()>;
 
 impl Gate {
@@ -27,7 +29,7 @@ impl Gate {
         (inside, running)
     }
 
-    /// Waits until nobody is inside, and lets nobody in during `change`.
+    /// Waits until no thread is inside, and lets none in during `change`.
     pub(crate) fn alone<T>(&self, change: impl FnOnce() -> T) -> T {
         let _alone: [_; STRIPES] = std::array::from_fn(|door| self.0[door].write());
         change()

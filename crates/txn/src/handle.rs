@@ -4,7 +4,7 @@
 //!
 //! - **H1** While a handle lives the transaction it belongs to is not frozen: all its puts are part
 //!   of one commit, or none is (T3).
-//! - **H2** Nobody does device I/O or waits for space while holding one.
+//! - **H2** No thread does device I/O or waits for space while it holds one.
 
 use std::sync::Arc;
 
@@ -146,9 +146,9 @@ impl<'e> Handle<'e> {
         if self.transaction().refs.change(extent, who, delta, born) {
             self.transaction().sums.remove(extent);
             if self.transaction().tracked.keep(extent) {
-                self.engine.space.pin(extent).expect("S1: it was in use until now");
+                self.engine.space.pin(extent).expect("space::S1: it was in use until now");
             } else {
-                // Before anybody else can have it.
+                // Before another thread can have it.
                 self.engine.note_freed_at_once();
                 self.engine.space.free(extent);
             }

@@ -3,10 +3,10 @@
 //!
 //! # Place
 //!
-//! A volume of a million block groups takes seconds to be read through, and one who reads a file
-//! needs three of them. So where the chunk tree has more than a leaf nothing of it is read when
-//! the volume is opened: chunks are asked for one by one, and all of this is learnt behind the
-//! opening, by whoever needs it first: who writes, or somebody in the background.
+//! A volume of a million block groups takes seconds to be read through, and a reader of one file
+//! needs three of them. So where the chunk tree has more than a leaf nothing of it is read when the
+//! volume is opened. Chunks are asked for one by one. All of this is learnt behind the opening, by
+//! the first thread that needs it: a writer, or the background thread.
 //!
 //! # Invariants
 //!
@@ -19,8 +19,8 @@
 //!
 //! # Locks
 //!
-//! `turn` is a long lock, across I/O. Who holds the commit lock was at a door before, and does
-//! not come here.
+//! `turn` is a long lock, across I/O. A thread that holds the commit lock was at a door before, and
+//! does not come here.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ impl Known {
 }
 
 impl Engine {
-    /// Waits until the block groups are known, and reads them if nobody does: a volume that was
+    /// Waits until the block groups are known, and reads them if no thread does: a volume that was
     /// opened without has no figures of space before.
     ///
     /// # Errors

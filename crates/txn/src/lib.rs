@@ -3,6 +3,23 @@
 //! [`Engine`] opens a volume's trees and hands out [`View`]s to readers and [`Handle`]s to writers.
 //! A commit freezes the running transaction, merges it into new trees and publishes them; meanwhile
 //! the next transaction is already running.
+//!
+//! # Invariants
+//!
+//! Files of this crate name these. Each file argues its own part.
+//!
+//! - **T2** An operation waits for a freeze, which takes microseconds, and never for a commit.
+//! - **T3** A freeze is a consistent cut: it waits for the live handles.
+//! - **T4** Memory is bounded: a full overlay starts a commit early.
+//! - **T5** An operation never changes a reference count in a tree: changes are summed until the
+//!   commit.
+//! - **T6** Space that a transaction freed is pinned until its superblock is durable and the last
+//!   view of older trees is gone.
+//! - **T8** After a crash the volume is the last committed transaction and what fsync logged.
+//! - **T10** The committed trees, the frozen and the running references together say whether an
+//!   extent is shared; none of them does alone.
+//! - **T11** Changes of block groups, free space and references belong to the transaction of the
+//!   overlay that they came with.
 
 mod allocate;
 mod boot;

@@ -2,17 +2,17 @@
 //!
 //! # Place
 //!
-//! An allocation names a group that must be read first; those above attach a [`Loader`], who
-//! reads it, and the next few as well, which are needed soon. Without one whoever allocates reads
-//! it himself, and a commit always does.
+//! An allocation names a group that must be read first. Upper layers attach a [`Loader`], which
+//! reads it, and the next few as well, which are needed soon. Without one the allocating thread
+//! reads it, and a commit always does.
 //!
 //! # Invariants
 //!
 //! - **D1** A group is read by one at a time, however many want it, and by the loader once.
-//! - **D2** Who waits for a group is woken when it is known, when it cannot be known, and when
-//!   the last loader leaves.
-//! - **D3** A group that cannot be read gives out nothing in this session, and is asked for by
-//!   nobody again.
+//! - **D2** A thread that waits for a group is woken when it is known, when it cannot be known, and
+//!   when the last loader leaves.
+//! - **D3** A group that cannot be read gives out nothing in this session, and is not asked for
+//!   again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +25,7 @@ use crate::{Engine, Result, free_space_tree};
 /// Groups behind the one that is needed now that are read as well.
 const AHEAD: usize = 3;
 
-/// Somebody who reads groups for those who allocate, for as long as it lives.
+/// A loader that reads groups for allocating threads, for as long as it lives.
 #[derive(Debug)]
 #[must_use = "it is detached when dropped"]
 pub struct Loader {
@@ -51,7 +51,7 @@ impl Loader {
 }
 
 impl Engine {
-    /// Says that from now on somebody reads groups that are wanted, with [`Loader::work`].
+    /// Says that from now on a loader reads groups that are wanted, with [`Loader::work`].
     pub fn attach_loader(self: &Arc<Self>) -> Loader {
         self.loading.attach();
         Loader { engine: Arc::clone(self) }

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **G1** What a log on disk names is given back by the commit alone that ends the log, and not
-//!   while a hold on it lives.
+//! - **G1** Only the commit that ends a log gives back what the log names on disk, and not while a
+//!   hold on it lives.
 //! - **G2** The number of ended logs changes with that, under the same lock: what was kept of an
 //!   ended log is recognised by it.
 //!

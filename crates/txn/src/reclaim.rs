@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **G1** Only a group that the last commit knows, that holds nothing, that nobody reads any more
-//!   and that no promise needs is removed; at least one of each kind stays.
-//! - **G2** Its device space is used again only after the removal is durable (A2). So a commit is
-//!   asked for, and whoever looks for a chunk in vain makes one.
+//! - **G1** A group is removed only if it holds nothing and the last commit knows it. No view may
+//!   read it any more, and no reservation may need it. At least one of each kind stays.
+//! - **G2** Its device space is used again only after the removal is durable (`chunk_alloc::A2`).
+//!   So a commit is asked for, and a thread that looks for a chunk in vain makes one.
 
 use buttress_format::{Chunk, Logical};
 use buttress_space::{Group, SpaceKind};

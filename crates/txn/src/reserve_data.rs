@@ -5,8 +5,8 @@ use buttress_space::{Class, Reach, SpaceKind};
 use crate::{Cost, Engine, Result, Urgency};
 
 impl Engine {
-    /// Promises data space if nobody waits for it, and it is there or in a chunk that the devices
-    /// have.
+    /// Reserves data space if no ticket waits for it, and it is there or in a chunk that the
+    /// devices have.
     ///
     /// # Errors
     ///
@@ -32,7 +32,8 @@ impl Engine {
         Ok(if self.add_chunk(SpaceKind::Data)? { reserve() } else { None })
     }
 
-    /// Promises data space to somebody on whom writeback may wait; see [`reserve`](Self::reserve).
+    /// Reserves data space for a caller on which writeback may wait; see
+    /// [`reserve`](Self::reserve).
     ///
     /// # Errors
     ///
@@ -41,7 +42,7 @@ impl Engine {
         self.wait_for_data(bytes, Class::Priority, Reach::Commit)
     }
 
-    /// Promises data space to somebody who can wait for everything; see
+    /// Reserves data space for a caller that can wait for everything; see
     /// [`reserve_in_line`](Self::reserve_in_line).
     ///
     /// # Errors
@@ -63,7 +64,7 @@ impl Engine {
         reach: Reach,
     ) -> Result<buttress_space::DataReservation> {
         self.check_writable()?;
-        crate::held::expect_none("P2: space is asked for");
+        crate::held::expect_none("reserve::P2: space is asked for");
         let fits = || self.data_leaves_metadata();
         if let Ok(reservation) = self.space.reserve_data_at_once(class, bytes, fits) {
             return Ok(reservation);
@@ -80,7 +81,7 @@ impl Engine {
     }
 
     /// Whether a commit would give data any space: extents, the device space of chunks that are
-    /// about to go (G2), or what metadata was promised beyond its groups.
+    /// about to go (`reclaim::G2`), or what metadata reserved beyond its groups.
     pub(crate) fn commit_would_free_data(&self) -> bool {
         let view = self.view.load();
         let running = view.running();

@@ -23,7 +23,7 @@ impl Engine {
     ///
     /// [`Error::ReadOnly`], [`Error::Aborted`]; not [`Error::NoSpace`], which is `None`.
     pub fn reserve_at_once(&self, cost: Cost, urgency: Urgency) -> Result<Option<MetaReservation>> {
-        held::expect_none("P2: space is asked for");
+        held::expect_none("reserve::P2: space is asked for");
         self.check_writable()?;
         self.pace()?;
         Ok(self.reservations.at_once(cost, urgency, Reach::All))
@@ -57,7 +57,7 @@ impl Engine {
         reach: Reach,
     ) -> Result<MetaReservation> {
         self.check_writable()?;
-        held::expect_none("P2: space is asked for");
+        held::expect_none("reserve::P2: space is asked for");
         self.pace()?;
         // So that tests hold what is counted against what is made, wherever there is room.
         #[cfg(debug_assertions)]

@@ -2,12 +2,12 @@
 //!
 //! # Invariants
 //!
-//! - **P1** A row is written in one call, before anything in it is referenced by a transaction,
-//!   and never again until nothing that a crash could bring back, and no reader, reaches any of
-//!   it.
+//! - **P1** A row is written in one call, before anything in it is referenced by a transaction. It
+//!   is not written again until nothing reaches any of it: no reader, and nothing that a crash
+//!   could bring back.
 //!
-//! `space` sees to it that nobody gets a part of a row in which something is reserved, used or
-//! pinned; `volume` refuses what would begin in the middle of one.
+//! `space` gives out no part of a row in which something is reserved, used or pinned; `volume`
+//! refuses what would begin in the middle of one.
 
 use buttress_format::{BlockGroupFlags, Logical};
 use buttress_space::{Rows, SpaceKind};
@@ -86,8 +86,8 @@ impl Engine {
         Ok(false)
     }
 
-    /// What is free in groups with parity is learnt when the volume is opened: until then nobody
-    /// knows how much of it is whole rows, so that none of it can be promised.
+    /// What is free in groups with parity is learnt when the volume is opened. Until then it is not
+    /// known how much of it is whole rows, so that none of it can be reserved.
     pub(crate) fn load_rows(&self) {
         for group in self.space.groups().iter().filter(|group| group.row().is_some()) {
             self.note_row(group.row());

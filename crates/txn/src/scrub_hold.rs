@@ -5,11 +5,14 @@ use std::sync::Arc;
 use buttress_base::sync::Mutex;
 use buttress_space::ReadOnlyHold;
 
-/// The group that a scrub holds, where whoever makes room finds it. One scrub holds at a time.
+/// The group that a scrub holds, where a thread that makes room finds it. One scrub holds at a
+/// time.
+///
+/// Unranked: the group is marked inside.
 #[derive(Debug, Default)]
 pub(crate) struct ScrubHold(Mutex<Option<Arc<ReadOnlyHold>>>);
 
-/// A group that this scrub holds, for as long as this lives or until somebody needs room.
+/// A group that this scrub holds, for as long as this lives or until a ticket needs room.
 pub struct HeldGroup<'e> {
     slot: &'e ScrubHold,
     hold: Arc<ReadOnlyHold>,
@@ -21,7 +24,7 @@ impl HeldGroup<'_> {
         self.hold.drain();
     }
 
-    /// Whether nobody has let it go so far.
+    /// Whether it is still held.
     pub fn lasts(&self) -> bool {
         self.hold.lasts()
     }

@@ -1,15 +1,14 @@
 //! Holding a block group read-only while a scrub looks at it, as Linux does.
 //!
 //! A scrub of ours needs no such hold (`space::quiesce`), and by default takes none: what is
-//! written in place would be copied meanwhile, and writers go elsewhere. It is for who wants to
-//! know whether the copies of what has no checksums are alike, which nobody can say beside
-//! somebody who writes them.
+//! written in place would be copied meanwhile, and writers go elsewhere. It serves a scrub that
+//! compares the copies of data without checksums, which cannot be compared beside a writer.
 //!
 //! # Invariants
 //!
-//! - **U4** A group is held only where what is promised, and what is dirty without a promise
-//!   because it lies in place, fits into the other groups, and the first step of whoever makes
-//!   room lets it go: nothing is refused that would be written without the scrub.
+//! - **U4** A group is held only where the other groups have room for what is reserved. They also
+//!   have room for what is dirty without a reservation because it lies in place. The first step
+//!   that makes room lets it go: nothing is refused that would be written without the scrub.
 
 use buttress_format::Logical;
 use buttress_space::SpaceKind;
@@ -22,9 +21,9 @@ use crate::{Cost, Engine, Urgency};
 const NODES_ROOM: u64 = 1 << 20;
 
 impl Engine {
-    /// The group that starts at `start`, held and drained; nothing where the other groups of its
-    /// kind have no room for what its writers were promised, where there is none, another scrub
-    /// holds one, or nobody writes the volume.
+    /// The group that starts at `start`, held and drained. Nothing where there is none, where
+    /// another scrub holds one, or where the volume is not written. Nothing where the other groups
+    /// of its kind have no room for what its writers reserved.
     pub fn hold_for_scrub(&self, start: Logical) -> Option<HeldGroup<'_>> {
         if self.read_only().is_some() {
             return None;
@@ -41,8 +40,8 @@ impl Engine {
         }
         self.close_windows();
         held.drain();
-        // Who wrote in place until now may have left it dirty; and who made room may have let it
-        // go.
+        // A thread that wrote in place until now may have left it dirty; a thread that made room
+        // may have let it go.
         (self.has_room_without(kind, 0) && held.lasts()).then_some(held)
     }
 
@@ -51,8 +50,8 @@ impl Engine {
         self.scrub_hold.let_go()
     }
 
-    /// Whether groups of a kind that give something out have all that is owed, when `leaving`
-    /// bytes of what is free are about to be given out no more (U4).
+    /// Whether groups of a kind that give something out have all that is owed. Of what is free,
+    /// `leaving` bytes are about to be given out no more (U4).
     fn has_room_without(&self, kind: SpaceKind, leaving: u64) -> bool {
         let account = self.space.account(kind);
         let free = account.free().saturating_sub(account.may_use).saturating_sub(leaving);

@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **S1** A stamp changes before anything does that could make somebody else a user of the
-//!   extent: a reference that is gained or lost, wherever it comes from, and any snapshot.
-//!   Handles are the only ones that add references, and the only ones that ask for snapshots.
-//! - **S2** A stamp that is current says no more than that nothing has *changed*: who looks again
-//!   at the same extent would find the same.
+//! - **S1** A stamp changes before anything does that could give the extent another user: a
+//!   reference that is gained or lost, wherever it comes from, and any snapshot. Handles are the
+//!   only ones that add references, and the only ones that ask for snapshots.
+//! - **S2** A stamp that is current says no more than that nothing has *changed*: a second look at
+//!   the same extent would find the same.
 //!
 //! Extents share counters by a hash of their address. A collision costs a look.
 
@@ -18,7 +18,7 @@ use buttress_format::Logical;
 /// Counters of changes of references; a power of two.
 const EXTENTS: usize = 4096;
 
-/// What there was when somebody looked who uses an extent.
+/// What there was when a user of an extent looked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     references: u64,

@@ -24,7 +24,7 @@ impl Engine {
     }
 
     /// Begins to count subvolumes, before any that is being dropped is gone: its number is not to
-    /// be given out again while somebody may remember it.
+    /// be given out again while a caller may remember it.
     ///
     /// # Errors
     ///

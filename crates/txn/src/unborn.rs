@@ -7,7 +7,9 @@ use rustc_hash::FxHashSet;
 
 const SHARDS: usize = 16;
 
-/// Where extents begin that nobody uses yet. One short lock a shard.
+/// Where extents without users begin. One short lock a shard.
+///
+/// Unranked: nothing is taken inside.
 #[derive(Debug, Default)]
 pub(crate) struct Unborn([Apart<Mutex<Starts>>; SHARDS]);
 

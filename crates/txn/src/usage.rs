@@ -68,13 +68,13 @@ pub struct Stats {
     pub reserve_taken_max: u64,
     /// Memory that the running transaction holds, in bytes.
     pub overlay_bytes: u64,
-    /// Who waited for space.
+    /// Waits for space.
     pub waits: WaitsByLine,
-    /// What was done to make room for those who wait.
+    /// What was done to make room for tickets that wait.
     pub steps: FlushSteps,
     /// How many were refused space in the end.
     pub enospc: u64,
-    /// How many gave up because nobody wanted it done any more.
+    /// How many gave up because their callers did not want it done any more.
     pub interrupted: u64,
     /// How often accounts were compared with groups and tokens, in debug builds, and how often
     /// they changed too fast for that.

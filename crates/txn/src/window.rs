@@ -3,13 +3,13 @@
 //!
 //! # Invariants
 //!
-//! - **W1** What a window holds is in use for its group and its account: nobody else finds it, no
-//!   promise counts on it, and a step changes neither. So one is opened only where much is free
-//!   and nobody waits, and all are closed before anybody who wants data is refused or waits for
-//!   more than that, and by every commit.
-//! - **W2** Whoever drains a group closes the windows after he has marked it. Who opens one puts
-//!   it on the list first and looks for the mark then; so one of the two closes it. Until then it
-//!   holds what is only reserved, for which the drain waits.
+//! - **W1** What a window holds is in use for its group and its account. No other thread finds it,
+//!   no reservation counts on it, and a step changes neither. So one is opened only where much is
+//!   free and no ticket waits. All are closed by every commit, and before a request for data is
+//!   refused or waits for more than that.
+//! - **W2** A thread that drains a group marks it, and closes the windows then. A thread that opens
+//!   a window puts it on the list first and looks for the mark then. So one of the two closes it.
+//!   Until then it holds what is only reserved, for which the drain waits.
 //! - **W3** A step is taken inside the handle that names it: the commit that finds it gone from
 //!   the window finds its reference, too.
 //!
@@ -27,6 +27,7 @@ use buttress_space::Space;
 /// The window of one file. Gives back what it holds when it is dropped.
 pub struct Window {
     space: Arc<Space>,
+    /// Unranked: taken inside the list; accounts of `space` are changed inside.
     rest: Mutex<Rest>,
 }
 
@@ -97,6 +98,7 @@ impl std::fmt::Debug for Window {
 /// The windows that may hold something.
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
+    /// Unranked: the outer one; locks of windows are taken inside.
     open: Mutex<Vec<Weak<Window>>>,
     any: AtomicBool,
 }
@@ -126,8 +128,8 @@ impl Windows {
         let mut open = self.open.lock();
         self.any.store(false, Ordering::Relaxed);
         let all = std::mem::take(&mut *open);
-        // Under the lock: who comes next finds closed what was open before.
-        // Each of them, not up to the first that had something.
+        // Under the lock: the next thread finds closed what was open before. Each of them, not up
+        // to the first that had something.
         let closed = all.iter().filter_map(Weak::upgrade).filter(|window| window.close()).count();
         closed > 0
     }

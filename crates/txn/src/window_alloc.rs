@@ -18,9 +18,9 @@ impl Engine {
         Window::new(&self.space)
     }
 
-    /// Allocates `want` bytes, and at most `ahead` more that a window holds from then on;
-    /// promised or not, as with [`allocate_data`](Self::allocate_data). Nothing when there is not
-    /// enough free to keep any of it back, or somebody waits for data: ask for a promise then.
+    /// Allocates `want` bytes, and at most `ahead` more that a window holds from then on; reserved
+    /// or not, as with [`allocate_data`](Self::allocate_data). Nothing when there is not enough
+    /// free to keep any of it back, or a ticket waits for data: ask for a reservation then.
     /// [`Handle::take_ahead`] takes what the window holds.
     pub fn allocate_ahead(
         &self,
@@ -78,9 +78,9 @@ impl Engine {
 }
 
 impl Handle<'_> {
-    /// Takes the first `want` bytes that a window holds, and names them (W3): as more of `last`,
-    /// if they lie behind it and it may grow, else as an extent of `who`. Answers the extent that
-    /// they are part of; nothing when the window has not as much.
+    /// Takes the first `want` bytes that a window holds, and names them (`window::W3`): as more of
+    /// `last`, if they lie behind it and it may grow, else as an extent of `who`. Answers the
+    /// extent that they are part of; nothing when the window has not as much.
     pub fn take_ahead(
         &self,
         window: &Window,

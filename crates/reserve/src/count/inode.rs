@@ -8,15 +8,15 @@
 //!   extent tree are (N4 of `count`), whichever of them are: between two runs lies one that is
 //!   not. The outer two become three each, by themselves (N1), and take in a neighbour; so does
 //!   the leaf of the inode's item.
-//! - **D2** A part of the data may land in this transaction, and the rest in the next: either
-//!   dirties all of them, in the next with what this one adds to them. What is dirty of them in
-//!   this one is counted already: no less than its bytes fill, but for the two runs that the
-//!   others of its tree may become without it. What is dirty of them in a commit under way is
-//!   given back by it, or is waited for before the next freezes (I4 of `reserve::inode`).
-//! - **D3** Beside a commit under way its leaves are what that one makes of them: as many as
-//!   these, packed, with all bytes that it adds to them (N6).
-//! - **D4** What may be shared with snapshots has no bound, as far as can be seen above the
-//!   leaves, nor what lies in too many leaves to be worth it.
+//! - **D2** A part of the data may be finished in this transaction, and the rest in the next.
+//!   Either dirties all of them, in the next with what this one adds to them. What is dirty of them
+//!   in this one is counted already: no less than its bytes fill. Two runs are excepted, which the
+//!   others of its tree may become without it. What is dirty of them in a commit under way comes
+//!   back from it, or is waited for before the next freezes (I4 of `reserve::inode`).
+//! - **D3** Beside a commit under way its leaves are what that one makes of them: as many as these,
+//!   packed, with all bytes that it adds to them (N6).
+//! - **D4** What may be shared with snapshots has no bound, as far as can be seen above the leaves.
+//!   Neither has what lies in too many leaves to be worth a count.
 
 use buttress_format::{
     Generation, Ino, Key, Kind, TreeId,

@@ -1,5 +1,5 @@
 //! Leaves of the trees that operations change: what each may become, and all of a tree together
-//! (N1, N2).
+//! (`count::N1`, `count::N2`).
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
-    /// Whether it may take in its neighbour (N2).
+    /// Whether it may take in its neighbour (`count::N2`).
     fn is_hungry(&self, room: u64) -> bool {
         self.weight.saturating_sub(self.removed) < room / 4
     }
@@ -26,7 +26,7 @@ impl Leaf {
         (self.weight / 2).saturating_sub(self.removed) < room / 4
     }
 
-    /// Leaves that it may become (N1, N2).
+    /// Leaves that it may become (`count::N1`, `count::N2`).
     fn becomes(&self, room: u64) -> u64 {
         let most = self.weight + self.added;
         let hungry = u64::from(self.is_hungry(room));
@@ -108,7 +108,7 @@ impl ItemTree {
         self.becomes.min(packed + self.runs + 2 * self.hungry)
     }
 
-    /// The same of the tree that `below` leaves, which was held against the same (N6).
+    /// The same of the tree that `below` leaves, which was compared with the same (`count::N6`).
     pub(crate) fn makes_beside(&self, below: &Self, room: u64) -> u64 {
         let made = below.makes(room);
         let mine = self.spots.iter().filter(|(spot, _)| !below.spots.contains_key(spot));

@@ -1,5 +1,5 @@
 //! Nodes of a transaction by what makes them, and what comes on top beside another that is not
-//! durable yet (N6).
+//! durable yet (`count::N6`).
 
 /// Bytes that a node may add to the extent tree, or take.
 const NODE_BYTES: u64 = 84;
@@ -30,7 +30,7 @@ impl Parts {
     }
 
     /// What a transaction makes beside `below`, if it makes these on the trees before that one;
-    /// `items` and `extents` are what it makes of the trees that `below` leaves (N6).
+    /// `items` and `extents` are what it makes of the trees that `below` leaves (`count::N6`).
     pub(crate) fn beside(self, below: Self, items: u64, extents: u64) -> Self {
         let fills = self.fills + 2 * below.fills;
         Self {

@@ -1,4 +1,4 @@
-//! The trees that commits alone change, of which every leaf is counted (N4, N5).
+//! The trees that commits alone change, of which every leaf is counted (`count::N4`, `count::N5`).
 //!
 //! # Invariants
 //!
@@ -10,7 +10,7 @@ use buttress_tree::{Expect, Geometry, NodeSource, Roots, Store};
 
 use buttress_transaction::delayed_ref::inline_max;
 
-/// Leaves of the trees that only commits change: more are not looked at (N7).
+/// Leaves of the trees that only commits change: more are not looked at (`count::N7`).
 const LEAVES_MAX: u64 = 4096;
 
 /// The heaviest item of the free-space tree, a bitmap.
@@ -111,12 +111,12 @@ impl Whole {
         survey(store, TreeId::EXTENT, &root, &mut look, counts)?;
         whole.extent_meta = meta;
         whole.trees += 2;
-        // What is free of metadata is said anew in every round (N5).
+        // What is free of metadata is said anew in every round (`count::N5`).
         whole.others += 2 * metadata.len() as u64;
         Some(whole)
     }
 
-    /// Adds what the free-space tree may come to say of groups (N5).
+    /// Adds what the free-space tree may come to say of groups (`count::N5`).
     pub(crate) fn note_groups(&mut self, geometry: &Geometry, groups: &[Extent]) {
         let most = |group: &Extent| {
             let extents = free_space_form::upper_threshold(group.len, geometry.sectorsize) + 1;
@@ -126,7 +126,7 @@ impl Whole {
         self.others += packed(groups.iter().map(most).sum(), room, FREE_SPACE_ITEM) + 2;
     }
 
-    /// Leaves that the extent tree is made anew of, when so many bytes come (N4).
+    /// Leaves that the extent tree is made anew of, when so many bytes come (`count::N4`).
     pub(crate) fn extents(&self, geometry: &Geometry, bytes: u64) -> u64 {
         self.extents_of(self.extent_leaves, geometry, bytes)
     }

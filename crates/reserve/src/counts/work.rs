@@ -31,7 +31,7 @@ pub(crate) struct Work {
     leaves: HashMap<Logical, Leaf>,
     inner: HashSet<Logical>,
     trees: HashMap<TreeId, ItemTree>,
-    /// Bytes of references that what was shared adds (N7).
+    /// Bytes of references that what was shared adds (`count::N7`).
     shared_bytes: u64,
     /// Bytes and items that operations changed in trees that are counted as a whole.
     whole_bytes: u64,
@@ -201,7 +201,7 @@ impl Work {
         }
     }
 
-    /// The same beside an older transaction, which makes `below` on the same trees (N6).
+    /// The same beside an older transaction, which makes `below` on the same trees (`count::N6`).
     pub(crate) fn parts_beside(
         &self,
         older: &Self,

@@ -2,18 +2,17 @@
 //!
 //! # Place
 //!
-//! A commit rebuilds nodes from all over its trees, in one order, and frees what they replace:
-//! what is free of metadata is soon in pieces. Taken one by one each node would get the next
-//! piece; a run is the longest there is, or as long as one request, and nodes lie in it side by
-//! side in the order in which they were made.
+//! A commit rebuilds nodes from all over its trees, in one order, and frees what they replace: what
+//! is free of metadata is soon in pieces. Taken one by one each node would get the next piece. A
+//! run is the longest piece there is, or as long as one request. Nodes lie in it side by side in
+//! the order in which they were made.
 //!
 //! # Invariants
 //!
-//! - **K1** What is left of a run when the trees are settled, or the commit has failed, is free
-//!   again, and the next commit begins there.
-//! - **K2** A run is taken from nobody's promise: where data shares its groups with metadata
-//!   there are none, as what is left of one would be missing to data for as long as the commit
-//!   takes.
+//! - **K1** The trees are settled, or the commit has failed: what is left of a run is free again,
+//!   and the next commit begins there.
+//! - **K2** A run is taken from no reservation. Where data shares its groups with metadata there
+//!   are no runs: what is left of one would be missing to data for as long as the commit takes.
 
 use buttress_format::{Extent, Generation, Logical};
 use buttress_space::{AllocRequest, Outcome, SpaceKind};
@@ -105,8 +104,8 @@ impl<'e> Cluster<'e> {
     /// Gives back what is left (K1).
     pub(super) fn close(&mut self) {
         let Some(left) = self.left.take() else { return };
-        // In this order, and the other way round where it was taken: who looks at both misses
-        // nothing.
+        // In this order, and the other way round where it was taken: a thread that looks at both
+        // misses nothing.
         self.engine.reservations.return_frozen(left.len);
         self.engine.space.free(left);
         let request = self.request(RUN_BYTES_MIN, RUN_BYTES_MIN);
@@ -132,8 +131,8 @@ mod tests {
     /// More than is taken.
     const NEED: u64 = 64 << 20;
 
-    /// P1: at whatever moment a promise looks, what a commit takes in runs and gives back of them
-    /// is in the account, or is what it may still take: in orders that seeds decide.
+    /// P1: whenever a reservation looks, what a commit takes in runs is in the account, or is what
+    /// it may still take. The same holds for what it gives back. Seeds decide the orders.
     #[test]
     fn what_is_taken_meanwhile_is_seen() {
         let work = |seed| {

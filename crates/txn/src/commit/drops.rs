@@ -1,9 +1,9 @@
 //! Dead subvolumes, dropped in bounded steps.
 //!
-//! A step cuts the front off a tree: nodes that the tree alone uses go, with the references of
-//! what they point to; of nodes that others use, the tree's one reference goes. What is left is a
-//! tree again, so that a crash, another system or a checker finds nothing unusual, and the next
-//! step starts at its root.
+//! A step cuts the front off a tree. Nodes that the tree alone uses go, with the references of what
+//! they point to. Of nodes that others use, the tree's one reference goes. What is left is a tree
+//! again. A crash, another system or a checker finds nothing unusual, and the next step starts at
+//! its root.
 //!
 //! # Invariants
 //!
@@ -11,13 +11,13 @@
 //! - **D2** What the dead tree wrote and others still use is handed over before the tree's
 //!   reference to it goes: every such node refers by its own address afterwards (B2 of sharing),
 //!   down to the leaves.
-//! - **D4** What a balance of Linux left of a subvolume, when a crash ended it in the middle of a
-//!   group, is a tree like that of a snapshot: whatever of it the subvolume does not use goes,
+//! - **D3** A drop that Linux began names the key where it goes on; what lies before it is gone
+//!   already.
+//! - **D4** A crash may end a balance of Linux in the middle of a group. What it left of a
+//!   subvolume is a tree like that of a snapshot: whatever of it the subvolume does not use goes,
 //!   with the references that each node says it holds. Nothing in it was written for the tree
 //!   itself without saying so, and nothing has to be handed over. It counts as dropped from the
 //!   first step on, so that Linux does not try to merge what is left.
-//! - **D3** A drop that Linux began names the key where it goes on; what lies before it is gone
-//!   already.
 
 use std::sync::Arc;
 

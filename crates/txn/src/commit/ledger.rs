@@ -39,7 +39,7 @@ pub(super) struct Ledger<'e> {
     /// Nodes and data of subvolumes that may have several users.
     pub(super) sharing: Sharing,
     last_snapshots: HashMap<TreeId, Generation>,
-    /// Who made the nodes that trees left, where somebody wants to know.
+    /// The makers of the nodes that trees left, where simple quotas need them.
     makers: Option<HashMap<Logical, Origin>>,
 }
 
@@ -63,7 +63,7 @@ impl<'e> Ledger<'e> {
         }
     }
 
-    /// Who made a node that a tree left in this commit, and when.
+    /// The tree that made a node that a tree left in this commit, and when.
     pub(super) fn maker(&self, at: Logical) -> Option<Origin> {
         self.makers.as_ref()?.get(&at).copied()
     }
@@ -113,7 +113,7 @@ impl<'e> Ledger<'e> {
         matches!(self.moves.get(&at), Some(Move::Born { .. }))
     }
 
-    /// The state of a node as part of a tree; nothing where nobody else can use it, so that its
+    /// The state of a node as part of a tree; nothing where no other tree can use it, so that its
     /// item need not be looked at.
     pub(super) fn state(&mut self, tree: TreeId, node: &Node) -> Result<Option<State>> {
         let generation = node.header().generation;

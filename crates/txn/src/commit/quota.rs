@@ -1,15 +1,15 @@
 //! Quotas in a commit.
 //!
-//! Simple quotas ask who made an extent; that is known of each extent that comes or goes, so they
-//! are counted as Linux counts them. Full quotas ask for every subvolume that can reach an
-//! extent; that is not counted here, and the volume says so: its groups are right, their counts
-//! are to be made anew (`btrfs quota rescan`).
+//! Simple quotas ask which subvolume made an extent. That is known of each extent that comes or
+//! goes, so they are counted as Linux counts them. Full quotas ask for every subvolume that can
+//! reach an extent; that is not counted here, and the volume says so: its groups are right, their
+//! counts are to be made anew (`btrfs quota rescan`).
 //!
 //! # Invariants
 //!
-//! - **Q1** With simple quotas, what a group says it uses is the sum of the extents that its
-//!   members made since quotas were enabled and that live: data by the owner in its item, nodes
-//!   by the tree in their headers.
+//! - **Q1** With simple quotas, what a group says it uses is a sum of extents: those that its
+//!   members made since quotas were enabled and that live. Data counts by the owner in its item,
+//!   nodes by the tree in their headers.
 //! - **Q2** With full quotas, after the first commit the status says that counts are
 //!   inconsistent, and no count that was under way goes on.
 //! - **Q3** A subvolume has a group from the transaction on that makes it.
@@ -152,9 +152,9 @@ impl Work<'_> {
         Ok(related.into_iter().filter(|other| other.level() > group.level()).collect())
     }
 
-    /// Makes the group of a new subvolume, as Linux does: a snapshot begins with what its source
-    /// counts and may use, and with simple quotas a subvolume joins the groups of the one that it
-    /// is in.
+    /// Makes the group of a new subvolume, as Linux does. A snapshot begins with what its source
+    /// counts and may use. With simple quotas a subvolume joins the groups of the one that it is
+    /// in.
     fn make(&mut self, tree: TreeId, copied: Option<TreeId>, within: Option<TreeId>) -> Result<()> {
         let group = QuotaGroup::of(tree);
         if self.info(group)?.is_some() {
@@ -184,7 +184,7 @@ impl Work<'_> {
         let mut seen = BTreeSet::from([QuotaGroup::of(tree)]);
         let mut queue = vec![QuotaGroup::of(tree)];
         while let Some(group) = queue.pop() {
-            // Of a group that somebody deleted nothing is counted.
+            // Of a group that was deleted nothing is counted.
             let Some(mut info) = self.info(group)? else { continue };
             info.generation = self.generation;
             info.referenced = info.referenced.saturating_add_signed(delta);

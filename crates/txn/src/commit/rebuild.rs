@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! - **F1** What is recorded is what lies between the extents of the last commit; from there on
-//!   the commit changes it like that of every other. Until it is published nobody reads the old
+//! - **F1** What is recorded is what lies between the extents of the last commit; from there on the
+//!   commit changes it like that of every other. Until it is published no thread reads the old
 //!   tree.
 
 use std::sync::atomic::Ordering;

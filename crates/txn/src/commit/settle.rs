@@ -1,15 +1,16 @@
 //! From a frozen transaction to new trees.
 //!
-//! The file trees are merged first, then the checksum tree; both take addresses for their new nodes
+//! The file trees are merged first, then the checksum tree. Both take addresses for their new nodes
 //! and leave others, as does every round that follows. A round turns what happened to addresses
-//! into changes of the extent tree, the block groups and the free-space tree, and merges those,
+//! into changes of the extent tree, the block groups and the free-space tree. It merges those,
 //! which takes and leaves addresses again.
 //!
 //! # Invariants
 //!
-//! - **S1** The rounds end: a node born in this transaction keeps its address when it is rebuilt,
-//!   so a round causes work for the next only by the first change of a committed node, of which
-//!   there are fewer every time, or by a split, which needs more new items than a leaf holds.
+//! - **S1** The rounds end. A node born in this transaction keeps its address when it is rebuilt.
+//!   So a round causes work for the next in two ways only. One is the first change of a committed
+//!   node, of which there are fewer every time. The other is a split, which needs more new items
+//!   than a leaf holds.
 //! - **S2** Nothing is written to a device here: until the superblock, failure costs nothing.
 
 use std::collections::BTreeMap;
@@ -111,7 +112,7 @@ pub(super) fn settle(
         fresh: Fresh::default(),
         ledger: Ledger::new(engine, transaction, extent_root, quotas.is_simple()),
         quotas,
-        // A failure from here on ends all commits: nobody misses the records then.
+        // A failure from here on ends all commits: the records are not needed then.
         groups: Groups::new(std::mem::take(&mut state.groups)),
         recorded: roots.iter().collect(),
         roots,
@@ -346,8 +347,8 @@ impl Settle<'_> {
         }
         let root = self.must_root(TreeId::ROOT)?;
         if changes.is_empty() && root.generation != self.transaction.generation {
-            // A commit that changes nothing, but ends a log. Whoever opens the volume expects the
-            // root tree's root to be of the superblock's generation.
+            // A commit that changes nothing, but ends a log. At the next mount the root tree's root
+            // must be of the superblock's generation.
             changes.extend(self.first_item(TreeId::ROOT, root, &Key::MIN)?);
         }
         self.merge(TreeId::ROOT, changes)

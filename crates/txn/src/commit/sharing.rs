@@ -1,4 +1,4 @@
-//! Nodes that several trees use: who refers to what when one of the trees changes.
+//! Nodes that several trees use: which references change when one of the trees changes.
 //!
 //! # Invariants
 //!
@@ -26,7 +26,7 @@ use crate::{
     extent_tree::{self, BlockChange},
 };
 
-/// Through whom what a node points to is referenced (B1).
+/// How what a node points to is referenced (B1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Via {
     Tree(TreeId),
@@ -36,7 +36,7 @@ pub(super) enum Via {
 /// What a tree leaving a node came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
-    /// Nobody uses the node any more.
+    /// No tree uses the node any more.
     Gone,
     /// Others do.
     Shared,
@@ -89,13 +89,13 @@ impl Sharing {
         Ok(State { refs, full: before.full || change.make_full })
     }
 
-    /// Through whom a node's entries are referenced.
+    /// How a node's entries are referenced.
     pub(super) fn via(node: &Node, state: State) -> Via {
         if state.full { Via::Node(node.logical()) } else { Via::Tree(node.owner()) }
     }
 
-    /// A tree stops using a node whose entries, from slot `from` on, pass to new nodes of the
-    /// tree. Those before are gone already: somebody was dropping the tree.
+    /// A tree stops using a node whose entries, from slot `from` on, pass to new nodes of the tree.
+    /// Those before are gone already: a drop of the tree had come so far.
     pub(super) fn leave(
         &mut self,
         tree: TreeId,

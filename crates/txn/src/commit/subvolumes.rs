@@ -24,7 +24,7 @@ pub(super) fn parse_root(key: Key, bytes: &[u8]) -> Result<RootItem> {
 }
 
 impl Settle<'_> {
-    /// Notes what root items say now, for who keeps room for what trees share.
+    /// Notes what root items say now, for the room that is kept for what trees share.
     pub(super) fn note_trees(&mut self, changes: &[(Key, Change)]) {
         for (key, change) in changes.iter().filter(|(key, _)| key.kind == Kind::ROOT_ITEM) {
             let item = change.as_ref().and_then(|bytes| RootItem::parse(bytes).ok());

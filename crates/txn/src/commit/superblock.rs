@@ -29,7 +29,8 @@ pub(super) fn next(
     if sb.sys_array_len() > limits::SYS_CHUNK_ARRAY {
         return Err(Error::NoSpace("system chunks in the superblock"));
     }
-    // Who keeps the uuid tree right says so; version 1 free space stays behind, and is thus stale.
+    // A writer that keeps the uuid tree right says so; version 1 free space stays behind, and is
+    // thus stale.
     if last.uuid_tree_generation == last.generation.0 {
         sb.uuid_tree_generation = roots.generation.0;
     }

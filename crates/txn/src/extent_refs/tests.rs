@@ -84,7 +84,7 @@ fn user(ino: u64, offset: u64) -> User {
     User::File(DataRef { root: TreeId::FS, ino: Ino(ino), offset })
 }
 
-/// Users of whom many have the same hash: two differences that do not change it give four with
+/// Users of which many have the same hash: two differences that do not change it give four with
 /// each.
 fn colliding() -> Vec<User> {
     let hash = |offset| user(300, offset).with_count(1).hash();
@@ -203,7 +203,7 @@ fn references_follow_a_map_of_users_when_hashes_collide() {
     }
 }
 
-/// A reference that nobody holds is not dropped, whatever others there are.
+/// A reference that no file holds is not dropped, whatever others there are.
 #[test]
 fn dropping_a_reference_fails_when_nobody_holds_it() {
     let mut items = born(user(1, 0));

@@ -1,12 +1,11 @@
-//! Somebody is refused space: told to whoever listens, counted, and the last time kept with all
-//! accounts.
+//! A refusal of space: told to subscribers, counted, and the last one kept with all accounts.
 //!
 //! # Invariants
 //!
-//! - **R1** Whoever sees that somebody was refused finds the last time, too: it is kept first,
-//!   and counted second.
-//! - **R2** Who refuses holds no short lock: all accounts are looked at. What is kept is locked
-//!   for a copy alone.
+//! - **R1** A reader that sees the count of a refusal finds its record, too: the record is kept
+//!   first, and counted second.
+//! - **R2** A thread that refuses holds no short lock: all accounts are looked at. What is kept is
+//!   locked for a copy alone.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,7 @@ use buttress_space::SpaceKind;
 
 use crate::reserve::Accounts;
 
-/// The last time that somebody was refused space.
+/// The last refusal of space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Of what.

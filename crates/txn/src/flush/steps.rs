@@ -1,11 +1,10 @@
-//! What the steps of the ladder came to: told one by one to whoever listens, and added up.
+//! What the steps of the ladder came to: told one by one to subscribers, and added up.
 //!
 //! # Invariants
 //!
-//! - **S1** Each step that is told is counted, with the same figures, and counted whether anybody
-//!   listens or not.
-//! - **S2** Whoever looks before a step or tells of it holds no lock: a look takes short ones,
-//!   one after the other.
+//! - **S1** Each step that is told is counted, with the same figures, also without a subscriber.
+//! - **S2** A thread that looks before a step or tells of it holds no lock: a look takes short
+//!   ones, one after the other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,7 +18,7 @@ const KINDS: [SpaceKind; 2] = [SpaceKind::Metadata, SpaceKind::Data];
 pub struct Gain {
     /// Something was done.
     pub gained: bool,
-    /// So many who waited were served meanwhile.
+    /// So many waiting tickets were served meanwhile.
     pub served: u64,
 }
 
@@ -43,7 +42,7 @@ pub struct StepFigures {
     pub times: u64,
     /// How often something was done.
     pub gained: u64,
-    /// How many who waited were served meanwhile.
+    /// How many waiting tickets were served meanwhile.
     pub served: u64,
     /// Bytes that it was thought to give back.
     pub forecast: u64,
@@ -56,8 +55,7 @@ pub struct StepFigures {
 pub struct FlushSteps([[StepFigures; Step::ALL.len()]; KINDS.len()]);
 
 impl FlushSteps {
-    /// What a step came to for those who waited for a kind; nothing for the kind that nobody
-    /// waits for.
+    /// What a step came to for the tickets of a kind; nothing for a kind without tickets.
     #[must_use]
     pub fn of(&self, kind: SpaceKind, step: Step) -> StepFigures {
         index(kind).map_or_else(StepFigures::default, |index| self.0[index][step as usize])

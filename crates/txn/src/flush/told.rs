@@ -14,7 +14,7 @@ use crate::reserve::Accounts;
 use crate::{Engine, Error};
 
 /// Tells all accounts, by the names that `buttress stats` has for them in its section `space`: a
-/// number each, so that nobody has to take a text apart.
+/// number each, so that no reader has to take a text apart.
 fn tell(kind: SpaceKind, bytes: u64, accounts: &Accounts) {
     let Accounts { data, metadata, system, promised, running, waiting, .. } = accounts;
     tracing::debug!(
@@ -59,7 +59,7 @@ fn tell(kind: SpaceKind, bytes: u64, accounts: &Accounts) {
 }
 
 impl Engine {
-    /// Tells, keeps and counts that nobody has so many bytes of a kind; the error that says so.
+    /// Tells, keeps and counts that no group has so many bytes of a kind; the error that says so.
     pub(crate) fn no_space(&self, kind: SpaceKind, bytes: u64) -> Error {
         let accounts = self.accounts();
         *self.counters.refused.lock() = Some(Refused { kind, bytes, at: clock::now(), accounts });
@@ -71,7 +71,7 @@ impl Engine {
         })
     }
 
-    /// The last time that somebody was refused space, if there was one.
+    /// The last refusal of space, if there was one.
     #[must_use]
     pub fn last_refusal(&self) -> Option<Refusal> {
         let refused = *self.counters.refused.lock();

@@ -1,9 +1,9 @@
-//! Who waited for space: told one by one to whoever listens, and added up.
+//! Waits for space: told one by one to subscribers, and added up.
 //!
 //! # Invariants
 //!
-//! - **W1** Each wait that is told is counted in one line, with the same figures, and counted
-//!   whether anybody listens or not.
+//! - **W1** Each wait that is told is counted in one line, with the same figures, also without a
+//!   subscriber.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -18,17 +18,17 @@ const CLASSES: usize = 30;
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// He has what he waited for.
+    /// It got what it waited for.
     Granted,
     /// Nothing helped.
     Refused,
-    /// Nobody wanted it any more.
+    /// Its caller did not want it any more.
     Interrupted,
     /// Nothing is written any more, or making room met an error.
     Failed,
 }
 
-/// Who waited in one line, without a lock.
+/// The waits of one queue, without a lock.
 #[derive(Debug, Default)]
 struct WaitCounter {
     classes: [AtomicU64; CLASSES],
@@ -77,8 +77,8 @@ impl WaitCounter {
     }
 }
 
-/// Place in arrays of those who wait for a kind and can wait for so much. Who holds a handle
-/// waits for nothing.
+/// Place in arrays of waits for a kind that can wait for so much. A thread with a handle waits for
+/// nothing.
 fn place(kind: SpaceKind, reach: Reach) -> usize {
     2 * usize::from(kind == SpaceKind::Data) + usize::from(reach != Reach::All)
 }
@@ -112,31 +112,31 @@ impl WaitCounters {
     }
 }
 
-/// Who waited, by what it was for and what else he could wait for meanwhile.
+/// Waits, by what they were for and what else they could wait for meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitsByLine([Waits; 4]);
 
 impl WaitsByLine {
-    /// Those who waited for a kind, by what they could wait for.
+    /// Waits for a kind, by what they could wait for.
     #[must_use]
     pub fn of(&self, kind: SpaceKind, reach: Reach) -> Waits {
         self.0[place(kind, reach)]
     }
 
-    /// All who waited for a kind.
+    /// All waits for a kind.
     #[must_use]
     pub fn of_kind(&self, kind: SpaceKind) -> Waits {
         self.of(kind, Reach::All).and(&self.of(kind, Reach::Commit))
     }
 
-    /// All who waited.
+    /// All waits.
     #[must_use]
     pub fn all(&self) -> Waits {
         self.of_kind(SpaceKind::Metadata).and(&self.of_kind(SpaceKind::Data))
     }
 }
 
-/// How long those who had to wait for space did, and what came of it.
+/// How long the waits for space lasted, and what came of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
     /// How many waited less than a microsecond, two, four, and so on.
@@ -153,7 +153,7 @@ pub struct Waits {
     pub granted_bytes: u64,
     /// How many were refused.
     pub refused: u64,
-    /// How many gave up because nobody wanted it any more.
+    /// How many gave up because their callers did not want it any more.
     pub interrupted: u64,
 }
 

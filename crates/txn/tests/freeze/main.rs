@@ -1,5 +1,5 @@
-//! Operations against the freeze, under a scheduler that tries the orders in which threads may run. The gate is the
-//! code itself; the transaction is a count of puts, and the view a lock around it.
+//! Operations against the freeze, under a scheduler that tries the orders in which threads may run.
+//! The gate is the code itself; the transaction is a count of puts, and the view a lock around it.
 
 #[allow(dead_code, unreachable_pub, reason = "the crate's own source, of which models use a part")]
 #[path = "../../src/gate.rs"]
@@ -28,7 +28,7 @@ struct Transaction {
 struct Engine {
     gate: Gate,
     running: Mutex<Arc<Transaction>>,
-    /// One freezes at a time, and commits what he froze.
+    /// One freezes at a time, and commits what it froze.
     commit: Mutex<()>,
     published: AtomicU64,
 }
@@ -62,7 +62,7 @@ impl Engine {
         })
     }
 
-    /// Makes durable what was put before the call; who comes together shares a commit.
+    /// Makes durable what was put before the call; callers that come together share a commit.
     fn commit(&self) {
         let wanted = self.running().generation + 1;
         let _one = self.commit.lock().expect("commits");
@@ -102,7 +102,8 @@ fn an_operation_is_in_one_commit() {
     });
 }
 
-/// Who commits behind his own operation finds it durable, whoever did the commit; and none is left waiting.
+/// A thread that commits behind its own operation finds it durable, whichever thread did the
+/// commit. None is left waiting.
 #[test]
 fn a_commit_holds_what_came_before() {
     model(|| {

@@ -38,8 +38,8 @@ fn volume() -> Arc<Engine> {
     Engine::open(Arc::new(volume), superblock, EngineOptions::default()).expect("it opens")
 }
 
-/// Fills metadata of a small volume, changes items in random order for many commits until its free space is in
-/// pieces, and counts what the last ones wrote.
+/// Fills metadata of a small volume. Changes items in random order for many commits until its free
+/// space is in pieces, and counts what the last ones wrote.
 fn churn(items: u64, per_commit: u64, commits: u64, counted: u64) -> Churned {
     let engine = volume();
     let mut rng = Rng::new(items);
@@ -72,7 +72,8 @@ fn churn(items: u64, per_commit: u64, commits: u64, counted: u64) -> Churned {
     Churned { nodes: nodes as f64 / counted as f64, requests: requests as f64 / counted as f64 }
 }
 
-/// Before commits took runs, the next free piece for each node, these were 3.5 and 2.6 nodes in a request.
+/// Before commits took runs, the next free piece for each node, these were 3.5 and 2.6 nodes in a
+/// request.
 #[test]
 fn a_commit_writes_in_runs() {
     for (per_commit, commits) in [(20, 400), (300, 60)] {

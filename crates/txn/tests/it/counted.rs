@@ -1,6 +1,6 @@
-//! What is counted of a transaction against what its commit makes: a debug build compares the two at the end of each
-//! commit. Here are overlays that tests of files do not make: items of all lengths, anywhere, that come, grow, shrink
-//! and go, put while another commit is under way.
+//! What is counted of a transaction against what its commit makes: a debug build compares the two
+//! at the end of each commit. Here are overlays that tests of files do not make: items of all
+//! lengths, anywhere, that come, grow, shrink and go, put while another commit is under way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,7 +22,8 @@ fn length(rng: &mut Rng, item_max: u64) -> usize {
     rng.below(below) as usize + 1
 }
 
-/// One operation: some items near each other or anywhere, and now and then an extent of data that comes or goes.
+/// One operation: some items near each other or anywhere, and now and then an extent of data that
+/// comes or goes.
 fn operate(
     engine: &std::sync::Arc<Engine>,
     rng: &mut Rng,
@@ -113,7 +114,8 @@ fn beside<R>(engine: &Engine, asked: bool, work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// References come and go all over an extent tree of many leaves: in runs, one in a leaf, and many users to one extent.
+/// References come and go all over an extent tree of many leaves: in runs, one in a leaf, and many
+/// users to one extent.
 fn references(engine: &std::sync::Arc<Engine>, rng: &mut Rng, kept: &mut Vec<(Extent, DataRef)>) {
     let sector = u64::from(engine.store().geometry().sectorsize);
     let who =
@@ -178,8 +180,8 @@ fn extent_key(ino: Ino, block: u64) -> Key {
     Key::new(ino.0, Kind::EXTENT_DATA, block * 4096)
 }
 
-/// Extents of one inode are put anywhere, two where one is split, or go; each with its share of what was promised. Where the
-/// tree must not grow, there are all of them already.
+/// Extents of one inode are put anywhere, two where one is split, or go; each with its share of
+/// what was promised. Where the tree must not grow, there are all of them already.
 fn land(handle: &Handle<'_>, rng: &mut Rng, ino: Ino, blocks: u64, grows: bool) {
     let key = |block| extent_key(ino, block);
     let at = rng.below(blocks);
@@ -195,8 +197,9 @@ fn land(handle: &Handle<'_>, rng: &mut Rng, ino: Ino, blocks: u64, grows: bool) 
     }
 }
 
-/// Inodes are promised as much as there is room for, thousands of items in leaves that they share, and any part of it lands,
-/// in this transaction or in later ones: no commit needs any of the global reserve.
+/// Inodes reserve as much as there is room for, thousands of items in leaves that they share. Any
+/// part of it is finished, in this transaction or in later ones. No commit needs any of the global
+/// reserve.
 fn inodes(seed: u64, nodesize: u32, asked: bool) {
     let grows = seed.is_multiple_of(3);
     let cost = if grows { Cost { items: 4, whole: 8, bytes: 456 } } else { Cost::of(2, 0) };

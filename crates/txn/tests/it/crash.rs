@@ -1,8 +1,8 @@
 //! A crash at any point of a commit leaves the commit before or this one, whatever subset of the
 //! unflushed writes reached the device (T8).
 //!
-//! At every write and flush of a run of commits, a power cut leaves nothing of what was not flushed, all of it, or
-//! subsets torn at sectors. Each is opened and compared.
+//! A power cut comes at every write and flush of a run of commits. It leaves nothing of what was
+//! not flushed, all of it, or subsets torn at sectors. Each is opened and compared.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,4 +1,5 @@
-//! Promises that are kept at hand count as promised, are given back to who needs them, and are gone behind a commit.
+//! Reservations that are kept at hand count as reserved, are given back to requests that need them,
+//! and are gone behind a commit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,8 +39,8 @@ fn batches(engine: &Engine) -> u64 {
     items / (BATCH * 5)
 }
 
-/// A batch serves as many operations, and what they held is given back by the batch: a second one is held against what there
-/// is, and not made of the first (B1, B2).
+/// A batch serves as many operations, and the batch gives back what they held. A second batch is
+/// compared with what there is, and not made of the first (B1, B2).
 #[test]
 fn batches_come_and_go() {
     let engine = engine(1024);
@@ -59,7 +60,8 @@ fn batches_come_and_go() {
     assert_eq!(engine.accounts().promised, Costs::default());
 }
 
-/// Whoever would be refused has all of it given back first, by whomever it is kept (B3).
+/// A request that would be refused first has all of it given back, from every shard that keeps some
+/// (B3).
 #[test]
 fn nobody_is_refused_for_it() {
     let engine = engine(160);
@@ -69,7 +71,7 @@ fn nobody_is_refused_for_it() {
         }
     });
     assert!(engine.accounts().promised.items > 0, "nothing was kept");
-    // All that fits: none is left for anybody behind it, and what was kept was part of it.
+    // All that fits: none is left for a request behind it, and what was kept was part of it.
     let mut all = Vec::new();
     while let Some(promise) = ask(&engine, Cost::of(500, 1 << 20)) {
         all.push(promise);
@@ -142,9 +144,10 @@ fn race_step(
     }
 }
 
-/// Threads of several stripes have their batches promised, use them up, give promises back and have all that is kept taken
-/// away, in steps from a seed that they begin together. Between the steps, when nobody moves, promised is what operations hold
-/// and what stripes may keep beside: never less, and not a batch more than two for each. In the end it is nothing.
+/// Threads of several shards reserve their batches, use them up, give reservations back and have
+/// all that is kept taken away. A seed gives the steps, which they begin together. Between the
+/// steps, when no thread moves, reserved is what operations hold and what shards may keep beside.
+/// It is never less, and not a batch more than two for each. In the end it is nothing.
 fn race(seed: u64, mib: u64, steps: usize) {
     let engine = engine(mib);
     let meeting = Meeting::of(THREADS + 1);
@@ -172,7 +175,7 @@ fn race(seed: u64, mib: u64, steps: usize) {
             let held: u64 = held.iter().map(|sum| sum.load(Ordering::SeqCst)).sum();
             let promised = engine.accounts().promised.items;
             let kept = THREADS * 2 * BATCH * u64::from(KINDS[1].items);
-            // Told behind the threads, who wait for each other.
+            // Told behind the threads, which wait for each other.
             if !(held..=held + kept).contains(&promised) {
                 wrong.push((step, promised, held));
             }

@@ -1,6 +1,7 @@
-//! A full volume: `ENOSPC` to who fills it, and nothing else goes wrong.
+//! A full volume: `ENOSPC` to a writer that fills it, and nothing else goes wrong.
 //!
-//! What was written without an error stays readable, removing always works, the volume unmounts, mounts and is clean.
+//! What was written without an error stays readable, removing always works, the volume unmounts,
+//! mounts and is clean.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 

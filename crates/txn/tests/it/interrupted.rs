@@ -1,4 +1,4 @@
-//! Who waits for space and is interrupted leaves nothing behind, at whatever step that is.
+//! A wait for space that is interrupted leaves nothing behind, at whatever step that is.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -31,8 +31,9 @@ pub(crate) fn at_look(number: u32) -> Interrupt {
     )
 }
 
-/// E6: at each step of one who makes room for himself, the promises are what they were, nobody is in the line, and the next
-/// one is served. At the end of the ladder he is refused, as one whom nobody interrupts.
+/// E6: at each step of a thread that makes room for itself, the reservations are what they were.
+/// The queue is empty, and the next request is served. At the end of the ladder it is refused, as
+/// one without interruption.
 #[test]
 fn e6_interrupted_at_each_step() {
     let engine = engine(160);
@@ -98,8 +99,8 @@ impl Layer for Held {
     }
 }
 
-/// Who waits for a commit that is under way leaves when he is interrupted, makes none of his own where the next one is enough, and is
-/// told when it fails: what was frozen then stays so.
+/// A thread that waits for a commit under way leaves when it is interrupted. It makes none of its
+/// own where the next one is enough, and is told when it fails: what was frozen then stays so.
 #[test]
 fn a_commit_is_waited_for_while_it_is_wanted() {
     for fails in [false, true] {

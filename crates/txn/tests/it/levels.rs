@@ -1,4 +1,5 @@
-//! Promises by the published rule take eight nodes an item, whatever the trees are like, and give all of it back.
+//! Promises by the published rule take eight nodes an item, whatever the trees are like, and give
+//! all of it back.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Tests that run in orders which seeds decide: `BUTTRESS_SEED=n` runs seed `n` alone, `BUTTRESS_SEEDS=first..last` several. A
-//! failing seed is printed, and fails again.
+//! Tests that run in orders which seeds decide: `BUTTRESS_SEED=n` runs seed `n` alone,
+//! `BUTTRESS_SEEDS=first..last` several. A failing seed is printed, and fails again.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -1,5 +1,5 @@
-//! Whom extents belong to: what operations and merges did to references becomes changes of the
-//! extent tree.
+//! The users of extents: what operations and merges did to references becomes changes of the extent
+//! tree.
 //!
 //! # Invariants
 //!

@@ -1,6 +1,7 @@
 //! Many threads that keep a full volume full, each with a model of its files.
 //!
-//! `BUTTRESS_STORM_SECONDS` says how long. `ENOSPC` is the only failure, removing always works, and what was taken is there.
+//! `BUTTRESS_STORM_SECONDS` says how long. `ENOSPC` is the only failure, removing always works, and
+//! what was taken is there.
 
 use std::sync::{
     Arc,
@@ -26,7 +27,8 @@ mod folder;
 mod snapshot;
 
 const THREADS: usize = 8;
-/// Leaves of metadata that there are for a storm, and for one that is about nodes that trees share: promises count with copies of them.
+/// Leaves of metadata that there are for a storm, and for one that is about nodes that trees share:
+/// promises count with copies of them.
 const GIVEN_BACK: usize = 40;
 const GIVEN_BACK_TO_SHARE: usize = 400;
 /// Files that take the metadata, and the snapshot that has them, too.
@@ -39,13 +41,15 @@ const FULL_MAX_MILLIS: u128 = 120_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Nodes {
     Plenty,
-    /// A few leaves, and no tree shares any. The first snapshot that is asked for, refused or not, has promises count with copies of nodes, and then
-    /// hardly anything fits: so it is asked for in the second half.
+    /// A few leaves, and no tree shares any. The first snapshot that is asked for, refused or not,
+    /// has reservations count with copies of nodes. Then hardly anything fits: so it is asked for
+    /// in the second half.
     Few,
-    /// Some, and promises count with copies from the beginning. Files fill that, and snapshots share their leaves.
+    /// Some, and promises count with copies from the beginning. Files fill that, and snapshots
+    /// share their leaves.
     Shared,
-    /// A few, and room is kept for copies of what metadata is full of: snapshots have it, one of each thread, and it is removed meanwhile, in no
-    /// order.
+    /// A few, and room is kept for copies of what metadata is full of: snapshots have it, one of
+    /// each thread, and it is removed meanwhile, in no order.
     Kept,
 }
 
@@ -109,7 +113,8 @@ impl Storm {
     }
 }
 
-/// Takes all space for a file, but what is left to chunks of so many bytes; another one is there to be cloned.
+/// Takes all space for a file, but what is left to chunks of so many bytes; another one is there to
+/// be cloned.
 fn fill_but(fs: &Filesystem, chunk: u64, left: u64) {
     let shared = fs.root().create(b"shared", 0o100_644, 0, 0, 0).expect("a file");
     assert!(put(&shared, SHARED, false), "there is room");
@@ -127,7 +132,8 @@ fn fill_but(fs: &Filesystem, chunk: u64, left: u64) {
     }
 }
 
-/// Takes the metadata for attributes of a leaf each, and gives some of it back for the storm to take.
+/// Takes the metadata for attributes of a leaf each, and gives some of it back for the storm to
+/// take.
 fn crowd(fs: &Filesystem, nodes: Nodes) {
     let given_back = match nodes {
         Nodes::Plenty => return,
@@ -146,7 +152,8 @@ fn crowd(fs: &Filesystem, nodes: Nodes) {
     fs.sync().expect("durable");
 }
 
-/// Takes a fifth of the metadata for files that a snapshot has, too, some in each leaf; answers how many.
+/// Takes a fifth of the metadata for files that a snapshot has, too, some in each leaf; answers how
+/// many.
 fn share(fs: &Filesystem) -> usize {
     let dir = fs.root().mkdir(SHARED_CROWD, 0o755, 0, 0).expect("a folder");
     let has_room = |count: usize| {
@@ -162,7 +169,8 @@ fn share(fs: &Filesystem) -> usize {
     count
 }
 
-/// Makes files with such an attribute, as long as there is room and somebody wants more; answers how many.
+/// Makes files with such an attribute, as long as there is room and the storm wants more; answers
+/// how many.
 fn take_leaves(dir: &Inode, value: &[u8], wants_more: impl Fn(usize) -> bool) -> usize {
     let mut count = 0;
     while wants_more(count)
@@ -178,8 +186,9 @@ fn number(count: usize) -> Vec<u8> {
     format!("{count}").into_bytes()
 }
 
-/// Keeps a full volume full for a while: files come, through memory and directly, are overwritten, cloned, cut and removed,
-/// here and in snapshots, which are taken and deleted. Debug builds compare the accounts with groups and tokens at every commit of it.
+/// Keeps a full volume full for a while: files come, through memory and directly, are overwritten,
+/// cloned, cut and removed, here and in snapshots, which are taken and deleted. Debug builds
+/// compare the accounts with groups and tokens at every commit of it.
 ///
 /// What fills it before leaves so much of the devices to chunks, and so much of metadata.
 fn storm(seed: u64, size: u64, (left, nodes): (u64, Nodes), options: &str) {
@@ -252,7 +261,8 @@ struct Left {
 }
 
 impl Left {
-    /// Looks at all of it once more, and removes it: files beside a snapshot that shares them, files of the snapshot, and the snapshot.
+    /// Looks at all of it once more, and removes it: files beside a snapshot that shares them,
+    /// files of the snapshot, and the snapshot.
     fn verify_and_remove(self, fs: &Filesystem, thread: usize) {
         let root = fs.root();
         let dir = root.lookup(dir_name(thread).as_bytes()).expect("it was made");
@@ -287,7 +297,8 @@ struct Turn {
 }
 
 impl Turn {
-    /// An empty folder; and a snapshot, where room is kept for what it shares, that every second one can write to.
+    /// An empty folder; and a snapshot, where room is kept for what it shares, that every second
+    /// one can write to.
     fn begin(fs: &Filesystem, nodes: Nodes, thread: usize, seed: u64) -> Self {
         let dir = fs.root().lookup(dir_name(thread).as_bytes()).expect("it was made");
         let shared = fs.root().lookup(b"shared").expect("it was made");
@@ -333,7 +344,8 @@ fn stay_full(storm: &Storm, turn: Turn) -> Left {
     Left { model: live.model, snapshot: kept }
 }
 
-/// Milliseconds of one storm; `BUTTRESS_STORM_SECONDS` for long ones, and ten seconds in a round of a search.
+/// Milliseconds of one storm; `BUTTRESS_STORM_SECONDS` for long ones, and ten seconds in a round of
+/// a search.
 fn storm_millis() -> u128 {
     let seconds =
         std::env::var("BUTTRESS_STORM_SECONDS").ok().and_then(|text| text.parse::<u64>().ok());
@@ -341,7 +353,8 @@ fn storm_millis() -> u128 {
     seconds.map_or(usual, |seconds| seconds * 1000).into()
 }
 
-/// E4, E9, E12: at the edge of a full volume `ENOSPC` is the only failure, by every rule of making room.
+/// E4, E9, E12: at the edge of a full volume `ENOSPC` is the only failure, by every rule of making
+/// room.
 #[test]
 fn e12_a_storm_at_the_edge() {
     storm(1, 160 << 20, (0, Nodes::Plenty), "dirty=8M");
@@ -368,7 +381,8 @@ fn e12_a_storm_for_the_last_node() {
     storm(5, 128 << 20, (0, Nodes::Few), &format!("preempt={rule},dirty=4M"));
 }
 
-/// The same where snapshots share the leaves that metadata is full of: who removes or cuts a file, here or there, copies some first.
+/// The same where snapshots share the leaves that metadata is full of: a thread that removes or
+/// cuts a file, here or there, copies some first.
 #[test]
 fn e12_a_storm_for_the_last_shared_node() {
     let rules = ["clamp", "clamp,promise=levels", "off"];
@@ -377,7 +391,8 @@ fn e12_a_storm_for_the_last_shared_node() {
     storm(6, 128 << 20, (0, Nodes::Shared), &options);
 }
 
-/// The same where room is kept for copies: whatever a snapshot has is removed, in no order, while others fill what comes free.
+/// The same where room is kept for copies: whatever a snapshot has is removed, in no order, while
+/// others fill what comes free.
 #[test]
 fn e12_a_storm_where_room_is_kept() {
     let rules = ["clamp", "off", "clamp,promise=levels"];
@@ -385,8 +400,8 @@ fn e12_a_storm_where_room_is_kept() {
     storm(7, 128 << 20, (0, Nodes::Kept), &format!("preempt={rule},dirty=4M"));
 }
 
-/// E12: who cuts a file to the length that it has asks for nothing that fills, and is not refused (`> empty`), however little fits: names do not, and then
-/// a snapshot was asked for.
+/// E12: a cut of a file to the length that it has asks for nothing that fills. It is not refused
+/// (`> empty`), however little fits: names do not, and then a snapshot was asked for.
 #[test]
 fn e12_a_cut_of_nothing() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,5 @@
-//! A folder of a storm's thread, in the live tree or as a snapshot shows it, and the model of what is in it.
+//! A folder of a storm's thread, in the live tree or as a snapshot shows it, and the model of what
+//! is in it.
 
 use std::{collections::BTreeSet, ops::ControlFlow};
 
@@ -8,9 +9,11 @@ use buttress_fs::{Error, Inode, NameError, SetAttr, XattrFlags};
 use super::super::{Kept, content, full, verify};
 
 const SECTOR: usize = 4096;
-/// Seed and length of a file that all threads of a storm clone and none changes: it ends within a sector.
+/// Seed and length of a file that all threads of a storm clone and none changes: it ends within a
+/// sector.
 pub(super) const SHARED: (u64, usize) = (0x5a4ed, (300 << 10) + 100);
-/// A thread that has so many files clones no more: clones take no data, and the volume is to be full of that, too.
+/// A thread that has so many files clones no more: clones take no data, and the volume is to be
+/// full of that, too.
 const FILES_MAX: usize = 300;
 /// The attribute of a file that has a leaf for itself.
 pub(super) const LEAF: (&[u8], &[u8]) = (b"user.leaf", &[1; 12_000]);
@@ -73,7 +76,7 @@ impl Model {
     }
 }
 
-/// A folder that nobody else changes.
+/// A folder that no other thread changes.
 pub(super) struct Folder {
     dir: Inode,
     /// Files that hold [`SHARED`].
@@ -97,7 +100,7 @@ impl Folder {
         Self { dir, shared, filled, seed, count, model: self.model.clone() }
     }
 
-    /// Changes something. What nobody can be sure of behind a refusal goes.
+    /// Changes something. What is uncertain behind a refusal goes.
     pub(super) fn change(&mut self, rng: &mut Rng) {
         let victim =
             self.model.kept.keys().nth(rng.below(self.model.kept.len().max(1) as u64) as usize);
@@ -151,7 +154,8 @@ impl Folder {
         }
     }
 
-    /// Cuts a file anywhere. Other than in Linux no end of a sector is zeroed, so that no length asks for data.
+    /// Cuts a file anywhere. Other than in Linux no end of a sector is zeroed, so that no length
+    /// asks for data.
     fn cut(&mut self, name: &str, rng: &mut Rng) {
         let (seed, len) = self.model.kept[name];
         let any = rng.below(len as u64 + 1) as usize;
@@ -187,7 +191,8 @@ impl Folder {
     }
 }
 
-/// Writes all of a file, directly but for a last sector that is not whole, or through memory; says whether it was taken.
+/// Writes all of a file, directly but for a last sector that is not whole, or through memory; says
+/// whether it was taken.
 pub(super) fn put(file: &Inode, (seed, len): (u64, usize), direct: bool) -> bool {
     let data = content(seed, len);
     let whole = if direct { len / SECTOR * SECTOR } else { 0 };
@@ -196,7 +201,8 @@ pub(super) fn put(file: &Inode, (seed, len): (u64, usize), direct: bool) -> bool
         && full(file.flush_data()).is_some()
 }
 
-/// Writes a range of a clone anew, and has it show its source's again; what it holds is the same at any point.
+/// Writes a range of a clone anew, and has it show its source's again; what it holds is the same at
+/// any point.
 fn part_and_share(source: &Inode, clone: &Inode, (seed, len): (u64, usize), rng: &mut Rng) {
     let sectors = (len / SECTOR) as u64;
     if sectors == 0 {

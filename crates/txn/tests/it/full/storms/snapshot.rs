@@ -10,7 +10,7 @@ use super::{
     shared_alone,
 };
 
-/// A snapshot of everything, of which its owner knows what it holds of his folder.
+/// A snapshot of everything, of which its thread knows what it holds of the thread's folder.
 pub(super) struct Snapshot {
     pub(super) name: String,
     pub(super) top: Inode,
