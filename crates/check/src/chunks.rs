@@ -10,24 +10,16 @@ use std::collections::BTreeMap;
 use std::io;
 
 use buttress_format::{
-    BlockGroupFlags, BlockGroupItem, Chunk, DevExtent, DeviceId, DeviceItem, Extent, Key, Kind,
-    Logical, TreeId, ids,
+    BlockGroupFlags, Chunk, DevExtent, DeviceId, DeviceItem, Extent, Kind, Logical, TreeId, ids,
 };
 use buttress_tree::boot;
 use buttress_volume::{Error as VolumeError, Volume};
 
 use crate::context::{Context, Tree};
+use crate::facts::Group;
 use crate::issue::Issue;
 use crate::sorter::{Sorter, Writer};
 use crate::walk::each_leaf;
-
-/// A block group, as it is recorded.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Group {
-    pub(crate) extent: Extent,
-    pub(crate) flags: BlockGroupFlags,
-    pub(crate) used: u64,
-}
 
 /// Words of a record: device, offset, 0 for a stripe and 1 for an extent, chunk, length.
 const PART_WORDS: usize = 5;
@@ -252,7 +244,7 @@ pub(crate) fn load_groups(context: &Context<'_>, trees: &[Tree]) -> Vec<Group> {
             for slot in 0..leaf.len() {
                 let (key, bytes) = (leaf.key(slot), leaf.item(slot));
                 if key.kind == Kind::BLOCK_GROUP_ITEM {
-                    push_group(context, tree.id, key, bytes, leaf.logical());
+                    context.add_group(tree.id, key, bytes, leaf.logical());
                 }
             }
         });
@@ -261,33 +253,6 @@ pub(crate) fn load_groups(context: &Context<'_>, trees: &[Tree]) -> Vec<Group> {
     groups.sort_by_key(|group| group.extent.start);
     check_groups(context, &mut groups);
     groups
-}
-
-/// Notes a block group that was met.
-pub(crate) fn push_group(
-    context: &Context<'_>,
-    tree: TreeId,
-    key: Key,
-    bytes: &[u8],
-    logical: Logical,
-) {
-    match BlockGroupItem::parse(bytes) {
-        Ok(item) => {
-            let extent = Extent::new(Logical(key.objectid), key.offset);
-            if item.chunk_objectid != ids::FIRST_CHUNK_TREE {
-                let (found, expected) = (item.chunk_objectid, 256);
-                let field = "chunk object";
-                let group = extent.start;
-                context.add(Issue::BlockGroupMismatch { group, field, found, expected });
-            }
-            let group = Group { extent, flags: item.flags, used: item.used };
-            context.groups.lock().push(group);
-        }
-        Err(error) => {
-            let why = error.to_string();
-            context.add(Issue::ItemMalformed { tree, logical, key, why });
-        }
-    }
 }
 
 fn check_groups(context: &Context<'_>, groups: &mut Vec<Group>) {

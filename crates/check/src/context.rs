@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::Ranked;
-use buttress_format::{CompatRo, Generation, Key, Logical, Superblock, TreeId};
+use buttress_format::{
+    BlockGroupItem, CompatRo, Extent, Generation, Key, Logical, Superblock, TreeId, ids,
+};
 use buttress_tree::NodePtr;
 use buttress_volume::Volume;
 
 use crate::bits::AddressSet;
-use crate::chunks::Group;
+use crate::facts::{Group, OwnedBytes};
 use crate::issue::Issue;
-use crate::quota::Makers;
 use crate::report::Findings;
 use crate::source::Source;
 use crate::{Options, Progress};
@@ -34,8 +35,8 @@ pub(crate) struct Context<'c> {
     pub(crate) full_backrefs: AddressSet,
     /// Nodes with more than one reference, as the extent tree says.
     pub(crate) shared: AddressSet,
-    /// What each subvolume made, where simple quotas count it.
-    pub(crate) makers: std::sync::OnceLock<Makers>,
+    /// Bytes that each subvolume owns, where simple quotas count them.
+    pub(crate) owned: std::sync::OnceLock<OwnedBytes>,
     /// There are trees of a balance that did not end: they hold nodes that their owners have left already.
     pub(crate) has_leftovers: AtomicBool,
 }
@@ -43,6 +44,34 @@ pub(crate) struct Context<'c> {
 impl Context<'_> {
     pub(crate) fn add(&self, issue: Issue) {
         self.findings.add(issue);
+    }
+
+    /// Reports a generation that is newer than the superblock allows.
+    pub(crate) fn check_generation(&self, tree: TreeId, key: Key, found: Generation) {
+        let newest = self.newest();
+        if found > newest {
+            self.add(Issue::ItemGeneration { tree, key, found, newest });
+        }
+    }
+
+    /// Notes a block group that was met.
+    pub(crate) fn add_group(&self, tree: TreeId, key: Key, bytes: &[u8], logical: Logical) {
+        match BlockGroupItem::parse(bytes) {
+            Ok(item) => {
+                let extent = Extent::new(Logical(key.objectid), key.offset);
+                if item.chunk_objectid != ids::FIRST_CHUNK_TREE {
+                    let (found, expected) = (item.chunk_objectid, 256);
+                    let field = "chunk object";
+                    let group = extent.start;
+                    self.add(Issue::BlockGroupMismatch { group, field, found, expected });
+                }
+                self.groups.lock().push(Group { extent, flags: item.flags, used: item.used });
+            }
+            Err(error) => {
+                let why = error.to_string();
+                self.add(Issue::ItemMalformed { tree, logical, key, why });
+            }
+        }
     }
 
     /// Whether block groups have a tree of their own.

@@ -7,10 +7,9 @@ use buttress_format::{
     limits::MAX_LEVEL,
 };
 
-use crate::chunks::push_group;
 use crate::context::Context;
+use crate::facts::Item;
 use crate::issue::Issue;
-use crate::leaf::{Item, check_generation, is_of_node};
 use crate::record::{self, User, WORDS};
 use crate::sorter::Writer;
 
@@ -31,7 +30,7 @@ pub(crate) fn item(
         | Kind::EXTENT_DATA_REF
         | Kind::SHARED_DATA_REF => keyed(context, item),
         Kind::BLOCK_GROUP_ITEM if !context.has_group_tree() => {
-            push_group(context, TreeId::EXTENT, key, item.bytes, item.leaf);
+            context.add_group(TreeId::EXTENT, key, item.bytes, item.leaf);
             Ok(Vec::new())
         }
         _ => {
@@ -83,7 +82,7 @@ fn extent(context: &Context<'_>, item: &Item<'_>) -> Result<Vec<record::Record>,
     if !context.is_aligned(start.0) || !context.is_aligned(len) || len == 0 {
         mismatch("length", len, 0);
     }
-    check_generation(context, TreeId::EXTENT, key, found.generation);
+    context.check_generation(TreeId::EXTENT, key, found.generation);
     check_order(context, start, &key, &found.inline);
     // Sets of addresses grow with the chunks there are, not with what items claim.
     let is_mapped = context.volume.mirrors(start) > 0;
@@ -96,8 +95,8 @@ fn extent(context: &Context<'_>, item: &Item<'_>) -> Result<Vec<record::Record>,
     let mut records = Vec::with_capacity(1 + found.inline.len());
     records.push(record::item(extent, found.refs, found.flags, level, found.generation));
     for reference in &found.inline {
-        if let (BackRef::Owner { root }, Some(makers)) = (reference, context.makers.get()) {
-            makers.add(*root, found.generation, len);
+        if let (BackRef::Owner { root }, Some(owned)) = (reference, context.owned.get()) {
+            owned.add(*root, found.generation, len);
         }
         if let Some((user, count)) = User::of(reference) {
             records.push(record::recorded(start, user, count));
@@ -137,4 +136,9 @@ fn keyed(context: &Context<'_>, item: &Item<'_>) -> Result<Vec<record::Record>, 
     }
     let found = User::of(&reference).map(|(user, count)| record::recorded(extent, user, count));
     Ok(found.into_iter().collect())
+}
+
+/// Whether a recorded reference is one that nodes have.
+fn is_of_node(reference: &BackRef) -> bool {
+    matches!(reference, BackRef::TreeBlock { .. } | BackRef::SharedBlock { .. })
 }

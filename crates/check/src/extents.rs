@@ -11,9 +11,9 @@ use std::io;
 use buttress_format::{BlockGroupFlags, Extent, ExtentFlags, Generation, Logical, TreeId};
 use buttress_tree::NodePtr;
 
-use crate::chunks::Group;
 use crate::context::{Context, Tree};
 use crate::csums::Csums;
+use crate::facts::Group;
 use crate::free_space::FreeSpace;
 use crate::issue::Issue;
 use crate::reach::reaches;

@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use buttress_format::{Extent, FreeSpaceInfo, Key, Kind, Logical, TreeId};
 use buttress_tree::Cursor;
 
-use crate::chunks::Group;
 use crate::context::{Context, Tree};
+use crate::facts::Group;
 use crate::issue::Issue;
 use crate::source::Source;
 

@@ -14,7 +14,6 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::context::{Context, Tree};
 use crate::issue::Issue;
-use crate::leaf::check_generation;
 
 /// A sum of hashes: equal for equal multisets, in whatever order they were added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -189,13 +188,13 @@ impl Span {
     }
 
     /// Adds the next inode of a leaf.
-    pub(crate) fn push(&mut self, fragment: Fragment, judge: &mut Judge<'_, '_>) {
+    pub(crate) fn push(&mut self, fragment: Fragment, checker: &mut InodeChecker<'_, '_>) {
         let one = Self { first: Some(fragment), ..Self::default() };
-        self.append(one, judge);
+        self.append(one, checker);
     }
 
     /// Joins the span behind this one (I1). Inodes that are whole now are judged.
-    pub(crate) fn append(&mut self, right: Self, judge: &mut Judge<'_, '_>) {
+    pub(crate) fn append(&mut self, right: Self, checker: &mut InodeChecker<'_, '_>) {
         self.keys = match (self.keys, right.keys) {
             (Some((first, _)), Some((_, last))) => Some((first, last)),
             (keys, other) => keys.or(other),
@@ -213,28 +212,28 @@ impl Span {
             if self.first.is_none() {
                 self.first = Some(fragment);
             } else if let Some(whole) = self.last.replace(fragment) {
-                judge.inode(whole, &mut self.sums);
+                checker.inode(whole, &mut self.sums);
             }
         }
     }
 
     /// Judges the inodes at the ends, too: nothing comes before and after.
-    pub(crate) fn finish(mut self, judge: &mut Judge<'_, '_>) -> Sums {
+    pub(crate) fn finish(mut self, checker: &mut InodeChecker<'_, '_>) -> Sums {
         for whole in [self.first.take(), self.last.take()].into_iter().flatten() {
-            judge.inode(whole, &mut self.sums);
+            checker.inode(whole, &mut self.sums);
         }
         self.sums
     }
 }
 
 /// Judges inodes of one tree.
-pub(crate) struct Judge<'j, 'c> {
+pub(crate) struct InodeChecker<'j, 'c> {
     context: &'j Context<'c>,
     tree: &'j Tree,
     has_hole_items: bool,
 }
 
-impl<'j, 'c> Judge<'j, 'c> {
+impl<'j, 'c> InodeChecker<'j, 'c> {
     pub(crate) fn new(context: &'j Context<'c>, tree: &'j Tree) -> Self {
         let has_hole_items = !context.superblock.incompat.has(Incompat::NO_HOLES);
         Self { context, tree, has_hole_items }
@@ -306,7 +305,7 @@ impl<'j, 'c> Judge<'j, 'c> {
     fn generations(&self, ino: Ino, item: &InodeItem) {
         let key = Key::new(ino.0, Kind::INODE_ITEM, 0);
         for found in [item.generation, item.transid] {
-            check_generation(self.context, self.tree.id, key, found);
+            self.context.check_generation(self.tree.id, key, found);
         }
     }
 

@@ -5,38 +5,32 @@ use std::io;
 use std::sync::Arc;
 
 use buttress_format::{
-    BackRef, Body, Compression, DirEntry, Error as FormatError, Extent, FileExtent, FileKind,
-    Generation, Ino, InodeExtrefs, InodeFlags, InodeItem, InodeRefs, Key, Kind, Logical, RootItem,
-    TreeId, extref_hash, ids, name_hash,
+    Body, Compression, DirEntry, Error as FormatError, Extent, FileExtent, FileKind, Ino,
+    InodeExtrefs, InodeFlags, InodeItem, InodeRefs, Key, Kind, RootItem, TreeId, extref_hash, ids,
+    name_hash,
 };
 use buttress_tree::{Cursor, Node};
 
 use crate::context::{Context, Tree};
 use crate::extent_leaf;
-use crate::inode::{Fragment, Judge, Run, Span, Sum};
+use crate::facts::Item;
+use crate::inode::{Fragment, InodeChecker, Run, Span, Sum};
 use crate::issue::{Issue, Name};
-use crate::record::{self, User};
-use crate::walk::Hand;
+use crate::record::{self, User, WORDS};
+use crate::sorter::Writer;
 
 /// Looks at leaves of one tree, one after the other.
 pub(crate) struct Leaves<'l, 'c> {
     pub(crate) context: &'l Context<'c>,
     pub(crate) tree: &'l Tree,
-    pub(crate) judge: Judge<'l, 'c>,
+    pub(crate) checker: InodeChecker<'l, 'c>,
     /// Flags of the inode met last.
     flags: Option<(u64, u64)>,
 }
 
-/// Where an item lies, for reports.
-pub(crate) struct Item<'i> {
-    pub(crate) key: Key,
-    pub(crate) bytes: &'i [u8],
-    pub(crate) leaf: Logical,
-}
-
 impl<'l, 'c> Leaves<'l, 'c> {
     pub(crate) fn new(context: &'l Context<'c>, tree: &'l Tree) -> Self {
-        Self { context, tree, judge: Judge::new(context, tree), flags: None }
+        Self { context, tree, checker: InodeChecker::new(context, tree), flags: None }
     }
 
     /// Some leaves are passed over: the inode met last is another one now.
@@ -47,7 +41,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
     /// Looks at every item; records are left only for a leaf that is new.
     pub(crate) fn leaf(
         &mut self,
-        hand: &mut Hand<'_>,
+        records: &mut Writer<'_, WORDS>,
         node: &Arc<Node>,
         is_new: bool,
     ) -> io::Result<Span> {
@@ -57,11 +51,11 @@ impl<'l, 'c> Leaves<'l, 'c> {
         for slot in 0..node.len() {
             let item = Item { key: node.key(slot), bytes: node.item(slot), leaf: node.logical() };
             if self.tree.id == TreeId::EXTENT {
-                extent_leaf::item(self.context, &mut hand.records, &item)?;
+                extent_leaf::item(self.context, records, &item)?;
                 continue;
             }
             if is_new && item.key.kind == Kind::EXTENT_DATA && self.holds_data() {
-                self.use_data(hand, node, &item)?;
+                self.use_data(records, node, &item)?;
             }
             if !self.tree.has_files() {
                 self.plain(&item);
@@ -70,7 +64,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
             if open.as_ref().is_none_or(|open| open.ino.0 != item.key.objectid)
                 && let Some(done) = open.replace(Fragment::new(Ino(item.key.objectid)))
             {
-                span.push(done, &mut self.judge);
+                span.push(done, &mut self.checker);
             }
             if let Some(open) = &mut open
                 && let Err(error) = self.file_item(open, &item)
@@ -79,7 +73,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
             }
         }
         if let Some(done) = open {
-            span.push(done, &mut self.judge);
+            span.push(done, &mut self.checker);
         }
         Ok(span)
     }
@@ -100,7 +94,12 @@ impl<'l, 'c> Leaves<'l, 'c> {
     }
 
     /// Records the use of an extent, and what checksums its bytes want.
-    fn use_data(&mut self, hand: &mut Hand<'_>, node: &Node, item: &Item<'_>) -> io::Result<()> {
+    fn use_data(
+        &mut self,
+        records: &mut Writer<'_, WORDS>,
+        node: &Node,
+        item: &Item<'_>,
+    ) -> io::Result<()> {
         let Ok(extent) = FileExtent::parse(item.bytes) else { return Ok(()) };
         let Some(region) = extent.region().filter(|region| !region.is_hole()) else {
             return Ok(());
@@ -112,7 +111,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
             // An extent may begin in front of its file: the difference wraps, as Linux lets it.
             User::File(node.owner(), ino, at.wrapping_sub(region.offset))
         };
-        hand.records.put(record::met(region.disk, user, region.disk_len))?;
+        records.put(record::met(region.disk, user, region.disk_len))?;
         if !self.tree.has_files() || self.tree.id == TreeId::DATA_RELOC {
             return Ok(());
         }
@@ -125,7 +124,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
         } else {
             region.extent()
         };
-        hand.records.put(record::sums(range, wanted, tree, ino, at))
+        records.put(record::sums(range, wanted, tree, ino, at))
     }
 
     /// Flags of an inode whose item may lie in a leaf before this one.
@@ -245,7 +244,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
         let invalid = |why| {
             self.context.add(Issue::FileExtentInvalid { tree, ino, offset, why });
         };
-        check_generation(self.context, tree, *key, extent.generation);
+        self.context.check_generation(tree, *key, extent.generation);
         let aligned = |number| self.context.is_aligned(number);
         let len = extent.file_len();
         let mut run_len = len;
@@ -363,17 +362,4 @@ fn entry_sum(entry: &DirEntry) -> Sum {
         u64::from(entry.kind as u8),
     ];
     Sum::of(words, &entry.name)
-}
-
-/// Whether a recorded reference is one that nodes have.
-pub(crate) fn is_of_node(reference: &BackRef) -> bool {
-    matches!(reference, BackRef::TreeBlock { .. } | BackRef::SharedBlock { .. })
-}
-
-/// Reports a generation that is newer than the superblock allows.
-pub(crate) fn check_generation(context: &Context<'_>, tree: TreeId, key: Key, found: Generation) {
-    let newest = context.newest();
-    if found > newest {
-        context.add(Issue::ItemGeneration { tree, key, found, newest });
-    }
 }

@@ -29,6 +29,7 @@ mod data;
 mod error;
 mod extent_leaf;
 mod extents;
+mod facts;
 mod free_space;
 mod inode;
 mod issue;

@@ -1,37 +1,15 @@
 //! Quotas. Simple ones are counted: who made an extent is written in it. Full ones are not: whether they are
 //! marked inconsistent is all that is said of them.
 
-use std::collections::BTreeMap;
-
 use buttress_format::{
-    Error as FormatError, Generation, Key, Kind, Logical, QuotaGroup, QuotaInfo, QuotaStatus,
-    TreeId,
+    Error as FormatError, Key, Kind, Logical, QuotaGroup, QuotaInfo, QuotaStatus, TreeId,
 };
 use buttress_tree::Node;
-use parking_lot::Mutex;
 
 use crate::context::{Context, Tree};
+use crate::facts::OwnedBytes;
 use crate::issue::Issue;
 use crate::walk::each_leaf;
-
-/// What each subvolume made, and lives.
-#[derive(Debug)]
-pub(crate) struct Makers {
-    /// What was made before is not counted.
-    since: Generation,
-    bytes: Mutex<BTreeMap<TreeId, u64>>,
-}
-
-impl Makers {
-    /// Counts an extent that was met for the first time.
-    pub(crate) fn add(&self, owner: TreeId, made: Generation, len: u64) {
-        if made >= self.since && owner.is_fs_tree() {
-            let mut bytes = self.bytes.lock();
-            let sum = bytes.entry(owner).or_default();
-            *sum = sum.saturating_add(len);
-        }
-    }
-}
 
 fn malformed(context: &Context<'_>, leaf: &Node, key: Key, error: &FormatError) {
     let (tree, logical, why) = (TreeId::QUOTA, Logical(leaf.logical().0), error.to_string());
@@ -46,7 +24,7 @@ pub(crate) fn prepare(context: &Context<'_>, tree: &Tree) {
                 && status.is_simple()
                 && let Some(since) = status.enabled
             {
-                let _ = context.makers.set(Makers { since, bytes: Mutex::default() });
+                let _ = context.owned.set(OwnedBytes::new(since));
             }
         }
     });
@@ -79,12 +57,12 @@ pub(crate) fn check(context: &Context<'_>, tree: &Tree) {
 }
 
 fn count(context: &Context<'_>, subvolume: TreeId, info: &QuotaInfo) {
-    let Some(makers) = context.makers.get() else { return };
+    let Some(owned) = context.owned.get() else { return };
     if QuotaGroup::of(subvolume).level() > 0 {
         // Who is in it can change without a count.
         return;
     }
-    let expected = makers.bytes.lock().get(&subvolume).copied().unwrap_or(0);
+    let expected = owned.of(subvolume);
     for (field, found) in [("referenced", info.referenced), ("exclusive", info.exclusive)] {
         if found != expected {
             context.add(Issue::QuotaCount { subvolume, field, found, expected });

@@ -15,7 +15,6 @@ use buttress_tree::{Cursor, NodePtr, boot};
 
 use crate::context::{Context, Tree};
 use crate::issue::{Issue, Name};
-use crate::leaf::check_generation;
 use crate::walk::each_leaf;
 
 /// What the root tree says.
@@ -56,7 +55,7 @@ impl Roots {
         match key.kind {
             Kind::ROOT_ITEM => {
                 let item = RootItem::parse(bytes)?;
-                check_generation(context, TreeId::ROOT, key, item.generation);
+                context.check_generation(TreeId::ROOT, key, item.generation);
                 self.items.push((key, item));
             }
             Kind::ROOT_REF => {

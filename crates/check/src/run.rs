@@ -16,7 +16,7 @@ use crate::csums::Csums;
 use crate::error::Result;
 use crate::extents::Extents;
 use crate::free_space::FreeSpace;
-use crate::inode::{Judge, Span, Sums};
+use crate::inode::{InodeChecker, Span, Sums};
 use crate::issue::Issue;
 use crate::memo::Memo;
 use crate::options::{NoProgress, Options, Progress, Step};
@@ -101,7 +101,7 @@ fn context<'c>(
         nodes: AddressSet::default(),
         full_backrefs: AddressSet::default(),
         shared: AddressSet::default(),
-        makers: std::sync::OnceLock::new(),
+        owned: std::sync::OnceLock::new(),
         has_leftovers: std::sync::atomic::AtomicBool::new(false),
     }
 }
@@ -188,7 +188,7 @@ fn walk_trees<'t>(
     let mut sums: Vec<(&'t Tree, Sums)> = Vec::new();
     walk.run(context, others, &mut |tree: &'t Tree, whole: Span| {
         if tree.has_files() {
-            sums.push((tree, whole.finish(&mut Judge::new(context, tree))));
+            sums.push((tree, whole.finish(&mut InodeChecker::new(context, tree))));
         }
     })?;
     Ok(sums)
@@ -201,7 +201,7 @@ fn agree(sums: &Sums) -> bool {
 /// The judge of free space, where it is recorded and meant to be right.
 fn free_space<'f, 'c>(
     context: &'f Context<'c>,
-    groups: &'f [chunks::Group],
+    groups: &'f [crate::facts::Group],
     trees: &[Tree],
 ) -> Option<FreeSpace<'f, 'c>> {
     let flags = context.superblock.compat_ro;

@@ -52,7 +52,7 @@ pub(crate) struct Counts {
 }
 
 /// One worker's own things.
-pub(crate) struct Hand<'w> {
+pub(crate) struct Worker<'w> {
     pub(crate) walk: &'w Walk<'w>,
     pub(crate) records: Writer<'w, WORDS>,
 }
@@ -181,8 +181,8 @@ impl Walk<'_> {
         })
     }
 
-    fn hand(&self) -> Hand<'_> {
-        Hand { walk: self, records: self.records.writer() }
+    fn worker(&self) -> Worker<'_> {
+        Worker { walk: self, records: self.records.writer() }
     }
 
     /// Reads inner nodes and hands out units, tree by tree.
@@ -192,7 +192,7 @@ impl Walk<'_> {
         trees: &'t [Tree],
         units: &SyncSender<Unit<'t>>,
     ) -> io::Result<()> {
-        let mut feeder = Feeder { context, hand: self.hand(), units, sequence: 0 };
+        let mut feeder = Feeder { context, worker: self.worker(), units, sequence: 0 };
         for (index, tree) in trees.iter().enumerate() {
             let mark = record::met(tree.root.logical, User::Tree(tree.id), context.nodesize());
             // The root of a balance's tree is referenced by its own address, as long as it is Linux's.
@@ -203,11 +203,11 @@ impl Walk<'_> {
                 context.has_leftovers.store(true, Ordering::Relaxed);
             }
             let is_own = is_left && context.full_backrefs.contains(tree.root.logical);
-            feeder.hand.records.put(if is_own { own } else { mark })?;
+            feeder.worker.records.put(if is_own { own } else { mark })?;
             let expect = Expect::root(tree.root);
             feeder.descend(index, tree, &expect, None, tree.drop.is_some())?;
         }
-        feeder.hand.records.finish();
+        feeder.worker.records.finish();
         Ok(())
     }
 
@@ -217,26 +217,26 @@ impl Walk<'_> {
         units: &Mutex<Receiver<Unit<'t>>>,
         done: impl Fn(Done),
     ) -> io::Result<()> {
-        let mut hand = self.hand();
+        let mut worker = self.worker();
         let mut outcome = Ok(());
         loop {
             let unit = units.lock().recv();
             let Ok(unit) = unit else { break };
             // After a failure units are still taken, so that the feeder does not wait forever.
             if outcome.is_ok() {
-                outcome = walk_unit(context, &mut hand, &unit).map(|span| {
+                outcome = walk_unit(context, &mut worker, &unit).map(|span| {
                     done(Done { sequence: unit.sequence, index: unit.index, span });
                 });
             }
         }
-        hand.records.finish();
+        worker.records.finish();
         outcome
     }
 }
 
 struct Feeder<'f, 'c, 't> {
     context: &'f Context<'c>,
-    hand: Hand<'f>,
+    worker: Worker<'f>,
     units: &'f SyncSender<Unit<'t>>,
     sequence: u64,
 }
@@ -268,7 +268,7 @@ impl<'t> Feeder<'_, '_, 't> {
             let _ = self.units.send(unit);
             return Ok(());
         }
-        let is_new = leave_node(self.context, &mut self.hand, tree, &node, first)?;
+        let is_new = leave_node(self.context, &mut self.worker, tree, &node, first)?;
         if !is_new && !tree.has_files() {
             return Ok(());
         }
@@ -285,7 +285,7 @@ impl<'t> Feeder<'_, '_, 't> {
 /// was the first.
 pub(crate) fn leave_node(
     context: &Context<'_>,
-    hand: &mut Hand<'_>,
+    worker: &mut Worker<'_>,
     tree: &Tree,
     node: &Node,
     first: usize,
@@ -297,7 +297,7 @@ pub(crate) fn leave_node(
         }
         return Ok(false);
     }
-    let counts = hand.walk.counts;
+    let counts = worker.walk.counts;
     counts.tree_bytes.fetch_add(context.nodesize(), Ordering::Relaxed);
     if tree.id.is_fs_tree() {
         counts.fs_tree_bytes.fetch_add(context.nodesize(), Ordering::Relaxed);
@@ -306,10 +306,10 @@ pub(crate) fn leave_node(
         counts.extent_tree_bytes.fetch_add(context.nodesize(), Ordering::Relaxed);
     }
     context.progress.advance(context.nodesize());
-    if let Some(makers) = context.makers.get() {
-        makers.add(node.owner(), node.header().generation, context.nodesize());
+    if let Some(owned) = context.owned.get() {
+        owned.add(node.owner(), node.header().generation, context.nodesize());
     }
-    hand.records.put(record::node(at, node.level(), node.header().generation, node.owner()))?;
+    worker.records.put(record::node(at, node.level(), node.header().generation, node.owner()))?;
     if node.level() > 0 {
         let user = if tree.may_share() && context.refers_by_address(at) {
             User::Node(at)
@@ -318,23 +318,23 @@ pub(crate) fn leave_node(
         };
         for slot in first..node.len() {
             let child = node.child(slot).logical;
-            hand.records.put(record::met(child, user, context.nodesize()))?;
+            worker.records.put(record::met(child, user, context.nodesize()))?;
         }
     }
     Ok(true)
 }
 
-fn walk_unit(context: &Context<'_>, hand: &mut Hand<'_>, unit: &Unit<'_>) -> io::Result<Span> {
+fn walk_unit(context: &Context<'_>, worker: &mut Worker<'_>, unit: &Unit<'_>) -> io::Result<Span> {
     let Unit { tree, node, high, first, .. } = unit;
     let mut leaves = Leaves::new(context, tree);
-    let is_new = leave_node(context, hand, tree, node, *first)?;
+    let is_new = leave_node(context, worker, tree, node, *first)?;
     if !is_new && !tree.has_files() {
         return Ok(Span::default());
     }
     if node.level() == 0 {
-        return leaves.leaf(hand, node, is_new);
+        return leaves.leaf(&mut worker.records, node, is_new);
     }
-    let memo = hand.walk.memo;
+    let memo = worker.walk.memo;
     let remembers = tree.has_files() && *first == 0;
     if remembers
         && !is_new
@@ -347,8 +347,8 @@ fn walk_unit(context: &Context<'_>, hand: &mut Hand<'_>, unit: &Unit<'_>) -> io:
     for slot in *first..node.len() {
         let expect = node.expect_child(slot);
         let high = high_of(node, slot, *high);
-        match walk_leaf(context, hand, &mut leaves, &expect, high)? {
-            Some(span) => whole.append(span, &mut leaves.judge),
+        match walk_leaf(context, worker, &mut leaves, &expect, high)? {
+            Some(span) => whole.append(span, &mut leaves.checker),
             None => is_whole = false,
         }
     }
@@ -363,7 +363,7 @@ fn walk_unit(context: &Context<'_>, hand: &mut Hand<'_>, unit: &Unit<'_>) -> io:
 
 fn walk_leaf(
     context: &Context<'_>,
-    hand: &mut Hand<'_>,
+    worker: &mut Worker<'_>,
     leaves: &mut Leaves<'_, '_>,
     expect: &Expect,
     high: Option<Key>,
@@ -374,7 +374,7 @@ fn walk_leaf(
     let is_met_again = context.shared.contains(logical) || context.nodes.contains(logical);
     let remembers = tree.has_files() && is_met_again;
     if remembers
-        && let Some(span) = hand.walk.memo.find(&expect.ptr)
+        && let Some(span) = worker.walk.memo.find(&expect.ptr)
         && span.first_key() == expect.first_key
         && high.is_none_or(|high| span.last_key().is_none_or(|last| last < high))
     {
@@ -385,13 +385,13 @@ fn walk_leaf(
     if !check_node(context, tree, &node, high.as_ref()) {
         return Ok(None);
     }
-    let is_new = leave_node(context, hand, tree, &node, 0)?;
+    let is_new = leave_node(context, worker, tree, &node, 0)?;
     if !is_new && !tree.has_files() {
         return Ok(Some(Span::default()));
     }
-    let span = leaves.leaf(hand, &node, is_new)?;
+    let span = leaves.leaf(&mut worker.records, &node, is_new)?;
     if remembers {
-        hand.walk.memo.keep(expect.ptr, &span);
+        worker.walk.memo.keep(expect.ptr, &span);
     }
     Ok(Some(span))
 }
@@ -411,7 +411,9 @@ fn join<'t>(
         while let Some(Done { index, span, .. }) = early.remove(&next) {
             next += 1;
             match &mut current {
-                Some((at, leaves, whole)) if *at == index => whole.append(span, &mut leaves.judge),
+                Some((at, leaves, whole)) if *at == index => {
+                    whole.append(span, &mut leaves.checker);
+                }
                 _ => {
                     if let Some((at, _, whole)) = current.take() {
                         joined(&trees[at], whole);

@@ -33,11 +33,11 @@ use std::io::Write;
 use buttress_format::{Ino, TreeId};
 use buttress_fs::Filesystem;
 
-use crate::error::{Error, Result, shortened};
-use crate::stream::{Command, PATH_BYTES_MAX, Source, Stamps, StreamPath, StreamWriter, Version};
+use crate::error::Result;
+use crate::stream::{Command, Source, Stamps, StreamWriter, Version};
 use diff::Diff;
 use names::Names;
-use paths::Paths;
+use paths::{Paths, path};
 use sharing::Sharing;
 pub(crate) use tree::Tree;
 
@@ -209,12 +209,4 @@ impl<W: Write> Sender<'_, '_, W> {
         };
         self.emit(&Command::Utimes { path: path(at)?, stamps })
     }
-}
-
-/// A path put together of names that are on the volume, as far as a stream can say it.
-fn path(bytes: &[u8]) -> Result<StreamPath<'_>> {
-    StreamPath::new(bytes).map_err(|problem| match bytes.len() {
-        len if len > PATH_BYTES_MAX => Error::path_too_long(bytes),
-        _ => Error::Path { path: shortened(bytes), problem },
-    })
 }

@@ -32,7 +32,7 @@ mod cost;
 #[cfg(test)]
 mod tests;
 
-pub use cost::{Cost, Processors};
+pub use cost::Cost;
 
 /// How far one may be ahead of the others: passing the turn on takes longer than most steps.
 const AHEAD: u64 = 2_000;
@@ -45,6 +45,23 @@ const SPIN: u64 = 4_000;
 
 /// What a processor needs to go from one thread to another.
 const SWITCH: u64 = 1_500;
+
+/// How many processors there are, and what work costs.
+#[derive(Clone, Copy, Debug)]
+pub struct Processors {
+    /// How many.
+    pub count: usize,
+    /// What a thread takes of them.
+    pub cost: Cost,
+}
+
+impl Processors {
+    /// A machine with them, for one run of the scheduler.
+    #[must_use]
+    pub fn machine(self) -> Box<dyn Machine> {
+        Box::new(Simulated::new(self))
+    }
+}
 
 /// What one thread did, in nanoseconds of the run.
 #[derive(Clone, Copy, Debug, Default)]

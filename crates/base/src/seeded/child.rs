@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::points::mine;
+use super::points::{index, point};
+use super::run::{MINE, Run, mine};
 use super::turns::{Place, State, Task, Wait, Want};
-use super::{MINE, Run, point};
 
 /// A thread of a run, as its parent knows it.
 #[derive(Clone, Debug)]
@@ -28,6 +28,11 @@ pub(crate) fn child(name: &str) -> Option<Child> {
     turns.enter();
     drop(turns);
     Some(Child { run, index })
+}
+
+/// This thread, if it runs from a seed.
+pub(crate) fn myself() -> Option<Child> {
+    mine().map(|(run, index)| Child { run, index })
 }
 
 impl Child {
@@ -76,7 +81,7 @@ impl Child {
         {
             let mut turns = self.run.lock();
             // Whoever calls has the turn, if he belongs to the run.
-            let mine = super::index();
+            let mine = index();
             mine.iter().for_each(|mine| turns.count_time(*mine, false));
             match turns.tasks[self.index].state {
                 State::Waits(Wait { want: Want::Park, .. }) => {

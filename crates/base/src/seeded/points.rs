@@ -1,35 +1,20 @@
 //! What locks, threads and clocks ask of the run that their thread belongs to. For a thread of no run each is one relaxed load.
 
 use std::panic::Location;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::turns::{State, Task, Wait};
-use super::{Child, MINE, Place, RUNS, Run, Want};
+use super::run::mine;
+use super::turns::{Place, State, Task, Wait, Want};
 
 /// How many times an overhead is measured, and what a lock costs a thread by itself, for each time that it is counted for that.
 const LOCKS_TO_LEARN: usize = 200_000;
 const LOCK_NANOS: u64 = 5;
 
-/// The run that this thread belongs to.
-pub(super) fn mine() -> Option<(Arc<Run>, usize)> {
-    if RUNS.load(Ordering::Relaxed) == 0 {
-        return None;
-    }
-    MINE.try_with(|mine| mine.borrow().clone()).ok().flatten()
-}
-
 /// Says whether this thread runs from a seed.
 #[must_use]
 pub fn is_seeded() -> bool {
     mine().is_some()
-}
-
-/// This thread, if it runs from a seed.
-pub(crate) fn myself() -> Option<Child> {
-    mine().map(|(run, index)| Child { run, index })
 }
 
 pub(crate) fn index() -> Option<usize> {
@@ -58,9 +43,11 @@ pub fn learn_overhead() {
     let Some((run, _)) = mine() else { return };
     let counted = || run.lock().machine.as_ref().map(|machine| machine.counted());
     let Some((count, busy)) = counted() else { return };
-    let lock = crate::sync::Mutex::new(());
+    let lock = parking_lot::Mutex::new(());
+    let place = Place::of(&lock);
     for _ in 0..LOCKS_TO_LEARN {
-        drop(lock.lock());
+        drop(acquire(place, Want::Mutex, || lock.try_lock()));
+        released(place, Want::Mutex);
     }
     let Some((count_after, busy_after)) = counted() else { return };
     // Two of three of these are a lock taken, and one given up.

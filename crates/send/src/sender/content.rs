@@ -13,10 +13,11 @@ use std::ops::Range;
 use buttress_format::{Body, Compression, Ino, InodeItem};
 use buttress_fs::InodeId;
 
+use super::Sender;
 use super::diff::Change;
+use super::paths::path;
 use super::sharing::{Piece, common};
 use super::tree::Mapping;
-use super::{Sender, path};
 use crate::error::Result;
 use crate::stream::{Command, Encoded, Version};
 

@@ -4,9 +4,12 @@ use std::io::Write;
 
 use buttress_format::{Body, Ino, InodeItem};
 
+use super::Sender;
 use super::diff::Change;
-use super::tree::{DIRECTORY, Inode, Link, REGULAR, SYMLINK, TYPE, is_dir};
-use super::{Sender, path};
+use super::paths::path;
+use super::tree::{
+    DIRECTORY, Inode, Link, REGULAR, SYMLINK, TYPE, bequeaths, is_dir, is_inherited,
+};
 use crate::error::Result;
 use crate::stream::Command;
 
@@ -15,14 +18,6 @@ const SOCKET: u32 = 0o140_000;
 
 /// Lost when somebody writes to the file or gives it away; so it is set last.
 const CAPABILITY: &[u8] = b"security.capability";
-
-/// What an inode that is made in a directory takes over from it.
-const INHERITED: [&[u8]; 2] = [b"btrfs.compression", b"system.posix_acl_default"];
-
-/// Whether what is made in a directory takes something over that it may not be meant to have.
-pub(super) fn bequeaths(inode: &Inode) -> bool {
-    INHERITED.iter().any(|name| inode.xattrs.contains_key(*name))
-}
 
 impl<W: Write> Sender<'_, '_, W> {
     /// Sends what differs of one inode, names of old ones excepted.
@@ -248,7 +243,7 @@ impl<W: Write> Sender<'_, '_, W> {
 
 /// Whether a new inode gets an attribute when all is made.
 fn is_late(inode: &Inode, name: &[u8]) -> bool {
-    is_dir(&inode.item) && INHERITED.contains(&name)
+    is_dir(&inode.item) && is_inherited(name)
 }
 
 /// The name by which an inode is addressed.

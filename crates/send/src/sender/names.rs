@@ -13,10 +13,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use buttress_format::{Generation, Ino, InodeItem};
 
 use super::diff::Diff;
-use super::make::bequeaths;
-use super::path;
-use super::paths::{DEPTH_MAX, join};
-use super::tree::{Inode, Tree, is_dir};
+use super::paths::{DEPTH_MAX, join, path};
+use super::tree::{Inode, Tree, bequeaths, is_dir};
 use crate::error::Result;
 use crate::stream::Command;
 

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use buttress_format::Ino;
 
 use super::tree::{Link, Tree};
-use crate::error::Result;
+use crate::error::{Error, Result, shortened};
+use crate::stream::{PATH_BYTES_MAX, StreamPath};
 
 /// No path goes deeper: what does is a loop, made by damage.
 pub(super) const DEPTH_MAX: usize = 4096;
@@ -69,4 +70,16 @@ pub(super) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     joined.push(b'/');
     joined.extend_from_slice(name);
     joined
+}
+
+/// A path of the volume's names as a stream has it.
+///
+/// # Errors
+///
+/// [`Error::PathTooLong`], or [`Error::Path`] for what no stream can say.
+pub(super) fn path(bytes: &[u8]) -> Result<StreamPath<'_>> {
+    StreamPath::new(bytes).map_err(|problem| match bytes.len() {
+        len if len > PATH_BYTES_MAX => Error::path_too_long(bytes),
+        _ => Error::Path { path: shortened(bytes), problem },
+    })
 }

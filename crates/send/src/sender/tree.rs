@@ -41,6 +41,19 @@ pub(super) fn is_dir(item: &InodeItem) -> bool {
     item.mode & TYPE == DIRECTORY
 }
 
+/// What an inode that is made in a directory takes over from it.
+const INHERITED: [&[u8]; 2] = [b"btrfs.compression", b"system.posix_acl_default"];
+
+/// Whether what is made in a directory takes something over that it may not be meant to have.
+pub(super) fn bequeaths(inode: &Inode) -> bool {
+    INHERITED.iter().any(|name| inode.xattrs.contains_key(*name))
+}
+
+/// Whether a new inode takes over an attribute of this name from its directory.
+pub(super) fn is_inherited(name: &[u8]) -> bool {
+    INHERITED.contains(&name)
+}
+
 /// A piece of a file: an extent item and the bytes of the file that it stands for.
 #[derive(Clone, Debug)]
 pub(super) struct Mapping {

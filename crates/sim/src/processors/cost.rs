@@ -1,11 +1,7 @@
-//! How many processors a run has, and what work costs there.
+//! What the work of a thread costs it on a simulated machine.
 
 use std::thread;
 use std::time::{Duration, Instant};
-
-use buttress_base::seeded::Machine;
-
-use super::Simulated;
 
 /// How many times waking is measured.
 const WAKINGS: usize = 200;
@@ -54,22 +50,5 @@ impl Cost {
             times.get(times.len() / 2).copied().unwrap_or_default()
         };
         Self::Measured { wake: median(&mut wakes), until_awake: median(&mut sleeps) }
-    }
-}
-
-/// How many processors there are, and what work costs.
-#[derive(Clone, Copy, Debug)]
-pub struct Processors {
-    /// How many.
-    pub count: usize,
-    /// What a thread takes of them.
-    pub cost: Cost,
-}
-
-impl Processors {
-    /// A machine with them, for one run of the scheduler.
-    #[must_use]
-    pub fn machine(self) -> Box<dyn Machine> {
-        Box::new(Simulated::new(self))
     }
 }
