@@ -1,12 +1,13 @@
-//! One command for all that may go wrong: the tests of [`SUITE`], round after round with new seeds, until the time
-//! is over.
+//! One command for all that may go wrong: the tests of [`SUITE`], round after round with new seeds,
+//! until the time is over.
 //!
 //! # What must hold
 //!
-//! - Every job has its share of the time, and one round at least, however short the time is; with `--on-time` none
-//!   begins a round when the time is over, and another round begins with other jobs.
-//! - A round that fails is printed with the command that runs it again. The search goes on; the exit code says
-//!   that something was found.
+//! - Every job has its share of the time, and one round at least, however short the time is; with
+//!   `--on-time` none begins a round when the time is over, and another round begins with other
+//!   jobs.
+//! - A round that fails is printed with the command that runs it again. The search goes on; the
+//!   exit code says that something was found.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -27,7 +28,8 @@ pub(crate) struct Options {
     /// Minutes to search for; fractions are allowed.
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
-    /// The first round. Round zero is what the tests do by themselves; the same rounds try the same seeds.
+    /// The first round. Round zero is what the tests do by themselves; the same rounds try the same
+    /// seeds.
     #[arg(long, default_value_t = 1)]
     first_round: u64,
     /// Only jobs whose name has this in it; may be given several times.

@@ -68,8 +68,8 @@ pub(crate) fn cargo() -> Command {
 
 fn tests(packages: &[&str], optimized: bool) -> Result<BTreeMap<String, PathBuf>, String> {
     let mut command = cargo();
-    // All packages, as `cargo test --workspace` has them: chosen alone they would have other features of what they
-    // depend on, and all of that would be built twice.
+    // All packages, as `cargo test --workspace` has them: chosen alone they would have other
+    // features of what they depend on, and all of that would be built twice.
     command.args(["test", "--workspace", "--no-run", "--test", "it"]);
     command.arg("--message-format=json-render-diagnostics");
     if optimized {
@@ -103,8 +103,9 @@ fn name_of(id: &str) -> &str {
     name.split_once('@').map_or(name, |(name, _)| name)
 }
 
-/// What the compiler is told of our packages for a fuzzer: which way a program went is counted. Of those of others
-/// nothing is: how they compress is not what is looked for, and takes most of the time.
+/// What the compiler is told of our packages for a fuzzer: which way a program went is counted. Of
+/// those of others nothing is: how they compress is not what is looked for, and takes most of the
+/// time.
 const COVERAGE: [&str; 5] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -113,8 +114,8 @@ const COVERAGE: [&str; 5] = [
     "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
 ];
 
-/// What is told besides where bytes of an input are compared with others: the fuzzer learns what they should be. An
-/// input of other targets is a list of choices, of which it learns nothing.
+/// What is told besides where bytes of an input are compared with others: the fuzzer learns what
+/// they should be. An input of other targets is a list of choices, of which it learns nothing.
 const COMPARES: &str = "-Cllvm-args=-sanitizer-coverage-trace-compares";
 const COMPARING: [&str; 5] = ["cache", "format", "nbd", "tree", "volume"];
 
@@ -149,7 +150,7 @@ fn targets() -> Result<PathBuf, String> {
         .current_dir(FUZZ)
         .env("RUSTFLAGS", "--cfg fuzzing")
         .env("CARGO_TARGET_DIR", "target")
-        // Whoever runs this was given the variables of stable's cargo.
+        // The caller of this was given the variables of stable's cargo.
         .env_remove("CARGO")
         .env_remove("RUSTUP_TOOLCHAIN")
         .stdout(Stdio::inherit())

@@ -109,8 +109,8 @@ fn fuzz(
         .arg(format!("-seed={round}"))
         .args(["-timeout=120", "-rss_limit_mb=4096", "-len_control=0", "-print_final_stats=1"]);
     if let Some(bytes) = choices {
-        // One run of these passes tens of thousands of places: to weigh the rare ones against each other took the fuzzer
-        // longer than the run itself.
+        // One run of these passes tens of thousands of places: to weigh the rare ones against each
+        // other took the fuzzer longer than the run itself.
         command.arg("-entropic=0").arg(format!("-max_len={bytes}"));
     }
 }

@@ -1,12 +1,13 @@
-//! What a search is made of: tests that take other seeds in each round, targets of a fuzzer, and their shares of the
-//! time.
+//! What a search is made of: tests that take other seeds in each round, targets of a fuzzer, and
+//! their shares of the time.
 
 /// What a job runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
     /// Tests of a package's program `it`, chosen by words.
     Tests { package: &'static str, filters: &'static [&'static str] },
-    /// A target of the folder `fuzz`; of one whose input is a list of choices, how many bytes it uses up at most.
+    /// A target of the folder `fuzz`; of one whose input is a list of choices, how many bytes it
+    /// uses up at most.
     Fuzz { choices: Option<u32> },
 }
 

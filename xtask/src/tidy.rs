@@ -142,7 +142,7 @@ fn look(options: &Options) -> Result<bool, String> {
     } else {
         print_rows(&rows);
     }
-    judge(options, &top, &report)
+    compare(options, &top, &report)
 }
 
 /// Sizes, circles, locks and invariants of one crate.
@@ -214,7 +214,7 @@ fn add_forbidden(
 }
 
 /// Compares with what is allowed; true if nothing is above it.
-fn judge(options: &Options, top: &Path, report: &Report) -> Result<bool, String> {
+fn compare(options: &Options, top: &Path, report: &Report) -> Result<bool, String> {
     let path = top.join(ALLOWED);
     let allowed: Counts = match fs::read_to_string(&path) {
         Ok(text) => serde_json::from_str(&text).map_err(|error| format!("{ALLOWED}: {error}"))?,

@@ -2,8 +2,9 @@
 //!
 //! # Place
 //!
-//! Used by `block` for direct I/O and by everything above that reads whole nodes or pages. With `mapped`, where large
-//! ones lie, the one place of this crate with `unsafe` in it: here two casts, from pages to bytes.
+//! Used by `block` for direct I/O and by everything above that reads whole nodes or pages. With
+//! `mapped`, where large ones lie, the one place of this crate with `unsafe` in it: here two casts,
+//! from pages to bytes.
 //!
 //! # Invariants
 //!
@@ -109,9 +110,9 @@ impl Deref for AlignedBuf {
     fn deref(&self) -> &[u8] {
         debug_assert!(self.len <= self.capacity(), "A2");
         let pages = self.memory.pages();
-        // SAFETY: A2: the pages hold at least `len` initialised bytes in one allocation (`Page` has
-        // no padding, asserted above), `u8` has no alignment to violate, and the borrow of `self`
-        // keeps them alive and unwritten for as long as the slice lives.
+        // SAFETY: A2: the pages hold at least `len` initialised bytes in one allocation. `Page` has
+        // no padding, asserted above, and `u8` has no alignment to violate. The borrow of `self`
+        // keeps the pages alive and unwritten for as long as the slice lives.
         unsafe { std::slice::from_raw_parts(pages.as_ptr().cast::<u8>(), self.len) }
     }
 }
@@ -167,7 +168,7 @@ impl PartialEq for AlignedBuf {
 impl Eq for AlignedBuf {}
 
 impl fmt::Debug for AlignedBuf {
-    /// The length alone: sixteen thousand bytes help nobody who reads a log.
+    /// The length alone: sixteen thousand bytes do not help a reader of a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AlignedBuf").field("len", &self.len).finish_non_exhaustive()
     }

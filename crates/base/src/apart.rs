@@ -2,13 +2,14 @@
 //!
 //! # Place
 //!
-//! A processor that writes a word takes its whole line away from all others, and what lies beside the word with it. So a
-//! counter that every operation changes makes a field beside it, that nobody ever changes, as dear as itself.
+//! A processor that writes a word takes its whole line away from all others, and what lies beside
+//! the word with it. So a counter that every operation changes makes a constant field beside it as
+//! dear as itself.
 //!
 //! # Invariants
 //!
-//! - **S1** A thread has one stripe for ever, so what it adds and takes away meets in one place. Under a seed that is the
-//!   thread's number in the run.
+//! - **S1** A thread has one stripe for ever, so what it adds and takes away meets in one place.
+//!   Under a seed that is the thread's number in the run.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};

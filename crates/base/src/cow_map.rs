@@ -2,17 +2,20 @@
 //!
 //! # Place
 //!
-//! For what everybody reads and few change: a change makes a map of its own, which is swapped in behind one
-//! pointer. It copies as many nodes as the tree is high, whatever the number of entries.
+//! For a map with many readers and few changes. A change makes a map of its own, which is swapped
+//! in behind one pointer. It copies as many nodes as the tree is high, whatever the number of
+//! entries.
 //!
 //! # Invariants
 //!
-//! - **C1** Keys ascend, a branch's keys are the first ones below its children, and no node is empty.
-//! - **C2** All leaves are equally deep; no node has more than `FAN` entries, and the root of several levels has
-//!   two children at least.
+//! - **C1** Keys ascend, a branch's keys are the first ones below its children, and no node is
+//!   empty.
+//! - **C2** All leaves are equally deep; no node has more than `FAN` entries, and the root of
+//!   several levels has two children at least.
 //!
-//! Own code: `imbl` is not under a licence that this project takes (MPL), and `rpds` has a node for each
-//! entry, so a lookup among a million would pass twenty nodes in place of four.
+//! Own code, for two reasons. `imbl` is under a licence that this project does not take (MPL).
+//! `rpds` has a node for each entry, so a lookup among a million passes twenty nodes in place of
+//! four.
 
 use std::sync::Arc;
 
@@ -230,7 +233,8 @@ impl<V> Node<V> {
         nodes
     }
 
-    /// One node, or two if it grew too long: in halves, but for one that grew at its end, which is left full.
+    /// One node, or two if it grew too long: in halves, but for one that grew at its end, which is
+    /// left full.
     fn cut_grown(keys: Vec<u64>, below: Below<V>, at_end: bool) -> Vec<Arc<Self>> {
         let half = if at_end { FAN } else { FAN.div_ceil(2) };
         Self::cut(keys, below, |left| if left > FAN { half } else { left })

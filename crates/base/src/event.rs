@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **V1** Who waits returns when it has happened, and sees what was done before. All are woken by one call of the
-//!   kernel, and none waits for another that was woken: a condition variable hands its mutex from one to the next.
+//! - **V1** A waiting thread returns when it has happened, and sees what was done before. One call
+//!   of the kernel wakes all of them. None waits for another that was woken, as it would for the
+//!   mutex of a condition variable.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,7 +17,8 @@ use crate::thread;
 #[derive(Debug, Default)]
 pub struct Event {
     happened: AtomicU32,
-    /// For threads under the seeded scheduler, which must know of everybody who waits.
+    /// For threads under the seeded scheduler, which must know of every waiting thread. Unranked:
+    /// no other lock is taken under it.
     lock: Mutex<()>,
     seeded: Condvar,
 }
@@ -29,7 +31,7 @@ impl Event {
             self.happened.store(1, Ordering::Release);
         }
         self.seeded.notify_all();
-        // It does not fail with an address of ours; nobody may be there to be woken.
+        // It does not fail with an address of ours; there may be no thread to wake.
         let _ = futex::wake(&self.happened, futex::Flags::PRIVATE, i32::MAX as u32);
     }
 
@@ -64,7 +66,7 @@ mod tests {
 
     /// V1, with threads that come before, about when it happens, and afterwards.
     #[test]
-    fn everybody_is_woken() {
+    fn an_event_wakes_all_waiting_threads() {
         for round in 0..200_u64 {
             let (event, done) = (Event::default(), AtomicU64::new(0));
             std::thread::scope(|scope| {

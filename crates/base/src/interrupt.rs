@@ -1,23 +1,26 @@
-//! Whether the one for whom a thread works still wants it done, as a kernel knows of a task by its signals.
+//! Cancellation: whether the work that a thread does is still wanted, as a kernel knows by a task's
+//! signals.
 //!
 //! # Place
 //!
-//! Who calls the engine says whose work it is ([`Interrupt::heeded`]); who lets a thread wait for long, where to give up
-//! loses nothing, asks ([`is_interrupted`]) and gives up. In between nobody passes anything on.
+//! A caller of the engine installs a token for its thread ([`Interrupt::heeded`]). Code that waits
+//! for long, and loses nothing by giving up, asks [`is_interrupted`] and gives up. Nothing in
+//! between passes the token on.
 //!
 //! # Invariants
 //!
-//! - **I1** It is a property of the thread, for as long as a call lasts: what a thread of the engine's own does is never
-//!   interrupted, whoever waits for it; nor what a caller's thread does for others on the way ([`shielded`]).
-//! - **I2** Asking changes nothing, and may be done as often as one looks: it costs no more than reading a cell where nobody
-//!   said whose work it is.
+//! - **I1** The token belongs to the thread, for as long as a call lasts. A thread of the engine
+//!   has none, whatever waits for it. Work for others on the way runs without the token
+//!   ([`shielded`]).
+//! - **I2** Asking changes nothing and may be done in any loop: without a token it costs no more
+//!   than reading a cell.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Somebody's work, which may cease to be wanted. Clones are of the same.
+/// A token for work that may cease to be wanted. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct Interrupt(Source);
 
@@ -31,7 +34,7 @@ thread_local! {
     static HEEDED: RefCell<Option<Interrupt>> = const { RefCell::new(None) };
 }
 
-/// While it lives, the thread that made it works for somebody.
+/// While it lives, the token holds for the thread that made it.
 #[derive(Debug)]
 #[must_use = "nobody is heeded any more once it is dropped"]
 pub struct Heeding {
@@ -53,14 +56,15 @@ impl Interrupt {
         Self(Source::Raised(Arc::new(AtomicBool::new(false))))
     }
 
-    /// Work for somebody of whom the system knows whether he still wants it, by a number. `ask` must not wait.
+    /// A token that asks the system, by a number, whether the work is still wanted. `ask` must not
+    /// wait.
     #[must_use]
     pub const fn asked(ask: fn(u32) -> bool, of: u32) -> Self {
         Self(Source::Asked { ask, of })
     }
 
-    /// Says, from any thread and for good, that it is no longer wanted. Who waits looks within some hundredths of a second.
-    /// Nothing is changed for somebody of whom the system knows.
+    /// Says, from any thread and for good, that the work is no longer wanted. A waiting thread
+    /// looks within some hundredths of a second. Changes nothing for a token that asks the system.
     pub fn raise(&self) {
         if let Source::Raised(raised) = &self.0 {
             raised.store(true, Ordering::Release);
@@ -82,7 +86,8 @@ impl Interrupt {
         work()
     }
 
-    /// Has this thread heed it for as long as what is returned lives; one in the other, the inner one counts.
+    /// Has this thread heed it for as long as what is returned lives; one in the other, the inner
+    /// one counts.
     pub fn heed(&self) -> Heeding {
         let before = HEEDED.replace(Some(self.clone()));
         Heeding { before, stays: PhantomData }
@@ -95,13 +100,14 @@ impl Drop for Heeding {
     }
 }
 
-/// Works for others, whatever becomes of the one whose work it was until now: what he would give up they would lose.
+/// Works for others, without the token of this thread: what the token would give up, the others
+/// would lose.
 pub fn shielded<R>(work: impl FnOnce() -> R) -> R {
     let _heeding = Heeding { before: HEEDED.take(), stays: PhantomData };
     work()
 }
 
-/// Whether this thread works for somebody who may cease to want it.
+/// Whether this thread has a token.
 #[must_use]
 pub fn is_heeded() -> bool {
     HEEDED.with_borrow(Option::is_some)
@@ -110,7 +116,7 @@ pub fn is_heeded() -> bool {
 /// Whether what this thread does is no longer wanted.
 #[must_use]
 pub fn is_interrupted() -> bool {
-    // Not within the borrow: whoever is asked may work by himself.
+    // Not within the borrow: the asked function may install a token itself.
     let heeded = HEEDED.with_borrow(Clone::clone);
     heeded.is_some_and(|heeded| heeded.is_raised())
 }
@@ -137,7 +143,7 @@ mod tests {
         assert!(!is_interrupted());
     }
 
-    /// Somebody of whom the system knows is asked each time.
+    /// A token of the system asks it each time.
     #[test]
     fn the_system_is_asked() {
         let even = Interrupt::asked(|number| number.is_multiple_of(2), 4);

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! A failed commit must stop every door of a filesystem, and everybody who asks later must be told
-//! the cause that came first, not the last of its consequences.
+//! A failed commit must stop every front end of a filesystem. Every later call must be told the
+//! first cause, not the last of its consequences.
 //!
 //! # Invariants
 //!
@@ -24,7 +24,7 @@ impl<E: Clone> Latch<E> {
         Self { cause: OnceLock::new() }
     }
 
-    /// Sets the latch, if nobody has before; returns whether this was the first cause.
+    /// Sets the latch if it is not set; returns whether this was the first cause.
     pub fn set(&self, cause: E) -> bool {
         self.cause.set(cause).is_ok()
     }

@@ -1,12 +1,13 @@
-//! Ground: latches, ranges, shared maps, aligned buffers, locks, threads, time, seeded chance. No disk words in here.
+//! Ground: latches, ranges, shared maps, aligned buffers, locks, threads, time, seeded chance. No
+//! disk words in here.
 //!
 //! # Place
 //!
 //! Every crate rests on this one; it rests on the standard library and `parking_lot`. Nothing here
-//! knows what a device or a tree is, except that [`Rank`] names who takes which short lock: the
-//! order of locks must be one list, and a list of everybody's locks can only live below everybody.
-//! The engine takes locks, threads and time from here alone, so that one seed can decide all of them
-//! (`seeded`, in debug builds and in release builds with `--cfg buttress_seeded`).
+//! knows what a device or a tree is, except [`Rank`], which names all short locks. The order of
+//! locks must be one list, and a list of all locks can only live below all crates. The engine takes
+//! locks, threads and time from here alone, so that one seed can decide all of them. That is
+//! `seeded`, in debug builds and in release builds with `--cfg buttress_seeded`.
 
 #![deny(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! The words nearest to one that is unknown, for messages.
 
-/// Words of `known` that are close to `word`, the closest first, three at most: a few letters apart,
-/// or one begins with the other.
+/// Words of `known` that are close to `word`, the closest first, three at most: a few letters
+/// apart, or one begins with the other.
 #[must_use]
 pub fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Vec<&'k str> {
     let most = (word.len() / 3).clamp(1, 3);

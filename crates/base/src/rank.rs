@@ -7,8 +7,9 @@
 //!
 //! # Invariants
 //!
-//! - **K1** A thread that holds a rank takes only ranks after it. Checked in debug builds; taking an
-//!   equal or outer rank panics. [`Ranked::try_lock`] is exempt: what never waits cannot deadlock.
+//! - **K1** A thread that holds a rank takes only ranks after it. Checked in debug builds; taking
+//!   an equal or outer rank panics. [`Ranked::try_lock`] is exempt: what never waits cannot
+//!   deadlock.
 //!
 //! # Locks
 //!
@@ -54,6 +55,7 @@ const RANK_COUNT: usize = Rank::Leaf as usize + 1;
 /// A mutex with a place in the order of locks.
 pub struct Ranked<T: ?Sized> {
     rank: Rank,
+    // Unranked: the rank is beside it.
     mutex: Mutex<T>,
 }
 
@@ -64,7 +66,7 @@ impl<T> Ranked<T> {
         Self { rank, mutex: Mutex::new(value) }
     }
 
-    /// Takes the value out of a mutex that nobody else can reach.
+    /// Takes the value out of a mutex that nothing else can reach.
     pub fn into_inner(self) -> T {
         self.mutex.into_inner()
     }
@@ -91,7 +93,7 @@ impl<T: ?Sized> Ranked<T> {
         Some(Held { guard, mark: Mark::new(self.rank) })
     }
 
-    /// Borrows the value of a mutex that nobody else can reach.
+    /// Borrows the value of a mutex that nothing else can reach.
     pub fn get_mut(&mut self) -> &mut T {
         self.mutex.get_mut()
     }
@@ -105,7 +107,7 @@ impl<T: fmt::Debug> fmt::Debug for Ranked<T> {
 
 /// Proof, while it lives, that the lock is held.
 ///
-/// Functions that need a lock take `&Held<_>` rather than a promise in a comment.
+/// Functions that need a lock take `&Held<_>`: the type says what a comment could only claim.
 #[must_use = "a guard that is dropped at once guards nothing"]
 pub struct Held<'a, T: ?Sized> {
     guard: MutexGuard<'a, T>,

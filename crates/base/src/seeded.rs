@@ -2,27 +2,31 @@
 //!
 //! # Place
 //!
-//! Debug builds have it, and release builds with `--cfg buttress_seeded`. The threads are the system's; each holds its
-//! turn until it waits for a lock, a signal, a time or another thread, or until chance takes the turn away at such a
-//! place. Everything else in the program, and every thread outside of the run, goes on as ever.
+//! Debug builds have it, and release builds with `--cfg buttress_seeded`. The threads are the
+//! system's. Each holds its turn until it waits for a lock, a signal, a time or another thread.
+//! Chance may take the turn away at such a place, too. Everything else in the program, and every
+//! thread outside of the run, is unchanged.
 //!
 //! # Invariants
 //!
 //! - **D1** One thread of a run has the turn; only it executes code of the test.
-//! - **D2** Who has the turn next follows from the seed and from what the threads did, and from nothing of
-//!   the machine: no clock, no address, no identifier of the system. Measured processors alone are of the machine.
-//! - **D3** Time passes when nobody can go on, or when chance says so. Then a sleep or a timed wait ends.
-//! - **D4** When nobody can go on and nobody waits for a time, the run is over: a deadlock, reported with the
-//!   place where each thread waits.
+//! - **D2** Which thread has the turn next follows from the seed and from what the threads did.
+//!   Nothing of the machine has a part in it: no clock, no address, no identifier of the system.
+//!   Measured processors alone are of the machine.
+//! - **D3** Time passes when no thread can go on, or when chance says so. Then a sleep or a timed
+//!   wait ends.
+//! - **D4** When no thread can go on and none waits for a time, the run is over: a deadlock,
+//!   reported with the place where each thread waits.
 //!
-//! A run with [`Options::processors`] asks no chance: a [`Machine`] counts what threads take and chooses
-//! the next. `buttress_sim::processors` has one with any number of processors.
+//! A run with [`Options::processors`] asks no chance: a [`Machine`] counts what threads take and
+//! chooses the next. `buttress_sim::processors` has one with any number of processors.
 //!
 //! # Not seen
 //!
-//! A thread that waits in something other than [`crate::sync`], [`crate::thread`] or [`crate::Ranked`] keeps
-//! its turn: an initialiser of a `OnceLock` that takes a lock would stop the run for ever. Locks shared with
-//! threads outside of the run are not waited for rightly. Atomics are sequentially consistent here.
+//! A thread that waits in something other than [`crate::sync`], [`crate::thread`] or
+//! [`crate::Ranked`] keeps its turn: an initialiser of a `OnceLock` that takes a lock would stop
+//! the run for ever. Locks shared with threads outside of the run are not waited for rightly.
+//! Atomics are sequentially consistent here.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
@@ -66,7 +70,7 @@ pub struct Report {
     pub waited: Vec<Waited>,
     /// Threads that there were.
     pub threads: usize,
-    /// Who was where at each step, if that was asked for.
+    /// Which thread was where at each step, if that was asked for.
     pub trace: Vec<(usize, &'static Location<'static>)>,
 }
 
@@ -77,8 +81,8 @@ pub struct Options {
     pub steps_max: u64,
     /// Whether each step is kept, to find where two runs part.
     pub trace: bool,
-    /// Whether time leaps by chance to the next that somebody waits for, while others can go on (D3). Without, a wait is as
-    /// long as it has to be.
+    /// Whether time leaps by chance to the end of the next timed wait, while threads can go on
+    /// (D3). Without, a wait is as long as it has to be.
     pub leaps: bool,
     /// A machine of so many processors chooses the next thread, in place of chance.
     pub processors: Option<Box<dyn Machine>>,
@@ -90,7 +94,7 @@ impl Default for Options {
     }
 }
 
-/// A run that nobody could go on with.
+/// A run in which no thread can go on.
 #[derive(Clone, Debug)]
 pub struct Stuck {
     /// Its seed.

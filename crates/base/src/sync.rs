@@ -2,14 +2,15 @@
 //!
 //! # Place
 //!
-//! In a release build these are `parking_lot`'s, by name and at no cost. In a debug build, and in one with `--cfg
-//! buttress_seeded`, each is wrapped once more: a thread that runs under [`crate::seeded`] waits in the scheduler, every other thread in
-//! `parking_lot`, after one relaxed load.
+//! In a release build these are `parking_lot`'s, by name and at no cost. In a debug build, and in
+//! one with `--cfg buttress_seeded`, each is wrapped once more: a thread that runs under
+//! [`crate::seeded`] waits in the scheduler, every other thread in `parking_lot`, after one relaxed
+//! load.
 //!
 //! # Invariants
 //!
-//! - **Y1** The scheduler hears of a lock that is free only when it is: guards drop the lock first, their
-//!   word to the scheduler second.
+//! - **Y1** The scheduler hears of a lock that is free only when it is: guards drop the lock first,
+//!   their word to the scheduler second.
 
 #[cfg(not(any(debug_assertions, buttress_seeded)))]
 pub use parking_lot::{
@@ -41,6 +42,7 @@ mod watched {
     /// As `parking_lot::Mutex`.
     #[derive(Default)]
     pub struct Mutex<T: ?Sized> {
+        // Unranked: ranks are built on this type.
         inner: parking_lot::Mutex<T>,
     }
 
@@ -81,7 +83,7 @@ mod watched {
             self.inner.try_lock().map(|inner| self.guard(inner))
         }
 
-        /// Borrows the value of a mutex that nobody else can reach.
+        /// Borrows the value of a mutex that nothing else can reach.
         pub fn get_mut(&mut self) -> &mut T {
             self.inner.get_mut()
         }
@@ -127,19 +129,19 @@ mod watched {
     }
 
     impl Condvar {
-        /// Creates one that nobody waits on.
+        /// Creates one that no thread waits on.
         #[must_use]
         pub const fn new() -> Self {
             Self { inner: parking_lot::Condvar::new() }
         }
 
-        /// Wakes one of those who wait.
+        /// Wakes one waiting thread.
         pub fn notify_one(&self) -> bool {
             seeded::notify(Place::of(&self.inner), false);
             self.inner.notify_one()
         }
 
-        /// Wakes everybody who waits.
+        /// Wakes all waiting threads.
         pub fn notify_all(&self) -> usize {
             seeded::notify(Place::of(&self.inner), true);
             self.inner.notify_all()
@@ -195,7 +197,7 @@ mod watched {
     pub struct WaitTimeoutResult(bool);
 
     impl WaitTimeoutResult {
-        /// Says whether the time was over before anybody notified.
+        /// Says whether the time was over before a notification came.
         #[must_use]
         pub const fn timed_out(&self) -> bool {
             self.0
@@ -205,6 +207,7 @@ mod watched {
     /// As `parking_lot::RwLock`: a reader waits for a writer that waits.
     #[derive(Default)]
     pub struct RwLock<T: ?Sized> {
+        // Unranked: its users say why they have no rank.
         inner: parking_lot::RwLock<T>,
     }
 
@@ -244,7 +247,7 @@ mod watched {
             RwLockWriteGuard { inner, _tell: Tell(place, Want::Write) }
         }
 
-        /// Takes a share of the lock if nobody keeps it from that.
+        /// Takes a share of the lock if that needs no wait.
         #[track_caller]
         pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
             seeded::point();
@@ -260,7 +263,7 @@ mod watched {
             Some(RwLockWriteGuard { inner, _tell: Tell(self.place(), Want::Write) })
         }
 
-        /// Borrows the value of a lock that nobody else can reach.
+        /// Borrows the value of a lock that nothing else can reach.
         pub fn get_mut(&mut self) -> &mut T {
             self.inner.get_mut()
         }

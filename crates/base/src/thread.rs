@@ -1,4 +1,5 @@
-//! Threads of the engine: the system's own, one of which runs at a time in a seeded run ([`crate::seeded`]).
+//! Threads of the engine: the system's own, one of which runs at a time in a seeded run
+//! ([`crate::seeded`]).
 //!
 //! In a release build without `--cfg buttress_seeded` the names are those of the standard library.
 
@@ -16,7 +17,7 @@ pub use watched::{
     Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, current, park, park_timeout, scope,
 };
 
-/// Sleeps; in a seeded run until nobody else can go on, or chance says that the time is over.
+/// Sleeps; in a seeded run until no other thread can go on, or chance says that the time is over.
 #[track_caller]
 pub fn sleep(time: Duration) {
     #[cfg(any(debug_assertions, buttress_seeded))]
@@ -36,8 +37,8 @@ pub fn yield_now() {
     std::thread::yield_now();
 }
 
-/// Returns how many threads can run at once: of a seeded run always as many, wherever it runs, or as it has
-/// processors.
+/// Returns how many threads can run at once: of a seeded run always as many, wherever it runs, or
+/// as it has processors.
 #[must_use]
 pub fn parallelism() -> usize {
     #[cfg(any(debug_assertions, buttress_seeded))]
@@ -68,7 +69,8 @@ pub fn processors_busy() -> Option<Duration> {
     None
 }
 
-/// Returns sixteen bytes of a seeded run, for an identifier that must be the same when it is run again.
+/// Returns sixteen bytes of a seeded run, for an identifier that must be the same when it is run
+/// again.
 #[must_use]
 pub fn seeded_bytes() -> Option<[u8; 16]> {
     #[cfg(any(debug_assertions, buttress_seeded))]
@@ -210,6 +212,7 @@ mod watched {
     #[derive(Debug)]
     pub struct Scope<'scope, 'env: 'scope> {
         inner: &'scope thread::Scope<'scope, 'env>,
+        // Unranked: a leaf of the scheduler, below ranked locks.
         children: Mutex<Vec<Child>>,
     }
 

@@ -73,8 +73,8 @@ impl File {
     ///
     /// # Errors
     ///
-    /// `StorageFull`, `ReadOnly`, `Aborted`, `Io`; `PermissionDenied` for a file that was opened for
-    /// reading.
+    /// `StorageFull`, `ReadOnly`, `Aborted`, `Io`; `PermissionDenied` for a file that was opened
+    /// for reading.
     pub fn write_all_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.expect(self.write, "write")?;
         let mut done = 0;

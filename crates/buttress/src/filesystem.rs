@@ -419,8 +419,8 @@ impl Filesystem {
         made.context("create subvolume", path).map(drop)
     }
 
-    /// Makes a snapshot of the subvolume at `source` under the path `target`. It is durable when this
-    /// returns, and shares all content with the source.
+    /// Makes a snapshot of the subvolume at `source` under the path `target`. It is durable when
+    /// this returns, and shares all content with the source.
     ///
     /// # Errors
     ///

@@ -40,17 +40,18 @@
 //!
 //! - **Memory**: 64 MiB by default ([`OpenOptions::memory`]) for tree nodes, pages, dirty data and
 //!   changes that are not committed.
-//! - **Threads**: none, unless [`OpenOptions::background`] asks for them. Without them a call of the
-//!   program writes back and commits when its memory is full, and [`Filesystem::sync`] at any time.
+//! - **Threads**: none, unless [`OpenOptions::background`] asks for them. Without them a call of
+//!   the program writes back and commits when its memory is full, and [`Filesystem::sync`] at any
+//!   time.
 //! - **Durability**: a change is durable after [`File::sync_all`], [`Filesystem::sync`] or
 //!   [`Filesystem::close`]. A crash leaves the last commit, and what was synced since.
 //! - **Permissions** are kept and not checked.
 //!
 //! # Where things are
 //!
-//! [`Filesystem`] has the calls of `std::fs` by path, [`File`] is an open file, [`Admin`] is what an
-//! operator does. The engine below is `buttress_fs`; [`Filesystem::engine`] and [`File::inode`] lead
-//! there.
+//! [`Filesystem`] has the calls of `std::fs` by path, [`File`] is an open file, [`Admin`] is what
+//! an operator does. The engine below is `buttress_fs`; [`Filesystem::engine`] and [`File::inode`]
+//! lead there.
 
 #![forbid(unsafe_code)]
 

@@ -83,7 +83,8 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// `NotFound`; `Busy` while another program has it; `Corrupt` and `Unsupported` for what it holds.
+    /// `NotFound`; `Busy` while another program has it; `Corrupt` and `Unsupported` for what it
+    /// holds.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Filesystem> {
         self.open_all(&[path.as_ref()])
     }

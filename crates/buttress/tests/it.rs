@@ -90,7 +90,7 @@ fn a_file_has_a_position() {
     assert_eq!(file.metadata().len(), 5);
 }
 
-/// Links that lead in a circle, and paths that climb above the top, end.
+/// Links that lead in a circle, and paths that go above the top, end.
 #[test]
 fn a_path_stays_on_the_volume() {
     let fs = volume();

@@ -22,6 +22,7 @@ type Page = [AtomicU64; PAGE_WORDS];
 /// A set of sector addresses.
 #[derive(Default)]
 pub(crate) struct AddressSet {
+    /// Unranked: read locks of many threads; nothing else is taken under it.
     pages: RwLock<HashMap<u64, Arc<Page>>>,
 }
 

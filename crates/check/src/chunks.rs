@@ -39,7 +39,7 @@ pub(crate) fn load(context: &Context<'_>) -> BTreeMap<DeviceId, DeviceItem> {
                 }),
                 Kind::CHUNK_ITEM => {
                     if key.objectid != ids::FIRST_CHUNK_TREE {
-                        // Who opens the volume passes it over, and what it maps is out of reach.
+                        // Opening the volume passes it over, and what it maps is out of reach.
                         let why = format!("a chunk's object is {}", ids::FIRST_CHUNK_TREE);
                         let (tree, logical) = (TreeId::CHUNK, leaf.logical());
                         context.add(Issue::ItemMalformed { tree, logical, key, why });
@@ -236,8 +236,8 @@ fn put_stripes(volume: &Volume, writer: &mut Writer<'_, PART_WORDS>) -> io::Resu
     Ok(())
 }
 
-/// Finds every block group and holds them against the chunks (C2). Ascending; none overlap. Those of
-/// the extent tree were found while that was walked.
+/// Finds every block group and holds them against the chunks (C2). Ascending; none overlap. Those
+/// of the extent tree were found while that was walked.
 pub(crate) fn load_groups(context: &Context<'_>, trees: &[Tree]) -> Vec<Group> {
     if let Some(tree) = trees.iter().find(|tree| tree.id == TreeId::BLOCK_GROUP) {
         each_leaf(context, tree, &mut |leaf| {
@@ -280,7 +280,8 @@ fn check_groups(context: &Context<'_>, groups: &mut Vec<Group>) {
         };
         differs("length", group.extent.len, chunk.len);
         differs("flags", group.flags.0, chunk.flags.0);
-        // Chunks do not overlap; a group that is longer than its chunk must not reach into the next.
+        // Chunks do not overlap; a group that is longer than its chunk must not reach into the
+        // next.
         group.extent.len = chunk.len;
         before.replace(at) != Some(at)
     });

@@ -37,7 +37,8 @@ pub(crate) struct Context<'c> {
     pub(crate) shared: AddressSet,
     /// Bytes that each subvolume owns, where simple quotas count them.
     pub(crate) owned: std::sync::OnceLock<OwnedBytes>,
-    /// There are trees of a balance that did not end: they hold nodes that their owners have left already.
+    /// There are trees of a balance that did not end: they hold nodes that their owners have left
+    /// already.
     pub(crate) has_leftovers: AtomicBool,
 }
 
@@ -91,8 +92,9 @@ impl Context<'_> {
         number.is_multiple_of(self.sectorsize())
     }
 
-    /// The newest transaction that an item can be of. A log is one ahead of its superblock, but no tree has a part in it
-    /// before it is replayed: without the log what is in the trees must be right.
+    /// The newest transaction that an item can be of. A log is one ahead of its superblock, but no
+    /// tree has a part in it before it is replayed: without the log what is in the trees must be
+    /// right.
     pub(crate) fn newest(&self) -> Generation {
         self.superblock.generation
     }
@@ -113,7 +115,7 @@ impl Context<'_> {
 pub(crate) struct Tree {
     pub(crate) id: TreeId,
     pub(crate) root: NodePtr,
-    /// A subvolume that is being deleted: its files are nobody's any more.
+    /// A subvolume that is being deleted: its files belong to no directory any more.
     pub(crate) is_dead: bool,
     /// How far its deletion is: what lies before this key, at this level, is gone.
     pub(crate) drop: Option<(Key, u8)>,
@@ -140,8 +142,8 @@ impl Tree {
         self.id.is_fs_tree() || self.id == TreeId::TREE_RELOC || self.id == TreeId::DATA_RELOC
     }
 
-    /// Whether it holds files that are looked at. Those of a balance's own tree are: nameless orphans, whose
-    /// data has checksums or not, as what they copy.
+    /// Whether it holds files that are looked at. Those of a balance's own tree are. They are
+    /// nameless orphans, with checksums or without, as the data that they copy.
     pub(crate) fn has_files(&self) -> bool {
         (self.id.is_fs_tree() || self.id == TreeId::DATA_RELOC) && !self.is_dead
     }

@@ -1,12 +1,12 @@
-//! The checksum tree: there is a checksum for each sector of data whose file has checksums, and none
-//! where no data is.
+//! The checksum tree: there is a checksum for each sector of data whose file has checksums, and
+//! none where no data is.
 //!
 //! # Invariants
 //!
 //! - **U1** Extents and what files want come in the order of addresses, and are compared as they
 //!   come.
-//! - **U2** A file that wants no checksums for some bytes is right as long as another wants them. One
-//!   file may write into an extent that another holds as allocated ahead.
+//! - **U2** A file that wants no checksums for some bytes is right as long as another wants them.
+//!   One file may write into an extent that another holds as allocated ahead.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl<'r, 'c> Ranges<'r, 'c> {
             let range = Extent::new(Logical(key.offset), count as u64 * self.context.sectorsize());
             let taken = take(bytes);
             self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-            // What cannot be read was reported by who read it.
+            // What cannot be read was reported by the reader.
             if cursor.advance().is_err() {
                 self.cursor = None;
             }
@@ -103,7 +103,7 @@ pub(crate) struct Csums<'s, 'c> {
     window: VecDeque<Extent>,
     /// What files want checksums for, as far back as the window goes.
     written: VecDeque<Extent>,
-    /// Not judged yet (U2), in the order of their starts.
+    /// Not decided yet (U2), in the order of their starts.
     unwanted: VecDeque<Unwanted>,
     /// For what extents leave.
     left: Ranges<'s, 'c>,
@@ -165,7 +165,7 @@ impl<'s, 'c> Csums<'s, 'c> {
         ino: Ino,
         offset: u64,
     ) {
-        self.judge_unwanted(range.start);
+        self.settle_unwanted(range.start);
         // Longer than any extent is damage, which others report: nothing is collected for it.
         if range.len > 2 * MAX_EXTENT {
             return;
@@ -190,8 +190,8 @@ impl<'s, 'c> Csums<'s, 'c> {
         }
     }
 
-    /// Judges what nothing can be said about any more: all that comes begins at `reached`.
-    fn judge_unwanted(&mut self, reached: Logical) {
+    /// Decides about everything before `reached`: all that comes begins there.
+    fn settle_unwanted(&mut self, reached: Logical) {
         while let Some(&Unwanted { range, tree, ino, offset }) = self.unwanted.front() {
             if range.end() > reached {
                 break;
@@ -215,7 +215,7 @@ impl<'s, 'c> Csums<'s, 'c> {
 
     /// There is no more data.
     pub(crate) fn finish(&mut self) {
-        self.judge_unwanted(Logical(u64::MAX));
+        self.settle_unwanted(Logical(u64::MAX));
         while let Some(range) = self.rest {
             self.unused(range);
             self.rest = self.left.next();

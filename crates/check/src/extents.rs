@@ -30,7 +30,7 @@ pub(crate) struct Sizes {
     pub(crate) data: u64,
 }
 
-/// Judges extents, and shows them to those who judge free space and checksums.
+/// Checks extents, and shows them to the checks of free space and checksums.
 pub(crate) struct Extents<'e, 'c> {
     pub(crate) context: &'e Context<'c>,
     pub(crate) groups: &'e [Group],
@@ -83,7 +83,7 @@ impl<'e, 'c> Extents<'e, 'c> {
         Self { context, groups, trees, free_space, csums, state: State::default() }
     }
 
-    /// Judges everything (X1).
+    /// Checks everything (X1).
     pub(crate) fn run(mut self, mut sorted: Merge<WORDS>) -> io::Result<Sizes> {
         let mut current = sorted.next()?;
         let mut count = 0_u64;
@@ -264,7 +264,8 @@ impl<'e, 'c> Extents<'e, 'c> {
                 state.node.filter(|_| item.is_node() && !is_owned)
             {
                 let node = NodePtr { logical: state.at, generation, level };
-                // A balance of Linux leaves nodes that their owner comes to by the address of another.
+                // A balance of Linux leaves nodes that their owner comes to by the address of
+                // another.
                 let is_reached = self
                     .trees
                     .iter()

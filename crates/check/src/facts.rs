@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **F1** Nothing here depends on a step: each step may use these types, and they use none of them.
+//! - **F1** Nothing here depends on a step: each step may use these types, and they use none of
+//!   them.
 
 use std::collections::BTreeMap;
 

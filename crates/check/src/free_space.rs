@@ -77,7 +77,7 @@ impl<'f, 'c> FreeSpace<'f, 'c> {
     }
 
     fn advance(&mut self) {
-        // What cannot be read was reported by who read it; nothing can be said of what is behind.
+        // What cannot be read was reported by the reader; nothing can be said of what is behind.
         if self.cursor.as_mut().is_some_and(|cursor| cursor.advance().is_err()) {
             self.cursor = None;
         }
@@ -231,7 +231,7 @@ impl<'f, 'c> FreeSpace<'f, 'c> {
                 self.context.add(Issue::FreeSpaceCount { group, found, expected });
             }
         } else {
-            // Without a head, what is there is not judged.
+            // Without a head, what is there is not checked.
             while self.key().is_some_and(|key| key.objectid < group.end().0) {
                 self.advance();
             }

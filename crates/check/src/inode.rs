@@ -1,13 +1,13 @@
-//! Inodes, judged from pieces: what a leaf says of one, joined with what the next leaf says.
+//! Inodes, checked from pieces: what a leaf says of one, joined with what the next leaf says.
 //!
 //! # Invariants
 //!
 //! - **I1** Joining is associative: leaves may be looked at by any thread, in any grouping, and a
 //!   shared node's [`Span`] serves every tree that it is in.
-//! - **I2** An inode is judged once, when everything about it is in one [`Fragment`].
-//! - **I3** A tree whose [`Sums`] agree has, but for a chance of 2^-128, exactly one inode reference
-//!   for each directory entry, and the reverse. Sums that do not agree say nothing about which name is
-//!   at fault: that is looked up by `names`.
+//! - **I2** An inode is checked once, when everything about it is in one [`Fragment`].
+//! - **I3** A tree with [`Sums`] that agree has, but for a chance of 2^-128, exactly one inode
+//!   reference for each directory entry, and the reverse. Sums that do not agree say nothing about
+//!   which name is at fault: that is looked up by `names`.
 
 use buttress_format::{FileKind, Incompat, Ino, InodeFlags, InodeItem, Key, Kind};
 use xxhash_rust::xxh3::xxh3_128;
@@ -193,7 +193,7 @@ impl Span {
         self.append(one, checker);
     }
 
-    /// Joins the span behind this one (I1). Inodes that are whole now are judged.
+    /// Joins the span behind this one (I1). Inodes that are whole now are checked.
     pub(crate) fn append(&mut self, right: Self, checker: &mut InodeChecker<'_, '_>) {
         self.keys = match (self.keys, right.keys) {
             (Some((first, _)), Some((_, last))) => Some((first, last)),
@@ -217,7 +217,7 @@ impl Span {
         }
     }
 
-    /// Judges the inodes at the ends, too: nothing comes before and after.
+    /// Checks the inodes at the ends, too: nothing comes before and after.
     pub(crate) fn finish(mut self, checker: &mut InodeChecker<'_, '_>) -> Sums {
         for whole in [self.first.take(), self.last.take()].into_iter().flatten() {
             checker.inode(whole, &mut self.sums);
@@ -226,7 +226,7 @@ impl Span {
     }
 }
 
-/// Judges inodes of one tree.
+/// Checks inodes of one tree.
 pub(crate) struct InodeChecker<'j, 'c> {
     context: &'j Context<'c>,
     tree: &'j Tree,
@@ -239,7 +239,7 @@ impl<'j, 'c> InodeChecker<'j, 'c> {
         Self { context, tree, has_hole_items }
     }
 
-    /// Judges one whole inode and adds it to the tree's sums (I2).
+    /// Checks one whole inode and adds it to the tree's sums (I2).
     fn inode(&mut self, whole: Fragment, sums: &mut Sums) {
         let tree = self.tree.id;
         let ino = whole.ino;
@@ -282,7 +282,7 @@ impl<'j, 'c> InodeChecker<'j, 'c> {
             _ if whole.run.is_some() => self.odd(ino, "it is no file and has extents"),
             _ => {}
         }
-        // What directories and the like say of their bytes was never kept by anybody.
+        // The count of bytes in directories and the like was never kept by any implementation.
         let has_bytes = matches!(kind, FileKind::Regular | FileKind::Symlink);
         if has_bytes && !is_going && item.nbytes != whole.bytes {
             let (found, expected) = (item.nbytes, whole.bytes);

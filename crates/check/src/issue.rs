@@ -285,7 +285,7 @@ issues! {
     /// A use that the extent's record does not name.
     BackrefMissing { extent: Logical, user: String, uses: u64 }
         = "backref-missing", Error, "extent {extent}: {user} uses it {uses} times, not recorded";
-    /// A recorded reference that nobody has.
+    /// A recorded reference without a user.
     BackrefUnused { extent: Logical, user: String, recorded: u64 }
         = "backref-unused", Error,
         "extent {extent}: {recorded} references by {user} recorded, none exists";
@@ -364,7 +364,7 @@ issues! {
     /// An inode's count of bytes is not what its extents add up to.
     InodeBytes { tree: TreeId, ino: Ino, found: u64, expected: u64 }
         = "inode-bytes", Error, "{tree}: inode {ino} says {found} bytes, its extents have {expected}";
-    /// An inode without a name that nobody would remove.
+    /// An inode without a name, and without the item by which it would be removed.
     OrphanMissing { tree: TreeId, ino: Ino }
         = "orphan-missing", Error, "{tree}: inode {ino} has no name and no orphan item";
     /// Items of a kind that an inode's type does not have.

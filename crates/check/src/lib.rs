@@ -1,17 +1,17 @@
-//! An independent judge of a volume: reads it by itself and says what is wrong.
+//! An independent checker of a volume: reads it by itself and says what is wrong.
 //!
 //! # Place
 //!
-//! Beside the engine, not on it: shares the format, the devices, the map of chunks and the nodes with
-//! it, and nothing of what decides and writes, so that it does not share its mistakes. Above it is the
-//! program; the engine's tests use it, too.
+//! Beside the engine, not on it. It shares the format, the devices, the map of chunks and the nodes
+//! with the engine. It shares nothing of what decides and writes, so that it does not share its
+//! mistakes. Above it is the program; the engine's tests use it, too.
 //!
 //! # How
 //!
-//! One walk over every tree, on all processors, leaves small records: each extent as it is recorded,
-//! each use as it is met. Sorted by address, outside of memory where they do not fit, they are judged in
-//! one pass together with free space and checksums. Files are judged during the walk, from sums that
-//! join in any order, so that what snapshots share is looked at once.
+//! One walk over every tree, on all processors, leaves small records: each extent as it is
+//! recorded, each use as it is met. They are sorted by address, outside of memory where they do not
+//! fit. One pass checks them together with free space and checksums. Files are checked during the
+//! walk, from sums that join in any order, so that what snapshots share is looked at once.
 //!
 //! # Invariants
 //!

@@ -1,6 +1,6 @@
 //! The log trees: there, and readable.
 //!
-//! What they hold is replayed onto trees that a check does not change, so it is not judged.
+//! What they hold is replayed onto trees that a check does not change, so it is not checked.
 
 use buttress_base::RangeSet;
 use buttress_format::{FileExtent, Kind, RootItem};

@@ -1,8 +1,8 @@
 //! Which name is at fault, in a tree whose sums do not agree.
 //!
 //! The walk knows that some directory entry lacks its inode's reference, or the reverse, and not
-//! which. Here every name of one tree becomes a record, both sides are sorted, and what stands alone is
-//! looked up again for its text.
+//! which. Here every name of one tree becomes a record, both sides are sorted, and what stands
+//! alone is looked up again for its text.
 //!
 //! # Invariants
 //!
@@ -195,7 +195,7 @@ fn alone(context: &Context<'_>, tree: &Tree, record: &Record<WORDS>) {
             Issue::DirIndexMissing { tree: id, dir: Ino(first), name }
         }
         (_, 0) => Issue::OrphanMissing { tree: id, ino: Ino(first) },
-        // Whoever mounts the volume removes the item.
+        // The next mount removes the item.
         _ => return,
     };
     context.add(issue);

@@ -89,7 +89,7 @@ pub trait Progress: Sync {
     fn advance(&self, bytes: u64);
 }
 
-/// Nobody looks.
+/// Progress that goes nowhere.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoProgress;
 

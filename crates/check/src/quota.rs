@@ -1,5 +1,5 @@
-//! Quotas. Simple ones are counted: who made an extent is written in it. Full ones are not: whether they are
-//! marked inconsistent is all that is said of them.
+//! Quotas. Simple ones are counted: an extent's item names the subvolume that made it. Full ones
+//! are not: whether they are marked inconsistent is all that is said of them.
 
 use buttress_format::{
     Error as FormatError, Key, Kind, Logical, QuotaGroup, QuotaInfo, QuotaStatus, TreeId,
@@ -59,7 +59,7 @@ pub(crate) fn check(context: &Context<'_>, tree: &Tree) {
 fn count(context: &Context<'_>, subvolume: TreeId, info: &QuotaInfo) {
     let Some(owned) = context.owned.get() else { return };
     if QuotaGroup::of(subvolume).level() > 0 {
-        // Who is in it can change without a count.
+        // Its members can change without a count.
         return;
     }
     let expected = owned.of(subvolume);

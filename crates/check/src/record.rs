@@ -44,7 +44,7 @@ pub(crate) enum Entry {
     Sums { range: Extent, wanted: bool, tree: TreeId, ino: Ino, offset: u64 },
 }
 
-/// Who uses an extent.
+/// A user of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum User {
     Tree(TreeId),

@@ -2,17 +2,18 @@
 //!
 //! # Invariants
 //!
-//! - **M1** What is written follows from what was read and judged right: sums from extents that are in
-//!   order, a superblock from a good copy. Nothing is guessed, and nothing is written for a volume with
-//!   damage of any other kind than those mended here, except copies of the superblock.
-//! - **M2** A superblock is written by patching the bytes of a good copy, so that fields that this
+//! - **M1** What is written follows from what was read and found right: sums from extents that are
+//!   in order, a superblock from a good copy. Nothing is guessed. Nothing is written for a volume
+//!   with damage of any other kind than those mended here, except copies of the superblock.
+//! - **M2** A superblock is written by patching the bytes of a good copy. So fields that this
 //!   program does not know stay as they are.
 //! - **M3** Nodes are durable before the superblock.
 //!
 //! # Failure
 //!
-//! Sums of block groups are changed where they lie. A crash in the middle of that write can tear the
-//! copies of one node; with nodes in two copies run `scrub` afterwards, and do not cut the power.
+//! Sums of block groups are changed where they lie. A crash in the middle of that write can tear
+//! the copies of one node; with nodes in two copies run `scrub` afterwards, and do not cut the
+//! power.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -132,7 +133,8 @@ impl Plan {
         plan
     }
 
-    /// What changes in the superblock; without trust in the extents only what does not rest on them.
+    /// What changes in the superblock; without trust in the extents only what does not rest on
+    /// them.
     fn changes(&self, is_trusted: bool, repairs: &mut Repairs) -> Vec<Change> {
         let mut changes: Vec<Change> = Vec::new();
         if self.log {
@@ -167,7 +169,7 @@ fn write_superblocks(device: &dyn Device, changes: &[Change]) -> Result<()> {
             best = Some((copy.generation, copy.csum_type, bytes, end));
         }
     }
-    // Whoever opened the volume found one.
+    // Opening the volume found one.
     let Some((_, csum, mut bytes, end)) = best else { return Ok(()) };
     for (at, new) in changes {
         if *at == COMPAT_RO_AT {

@@ -31,9 +31,9 @@ use crate::{chunks, data, log, names, quota, roots, superblock};
 /// Threads beyond this wait for the device, mostly.
 const THREADS_MAX: usize = 8;
 
-/// Checks a volume of one device, in a file or on a block device: what tests want. Takes no lock, so
-/// that a test may look while it holds the volume open at rest; who writes meanwhile makes the answer
-/// worthless.
+/// Checks a volume of one device, in a file or on a block device: what tests want. Takes no lock,
+/// so that a test may look while it holds the volume open at rest. A writer meanwhile makes the
+/// answer worthless.
 ///
 /// # Errors
 ///
@@ -198,7 +198,7 @@ fn agree(sums: &Sums) -> bool {
     sums.entries == sums.references && sums.odd_dirs == 0 && sums.nameless == sums.orphans
 }
 
-/// The judge of free space, where it is recorded and meant to be right.
+/// The check of free space, where it is recorded and meant to be right.
 fn free_space<'f, 'c>(
     context: &'f Context<'c>,
     groups: &'f [crate::facts::Group],

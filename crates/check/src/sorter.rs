@@ -9,11 +9,11 @@
 //!
 //! # Failure
 //!
-//! A temporary file that cannot be written ends the check: half the records prove nothing. The files
-//! have no names, so nothing is left behind.
+//! A temporary file that cannot be written ends the check: half the records prove nothing. The
+//! files have no names, so nothing is left behind.
 //!
-//! Own code: crates for external sorting serialise each record and bound a count. These records are plain
-//! words, many threads fill one sorter, and the bound is one of bytes for all of them (E1).
+//! Own code: crates for external sorting serialise each record and bound a count. These records are
+//! plain words, many threads fill one sorter, and the bound is one of bytes for all of them (E1).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,7 +21,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use parking_lot::Mutex;
+use buttress_base::{Rank, Ranked};
 
 /// What is sorted: words, compared from the first to the last.
 pub(crate) type Record<const N: usize> = [u64; N];
@@ -36,7 +36,7 @@ const BUFFER_MIN: usize = 4096;
 /// Collects records from many threads.
 pub(crate) struct Sorter<const N: usize> {
     buffer_records: usize,
-    runs: Mutex<Vec<Run<N>>>,
+    runs: Ranked<Vec<Run<N>>>,
 }
 
 /// A thread's own buffer. Call [`Writer::finish`]; what is dropped is lost.
@@ -56,7 +56,7 @@ impl<const N: usize> Sorter<N> {
     pub(crate) fn new(bytes: u64, writers: usize) -> Self {
         let share = bytes / writers.max(1) as u64 / size_of::<Record<N>>() as u64;
         let buffer_records = usize::try_from(share).unwrap_or(usize::MAX).max(BUFFER_MIN);
-        Self { buffer_records, runs: Mutex::new(Vec::new()) }
+        Self { buffer_records, runs: Ranked::new(Rank::Leaf, Vec::new()) }
     }
 
     pub(crate) fn writer(&self) -> Writer<'_, N> {

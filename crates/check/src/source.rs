@@ -1,4 +1,4 @@
-//! Nodes from the devices: every read judged, every bad copy reported.
+//! Nodes from the devices: every read checked, every bad copy reported.
 //!
 //! # Invariants
 //!
@@ -43,7 +43,7 @@ impl<'c> Source<'c> {
         Self { volume, geometry, findings, all_mirrors, cache }
     }
 
-    /// Reads a node, and judges its other copies too if that was asked for. Nothing is returned for
+    /// Reads a node, and checks its other copies too if that was asked for. Nothing is returned for
     /// one without a good copy: it was reported.
     pub(crate) fn read(&self, tree: TreeId, expect: &Expect) -> Option<Arc<Node>> {
         match self.read_quietly(expect, self.all_mirrors) {

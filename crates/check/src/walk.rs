@@ -6,11 +6,11 @@
 //!
 //! # Invariants
 //!
-//! - **W1** A node is descended into only if its keys lie within its parent's range, so that within
-//!   one tree each is met once, and a walk ends, whatever the pointers say.
+//! - **W1** A node is descended into only if its keys lie within its parent's range. So each is met
+//!   once within one tree, and a walk ends, whatever the pointers say.
 //! - **W2** Each node leaves its records at its first visit only, whichever tree that is in.
-//! - **W3** A node that was met before is walked again for its files only, and what was found out about
-//!   them is remembered: crafted roots that all lead to one tree cost little more than one.
+//! - **W3** A node that was met before is walked again for its files only, and what was found out
+//!   about them is remembered: crafted roots that all lead to one tree cost little more than one.
 //! - **W4** What is wrong with a part of a tree ends the walk of that part alone.
 
 use std::collections::BTreeMap;
@@ -90,8 +90,8 @@ pub(crate) fn check_node(
     }
     let header = node.header();
     let (flags, revision) = (header.flags, header.backref_rev);
-    // Nodes of a balance's trees, and of what shares them, refer to their children by address for good, and their extents
-    // say so.
+    // Nodes of a balance's trees, and of what shares them, refer to their children by address for
+    // good, and their extents say so.
     let may_be = || tree.may_share() && context.full_backrefs.contains(logical);
     let is_odd = flags & FLAG_RELOC != 0 && !may_be();
     if is_odd || revision != BACKREF_REV_MIXED {
@@ -161,7 +161,7 @@ impl Walk<'_> {
                     let (taken, done) = (&taken, done.clone());
                     scope.spawn(move || {
                         self.work(context, taken, |result| {
-                            // Nobody listens after a failure, which the other thread reports.
+                            // After a failure nothing listens; the other thread reports it.
                             let _ = done.send(result);
                         })
                     })
@@ -195,7 +195,8 @@ impl Walk<'_> {
         let mut feeder = Feeder { context, worker: self.worker(), units, sequence: 0 };
         for (index, tree) in trees.iter().enumerate() {
             let mark = record::met(tree.root.logical, User::Tree(tree.id), context.nodesize());
-            // The root of a balance's tree is referenced by its own address, as long as it is Linux's.
+            // The root of a balance's tree is referenced by its own address, as long as it is
+            // Linux's.
             let own =
                 record::met(tree.root.logical, User::Node(tree.root.logical), context.nodesize());
             let is_left = tree.id == TreeId::TREE_RELOC;
@@ -281,8 +282,8 @@ impl<'t> Feeder<'_, '_, 't> {
     }
 }
 
-/// Leaves a node's records at its first visit (W2): itself, and how it uses its children. True if it
-/// was the first.
+/// Leaves a node's records at its first visit (W2): itself, and how it uses its children. True if
+/// it was the first.
 pub(crate) fn leave_node(
     context: &Context<'_>,
     worker: &mut Worker<'_>,

@@ -19,14 +19,15 @@ type Wrapped = (Arc<dyn Device>, Option<Arc<CacheDevice>>);
 /// The cache of a device.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Cached {
-    /// A write-back cache in front of the image, as made by `buttress cache format` or Linux's dm-writecache.
+    /// A write-back cache in front of the image, as made by `buttress cache format` or Linux's
+    /// dm-writecache.
     #[arg(long, value_name = "CACHE")]
     pub cache: Option<PathBuf>,
     /// Options of the cache, in the words of dm-writecache; a wrong one lists them all.
     #[arg(long, value_name = "OPTIONS", requires = "cache")]
     pub cache_options: Option<String>,
-    /// Take a cache that belongs to another image, and write its blocks to this one; drop blocks past the image's
-    /// end. What is in the cache destroys what is there.
+    /// Take a cache that belongs to another image, and write its blocks to this one; drop blocks
+    /// past the image's end. What is in the cache destroys what is there.
     #[arg(long, requires = "cache")]
     pub force_cache: bool,
 }

@@ -78,7 +78,7 @@ impl Failure {
         Self { exit: Exit::Failure, what: String::new(), source: Some(Box::new(source)) }
     }
 
-    /// Somebody else has the device open.
+    /// Another program has the device open.
     pub fn is_locked(&self) -> bool {
         let cause = self.source.as_ref().and_then(|cause| cause.downcast_ref());
         matches!(cause, Some(buttress_block::Error::Locked { .. }))

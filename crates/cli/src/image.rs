@@ -34,7 +34,7 @@ pub(crate) enum Access {
     Read,
     /// Only looks, past the lock of a writer: sees what was committed last, or a commit in between.
     Peek,
-    /// Changes it; refused when somebody else has it open.
+    /// Changes it; refused when another program has it open.
     Write,
 }
 

@@ -32,7 +32,8 @@ pub(crate) struct ListedTree {
 }
 
 impl Inspect {
-    /// Opens a volume for looking, also one with devices missing or one that somebody is writing.
+    /// Opens a volume for looking, also one with devices missing or one that another program
+    /// writes.
     pub(crate) fn open(path: &Path, devices: &Devices) -> Result<Self> {
         let name = path.display().to_string();
         let opened = image::open_devices(path, devices, Access::Read).or_else(|failure| {

@@ -1,18 +1,20 @@
-//! What a running mount or server tells of itself: a socket for each, and those who ask.
+//! What a running mount or server tells of itself: a socket for each, and the verbs that ask.
 //!
 //! # Place
 //!
-//! `mount` and `nbd` open a [`Live`] and give it sections: a name, and a closure that returns figures. `stats`
-//! and `cache` ask, and verbs that work on a volume as a whole give their [`Order`] to the mount that has it.
-//! What it says to an order is lines of JSON: any number of steps, then what came of it. A section's figures are names and scalars, or
-//! objects of scalars, in the order in which a person reads them; what ends in `bytes` is shown as a size. Who is meant by a name is
-//! in [`subject`], and whose a path of the host is in [`place`].
+//! `mount` and `nbd` open a [`Live`] and give it sections: a name, and a closure that returns
+//! figures. `stats` and `cache` ask. Verbs that work on a volume as a whole give their [`Order`] to
+//! the mount that has it. What it says to an order is lines of JSON: any number of steps, then what
+//! came of it. A section's figures are names and scalars, or objects of scalars, in the order in
+//! which a person reads them. What ends in `bytes` is shown as a size. [`subject`] says which mount
+//! a name means, and [`place`] which a path of the host means.
 //!
 //! # Invariants
 //!
-//! - **L1** The folder of the sockets belongs to the user and to nobody else, so who can connect may do
-//!   what the user may do.
-//! - **L2** Nothing here ends or holds up a mount: without a folder there is a warning and no socket.
+//! - **L1** The folder of the sockets belongs to the user alone. So a client that can connect may
+//!   do what the user may do.
+//! - **L2** Nothing here ends or holds up a mount: without a folder there is a warning and no
+//!   socket.
 
 mod farewell;
 mod place;
@@ -48,9 +50,9 @@ pub(crate) use subject::Subject;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a question at most.
 const QUESTION_MAX: u64 = 64 << 10;
-/// How often whoever gave an order is told how far it is, and looked at whether he still waits.
+/// How often the client of an order is told how far it is, and whether it still waits is looked at.
 const STEP_PERIOD: Duration = Duration::from_millis(100);
-/// How long a look takes at whether somebody stopped.
+/// How long a look takes at whether the client stopped.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// One part of a process and its figures now.
@@ -111,7 +113,7 @@ impl Listening {
 impl Drop for Listening {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            // Left behind, it is removed by the next one who asks.
+            // Left behind, it is removed by the next verb that asks.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -145,7 +147,7 @@ impl Live {
         self.mount = Some(mount);
     }
 
-    /// Whether it had a mount that nobody has any more: what is left of it is being made durable.
+    /// Whether it had a mount that is gone: what is left of it is being made durable.
     fn is_closing(&self) -> bool {
         self.mount.as_ref().is_some_and(Unmounter::is_gone)
     }
@@ -221,14 +223,16 @@ impl Live {
         Answer { pid: std::process::id(), subject, sections: sections.collect(), is_closing }
     }
 
-    /// Where subvolumes have mounts of their own, by names that need not be text, and the device number of each.
+    /// Where subvolumes have mounts of their own, by names that need not be text, and the device
+    /// number of each.
     fn submounts(&self) -> Vec<(Vec<u8>, u64)> {
         let beside = self.volume.as_ref().and_then(|volume| volume.beside.as_ref());
         let mounts = beside.map(Beside::submounts).unwrap_or_default();
         mounts.into_iter().map(|(at, device)| (at.into_os_string().into_vec(), device)).collect()
     }
 
-    /// Carries an order out, telling whoever gave it how far it is. He ends it by saying no more.
+    /// Carries an order out and tells the client how far it is. The client ends it by closing its
+    /// end.
     fn obey(&self, order: &str, stream: &UnixStream) -> std::io::Result<Value> {
         let Some(OpenVolume { fs, beside, executor }) = &self.volume else {
             return Ok(
@@ -277,7 +281,8 @@ impl Live {
     }
 }
 
-/// The folder of the sockets, made if it is not there (L1). `BUTTRESS_RUNTIME_DIR` names another one.
+/// The folder of the sockets, made if it is not there (L1). `BUTTRESS_RUNTIME_DIR` names another
+/// one.
 fn folder() -> std::io::Result<PathBuf> {
     let uid = rustix::process::geteuid();
     let folder = if let Some(folder) = std::env::var_os("BUTTRESS_RUNTIME_DIR") {
@@ -301,7 +306,7 @@ fn folder() -> std::io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Asks everybody of this user; what is left of those that are gone is removed.
+/// Asks all mounts and servers of this user. What is left of those that are gone is removed.
 pub(crate) fn all() -> Result<Vec<(PathBuf, Answer)>> {
     let folder = folder().context(|| "the folder of running mounts")?;
     let mut answers = Vec::new();
@@ -318,7 +323,7 @@ pub(crate) fn all() -> Result<Vec<(PathBuf, Answer)>> {
                 }
             }
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
-                // Somebody else may have done so.
+                // Another process may have done so.
                 let _ = std::fs::remove_file(&path);
             }
             Err(error) => tracing::debug!(socket = %path.display(), %error, "no answer"),
@@ -328,21 +333,21 @@ pub(crate) fn all() -> Result<Vec<(PathBuf, Answer)>> {
     Ok(answers)
 }
 
-/// As [`all`], for whoever can do without: where the folder cannot be had, nobody listens in it.
-pub(crate) fn whoever() -> Vec<(PathBuf, Answer)> {
+/// As [`all`], for callers that can do without: empty where the folder cannot be had.
+pub(crate) fn reachable() -> Vec<(PathBuf, Answer)> {
     all().unwrap_or_else(|error| {
         tracing::debug!(%error, "running mounts cannot be asked");
         Vec::new()
     })
 }
 
-/// The one who serves `path`: an image, a cache, or a folder on a mount.
+/// The mount or server of `path`: an image, a cache, or a folder on a mount.
 pub(crate) fn find(path: &Path) -> Result<Option<(PathBuf, Answer)>> {
     let full = path.canonicalize().context(|| path.display().to_string())?;
     if full.is_dir() {
         return Ok(served(path)?.map(|Served { socket, answer, .. }| (socket, answer)));
     }
-    let found = whoever().into_iter().find(|(_, answer)| answer.subject.serves(&full));
+    let found = reachable().into_iter().find(|(_, answer)| answer.subject.serves(&full));
     if found.as_ref().is_some_and(|(_, answer)| answer.is_closing) {
         // The volume is free when that is over.
         closing::until_closed(&full);
@@ -360,7 +365,7 @@ pub(crate) fn must_find(path: &Path) -> Result<(PathBuf, Answer)> {
     find(path)?.ok_or_else(none)
 }
 
-/// Sends a message to the cache of the one who listens at `socket`, and waits until it is done.
+/// Sends a message to the cache of the server at `socket`, and waits until it is done.
 pub(crate) fn tell_cache(socket: &Path, message: &str) -> Result<()> {
     let text =
         ask(socket, &format!("cache {message}"), None).context(|| socket.display().to_string())?;
@@ -371,8 +376,8 @@ pub(crate) fn tell_cache(socket: &Path, message: &str) -> Result<()> {
     }
 }
 
-/// Gives an order to the mount that listens at `socket`, and waits until it is carried out. When `stop` is set,
-/// it is ended as soon as it can be.
+/// Gives an order to the mount that listens at `socket`, and waits until it is carried out. When
+/// `stop` is set, it is ended as soon as it can be.
 pub(crate) fn give(
     socket: &Path,
     order: &Order,

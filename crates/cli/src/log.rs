@@ -1,7 +1,7 @@
-//! What happens inside, for those who listen: events on standard error, as text or one JSON object a line.
+//! What happens inside, as events on standard error: text, or one JSON object a line.
 //!
-//! `BUTTRESS_LOG` says which (`info`, `buttress_txn=debug`, `buttress::enospc=debug`), `--json` or `BUTTRESS_LOG_FORMAT` how.
-//! A mount in the background has its log as standard error.
+//! `BUTTRESS_LOG` says which (`info`, `buttress_txn=debug`, `buttress::enospc=debug`), `--json` or
+//! `BUTTRESS_LOG_FORMAT` how. A mount in the background has its log as standard error.
 
 use std::env::VarError;
 use std::io::IsTerminal;
@@ -15,7 +15,8 @@ const FILTER: &str = "BUTTRESS_LOG";
 /// As what, where that is not to follow from `--json`.
 const FORMAT: &str = "BUTTRESS_LOG_FORMAT";
 
-/// Shows events from now on. Unless it is asked for more, a server warns by its log, and a verb by its one line at the end.
+/// Shows events from now on. Unless it is asked for more, a server warns by its log, and a verb by
+/// its one line at the end.
 pub(crate) fn start(speaks_by_log: bool, json: bool) -> Result<()> {
     let default = if speaks_by_log { "warn" } else { "off" };
     let filter = variable(FILTER)?.unwrap_or_else(|| default.to_owned());

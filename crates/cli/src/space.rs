@@ -1,10 +1,10 @@
-//! What a mount's space holds, who waited for it, what was done about that, and what its devices were asked for: for
-//! `buttress stats`.
+//! What a mount's space holds, which requests waited for it, what was done about that, and what its
+//! devices were asked for: for `buttress stats`.
 //!
 //! # Invariants
 //!
-//! - **T1** Whatever an event of space says (`buttress::reserve`, `buttress::flush`, `buttress::enospc`) is here as a sum
-//!   or, of a refusal, as the last one.
+//! - **T1** Whatever an event of space says (`buttress::reserve`, `buttress::flush`,
+//!   `buttress::enospc`) is here as a sum or, of a refusal, as the last one.
 
 use std::collections::BTreeMap;
 
@@ -118,7 +118,7 @@ fn figures(stats: &SpaceStats) -> Figures {
     figures
 }
 
-/// The lines of those who wait, by the names that scripts read.
+/// The queues of waiting requests, by the names that scripts read.
 const LINES: [(&str, SpaceKind, Reach); 4] = [
     ("metadata_all", SpaceKind::Metadata, Reach::All),
     ("metadata_commit", SpaceKind::Metadata, Reach::Commit),
@@ -126,7 +126,8 @@ const LINES: [(&str, SpaceKind, Reach); 4] = [
     ("data_commit", SpaceKind::Data, Reach::Commit),
 ];
 
-/// Who waited: by what for, and by whether he could wait for dirty data (`all`) or for commits alone.
+/// Waits: by the kind of space, and by what the request could wait for: dirty data (`all`) or
+/// commits alone.
 fn wait_figures(stats: &SpaceStats) -> Figures {
     let row = |waits: Waits| {
         let micros = |share| waits.per_mille(share).as_micros() as u64;
@@ -172,7 +173,7 @@ fn flush_figures(stats: &SpaceStats) -> Figures {
     steps.collect()
 }
 
-/// The last time that somebody was refused space, and all accounts then; nothing where nobody was.
+/// The last refusal of space, and all accounts then; nothing where there was none.
 fn refusal_figures(stats: &SpaceStats) -> Figures {
     let Some(refusal) = &stats.last_refusal else { return Figures::new() };
     let account = |account: &Account| {

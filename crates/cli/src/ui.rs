@@ -64,7 +64,7 @@ impl Ui {
         self.line(text)
     }
 
-    /// [`note`], for those who hold this anyway.
+    /// [`note`], for callers that hold this anyway.
     pub fn note(&self, text: impl AsRef<str>) {
         note(text);
     }
@@ -94,7 +94,7 @@ impl Ui {
         Progress { bar }
     }
 
-    /// A count of bytes of which nobody knows how many there will be.
+    /// A count of bytes with an unknown end.
     pub fn stream_bar(&self, what: &str) -> Progress {
         let bar = self.bar(0);
         bar.set_style(style("{prefix:<10} {bytes:>10} {binary_bytes_per_sec:>12} {msg}"));
@@ -121,7 +121,7 @@ impl Ui {
 
 /// Says something to the person at the keyboard that is not part of the answer.
 pub fn note(text: impl AsRef<str>) {
-    // Nobody to tell when standard error is closed.
+    // Standard error may be closed.
     let _ = writeln!(std::io::stderr().lock(), "buttress: {}", text.as_ref());
 }
 
@@ -154,7 +154,7 @@ impl Progress {
 
     /// Says something above the bar, on standard error.
     pub fn say(&self, text: &str) {
-        // Nobody to tell when standard error is closed.
+        // Standard error may be closed.
         self.bar.suspend(|| _ = writeln!(std::io::stderr().lock(), "{text}"));
     }
 

@@ -223,8 +223,8 @@ impl Dirty {
         gap(at, range.end, room);
     }
 
-    /// Where anything waits or is on its way, sorted and joined; nothing if it is in more pieces than
-    /// `limit`.
+    /// Where anything waits or is on its way, sorted and joined; nothing if it is in more pieces
+    /// than `limit`.
     pub(crate) fn runs(&self, limit: usize) -> Vec<Range<u64>> {
         if self.pieces.len() + self.writing.len() + self.late.len() > limit {
             return Vec::new();

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **F1** What waits where the file has space already needs no more when it is counted: the space is
-//!   in the inode's item. That is so of preallocated extents, and of data that is written over.
+//! - **F1** What waits where the file has space already needs no more when it is counted: the space
+//!   is in the inode's item. That is so of preallocated extents, and of data that is written over.
 
 use std::ops::Range;
 
@@ -14,7 +14,8 @@ use crate::files::Files;
 const RUNS_MAX: usize = 1024;
 
 impl Files {
-    /// Bytes that wait for writeback, or are on their way, where the file has no space on disk (F1).
+    /// Bytes that wait for writeback, or are on their way, where the file has no space on disk
+    /// (F1).
     #[must_use]
     pub fn fresh_bytes(&self, file: &File) -> u64 {
         let all = file.dirty_bytes();

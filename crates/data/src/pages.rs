@@ -372,7 +372,7 @@ impl Pages {
         queues.enter(new, purpose);
         while let Some(turn) = queues.next(self.budget.max(new.len)) {
             drop(queues);
-            let verdict = self.judge(turn.victim);
+            let verdict = self.verdict(turn.victim);
             queues = self.queues.lock();
             queues.settle(turn, verdict);
         }
@@ -386,7 +386,7 @@ impl Pages {
     }
 
     /// Drops a run, unless it was read again since its last turn, or is still to be read.
-    fn judge(&self, victim: Queued) -> Verdict {
+    fn verdict(&self, victim: Queued) -> Verdict {
         let mut runs = self.shard(victim.start).runs.lock();
         let slot = runs.get_mut(&victim.start).filter(|slot| slot.number == victim.number);
         let Some(slot) = slot else { return Verdict::WasGone };

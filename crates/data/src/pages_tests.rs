@@ -259,7 +259,7 @@ fn what_is_read_ahead_waits_for_its_reader() {
 /// However much is used, the run of a reader in order stays while two windows ahead of it are read:
 /// nothing is read twice.
 #[test]
-fn a_reader_keeps_what_he_is_in() {
+fn a_reader_keeps_the_run_it_reads() {
     const PIECE: u64 = 32 << 10;
     const LEN: u64 = 64 << 20;
     for budget in [4 << 20, (17 << 20) / 4, 10_000_000, 16 << 20, 64 << 20] {

@@ -2,11 +2,12 @@
 //!
 //! # Invariants
 //!
-//! - **R1** Nothing outside the subvolume that is being received is changed, whatever the stream says: paths
-//!   are walked name by name from its top, no symbolic link is followed, and no path leads into another
-//!   subvolume. What is cloned from comes out of the subvolume that the stream names, by the same walk.
-//! - **R2** A subvolume is marked as received, and made read-only, after its last command and not before: one
-//!   that has no received uuid is incomplete.
+//! - **R1** Nothing outside the subvolume that is being received is changed, whatever the stream
+//!   says: paths are walked name by name from its top, no symbolic link is followed, and no path
+//!   leads into another subvolume. What is cloned from comes out of the subvolume that the stream
+//!   names, by the same walk.
+//! - **R2** A subvolume is marked as received, and made read-only, after its last command and not
+//!   before: one that has no received uuid is incomplete.
 //!
 //! # Failure
 //!
@@ -39,8 +40,8 @@ pub enum Event<'a> {
 ///
 /// # Errors
 ///
-/// The first thing that is wrong with the stream, or that cannot be done; [`Error::Incomplete`] around it names
-/// the subvolume that was left behind.
+/// The first thing that is wrong with the stream, or that cannot be done; [`Error::Incomplete`]
+/// around it names the subvolume that was left behind.
 pub fn receive(
     home: &impl Home,
     mut input: impl Read,

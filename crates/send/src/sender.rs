@@ -2,21 +2,22 @@
 //!
 //! # How
 //!
-//! 1. **Names.** What differs between the two trees is walked once. Files that are gone lose their names at
-//!    once; then directories and files that moved are moved, in an order in which every target is free, and
-//!    directories that are gone are removed (`names`).
-//! 2. **Content.** The difference is walked again, in the order of inode numbers: new inodes are made where
-//!    they belong, changed ones get attributes and content (`content`), cloned from where the receiver has
-//!    it already (`sharing`).
+//! 1. **Names.** What differs between the two trees is walked once. Files that are gone lose their
+//!    names at once; then directories and files that moved are moved, in an order in which every
+//!    target is free, and directories that are gone are removed (`names`).
+//! 2. **Content.** The difference is walked again, in the order of inode numbers: new inodes are
+//!    made where they belong, changed ones get attributes and content (`content`), cloned from
+//!    where the receiver has it already (`sharing`).
 //! 3. **Times** of directories come last, when nothing touches them any more.
 //!
 //! A full stream is the same without an older tree, and without the first step.
 //!
 //! # Invariants
 //!
-//! - **X1** After each command the receiver's tree is what `Names` and the counters here say it is: a path is
-//!   never computed from what will be.
-//! - **X2** Memory grows with the number of names that moved and of directories that changed, not with files.
+//! - **X1** After each command the receiver's tree is what `Names` and the counters here say it is:
+//!   a path is never computed from what will be.
+//! - **X2** Memory grows with the number of names that moved and of directories that changed, not
+//!   with files.
 
 mod content;
 mod diff;
@@ -105,7 +106,7 @@ pub fn sendable(fs: &Filesystem, subvolume: TreeId) -> Result<Sendable> {
 /// [`Error::PathTooLong`] for a path that no stream can say, with nothing written yet;
 /// what reading the volume met; what the output answered.
 pub fn send<W: Write>(fs: &Filesystem, options: &SendOptions, output: W) -> Result<W> {
-    // A snapshot of a moment ago is not on disk before this, and only what is on disk is read (T1).
+    // A snapshot of a moment ago is not on disk before this, and only what is on disk is read (tree::T1).
     fs.sync()?;
     let view = fs.view();
     let new = Tree::open(&view, options.subvolume)?;
@@ -148,9 +149,9 @@ struct Sender<'s, 'v, W: Write> {
     made_ahead: HashSet<Ino>,
     /// New directories with attributes that what is made in them would take over.
     late: BTreeSet<Ino>,
-    /// Directories whose times are to be set at the end.
+    /// Directories to be given their times at the end.
     stamps_due: BTreeSet<Ino>,
-    /// The inode whose content is being sent: all new ones before it are there.
+    /// The inode that is being sent, with its content: all new ones before it are there.
     current: Ino,
     buffer: Vec<u8>,
 }

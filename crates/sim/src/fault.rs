@@ -100,7 +100,7 @@ impl Faults {
     }
 }
 
-/// A device whose requests go wrong as its [`Faults`] say.
+/// A device with requests that go wrong as its [`Faults`] say.
 #[derive(Debug)]
 pub struct FaultDevice {
     inner: Arc<dyn Device>,

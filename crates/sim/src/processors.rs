@@ -1,5 +1,5 @@
-//! A machine with any number of processors: threads of a seeded run take the time that they take, or
-//! as much for each step, each on a processor of its own as far as there are any.
+//! A machine with any number of processors. Threads of a seeded run take their measured time, or a
+//! fixed time for each step. Each runs on a processor of its own as far as there are any.
 //!
 //! # Place
 //!
@@ -9,18 +9,18 @@
 //!
 //! # Invariants
 //!
-//! - **M1** No thread is ahead of another that has a processor by more than [`AHEAD`] and what lies
-//!   between two places where the turn may change hands.
-//! - **M2** A lock is taken no earlier than it was given up, in the time of the run, though no other
-//!   thread ran meanwhile.
+//! - **M1** No thread is ahead of another that has a processor by more than [`AHEAD`] and one step.
+//!   A step lies between two places where the turn may change hands.
+//! - **M2** A lock is taken no earlier than it was given up, in the time of the run, though no
+//!   other thread ran meanwhile.
 //! - **M3** A processor has one thread at a time. A thread that waits for one gets it when another
 //!   waits for something, or had it for a [`SLICE`] and ran more.
 //!
 //! # Not seen
 //!
-//! Lines of memory that processors take from each other, caches and memory that they share, the order
-//! of a real scheduler. A thread that waits for a lock a short time spins, as with `parking_lot`, and
-//! sleeps otherwise.
+//! Lines of memory that processors take from each other, caches and memory that they share, the
+//! order of a real scheduler. A thread that waits for a lock a short time spins, as with
+//! `parking_lot`, and sleeps otherwise.
 
 use std::collections::HashMap;
 use std::panic::Location;
@@ -37,10 +37,11 @@ pub use cost::Cost;
 /// How far one may be ahead of the others: passing the turn on takes longer than most steps.
 const AHEAD: u64 = 2_000;
 
-/// For how long a thread has its processor, while others wait for one: as Linux, with few processors.
+/// For how long a thread has its processor, while others wait for one: as Linux, with few
+/// processors.
 const SLICE: u64 = 1_400_000;
 
-/// Who waits longer for a lock than this sleeps.
+/// A thread that waits longer for a lock than this sleeps.
 const SPIN: u64 = 4_000;
 
 /// What a processor needs to go from one thread to another.
@@ -72,7 +73,7 @@ struct Clock {
     is_ready: bool,
     /// Since when it could run.
     ready: u64,
-    /// How long it has run, but that who slept long is not let run for ever.
+    /// How long it has run; a thread that slept long is not let run for ever.
     ran: u64,
     /// Its processor, and since when.
     on: Option<usize>,
@@ -87,7 +88,7 @@ struct Processor {
     free: u64,
 }
 
-/// When a lock was given up last: by who had it alone, and by who had a share.
+/// When a lock was given up last: by a thread that had it alone, and by one that had a share.
 #[derive(Clone, Copy, Debug, Default)]
 struct Freed {
     whole: u64,
@@ -153,7 +154,7 @@ impl Simulated {
         }
     }
 
-    /// Gives a thread a processor that nobody has.
+    /// Gives a thread a processor that is free.
     fn place(&mut self, index: usize, on: usize) {
         let switch = if matches!(self.cost, Cost::Step(_)) { 0 } else { SWITCH };
         let clock = &mut self.clocks[index];
@@ -162,7 +163,7 @@ impl Simulated {
         self.processors[on].thread = Some(index);
     }
 
-    /// Who has a processor and is furthest behind.
+    /// The thread that has a processor and is furthest behind.
     fn last(&self) -> Option<usize> {
         let running = self.processors.iter().filter_map(|processor| processor.thread);
         running.min_by_key(|index| self.clocks[*index].at)

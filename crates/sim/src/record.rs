@@ -71,8 +71,8 @@ impl Log {
         Arc::new(Self { inner: Ranked::new(Rank::SimLog, Inner::default()) })
     }
 
-    /// Adds a device whose content is that of `base`; `atom` is the number of bytes that a crash
-    /// does not tear.
+    /// Adds a device with the content of `base`; `atom` is the number of bytes that a crash does
+    /// not tear.
     ///
     /// # Panics
     ///

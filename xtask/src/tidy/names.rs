@@ -3,8 +3,8 @@
 //! # What must hold
 //!
 //! - An invariant is declared once in the header of its file, as `- **K1** ...`.
-//! - Where it is named in parentheses, or at the head of an assertion's text, it is one of the same
-//!   file or of a module above it; elsewhere it has the name of its module before it: `commit::W2`.
+//! - It is named in parentheses, or at the head of an assertion's text. There it is one of the same
+//!   file or of a module above it. Elsewhere it has the name of its module before it: `commit::W2`.
 //! - Every rank of the order of locks is used, and a lock without one says why in its comment.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,7 +55,8 @@ pub(super) fn undeclared(sources: &[Source]) -> BTreeMap<String, Vec<Finding>> {
     found
 }
 
-/// Names of invariants in a line: `(K1)`, `(K1, K2)`, and `"K1: ...` of an assertion.
+/// Names of invariants in a line: those in parentheses, and the one at the head of an assertion's
+/// text.
 fn named(line: &str) -> Vec<String> {
     let mut names = Vec::new();
     for group in line.split('(').skip(1).filter_map(|rest| rest.split(')').next()) {
@@ -125,7 +126,7 @@ pub(super) fn unused_ranks<'a>(
     ranks.filter(|rank| !used(rank)).map(str::to_owned).collect()
 }
 
-/// Words that the glossary forbids: rows of its table whose heading is `not`.
+/// Words that the glossary forbids: those behind `Never:`.
 pub(super) fn forbidden_words(glossary: &str) -> Vec<String> {
     glossary
         .lines()

@@ -2,8 +2,8 @@
 //!
 //! # What must hold
 //!
-//! - Code that only tests compile is no production code: `tests/`, `benches/`, `examples/`, and what
-//!   stands behind `#[cfg(test)]` count for nothing here.
+//! - Code that only tests compile is no production code: `tests/`, `benches/`, `examples/`, and
+//!   what stands behind `#[cfg(test)]` count for nothing here.
 //! - A module that has no file of its own belongs to the file that contains it.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
-//! The command line of `cargo xtask`. That there is a test of the program has `cargo test --workspace` build it, so
-//! that `.ci/run` starts it as it lies there, and nothing is built twice.
+//! The command line of `cargo xtask`. With a test of the program, `cargo test --workspace` builds
+//! it. So `.ci/run` starts it as it lies there, and nothing is built twice.
 
 use std::process::{Command, Output};
 

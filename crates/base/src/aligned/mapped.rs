@@ -1,12 +1,12 @@
 //! Memory in pages of the processor's larger size, where the system has them to give.
 //!
-//! New memory is not free: each page of 4 KiB is a fault, and in a virtual machine often a second one in its host.
-//! A buffer of 2 MiB is one fault where it is one page.
+//! New memory is not free: each page of 4 KiB is a fault, and in a virtual machine often a second
+//! one in its host. A buffer of 2 MiB is one fault where it is one page.
 //!
 //! # Invariants
 //!
-//! - **G1** It is one private mapping, zero bytes at first, of exactly `count` pages. Nobody else has its address, and
-//!   it is unmapped once.
+//! - **G1** It is one private mapping, zero bytes at first, of exactly `count` pages. Nothing else
+//!   has its address, and it is unmapped once.
 
 use std::ptr::NonNull;
 
@@ -14,7 +14,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::Page;
 
-/// Buffers of at least this many pages are worth it: 2 MiB, a large page where 4 KiB is a small one.
+/// Buffers of at least this many pages are worth it: 2 MiB, a large page where 4 KiB is a small
+/// one.
 const WORTH: usize = 512;
 
 /// A mapping.
@@ -23,7 +24,8 @@ pub(super) struct Mapped {
     count: usize,
 }
 
-// SAFETY: G1: the mapping belongs to whoever holds this, as a box belongs to its owner, and pages are bytes.
+// SAFETY: G1: the mapping belongs to this value, as a box belongs to its owner, and pages are
+// bytes.
 #[expect(unsafe_code, reason = "a pointer says nothing of who owns what is there")]
 unsafe impl Send for Mapped {}
 // SAFETY: as above; shared references only read.
@@ -42,15 +44,16 @@ impl Mapped {
         #[expect(unsafe_code, reason = "memory of the system's")]
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags) }.ok()?;
         let mapped = Self { start: NonNull::new(start.cast::<Page>())?, count };
-        // SAFETY: the range is the mapping just made; the advice changes how it is backed, not what is in it. A kernel
-        // without large pages refuses, and gives small ones.
+        // SAFETY: the range is the mapping just made; the advice changes how it is backed, not what
+        // is in it. A kernel without large pages refuses, and gives small ones.
         #[expect(unsafe_code, reason = "memory of the system's")]
         unsafe { madvise(start, len, Advice::LinuxHugepage) }.ok();
         Some(mapped)
     }
 
     pub(super) fn pages(&self) -> &[Page] {
-        // SAFETY: G1: so many pages are mapped and initialised, and aligned, since mappings begin on pages.
+        // SAFETY: G1: so many pages are mapped and initialised, and aligned, since mappings begin
+        // on pages.
         #[expect(unsafe_code, reason = "memory of the system's")]
         unsafe {
             std::slice::from_raw_parts(self.start.as_ptr(), self.count)
@@ -69,7 +72,8 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         let len = self.count * size_of::<Page>();
-        // SAFETY: G1: the mapping is this value's alone, every borrow of it has ended, and it is not used again.
+        // SAFETY: G1: the mapping is this value's alone, every borrow of it has ended, and it is
+        // not used again.
         #[expect(unsafe_code, reason = "memory of the system's")]
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), len) };
         debug_assert!(unmapped.is_ok(), "G1: {unmapped:?}");

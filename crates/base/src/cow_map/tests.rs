@@ -60,8 +60,8 @@ fn agree(map: &CowMap<u64>, model: &BTreeMap<u64, u64>) {
     assert_eq!(map.last().map(|(key, _)| key), model.last_key_value().map(|(key, _)| *key));
 }
 
-/// C1 and C2: any sequence of changes agrees with a tree of the standard library, in every order in which keys
-/// come and go, and maps that were there before do not change.
+/// C1 and C2: any sequence of changes agrees with a tree of the standard library, in every order in
+/// which keys come and go. Older maps do not change.
 #[test]
 fn agrees_with_a_model() {
     for seed in 0..24 {
@@ -108,8 +108,9 @@ fn agrees_with_a_model() {
     }
 }
 
-/// A change makes as many nodes as the tree is high, and a few where nodes are cut; all others are shared. The
-/// height grows with the logarithm, also of maps that grew at the end, one by one, as addresses do.
+/// A change makes as many nodes as the tree is high, and a few where nodes are cut; all others are
+/// shared. The height grows with the logarithm, also of maps that grew at the end, one by one, as
+/// addresses do.
 #[test]
 fn a_change_copies_one_path() {
     for (len, height_max) in [(10, 1), (1000, 2), (10_000, 3), (100_000, 3)] {

@@ -1,4 +1,4 @@
-//! A thread of a run, from before it is started until somebody has joined it.
+//! A thread of a run, from before it is started until it has been joined.
 
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) fn myself() -> Option<Child> {
 }
 
 impl Child {
-    /// Where those wait who join the thread: a place that no lock has.
+    /// Where threads wait that join this one: a place that no lock has.
     const PLACE: Place = Place(1);
 
     /// What a thread does from its beginning to its end.
@@ -64,7 +64,7 @@ impl Child {
         self.run.hand_over(next, &turns);
     }
 
-    /// Waits until somebody unparks it, for `limit` at most. Of the thread itself alone.
+    /// Waits until it is unparked, for `limit` at most. Only the thread itself may call it.
     #[track_caller]
     pub(crate) fn park(&self, limit: Option<Duration>) {
         self.run.step(self.index, Location::caller());
@@ -80,7 +80,7 @@ impl Child {
     pub(crate) fn unpark(&self) {
         {
             let mut turns = self.run.lock();
-            // Whoever calls has the turn, if he belongs to the run.
+            // A caller that belongs to the run has the turn.
             let mine = index();
             mine.iter().for_each(|mine| turns.count_time(*mine, false));
             match turns.tasks[self.index].state {

@@ -1,8 +1,8 @@
 //! What may choose the next thread of a run in place of chance: a model of processors.
 //!
-//! The model is not in here (`buttress_sim::processors` is one); the scheduler tells it what threads
-//! do, and asks it. Threads have the numbers in which they were started; times are nanoseconds since
-//! the run began.
+//! The model is not in here (`buttress_sim::processors` is one); the scheduler tells it what
+//! threads do, and asks it. Threads have the numbers in which they were started; times are
+//! nanoseconds since the run began.
 
 use std::fmt;
 use std::panic::Location;

@@ -1,4 +1,5 @@
-//! What locks, threads and clocks ask of the run that their thread belongs to. For a thread of no run each is one relaxed load.
+//! What locks, threads and clocks ask of the run that their thread belongs to. For a thread of no
+//! run each is one relaxed load.
 
 use std::panic::Location;
 use std::thread;
@@ -7,7 +8,8 @@ use std::time::{Duration, Instant};
 use super::run::mine;
 use super::turns::{Place, State, Task, Wait, Want};
 
-/// How many times an overhead is measured, and what a lock costs a thread by itself, for each time that it is counted for that.
+/// How many times an overhead is measured, and what a lock costs a thread by itself, for each time
+/// that it is counted for that.
 const LOCKS_TO_LEARN: usize = 200_000;
 const LOCK_NANOS: u64 = 5;
 
@@ -37,8 +39,9 @@ pub(crate) fn busy() -> Option<Duration> {
     turns.machine.as_ref().map(|machine| machine.busy())
 }
 
-/// Measures what it takes to be counted, on a machine where work is measured, and has it taken off from now on: a place where
-/// the turn may change hands is passed some hundred times in the time of one request.
+/// Measures what it takes to be counted, on a machine where work is measured, and has it taken off
+/// from now on: a place where the turn may change hands is passed some hundred times in the time of
+/// one request.
 pub fn learn_overhead() {
     let Some((run, _)) = mine() else { return };
     let counted = || run.lock().machine.as_ref().map(|machine| machine.counted());
@@ -101,8 +104,8 @@ pub(crate) fn acquire<G>(place: Place, want: Want, attempt: impl Fn() -> Option<
     run.step(mine, at);
     let since = run.lock().now;
     loop {
-        // As parking_lot: a reader waits behind a writer that waits. It makes deadlocks of readers that
-        // read again show.
+        // As parking_lot: a reader waits behind a writer that waits. It makes deadlocks of readers
+        // that read again show.
         let behind = want == Want::Read
             && {
                 let writes = |task: &Task| matches!(task.state, State::Waits(wait) if wait.place == place && wait.want == Want::Write);
@@ -132,7 +135,7 @@ pub(crate) fn released(place: Place, held: Want) {
     }
 }
 
-/// Wakes one, by chance or who came first, or all who wait for a signal.
+/// Wakes one thread that waits for a signal, by chance or the first that came, or all of them.
 pub(crate) fn notify(place: Place, all: bool) {
     let Some((run, mine)) = mine() else { return };
     let mut turns = run.lock();
@@ -169,7 +172,7 @@ pub(crate) fn wait(signal: Place, lock: Place, limit: Option<Duration>) -> bool 
     run.wait(mine, Wait { want: Want::Signal, place: signal, until, at: Location::caller() })
 }
 
-/// Waits for a lock that somebody holds.
+/// Waits for a lock that another thread holds.
 #[track_caller]
 pub(crate) fn wait_locked(place: Place) {
     if let Some((run, mine)) = mine() {

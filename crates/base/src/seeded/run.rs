@@ -28,6 +28,7 @@ pub(super) struct Run {
     /// Which instant and which time of day the run begins at.
     pub(super) began: Instant,
     pub(super) turn: AtomicUsize,
+    /// Unranked: the scheduler runs below ranked locks, and takes nothing under it.
     pub(super) turns: Mutex<Turns>,
     pub(super) ended: Condvar,
 }
@@ -45,7 +46,7 @@ impl Run {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Chooses who is next; nobody, if the run is over.
+    /// Chooses the next thread; none, if the run is over.
     pub(super) fn choose(&self, turns: &mut Turns) -> Option<usize> {
         loop {
             if turns.machine.is_some() {
@@ -93,7 +94,7 @@ impl Run {
         self.ended.notify_all();
     }
 
-    /// Gives the turn to whom chance chooses, and comes back with it.
+    /// Gives the turn to the thread that chance chooses, and comes back with it.
     fn pass(&self, mine: usize, mut turns: MutexGuard<'_, Turns>) {
         let next = self.choose(&mut turns);
         if next == Some(mine) {
@@ -105,7 +106,7 @@ impl Run {
     }
 
     pub(super) fn hand_over(&self, next: Option<usize>, turns: &Turns) {
-        // A number that no thread has: of a run that is over nobody has the turn.
+        // A number that no thread has: in a run that is over no thread has the turn.
         self.turn.store(next.unwrap_or(usize::MAX), Ordering::SeqCst);
         if let Some(thread) = next.and_then(|next| turns.tasks[next].thread.as_ref()) {
             thread.unpark();

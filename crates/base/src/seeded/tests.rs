@@ -10,7 +10,8 @@ fn start(work: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
     thread::Builder::new().spawn(work).expect("a thread")
 }
 
-/// A read and a write with a lock given up between them: an update is lost in some orders, not in all.
+/// A read and a write with a lock given up between them: an update is lost in some orders, not in
+/// all.
 fn lost_update(seed: u64) -> (u32, Report) {
     let work = || {
         let count = Arc::new(Mutex::new(0));
@@ -106,7 +107,7 @@ fn time_is_the_schedulers() {
     assert!(began.elapsed() < Duration::from_secs(600));
 }
 
-/// What panics is seen by who joins it, the rest goes on; scoped threads too.
+/// A thread that joins another sees its panic, and the rest goes on; scoped threads too.
 #[test]
 fn panics_pass() {
     let ran = Arc::new(AtomicU32::new(0));

@@ -1,4 +1,5 @@
-//! What the scheduler knows of its threads: who could run, who waits for what, and what time it is.
+//! What the scheduler knows of its threads: which could run, what each waits for, and what time it
+//! is.
 
 use std::fmt::Write;
 use std::panic::Location;
@@ -7,7 +8,8 @@ use std::thread::Thread;
 use super::machine::Machine;
 use crate::Rng;
 
-/// A lock or a signal, as the scheduler knows it: equal places are one, nothing else is asked of them (D2).
+/// A lock or a signal, as the scheduler knows it: equal places are one, nothing else is asked of
+/// them (D2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place(pub(super) usize);
 
@@ -17,7 +19,7 @@ impl Place {
     }
 }
 
-/// What somebody waits for.
+/// What a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
     Mutex,
@@ -61,7 +63,7 @@ pub(super) struct Turns {
     pub(super) rng: Rng,
     /// Nanoseconds since the run began.
     pub(super) now: u64,
-    /// The next time that somebody waits for; `u64::MAX` if none.
+    /// The next end of a timed wait; `u64::MAX` if none.
     pub(super) alarm: u64,
     pub(super) steps: u64,
     pub(super) steps_max: u64,
@@ -69,7 +71,7 @@ pub(super) struct Turns {
     pub(super) over: bool,
     pub(super) trouble: Option<String>,
     pub(super) leaps: bool,
-    /// What says who is next in place of chance.
+    /// What chooses the next thread in place of chance.
     pub(super) machine: Option<Box<dyn Machine>>,
     pub(super) trace: Option<Vec<(usize, &'static Location<'static>)>>,
 }
@@ -79,7 +81,7 @@ impl Turns {
         self.digest = (self.digest ^ value).wrapping_mul(0x0100_0000_01b3);
     }
 
-    /// Ends the waits whose time is over.
+    /// Ends the waits that have reached their time.
     pub(super) fn ring(&mut self) {
         let now = self.now;
         self.alarm = u64::MAX;
@@ -96,22 +98,22 @@ impl Turns {
         }
     }
 
-    /// Wakes those who wait at a place for something that `wanted` names; says how many.
+    /// Wakes the threads that wait at a place for something that `wanted` names; says how many.
     pub(super) fn wake(&mut self, place: Place, wanted: impl Fn(Want) -> bool) -> usize {
         let waiting = self.waiting(place, wanted);
         waiting.iter().for_each(|index| self.make_ready(*index));
         waiting.len()
     }
 
-    /// Those who wait at a place for something that `wanted` names.
+    /// The threads that wait at a place for something that `wanted` names.
     pub(super) fn waiting(&self, place: Place, wanted: impl Fn(Want) -> bool) -> Vec<usize> {
         let waits = |task: &Task| matches!(task.state, State::Waits(wait) if wait.place == place && wanted(wait.want));
         let all = self.tasks.iter().enumerate();
         all.filter(|(_, task)| waits(task)).map(|(index, _)| index).collect()
     }
 
-    /// A lock may be free: wakes all who want it, and on a machine, where waking costs something, whom `parking_lot` would
-    /// wake. Says how many.
+    /// A lock may be free. Wakes all threads that want it; on a machine, where waking costs
+    /// something, those that `parking_lot` would wake. Says how many.
     pub(super) fn wake_for_lock(&mut self, place: Place) -> usize {
         let lock = |want| matches!(want, Want::Mutex | Want::Read | Want::Write);
         if self.machine.is_none() {

@@ -10,8 +10,8 @@ use buttress_format::TreeId;
 use crate::patch::Patch;
 use crate::victim::{old_victim, victim};
 
-/// Bits flipped in nodes whose checksums then fit: whatever is read, the check ends and says something
-/// sensible. `BUTTRESS_FLIPS` says how many; the seed is its number.
+/// Bits flipped in nodes whose checksums then fit: whatever is read, the check ends and says
+/// something sensible. `BUTTRESS_FLIPS` says how many; the seed is its number.
 #[test]
 fn flipped_bits_with_good_checksums() {
     let flips = std::env::var("BUTTRESS_FLIPS").ok().and_then(|text| text.parse().ok());

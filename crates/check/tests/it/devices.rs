@@ -44,7 +44,8 @@ fn super_copy_damaged() {
     patch.finds(&["super-copy-damaged"]);
 }
 
-/// A copy that this volume never wrote is a warning: a restored dump has none, or what was there before.
+/// A copy that this volume never wrote is a warning: a restored dump has none, or what was there
+/// before.
 #[test]
 fn super_copy_missing() {
     let whole = Patch::new(victim());
@@ -176,7 +177,7 @@ fn chunk_invalid() {
     patch.finds_among_others(&["chunk-invalid", "chunk-missing", "extent-outside"]);
 }
 
-/// Who opens a volume takes chunks of one object alone.
+/// Opening a volume takes chunks of one object alone.
 #[test]
 fn chunk_of_another_object() {
     let patch = Patch::new(victim());
@@ -214,7 +215,8 @@ fn chunk_missing() {
     }
 }
 
-/// Of two that begin at one address one is of another length than the chunk, whichever is met first.
+/// Of two that begin at one address one is of another length than the chunk, whichever is met
+/// first.
 #[test]
 fn block_group_twice() {
     for device in [victim(), old_victim()] {

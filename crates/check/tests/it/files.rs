@@ -48,8 +48,8 @@ fn item_generation() {
     patch.finds(&["item-generation"]);
 }
 
-/// A log is one transaction ahead of its superblock, and the trees beside it are not: whoever removes a damaged log
-/// must not leave what is an error without it.
+/// A log is one transaction ahead of its superblock, and the trees beside it are not. Removing a
+/// damaged log must not leave what is an error without it.
 #[test]
 fn item_generation_beside_a_log() {
     let patch = Patch::new(victim());
@@ -142,7 +142,8 @@ fn orphan_half_removed() {
     patch.insert(FS, Key::new(orphan, Kind::ORPHAN_ITEM, ino), Vec::new());
     patch.finds(&[]);
 
-    // Of the directory there is a name left that it lists and cannot look up, of a file that is gone.
+    // Of the directory there is a name left that it lists and cannot look up, of a file that is
+    // gone.
     let patch = Patch::new(victim());
     let ino = inode(&patch, "link");
     for kind in [Kind::INODE_ITEM, Kind::INODE_REF, Kind::EXTENT_DATA] {
@@ -290,7 +291,8 @@ fn file_extent_invalid() {
     patch.finds(&["file-extent-invalid"]);
 }
 
-/// One file writes into an extent that another holds as allocated ahead: the checksums are that one's.
+/// One file writes into an extent that another holds as allocated ahead: the checksums are that
+/// one's.
 #[test]
 fn csum_of_a_shared_allocation() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));

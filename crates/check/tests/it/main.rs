@@ -1,4 +1,4 @@
-//! The judge against damage: each kind of damage gives its kind of issue.
+//! The checker against damage: each kind of damage gives its kind of issue.
 
 mod damage;
 mod devices;

@@ -1,4 +1,5 @@
-//! Changing what nodes and superblocks say, with checksums that fit: damage that only a judge finds.
+//! Changing what nodes and superblocks say, with checksums that fit: damage that only a checker
+//! finds.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

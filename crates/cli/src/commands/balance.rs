@@ -111,7 +111,7 @@ fn ended(done: Value, ui: &Ui) -> Result<Exit> {
     Ok(if is_paused { Exit::Failure } else { Exit::Success })
 }
 
-/// Who has the volume open, if it is a balance.
+/// The program that has the volume open, if it is a balance.
 fn balancer(args: &Volume) -> Result<Option<u32>> {
     if args.image.is_dir() {
         return Err(live::no_image(&args.image));

@@ -1,5 +1,5 @@
-//! `buttress cache`: makes, looks into, verifies and drains write-back caches, those of Linux's dm-writecache
-//! too, without the kernel.
+//! `buttress cache`: makes, looks into, verifies and drains write-back caches, those of Linux's
+//! dm-writecache too, without the kernel.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -47,8 +47,9 @@ struct Message {
     /// The cache, the image behind it, or the directory where that is mounted.
     #[arg(value_name = "PLACE")]
     place: PathBuf,
-    /// What to do: flush writes everything back, and ends when that is done; flush_on_suspend does so
-    /// when the cache is closed; cleaner admits no new blocks and writes all back; clear_stats counts anew.
+    /// What to do: flush writes everything back, and ends when that is done; flush_on_suspend does
+    /// so when the cache is closed; cleaner admits no new blocks and writes all back; clear_stats
+    /// counts anew.
     #[arg(value_name = "WORD")]
     word: String,
 }
@@ -181,7 +182,7 @@ impl Place {
         self.origin.as_deref().map(peek).transpose()
     }
 
-    /// Judges all entries, beside whoever has the cache open.
+    /// Checks all entries, beside the program that has the cache open.
     fn scan(&self) -> Result<Scan> {
         let device = peek(&self.cache)?;
         let origin = self.open_origin()?;

@@ -14,8 +14,8 @@ use crate::image::{self, Access, Devices};
 use crate::size::{self, human};
 use crate::ui::{Progress, Tone, Ui};
 
-/// Reads an unmounted volume by itself, changes nothing, and says what is wrong with it. Exit code 0:
-/// nothing is; 1: something is.
+/// Reads an unmounted volume by itself, changes nothing, and says what is wrong with it. Exit code
+/// 0: nothing is; 1: something is.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The volume; it must not be mounted.
@@ -29,8 +29,8 @@ pub(crate) struct Args {
     /// Change nothing (the default).
     #[arg(long, conflicts_with = "repair")]
     readonly: bool,
-    /// Mend what is safe to mend: copies of the superblock, a log that cannot be replayed, the sums of
-    /// block groups, free space (which the next mount then counts anew).
+    /// Mend what is safe to mend: copies of the superblock, a log that cannot be replayed, the sums
+    /// of block groups, free space (which the next mount then counts anew).
     #[arg(long)]
     repair: bool,
     /// Memory for sorting; what does not fit goes to temporary files.
@@ -152,6 +152,7 @@ fn print_totals(report: &Report, ui: &Ui) -> Result<()> {
 struct Steps<'u> {
     ui: &'u Ui,
     verifies: bool,
+    /// Unranked: nothing else is taken under it but the terminal's lock.
     bar: Mutex<Option<Progress>>,
 }
 
@@ -167,7 +168,7 @@ impl buttress_check::Progress for Steps<'_> {
                 _ => "",
             };
             let (number, count) = (step.number(), Step::ALL.len());
-            // Nobody to tell when standard output is closed; the answer will fail to print, too.
+            // Standard output may be closed; then the answer will fail to print, too.
             let _ = self.ui.line(format!("[{number}/{count}] checking {}{how}", step.title()));
         }
         if total_bytes > 0 {

@@ -18,7 +18,8 @@ use crate::ui::Ui;
 pub(crate) struct Args {
     /// What to copy: host paths or IMG:/path.
     ///
-    /// A host file that exists under the name as it is written is that file, whatever colons it has.
+    /// A host file that exists under the name as it is written is that file, whatever colons it
+    /// has.
     #[arg(required = true)]
     sources: Vec<OsString>,
     /// Where to: a host path or IMG:/path; an existing directory is copied into.
@@ -32,8 +33,8 @@ pub(crate) struct Args {
     /// Keep everything: recursive, with owners, modes, times, extended attributes and hard links.
     #[arg(long, short)]
     archive: bool,
-    /// Within a volume, share content instead of copying it: always, auto or never. What cannot be shared is
-    /// an error with always, and copied with auto.
+    /// Within a volume, share content instead of copying it: always, auto or never. What cannot be
+    /// shared is an error with always, and copied with auto.
     #[arg(long, value_name = "WHEN", value_enum, num_args = 0..=1, require_equals = true,
         default_value = "auto", default_missing_value = "always")]
     reflink: Reflink,

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! The README's first command: it must work on a machine with nothing but Rust. Everything happens in
-//! a new folder among the temporary files, which is gone afterwards unless `--keep` is given.
+//! The README's first command: it must work on a machine with nothing but Rust. Everything happens
+//! in a new folder among the temporary files, which is gone afterwards unless `--keep` is given.
 
 mod door;
 mod library;
@@ -198,7 +198,7 @@ fn allocated(path: &Path) -> u64 {
     path.metadata().map_or(0, |metadata| metadata.blocks() * 512)
 }
 
-/// The device of an image, for those who open it themselves.
+/// The device of an image, for steps that open it themselves.
 fn open_image(image: &Path) -> Result<Arc<dyn Device>> {
     let device = FileDevice::open(image, buttress_block::OpenOptions::WRITE);
     Ok(Arc::new(device.map_err(Failure::of_device)?))

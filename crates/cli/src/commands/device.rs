@@ -31,7 +31,8 @@ pub(crate) struct Replace {
     /// The device to replace: by number, by path, or `missing`.
     #[arg(value_name = "DEVICE")]
     old: String,
-    /// The image file or block device to take its place; make an image file as long as the old one first.
+    /// The image file or block device to take its place; make an image file as long as the old one
+    /// first.
     #[arg(value_name = "NEW")]
     new: PathBuf,
     #[command(flatten)]

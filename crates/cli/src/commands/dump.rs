@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! The words are those of `btrfs inspect-internal dump-tree`, so that people and scripts who know
-//! one can read the other, and the two can be compared line by line.
+//! The words are those of `btrfs inspect-internal dump-tree`. A reader or a script that knows one
+//! can read the other, and the two can be compared line by line.
 
 mod items;
 mod json;

@@ -98,7 +98,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     };
     let made = make(&args, &places, options, census, ui);
     if made.is_err() {
-        // Half a volume in a file that was not there before helps nobody.
+        // Half a volume in a file that was not there before is of no use.
         for path in &places.fresh {
             let _ = std::fs::remove_file(path);
         }

@@ -2,17 +2,17 @@
 //!
 //! # Place
 //!
-//! Without `--foreground` the program starts itself once more with it, in a session of its own,
-//! and ends as soon as that child says that the mount is there. (A process with threads cannot
-//! fork and go on; one that has none yet can start another.) The child opens the devices, so the
-//! lock on them is its own. It lasts until everything is durable, which may be after umount(2)
-//! returned. A verb that comes too early waits for that ([`crate::closing`]). `umount` waits
-//! for it where it is called ([`super::umount`]).
+//! Without `--foreground` the program starts itself once more with it, in a session of its own. It
+//! ends as soon as that child says that the mount is there. (A process with threads cannot fork and
+//! go on; one that has none yet can start another.) The child opens the devices, so the lock on
+//! them is its own. It lasts until everything is durable, which may be after umount(2) returned. A
+//! verb that comes too early waits for that ([`crate::closing`]). `umount` waits for it where it is
+//! called ([`super::umount`]).
 //!
 //! # Failure
 //!
-//! Until the mount is there the child speaks on the caller's terminal, and its exit code becomes the
-//! caller's. Afterwards there is only the log.
+//! Until the mount is there the child speaks on the caller's terminal, and its exit code becomes
+//! the caller's. Afterwards there is only the log.
 
 mod pressure;
 
@@ -102,7 +102,8 @@ pub(crate) struct Args {
 /// When devices are opened past the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum Direct {
-    /// Block devices are: nobody else reads them meanwhile, and an fsync waits for less. Image files are not.
+    /// On block devices: no other program reads them meanwhile, and an fsync waits for less. Not on
+    /// image files.
     #[default]
     Auto,
     Always,
@@ -150,7 +151,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     }
 }
 
-/// The options, by who takes them.
+/// The options, by the layer that takes them.
 struct Parsed {
     door: Options,
     volume: MountOptions,
@@ -423,7 +424,7 @@ fn open(args: &Args, image: &Path, options: MountOptions, cache: CacheOptions) -
     Ok(Opened { fs, cache: cached, files })
 }
 
-/// How far the end has come, for whoever asks by a second signal.
+/// How far the end has come; a second signal asks.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Stage {
@@ -476,7 +477,7 @@ fn watch(
 }
 
 fn say(text: &str) {
-    // Nobody to tell when standard error is closed.
+    // Standard error may be closed.
     let _ = writeln!(std::io::stderr().lock(), "buttress: {text}");
 }
 
@@ -509,7 +510,8 @@ mod tests {
         assert_eq!(options.without_effect, ["ssd"]);
     }
 
-    /// One line that names the nearest options of the volume and of the door, and no switch for experiments.
+    /// One line that names the nearest options of the volume and of the door, and no switch for
+    /// experiments.
     #[test]
     fn an_unknown_option_is_one_short_line() {
         for (wrong, meant) in

@@ -28,21 +28,22 @@ pub(crate) struct Args {
     image: PathBuf,
     #[command(flatten)]
     cached: Cached,
-    /// Where to listen: unix:PATH, 127.0.0.1:PORT, [::1]:PORT or localhost:PORT. Several may be given.
-    /// Everybody on this machine can connect to a port; a socket has the permissions of a file.
+    /// Where to listen: unix:PATH, 127.0.0.1:PORT, [::1]:PORT or localhost:PORT. Several may be
+    /// given. Every user of this machine can connect to a port; a socket has the permissions of a
+    /// file.
     #[arg(long, required = true, value_name = "ADDRESS")]
     listen: Vec<Address>,
     /// Let clients read only, and others read the image meanwhile.
     #[arg(long, short)]
     read_only: bool,
-    /// The name of the export, as clients give it. One who gives none gets it as well.
+    /// The name of the export, as clients give it. A client that gives none gets it as well.
     #[arg(long, value_name = "NAME", default_value = "")]
     export: String,
     /// Go past the kernel's page cache.
     #[arg(long)]
     direct: bool,
-    /// Listen where other machines can connect, too. Nothing is encrypted, and nobody is asked
-    /// who they are.
+    /// Listen where other machines can connect, too. Nothing is encrypted, and no client is
+    /// authenticated.
     #[arg(long)]
     allow_remote: bool,
     /// How many clients at a time.

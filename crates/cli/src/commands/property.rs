@@ -46,8 +46,9 @@ enum Verb {
         place: OsString,
         /// Which one: compression; ro of a subvolume.
         name: String,
-        /// For compression: zlib, lzo or zstd, with a level as in zstd:9, or none. What is written from then
-        /// on follows it, and what is made in a directory inherits it. For ro: true or false.
+        /// For compression: zlib, lzo or zstd, with a level as in zstd:9, or none. What is written
+        /// from then on follows it, and what is made in a directory inherits it. For ro: true or
+        /// false.
         value: String,
         #[command(flatten)]
         devices: Devices,

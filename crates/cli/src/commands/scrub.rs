@@ -1,6 +1,6 @@
 //! `buttress scrub`: reads everything of a volume, every copy of it, and mends what is wrong.
 //!
-//! How far it came is kept in a file named by the volume's identifier, so that one that was interrupted
+//! How far it came is kept in a file named by the volume's identifier. So one that was interrupted
 //! goes on where it was, and `status` can tell.
 
 use std::path::PathBuf;
@@ -38,8 +38,8 @@ pub(crate) struct Args {
     /// Only look: mend nothing.
     #[arg(long, short = 'r')]
     readonly: bool,
-    /// Hold each block group read-only while it is looked at, where the others have room for its writers,
-    /// and tell whether copies of what has no checksums are alike.
+    /// Hold each block group read-only while it is looked at, where the others have room for its
+    /// writers. Tell whether copies of data without checksums are alike.
     #[arg(long)]
     hold_groups: bool,
     /// Where to keep how far it is; /var/lib/buttress unless given, or a folder of the user's.

@@ -21,7 +21,8 @@ pub(crate) struct Args {
     /// The subvolume, as IMG:/path; read-only.
     #[arg(value_name = "IMG:/SUBVOLUME")]
     subvolume: OsString,
-    /// Send what differs from this subvolume, which the receiver has; IMG:/path, or a path of the same volume.
+    /// Send what differs from this subvolume, which the receiver has; IMG:/path, or a path of the
+    /// same volume.
     #[arg(short, long, value_name = "SUBVOLUME")]
     parent: Option<OsString>,
     /// Take data from this subvolume, too, which the receiver has; may be given several times.
@@ -29,7 +30,8 @@ pub(crate) struct Args {
     /// Without a parent, the one of them that is the nearest relative becomes the parent.
     #[arg(short = 'c', long = "clone-source", value_name = "SUBVOLUME")]
     clone_sources: Vec<OsString>,
-    /// Version of the stream: 1 is understood everywhere, 2 keeps holes, allocated space and compressed data.
+    /// Version of the stream: 1 is understood everywhere, 2 keeps holes, allocated space and
+    /// compressed data.
     #[arg(long, value_name = "N", default_value = "1", value_parser = version)]
     proto: Version,
     /// Send compressed data as it is; version 2.

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **S1** Scripts are given every figure, people none that is an object of zeroes alone, and no heading above nothing.
+//! - **S1** Scripts are given every figure, people none that is an object of zeroes alone, and no
+//!   heading above nothing.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -21,8 +22,8 @@ const TIMES: &str = "times";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A mounted directory, an image that is mounted or served, or its cache; all of this user unless
-    /// given.
+    /// A mounted directory, an image that is mounted or served, or its cache; all of this user
+    /// unless given.
     #[arg(value_name = "PLACE")]
     place: Option<PathBuf>,
     /// Ask again and again, and show how fast the figures change.
@@ -50,7 +51,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
                 Some(_) => documents.into_iter().next().unwrap_or_default(),
                 None => Value::Array(documents),
             };
-            // A line a time, for those who read along.
+            // A line a time, for reading along.
             if pause.is_some() { ui.line(value.to_string())? } else { ui.document(&value)? }
         } else {
             let mut text = String::new();
@@ -166,7 +167,8 @@ fn in_a_line(parts: &Map<String, Value>) -> String {
     times.into_iter().chain(others).collect::<Vec<_>>().join(", ")
 }
 
-/// How fast a whole number changes, if it does; of an object, how often there is something to count.
+/// How fast a whole number changes, if it does; of an object, how often there is something to
+/// count.
 fn rate(before: &Section, name: &str, value: &Value, seconds: f64) -> Option<String> {
     let (_, earlier) = before.figures.iter().find(|(earlier, _)| earlier == name)?;
     let count = |value: &Value| value.get(TIMES).unwrap_or(value).as_u64();

@@ -1,9 +1,11 @@
-//! `buttress subvolume`: makes, copies, deletes and shows subvolumes, in the words of `btrfs subvolume`.
+//! `buttress subvolume`: makes, copies, deletes and shows subvolumes, in the words of `btrfs
+//! subvolume`.
 //!
 //! # Place
 //!
-//! Reads the words and shows what came of them; `crate::execute` does it, here or in the process that has the volume mounted.
-//! A path of the host that lies on a mount of this user is as good as one in an image.
+//! Reads the words and shows what came of them; `crate::execute` does it, here or in the process
+//! that has the volume mounted. A path of the host that lies on a mount of this user is as good as
+//! one in an image.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -89,7 +91,8 @@ enum Verb {
     },
     /// Have another subvolume mounted when no other is asked for.
     SetDefault {
-        /// The subvolume, as IMG:/path or a path on a mount; or its number, and the volume behind it.
+        /// The subvolume, as IMG:/path or a path on a mount; or its number, and the volume behind
+        /// it.
         #[arg(value_name = "IMG:/PATH | ID")]
         what: OsString,
         /// The volume, where a number came before.
@@ -100,7 +103,7 @@ enum Verb {
     },
 }
 
-/// A place that was named, and who has the volume: an image, or the top of a mount.
+/// A place that was named, and what has the volume: an image, or the top of a mount.
 struct Named {
     volume: PathBuf,
     spot: Spot,
@@ -138,8 +141,8 @@ fn order(act: Act, volume: &Path, devices: &Devices, what: &'static str, ui: &Ui
     client::run(&Order::Subvolume(act), volume, devices, what, ui)
 }
 
-/// Does something to each place, one after the other, and says so: each in a line, or all in one document, those before
-/// a failure too.
+/// Does something to each place, one after the other, and says so: each in a line, or all in one
+/// document, those before a failure too.
 fn each(
     places: &[OsString],
     ui: &Ui,

@@ -1,4 +1,5 @@
-//! `buttress tree`: draws a directory and everything below it; for scripts, a list of what is there.
+//! `buttress tree`: draws a directory and everything below it; for scripts, a list of what is
+//! there.
 
 use std::ffi::OsString;
 

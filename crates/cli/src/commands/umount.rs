@@ -26,7 +26,7 @@ use crate::live::{self, Answer, Farewell, Left, Mounted};
 use crate::ui::Ui;
 use crate::{closing, ui};
 
-/// The program that may unmount for those who are not root.
+/// The program that may unmount for users other than root.
 const FUSERMOUNT: &str = "fusermount3";
 
 #[derive(Debug, clap::Args)]
@@ -183,7 +183,7 @@ fn ours(mounted: Mounted, target: &Path) -> Result<Mounted> {
 
 /// The server of a mount, if it is of this user and answers.
 fn server_of(mounted: &Mounted) -> Option<(PathBuf, Answer)> {
-    let all = live::whoever().into_iter();
+    let all = live::reachable().into_iter();
     all.into_iter().find(|(_, answer)| answer.subject.device == Some(mounted.device))
 }
 

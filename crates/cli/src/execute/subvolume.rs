@@ -165,8 +165,8 @@ fn set_default(fs: &Filesystem, tree: TreeId) -> Result<Value> {
     Ok(json!({ "id": tree.0 }))
 }
 
-/// Waits until the cleaner has given back what a subvolume held; or whoever asked goes away: then
-/// it goes on by itself.
+/// Waits until the cleaner has given back what a subvolume held. If the client goes away before,
+/// the cleaner goes on by itself.
 fn wait_dropped(fs: &Filesystem, tree: TreeId, watch: Watch<'_>) -> buttress_fs::Result<()> {
     let first = fs.statfs()?.blocks_free;
     let mut freed = 0;

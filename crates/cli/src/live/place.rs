@@ -1,11 +1,13 @@
-//! Where a path of the host lies: on which file system, and who of ours serves that.
+//! Where a path of the host lies: on which file system, and which mount of ours serves that.
 //!
 //! # Invariants
 //!
-//! - **P1** Nothing is taken for a part of a volume by its name. Whose a path is says the number of the device that it is on: that of a
-//!   mount, or with `-o submounts` of one of its subvolumes. So what others have mounted inside of a mount is not ours, and what of ours
-//!   is bound elsewhere is.
-//! - **P2** Who is found has his mount at its place yet: errors and later questions name the volume by it.
+//! - **P1** Nothing is taken for a part of a volume by its name. Whose a path is says the number of
+//!   the device that it is on: that of a mount, or with `-o submounts` of one of its subvolumes. So
+//!   what others have mounted inside of a mount is not ours, and what of ours is bound elsewhere
+//!   is.
+//! - **P2** What is found has its mount at its place yet: errors and later questions name the
+//!   volume by it.
 
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
@@ -14,19 +16,20 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::{Answer, Subject, ask, whoever};
+use super::{Answer, Subject, ask, reachable};
 use crate::closing::TYPES;
 use crate::exit::{Exit, Failure, Result};
 
-/// Asks for the mounts of subvolumes. It is asked apart: while subvolumes are being mounted, the answer waits.
+/// Asks for the mounts of subvolumes. It is asked apart: while subvolumes are being mounted, the
+/// answer waits.
 pub(super) const QUESTION: &str = "submounts";
 
-/// Who serves a path, and the way to it from the top of his mount.
+/// A mount that serves a path, and the way to the path from the mount's top.
 #[derive(Debug)]
 pub(crate) struct Served {
     pub socket: PathBuf,
     pub answer: Answer,
-    /// The top of his mount.
+    /// The top of the mount.
     pub target: PathBuf,
     pub within: PathBuf,
 }
@@ -38,7 +41,8 @@ struct Ground {
     kind: String,
     /// Where it is mounted.
     point: PathBuf,
-    /// The way from the top of the file system, not from where it is mounted: those differ where a folder is bound.
+    /// The way from the top of the file system, not from where it is mounted: those differ where a
+    /// folder is bound.
     within: PathBuf,
 }
 
@@ -157,17 +161,19 @@ fn there(path: &Path) -> Option<(PathBuf, PathBuf)> {
     }
 }
 
-/// Who of this user serves a path that is there or is to be made; nobody where it has nothing to do with a mount of ours.
+/// The mount of this user that serves a path that is there or is to be made. None where it has
+/// nothing to do with a mount of ours.
 ///
 /// # Errors
 ///
-/// Where it lies on something else that is mounted inside of one, or on one that nobody answers for (P1, P2).
+/// Where it lies on something else that is mounted inside of one, or on a mount that no server
+/// answers for (P1, P2).
 pub(crate) fn served(path: &Path) -> Result<Option<Served>> {
     let Some((whole, name)) = there(path) else { return Ok(None) };
     let Some(ground) = Ground::of(&whole) else { return Ok(None) };
     let refuse =
         |what: String| Err(Failure::new(Exit::Failure, format!("{}: {what}", path.display())));
-    let all = whoever().into_iter();
+    let all = reachable().into_iter();
     let mut mounts = all.filter_map(|(socket, answer)| {
         let target = answer.subject.target.clone()?;
         Some(Served { socket, answer, target, within: PathBuf::new() })

@@ -1,10 +1,12 @@
-//! Who serves what: by which names people mean a mount or a server, and whether it is what is there by such a name now.
+//! What serves a name: by which names users mean a mount or a server, and whether it is what is
+//! there by such a name now.
 //!
 //! # Invariants
 //!
-//! - **W1** Who is found by the top of a mount, an image or a cache is who has what is there now. A mount that was taken away while
-//!   it was used answers as long as it is, and until all of it is durable, under the same place and perhaps the same device number;
-//!   so does a server whose image was replaced by another of that name. An order that reached it would change a volume that nobody
+//! - **W1** What is found by the top of a mount, an image or a cache has what is there now. A mount
+//!   that was taken away while it was used answers until all of it is durable. It does so under the
+//!   same place and perhaps the same device number. So does a server with an image that was
+//!   replaced by another of that name. An order that reached it would change a volume that no user
 //!   sees.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

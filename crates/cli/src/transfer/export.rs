@@ -1,7 +1,8 @@
 //! From a volume to the host.
 //!
-//! Names and links of a volume are somebody else's bytes: a name that is a path is refused, and
-//! nothing is ever written through a symbolic link (X1), not even one that somebody puts there while we work.
+//! Names and links of a volume are untrusted bytes. A name that is a path is refused. Nothing is
+//! ever written through a symbolic link (X1), not even one that another process puts there
+//! meanwhile.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -223,7 +224,8 @@ fn change_mode(dir: &OwnedFd, name: &OsStr, mode: Mode) -> rustix::io::Result<()
     rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)
 }
 
-/// Gives one more name to a file that was made below `top`; the way there goes through directories alone (X1).
+/// Gives one more name to a file that was made below `top`; the way there goes through directories
+/// alone (X1).
 fn link_within(top: &OwnedFd, first: &Path, dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
     let (Some(parent), Some(last)) = (first.parent(), first.file_name()) else {
         return Err(Errno::INVAL);

@@ -332,7 +332,7 @@ fn length(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(0)
 }
 
-/// Seconds may be negative; nanoseconds are below a billion by the kernel's promise.
+/// Seconds may be negative; the kernel keeps nanoseconds below a billion.
 fn time(sec: i64, nsec: impl TryInto<u32>) -> Timespec {
     Timespec { sec, nsec: nsec.try_into().unwrap_or(0) }
 }

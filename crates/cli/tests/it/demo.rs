@@ -2,7 +2,8 @@
 
 use crate::Bench;
 
-/// The README's first command, made short: through FUSE where there is one, and through the library.
+/// The README's first command, made short: through FUSE where there is one, and through the
+/// library.
 #[test]
 fn the_demo_reads_back_what_it_wrote() {
     let bench = Bench::new();

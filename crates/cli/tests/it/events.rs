@@ -1,4 +1,5 @@
-//! What is told of events, as scripts read it: a JSON object a line, by a mount in the background too.
+//! What is told of events, as scripts read it: a JSON object a line, by a mount in the background
+//! too.
 
 use std::io::Write;
 use std::path::Path;
@@ -44,7 +45,7 @@ impl Drop for Background<'_> {
     }
 }
 
-/// Writes until there is no room, so that somebody waits for data and is refused in the end.
+/// Writes until there is no room, so that a request waits for data and is refused in the end.
 fn fill(bench: &Bench) {
     let mut big = std::fs::File::create(bench.path("mnt/big")).expect("a file");
     let block = vec![1; 1 << 20];
@@ -69,8 +70,8 @@ fn number(fields: &Value, name: &str) -> u64 {
     fields[name].as_u64().unwrap_or_else(|| panic!("{name} is no number in {fields}"))
 }
 
-/// Who waited, what was done for him, and all accounts when he was refused: as numbers that add up, and that are those
-/// of `stats`.
+/// What waited, what was done for it, and all accounts when it was refused: as numbers that add up,
+/// and that are those of `stats`.
 #[test]
 fn a_log_of_json_has_numbers() {
     if !has(&["umount"], Some("/dev/fuse")) {
@@ -135,7 +136,7 @@ fn a_log_of_json_has_numbers() {
             number(refusal, name);
         }
     }
-    // What was asked for is more than could be promised: that is why.
+    // What was asked for is more than could be reserved: that is why.
     let lacks = |refusal: &&Value| {
         let of = |part: &str| number(refusal, &format!("data_{part}_bytes"));
         let parts = ["used", "reserved", "pinned", "read_only", "superblock", "may_use"];
@@ -158,7 +159,8 @@ fn a_log_of_json_has_numbers() {
     assert!(refusals.iter().any(is_last), "{last} in {refusals:?}");
 }
 
-/// The environment chooses as well, against `--json` too; as text a line begins with its time and level.
+/// The environment chooses as well, against `--json` too; as text a line begins with its time and
+/// level.
 #[test]
 fn the_environment_chooses_the_form() {
     if !has(&["umount"], Some("/dev/fuse")) {

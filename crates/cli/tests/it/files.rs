@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
-use crate::judge::check;
+use crate::checker::check;
 use crate::{Bench, text};
 
 /// A folder with one of everything that needs no rights to make.

@@ -1,5 +1,6 @@
-//! Folders made to do harm, given to `mkfs --rootdir`: every kind of file, odd names, links that lead out and
-//! around, files that change while they are copied. It ends, and leaves a clean volume or none.
+//! Folders made to do harm, given to `mkfs --rootdir`: every kind of file, odd names, links that
+//! lead out and around, files that change while they are copied. It ends, and leaves a clean volume
+//! or none.
 //!
 //! `BUTTRESS_ROUND` chooses other trees.
 
@@ -16,7 +17,7 @@ use crate::{Bench, text};
 
 const TREES: u64 = 4;
 
-/// A name that is allowed and that nobody expects.
+/// A name that is allowed and unexpected.
 fn name(rng: &mut Rng, number: u64) -> PathBuf {
     let mut bytes = match rng.below(6) {
         0 => vec![b'n'; 240],

@@ -1,4 +1,5 @@
-//! Mounts and servers that run: cached, asked for figures, told things, used by clients that others wrote.
+//! Mounts and servers that run: cached, asked for figures, told things, used by clients that others
+//! wrote.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::judge::check;
+use crate::checker::check;
 use crate::{Bench, text};
 
 /// Whether everything is here; in CI it is.
@@ -90,8 +91,8 @@ fn figure<'a>(document: &'a Value, section: &str, name: &str) -> &'a Value {
     found
 }
 
-/// A cached mount says what its cache holds, does what it is told, and leaves a volume that is whole once
-/// the cache is flushed; the next mount finds everything.
+/// A cached mount says what its cache holds, does what it is told, and leaves a volume that is
+/// whole once the cache is flushed; the next mount finds everything.
 #[test]
 fn a_cached_mount_answers_and_takes_messages() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
@@ -162,8 +163,8 @@ fn a_cached_mount_answers_and_takes_messages() {
     run("btrfs", &["check", "--check-data-csum", text(&bench.path("image"))]);
 }
 
-/// A mount says what its space holds: the accounts and how long others waited for them, as JSON at once, and a line a
-/// time to those who watch.
+/// A mount says what its space holds: the accounts and how long requests waited for them. It says
+/// so as JSON at once, or as a line a time.
 #[test]
 fn a_mount_tells_of_its_space() {
     if !has(&["umount"], Some("/dev/fuse")) {
@@ -280,7 +281,7 @@ fn a_mount_refuses_the_cache_of_another() {
 
 /// What a killed server leaves behind is no answer, and is cleared away.
 #[test]
-fn nobody_answers_for_the_dead() {
+fn a_dead_mount_gives_no_answer() {
     let bench = Bench::new();
     std::fs::create_dir(bench.path("run")).expect("a folder");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
@@ -293,7 +294,8 @@ fn nobody_answers_for_the_dead() {
     bench.fails(&["stats"], 1, &["not a folder of this user alone"]);
 }
 
-/// A cached device over NBD, used by libnbd's and QEMU's clients; flushed, its origin is what they wrote.
+/// A cached device over NBD, used by libnbd's and QEMU's clients; flushed, its origin is what they
+/// wrote.
 #[test]
 fn clients_use_a_cached_device() {
     if !has(&["nbdinfo", "nbdcopy", "qemu-img", "qemu-io"], None) {
@@ -354,8 +356,8 @@ fn clients_use_a_cached_device() {
     run("cmp", &[text(&bench.path("image")), text(&back)]);
 }
 
-/// Subvolumes of a mounted volume: by the paths that programs see, with everything that was written, and the kernel
-/// learns of names that come and go.
+/// Subvolumes of a mounted volume: by the paths that programs see, with everything that was
+/// written, and the kernel learns of names that come and go.
 #[test]
 fn subvolumes_of_a_mount() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
@@ -408,8 +410,8 @@ fn subvolumes_of_a_mount() {
     check(&bench.path("image"));
 }
 
-/// Each subvolume has a device number of its own where that is asked for, those that come later too; what stops at
-/// the edge of a file system stops there.
+/// Each subvolume has a device number of its own where that is asked for, those that come later
+/// too; what stops at the edge of a file system stops there.
 #[test]
 fn subvolumes_are_devices_of_their_own() {
     if !has(&["umount", "btrfs", "find"], Some("/dev/fuse")) {
@@ -462,10 +464,10 @@ fn subvolumes_are_devices_of_their_own() {
     assert!(!mounts.contains(text(&at("mnt"))), "{mounts}");
 }
 
-/// A mount that was taken away while somebody used it still answers. What is said to its place, or to the name of its image, goes to
-/// who is there now.
+/// A mount that was taken away while it was used still answers. An order to its place, or to the
+/// name of its image, goes to what is there now.
 #[test]
-fn who_is_gone_is_given_no_orders() {
+fn a_mount_taken_away_gets_no_orders() {
     if !has(&["umount"], Some("/dev/fuse")) {
         return;
     }
@@ -495,9 +497,9 @@ fn who_is_gone_is_given_no_orders() {
     assert!(!bench.ok(&["subvolume", "list", "moved"]).contains("made"), "nothing was done to it");
 }
 
-/// So it is where nobody uses the mount that was taken away, but what it had is not durable yet.
+/// So it is where the mount that was taken away is unused, but what it had is not durable yet.
 #[test]
-fn who_is_closing_is_given_no_orders() {
+fn a_closing_mount_gets_no_orders() {
     if !has(&["umount"], Some("/dev/fuse")) {
         return;
     }
@@ -505,7 +507,7 @@ fn who_is_closing_is_given_no_orders() {
     bench.ok(&["mkfs", "earlier", "--size", "700M"]);
     bench.ok(&["mkfs", "image", "--size", "200M"]);
     let closing = Mounted::of(&bench, "earlier", &["-o", "dirty=512M"]);
-    // A second's work for whoever closes it.
+    // Closing takes a second's work.
     for number in 0..100 {
         std::fs::write(bench.path(&format!("mnt/{number}")), vec![number; 3 << 20])
             .expect("it is written");

@@ -3,12 +3,12 @@
 mod bad_input;
 mod cache;
 mod check;
+mod checker;
 mod demo;
 mod events;
 mod files;
 mod hostile_trees;
 mod json_names;
-mod judge;
 mod live;
 mod mkfs;
 mod packing;

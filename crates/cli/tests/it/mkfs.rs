@@ -1,6 +1,6 @@
 //! What `mkfs` makes, and what it refuses to.
 
-use crate::judge::check;
+use crate::checker::check;
 use crate::{Bench, text};
 
 /// Every combination that is offered is a volume that btrfs-progs finds nothing wrong with.

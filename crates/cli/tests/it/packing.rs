@@ -1,6 +1,6 @@
 //! Compression and sharing from the command line.
 
-use crate::judge::check;
+use crate::checker::check;
 use crate::{Bench, text};
 
 /// Bytes in use of the volume that a test works with.

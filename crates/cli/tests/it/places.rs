@@ -1,7 +1,7 @@
-//! Whose a path is: of a volume of ours, of something that others have mounted inside of it, or of a folder of ours that is seen
-//! elsewhere.
+//! Whose a path is: of a volume of ours, of something that others have mounted inside of it, or of
+//! a folder of ours that is seen elsewhere.
 
-use crate::judge::check;
+use crate::checker::check;
 use crate::live::{Mounted, has, run};
 use crate::{Bench, text};
 
@@ -38,7 +38,8 @@ fn names(bench: &Bench, place: &str) -> Vec<String> {
     list.lines().filter_map(|line| line.rsplit(' ').next()).map(str::to_owned).collect()
 }
 
-/// No verb takes what others have mounted inside of a mount for a part of the volume, though by its name it is one.
+/// No verb takes what others have mounted inside of a mount for a part of the volume, though by its
+/// name it is one.
 fn refuses_foreign(bench: &Bench, sub: &str, there: &str) {
     let x = &format!("{there}/x");
     std::fs::create_dir(bench.path(x)).expect("a folder");
@@ -95,7 +96,8 @@ fn what_others_mounted_within_is_not_ours() {
     check(&bench.path("image"));
 }
 
-/// Subvolumes that are mounts of their own are the volume's, and what others have mounted in those is not.
+/// Subvolumes that are mounts of their own are the volume's, and what others have mounted in those
+/// is not.
 #[test]
 fn submounts_are_ours_and_what_lies_in_them_is_not() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
@@ -146,7 +148,7 @@ fn folders_bound_elsewhere_are_what_they_are() {
     assert!(bench.path("mnt/with space/more/new").is_dir());
     bench.ok(&["subvolume", "snapshot", "mnt/sub", "other"]);
     bench.ok(&["subvolume", "delete", "other/more/new"]);
-    // The image has the same name for who has it mounted.
+    // The image has the same name for the user that has it mounted.
     bench.ok(&["subvolume", "snapshot", "image:/sub", "mnt/with space/named"]);
     bench.ok(&["subvolume", "snapshot", "other/named", "./image:/sub/other"]);
     bench.ok(&["subvolume", "delete", "other/named", "mnt/sub/other"]);
@@ -163,7 +165,8 @@ fn folders_bound_elsewhere_are_what_they_are() {
     check(&bench.path("image"));
 }
 
-/// A mount of ours inside of another is a volume of its own; one that nobody answers for, as another user's, is no place in the outer.
+/// A mount of ours inside of another is a volume of its own. One that no server answers for, as
+/// another user's, is no place in the outer.
 #[test]
 fn a_mount_within_a_mount_is_its_own() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
@@ -195,7 +198,8 @@ fn a_mount_within_a_mount_is_its_own() {
     check(&bench.path("within"));
 }
 
-/// A folder that nobody serves, or a verb that opens volumes by itself: it is said what to name instead.
+/// A folder that no mount serves, or a verb that opens volumes by itself: the message says what to
+/// name instead.
 #[test]
 fn a_folder_is_no_image() {
     if !has(&["umount"], Some("/dev/fuse")) {

@@ -1,4 +1,4 @@
-//! Somebody else who works in the same directories, and wants what is copied to lead elsewhere.
+//! Another process that works in the same directories, and wants what is copied to lead elsewhere.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -11,8 +11,8 @@ use crate::Bench;
 /// How long each of them tries.
 const TIME: Duration = Duration::from_millis(1500);
 
-/// Puts links to `victim` where files and directories are being made, and takes them away again, until told
-/// to end.
+/// Puts links to `victim` where files and directories are being made, and takes them away again,
+/// until told to end.
 fn meddle(folder: &Path, victim: &Path, outside: &Path, is_over: &AtomicBool) {
     let spare = folder.with_extension("spare");
     while !is_over.load(Ordering::Relaxed) {
@@ -34,8 +34,8 @@ fn meddle(folder: &Path, victim: &Path, outside: &Path, is_over: &AtomicBool) {
     }
 }
 
-/// Files with modes, several names and directories: copied out while their names are swapped for links. What
-/// the links lead to keeps its content, its mode and its names.
+/// Files with modes, several names and directories: copied out while their names are swapped for
+/// links. What the links lead to keeps its content, its mode and its names.
 #[test]
 fn nothing_is_written_through_links_that_come_while_copying() {
     let bench = Bench::new();

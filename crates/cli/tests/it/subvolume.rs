@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::judge::check;
+use crate::checker::check;
 use crate::{Bench, text};
 
 /// Made, copied, shown, deleted; and the volume is right all the while.
@@ -59,7 +59,8 @@ fn subvolumes_by_command() {
     check(&bench.path("v.img"));
 }
 
-/// Whatever answers people answers scripts: one JSON document, of what was done before a failure too.
+/// Whatever answers people answers scripts: one JSON document, of what was done before a failure
+/// too.
 #[test]
 fn verbs_answer_scripts() {
     let bench = Bench::new();

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use crate::judge::check;
+use crate::checker::check;
 use crate::live::{has, run};
 use crate::{Bench, text};
 

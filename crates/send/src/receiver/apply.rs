@@ -122,7 +122,8 @@ impl Current {
                     ..SetAttr::default()
                 },
             ),
-            // What has no data says where it would be, and flags are left alone, as `btrfs receive` does.
+            // What has no data says where it would be, and flags are left alone, as `btrfs receive`
+            // does.
             Command::UpdateExtent { .. } | Command::FileAttr { .. } => Ok(()),
             Command::EnableVerity { .. } => Err(Error::Refused("fs-verity is not supported")),
             Command::Subvol { .. } | Command::Snapshot { .. } | Command::End => {

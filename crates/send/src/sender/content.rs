@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **C1** What a command writes lies in front of the file's end; a file that became shorter is cut before
-//!   anything is written to it, so that a clone may end where the file ends.
-//! - **C2** What both trees have at the same place of the same extent is not sent: a read-only subvolume keeps
-//!   its extents from being written, so equal addresses are equal bytes.
+//! - **C1** What a command writes lies in front of the file's end; a file that became shorter is
+//!   cut before anything is written to it, so that a clone may end where the file ends.
+//! - **C2** What both trees have at the same place of the same extent is not sent: a read-only
+//!   subvolume keeps its extents from being written, so equal addresses are equal bytes.
 
 use std::io::Write;
 use std::ops::Range;
@@ -80,7 +80,7 @@ impl<W: Write> Sender<'_, '_, W> {
             self.truncate(&mut target, item.size)?;
         }
         let end = item.size.next_multiple_of(self.new.sector());
-        // Whoever has no older version has no difference but itself.
+        // Without an older version, the whole file differs.
         let whole = Range { start: 0, end };
         let ranges = if old.is_none() { vec![whole] } else { change.ranges.clone() };
         for range in ranges {
@@ -348,8 +348,8 @@ fn is_same(new: &Mapping, old: &Mapping) -> bool {
     }
 }
 
-/// What a range of a file is made of, piece by piece without gaps: the whole range, or the beginning of it that has
-/// [`PIECES_MAX`] pieces. At least one, for a range that is not empty.
+/// What a range of a file is made of, piece by piece without gaps: the whole range, or the
+/// beginning of it that has [`PIECES_MAX`] pieces. At least one, for a range that is not empty.
 fn pieces(tree: &super::Tree<'_>, ino: Ino, range: &Range<u64>) -> Result<Vec<(Range<u64>, Made)>> {
     let mut found = Vec::new();
     let mut at = range.start;

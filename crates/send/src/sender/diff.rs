@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **D1** A node that both trees share is not read, and nothing below it is: the cost is that of what changed.
+//! - **D1** A node that both trees share is not read, and nothing below it is: the cost is that of
+//!   what changed.
 //! - **D2** Inodes come in the order of their numbers, each at most once.
 
 use std::cmp::Ordering;
@@ -26,7 +27,7 @@ pub(super) struct Change {
     pub(super) ranges: Vec<Range<u64>>,
 }
 
-/// A place in one of the two trees: a slot of a node whose child was not entered.
+/// A place in one of the two trees: a slot of a node with a child that was not entered.
 struct Side<'t, 'v> {
     tree: Option<&'t Tree<'v>>,
     path: Vec<(Arc<Node>, usize)>,

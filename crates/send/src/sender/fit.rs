@@ -79,7 +79,7 @@ impl<'t, 'v> Lengths<'t, 'v> {
         Ok(true)
     }
 
-    /// Checks one name of an inode whose names do not differ.
+    /// Checks one name of an inode; its names do not differ.
     fn one_name(&mut self, (ino, is_known): (Ino, bool)) -> Result<()> {
         if is_known {
             return Ok(());

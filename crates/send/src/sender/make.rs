@@ -16,7 +16,7 @@ use crate::stream::Command;
 const FIFO: u32 = 0o010_000;
 const SOCKET: u32 = 0o140_000;
 
-/// Lost when somebody writes to the file or gives it away; so it is set last.
+/// A write or a change of owner removes it; so it is set last.
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl<W: Write> Sender<'_, '_, W> {
@@ -51,7 +51,7 @@ impl<W: Write> Sender<'_, '_, W> {
     fn same_in_old(&self, ino: Ino, item: &InodeItem) -> Result<Option<Inode>> {
         let Some(old) = self.old else { return Ok(None) };
         let found = old.inode(ino)?;
-        // Whoever has another generation is somebody else with the same number. The top is the top.
+        // An inode of another generation is another one with the same number. The top is the top.
         Ok(found.filter(|old| old.item.generation == item.generation || ino == Ino::ROOT_DIR))
     }
 
@@ -115,8 +115,8 @@ impl<W: Write> Sender<'_, '_, W> {
         self.emit(&Command::Rename { path: path(&aside)?, to: path(&at)? })
     }
 
-    /// Whether what is made in a directory takes something over from it: new directories get what can be taken
-    /// over last.
+    /// Whether what is made in a directory takes something over from it: new directories get what
+    /// can be taken over last.
     fn inherits(&self, dir: Ino) -> Result<bool> {
         if dir == Ino::ROOT_DIR {
             // Whatever is made is made in some directory.
@@ -127,7 +127,7 @@ impl<W: Write> Sender<'_, '_, W> {
         Ok(old.is_some_and(|old| bequeaths(&old) || bequeaths(&new)))
     }
 
-    /// A name at the top that nobody has.
+    /// A name at the top that nothing has.
     fn spare_name(&self, ino: Ino, item: &InodeItem) -> Result<Vec<u8>> {
         let mut count = 0_u64;
         loop {
@@ -162,7 +162,7 @@ impl<W: Write> Sender<'_, '_, W> {
         Ok(())
     }
 
-    /// The path of a name, whose directory is made if it is not there.
+    /// The path of a name. Its directory is made if it is not there.
     fn named(&mut self, link: &Link) -> Result<Vec<u8>> {
         self.make_way(link.parent)?;
         self.stamps_due.insert(link.parent);

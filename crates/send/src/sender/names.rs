@@ -4,9 +4,10 @@
 //!
 //! - **N1** A name is taken only while nothing holds it, and a directory never goes below itself.
 //! - **N2** An inode that stays always has a name: extra names go first, moves are renames.
-//! - **N3** This ends: a step that waits for a name waits for something that will leave it. When all wait for
-//!   each other, one that holds a wanted name is put aside at the top (once at the most), which frees the name.
-//!   Some directory can always move: above the topmost that moves, nothing does, so its target is not below it.
+//! - **N3** This ends: a step that waits for a name waits for something that will leave it. When
+//!   all wait for each other, one that holds a wanted name is put aside at the top, at most once.
+//!   That frees the name. Some directory can always move: nothing above the topmost that moves
+//!   does, so its target is not below it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -126,8 +127,8 @@ impl<'t, 'v> Names<'t, 'v> {
         }
     }
 
-    /// Emits what has to be done; answers the new directories that were made for it, and the directories
-    /// whose times were changed by it.
+    /// Emits what has to be done. Answers the new directories that it made, and the directories
+    /// with changed times.
     pub(super) fn run(
         mut self,
         mut emit: impl FnMut(Command<'_>) -> Result<()>,
@@ -236,7 +237,8 @@ impl<'t, 'v> Names<'t, 'v> {
         emit(Command::Unlink { path: path(&at)? })
     }
 
-    /// Removes directories that are gone, the deepest first: those that nothing will move out of, or all.
+    /// Removes directories that are gone, the deepest first: those that nothing will move out of,
+    /// or all.
     fn remove_gone(
         &mut self,
         emit: &mut impl FnMut(Command<'_>) -> Result<()>,
@@ -336,7 +338,7 @@ impl<'t, 'v> Names<'t, 'v> {
         Ok(Outcome::Done)
     }
 
-    /// Notes that a step's inode is somewhere else now, and wakes who waited for that.
+    /// Notes that a step's inode is somewhere else now, and wakes the steps that waited for that.
     fn moved(&mut self, index: usize, from: &Slot, to: Slot) {
         let step = &mut self.steps[index];
         step.at = Some(to.clone());
@@ -405,7 +407,8 @@ impl<'t, 'v> Names<'t, 'v> {
         }
     }
 
-    /// Makes a directory that only the new tree has, where it belongs; aside, if its name is still taken.
+    /// Makes a directory that only the new tree has, where it belongs; aside, if its name is still
+    /// taken.
     fn make_dir(
         &mut self,
         dir: Dir,

@@ -2,7 +2,8 @@
 //!
 //! # Place
 //!
-//! For the content, when every directory is where it belongs. Where directories are before that, `names` knows.
+//! For the content, when every directory is where it belongs. Where directories are before that,
+//! `names` knows.
 
 use std::collections::HashMap;
 

@@ -2,9 +2,10 @@
 //!
 //! # How
 //!
-//! The extent tree knows who refers to an extent: (tree, inode, offset), or a leaf. Trees that share nodes
-//! share references, so that the tree named there is seldom the one that is wanted; the inode and the offset
-//! hold for all of them. Each inode named there is looked up in each source, and what is found is compared.
+//! The extent tree knows the users of an extent: (tree, inode, offset), or a leaf. Trees that share
+//! nodes share references, so that the tree named there is seldom the wanted one. The inode and the
+//! offset hold for all of them. Each inode named there is looked up in each source, and what is
+//! found is compared.
 //!
 //! # Invariants
 //!
@@ -25,7 +26,8 @@ use super::tree::{Link, Tree};
 use crate::error::Result;
 use crate::stream::{PATH_BYTES_MAX, Source};
 
-/// References of one extent that are looked at. One that is shared more often is found by the first.
+/// References of one extent that are looked at. One that is shared more often is found by the
+/// first.
 const REFS_MAX: usize = 256;
 
 /// A part of an extent at its place in a file that is being sent.
@@ -143,7 +145,7 @@ impl<'s, 'v> Sharing<'s, 'v> {
         Ok(if ends_both { len } else { whole })
     }
 
-    /// Reads who refers to an extent.
+    /// Reads the users of an extent.
     fn look_up(&mut self, extent: Extent) -> Result<()> {
         if self.last.0 == extent.start {
             return Ok(());

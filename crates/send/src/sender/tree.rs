@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **T1** Only committed nodes are read: a subvolume that is sent is read-only, and was committed before.
+//! - **T1** Only committed nodes are read: a subvolume that is sent is read-only, and was committed
+//!   before.
 
 use std::collections::BTreeMap;
 
@@ -131,7 +132,7 @@ impl<'v> Tree<'v> {
         Ok(Cursor::seek(self.store(), self.id, self.root, key)?)
     }
 
-    /// The inode's item; nothing for one without a name, which nobody can see.
+    /// The inode's item; nothing for one without a name, which no path reaches.
     pub(super) fn inode_item(&self, ino: Ino) -> Result<Option<InodeItem>> {
         let key = Key::new(ino.0, Kind::INODE_ITEM, 0);
         let Some((node, slot)) = Cursor::find(self.store(), self.id, self.root, &key)? else {
@@ -191,7 +192,8 @@ impl<'v> Tree<'v> {
         Ok(self.inode(ino)?.and_then(|inode| inode.links.into_iter().next()))
     }
 
-    /// What a directory's name leads to: an inode number. A subvolume leads to nothing that is sent.
+    /// What a directory's name leads to: an inode number. A subvolume leads to nothing that is
+    /// sent.
     pub(super) fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>> {
         let key = Key::new(dir.0, Kind::DIR_ITEM, name_hash(name));
         let Some((node, slot)) = Cursor::find(self.store(), self.id, self.root, &key)? else {
@@ -214,7 +216,8 @@ impl<'v> Tree<'v> {
         Ok(found)
     }
 
-    /// Visits the mappings that end behind `offset`, in order, until told to stop. Holes have one or none.
+    /// Visits the mappings that end behind `offset`, in order, until told to stop. Holes have one
+    /// or none.
     pub(super) fn mappings(
         &self,
         ino: Ino,

@@ -1,4 +1,5 @@
-//! Commands: what a stream tells its receiver to do. `table` has how each is read, written and shown.
+//! Commands: what a stream tells its receiver to do. `table` has how each is read, written and
+//! shown.
 
 use buttress_format::Timespec;
 
@@ -166,7 +167,7 @@ pub enum Command<'a> {
         encoded: Encoded,
         data: &'a [u8],
     },
-    /// From version 3 on, which nobody writes yet.
+    /// From version 3 on, which no known sender writes yet.
     EnableVerity {
         path: StreamPath<'a>,
         algorithm: u8,

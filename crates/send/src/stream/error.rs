@@ -51,7 +51,7 @@ pub enum StreamError {
         /// Where it begins.
         at: u64,
     },
-    /// A command whose number has no meaning.
+    /// A command with a number that has no meaning.
     #[error("the command at byte {at} has the unknown number {number}")]
     Command {
         /// Where it begins.

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **P1** A path is relative to the top of the subvolume and stays below it: names only, none of them empty,
-//!   `.`, `..`, or longer than the format allows. The empty path is the top itself.
+//! - **P1** A path is relative to the top of the subvolume and stays below it: names only, none of
+//!   them empty, `.`, `..`, or longer than the format allows. The empty path is the top itself.
 //! - **P2** A path has at most [`PATH_BYTES_MAX`] bytes: what one system call of a receiver takes.
 
 use std::fmt;

@@ -111,9 +111,9 @@ fn every_flipped_bit_is_found() {
     }
 }
 
-/// S1, S2: commands of chance whose checksums are right are read or refused; nothing panics.
+/// S1, S2: random commands with right checksums are read or refused; nothing panics.
 #[test]
-fn rubbish_with_right_checksums_is_judged() {
+fn random_commands_are_read_or_refused() {
     let mut rng = Rng::new(11);
     let mut accepted = 0;
     for _ in 0..20_000 {
@@ -161,7 +161,8 @@ fn monstrous_commands_are_refused() {
     assert!(matches!(read(&stream), Err(StreamError::TooLong { at: 17, len: u32::MAX })));
 }
 
-/// A field longer than its length can say, and a command longer than receivers take, are refused: nothing is written.
+/// A field longer than its length can say, and a command longer than receivers take, are refused:
+/// nothing is written.
 #[test]
 fn what_does_not_fit_is_refused() {
     let long = vec![b'x'; 1 << 16];

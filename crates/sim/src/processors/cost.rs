@@ -11,9 +11,10 @@ const WAKINGS: usize = 200;
 pub enum Cost {
     /// So much for each place where the turn may change hands, and nothing for waking others.
     Step(Duration),
-    /// What it takes on this machine. Waking a thread takes `wake` of who does it, and `until_awake` until that one runs.
+    /// What it takes on this machine. Waking a thread takes `wake` of the waking one, and
+    /// `until_awake` until the other runs.
     Measured {
-        /// Of the one who wakes.
+        /// Of the thread that wakes another.
         wake: Duration,
         /// From then on, where a processor is free.
         until_awake: Duration,

@@ -10,8 +10,8 @@ fn start(work: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
     thread::Builder::new().spawn(work).expect("a thread")
 }
 
-/// Runs eight threads of a thousand steps of a microsecond each on so many processors, each step under a lock of its own, or
-/// one of four under a lock of all.
+/// Runs eight threads on so many processors, a thousand steps of a microsecond each. Each step is
+/// under a lock of its own, or one of four under a lock of all.
 fn on_processors(count: usize, shared: bool) -> Report {
     let cost = Cost::Step(Duration::from_micros(1));
     let options =

@@ -173,8 +173,8 @@ impl Door for Mounted {
     fn sync(&mut self) -> Result<()> {
         self.open = None;
         let dir = File::open(&self.target).context(|| "the mount")?;
-        // The first brings what the kernel holds back to the server; only the second is passed on as
-        // a wish for durability.
+        // The first brings what the kernel holds back to the server; only the second is passed on
+        // as a wish for durability.
         rustix::fs::syncfs(&dir).context(|| "syncing the mount")?;
         dir.sync_all().context(|| "syncing the mount")
     }

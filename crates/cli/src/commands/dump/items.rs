@@ -1,7 +1,7 @@
 //! Every kind of item as text.
 //!
-//! An item that does not parse is printed as such with what the parser found; the dump goes on, since
-//! damaged volumes are what people dump.
+//! An item that does not parse is printed as such with what the parser found; the dump goes on,
+//! since damaged volumes are what people dump.
 
 use std::io::{Result, Write};
 

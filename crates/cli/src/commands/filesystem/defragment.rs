@@ -13,8 +13,8 @@ use crate::ui::{Progress, Ui};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The files, or with --recursive directories, as IMG:/path. What they share with other files they do
-    /// not share afterwards.
+    /// The files, or with --recursive directories, as IMG:/path. What they share with other files
+    /// they do not share afterwards.
     #[arg(required = true, value_name = "IMG:/PATH")]
     places: Vec<OsString>,
     /// All files below directories.

@@ -15,7 +15,8 @@ pub(crate) struct Args {
     /// number of a device and a colon for another than the first, as in 2:max.
     #[arg(value_name = "[DEVID:]SIZE", allow_hyphen_values = true)]
     size: String,
-    /// The volume, or where this user has it mounted. Of an image file that is to grow, make the file longer first.
+    /// The volume, or where this user has it mounted. Of an image file that is to grow, make the
+    /// file longer first.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     #[command(flatten)]

@@ -1,11 +1,11 @@
-//! btrfs-progs as a judge, where it is installed.
+//! btrfs-progs as a checker, where it is installed.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::{Bench, text};
 
-/// Checks an image; true when there is no judge, which is said on standard error.
+/// Checks an image; true when there is no checker, which is said on standard error.
 #[track_caller]
 pub(crate) fn check(image: &Path) {
     let Some(output) = btrfs(&["check", "--check-data-csum", text(image)]) else { return };
