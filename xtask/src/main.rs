@@ -1,6 +1,7 @@
 //! Chores of the project: `cargo xtask crash --minutes N`, `cargo xtask tidy`.
 
 mod crash;
+mod dist;
 mod figures;
 mod programs;
 mod round;
@@ -18,6 +19,8 @@ use clap::Parser;
 enum Chore {
     /// Cuts the power, breaks devices, kills mounts and feeds garbage, until the time is over.
     Crash(crash::Options),
+    /// Makes everything that a release has, in `target/dist`.
+    Dist(dist::Options),
     /// Writes the page of figures from the newest file in `docs/figures`.
     Figures(figures::Options),
     /// Says whether the house rules hold: sizes, circles of imports, ranks, language.
@@ -27,6 +30,7 @@ enum Chore {
 fn main() -> ExitCode {
     match Chore::parse() {
         Chore::Crash(options) => crash::run(&options),
+        Chore::Dist(options) => dist::run(&options),
         Chore::Figures(options) => figures::run(&options),
         Chore::Tidy(options) => tidy::run(&options),
     }

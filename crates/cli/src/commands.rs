@@ -4,6 +4,7 @@ mod balance;
 mod cache;
 mod cat;
 mod check;
+mod completions;
 mod cp;
 mod demo;
 mod device;
@@ -14,6 +15,7 @@ mod fstrim;
 mod info;
 mod ln;
 mod ls;
+mod manual;
 mod mkdir;
 mod mkfs;
 pub(crate) mod mount;
@@ -99,6 +101,10 @@ pub(crate) enum Command {
     Cache(cache::Args),
     /// Make a volume, mount it, put it to work, and show what happens.
     Demo(demo::Args),
+    /// Print what a shell needs to complete command lines of this program.
+    Completions(completions::Args),
+    /// Write the manual pages to a directory.
+    Manual(manual::Args),
 }
 
 impl Command {
@@ -139,6 +145,8 @@ impl Command {
             Self::Stats(args) => stats::run(args, ui),
             Self::Cache(args) => cache::run(args, ui),
             Self::Demo(args) => demo::run(args, ui),
+            Self::Completions(args) => completions::run(&args),
+            Self::Manual(args) => manual::run(&args),
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod listing;
 mod live;
 pub mod location;
 mod log;
+mod manual;
 pub mod names;
 mod order;
 mod size;

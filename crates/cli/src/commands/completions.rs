@@ -1,0 +1,23 @@
+//! `buttress completions`: what a shell needs to complete this program's command line.
+
+use std::io::Write;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::exit::{Context, Exit, Result};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The shell.
+    #[arg(value_name = "SHELL")]
+    shell: Shell,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    // Generated in memory first: the generator panics where a pipe is closed.
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut crate::Cli::command(), "buttress", &mut text);
+    std::io::stdout().write_all(&text).context(|| "standard output")?;
+    Ok(Exit::Success)
+}

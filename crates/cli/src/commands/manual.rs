@@ -1,0 +1,23 @@
+//! `buttress manual`: writes the manual pages.
+
+use std::path::PathBuf;
+
+use crate::exit::{Context, Exit, Result};
+use crate::manual;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The directory that the pages are written to; it is made if it does not exist.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let place = args.directory.display();
+    std::fs::create_dir_all(&args.directory).context(|| place.to_string())?;
+    for page in manual::pages() {
+        let file = args.directory.join(&page.name);
+        std::fs::write(&file, &page.text).context(|| file.display().to_string())?;
+    }
+    Ok(Exit::Success)
+}

@@ -1,0 +1,96 @@
+//! A new Debian in a folder: install, use, remove, and nothing is left.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Result, run_command};
+
+/// What a new user does, by copy and paste. Each line must work.
+const STEPS: &str = r"
+set -eu
+cd /root
+buttress --version
+man -w buttress-mount >/dev/null 2>&1 || test -e /usr/share/man/man8/buttress-mount.8.gz
+buttress demo --files 200 --large 16M --size 1G
+buttress mkfs disk.img --size 1G --label mine
+mkdir -p /mnt/data
+mount -t buttress disk.img /mnt/data
+buttress subvolume create /mnt/data/home
+echo hello >/mnt/data/home/hello
+buttress subvolume snapshot -r /mnt/data/home /mnt/data/monday
+umount /mnt/data
+buttress send disk.img:/monday -f monday.stream
+buttress mkfs backup.img --size 1G
+buttress receive -f monday.stream backup.img:/
+test $(buttress cat backup.img:/monday/hello) = hello
+buttress check --check-data-csum backup.img
+rm -r disk.img backup.img monday.stream /mnt/data
+";
+
+/// Makes a new Debian under `target/dist`, installs the package, goes through [`STEPS`] and removes
+/// it again.
+pub(super) fn debian(package: &Path) -> Result<()> {
+    let root = PathBuf::from("target/dist/debian");
+    if !root.join("etc/debian_version").exists() {
+        let mut bootstrap = Command::new("debootstrap");
+        bootstrap.args(["--variant=minbase", "--include=fuse3,mount", "bookworm"]).arg(&root);
+        run_command(&mut bootstrap)?;
+    }
+    let mounts = Mounts::new(&root)?;
+    let before = files(&root)?;
+    let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let to = root.join("root").join(&name);
+    std::fs::copy(package, &to).map_err(|error| format!("{}: {error}", package.display()))?;
+    inside(&root, &format!("dpkg --install /root/{name}"))?;
+    inside(&root, STEPS)?;
+    inside(&root, "dpkg --purge buttress")?;
+    std::fs::remove_file(&to).map_err(|error| error.to_string())?;
+    let left: Vec<_> = files(&root)?.difference(&before).cloned().collect();
+    drop(mounts);
+    if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(", "))) }
+}
+
+fn inside(root: &Path, script: &str) -> Result<()> {
+    run_command(Command::new("chroot").arg(root).args(["sh", "-c", script]))
+}
+
+/// Everything in the new Debian but what dpkg and the running system write.
+fn files(root: &Path) -> Result<BTreeSet<String>> {
+    let mut find = Command::new("find");
+    find.arg(root).args(["-xdev", "-not", "-path", "*/var/lib/dpkg/*", "-not", "-path"]);
+    find.args(["*/var/log/*", "-not", "-path", "*/var/cache/*"]);
+    let output = find.output().map_err(|error| format!("find: {error}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+}
+
+/// The mounts that a running system has; taken away at the end.
+struct Mounts {
+    places: Vec<PathBuf>,
+}
+
+impl Mounts {
+    fn new(root: &Path) -> Result<Self> {
+        let mut mounts = Self { places: Vec::new() };
+        for (kind, place) in [("proc", "proc"), ("sysfs", "sys"), ("bind", "dev")] {
+            let to = root.join(place);
+            let mut mount = Command::new("mount");
+            match kind {
+                "bind" => mount.args(["--bind", "/dev"]),
+                _ => mount.args(["-t", kind, kind]),
+            };
+            run_command(mount.arg(&to))?;
+            mounts.places.push(to);
+        }
+        Ok(mounts)
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        for place in self.places.iter().rev() {
+            // What is still used goes away with its last user.
+            let _ = Command::new("umount").arg("--lazy").arg(place).status();
+        }
+    }
+}
