@@ -1,8 +1,9 @@
-//! Chores of the project: `cargo xtask crash --minutes N`, `cargo xtask tidy`.
+//! Chores of the project, such as `cargo xtask crash --minutes N`; `cargo xtask --help` lists all.
 
 mod crash;
 mod dist;
 mod figures;
+mod full;
 mod programs;
 mod round;
 mod suite;
@@ -19,6 +20,9 @@ use clap::Parser;
 enum Chore {
     /// Cuts the power, breaks devices, kills mounts and feeds garbage, until the time is over.
     Crash(crash::Options),
+    /// Runs everything that takes long, in parts that resume.
+    #[command(name = "ci-full")]
+    Full(full::Options),
     /// Makes everything that a release has, in `target/dist`.
     Dist(dist::Options),
     /// Writes the page of figures from the newest file in `docs/figures`.
@@ -30,6 +34,7 @@ enum Chore {
 fn main() -> ExitCode {
     match Chore::parse() {
         Chore::Crash(options) => crash::run(&options),
+        Chore::Full(options) => full::run(&options),
         Chore::Dist(options) => dist::run(&options),
         Chore::Figures(options) => figures::run(&options),
         Chore::Tidy(options) => tidy::run(&options),

@@ -16,6 +16,7 @@ mod info;
 mod ln;
 mod ls;
 mod manual;
+mod metrics;
 mod mkdir;
 mod mkfs;
 pub(crate) mod mount;
@@ -97,6 +98,8 @@ pub(crate) enum Command {
     Fstrim(fstrim::Args),
     /// Show what running mounts and servers hold and do.
     Stats(stats::Args),
+    /// Answer Prometheus with the figures of what this user has mounted or serves.
+    Metrics(metrics::Args),
     /// Make, look into, verify and drain write-back caches, those of Linux's dm-writecache too.
     Cache(cache::Args),
     /// Make a volume, mount it, put it to work, and show what happens.
@@ -143,6 +146,7 @@ impl Command {
             Self::Device(verb) => device::run(verb, ui),
             Self::Fstrim(args) => fstrim::run(&args, ui),
             Self::Stats(args) => stats::run(args, ui),
+            Self::Metrics(args) => metrics::run(&args),
             Self::Cache(args) => cache::run(args, ui),
             Self::Demo(args) => demo::run(args, ui),
             Self::Completions(args) => completions::run(&args),

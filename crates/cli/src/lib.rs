@@ -19,6 +19,7 @@ pub mod location;
 mod log;
 mod manual;
 pub mod names;
+mod openmetrics;
 mod order;
 mod size;
 mod space;

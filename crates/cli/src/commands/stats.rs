@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::live::{self, Answer, Section};
+use crate::openmetrics;
 use crate::size;
 use crate::ui::{Tone, Ui};
 
@@ -29,6 +30,9 @@ pub(crate) struct Args {
     /// Ask again and again, and show how fast the figures change.
     #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     watch: Option<f64>,
+    /// Print the text form of OpenMetrics, which Prometheus reads.
+    #[arg(long, conflicts_with = "watch")]
+    openmetrics: bool,
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
@@ -45,7 +49,9 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
             None => live::all()?.into_iter().map(|(_, answer)| answer).collect(),
         };
         let now = Instant::now();
-        if ui.json() {
+        if args.openmetrics {
+            ui.line(openmetrics::text(&answers).trim_end())?;
+        } else if ui.json() {
             let documents: Vec<Value> = answers.iter().map(document).collect();
             let value = match &args.place {
                 Some(_) => documents.into_iter().next().unwrap_or_default(),

@@ -1,0 +1,48 @@
+//! `buttress metrics`: answers Prometheus with the figures of what this user has mounted or serves.
+
+use tiny_http::{Header, Request, Response, Server};
+
+use crate::exit::{Exit, Failure, Result};
+use crate::ui;
+use crate::{live, openmetrics};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where to listen. There is no encryption and no password: choose an address of this machine.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9547")]
+    listen: String,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let refused = |error| Failure::new(Exit::Failure, format!("{}: {error}", args.listen));
+    let server = Server::http(&args.listen).map_err(refused)?;
+    ui::note(format!("listening on http://{}/metrics", server.server_addr()));
+    for request in server.incoming_requests() {
+        answer(request);
+    }
+    Ok(Exit::Success)
+}
+
+/// Answers one request. A client that went away misses its answer and nothing else.
+fn answer(request: Request) {
+    let path = request.url().split('?').next().unwrap_or_default();
+    let sent = if !matches!(path, "/metrics" | "/") {
+        request.respond(Response::from_string("see /metrics\n").with_status_code(404))
+    } else {
+        match live::all() {
+            Ok(all) => {
+                let answers: Vec<_> = all.into_iter().map(|(_, answer)| answer).collect();
+                let mut response = Response::from_string(openmetrics::text(&answers));
+                if let Ok(header) = Header::from_bytes("Content-Type", openmetrics::MEDIA_TYPE) {
+                    response = response.with_header(header);
+                }
+                request.respond(response)
+            }
+            Err(failure) => {
+                let response = Response::from_string(format!("{failure}\n"));
+                request.respond(response.with_status_code(500))
+            }
+        }
+    };
+    drop(sent);
+}

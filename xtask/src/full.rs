@@ -1,0 +1,84 @@
+//! `cargo xtask ci-full`: the long run, in parts that resume.
+//!
+//! A part that has passed for a commit is not run again for it. The working tree must be clean, so
+//! that a result says something of its commit.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+
+/// Which parts to run.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Only these parts; all unless given.
+    #[arg(long)]
+    only: Vec<String>,
+    /// Run parts again that have passed.
+    #[arg(long)]
+    again: bool,
+    /// Print the parts, and which of them have passed.
+    #[arg(long)]
+    list: bool,
+}
+
+/// A part: its name, the program, and the words of its command line.
+type Part = (&'static str, &'static str, &'static [&'static str]);
+
+const PARTS: [Part; 4] = [
+    ("ci", ".ci/run", &[]),
+    ("crash", "cargo", &["xtask", "crash", "--minutes", "60", "--on-time", "--jobs", "2"]),
+    ("dist", "cargo", &["xtask", "dist", "--try"]),
+    ("deny", "packaging/deny", &[]),
+];
+
+pub(crate) fn run(options: &Options) -> ExitCode {
+    match parts(options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parts(options: &Options) -> Result<bool, String> {
+    if let Some(name) = options.only.iter().find(|name| PARTS.iter().all(|part| part.0 != **name)) {
+        let names: Vec<_> = PARTS.iter().map(|part| part.0).collect();
+        return Err(format!("no part {name}; there are {}", names.join(", ")));
+    }
+    let commit = git(&["rev-parse", "HEAD"])?;
+    if !options.list && !git(&["status", "--porcelain"])?.is_empty() {
+        return Err("commit or stash what is changed: a result belongs to a commit".into());
+    }
+    let folder = PathBuf::from("target/ci-full").join(&commit);
+    std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+    let mut all = true;
+    for (name, program, words) in PARTS {
+        if !options.only.is_empty() && !options.only.iter().any(|only| only == name) {
+            continue;
+        }
+        let mark = folder.join(name);
+        let passed = mark.exists() && !options.again;
+        if options.list || passed {
+            println!("{name:<8} {}", if mark.exists() { "passed" } else { "not yet" });
+            continue;
+        }
+        println!("==== {name}");
+        let status = Command::new(program).args(words).status();
+        let status = status.map_err(|error| format!("{program}: {error}"))?;
+        if status.success() {
+            std::fs::write(&mark, "").map_err(|error| error.to_string())?;
+        } else {
+            println!("{name} failed: {status}");
+            all = false;
+        }
+    }
+    Ok(all)
+}
+
+fn git(words: &[&str]) -> Result<String, String> {
+    let output = Command::new("git").args(words).output().map_err(|error| error.to_string())?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
