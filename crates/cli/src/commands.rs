@@ -116,8 +116,8 @@ impl Command {
         matches!(self, Self::Mount(_) | Self::Nbd(_))
     }
 
-    /// Does it.
-    pub(crate) fn run(self, ui: &Ui) -> Result<Exit> {
+    /// Does it. `line` defines the whole command line, which manual and completions describe.
+    pub(crate) fn run(self, ui: &Ui, line: fn() -> clap::Command) -> Result<Exit> {
         match self {
             Self::Mkfs(args) => mkfs::run(args, ui),
             Self::Mount(args) => mount::run(args, ui),
@@ -149,8 +149,8 @@ impl Command {
             Self::Metrics(args) => metrics::run(&args),
             Self::Cache(args) => cache::run(args, ui),
             Self::Demo(args) => demo::run(args, ui),
-            Self::Completions(args) => completions::run(&args),
-            Self::Manual(args) => manual::run(&args),
+            Self::Completions(args) => completions::run(&args, line()),
+            Self::Manual(args) => manual::run(&args, line()),
         }
     }
 }

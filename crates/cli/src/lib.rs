@@ -30,7 +30,7 @@ mod when;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::commands::Command;
 use crate::exit::Exit;
@@ -63,7 +63,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = Cli::parse_from(arguments);
     let ui = Ui::new(cli.json);
     let started = log::start(cli.command.speaks_by_log(), cli.json);
-    match started.and_then(|()| cli.command.run(&ui)) {
+    match started.and_then(|()| cli.command.run(&ui, Cli::command)) {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(failure) if failure.is_closed_pipe() => ExitCode::from(Exit::Success as u8),
         Err(failure) => {

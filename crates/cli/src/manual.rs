@@ -4,7 +4,7 @@
 //! Each verb that has no verbs below it has at least one example, and each example is a command
 //! line that the program takes. Tests hold both.
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_mangen::Man;
 
 /// `[page]`, then for each example a sentence and a line that begins with `$ `.
@@ -30,17 +30,17 @@ struct Example {
     command: &'static str,
 }
 
-/// All pages.
-pub(crate) fn pages() -> Vec<Page> {
+/// All pages of a command line.
+pub(crate) fn pages(line: Command) -> Vec<Page> {
     let mut pages = vec![Page { name: "buttress-format.5".into(), text: FORMAT.into() }];
-    add(&whole(), &mut pages);
+    add(&whole(line), &mut pages);
     pages
 }
 
 /// The command line with the names of all verbs. The verb `help` has no page.
-fn whole() -> Command {
+fn whole(line: Command) -> Command {
     // The page has sections of its own for what the help says last.
-    let mut command = crate::Cli::command().disable_help_subcommand(true).after_help("");
+    let mut command = line.disable_help_subcommand(true).after_help("");
     command.build();
     command
 }
@@ -106,7 +106,7 @@ fn examples(page: &str) -> Vec<Example> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
 
     use super::*;
 
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn every_verb_has_an_example() {
-        each(&whole(), &mut |command| {
+        each(&whole(crate::Cli::command()), &mut |command| {
             if !command.has_subcommands() {
                 assert!(!examples(&name(command)).is_empty(), "{} has none", name(command));
             }
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn examples_belong_to_pages_and_are_command_lines() {
         let mut names = Vec::new();
-        each(&whole(), &mut |command| names.push(name(command)));
+        each(&whole(crate::Cli::command()), &mut |command| names.push(name(command)));
         for line in EXAMPLES.lines().filter(|line| line.starts_with('[')) {
             let page = line.trim_matches(['[', ']']);
             assert!(names.iter().any(|name| name == page), "no page {page}");
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn pages_are_roff() {
-        for page in pages() {
+        for page in pages(crate::Cli::command()) {
             let text = String::from_utf8(page.text).expect("text");
             assert!(text.contains(".TH "), "{}", page.name);
             assert!(text.contains(".SH \"SEE ALSO\""), "{}", page.name);

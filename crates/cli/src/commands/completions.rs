@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 
 use crate::exit::{Context, Exit, Result};
@@ -14,10 +14,10 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Exit> {
+pub(crate) fn run(args: &Args, mut line: Command) -> Result<Exit> {
     // Generated in memory first: the generator panics where a pipe is closed.
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::Cli::command(), "buttress", &mut text);
+    clap_complete::generate(args.shell, &mut line, "buttress", &mut text);
     std::io::stdout().write_all(&text).context(|| "standard output")?;
     Ok(Exit::Success)
 }

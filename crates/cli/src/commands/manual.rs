@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use clap::Command;
+
 use crate::exit::{Context, Exit, Result};
 use crate::manual;
 
@@ -12,10 +14,10 @@ pub(crate) struct Args {
     directory: PathBuf,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Exit> {
+pub(crate) fn run(args: &Args, line: Command) -> Result<Exit> {
     let place = args.directory.display();
     std::fs::create_dir_all(&args.directory).context(|| place.to_string())?;
-    for page in manual::pages() {
+    for page in manual::pages(line) {
         let file = args.directory.join(&page.name);
         std::fs::write(&file, &page.text).context(|| file.display().to_string())?;
     }
