@@ -6,12 +6,15 @@
 
 mod inventory;
 mod stage;
+mod tool;
 mod trial;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::{Args, ValueEnum};
+
+use self::tool::{Result, run_command};
 
 /// What to make.
 #[derive(Debug, Args)]
@@ -57,8 +60,6 @@ const AARCH64: Machine = Machine {
 
 /// A program may have at most this many bytes.
 const PROGRAM_MAX: u64 = 20 << 20;
-
-type Result<T, E = String> = std::result::Result<T, E>;
 
 pub(crate) fn run(options: &Options) -> ExitCode {
     match make(options) {
@@ -147,14 +148,4 @@ fn sums(dist: &Path, made: &[PathBuf]) -> Result<()> {
     let output = Command::new("sha256sum").args(names).current_dir(dist).output();
     let output = output.map_err(|error| format!("sha256sum: {error}"))?;
     std::fs::write(dist.join("SHA256SUMS"), output.stdout).map_err(|error| error.to_string())
-}
-
-/// Runs a command that must work.
-fn run_command(command: &mut Command) -> Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{name}: {status}")),
-        Err(error) => Err(format!("{name}: {error}; see the list of packages in .ci/run")),
-    }
 }

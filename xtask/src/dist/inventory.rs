@@ -10,7 +10,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::Result;
+use super::tool::Result;
 
 /// A part: name and version, and what cargo says of it.
 type Parts = BTreeMap<(String, String), Value>;

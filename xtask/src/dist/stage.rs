@@ -7,7 +7,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Result, inventory, run_command};
+use super::inventory;
+use super::tool::{Result, run_command};
 
 /// What the helpers of mount(8) and umount(8) are called.
 const HELPERS: [&str; 4] =

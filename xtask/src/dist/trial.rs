@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Result, run_command};
+use super::tool::{Result, run_command};
 
 /// What a new user does, by copy and paste. Each line must work.
 const STEPS: &str = r"
