@@ -1,20 +1,20 @@
-//! The account of one kind of space: who has its bytes, and to whom they are promised.
+//! The account of one kind of space: its bytes by state, and the reservations.
 //!
 //! # Place
 //!
-//! One for data, one for metadata, one for system. A group changes it while its own lock is held,
-//! by the difference that a change of state made, so that an account is always the sum of its
-//! groups; promises change it alone.
+//! One for data, one for metadata, one for system. A group changes it under the group's own lock,
+//! by the difference that a change of state made. So an account is always the sum of its groups.
+//! Reservations change it without a group.
 //!
 //! # Invariants
 //!
-//! - **A1** Every figure but `may_use`, `global_reserve` and `for_copies` is the sum of that figure over the
-//!   groups of the kind.
-//! - **A2** `may_use` is the sum of the live promises.
-//! - **A3** A promise is made only if it fits beside everything else at that moment.
+//! - **A1** Every figure but `may_use`, `global_reserve` and `for_copies` is the sum of that figure
+//!   over the groups of the kind.
+//! - **A2** `may_use` is the sum of the live reservations.
+//! - **A3** A reservation is made only if it fits beside everything else at that moment.
 //!
-//! Nothing here bounds what is *allocated*: a commit must go on when promises are already all
-//! there is. What protects it is that callers reserve before they begin.
+//! Nothing here bounds what is *allocated*: a commit must go on even where reservations cover all
+//! space. Callers protect it because they reserve before they begin.
 //!
 //! # Locks
 //!
@@ -29,7 +29,7 @@ use crate::SpaceKind;
 #[cfg(debug_assertions)]
 use crate::roll::Roll;
 
-/// A refusal, and how far away a yes is.
+/// A refused reservation, and the bytes that it lacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{missing} bytes short")]
 pub struct Short {
@@ -54,11 +54,11 @@ pub struct Account {
     pub read_only: u64,
     /// Under superblocks.
     pub super_bytes: u64,
-    /// Promised to operations that have not allocated yet.
+    /// Reserved by operations that have not allocated yet.
     pub may_use: u64,
-    /// Kept back so that a commit, and what frees space, can always proceed.
+    /// Kept back so that commits, and operations that free space, can always proceed.
     pub global_reserve: u64,
-    /// The part of that which is for copies of nodes that trees share: all of it is for who frees space.
+    /// The part of it for copies of nodes that trees share. Only operations that free space use it.
     pub for_copies: u64,
 }
 
@@ -78,20 +78,20 @@ impl Account {
         }
     }
 
-    /// Bytes that a commit would leave as they are: everything but what is free or promised.
+    /// Bytes that a commit would leave as they are: everything but free and reserved space.
     #[must_use]
     pub fn occupied(&self) -> u64 {
         // The groups' figures are disjoint parts of their lengths, which fit one address space.
         self.used + self.reserved + self.pinned + self.read_only + self.super_bytes
     }
 
-    /// Bytes that can be allocated now, promised or not.
+    /// Bytes that can be allocated now, reserved or not.
     #[must_use]
     pub fn free(&self) -> u64 {
         self.total.saturating_sub(self.occupied())
     }
 
-    /// Bytes that can still be promised.
+    /// Bytes that can still be reserved.
     #[must_use]
     pub fn available(&self) -> u64 {
         self.free().saturating_sub(self.may_use.saturating_add(self.global_reserve))
@@ -105,7 +105,7 @@ impl fmt::Display for Account {
         write!(
             f,
             "{kind}: total {total}, used {used}, reserved {reserved}, pinned {pinned}, \
-             read-only {read_only}, superblocks {super_bytes}, promised {may_use}, \
+             read-only {read_only}, superblocks {super_bytes}, reservations {may_use}, \
              global reserve {global_reserve}, of that for copies {for_copies}"
         )
     }
@@ -124,7 +124,7 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     books: Ranked<Books>,
-    /// Changes of what the groups hold: who compares must not have been overtaken by one.
+    /// Changes of the groups' figures. A comparison is valid only if none came meanwhile.
     shifts: AtomicU64,
 }
 
@@ -159,7 +159,8 @@ impl Ledger {
         change(account, Counts::default(), counts);
     }
 
-    /// Forgets an empty group, unless promises need it; then says how many bytes would be missing.
+    /// Forgets an empty group, unless reservations need it; then says how many bytes would be
+    /// missing.
     pub(crate) fn shrink(&self, len: u64, super_bytes: u64, counts: Counts) -> Result<(), Short> {
         let account = &mut self.books.lock().account;
         let leaving = len - super_bytes - counts.read_only;
@@ -174,8 +175,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// As [`Ledger::shift`] of a group that gives out nothing more, unless promises need what is free in it; then says
-    /// how many bytes would be missing.
+    /// As [`Ledger::shift`] of a group that gives out nothing more, unless reservations need its
+    /// free space. Then says how many bytes would be missing.
     pub(crate) fn stop(&self, before: Counts, after: Counts) -> Result<(), Short> {
         let account = &mut self.books.lock().account;
         let leaving = after.read_only - before.read_only;
@@ -188,7 +189,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Follows a group from one state to the next; `kept` bytes of promises became allocations.
+    /// Follows a group from one state to the next; `kept` bytes of reservations became allocations.
     pub(crate) fn shift(&self, before: Counts, after: Counts, kept: u64) {
         if before == after {
             return;
@@ -197,13 +198,13 @@ impl Ledger {
         self.shifts.fetch_add(1, Ordering::Relaxed);
         change(&mut books.account, before, after);
         let may_use = books.account.may_use.checked_sub(kept);
-        books.account.may_use = may_use.expect("A2: a promise kept was made before");
+        books.account.may_use = may_use.expect("A2: an allocated reservation was made before");
         #[cfg(debug_assertions)]
         books.roll.take([kept]);
     }
 
-    /// Promises `bytes`, all or none (A3).
-    pub(crate) fn promise(&self, bytes: u64) -> Result<(), Short> {
+    /// Reserves `bytes`, all or none (A3).
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<(), Short> {
         let books = &mut *self.books.lock();
         let account = &mut books.account;
         let needed = account.may_use.saturating_add(account.global_reserve).saturating_add(bytes);
@@ -217,7 +218,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Takes back what was promised and has no token.
+    /// Takes back a reservation that has no token.
     pub(crate) fn revoke(&self, bytes: u64) {
         let books = &mut *self.books.lock();
         books.take_back(bytes);
@@ -225,7 +226,7 @@ impl Ledger {
         books.roll.revoke([bytes]);
     }
 
-    /// Makes a token of what was promised. Its number means something in debug builds only.
+    /// Makes a token of a reservation. Its number means something in debug builds only.
     pub(crate) fn enter(&self, bytes: u64) -> u64 {
         #[cfg(debug_assertions)]
         return self.books.lock().roll.enter([bytes]);
@@ -249,7 +250,7 @@ impl Ledger {
         let _ = (token, other);
     }
 
-    /// A token lost what an allocation took, which the account knows.
+    /// A token gives up the bytes of an allocation, which the account has counted.
     pub(crate) fn settle(&self, token: u64, bytes: u64) {
         #[cfg(debug_assertions)]
         self.books.lock().roll.settle(token, [bytes]);
@@ -257,7 +258,7 @@ impl Ledger {
         let _ = (token, bytes);
     }
 
-    /// Takes back a part of a promise that was not kept.
+    /// Takes back a part of a reservation that was not used.
     pub(crate) fn give_back(&self, token: u64, bytes: u64) {
         let books = &mut *self.books.lock();
         books.take_back(bytes);
@@ -267,7 +268,7 @@ impl Ledger {
         let _ = token;
     }
 
-    /// A token goes, with all that it holds.
+    /// A token ends, and gives back all that it holds.
     pub(crate) fn leave(&self, token: u64, bytes: u64) {
         if bytes == 0 && cfg!(not(debug_assertions)) {
             return;
@@ -291,25 +292,25 @@ impl Ledger {
         account.for_copies += bytes;
     }
 
-    /// How often what the groups hold has changed.
+    /// How often the groups' figures have changed.
     pub(crate) fn shifts(&self) -> u64 {
         self.shifts.load(Ordering::Relaxed)
     }
 
-    /// Compares the promises with the tokens (A2), whatever goes on meanwhile.
+    /// Compares the reservations with the tokens (A2); valid at any time.
     pub(crate) fn audit(&self) -> Result<(), String> {
         #[cfg(debug_assertions)]
         {
             let books = self.books.lock();
-            let [promised] = books.roll.sum();
-            if promised != books.account.may_use {
-                return Err(format!("A2: tokens hold {promised}; account is {}", books.account));
+            let [held] = books.roll.sum();
+            if held != books.account.may_use {
+                return Err(format!("A2: tokens hold {held}; account is {}", books.account));
             }
         }
         Ok(())
     }
 
-    /// Compares with what the groups add up to. Only means something while nothing changes.
+    /// Compares with the sum of the groups. Valid only while nothing changes.
     pub(crate) fn verify(&self, expected: &Account) -> Result<(), String> {
         let found = self.snapshot();
         let Account { may_use, global_reserve, for_copies, .. } = found;
@@ -324,7 +325,7 @@ impl Ledger {
 impl Books {
     fn take_back(&mut self, bytes: u64) {
         let may_use = self.account.may_use.checked_sub(bytes);
-        self.account.may_use = may_use.expect("A2: a promise given back was made before");
+        self.account.may_use = may_use.expect("A2: a returned reservation was made before");
     }
 }
 
@@ -348,12 +349,12 @@ mod tests {
         ledger
     }
 
-    /// A3: what does not fit is refused with what is missing, and changes nothing.
+    /// A3: a reservation that does not fit is refused with the missing bytes, and changes nothing.
     #[test]
     fn refuses_with_the_shortfall() {
         let ledger = ledger(100);
-        ledger.promise(60).expect("40 are left");
-        assert_eq!(ledger.promise(50), Err(Short { missing: 10 }));
+        ledger.reserve(60).expect("40 are left");
+        assert_eq!(ledger.reserve(50), Err(Short { missing: 10 }));
         assert_eq!(ledger.snapshot().may_use, 60);
         ledger.revoke(60);
         assert_eq!(ledger.snapshot().available(), 100);
@@ -364,17 +365,17 @@ mod tests {
     fn keeps_the_global_reserve() {
         let ledger = ledger(100);
         ledger.set_global_reserve(50, 0);
-        assert_eq!(ledger.promise(60), Err(Short { missing: 10 }));
-        ledger.promise(50).expect("exactly the rest");
-        assert_eq!(ledger.promise(1), Err(Short { missing: 1 }));
+        assert_eq!(ledger.reserve(60), Err(Short { missing: 10 }));
+        ledger.reserve(50).expect("exactly the rest");
+        assert_eq!(ledger.reserve(1), Err(Short { missing: 1 }));
     }
 
-    /// A group stays while promises need it.
+    /// A group stays while reservations need it.
     #[test]
-    fn shrinks_only_by_what_nobody_needs() {
+    fn shrinks_only_by_space_that_is_not_reserved() {
         let ledger = ledger(100);
         ledger.grow(50, 10, Counts::default());
-        ledger.promise(120).expect("140 are free");
+        ledger.reserve(120).expect("140 are free");
         let gone = ledger.shrink(50, 10, Counts::default());
         assert_eq!(gone, Err(Short { missing: 20 }));
         ledger.revoke(20);

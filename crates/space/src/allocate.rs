@@ -2,20 +2,21 @@
 //!
 //! # Place
 //!
-//! Called by writeback for data and by the commit for nodes. [`Search`] names groups by their summaries, without
-//! a lock; this takes one group's lock to try it.
+//! Writeback calls it for data and the commit for nodes. [`Search`] names groups by their
+//! summaries, without a lock; this takes one group's lock to try it.
 //!
 //! # Invariants
 //!
-//! - **L3** What is handed out begins and ends at whole units.
-//! - **L6** One unit of data that is promised is always found. Free space is entered in the index, the arrival
-//!   is counted, and only then can it be promised. So a search that saw no arrival looked, all the time, at
-//!   everything that any promise used by then was made of: what is left of that is at least what the caller was promised,
-//!   and it only became less meanwhile. A search that saw one begins again.
+//! - **L3** An allocated extent begins and ends at whole units.
+//! - **L6** An allocation finds one unit of data for each unit of its reservation. Free space is
+//!   entered in the index, then its arrival is counted, and only then can it be reserved. So a
+//!   search that saw no arrival looked at all space that existing reservations rest on. Its rest is
+//!   at least what the caller reserved, because it only shrank meanwhile. A search that saw an
+//!   arrival begins again.
 //! - L1, L2, L4 and L5 are the search's.
 //!
-//! A group is read once in a session, and fragments stay for good: all that is wanted from a group that must be
-//! loaded first goes before less of it at once, unless the caller is in a hurry.
+//! A group is read once in a session, but fragments stay for good. So a search loads a group that
+//! may have all that is wanted before it takes less, unless the caller is in a hurry.
 //!
 //! # Locks
 //!
@@ -31,23 +32,23 @@ use crate::request::{AllocRequest, Outcome};
 use crate::search::{Next, Search, Take};
 use crate::{DataReservation, Group, Space, SpaceKind};
 
-/// How often a search begins again that was overtaken, when nothing is promised: somebody may come and go for ever
-/// with less than it needs.
+/// How often an overtaken search without a reservation begins again. Without this limit, others
+/// that free and take less than it needs could keep it searching for ever.
 const AGAIN_MAX: u32 = 64;
 
 impl Space {
-    /// Allocates between `min` and `want` contiguous bytes, as many as there are. No promise is
-    /// kept by it: metadata is reserved in advance, and given back when the commit is done.
+    /// Allocates between `min` and `want` contiguous bytes, as many as there are. It uses up no
+    /// reservation: metadata is reserved in advance, and given back when the commit is done.
     ///
     /// # Panics
     ///
-    /// When the request is no multiple of what its kind is allocated in: a bug of the caller.
+    /// When the request is no multiple of the kind's unit: a bug of the caller.
     pub fn allocate(&self, request: AllocRequest) -> Outcome {
         self.run(request, false)
     }
 
-    /// As [`Space::allocate`], for data that was promised: what is allocated is taken from
-    /// `reservation`, and `want` is cut to it.
+    /// As [`Space::allocate`], for reserved data: the allocated bytes are taken from `reservation`,
+    /// and `want` is cut to it.
     ///
     /// # Panics
     ///
@@ -59,10 +60,11 @@ impl Space {
         request: AllocRequest,
     ) -> Outcome {
         assert_eq!(request.kind, SpaceKind::Data, "a data reservation is for data");
-        assert!(reservation.is_of(self), "R1: a promise of another volume");
-        let promised = reservation.bytes() & !(self.unit(SpaceKind::Data) - 1);
-        let want = request.want.min(promised);
-        assert!(request.min <= want, "R1: {} bytes of a promise of {promised}", request.min);
+        assert!(reservation.is_of(self), "reserve::R1: a reservation of another volume");
+        let held = reservation.bytes() & !(self.unit(SpaceKind::Data) - 1);
+        let want = request.want.min(held);
+        let least = request.min;
+        assert!(least <= want, "reserve::R1: {least} bytes of a reservation of {held}");
         let outcome = self.run(AllocRequest { want, ..request }, true);
         if let Outcome::Got(extent) = &outcome {
             reservation.take(extent.len);
@@ -70,29 +72,30 @@ impl Space {
         outcome
     }
 
-    /// Takes what is free next in a group out of everybody's reach for a while, at or behind `from`: no more than
-    /// `most` and no more than `promise` has, which it is taken from. Runs shorter than `least` are passed over.
-    /// [`Space::free`] gives it back.
-    #[must_use = "an extent that nobody frees is lost until the next mount"]
+    /// Reserves the next free extent of a group for a while, at or behind `from`. It has at most
+    /// `most` bytes, and at most those of `reservation`, which loses them. Runs shorter than
+    /// `least` are passed over. [`Space::free`] gives the extent back.
+    #[must_use = "an extent that is not freed is lost until the next mount"]
     pub fn borrow(
         &self,
         group: &Group,
-        promise: Option<&mut DataReservation>,
+        reservation: Option<&mut DataReservation>,
         from: Logical,
         least: u64,
         most: u64,
     ) -> Option<Extent> {
         let ledger = self.ledger(group.kind());
-        let Some(promise) = promise else {
+        let Some(reservation) = reservation else {
             return group.borrow(ledger, false, from.0, least, most);
         };
-        let most = most.min(promise.bytes());
+        let most = most.min(reservation.bytes());
         let found = group.borrow(ledger, true, from.0, least, most)?;
-        promise.take(found.len);
+        reservation.take(found.len);
         Some(found)
     }
 
-    /// Runs `act` with a search for `request`. For [`Space::allocate`], and for whoever simulates the locks.
+    /// Runs `act` with a search for `request`: for [`Space::allocate`], and for a simulation of the
+    /// locks.
     ///
     /// # Panics
     ///
@@ -111,23 +114,23 @@ impl Space {
         let goal = request.goal.or_else(|| self.goals().last(kind, request.stream, policy));
         let home = self.home(kind);
         let index = self.index(home);
-        // Before the directory: a group that comes in between is one that the search does not see.
+        // Before the directory, because the search does not see a group that comes in between.
         let begun = index.now();
         let directory = self.directory();
         let mut search = Search::new(&directory, index, begun, home, request, policy, goal);
         act(&mut search)
     }
 
-    /// Takes what a search wants from the group that it named, after waiting for the group's lock. `promised`:
-    /// a promise is kept by it.
+    /// Takes what a search wants from the group that it named, after waiting for the group's lock.
+    /// `from_reservation` says whether the bytes come from a reservation.
     pub fn take_from(
         &self,
         search: &Search<'_>,
         group: &Group,
         take: Take,
-        promised: bool,
+        from_reservation: bool,
     ) -> Option<Extent> {
-        self.take_held(search, group, &mut group.lock(), take, promised)
+        self.take_held(search, group, &mut group.lock(), take, from_reservation)
     }
 
     /// The stream of `request` goes on behind `extent`.
@@ -141,13 +144,13 @@ impl Space {
         group: &Group,
         state: &mut State,
         take: Take,
-        promised: bool,
+        from_reservation: bool,
     ) -> Option<Extent> {
         let AllocRequest { kind, want, min, .. } = *search.request();
         let goal = search.goal().filter(|&at| group.range().contains(at));
         let goal = goal.map(|at| group.row_behind(at.0));
         let ledger = self.ledger(kind);
-        group.allocate(state, ledger, promised, want, |free| match (take, kind) {
+        group.allocate(state, ledger, from_reservation, want, |free| match (take, kind) {
             (Take::AtGoal, _) => free.take_at(goal?, want),
             (Take::Wanted, SpaceKind::Data) => free.take_fitting(goal, want),
             (Take::Wanted, _) => free.take_near(goal, want),
@@ -155,14 +158,14 @@ impl Space {
         })
     }
 
-    fn run(&self, request: AllocRequest, promised: bool) -> Outcome {
+    fn run(&self, request: AllocRequest, from_reservation: bool) -> Outcome {
         let counters = self.alloc_counters();
         let count = |counter: &AtomicU64, by: u64| {
             if by > 0 {
                 counter.fetch_add(by, Ordering::Relaxed);
             }
         };
-        let kept = promised && request.min == self.unit(request.kind);
+        let kept = from_reservation && request.min == self.unit(request.kind);
         for again in 0.. {
             let (outcome, overtaken) = self.with_search(request, |search| {
                 let mut busy = 0;
@@ -175,7 +178,8 @@ impl Space {
                                 search.was_busy();
                                 continue;
                             };
-                            let got = self.take_held(search, group, &mut state, take, promised);
+                            let got =
+                                self.take_held(search, group, &mut state, take, from_reservation);
                             if let Some(extent) = got {
                                 break Outcome::Got(extent);
                             }
@@ -200,7 +204,7 @@ impl Space {
                 }
                 Outcome::NeedsLoading(_) => {}
                 Outcome::Full { .. } if overtaken && (kept || again < AGAIN_MAX) => {
-                    // He who overtook it may be about to say what he found.
+                    // The thread that overtook the search may be about to enter what it found.
                     buttress_base::thread::yield_now();
                     continue;
                 }

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **B1** Beside the lock's line a search changes nothing that others change but the count of who holds its group. Who will search
-//!   again holds the map by a handle of his stripe: one count for all of them would make two searches dearer than they are in Linux,
-//!   where nobody needs any.
+//! - **B1** Beside the lock's cache line a search changes one shared word: the reference count of
+//!   its group. A caller that will search again holds the map by a handle of its shard. One count
+//!   for all callers would make two searches dearer than in Linux, which needs no such count.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Default for GroupMap {
 }
 
 impl GroupMap {
-    /// For who will search again, later and maybe elsewhere.
+    /// A handle for a later search, maybe on another thread.
     pub(crate) fn finder(&self) -> Finder {
         self.handles[stripe()].clone()
     }

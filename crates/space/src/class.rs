@@ -1,13 +1,15 @@
-//! For which sizes a group of data is meant, so that small and large extents do not cut up each other's room.
+//! The size class of a group of data: small and large extents lie in different groups, so that they
+//! do not fragment each other's space.
 
 use crate::SpaceKind;
 use crate::index::Plane;
 
-/// Up to here an allocation is small, and up to there medium.
+/// Largest small allocation, and largest medium one, in bytes.
 const SMALL_MAX: u64 = 128 << 10;
 const MEDIUM_MAX: u64 = 8 << 20;
 
-/// For which sizes a group of data is meant; decided by the first allocation in it, until it is empty again.
+/// The sizes that a group of data is meant for. The first allocation in the group decides it, until
+/// the group is empty again.
 ///
 /// Not on disk: after a mount a group is of no class until it is allocated from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -51,7 +51,7 @@ impl DataQueue {
 }
 
 fn grant(ledger: &Ledger, bytes: u64, fits: impl Fn() -> bool) -> bool {
-    if ledger.promise(bytes).is_err() {
+    if ledger.reserve(bytes).is_err() {
         return false;
     }
     if fits() {

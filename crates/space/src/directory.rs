@@ -2,13 +2,15 @@
 //!
 //! # Place
 //!
-//! A change makes a new directory, which shares with it all but a path through each of its trees, and swaps it in;
-//! a lookup reads the one that is there and writes no memory that another reader writes.
+//! A change makes a new directory and swaps it in. The new one shares with the old one all but a
+//! path through each of its trees. A lookup reads the current directory and writes no memory that
+//! another reader writes.
 //!
 //! # Invariants
 //!
 //! - **D1** Groups are sorted and disjoint.
-//! - **D2** A group of the directory is in the slot that it says, among those of its kind, and in no other.
+//! - **D2** A group of the directory is in the slot that it names, among those of its kind, and in
+//!   no other.
 
 use std::sync::Arc;
 
@@ -158,7 +160,7 @@ impl Directory {
         Ok(())
     }
 
-    /// A directory with `added` too, which are in ascending order, overlap nothing, and know their slots.
+    /// A directory with `added` too, which are in ascending order, overlap nothing, and have slots.
     pub(crate) fn with(&self, added: &[Arc<Group>]) -> Self {
         let mut new = self.clone();
         if added.len() > self.len() / FAN {

@@ -1,9 +1,9 @@
-//! What can be wrong with what a disk says about its space.
+//! Errors in a disk's description of its space.
 //!
-//! # Place
+//! # What must hold
 //!
-//! Only facts that come from a disk, or a caller's request that cannot be granted, are errors here.
-//! A double free or a promise spent twice is a bug in this program and ends in an assertion.
+//! - Only facts that come from a disk, and requests that cannot be granted, are errors here. A
+//!   double free, or a reservation spent twice, is a bug in this program and ends in an assertion.
 
 use buttress_format::{BlockGroupFlags, Extent, Logical};
 
@@ -106,9 +106,9 @@ pub enum Error {
         /// Bytes freed and not published yet.
         pinned: u64,
     },
-    /// Without the group, what is left would not cover what was promised.
-    #[error("block group {start} is needed: {missing} promised bytes would have no room")]
-    Promised {
+    /// Without the group, the remaining space would not cover the reservations.
+    #[error("block group {start} is needed: {missing} reserved bytes would have no room")]
+    Reserved {
         /// First byte of the group.
         start: Logical,
         /// Bytes that would be short.

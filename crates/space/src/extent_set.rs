@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! What a group remembers of its reserved and pinned bytes. Unlike a lenient range set it treats a
-//! double insertion as the double allocation or double free that it is.
+//! A group keeps its reserved and pinned bytes in such sets. A second insertion of a byte is a
+//! double allocation or a double free, so it panics.
 //!
 //! # Invariants
 //!
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 /// A set of addresses, kept as maximal ranges.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExtentSet {
-    /// End to start: what is taken is mostly the front of a range, which keeps its end.
+    /// End to start: mostly the front of a range is taken, which keeps its end.
     ranges: BTreeMap<u64, u64>,
     bytes: u64,
 }
@@ -45,7 +45,7 @@ impl ExtentSet {
     /// Whether all of `start..end` is held.
     #[cfg(test)]
     pub(crate) fn covers(&self, start: u64, end: u64) -> bool {
-        // By E1 a covered range lies in a single one of ours.
+        // By E1 a covered range lies in a single range of the set.
         self.ranges.range(start + 1..).next().is_some_and(|(&e, &s)| s <= start && end <= e)
     }
 
@@ -53,7 +53,7 @@ impl ExtentSet {
     ///
     /// # Panics
     ///
-    /// When some of it is: the caller was told wrongly that it is new.
+    /// When some of it is: a double allocation or a double free.
     pub(crate) fn insert(&mut self, start: u64, end: u64) {
         assert!(start < end, "E1: empty range at {start}");
         let next = self.first_behind(start).map(|(start, end)| (*start, end));
@@ -70,7 +70,7 @@ impl ExtentSet {
         }
     }
 
-    /// Adds `start..end`, whatever of it is held already.
+    /// Adds `start..end`, parts of which may be held already.
     pub(crate) fn insert_missing(&mut self, start: u64, end: u64) {
         self.remove_overlap(start, end);
         self.insert(start, end);
@@ -82,12 +82,12 @@ impl ExtentSet {
     ///
     /// When some of it is not.
     pub(crate) fn remove(&mut self, start: u64, end: u64) {
-        // By E1 it lies in a single one of ours.
+        // By E1 it lies in a single range of the set.
         let removed = self.remove_overlap(start, end);
         assert_eq!(removed, end - start, "E1: {start}..{end} is not held");
     }
 
-    /// Removes whatever of `start..end` is held, and says how many bytes that was.
+    /// Removes the held parts of `start..end`, and returns how many bytes they had.
     pub(crate) fn remove_overlap(&mut self, start: u64, end: u64) -> u64 {
         let mut removed = 0;
         while let Some((first, e)) = self.first_behind(start)
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(set.bytes(), 20);
     }
 
-    /// E1, E2: the same as a map of units, whatever goes in and out.
+    /// E1, E2: the same as a map of units, for any insertions and removals.
     #[test]
     fn agrees_with_a_map() {
         let mut rng = buttress_base::Rng::new(1);

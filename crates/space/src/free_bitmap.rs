@@ -1,17 +1,19 @@
-//! The free space of a group in many parts: a bit for each sector, and a tree over them that knows the longest runs.
+//! The free space of a fragmented group: a bit for each sector, and a tree over them that knows the
+//! longest runs.
 //!
 //! # Place
 //!
-//! What a group's free extents become where they are so many that bits take less memory
-//! ([`FreeSpace`](crate::free_space::FreeSpace)). A group of a GiB takes 38 KiB, however fragmented it is.
+//! A group's free extents become this where they are so many that bits take less memory
+//! ([`FreeSpace`](crate::free_space::FreeSpace)). A group of a GiB takes 38 KiB, however fragmented
+//! it is.
 //!
 //! # Invariants
 //!
-//! - **B1** A bit is set while its sector is free; what lies outside the group is not.
-//! - **B2** The bit of a unit is set while all of its sectors are. Units are what is handed out.
-//! - **B3** A node of the tree knows, of the units below it, how many are free at its beginning, at its end, and in
-//!   its longest run. So the longest of all is at the top, and the first place for any length is found by going down
-//!   once.
+//! - **B1** A bit is set while its sector is free. Bits outside the group are clear.
+//! - **B2** The bit of a unit is set while all of its sectors are. Allocations are whole units.
+//! - **B3** A node of the tree knows how many units are free at its beginning, at its end, and in
+//!   its longest run. So the longest of all is at the top, and one way down finds the first place
+//!   for any length.
 
 use buttress_format::{Extent, Logical};
 
@@ -138,7 +140,7 @@ impl FreeBitmap {
         from < to && bits::any(&self.sectors, from, to)
     }
 
-    /// What is free from an address on: the rest of the run that it lies in, or the next one.
+    /// The free run at or behind an address: the rest of the one that it lies in, or the next.
     pub(crate) fn next(&self, from: u64) -> Option<(u64, u64)> {
         let sector = from.saturating_sub(self.base).div_ceil(self.sector);
         let first = bits::next_set(&self.sectors, usize::try_from(sector).ok()?)?;
@@ -214,7 +216,7 @@ impl FreeBitmap {
         }
     }
 
-    /// What a leaf of the tree has to know.
+    /// The figures of a leaf of the tree.
     fn look(&self, leaf: usize) -> Runs {
         let bits = self.unit_bits();
         let words = LEAF / u64::BITS as usize;
@@ -319,8 +321,8 @@ impl FreeBitmap {
         Some(self.hand_out(at, want))
     }
 
-    /// `want` contiguous bytes: right at `goal` if they are free there, else the first there are. What lies in so
-    /// many parts fills from its beginning, so that long runs come together at the end.
+    /// `want` contiguous bytes: right at `goal` if they are free there, else the first there are. A
+    /// fragmented group fills from its beginning, so that long runs form at the end.
     pub(crate) fn take_fitting(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
         let at_goal = goal.and_then(|goal| self.take_at(goal, want));
         at_goal.or_else(|| {
@@ -348,7 +350,7 @@ impl FreeBitmap {
         Some(self.hand_out(at, longest.min(want)))
     }
 
-    /// Compares the bits with what is known of them.
+    /// Compares the bits with the tree's figures.
     pub(crate) fn verify(&self) -> Result<(), String> {
         let (mut free, mut runs) = (0, 0);
         for (start, end) in self.iter() {
@@ -385,7 +387,8 @@ mod tests {
 
     const SECTOR: u64 = 4096;
 
-    /// B1 to B3: the same answers as a look at every sector, over several leaves, for data and for nodes.
+    /// B1 to B3: the same answers as a look at every sector, over several leaves, for data and
+    /// nodes.
     #[test]
     fn agrees_with_a_look_at_every_sector() {
         for seed in 0..6 {

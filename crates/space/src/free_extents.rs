@@ -8,14 +8,14 @@
 //! # Invariants
 //!
 //! - **F1** Free extents are not empty, do not overlap and do not touch.
-//! - **F2** Every extent with at least one usable unit is in the size index, under the bytes that
-//!   remain when its ends are cut to whole units; nothing else is.
-//! - **F3** `bytes` is the sum of the extents' lengths, cut-off ends included; `whole` is without them.
+//! - **F2** The size index has exactly the extents with at least one usable unit. Each is under its
+//!   usable bytes, which remain when its ends are cut to whole units.
+//! - **F3** `bytes` is the sum of the extents' lengths with the cut-off ends, `whole` without them.
 //!
-//! A unit is what the group hands out: a sector for data, a node for metadata, a row where there is parity.
-//! Metadata groups of old volumes can have free extents that do not begin at a multiple of the node size, and
-//! an index by plain length would promise what alignment then takes away. Of a row the rest that an extent
-//! leaves is free, and of no use until all of the row is free again.
+//! Allocations are whole units: a sector for data, a node for metadata, a row where there is
+//! parity. Metadata groups of old volumes can have free extents that do not begin at a multiple of
+//! the node size. An index by plain length would claim bytes that alignment then takes away. The
+//! rest of a row beside an extent is free, but of no use until all of the row is free again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,8 +45,8 @@ impl FreeExtents {
         Self::of_rows(unit, 0)
     }
 
-    /// Nothing free, for a group that begins at `origin` and is handed out in rows of so many bytes: an extent
-    /// begins with a row, and nothing else is in its rows.
+    /// Nothing free, for a group that begins at `origin` and is allocated in rows of so many bytes:
+    /// an extent begins with a row, and nothing else is in its rows.
     pub(crate) fn of_rows(unit: u64, origin: u64) -> Self {
         let (by_start, by_size) = (BTreeMap::new(), BTreeSet::new());
         Self { unit, origin, by_start, by_size, bytes: 0, whole: 0 }
@@ -62,7 +62,7 @@ impl FreeExtents {
         self.by_start.len()
     }
 
-    /// Free bytes that cannot be had, since what shares a unit with them is not free.
+    /// Free bytes that cannot be allocated, because a part of their unit is in use.
     pub(crate) fn cut_off(&self) -> u64 {
         self.bytes - self.whole
     }
@@ -102,7 +102,7 @@ impl FreeExtents {
         bytes.checked_next_multiple_of(self.unit).unwrap_or(u64::MAX)
     }
 
-    /// What is free from an address on: the rest of the extent that it lies in, or the next one.
+    /// The free extent at or behind an address: the rest of the one that it lies in, or the next.
     pub(crate) fn next(&self, from: u64) -> Option<(u64, u64)> {
         let around = self.by_start.range(..=from).next_back().filter(|&(_, &end)| end > from);
         let around = around.map(|(_, &end)| (from, end));
@@ -135,7 +135,7 @@ impl FreeExtents {
     ///
     /// # Panics
     ///
-    /// When it does not: a search found what is not there.
+    /// When it does not: a bug of the search.
     fn take(&mut self, start: u64, end: u64) {
         let found = self.by_start.range(..=start).next_back().map(|(&s, &e)| (s, e));
         let (s, e) = found.expect("F1: a search only returns addresses that are free");
@@ -160,7 +160,7 @@ impl FreeExtents {
     }
 
     /// `want` contiguous bytes: at or soon after `goal`, else where the group first has them, else
-    /// in the smallest extent that does. Keeps what is allocated together close together.
+    /// in the smallest extent that does. So extents that are allocated together lie close together.
     pub(crate) fn take_near(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
         let units = self.in_units(want);
         if self.largest() < units {
@@ -298,7 +298,7 @@ mod tests {
         extent.map(|extent| (extent.start.0, extent.len))
     }
 
-    /// F1, F3: neighbours merge, whatever the order, and what was cut comes back whole.
+    /// F1, F3: neighbours merge in any order, and a cut extent comes back whole.
     #[test]
     fn merges_neighbours() {
         let mut free = free(&[(0, 32), (64, 96), (32, 64)]);
@@ -310,7 +310,7 @@ mod tests {
         free.verify().expect("sound");
     }
 
-    /// F2: ends that are no whole unit are free, and cannot be had.
+    /// F2: ends that are no whole unit are free, and cannot be allocated.
     #[test]
     fn never_hands_out_part_of_a_unit() {
         let mut free = free(&[(4, 60), (100, 110)]);
@@ -322,7 +322,7 @@ mod tests {
         free.verify().expect("sound");
     }
 
-    /// Rows of any length are had as a whole, by one, and come back as a whole.
+    /// Rows of any length go to one extent as a whole, and come back as a whole.
     #[test]
     fn rows_are_had_whole() {
         let mut free = FreeExtents::of_rows(48, 1000);

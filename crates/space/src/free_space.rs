@@ -1,9 +1,10 @@
-//! The free space of one group, in whichever form takes less memory.
+//! The free space of one group, in the form that takes less memory.
 //!
 //! # Invariants
 //!
-//! - **H1** A group's free space takes no more memory than its bitmap would, but for a few extents: what lies in more
-//!   parts is held as bits. It becomes extents again at half of that, so that no group goes back and forth.
+//! - **H1** A group's free space takes no more memory than its bitmap would, apart from a few
+//!   extents: a more fragmented one is held as bits. It becomes extents again at half of that
+//!   number, so that no group goes back and forth.
 
 use buttress_format::Extent;
 
@@ -32,7 +33,7 @@ enum Form {
     Bitmap(Box<FreeBitmap>),
 }
 
-/// Asks whichever form it has.
+/// Asks the form that it has.
 macro_rules! either {
     ($self:expr, $free:ident => $what:expr) => {
         match &$self.form {
@@ -58,8 +59,8 @@ impl FreeSpace {
         Self { group, sector, unit, most, form: Form::Extents(FreeExtents::new(unit)) }
     }
 
-    /// Nothing free, for a group that is handed out in rows of so many bytes. Runs of whole rows are few, and always
-    /// held as extents.
+    /// Nothing free, for a group that is allocated in rows of so many bytes. Runs of whole rows are
+    /// few, and always held as extents.
     pub(crate) fn of_rows(group: Extent, sector: u64, row: u64) -> Self {
         let form = Form::Extents(FreeExtents::of_rows(row, group.start.0));
         Self { group, sector, unit: row, most: usize::MAX, form }
@@ -158,7 +159,8 @@ mod tests {
 
     const SECTOR: u64 = 4096;
 
-    /// H1: memory is bounded, whatever is free; the form changes with hysteresis and loses nothing.
+    /// H1: memory is bounded for any free space; the form changes with hysteresis and loses
+    /// nothing.
     #[test]
     fn memory_is_bounded() {
         let group = Extent { start: Logical(1 << 20), len: 1 << 30 };

@@ -11,7 +11,7 @@
 //! key                                    payload
 //! (group start, FREE_SPACE_INFO,   group len)  extent count, flags: which form
 //! (start,       FREE_SPACE_EXTENT,       len)  empty
-//! (start,       FREE_SPACE_BITMAP,      span)  one bit a sector, lowest bit of a byte first, set if free
+//! (start,       FREE_SPACE_BITMAP,      span)  one bit a sector, lowest first, set if free
 //! ```
 //!
 //! Bitmaps cover the group without gaps from its start, [`BITMAP_BITS`] sectors each; the last one
@@ -22,9 +22,9 @@
 //!
 //! # Invariants
 //!
-//! - **B1** What [`write()`] makes, [`parse`] reads back as the same extents.
-//! - **B2** Between the two thresholds a group keeps the form it has, so that a count that goes up
-//!   and down does not convert it each time.
+//! - **B1** [`parse`] reads the items of [`write()`] back as the same extents.
+//! - **B2** Between the two thresholds a group keeps its form. So a count that goes up and down
+//!   does not convert it each time.
 
 use buttress_format::{Extent, FreeSpaceInfo, Key, Kind, Logical, header};
 
@@ -360,7 +360,7 @@ fn for_each_run(bitmap: &[u8], bits: usize, mut act: impl FnMut(usize, usize)) {
     let mut run_start = None;
     let mut bit = 0;
     while bit < bits {
-        // A whole byte that goes on as the bit before it did has no border in it.
+        // A whole byte of bits equal to the one before it has no border in it.
         let uniform = if run_start.is_some() { 0xff } else { 0x00 };
         if bit % 8 == 0 && bitmap[bit / 8] == uniform {
             bit += 8;
@@ -381,7 +381,7 @@ fn for_each_run(bitmap: &[u8], bits: usize, mut act: impl FnMut(usize, usize)) {
     }
 }
 
-/// Extents in the making; what touches is joined.
+/// Extents that are being read; those that touch are joined.
 #[derive(Default)]
 struct Runs {
     extents: Vec<Extent>,

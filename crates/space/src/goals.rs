@@ -2,16 +2,16 @@
 //!
 //! # Place
 //!
-//! A hint and no more: streams may share a slot, and a stale goal only costs a longer search. As many slots are
-//! in use as there are processors, but no more than one for four groups: with more, streams would take each
-//! other's groups and scatter.
+//! A goal is a hint: streams may share a slot, and a stale goal only costs a longer search. As many
+//! slots are in use as there are processors, but at most one for four groups. With more, streams
+//! would take each other's groups and scatter.
 //!
-//! A stream that met busy groups on its way remembers where it ended up, which is how streams that share a group
-//! come apart; nothing else moves them.
+//! A stream that met busy groups remembers where it ended up. So streams that share a group come
+//! apart; nothing else moves them.
 //!
 //! # Locks
 //!
-//! None, but for the published baseline, whose one goal is under one lock ([`Rank::Leaf`]).
+//! None in normal builds. The published baseline has one goal under one lock ([`Rank::Leaf`]).
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -34,7 +34,7 @@ pub(crate) struct Goals {
     slots: [Box<[Apart<AtomicU64>]>; 3],
     /// How many are in use.
     active: [AtomicUsize; 3],
-    /// Of the baseline with one goal under a lock.
+    /// The goal of the baseline, under a lock.
     #[cfg(feature = "baselines")]
     locked: [Ranked<u64>; 3],
     processors: usize,
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(goals.last(SpaceKind::Metadata, 1, POLICY), None);
     }
 
-    /// One goal is everybody's.
+    /// All streams share a single goal.
     #[test]
     fn a_single_goal_is_shared() {
         let goals = Goals::new(8);

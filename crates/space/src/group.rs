@@ -3,17 +3,19 @@
 //! # Place
 //!
 //! [`Space`](crate::Space) finds groups and moves bytes between states; a group knows which bytes
-//! those are. What it answers is about *now*: the figures of the transaction being committed are
-//! `txn`'s own sums, for the next transaction is already allocating.
+//! those are. Its answers are about *now*. The figures of the transaction being committed are
+//! `txn`'s own sums, because the next transaction is already allocating.
 //!
 //! # Invariants
 //!
 //! - **G1** Every byte is in one state: free, reserved, used, pinned, or under a superblock.
 //! - **G2** Once loaded, a group knows all its free extents; before, it hands out nothing.
 //! - **G3** The summary is what the state says, whenever the lock is free.
-//! - **G4** In a group with rows an extent that is handed out lies in rows of which nothing else was reserved,
-//!   used or pinned. What of a row is free beside others counts as read-only; so does all that is free before
-//!   loading.
+//! - **G4** In a group with rows an allocated extent lies in rows of which nothing else was
+//!   reserved, used or pinned. Free bytes of a row that is in use count as read-only; so do all
+//!   free bytes before loading.
+//! - **D2** A group of the directory has one slot among those of its kind.
+//! - **Q1** A group is read-only while at least one hold wants it so; nested holds count.
 //!
 //! # Locks
 //!
@@ -60,8 +62,8 @@ pub struct GroupInit {
     /// Logical ranges under superblock mirrors; never allocated. May overlap each other and reach
     /// past the group's ends.
     pub superblock_stripes: Vec<Extent>,
-    /// Where there is parity, how many bytes share it, from the group's start on: an extent gets whole rows,
-    /// and until a row is free again nobody else gets any of it.
+    /// Where there is parity, how many bytes share it, from the group's start on. An extent gets
+    /// whole rows, and no other extent gets a part of a row before all of it is free again.
     pub row: Option<u64>,
 }
 
@@ -88,11 +90,11 @@ pub struct Group {
     pub(crate) kind: SpaceKind,
     birth: Generation,
     pub(crate) sectorsize: u64,
-    /// What it hands out multiples of.
+    /// Unit of allocations, in bytes.
     pub(crate) unit: u64,
     pub(crate) row: Option<u64>,
     pub(crate) superblocks: ExtentSet,
-    /// The largest free run, whether it is loaded, and the class: one word for those who choose.
+    /// The largest free run, whether it is loaded, and the class: one word for searches.
     summary: AtomicU64,
     used: AtomicU64,
     place: OnceLock<Place>,
@@ -106,7 +108,7 @@ pub struct Group {
     pub(crate) state: Ranked<State>,
 }
 
-/// Where a group of the directory is found by what is free in it.
+/// The index that has a group of the directory by its largest free run, and the group's slot in it.
 #[derive(Debug)]
 struct Place {
     index: Arc<Index>,
@@ -218,8 +220,8 @@ impl Group {
         self.birth
     }
 
-    /// Returns the bytes in use now. What a commit writes into the group's item is the sum of that
-    /// commit's own changes, which this is not while the next transaction runs.
+    /// Returns the bytes in use now. A commit writes the sum of its own changes into the group's
+    /// item, which differs from this while the next transaction runs.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
@@ -231,8 +233,8 @@ impl Group {
         self.summary.load(Ordering::Acquire) & LOADED != 0
     }
 
-    /// Returns the most that one allocation can get here; of a group that is not loaded, the most
-    /// that it could turn out to be.
+    /// Returns the most that one allocation can get here. For a group that is not loaded it is an
+    /// upper bound.
     #[must_use]
     pub fn largest_free(&self) -> u64 {
         self.summary.load(Ordering::Acquire) & !FLAGS
@@ -253,8 +255,8 @@ impl Group {
         assert!(self.place.set(place).is_ok(), "D2: a group is added once");
     }
 
-    /// Enters it in the index and in the account, once it is in the directory: what it has can be found before it
-    /// can be promised.
+    /// Enters it in the index and in the account, once it is in the directory. So its space can be
+    /// found before it can be reserved.
     pub(crate) fn open(&self, ledger: &Ledger) {
         let mut state = self.state.lock();
         state.counted = true;
@@ -280,14 +282,14 @@ impl Group {
         }
     }
 
-    /// Returns the bytes that it could still give out: none while it is read-only.
+    /// Returns the bytes that can still be allocated in it: none while it is read-only.
     #[must_use]
     pub fn available(&self) -> u64 {
         let state = self.state.lock();
         self.free_bytes(&state) - self.counts(&state).read_only
     }
 
-    /// Returns the bytes of memory that knowing its free space takes, about.
+    /// Returns the approximate bytes of memory that its free space takes.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.state.lock().free.as_ref().map_or(0, FreeSpace::memory)
@@ -366,7 +368,7 @@ impl Group {
         let result = act(&mut state);
         self.summarise(&mut state);
         let after = self.counts(&state);
-        // A group that is gone is in no account any more; who held it may still let it go.
+        // A removed group is in no account any more, but a hold of it may still end.
         if state.is_counted() {
             ledger.shift(before, after, 0);
         }
@@ -374,7 +376,7 @@ impl Group {
         result
     }
 
-    /// Lets the group give out nothing more (Q1), if the account can do without.
+    /// Makes the group give out nothing more (Q1), if the account can do without it.
     pub(crate) fn stop(&self, ledger: &Ledger) -> Result<(), Error> {
         let mut state = self.state.lock();
         let before = self.counts(&state);
@@ -383,7 +385,7 @@ impl Group {
             && let Err(short) = ledger.stop(before, self.counts(&state))
         {
             state.allow_writes();
-            return Err(Error::Promised { start: self.start(), missing: short.missing });
+            return Err(Error::Reserved { start: self.start(), missing: short.missing });
         }
         self.summarise(&mut state);
         Ok(())
@@ -420,7 +422,7 @@ impl Group {
     }
 }
 
-/// What of the superblocks lies inside the group. On several devices they may overlap.
+/// The parts of superblocks inside the group. On several devices they may overlap.
 fn clip_superblocks(group: Extent, stripes: &[Extent]) -> ExtentSet {
     let mut set = ExtentSet::default();
     for stripe in stripes {

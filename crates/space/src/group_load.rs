@@ -1,11 +1,12 @@
-//! Learning what is free in a group.
+//! Loading of a group: its free extents become known.
 //!
 //! # Invariants
 //!
 //! - **G2** Once loaded, a group knows all its free extents; before, it hands out nothing.
+//! - **G4** Loading of a group with rows changes its account, so its space does it.
 //!
-//! What was unpinned before loading is remembered apart, because the free-space tree that is read for loading may be
-//! older than that.
+//! The group keeps extents that were unpinned before loading in a list of their own. The free-space
+//! tree that is read for loading may be older.
 
 use buttress_format::Extent;
 
@@ -15,26 +16,27 @@ use crate::free_space::FreeSpace;
 use crate::{Error, Group};
 
 impl Group {
-    /// Takes note of what is free, in ascending order, as a *committed* free-space tree of this
-    /// session says (or, without one, the gaps in the extent tree of that commit). Ranges under
-    /// superblocks may be among it, as they are on disk; they stay out of reach.
+    /// Takes the free extents, in ascending order, from a *committed* free-space tree of this
+    /// session. Without such a tree they are the gaps in that commit's extent tree. They may
+    /// include ranges under superblocks, as on disk; those are never allocated.
     ///
-    /// Loading twice changes nothing: two threads may both have been asked to.
+    /// Loading twice changes nothing, because two threads may both load a group.
     ///
     /// # Errors
     ///
-    /// When the extents do not lie in the group, are out of order, or do not add up to what the
-    /// group's use leaves: the volume is inconsistent, and the group stays unloaded.
+    /// When the extents are out of order or outside the group, or do not add up to the bytes that
+    /// the group's use leaves. Then the volume is inconsistent, and the group stays unloaded.
     ///
     /// # Panics
     ///
-    /// When the group has rows: loading changes its account, so that is for [`Space::load`](crate::Space::load).
+    /// When the group has rows: [`Space::load`](crate::Space::load) loads those, because that
+    /// changes the account.
     pub fn load(&self, free: impl Iterator<Item = Extent>) -> Result<(), Error> {
         assert!(self.row.is_none(), "G4: a group with rows is loaded by its space");
         self.load_into(None, free)
     }
 
-    /// As [`Group::load`], and tells the account, if the group is in one.
+    /// As [`Group::load`]; changes the account too, if the group is in one.
     pub(crate) fn load_into(
         &self,
         ledger: Option<&Ledger>,

@@ -1,4 +1,9 @@
-//! How bytes of a group go from one state to the next (S1), and how the group goes.
+//! Moves of a group's bytes from one state to the next, and the removal of the group.
+//!
+//! # Invariants
+//!
+//! - **G1** Every byte is in one state: free, reserved, used, pinned, or under a superblock. The
+//!   order of the states is `space::S1`.
 
 use std::sync::atomic::Ordering;
 
@@ -11,13 +16,13 @@ use crate::group_state::State;
 use crate::{Error, Group};
 
 impl Group {
-    /// Reserves what `search` finds; of the account's promises, `promised` says whether that keeps
-    /// one.
+    /// Reserves the extent that `search` finds. `from_reservation` says whether its bytes come from
+    /// a reservation of the account.
     pub(crate) fn allocate(
         &self,
         state: &mut State,
         ledger: &Ledger,
-        promised: bool,
+        from_reservation: bool,
         want: u64,
         search: impl FnOnce(&mut FreeSpace) -> Option<Extent>,
     ) -> Option<Extent> {
@@ -31,16 +36,17 @@ impl Group {
             state.class = Class::of(self.kind, want);
         }
         self.summarise(state);
-        ledger.shift(before, self.counts(state), if promised { extent.len } else { 0 });
+        ledger.shift(before, self.counts(state), if from_reservation { extent.len } else { 0 });
         Some(extent)
     }
 
-    /// Reserves what is free next, at or behind `from`: no more than `most`, of runs that have at least `least` from
-    /// where they are met on. Of the account's promises, `promised` says whether that keeps one.
+    /// Reserves the next free bytes at or behind `from`, at most `most` of them. Runs with less
+    /// than `least` bytes from there on are passed over. `from_reservation` says whether the bytes
+    /// come from a reservation of the account.
     pub(crate) fn borrow(
         &self,
         ledger: &Ledger,
-        promised: bool,
+        from_reservation: bool,
         from: u64,
         least: u64,
         most: u64,
@@ -59,11 +65,11 @@ impl Group {
             }
             at = end;
         };
-        assert!(free.take_exact(start, end), "G1: what is found free is free");
+        assert!(free.take_exact(start, end), "G1: a free run that was found is free");
         state.reserved.insert(start, end);
         self.summarise(&mut state);
         let len = end - start;
-        ledger.shift(before, self.counts(&state), if promised { len } else { 0 });
+        ledger.shift(before, self.counts(&state), if from_reservation { len } else { 0 });
         Some(Extent { start: Logical(start), len })
     }
 
@@ -77,7 +83,7 @@ impl Group {
         free && !state.removed
     }
 
-    /// Marks the group as gone, if nothing is in it and the account can do without.
+    /// Marks the group as removed, if nothing is in it and the account can do without it.
     pub(crate) fn retire(&self, ledger: &Ledger) -> Result<(), Error> {
         let mut state = self.state.lock();
         let counts @ Counts { used, reserved, pinned, .. } = self.counts(&state);
@@ -87,7 +93,7 @@ impl Group {
         let (len, super_bytes) = (self.len(), self.super_bytes());
         ledger
             .shrink(len, super_bytes, counts)
-            .map_err(|short| Error::Promised { start: self.start(), missing: short.missing })?;
+            .map_err(|short| Error::Reserved { start: self.start(), missing: short.missing })?;
         state.removed = true;
         self.stopped.store(true, Ordering::SeqCst);
         self.summarise(&mut state);

@@ -1,8 +1,9 @@
-//! What is in which state in one group; behind its lock.
+//! The bytes of one group by state, under the group's lock.
 //!
 //! # Invariants
 //!
 //! - **G1** Every byte is in one state: free, reserved, used, pinned, or under a superblock.
+//! - **Q1** A group is read-only while at least one hold wants it so; nested holds count.
 
 use buttress_format::Extent;
 
@@ -20,14 +21,14 @@ pub(crate) struct State {
     /// Became free before loading.
     pub(crate) freed_unloaded: ExtentSet,
     pub(crate) used: u64,
-    /// How many want nothing to be allocated in it.
+    /// How many holds want nothing to be allocated in it.
     pub(crate) read_only: u32,
     pub(crate) class: Class,
-    /// What the index has.
+    /// Its entry in the index.
     pub(crate) entry: Entry,
-    /// In the account: before that it gives out nothing, and its account hears nothing of it.
+    /// In the account. Before that it gives out nothing, and changes no account.
     pub(crate) counted: bool,
-    /// Out of the directory; somebody may still hold the `Arc`.
+    /// Out of the directory; another thread may still hold the `Arc`.
     pub(crate) removed: bool,
 }
 
@@ -50,12 +51,12 @@ impl State {
         self.counted && !self.removed
     }
 
-    /// Lets the group give out nothing more (Q1).
+    /// Makes the group give out nothing more (Q1).
     pub(crate) fn stop_writes(&mut self) {
         self.read_only += 1;
     }
 
-    /// Lets it give out again when everybody who stopped it is content.
+    /// Lets it give out again, once every hold that stopped it has ended.
     pub(crate) fn allow_writes(&mut self) {
         self.read_only = self.read_only.checked_sub(1).expect("Q1: it was stopped before");
     }
@@ -71,7 +72,7 @@ impl State {
         let (start, end) = (extent.start.0, extent.end().0);
         assert!(!self.pinned.overlaps(start, end), "G1: {start}..{end} is pinned and freed");
         let was_used = extent.len - self.reserved.remove_overlap(start, end);
-        self.used = self.used.checked_sub(was_used).expect("G1: what is freed was in use");
+        self.used = self.used.checked_sub(was_used).expect("G1: a freed extent was in use");
         self.set_free(start, end);
     }
 

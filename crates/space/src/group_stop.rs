@@ -1,9 +1,11 @@
-//! How a group is stopped: what tells allocators and writers in place, and how those are waited for who began before.
+//! Stopping of a group: the mark for allocators and writers in place, and the wait for those that
+//! began before.
 //!
 //! # Place
 //!
-//! The parts of [`Group`] under `quiesce`, which says what they come to together. `tests/transition` runs both as they
-//! stand here under a scheduler that tries the orders of threads, on a group of its own.
+//! The parts of [`Group`] under `quiesce`, which states what must hold of them together.
+//! `tests/transition` runs this text under a scheduler that tries the orders of threads, on a group
+//! of its own.
 //!
 //! # Locks
 //!
@@ -15,8 +17,8 @@ use crate::Group;
 use crate::group_state::State;
 
 impl Group {
-    /// Tells writers in place whether they may, and who drains whether it still matters; to be called after what decides it
-    /// changed.
+    /// Sets the mark that writers in place read, and wakes drains that need not wait any more. To
+    /// be called after a change of `read_only` or `removed`.
     pub(crate) fn mark_stopped(&self) {
         let state = self.state.lock();
         self.stopped.store(state.read_only > 0 || state.removed, Ordering::SeqCst);
@@ -25,13 +27,13 @@ impl Group {
         }
     }
 
-    /// Whether it is read-only or gone: what writers in place look at, after they were counted.
+    /// Whether it is read-only or removed. Writers in place look at it after they were counted.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Wakes those who wait for what was reserved, once nothing is; to be called after every change that may make it
-    /// less, with the lock still held, and what was reserved before.
+    /// Wakes drains that wait for reserved extents, once there are none. To be called after every
+    /// change that may make them less, with the lock still held; `before` has the bytes before it.
     pub(crate) fn tell_settled(&self, state: &State, before: u64) {
         if state.read_only > 0 && state.reserved.bytes() == 0 && before > 0 {
             self.settled.notify_all();

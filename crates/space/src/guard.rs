@@ -1,28 +1,29 @@
-//! Who writes into a group in place, so that whoever stops that knows when the last one is gone.
+//! Counts of writers in place, so that a drain of a group knows when the last one has left.
 //!
 //! # Place
 //!
-//! A writer enters with the lookup of the group and leaves without one: his guard remembers where he was
-//! counted. Nobody counts in a group, which all processors would write to: counters are one for each stripe of
-//! threads, phase and a few groups together, and only who waits looks at all of them. Nor do guards share the count of those
-//! who hold on to the counters: each stripe has a handle of its own.
+//! A writer enters with the lookup of the group and leaves without one: its guard remembers the
+//! counter. A count in the group itself would be written by all processors. So there is one counter
+//! for each shard of threads, phase and bucket of groups, and only a drain looks at all of them.
+//! Guards do not share the reference count of the counters either: each shard has its own handle.
 //!
 //! # Invariants
 //!
-//! - **W1** Whoever entered and found the group not read-only is waited for by every drain that begins after the
-//!   group was made read-only. Entering counts first and looks then; the drain's group was marked first and is
-//!   looked for then; all four are in one order (SeqCst), so one of the two sees the other.
-//! - **W2** A drain ends, whoever else enters meanwhile: it turns the phase, so that new ones count elsewhere, and
-//!   waits for the old count alone. It does so twice, because some may have entered before an earlier turn.
-//! - **W3** A guard leaves exactly where it entered, on whatever thread it is dropped.
+//! - **W1** A drain that begins after its group was marked read-only waits for every writer that
+//!   found the group not read-only. A writer counts first and looks at the mark then; the mark is
+//!   set first and the drain looks at the counts then. All four are in one order (SeqCst), so one
+//!   of the two sees the other.
+//! - **W2** A drain ends, even if writers keep entering. It turns the phase, so that new ones count
+//!   elsewhere, and waits for the old count alone. It does so twice, because some may have entered
+//!   before an earlier turn.
+//! - **W3** A guard leaves exactly where it entered, whichever thread drops it.
 //!
 //! # Locks
 //!
-//! Entering takes none. Drains of one bucket take turns, under a lock that has no rank, since it is held while
-//! waiting; leaving takes `quiet` only when somebody drains.
+//! Entering takes none. Leaving takes `quiet` only while a drain waits.
 //!
-//! What this rests on comes from the module `sync` beside it, so that a model checker runs the same text with
-//! its own threads and atomics.
+//! The primitives come from the module `sync` beside it, so that a model checker runs the same text
+//! with its own threads and atomics.
 
 use super::sync::{Arc, AtomicUsize, BUCKETS, Condvar, Mutex, Ordering::SeqCst, STRIPES, stripe};
 
@@ -37,16 +38,18 @@ struct Count {
 struct Bucket {
     phase: AtomicUsize,
     counts: [Count; STRIPES],
-    /// How many wait for it to be empty.
+    /// How many drains wait for it to be empty.
     waiting: AtomicUsize,
+    /// Drains of one bucket take turns. Unranked: held while a drain waits.
     turn: Mutex<()>,
+    /// Unranked: nothing is taken under it, and a model checker brings its own.
     quiet: Mutex<()>,
     left: Condvar,
 }
 
 type Buckets = [Bucket; BUCKETS];
 
-/// The counters, as guards of one stripe hold on to them; the count of these has lines of its own.
+/// The counters as the guards of one shard hold them. Its reference count has its own cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Handle(Arc<Buckets>);
@@ -64,7 +67,7 @@ impl Default for Writers {
     }
 }
 
-/// Somebody is counted while this lives.
+/// A writer that is counted while this lives.
 #[derive(Debug)]
 pub(crate) struct Counted {
     handle: Arc<Handle>,
@@ -74,7 +77,8 @@ pub(crate) struct Counted {
 }
 
 impl Writers {
-    /// Counts somebody in; he must look whether the group is read-only afterwards, not before (W1).
+    /// Counts a writer in. The caller must look whether the group is read-only after this, not
+    /// before (W1).
     pub(crate) fn enter(&self, group: usize) -> Counted {
         let (bucket, stripe) = (group % BUCKETS, stripe());
         let handle = Arc::clone(&self.handles[stripe]);
@@ -84,7 +88,8 @@ impl Writers {
         Counted { handle, bucket, stripe, phase }
     }
 
-    /// Waits until everybody is gone who entered `group`, or one of its bucket, before this was called.
+    /// Waits until every writer has left that entered `group`, or a group of its bucket, before
+    /// this call.
     pub(crate) fn drain(&self, group: usize) {
         let bucket = &self.handles[0].0[group % BUCKETS];
         let _turn = bucket.turn.lock();
@@ -107,8 +112,9 @@ impl Drop for Counted {
     fn drop(&mut self) {
         let bucket = &self.handle.0[self.bucket];
         let was = bucket.counts[self.stripe].phases[self.phase].fetch_sub(1, SeqCst);
-        debug_assert!(was > 0, "W3: left where nobody had entered");
-        // Who waits said so before he looked at the count: either he saw it fall, or this sees him.
+        debug_assert!(was > 0, "W3: left where no writer had entered");
+        // A drain announces itself before it looks at the count: it sees the count fall, or this
+        // sees the drain.
         if was == 1 && bucket.waiting.load(SeqCst) > 0 {
             drop(bucket.quiet.lock());
             bucket.left.notify_all();

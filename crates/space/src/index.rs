@@ -1,33 +1,34 @@
-//! Which groups have a free run of at least so many bytes, without looking at groups.
+//! An index of groups by their largest free run, so that a search does not look at each group.
 //!
 //! # Place
 //!
-//! One for each kind of space. A group has a slot for as long as it lives, and is entered in one plane under
-//! every order up to that of its largest free run; so one bitmap answers "who has at least this". A search
-//! goes from a slot to the end and then from the beginning: the same groups are met in the same order, and
-//! neighbours in address are neighbours here.
+//! One for each kind of space. A group keeps its slot for as long as it lives. It is entered in one
+//! plane under every order up to that of its largest free run. So one bitmap names all groups that
+//! have at least that much. A search goes from a slot to the end and then from the beginning. It
+//! meets the same groups in the same order, and neighbours in address are neighbours here.
 //!
 //! # Invariants
 //!
-//! - **I1** While a group's lock is free, its bits say what its summary says: set in one plane for every order up
-//!   to its own, clear everywhere else.
-//! - **I2**, **I3** of the planes (`sheet`).
+//! - **I1** While a group's lock is free, its bits agree with its summary: set in one plane for
+//!   every order up to its own, clear everywhere else.
+//! - **I2** Every set bit is found (`sheet::I2`).
+//! - **I3** A search that missed a group sees afterwards that it may have (`sheet::I3`).
 //!
 //! # Locks
 //!
-//! None. Bits of one group change under that group's lock; words are shared by many groups and change by
-//! atomic operations.
+//! None. Bits of one group change under that group's lock. Many groups share a word, which changes
+//! by atomic operations.
 
 use crate::sheet::{Doubts, Sheet};
 pub(crate) use crate::sheet::{ORDERS, SLOTS_MAX};
 
-/// log2 of the smallest run that is told apart: a sector.
+/// log2 of the smallest run with an order: a sector.
 const ORDER_MIN: u32 = 12;
 
 /// What a group is entered as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plane {
-    /// Its free extents are not known yet; the order is that of all that is free in it.
+    /// Its free extents are not known yet; the order is that of all its free bytes.
     Unloaded,
     /// Loaded, for allocations of any size.
     Unset,
@@ -47,7 +48,7 @@ pub(crate) fn order_of(bytes: u64) -> Option<usize> {
     Some((log as usize).min(ORDERS - 1))
 }
 
-/// The least order at which every run has `bytes`; none where runs must be looked at.
+/// The least order at which every run has `bytes`; none where the runs themselves must be compared.
 pub(crate) fn order_holding(bytes: u64) -> Option<usize> {
     let log = bytes.max(1).next_power_of_two().trailing_zeros().saturating_sub(ORDER_MIN);
     ((log as usize) < ORDERS).then_some(log as usize)
@@ -66,9 +67,9 @@ pub(crate) type Entry = Option<(Plane, usize)>;
 impl Index {
     /// Moves a group from one entry to another. The caller holds the group's lock.
     ///
-    /// In between it may be in two planes, never in none; `between` runs then, and lets everybody see what the
-    /// group is now. Were it seen before or after, a group whose free space has just been read would for a moment
-    /// be neither among those to be read nor among those that have some, and a search would find nothing at all.
+    /// In between it may be in two planes, never in none. `between` runs then and shows the group's
+    /// new summary. Before or after, a group whose free space was just read would for a moment be
+    /// in no plane. Then a search would find it neither to be loaded nor to have free space.
     pub(crate) fn shift(&self, slot: usize, before: Entry, after: Entry, between: impl FnOnce()) {
         if before == after {
             return between();
@@ -96,12 +97,12 @@ impl Index {
         }
     }
 
-    /// This moment; to be kept by whoever begins to search.
+    /// This moment; a search keeps it when it begins.
     pub(crate) fn now(&self) -> u64 {
         self.doubts.now()
     }
 
-    /// Whether a search that began at `then` may have seen a group nowhere although it was somewhere all the time (I3).
+    /// Whether a search that began at `then` may have missed a group that was always entered (I3).
     pub(crate) fn was_overtaken(&self, then: u64) -> bool {
         self.doubts.since(then)
     }
@@ -145,7 +146,7 @@ mod tests {
 
     const KIB: u64 = 1 << 10;
 
-    /// Orders are whole powers of two, and never promise what is not there.
+    /// Orders are whole powers of two, and never claim more than there is.
     #[test]
     fn x3_orders_round_the_safe_way() {
         assert_eq!(order_of(4095), None);
@@ -180,7 +181,7 @@ mod tests {
                     Some(entry) => model.insert(slot, entry),
                     None => model.remove(&slot),
                 };
-                index.verify(slot, after).expect("what was entered");
+                index.verify(slot, after).expect("the entry");
                 let (plane, order) =
                     (*rng.choose(&planes).expect("five"), rng.below(ORDERS as u64) as usize);
                 let from = rng.below(spread) as usize;

@@ -1,44 +1,47 @@
-//! In which order room is made, and when to give up: a state machine that does nothing itself.
+//! The order of the flush steps, and when to give up: a state machine without side effects.
 //!
 //! # Invariants
 //!
-//! - **F1** What a caller holds bounds which steps are ever named to him: who holds a file's writeback claim
-//!   is never told to write data back, and who holds a handle is told nothing, since a commit waits for him.
-//! - **F2** It ends: without anybody served, after a fixed number of cycles.
+//! - **F1** The resources of a caller bound the steps that it gets. A caller with a file's
+//!   writeback claim gets no step that writes data back. A caller with a handle gets no step at
+//!   all, because a commit waits for that handle.
+//! - **F2** It ends after a fixed number of cycles in which no request was served.
 //!
 //! ```text
-//!            count ▶ unpin ▶ dirty ▶ ordered ▶ commit ▶ readers ▶ chunk         little is held by the trees themselves
+//! metadata:  count ▶ unpin ▶ dirty ▶ ordered ▶ commit ▶ readers ▶ chunk
 //! again, or
 //! crowded:   count ▶ unpin ▶ chunk ▶ clean ▶ all dirty ▶ ordered ▶ commit ▶ readers ▶ chunk
 //! data:              unpin ▶ chunk ▶ clean ▶ all dirty ▶ ordered ▶ commit ▶ readers ▶ chunk
 //! ```
 //!
-//! A chunk is looked for once more at the end: the commit may have given the devices one back.
-//! What the overlay and the delayed references were promised and will not take is given back by counting them; what they will
-//! take a commit alone gives back, by writing them.
+//! Metadata is crowded where the trees themselves fill their groups. The last step looks for a
+//! chunk once more, because the commit may have returned one to the devices. A count gives back the
+//! part of the reservations that the overlay and the delayed references will not use. Only a commit
+//! gives back the rest, because it writes them.
 
 use crate::SpaceKind;
 
-/// What can be done to make room.
+/// A step that can make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Count the nodes that the overlay and the delayed references will take: they were promised for the worst.
+    /// Count the nodes that the overlay and the delayed references will take. Their reservations
+    /// are for the worst case.
     Count,
-    /// Hand out what earlier commits freed.
+    /// Free the space that earlier commits left pinned.
     Unpin,
-    /// Write a part of the dirty data back: what was promised for the worst is then known.
+    /// Write a part of the dirty data back, which replaces its worst-case reservation.
     Dirty,
-    /// Write all of it back.
+    /// Write all dirty data back.
     AllDirty,
-    /// Wait for data that is on its way.
+    /// Wait for ordered extents.
     Ordered,
     /// Let the cleaner finish with inodes that lost their last name.
     Clean,
     /// Take a chunk from the devices.
     Chunk,
-    /// Commit: the overlay becomes trees, what was freed becomes pinned.
+    /// Commit: the overlay becomes trees, freed space becomes pinned.
     Commit,
-    /// Wait for those who read what the last commits replaced, then unpin.
+    /// Wait for readers of the trees that the last commits replaced, then unpin.
     Readers,
 }
 
@@ -47,7 +50,7 @@ impl Step {
     pub const ALL: [Self; 9] =
         [Count, Unpin, Dirty, AllDirty, Ordered, Clean, Chunk, Commit, Readers];
 
-    /// Its name in what is told to people and scripts.
+    /// Its name in messages and in `stats`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -63,7 +66,7 @@ impl Step {
         }
     }
 
-    /// Whether a ladder for that kind of space may name it.
+    /// Whether the steps for that kind of space may include it.
     #[must_use]
     pub fn is_for(self, kind: SpaceKind) -> bool {
         match kind {
@@ -74,18 +77,19 @@ impl Step {
     }
 }
 
-/// What a caller may wait for, by what he holds.
+/// What a caller may wait for, by the resources that it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// He holds a handle: a commit waits for him.
+    /// The caller holds a handle: a commit waits for it.
     Handle,
-    /// He holds a file's writeback claim or its extents: dirty data may wait for him, a commit does not.
+    /// The caller holds a file's writeback claim or its extents. Dirty data may wait for it, a
+    /// commit does not.
     Commit,
-    /// He holds nothing that writeback needs.
+    /// The caller holds nothing that writeback needs.
     All,
 }
 
-/// Where somebody is who makes room.
+/// The position in the flush steps of one caller that makes room.
 #[derive(Debug)]
 pub struct Ladder {
     first: &'static [Step],
@@ -106,8 +110,8 @@ const META_COMMIT: &[Step] = &[Count, Unpin, Commit, Readers, Chunk];
 const META_COMMIT_LATER: &[Step] = &[Count, Unpin, Chunk, Commit, Readers, Chunk];
 
 impl Ladder {
-    /// Stands at the foot. `crowded` says that the trees themselves fill their groups, so that a chunk is
-    /// the first answer.
+    /// Begins with the first step. `crowded` says that the trees themselves fill their groups, so
+    /// that a chunk comes early.
     #[must_use]
     pub fn new(kind: SpaceKind, reach: Reach, crowded: bool) -> Self {
         let metadata = kind == SpaceKind::Metadata;
@@ -123,7 +127,7 @@ impl Ladder {
         Self { first, later, at: 0, cycle: 0, cycles }
     }
 
-    /// The next step; nothing when all was tried in vain (F2).
+    /// The next step; nothing when all failed (F2).
     pub fn next_step(&mut self) -> Option<Step> {
         loop {
             if self.cycle >= self.cycles {
@@ -139,8 +143,8 @@ impl Ladder {
         }
     }
 
-    /// Says what the last step came to: whether it made room, and whether anybody was served for it. Who
-    /// was is progress: it goes on from the foot, and no nearer to giving up.
+    /// Takes the result of the last step: whether it made room, and whether a request was served. A
+    /// served request is progress: the steps begin again, and the count of cycles does not grow.
     pub fn note(&mut self, gained: bool, served: bool) {
         if served {
             self.at = 0;
@@ -148,7 +152,7 @@ impl Ladder {
             return;
         }
         let steps = if self.cycle == 0 { self.first } else { self.later };
-        // One chunk may be too little; there are only so many.
+        // One chunk may be too little. Their number is finite.
         if gained && self.at > 0 && steps[self.at - 1] == Chunk {
             self.at -= 1;
         }
@@ -163,7 +167,8 @@ mod tests {
         std::iter::from_fn(|| ladder.next_step()).collect()
     }
 
-    /// F1, E17: a handle's holder is told no step at all, a claim's holder none that needs claims.
+    /// F1, E17: a caller with a handle gets no step at all, one with a claim none that needs
+    /// claims.
     #[test]
     fn e17_a_handle_never_waits_for_a_commit() {
         for kind in [SpaceKind::Data, SpaceKind::Metadata] {

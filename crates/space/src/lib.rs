@@ -1,10 +1,10 @@
-//! Who may have how much, and where. Decides, records nothing.
+//! Space of a volume: how much an operation may reserve, and which addresses an allocation gets.
 //!
 //! # Place
 //!
-//! Arithmetic in memory: no I/O, no trees. `txn` tells it which block groups there are and what is
-//! free in them, asks it for addresses and promises, and records what it answers in the extent,
-//! block-group and free-space trees.
+//! Arithmetic in memory: no I/O, no trees. `txn` names the block groups and the free space in them.
+//! It asks for reservations and addresses, and records the answers in the extent, block-group and
+//! free-space trees.
 //!
 //! # Where things are
 //!
@@ -16,30 +16,33 @@
 //! free_space         one group's free space in the form that takes less memory
 //! group              one block group: its bytes by state, its summary
 //! directory          all groups, sorted, immutable
-//! index              who has how much in one piece: bitmaps by order over groups
-//! guard              who writes in place, counted without sharing a line
-//! quiesce            read-only groups, and waiting for who still writes
-//! group_stop         what a group itself knows of that
-//! account            one kind of space: total, used, promised, ...
-//! ticket             the line of those who wait, served in order
-//! ladder             in which order room is made for them
-//! preempt            when room is made before anybody waits
-//! reserve            promises that give themselves back
-//! no_reserve         what is written where it lies, and needs none
-//! roll               the tokens that live, to compare accounts with
+//! index              groups by their largest free run: bitmaps by order
+//! guard              writers in place, counted without a shared cache line
+//! quiesce            read-only groups, and waiting for their writers
+//! group_stop         the parts of that in a group
+//! account            one kind of space: total, used, reserved, ...
+//! ticket             the queue of waiting requests, served in order
+//! data_queue         that queue for data, over its account
+//! ladder             the order of the flush steps
+//! preempt            when room is made before a request waits
+//! reserve            reservations that give themselves back
+//! no_reserve         tokens for writes in place, which need no reservation
+//! unreserved         the count of those bytes
+//! roll               the live tokens, to compare accounts with
 //! goals              where each stream allocated last
 //! space              the gate: groups, states of bytes, figures
-//! search             in which order groups are tried
+//! request            what an allocation asks for and gets
+//! search             the order in which groups are tried
 //! allocate           choosing a group and an extent
 //! rows               extents that share rows with parity
 //! policy             how groups are chosen and found; the published baselines, by name
-//! free_space_form    the free-space tree's two ways to write down a group
+//! free_space_form    the two forms of a group in the free-space tree
 //! ```
 //!
 //! # Locks
 //!
-//! Outermost first: a line of tickets, the directory's writers, one group, one account. No two groups at
-//! once.
+//! Outermost first: a queue of tickets, the directory's writers, one group, one account. No thread
+//! holds two groups at once.
 
 mod error;
 mod kind;

@@ -1,20 +1,17 @@
-//! Bytes that will be written where they lie: a token that promises nothing, and says for how much.
+//! Tokens for bytes that will be written in place, and so need no reservation.
 //!
 //! # Place
 //!
-//! `data` makes one where it has seen that a range is a file's alone, and keeps it beside the promises of
-//! what is dirty until writeback has found the place once more. Linear like those: it splits and merges, and
-//! cannot be copied.
+//! `data` makes one where no other file shares a range. It keeps the token beside the reservations
+//! of dirty data, until writeback has checked the place once more. Tokens are linear like those:
+//! they split and merge, and cannot be copied.
 //!
 //! # Invariants
 //!
-//! - **Q1** The only way from here to new space is [`NoReserve::exchange`]: who may not write in place after
-//!   all has the bytes promised first, or has none. So nothing is given back that was never promised.
-//! - **Q2** What a volume counts as unreserved is the sum of the live tokens.
-//!
-//! # Locks
-//!
-//! In debug builds [`Rank::Leaf`](buttress_base::Rank), alone.
+//! - **Q1** The only way from here to new space is [`NoReserve::exchange`]. A writer that cannot
+//!   write in place after all gets a reservation for all bytes first, or none. So no code gives
+//!   back bytes that were never reserved.
+//! - The volume's count of these bytes is the sum of the live tokens (`unreserved::Q2`).
 
 use std::fmt;
 use std::mem;
@@ -23,22 +20,22 @@ use std::sync::Arc;
 use crate::{DataReservation, Space};
 
 impl Space {
-    /// A token for bytes that are to be written where they lie. Nothing is asked for: the caller has seen that
-    /// they may be, and looks again before he writes.
+    /// Makes a token for bytes that are to be written in place, without a check. The caller has
+    /// seen that they may be, and checks again before the write.
     pub fn no_reserve(self: &Arc<Self>, bytes: u64) -> NoReserve {
         let token = self.unreserved_count().enter(bytes);
         NoReserve { space: Arc::clone(self), bytes, token }
     }
 
-    /// Bytes that are dirty with nothing promised for them.
+    /// Bytes that are dirty and have no reservation.
     #[must_use]
     pub fn unreserved(&self) -> u64 {
         self.unreserved_count().bytes()
     }
 }
 
-/// Bytes that will be written where they lie, and have no new space promised.
-#[must_use = "bytes that have neither this nor a promise have no place"]
+/// Bytes that will be written in place, without a reservation of new space.
+#[must_use = "bytes that have neither this nor a reservation have no place"]
 pub struct NoReserve {
     space: Arc<Space>,
     bytes: u64,
@@ -47,7 +44,7 @@ pub struct NoReserve {
 }
 
 impl NoReserve {
-    /// Returns for how many bytes it stands.
+    /// Returns its number of bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -59,7 +56,7 @@ impl NoReserve {
     ///
     /// When there are not that many: a bug of the caller.
     pub fn split(&mut self, bytes: u64) -> Self {
-        assert!(bytes <= self.bytes, "Q1: {bytes} bytes of {} without a promise", self.bytes);
+        assert!(bytes <= self.bytes, "Q1: {bytes} bytes of {} without a reservation", self.bytes);
         self.bytes -= bytes;
         let token = self.space.unreserved_count().split(self.token, bytes);
         Self { space: Arc::clone(&self.space), bytes, token }
@@ -76,23 +73,23 @@ impl NoReserve {
         self.bytes += mem::take(&mut other.bytes);
     }
 
-    /// Trades it for a promise of as many bytes, since they cannot be written in place (Q1).
+    /// Trades it for a reservation of as many bytes, because they cannot be written in place (Q1).
     ///
     /// # Errors
     ///
-    /// What `promise` met; the bytes have no place then, and the token is gone.
+    /// The error of `reserve`; the bytes have no place then, and the token has ended.
     ///
     /// # Panics
     ///
-    /// When less was promised: a bug of the caller.
+    /// When less was reserved: a bug of the caller.
     pub fn exchange<E>(
         self,
-        promise: impl FnOnce(u64) -> Result<DataReservation, E>,
+        reserve: impl FnOnce(u64) -> Result<DataReservation, E>,
     ) -> Result<DataReservation, E> {
-        let promised = promise(self.bytes)?;
-        let (bytes, found) = (self.bytes, promised.bytes());
-        assert!(bytes <= found, "Q1: {found} bytes promised for {bytes}");
-        Ok(promised)
+        let reservation = reserve(self.bytes)?;
+        let (bytes, found) = (self.bytes, reservation.bytes());
+        assert!(bytes <= found, "Q1: {found} bytes reserved for {bytes}");
+        Ok(reservation)
     }
 }
 
@@ -117,7 +114,7 @@ mod tests {
         Arc::new(Space::new(4096, 16384))
     }
 
-    /// Q2: parts of a token are counted once, and not when they are gone.
+    /// `unreserved::Q2`: parts of a token are counted once, and not after their end.
     #[test]
     fn live_tokens_are_counted() {
         let space = space();
@@ -134,7 +131,7 @@ mod tests {
         space.audit().expect("the count is the tokens'");
     }
 
-    /// Q1: what is refused a promise leaves nothing behind, and what is promised less never gets by.
+    /// Q1: a refused reservation leaves nothing behind, and one of fewer bytes is refused.
     #[test]
     fn an_exchange_pays_in_full_or_fails() {
         let space = space();
@@ -143,7 +140,7 @@ mod tests {
         assert_eq!(space.unreserved(), 0);
         let less = || space.no_reserve(4096).exchange(|_| space.reserve_data(0));
         let less = std::panic::catch_unwind(std::panic::AssertUnwindSafe(less));
-        assert!(less.is_err(), "nothing was promised for 4096 bytes");
+        assert!(less.is_err(), "no bytes were reserved for 4096");
         assert_eq!(space.unreserved(), 0);
     }
 }

@@ -35,7 +35,8 @@ impl AllocPolicy {
 /// How the group of an address is found, and how long it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LookupPolicy {
-    /// A map under a lock for readers and writers; one search to begin writing in place, one to end.
+    /// A map under a lock for readers and writers; one search to begin writing in place, one to
+    /// end.
     #[cfg(feature = "baselines")]
     RwlockDouble,
     /// The same with one search: a writer keeps the group.

@@ -1,17 +1,17 @@
-//! When room is made before any caller waits, and out of what: a rule over figures.
+//! The rule of preemptive flushing: when room is made before any caller waits, and from which pool.
 //!
 //! # Place
 //!
-//! The thread that flushes in the background gathers [`Pools`], asks, and does what is answered.
-//! The rule is `clamp`, that of Linux 5.12 to 6.16.
+//! The thread that flushes in the background gathers [`Pools`], asks, and makes the round that the
+//! rule answers. The rule is `clamp`, that of Linux 5.12 to 6.16.
 //!
 //! # Invariants
 //!
 //! - **C1** No round is asked for while a caller waits: the flush steps make room then, and two
 //!   that make room at once get in each other's way.
 //! - **C2** Without load there is no round, however full the volume is.
-//! - **C3** What is taken again as soon as it was given back is counted as lost, not as room: the
-//!   paths that any transaction under load holds, however long it is.
+//! - **C3** Space that is taken again as soon as it is given back counts as used, not as room. That
+//!   is the paths that any transaction under load holds, however long it is.
 
 /// Which rule is followed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Preempt {
     }
 }
 
-/// What holds metadata, in bytes, at one moment.
+/// The uses of metadata space at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pools {
     /// Of all groups.
@@ -58,26 +58,27 @@ pub struct Pools {
     pub pinned: u64,
     /// Kept back.
     pub global: u64,
-    /// What chunks to come would add, for who can wait for everything.
+    /// That future chunks would add, for callers that can wait for everything.
     pub to_come: u64,
-    /// What the running transaction may become: written by a commit.
+    /// Reserved by the running transaction's changes; a commit writes them.
     pub overlay: u64,
-    /// What the frozen one may still take.
+    /// Reserved by the frozen transaction.
     pub frozen: u64,
-    /// Promised to dirty data and operations beyond that: written back, it becomes overlay.
+    /// Reserved by dirty data and operations beyond that. Writeback turns it into overlay.
     pub promised: u64,
-    /// What of these two is for paths: bounded by the trees that there are, and not by how much is changed (C3).
+    /// The part of `overlay` and `promised` for paths. The existing trees bound it, whatever the
+    /// number of changes (C3).
     pub paths: u64,
-    /// Bytes of data that wait in memory.
+    /// Dirty data in memory.
     pub dirty: u64,
-    /// Bytes of data on their way to the devices.
+    /// Data of ordered extents.
     pub ordered: u64,
-    /// Somebody waits for metadata.
+    /// Whether a request waits for metadata.
     pub waiting: bool,
 }
 
 impl Pools {
-    /// What can be promised before somebody must wait.
+    /// Bytes that can be reserved before a request must wait.
     #[must_use]
     pub fn headroom(&self) -> u64 {
         let taken = self.used + self.reserved + self.read_only + self.pinned + self.global;
@@ -85,13 +86,13 @@ impl Pools {
         (self.total + self.to_come).saturating_sub(taken + held)
     }
 
-    /// What of all room is not held by what filled it: a round makes it more.
+    /// Bytes that are free or held by paths. A round makes it more.
     #[must_use]
     pub fn room(&self) -> u64 {
         self.headroom() + self.paths
     }
 
-    /// What grows with the changes, and is less behind a round (C3).
+    /// Bytes that grow with the changes, and that a round makes less (C3).
     #[must_use]
     pub fn filled(&self) -> u64 {
         (self.overlay + self.promised).saturating_sub(self.paths)
@@ -104,10 +105,10 @@ impl Pools {
     }
 }
 
-/// Out of which pool room is to be made.
+/// The pool from which a round makes room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
-    /// Write so many bytes of dirty data back, without waiting for data on its way.
+    /// Write so many bytes of dirty data back, without a wait for ordered extents.
     Dirty {
         /// How many, of data.
         bytes: u64,
@@ -118,12 +119,14 @@ pub enum Round {
 
 const CLAMP_MIN: u32 = 1;
 const CLAMP_MAX: u32 = 8;
-/// Less than this in reach of a round is not worth one. So it is never on volumes of little metadata: with an eighth of
-/// it in place of this, commits were made that cost more than they saved (`docs/internals/space.md`).
+/// A round must be able to give back more than this. So volumes of little metadata have no rounds.
+/// With an eighth of their metadata as the limit, they made commits that cost more than they saved
+/// (`docs/internals/space.md`).
 const CLAMP_WORTH: u64 = 128 << 20;
 
-/// The kernel's rule. It promises eight levels for each item, which a round gives back; ours are bounded by the trees
-/// there are, and nothing gives them back (C3), so they are counted as taken.
+/// The kernel's rule. The kernel reserves eight levels for each item, which a round gives back.
+/// Here the existing trees bound the levels and no round gives them back (C3), so they count as
+/// used.
 #[derive(Clone, Copy, Debug)]
 pub struct Clamp {
     clamp: u32,
@@ -136,21 +139,23 @@ impl Default for Clamp {
 }
 
 impl Clamp {
-    /// By how many bits the threshold is lowered.
+    /// Number of bits by which the threshold is lowered.
     #[must_use]
     pub fn bits(&self) -> u32 {
         self.clamp
     }
 
-    /// Somebody began to wait while nobody did: earlier next time, unless it is data on its way that holds
-    /// everything, which no round would hasten. Many at once are one step.
+    /// Notes that a request began to wait while none did: rounds begin earlier next time. They do
+    /// not where ordered extents hold most of the space, because no round would hasten those. Many
+    /// requests at once are one step.
     pub fn note_wait(&mut self, pools: &Pools) {
         if pools.ordered < pools.dirty {
             self.clamp = (self.clamp + 1).min(CLAMP_MAX);
         }
     }
 
-    /// Rounds have ended: a single one was enough, and nobody waits.
+    /// Notes the end of rounds. Where a single one was enough and no request waits, the next ones
+    /// begin later.
     pub fn note_end(&mut self, rounds: u32, pools: &Pools) {
         if rounds == 1 && !pools.waiting {
             self.clamp = (self.clamp - 1).max(CLAMP_MIN);
@@ -168,12 +173,13 @@ impl Clamp {
         pools.pinned + held >= self.threshold(pools)
     }
 
-    /// How many bytes have to be promised before a round may be due; nothing where promises do not make one so. A look now
-    /// and then comes too late where promises are large: a few hundred of them are a round.
+    /// How many more bytes must be reserved before a round may be due; nothing where reservations
+    /// alone make none due. A periodic look comes too late where reservations are large: a few
+    /// hundred of them are a round.
     #[must_use]
     pub fn lacks(&self, pools: &Pools) -> Option<u64> {
         let wanted = self.threshold(pools).max(CLAMP_WORTH + 1).saturating_sub(in_reach(pools));
-        // What is on its way comes back before that: then it is looked again.
+        // Ordered extents finish before that, so the next look comes earlier.
         let least = if is_on_its_way(pools) { CLAMP_WORTH / 8 } else { 0 };
         (!is_full(pools)).then_some(wanted.max(least))
     }
@@ -183,20 +189,20 @@ impl Clamp {
         (pools.to_come + room) >> self.clamp
     }
 
-    /// A quarter of the fullest pool. Dirty data only if it holds more than all others: written early it lies
-    /// worse.
+    /// The next round: a quarter of the dirty data, or a commit. Dirty data only if it holds more
+    /// than all others, because data written early is more fragmented.
     #[must_use]
     pub fn round(&self, pools: &Pools) -> Round {
         let promised = pools.filled() - pools.to_commit();
         if promised > pools.global + pools.to_commit() {
             return Round::Dirty { bytes: (pools.dirty / 4).max(1) };
         }
-        // Our overlay and references are written by a commit alone, as what is pinned is freed by one.
+        // Only a commit writes the overlay and the references, and frees pinned space.
         Round::Commit
     }
 }
 
-/// What no round gives back.
+/// Bytes that no round gives back.
 fn fixed(pools: &Pools) -> u64 {
     pools.used + pools.reserved + pools.global + pools.paths
 }
@@ -205,12 +211,12 @@ fn is_full(pools: &Pools) -> bool {
     fixed(pools) >= pools.total / 10 * 9
 }
 
-/// What rounds may give back. What a commit under way holds comes back by itself.
+/// Bytes that rounds may give back. Those of a commit under way come back by themselves.
 fn in_reach(pools: &Pools) -> u64 {
     pools.filled() + pools.pinned
 }
 
-/// Whether most of the data is on its way to the devices: what it was promised comes back by itself.
+/// Whether most of the data is in ordered extents: its reservations come back by themselves.
 fn is_on_its_way(pools: &Pools) -> bool {
     pools.ordered / 2 >= pools.dirty
 }
@@ -289,7 +295,8 @@ mod tests {
         }
     }
 
-    /// The kernel's figures: due at the threshold, not below; a quarter of dirty data where it holds most.
+    /// The kernel's figures: due at the threshold and not below, and a quarter of the dirty data
+    /// where that holds most.
     #[test]
     fn clamp_is_the_rule_to_the_letter() {
         let clamp = Clamp::default();
@@ -311,7 +318,7 @@ mod tests {
         assert_eq!(clamp.round(&overlay), Round::Commit);
         for more in [0, 1, MIB] {
             let pools = Pools { promised: 200 * MIB + more, ..pools };
-            let lacks = clamp.lacks(&pools).expect("promises alone make it due");
+            let lacks = clamp.lacks(&pools).expect("reservations alone make it due");
             let almost = Pools { promised: pools.promised + lacks - 1, ..pools };
             assert!(!clamp.is_due(&almost), "said to be {lacks} too early");
             assert!(clamp.is_due(&Pools { promised: pools.promised + lacks, ..pools }));
@@ -319,8 +326,8 @@ mod tests {
         assert_eq!(clamp.lacks(&full), None);
     }
 
-    /// E16: promises of data on its way begin no round, however early the clamp begins others; as soon as half of it waits,
-    /// they do.
+    /// E16: reservations of ordered extents begin no round, however early the clamp begins others.
+    /// As soon as half of the data is dirty, they do.
     #[test]
     fn e16_data_on_its_way_begins_no_round() {
         let pools = Pools { overlay: 0, ..loaded() };
@@ -333,8 +340,7 @@ mod tests {
         assert!(clamp.is_due(&Pools { ordered: 2 * pools.dirty - 2, ..pools }));
     }
 
-    /// C3: paths are taken, and nothing that a round could give back: with them alone none is made, however often it
-    /// is looked.
+    /// C3: no round gives paths back, so with paths alone none is due, however low the threshold.
     #[test]
     fn paths_are_no_reason_for_a_round() {
         let paths = 400 * MIB;

@@ -1,26 +1,28 @@
-//! Stopping allocations and writes in a group, and waiting until the last of them is done.
+//! Holds that stop allocations and writes in a group, and the wait until the last of them is done.
 //!
 //! # Place
 //!
-//! Balance and the removal of devices hold a group read-only while they move what does not change. A scrub need not: what it
-//! holds against checksums is never written in place, and its view keeps that from being freed. It does where it is asked
-//! to, to compare copies of what has no checksums (`txn::scrub_hold`).
-//! Writers in place take a [`NocowWriter`] before they look at what they overwrite, and keep it until it is
-//! visible.
+//! Balance and the removal of devices hold a group read-only, so that the extents they move do not
+//! change. A scrub needs no hold: data with checksums is never written in place, and the scrub's
+//! view keeps it from being freed. On request a scrub takes one, to compare copies of data without
+//! checksums (`txn::scrub_hold`). Writers in place take a [`NocowWriter`] before they look at the
+//! extent that they overwrite, and keep it until the write is visible.
 //!
 //! # Invariants
 //!
-//! - **Q1** A group is read-only as long as anybody holds it so; nested holds count.
-//! - **Q2** Once [`ReadOnlyHold::drain`] has returned, and as long as the hold lasts: nothing is allocated in the
-//!   group, no extent in it is allocated and not yet recorded, and nobody writes into it in place.
+//! - **Q1** A group is read-only while at least one hold wants it so; nested holds count.
+//! - **Q2** Once [`ReadOnlyHold::drain`] has returned, and as long as the hold lasts, nothing is
+//!   allocated in the group. No extent in it is allocated and not yet recorded, and no thread
+//!   writes into it in place.
 //!
-//! The order of a drain: allocators first (they see the mark, or have reserved, under the group's lock), then
-//! writers in place, then extents whose data is on its way, which are the reserved ones. `tests/transition` has all of
-//! them at once, and finds what goes wrong without any one.
+//! The order of a drain: allocators first, which see the mark, or have reserved, under the group's
+//! lock. Then writers in place, then ordered extents, which are the reserved ones.
+//! `tests/transition` runs all of them at once, and shows what fails without each one.
 //!
 //! # Locks
 //!
-//! Draining waits, so the caller holds no lock, no handle, and nothing that a writer needs to finish.
+//! Draining waits, so the caller holds no lock, no handle, and nothing that a writer needs to
+//! finish.
 
 use std::fmt;
 use std::sync::Arc;
@@ -48,15 +50,16 @@ impl ReadOnlyHold {
         &self.group
     }
 
-    /// Waits until what began before the group was held is done (Q2). Whatever holds up those writers, a
-    /// transaction that cannot begin for instance, holds this up too.
+    /// Waits until all writes that began before the hold are done (Q2). It waits as long as those
+    /// writers do, for a transaction that cannot begin for instance.
     pub fn drain(&self) {
         self.drain_writers();
         self.drain_extents();
     }
 
-    /// Ends it early, whoever has it and drains the group: a drain on its way says nothing any more, and does not wait for
-    /// extents that are allocated from now on. Says whether it was still held.
+    /// Ends the hold early, even while another thread drains the group. That drain then guarantees
+    /// nothing, and does not wait for extents that are allocated from now on. Returns whether the
+    /// hold still lasted.
     pub fn let_go(&self) -> bool {
         let was_held = !self.let_go.swap(true, Ordering::SeqCst);
         if was_held {
@@ -68,13 +71,13 @@ impl ReadOnlyHold {
         was_held
     }
 
-    /// Whether nobody has let it go so far.
+    /// Whether the hold still lasts.
     #[must_use]
     pub fn lasts(&self) -> bool {
         !self.let_go.load(Ordering::SeqCst)
     }
 
-    /// Waits for those who write in place.
+    /// Waits for writers in place.
     pub(crate) fn drain_writers(&self) {
         match self.space.lookup_policy() {
             LookupPolicy::Lockfree => self.space.writers_in_place().drain(self.group.slot()),
@@ -103,7 +106,7 @@ impl Drop for ReadOnlyHold {
     }
 }
 
-/// The right to write into a group in place: while it lives, nobody who drains the group goes on.
+/// The right to write into a group in place: while it lives, every drain of the group waits.
 #[derive(Debug)]
 #[must_use = "given back when dropped"]
 pub struct NocowWriter(Way);
@@ -140,7 +143,7 @@ impl Drop for NocowWriter {
             Way::Kept(group) => group.writer_left(),
             #[cfg(feature = "baselines")]
             Way::Found(finder, at) => {
-                let group = finder.group_at(*at).expect("a group that is written to stays");
+                let group = finder.group_at(*at).expect("a group with a writer stays");
                 group.writer_left();
             }
         }
@@ -148,18 +151,19 @@ impl Drop for NocowWriter {
 }
 
 impl Space {
-    /// Lets nothing more be allocated or written in place in the group that starts at `start`, as long as the
-    /// answer lives. Does not wait: [`ReadOnlyHold::drain`] does.
+    /// Stops allocations and writes in place in the group that starts at `start`, as long as the
+    /// returned hold lives. Does not wait: [`ReadOnlyHold::drain`] does.
     ///
     /// # Errors
     ///
-    /// When there is no such group; [`Error::Promised`] when data that was promised needs what is free in it: make
-    /// room elsewhere and ask again.
+    /// When there is no such group. [`Error::Reserved`] when reservations of data need its free
+    /// space: make room elsewhere and ask again.
     pub fn hold_read_only(self: &Arc<Self>, start: Logical) -> Result<ReadOnlyHold, Error> {
         let group = self.group_at(start).filter(|group| group.start() == start);
         let group = group.ok_or(Error::NoGroup { at: start })?;
         let ledger = self.ledger(group.kind());
-        // Who frees space may have been promised the global reserve, which a commit knows how to do without.
+        // Operations that free space may have reserved the global reserve. A commit copes with
+        // less.
         if group.kind() == SpaceKind::Data {
             group.stop(ledger)?;
         } else {
@@ -175,9 +179,11 @@ impl Space {
         self.group_at(at).is_none_or(|group| group.is_stopped())
     }
 
-    /// The right to write `extent` in place; nothing where its group is read-only, or there is none.
+    /// The right to write `extent` in place; nothing where its group is read-only, or there is
+    /// none.
     ///
-    /// To be had before looking at what is overwritten: what is found afterwards stays until it is given back.
+    /// To be taken before the caller looks at the extent that it overwrites. The extent then stays
+    /// until the right is given back.
     pub fn begin_nocow(self: &Arc<Self>, extent: Extent) -> Option<NocowWriter> {
         #[cfg(feature = "baselines")]
         if self.lookup_policy() != LookupPolicy::Lockfree {
@@ -186,7 +192,7 @@ impl Space {
         let directory = self.directory();
         let group = directory.find_whole(extent).ok()?;
         let counted = self.writers_in_place().enter(group.slot());
-        // Counted first, then looked: see the guards' W1.
+        // Counted first, then looked: `guard::W1`.
         (!group.is_stopped()).then_some(NocowWriter(Way::Counted { _counted: counted }))
     }
 

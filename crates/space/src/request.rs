@@ -18,23 +18,23 @@ pub struct AllocRequest {
     pub kind: SpaceKind,
     /// Contiguous bytes wished for; more is never returned.
     pub want: u64,
-    /// Contiguous bytes below which there is no use.
+    /// Least contiguous bytes that are of use.
     pub min: u64,
-    /// What the extent must be a multiple of: the sector size for data, the node size for nodes.
+    /// Unit of the extent's start and length: the sector size for data, the node size for nodes.
     pub align: u64,
     /// Where it would be best; without one, after the stream's last allocation.
     pub goal: Option<Logical>,
-    /// The transaction the extent is for (L1).
+    /// The transaction the extent is for (`search::L1`).
     pub limit: Generation,
-    /// Who allocates: allocations of one stream are kept together.
+    /// The stream of the allocation: extents of one stream are kept together.
     pub stream: u64,
-    /// Take less from what is loaded rather than load more.
+    /// Take less from loaded groups rather than load another.
     pub hurry: bool,
 }
 
-/// What became of an allocation.
+/// The result of an allocation.
 #[derive(Clone, Debug)]
-#[must_use = "an extent nobody frees or records is lost until the next mount"]
+#[must_use = "an extent that is neither freed nor recorded is lost until the next mount"]
 pub enum Outcome {
     /// This extent is the caller's: reserved, until recorded or freed.
     Got(Extent),
@@ -47,22 +47,22 @@ pub enum Outcome {
     },
 }
 
-/// What searches came to, since the volume was opened.
+/// Counts of searches since the volume was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllocStats {
     /// Extents handed out.
     pub allocations: u64,
     /// Groups looked at for them.
     pub probes: u64,
-    /// Groups left because somebody held them.
+    /// Groups left because another thread held them.
     pub busy: u64,
     /// Requests that got less than they wanted.
     pub shortened: u64,
-    /// Requests that nobody had.
+    /// Requests that no group could meet.
     pub failed: u64,
 }
 
-/// The same, counted by many threads. Not exact: each count may miss what threads add at the same moment.
+/// The same, counted by many threads. Not exact: a sum may miss what threads add at that moment.
 #[derive(Debug, Default)]
 pub(crate) struct AllocCounters {
     pub(crate) allocations: AtomicU64,

@@ -1,4 +1,4 @@
-//! Promises: space that will be there when the work needs it, given back if the work does not.
+//! Reservations of data space: bytes that an operation owns before it allocates.
 //!
 //! # Place
 //!
@@ -7,13 +7,13 @@
 //!
 //! # Invariants
 //!
-//! - **R1** Every promised byte belongs to exactly one live token.
-//! - **R2** A token that is dropped gives back what it still holds.
+//! - **R1** Every reserved byte belongs to exactly one live token.
+//! - **R2** A token that is dropped gives back the bytes that it still holds.
 //!
 //! # Failure
 //!
-//! A refusal says how many bytes are missing and changes nothing. Who can wait takes a ticket; nothing
-//! here calls up to make room for him.
+//! A refusal says how many bytes are missing and changes nothing. A caller that can wait takes a
+//! ticket. Nothing here calls upwards to make room for it.
 
 use std::fmt;
 use std::mem;
@@ -24,21 +24,21 @@ use crate::ticket::{Class, Ticket, Verdict};
 use crate::{Short, Space, SpaceKind};
 
 impl Space {
-    /// Promises `bytes` for contents of files: all of them, or none.
+    /// Reserves `bytes` for contents of files: all of them, or none.
     ///
     /// # Errors
     ///
     /// [`Short`] when they are not there; make room and ask again.
     pub fn reserve_data(self: &Arc<Self>, bytes: u64) -> Result<DataReservation, Short> {
-        Promise::new(self, SpaceKind::Data, bytes).map(DataReservation)
+        Token::new(self, SpaceKind::Data, bytes).map(DataReservation)
     }
 
-    /// As [`Space::reserve_data`], unless somebody waits whom one of `class` must not overtake, or `fits`
-    /// says that something else stands against it.
+    /// As [`Space::reserve_data`], unless a request waits that one of `class` must not overtake, or
+    /// `fits` refuses.
     ///
     /// # Errors
     ///
-    /// [`Short`]; nobody was put into the line.
+    /// [`Short`]; the request is not in the queue.
     pub fn reserve_data_at_once(
         self: &Arc<Self>,
         class: Class,
@@ -48,10 +48,10 @@ impl Space {
         if !self.data_queue().at_once(self.ledger(SpaceKind::Data), class, bytes, fits) {
             return Err(Short { missing: bytes });
         }
-        Ok(DataReservation(Promise::of_granted(self, SpaceKind::Data, bytes)))
+        Ok(DataReservation(Token::of_granted(self, SpaceKind::Data, bytes)))
     }
 
-    /// Promises `bytes` for contents of files, or a place in the line of those who wait for that.
+    /// Reserves `bytes` for contents of files, or adds the request to the queue.
     pub fn ask_data(
         self: &Arc<Self>,
         class: Class,
@@ -59,20 +59,20 @@ impl Space {
         fits: impl Fn() -> bool,
     ) -> Result<DataReservation, DataTicket<'_>> {
         match self.data_queue().ask(self.ledger(SpaceKind::Data), class, bytes, fits) {
-            None => Ok(DataReservation(Promise::of_granted(self, SpaceKind::Data, bytes))),
+            None => Ok(DataReservation(Token::of_granted(self, SpaceKind::Data, bytes))),
             Some(ticket) => Err(DataTicket { space: self, ticket: Some(ticket), bytes }),
         }
     }
 
-    /// Serves those who wait for data, the first first; says how many. `fits` as in
+    /// Serves waiting requests for data in their order; returns how many. `fits` as in
     /// [`Space::reserve_data_at_once`].
     pub fn serve_data(&self, fits: impl Fn() -> bool) -> u64 {
         self.data_queue().serve(self.ledger(SpaceKind::Data), fits)
     }
 }
 
-/// What a token is made of.
-struct Promise {
+/// The content of a token.
+struct Token {
     space: Arc<Space>,
     kind: SpaceKind,
     bytes: u64,
@@ -80,34 +80,34 @@ struct Promise {
     token: u64,
 }
 
-impl Promise {
+impl Token {
     fn new(space: &Arc<Space>, kind: SpaceKind, bytes: u64) -> Result<Self, Short> {
-        space.ledger(kind).promise(bytes)?;
+        space.ledger(kind).reserve(bytes)?;
         Ok(Self::of_granted(space, kind, bytes))
     }
 
-    /// The token of what the account has promised already.
+    /// The token of bytes that the account has reserved already.
     fn of_granted(space: &Arc<Space>, kind: SpaceKind, bytes: u64) -> Self {
         let token = space.ledger(kind).enter(bytes);
         Self { space: Arc::clone(space), kind, bytes, token }
     }
 
     fn split(&mut self, bytes: u64) -> Self {
-        assert!(bytes <= self.bytes, "R1: {bytes} bytes of a promise of {}", self.bytes);
+        assert!(bytes <= self.bytes, "R1: {bytes} bytes of a reservation of {}", self.bytes);
         self.bytes -= bytes;
         let token = self.space.ledger(self.kind).split(self.token, bytes);
         Self { space: Arc::clone(&self.space), kind: self.kind, bytes, token }
     }
 
     fn merge(&mut self, mut other: Self) {
-        assert!(Arc::ptr_eq(&self.space, &other.space), "R1: promises of two volumes");
+        assert!(Arc::ptr_eq(&self.space, &other.space), "R1: reservations of two volumes");
         self.space.ledger(self.kind).merge(self.token, other.token);
         self.bytes += mem::take(&mut other.bytes);
         other.token = MERGED;
     }
 
     fn shrink_to(&mut self, bytes: u64) {
-        assert!(bytes <= self.bytes, "R1: {bytes} bytes of a promise of {}", self.bytes);
+        assert!(bytes <= self.bytes, "R1: {bytes} bytes of a reservation of {}", self.bytes);
         let excess = self.bytes - bytes;
         self.bytes = bytes;
         if excess > 0 {
@@ -120,7 +120,7 @@ impl Promise {
 /// The number of a token that is part of another now.
 const MERGED: u64 = u64::MAX;
 
-impl Drop for Promise {
+impl Drop for Token {
     fn drop(&mut self) {
         if self.token != MERGED {
             self.space.ledger(self.kind).leave(self.token, self.bytes);
@@ -131,9 +131,9 @@ impl Drop for Promise {
     }
 }
 
-/// A place in the line of those who wait for data space. Leaves it when dropped, and gives back what was
-/// granted meanwhile.
-#[must_use = "who drops his ticket does not wait"]
+/// A place in the queue for data space. Leaves it when dropped, and gives back what was granted
+/// meanwhile.
+#[must_use = "a dropped ticket does not wait"]
 #[derive(Debug)]
 pub struct DataTicket<'s> {
     space: &'s Arc<Space>,
@@ -146,18 +146,18 @@ impl DataTicket<'_> {
     ///
     /// # Errors
     ///
-    /// Refused: the line was left.
+    /// Refused: the request is not in the queue any more.
     pub fn wait_for(&mut self, limit: Duration) -> Option<Result<DataReservation, Short>> {
         match self.ticket.as_mut()?.wait_for(limit)? {
             Verdict::Granted => {
-                let promise = Promise::of_granted(self.space, SpaceKind::Data, self.bytes);
-                Some(Ok(DataReservation(promise)))
+                let token = Token::of_granted(self.space, SpaceKind::Data, self.bytes);
+                Some(Ok(DataReservation(token)))
             }
             Verdict::Refused => Some(Err(Short { missing: self.bytes })),
         }
     }
 
-    /// Whether nobody is served before him.
+    /// Whether no request is served before it.
     #[must_use]
     pub fn is_first(&self) -> bool {
         self.ticket.as_ref().is_some_and(Ticket::is_first)
@@ -170,17 +170,18 @@ impl Drop for DataTicket<'_> {
         if ticket.leave() == Some(Verdict::Granted) {
             self.space.ledger(SpaceKind::Data).revoke(self.bytes);
         }
-        // He may have stood before somebody who fits.
+        // It may have blocked a request that fits.
         self.space.serve_freed();
     }
 }
 
-/// A promise of space for contents of files. Dropping it gives back whatever was not allocated.
-#[must_use = "a reservation nobody holds is given back at once"]
-pub struct DataReservation(Promise);
+/// A reservation of space for contents of files. Dropping it gives back the bytes that were not
+/// allocated.
+#[must_use = "a dropped reservation is given back at once"]
+pub struct DataReservation(Token);
 
 impl DataReservation {
-    /// Returns the bytes still promised.
+    /// Returns the bytes still reserved.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.0.bytes
@@ -213,14 +214,14 @@ impl DataReservation {
         self.0.shrink_to(bytes);
     }
 
-    /// Whether the promise was made by `space`.
+    /// Whether it is a reservation of `space`.
     pub(crate) fn is_of(&self, space: &Space) -> bool {
         std::ptr::eq(Arc::as_ptr(&self.0.space), space)
     }
 
-    /// Forgets `bytes` that an allocation turned into reserved space; the account knows already.
+    /// Drops `bytes` that an allocation took; the account has counted that already.
     pub(crate) fn take(&mut self, bytes: u64) {
-        assert!(bytes <= self.0.bytes, "R1: {bytes} bytes of a promise of {}", self.0.bytes);
+        assert!(bytes <= self.0.bytes, "R1: {bytes} bytes of a reservation of {}", self.0.bytes);
         self.0.space.ledger(self.0.kind).settle(self.0.token, bytes);
         self.0.bytes -= bytes;
     }

@@ -1,16 +1,17 @@
-//! A roll of the tokens that live, to compare an account with: in debug builds only.
+//! A roll of the live tokens, to compare an account with: in debug builds only.
 //!
 //! # Invariants
 //!
-//! - **O1** What the account has promised is the sum over the tokens that live, and what was granted and is
-//!   no token yet, less what an allocation has taken and its token does not know yet.
+//! - **O1** The reservations of an account are the sum over the live tokens, plus grants that have
+//!   no token yet. Bytes that an allocation took, and its token has not counted yet, are
+//!   subtracted.
 //!
-//! Each token is counted by itself, and says how much it holds whenever it changes; so a token that is lost,
-//! copied or wrong shows here, and in no sum of differences.
+//! Each token is counted by itself, and reports its bytes whenever it changes. So a token that is
+//! lost, copied or wrong shows here. A sum of differences would not show it.
 
 use std::collections::HashMap;
 
-/// The tokens of one account, each with `N` kinds of things promised. Lives under the account's lock.
+/// The tokens of one account, each with `N` kinds of reservations. Lives under the account's lock.
 #[derive(Debug)]
 pub struct Roll<const N: usize> {
     tokens: HashMap<u64, [u64; N]>,
@@ -26,17 +27,17 @@ impl<const N: usize> Default for Roll<N> {
 }
 
 impl<const N: usize> Roll<N> {
-    /// Something was promised; its token comes.
+    /// Counts a reservation that gets a token later.
     pub fn grant(&mut self, what: [u64; N]) {
         add(&mut self.granted, what);
     }
 
-    /// What was granted is given back, no token having been made.
+    /// Takes back a grant that got no token.
     pub fn revoke(&mut self, what: [u64; N]) {
         sub(&mut self.granted, what, "a grant");
     }
 
-    /// A token for what was granted; answers its number.
+    /// Makes a token of a grant; returns its number.
     pub fn enter(&mut self, what: [u64; N]) -> u64 {
         self.revoke(what);
         self.next += 1;
@@ -85,17 +86,17 @@ impl<const N: usize> Roll<N> {
         self.give(token, what);
     }
 
-    /// A token goes.
+    /// A token ends.
     ///
     /// # Panics
     ///
-    /// When it is not alive, or holds something else than it says: O1.
+    /// When it is not alive, or holds something else than it reports: O1.
     pub fn leave(&mut self, token: u64, holds: [u64; N]) {
         let found = self.tokens.remove(&token).expect("O1: a token goes once");
         assert_eq!(found, holds, "O1: a token's own count");
     }
 
-    /// What the account must have promised (O1).
+    /// The reservations that the account must have (O1).
     #[must_use]
     pub fn sum(&self) -> [u64; N] {
         let mut sum = self.granted;

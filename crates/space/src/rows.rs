@@ -1,28 +1,28 @@
 //! Extents that share rows of a group with parity.
 //!
-//! A row is written once, as a whole. What goes to the devices in one batch can share rows; whatever comes later
-//! cannot, and finds the rest of them closed until they are free again.
+//! A row is written once, as a whole. Extents of one batch of writes can share rows. Later extents
+//! cannot, and find the rest of those rows closed until they are free again.
 //!
 //! # Invariants
 //!
-//! - **W1** What a batch may still take of its rows is reserved, so that nobody else gets it even if all that
-//!   was taken of the row before is given back.
+//! - **W1** The bytes that a batch may still take of its rows are reserved. So no other allocation
+//!   gets them, even if all extents of the row are given back.
 
 use buttress_format::{Extent, Logical};
 
 use crate::{AllocRequest, DataReservation, Outcome, Space};
 
-/// What is left of the rows that one batch of writes has. To be given back with [`Space::close_rows`] when the
-/// batch is complete.
+/// The rest of the rows of one batch of writes. To be given back with [`Space::close_rows`] when
+/// the batch is complete.
 #[derive(Debug, Default)]
-#[must_use = "what is left of a row is lost until the next mount"]
+#[must_use = "the rest of a row is lost until the next mount"]
 pub struct Rows {
     left: Option<Extent>,
 }
 
 impl Space {
-    /// As [`Space::allocate_data`], for one of several extents that are written in one batch: where there is
-    /// parity it begins where the last one ended, if the group goes on there.
+    /// As [`Space::allocate_data`], for one of several extents of one batch of writes. Where there
+    /// is parity it begins at the end of the last one, if the group goes on there.
     ///
     /// # Panics
     ///
@@ -33,8 +33,8 @@ impl Space {
         request: AllocRequest,
         rows: &mut Rows,
     ) -> Outcome {
-        let promised = reservation.bytes() & !(self.unit(request.kind) - 1);
-        let request = AllocRequest { want: request.want.min(promised), ..request };
+        let held = reservation.bytes() & !(self.unit(request.kind) - 1);
+        let request = AllocRequest { want: request.want.min(held), ..request };
         if rows.left.is_some_and(|left| left.len < request.want) {
             self.lengthen(rows, request.want);
         }
@@ -59,14 +59,14 @@ impl Space {
         outcome
     }
 
-    /// Gives back what is left.
+    /// Gives back the rest.
     pub fn close_rows(&self, rows: &mut Rows) {
         if let Some(left) = rows.left.take() {
             self.free(left);
         }
     }
 
-    /// Takes the front of what is left, which is reserved already.
+    /// Takes the front of the rest, which is allocated already.
     fn take_left(
         &self,
         reservation: &mut DataReservation,
@@ -76,7 +76,7 @@ impl Space {
     ) -> Outcome {
         let taken = Extent::new(left.start, len);
         rows.left = (left.len > len).then(|| Extent::new(left.start.end(len), left.len - len));
-        // Its promise is kept by what was reserved with the row.
+        // The row's rest was allocated without a reservation, and stands in for this one.
         let rest = reservation.bytes().saturating_sub(len);
         reservation.shrink_to(rest);
         Outcome::Got(taken)
@@ -93,7 +93,7 @@ impl Space {
         reserved.then_some(rest)
     }
 
-    /// Adds the rows behind what is left, if they are free.
+    /// Adds the rows behind the rest, if they are free.
     fn lengthen(&self, rows: &mut Rows, want: u64) {
         let Some(left) = rows.left else { return };
         let directory = self.directory();

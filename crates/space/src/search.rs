@@ -1,23 +1,29 @@
-//! In which order groups are tried for one allocation.
+//! The order in which groups are tried for one allocation.
 //!
 //! # Place
 //!
-//! Names groups and takes no lock: [`Space`](crate::Space) locks what it is given and says what came of it. So
-//! the same choice runs under locks of threads and under those of a simulation.
+//! Names groups and takes no lock: [`Space`](crate::Space) locks the named group and reports the
+//! result. So the same choice runs under locks of threads and under those of a simulation.
 //!
 //! # Invariants
 //!
 //! - **L1** No group born after the request's limit is named: a commit never rests on a chunk that
 //!   only the next one records.
-//! - **L2** Before it says that nothing is there, every group that may have it was named with leave to wait, or
-//!   none was busy.
-//! - **L5** What was there all the time was found, unless the search was overtaken.
-//! - **L4** It ends: each pass goes over the slots once, from the goal's to the end and from the first to the
-//!   goal's, so groups that change places meanwhile are met at most once more.
+//! - **L2** Before a search answers that nothing is there, it named every group that may have it
+//!   with leave to wait, or none was busy.
+//! - **L4** A search ends: each pass goes over the slots once, from the goal's to the end and from
+//!   the first to the goal's. So it meets groups that change places at most once more.
+//! - **L5** A search finds free space that was there all the time, unless it was overtaken.
 //!
-//! The order, from best to any: the goal's own group; groups of the size's class whose order promises enough; of
-//! no class; of other classes; those whose order leaves it open; the same, waiting for busy ones; the loading of
-//! a group that may have enough; the largest run there is; the loading of a group that may have the least.
+//! The order, best first:
+//!
+//! - the goal's own group;
+//! - groups whose order is sure to be enough: of the size's class, of no class, of other classes;
+//! - groups whose order leaves it open;
+//! - the same, with a wait for busy ones;
+//! - the loading of a group that may have enough;
+//! - the largest run there is;
+//! - the loading of a group that may have the least.
 
 use std::sync::Arc;
 
@@ -28,15 +34,15 @@ use crate::directory::{Directory, Slots};
 use crate::index::{Index, ORDERS, Plane, order_holding, order_of};
 use crate::{AllocPolicy, AllocRequest, Group, SpaceKind};
 
-/// Of groups with the same order, how many are compared for the largest run.
+/// How many groups of one order are compared for the largest run.
 const COMPARED_MAX: usize = 64;
 
 /// How a named group is to be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Take {
-    /// All that is wanted, wherever it lies.
+    /// All that is wanted, anywhere in the group.
     Wanted,
-    /// All that is wanted, if it is right at the goal: the group is for other sizes.
+    /// All that is wanted, if it begins at the goal: the group is for other sizes.
     AtGoal,
     /// The largest run, if it is no smaller than the least.
     Largest,
@@ -56,7 +62,7 @@ pub enum Next<'a> {
     },
     /// Its free space must be known first.
     Load(&'a Arc<Group>),
-    /// Nobody has it.
+    /// No group has it.
     Full {
         /// A run that a smaller request could get; there may be one up to twice as long.
         largest: u64,
@@ -66,7 +72,7 @@ pub enum Next<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Goal,
-    /// Groups whose order promises enough, in the plane with this number.
+    /// Groups whose order is sure to be enough, in the plane with this number.
     Sure(usize),
     /// Groups whose order leaves it open.
     Open(usize),
@@ -153,18 +159,18 @@ impl<'a> Search<'a> {
         self.goal
     }
 
-    /// What is searched for.
+    /// The request.
     pub(crate) fn request(&self) -> &AllocRequest {
         &self.request
     }
 
-    /// Says that the group named last was left because somebody holds it.
+    /// Notes that the group named last was left because another thread holds it.
     pub fn was_busy(&mut self) {
         self.busy = true;
     }
 
-    /// Whether something may have come, since the search began, to where it had looked already: that nothing was
-    /// found says nothing then (L5).
+    /// Whether free space may have arrived, since the search began, where it had looked already. A
+    /// search that found nothing proves nothing then (L5).
     #[must_use]
     pub fn was_overtaken(&self) -> bool {
         self.index.was_overtaken(self.begun)
@@ -257,7 +263,7 @@ impl<'a> Search<'a> {
                 }
                 Phase::Settle => {
                     match self.largest(self.request.min) {
-                        // Without success somebody else had it, and the summary says so now.
+                        // On failure another thread took it, and the summary shows that now.
                         Some(group) => return try_it(group, true, Take::Largest),
                         None => self.enter(Phase::LoadLeast),
                     }
@@ -361,12 +367,13 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// A loaded group with a run of the highest order that any has, and of at least `least`; of the first few, the
-    /// one with the longest. At the order of the least that will do for the request, all are looked at; below it
-    /// nobody has enough.
+    /// A loaded group with a run of the highest order that any has, and of at least `least` bytes.
+    /// It is the one with the longest run among the first few. At the order of the request's least
+    /// length all are compared, because groups of lower orders have too little.
     ///
-    /// A group's entries go after its summary says that it has nothing, and any group may be emptied or removed
-    /// once it was looked at: it stands in nobody's way, for what the others have was promised, too (L5).
+    /// A group's entries go after its summary shows that it has nothing. Any group may be emptied
+    /// or removed after the search looked at it. That does no harm, because reservations rest on
+    /// the free space of the other groups too (L5).
     fn largest(&mut self, least: u64) -> Option<&'a Arc<Group>> {
         let last = order_of(least).unwrap_or(0);
         let all = order_of(self.request.min);

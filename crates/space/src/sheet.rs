@@ -1,23 +1,26 @@
-//! Bitmaps of slots that a search goes through without looking at what is empty: one plane of the index.
+//! Bitmaps of slots that a search passes over without a look at empty parts: one plane of the
+//! index.
 //!
 //! # Invariants
 //!
-//! - **I2** A set bit has its summary bits set, above it at every level, once whoever set it has returned, and unless somebody is
-//!   about to find that he cleared one too many: that is told ([`Doubts`]). Summary bits without anything below them are
-//!   possible, and cost a look.
-//! - **I3** Whoever saw a group nowhere although it was somewhere all the time sees afterwards that he may have been wrong
+//! - **I2** A set bit has its summary bits set, above it at every level, once the call that set it
+//!   has returned. The exception is a call that clears a summary bit and is about to find that a
+//!   bit below was set: [`Doubts`] shows it. Summary bits without bits below them are possible, and
+//!   cost a look.
+//! - **I3** A search that missed a group that was always entered sees afterwards that it may have
 //!   ([`Doubts::since`]).
 //!
 //! # Locks
 //!
-//! None. Bits of one group change under that group's lock; words are shared by many groups and change by atomic operations,
-//! which come from the module `sync` beside it, so that a model checker runs the same text with its own (`tests/index`).
+//! None. Bits of one group change under that group's lock. Many groups share a word, which changes
+//! by atomic operations. Those come from the module `sync` beside it, so that a model checker runs
+//! the same text with its own (`tests/index`).
 
 use std::sync::OnceLock;
 
 use super::sync::{AtomicU64, Ordering::SeqCst};
 
-/// As many orders of runs are told apart: those of 8 GiB and more are all alike.
+/// Number of orders of runs. All runs of 8 GiB and more have the last one.
 pub(crate) const ORDERS: usize = 22;
 
 const FAN: usize = 64;
@@ -31,28 +34,29 @@ pub(crate) const SLOTS_MAX: usize = FAN * FAN * SEGMENT;
 pub(crate) struct Doubts {
     /// How often a group was entered where it was not before, or found again.
     arrivals: AtomicU64,
-    /// How many are clearing summary bits, and have not looked yet whether somebody set a bit below meanwhile.
+    /// How many calls clear summary bits, and have not looked yet whether another call set a bit
+    /// below.
     clearing: AtomicU64,
 }
 
 impl Doubts {
-    /// This moment; to be kept by whoever begins to search.
+    /// This moment; a search keeps it when it begins.
     pub(crate) fn now(&self) -> u64 {
         self.arrivals.load(SeqCst)
     }
 
-    /// Whether somebody who began at `then` may have seen nothing where there was something. Who clears counts an
-    /// arrival before he says that he is done: looked at in this order, one of the two shows.
+    /// Whether a search that began at `then` may have missed an entry. A call that clears counts an
+    /// arrival before it reports that it is done. In this order of loads one of the two shows.
     pub(crate) fn since(&self, then: u64) -> bool {
         self.clearing.load(SeqCst) != 0 || self.arrivals.load(SeqCst) != then
     }
 
-    /// A group was entered: counted after that, and before it is taken out anywhere.
+    /// Counts an arrival: after a group was entered, and before it is taken out anywhere.
     pub(crate) fn arrived(&self) {
         self.arrivals.fetch_add(1, SeqCst);
     }
 
-    /// Clears summary bits by `act`, which says whether one had to be set again.
+    /// Clears summary bits by `act`, which returns whether one had to be set again.
     fn clear(&self, act: impl FnOnce() -> bool) {
         self.clearing.fetch_add(1, SeqCst);
         if act() {
@@ -81,19 +85,20 @@ impl Bits {
     fn set(&self, order: usize, bit: usize) {
         let (word, mask) = (bit / FAN, 1 << (bit % FAN));
         self.words[order][word].fetch_or(mask, SeqCst);
-        // Who clears the summary looks at the word once more afterwards, and finds this bit.
+        // A call that clears the summary looks at the word once more afterwards, and finds this
+        // bit.
         if self.summary[order].load(SeqCst) & (1 << word) == 0 {
             self.summary[order].fetch_or(1 << word, SeqCst);
         }
     }
 
-    /// Says whether that was the last of its word: its summary is to be cleared then.
+    /// Returns whether that was the last of its word: its summary is to be cleared then.
     fn clear(&self, order: usize, bit: usize) -> bool {
         let mask = 1_u64 << (bit % FAN);
         self.words[order][bit / FAN].fetch_and(!mask, SeqCst) & !mask == 0
     }
 
-    /// Says whether it had to be set again.
+    /// Returns whether it had to be set again.
     fn clear_summary(&self, order: usize, bit: usize) -> bool {
         let word = bit / FAN;
         self.summary[order].fetch_and(!(1 << word), SeqCst);
@@ -139,7 +144,7 @@ type Lazy<T> = OnceLock<Box<T>>;
 /// Sixty-four segments.
 type Shelf = [Lazy<Bits>; FAN];
 
-/// One plane: which segments have a bit, and the segments that anything was ever entered in.
+/// One plane: which segments have a bit, and the segments that ever had an entry.
 #[derive(Debug, Default)]
 pub(crate) struct Sheet {
     top: Lazy<Bits>,
@@ -178,7 +183,7 @@ impl Sheet {
         }
     }
 
-    /// A segment has nothing any more. Says whether it has again.
+    /// Clears the bits of a segment that became empty. Returns whether it has an entry again.
     fn clear_top(&self, segment: &Bits, order: usize, at: usize) -> bool {
         let mut is_back = self.top().clear(order, at) && self.top().clear_summary(order, at);
         if !segment.is_empty(order) {

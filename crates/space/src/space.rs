@@ -2,13 +2,13 @@
 //!
 //! # Place
 //!
-//! Shared by everything that needs space. `txn` tells it what the volume holds and moves extents
-//! along their life; it never asks anybody for anything.
+//! Everything that needs space shares it. `txn` adds the volume's groups and moves extents along
+//! their life. Nothing here calls upwards.
 //!
 //! # Invariants
 //!
 //! - **S1** An extent's life is free, reserved, used, pinned, free. One that is freed in the
-//!   transaction that allocated it skips what is left of that.
+//!   transaction that allocated it skips the rest.
 //! - **S2** An extent lies inside one group.
 //!
 //! ```text
@@ -20,12 +20,12 @@
 //!
 //! # Locks
 //!
-//! Takes [`Rank::BlockGroups`] to change the directory; reading it takes nothing. It does not
-//! keep a group in the directory: whoever holds one looks at its state under the group's lock.
+//! Takes [`Rank::BlockGroups`] to change the directory; reading it takes nothing. The lock does not
+//! keep a group in the directory: a user of a group looks at its state under the group's lock.
 //!
 //! # Failure
 //!
-//! What comes from a disk fails as a whole and changes nothing.
+//! A change by facts from a disk fails as a whole and changes nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ use crate::ticket::Queue;
 use crate::unreserved::Unreserved;
 use crate::{AllocPolicy, Error, LookupPolicy, SpaceKind};
 
-/// Who may have how much, and where, on one volume.
+/// All groups and accounts of one volume.
 #[derive(Debug)]
 pub struct Space {
     sectorsize: u32,
@@ -59,23 +59,24 @@ pub struct Space {
     mixed: bool,
     ledgers: [Apart<Ledger>; 3],
     directory: ArcSwap<Directory>,
-    /// Of each kind, who has how much in one piece.
+    /// The groups of each kind by their largest free run.
     indexes: [Arc<Index>; 3],
     goals: Goals,
     policy: AllocPolicy,
     lookup: LookupPolicy,
-    /// Of the published baselines, in place of the directory.
+    /// The published baselines' map, in place of the directory.
     #[cfg(feature = "baselines")]
     map: Option<GroupMap>,
-    /// Who writes in place.
+    /// Writers in place.
     in_place: Writers,
-    /// What is dirty and will be written in place.
+    /// Dirty bytes that will be written in place.
     unreserved: Apart<Unreserved>,
-    /// By the stripe of whoever allocates.
+    /// By the shard of the allocating thread.
     alloc_counters: [Apart<AllocCounters>; STRIPES],
-    /// Who waits for data space, and for how many bytes.
+    /// Requests that wait for data space.
     data_queue: Apart<DataQueue>,
-    /// Held while a new directory is made, so that no change is lost: slots that groups left.
+    /// Slots that removed groups left. Held while a new directory is made, so that no change is
+    /// lost.
     writers: Ranked<[BTreeSet<usize>; 3]>,
 }
 
@@ -84,7 +85,7 @@ impl Space {
     ///
     /// # Panics
     ///
-    /// When a size is no power of two: superblocks are checked before anybody comes here.
+    /// When a size is no power of two: superblocks are checked before this.
     #[must_use]
     pub fn new(sectorsize: u32, nodesize: u32) -> Self {
         assert!(sectorsize.is_power_of_two(), "a sector of {sectorsize} bytes");
@@ -110,7 +111,7 @@ impl Space {
         }
     }
 
-    /// Lets data and metadata share groups and account: what one takes the other lacks.
+    /// Lets data and metadata share groups and account.
     #[must_use]
     pub fn mixed(mut self) -> Self {
         self.mixed = true;
@@ -135,7 +136,8 @@ impl Space {
         self
     }
 
-    /// Keeps as many streams apart as so many processors can drive; without this, as the machine has.
+    /// Keeps as many streams apart as so many processors can drive; the default is the machine's
+    /// number.
     #[must_use]
     pub fn for_processors(mut self, processors: usize) -> Self {
         self.goals = Goals::new(processors);
@@ -153,7 +155,7 @@ impl Space {
         if self.mixed && kind == SpaceKind::Data { SpaceKind::Metadata } else { kind }
     }
 
-    /// Returns what allocations of `kind` are multiples of, in place and length.
+    /// Returns the unit of start and length of allocations of `kind`, in bytes.
     #[must_use]
     pub fn unit(&self, kind: SpaceKind) -> u64 {
         match kind {
@@ -222,7 +224,7 @@ impl Space {
         Ok(())
     }
 
-    /// Lets everybody see a new directory.
+    /// Makes a new directory visible to all threads.
     fn publish(&self, directory: Directory) {
         for kind in SpaceKind::ALL {
             self.goals.resize(kind, directory.of(self.home(kind)).groups());
@@ -238,8 +240,7 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// When there is none, when something is in it, or when what was promised needs it; it stays
-    /// then.
+    /// When there is none, when something is in it, or when reservations need it; it stays then.
     pub fn remove_group(&self, start: Logical) -> Result<Arc<Group>, Error> {
         let mut writing = self.writers.lock();
         let directory = self.directory.load();
@@ -291,20 +292,20 @@ impl Space {
         self.directory.load().of(self.home(kind)).groups()
     }
 
-    /// Returns what allocations came to so far.
+    /// Returns the counts of allocations so far.
     #[must_use]
     pub fn alloc_stats(&self) -> AllocStats {
         self.alloc_counters.iter().fold(AllocStats::default(), |sum, part| part.add_to(sum))
     }
 
-    /// Whether a group may have so many free bytes in one run of which nobody knows yet what is free in it.
+    /// Whether a group that is not loaded may have a free run of so many bytes.
     #[must_use]
     pub fn may_load_run(&self, kind: SpaceKind, bytes: u64) -> bool {
         let index = self.index(self.home(kind));
         order_holding(bytes).is_none_or(|order| index.any(Plane::Unloaded, order))
     }
 
-    /// The group at an address, if it is not known what is free in it and it may have so many bytes.
+    /// The group at an address, if it is not loaded and may have so many free bytes.
     #[must_use]
     pub fn unloaded_at(&self, at: Logical, bytes: u64) -> Option<Arc<Group>> {
         let directory = self.directory.load();
@@ -312,7 +313,7 @@ impl Space {
         (!group.is_loaded() && group.largest_free() >= bytes).then(|| Arc::clone(group))
     }
 
-    /// The next few groups of the same kind that have something free, and of which it is not known where.
+    /// The next few groups of the same kind that are not loaded and have free bytes.
     #[must_use]
     pub fn unloaded_behind(&self, group: &Group, most: usize) -> Vec<Arc<Group>> {
         let directory = self.directory.load();
@@ -326,13 +327,13 @@ impl Space {
         found
     }
 
-    /// Gives out nothing more in a group whose free space cannot be known.
+    /// Stops allocations in a group whose free space cannot be known.
     pub fn leave(&self, group: &Group) {
         group.change(self.ledger(group.kind()), |state| state.stop_writes());
     }
 
-    /// Reserves just this extent: what lies there is named by something that the trees do not know yet.
-    /// The answer is the extent, or the group to load before asking again.
+    /// Reserves exactly this extent, because something that the trees do not have yet refers to it.
+    /// Returns the extent, or the group to load before the next call.
     ///
     /// # Errors
     ///
@@ -363,7 +364,7 @@ impl Space {
     }
 
     /// Makes an extent free at once. Only right if no commit can reach it: it was allocated and
-    /// freed in one transaction, or never referenced. Anything else is pinned.
+    /// freed in one transaction, or never referenced. Any other extent must be pinned.
     ///
     /// # Panics
     ///
@@ -373,8 +374,8 @@ impl Space {
         self.serve_freed();
     }
 
-    /// Takes a used extent out of use, but not into reach: the last commit still refers to it, and
-    /// a crash must find it as it was.
+    /// Takes a used extent out of use and keeps it from allocations. The last commit still refers
+    /// to it, and a crash must find it unchanged.
     ///
     /// # Errors
     ///
@@ -409,17 +410,19 @@ impl Space {
         self.ledger(kind).snapshot()
     }
 
-    /// Sets how much metadata space ordinary reservations leave alone, in bytes, and how much of it is for copies of nodes that trees share.
+    /// Sets the metadata space that ordinary reservations cannot use, in bytes, and the part of it
+    /// for copies of nodes that trees share.
     pub fn set_global_reserve(&self, bytes: u64, for_copies: u64) {
         self.ledger(SpaceKind::Metadata).set_global_reserve(bytes, for_copies);
     }
 
-    /// Adds to what is set aside for copies of nodes: so many bytes, in a block group that is about to be added.
+    /// Adds so many bytes to the part for copies of nodes, in a block group that is about to be
+    /// added.
     pub fn add_for_copies(&self, bytes: u64) {
         self.ledger(SpaceKind::Metadata).add_for_copies(bytes);
     }
 
-    /// The line of those who wait for data.
+    /// The queue of requests that wait for data.
     #[must_use]
     pub fn data_line(&self) -> &Queue<u64> {
         self.data_queue.queue()
@@ -429,15 +432,15 @@ impl Space {
         &self.data_queue
     }
 
-    /// Offers data space that came free to the requests that wait for it. In mixed groups `txn` does
-    /// that, because it alone knows the demands of metadata.
+    /// Offers data space that came free to the requests that wait for it. In mixed groups `txn`
+    /// does that, because it alone knows the demands of metadata.
     pub(crate) fn serve_freed(&self) {
         if !self.is_mixed() && self.data_queue.queue().is_waiting() {
             self.data_queue.serve(self.ledger(SpaceKind::Data), || true);
         }
     }
 
-    /// The part of [`audit`](Self::audit) that goes through no groups: promises against accounts.
+    /// The part of [`audit`](Self::audit) that walks no groups: reservations against accounts.
     ///
     /// # Errors
     ///
@@ -447,17 +450,17 @@ impl Space {
         self.ledgers.iter().try_for_each(|ledger| ledger.audit())
     }
 
-    /// Compares promises with tokens, and each account with its groups, beside whoever works on the volume:
-    /// an account that changed meanwhile is looked at again, a few times. Says whether all were compared.
-    /// Costs a walk over all groups: for debug builds.
+    /// Compares reservations with tokens, and each account with its groups, while other threads use
+    /// the volume. It compares an account again that changed meanwhile, a few times. Returns
+    /// whether all were compared. Costs a walk over all groups: for debug builds.
     ///
     /// # Errors
     ///
     /// The first difference, in words.
     pub fn audit(&self) -> Result<bool, String> {
-        // With eight of them it is given up once in a few hundred times where all processors allocate.
+        // Eight tries fail once in a few hundred times where all processors allocate.
         const TRIES: u32 = 64;
-        // A group that comes is in its account before it is in the directory.
+        // A new group is in its account before it is in the directory.
         let _writing = self.writers.lock();
         let directory = self.directory.load();
         let mut all = true;
@@ -512,7 +515,7 @@ impl Space {
         &self.in_place
     }
 
-    /// For a writer that ends by another search: there is one where lookups are by the map.
+    /// A handle for a writer that ends by another search, where lookups go by the map.
     #[cfg(feature = "baselines")]
     pub(crate) fn finder(&self) -> Option<Finder> {
         self.map.as_ref().map(GroupMap::finder)
@@ -526,8 +529,8 @@ impl Space {
         &self.alloc_counters[stripe()]
     }
 
-    /// Compares every group with itself, and every account with its groups and promises. Walks
-    /// everything, and means nothing while other threads allocate: for tests.
+    /// Compares every group with itself, and every account with its groups and reservations. Walks
+    /// everything, and is valid only while no other thread allocates: for tests.
     ///
     /// # Errors
     ///

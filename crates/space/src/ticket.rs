@@ -1,25 +1,25 @@
-//! A line of those who wait for space, served in the order in which they came.
+//! A queue of requests that wait for space, served in the order in which they came.
 //!
 //! # Place
 //!
-//! [`Space`](crate::Space) has one for data, `txn` one for metadata. A line knows who waits and for what;
-//! whether a demand fits is for its owner to say, who also says when to look again.
+//! [`Space`](crate::Space) has one for data, `txn` one for metadata. A queue knows the requests and
+//! their demands. Its owner decides whether a demand fits, and when to look again.
 //!
 //! # Invariants
 //!
-//! - **Q1** Served from the head, those with priority first; while the head does not fit nobody behind it is
-//!   served.
-//! - **Q2** Nobody is served at once while somebody waits in his list, or in one before it.
-//! - **Q3** A ticket that goes leaves nothing in the line. One that was granted meanwhile says so to who
-//!   drops it, for the grant is his to give back.
-//! - **Q4** Each waiter has its own event: a grant wakes him to whom it was made.
-//! - **Q5** What comes free after somebody found that he does not fit is offered to him: who makes room and
-//!   then sees nobody waiting did so before that somebody looked.
+//! - **Q1** Requests are served from the head, those with priority first. While the head does not
+//!   fit, no request behind it is served.
+//! - **Q2** No request is served at once while another waits in its list, or in one before it.
+//! - **Q3** A ticket that leaves has nothing in the queue any more. If it was granted meanwhile, it
+//!   reports that to its caller, which must give the grant back.
+//! - **Q4** Each waiter has its own event: a grant wakes the waiter that it is for.
+//! - **Q5** Space that comes free after a request did not fit is offered to that request. A thread
+//!   that makes room and then sees no waiter made it before the request looked.
 //!
 //! # Locks
 //!
-//! Takes [`Rank::SpaceInfo`](buttress_base::Rank::SpaceInfo), and calls its owner's test of a demand inside
-//! it.
+//! Takes [`Rank::SpaceInfo`](buttress_base::Rank::SpaceInfo), and calls its owner's test of a
+//! demand inside it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -27,12 +27,13 @@ use std::time::Duration;
 
 use crate::waiting::{Arc, AtomicU64, AtomicUsize, Event, Lock, Ordering};
 
-/// In which list somebody waits.
+/// The list in which a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Those on whom others wait: writeback, what frees space, whoever holds a file's writeback claim.
+    /// Requests that others wait for: writeback, operations that free space, and callers with a
+    /// file's writeback claim.
     Priority,
-    /// Everybody else.
+    /// All others.
     Normal,
 }
 
@@ -41,13 +42,13 @@ const CLASSES: [Class; 2] = [Class::Priority, Class::Normal];
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The demand was met; it is the waiter's now.
+    /// The demand was met; the space belongs to the waiter now.
     Granted,
-    /// Nothing helped.
+    /// No space could be had.
     Refused,
 }
 
-/// A moment in the life of a line: who was in it, and who came later.
+/// A moment in the life of a queue: it tells earlier requests from later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Arrivals(u64);
 
@@ -59,15 +60,15 @@ struct Waiter<D> {
 
 struct Line<D> {
     lists: [VecDeque<Waiter<D>>; 2],
-    /// Of those who have left their list and do not know it yet.
+    /// Verdicts of requests that have left their list and have not read them yet.
     verdicts: BTreeMap<u64, Verdict>,
     next: u64,
 }
 
-/// Who waits for one kind of space.
+/// The requests that wait for one kind of space.
 pub struct Queue<D> {
     line: Lock<Line<D>>,
-    /// How many wait in each list, with him who is about to find out whether he must.
+    /// How many requests wait in each list, or are about to find out whether they must.
     waiting: [AtomicUsize; 2],
     served: AtomicU64,
     refused: AtomicU64,
@@ -80,7 +81,7 @@ impl<D> Default for Queue<D> {
 }
 
 impl<D> Queue<D> {
-    /// Creates a line with nobody in it.
+    /// Creates an empty queue.
     #[must_use]
     pub fn new() -> Self {
         let lists = [VecDeque::new(), VecDeque::new()];
@@ -92,13 +93,13 @@ impl<D> Queue<D> {
         }
     }
 
-    /// Whether somebody waits whom one of `class` must not overtake (Q2).
+    /// Whether a request waits that one of `class` must not overtake (Q2).
     pub fn blocks(&self, class: Class) -> bool {
         let lists = &self.waiting[..=class as usize];
         lists.iter().any(|count| count.load(Ordering::SeqCst) > 0)
     }
 
-    /// Whether anybody waits.
+    /// Whether a request waits.
     pub fn is_waiting(&self) -> bool {
         self.blocks(Class::Normal)
     }
@@ -108,28 +109,29 @@ impl<D> Queue<D> {
         self.waiting.iter().map(|count| count.load(Ordering::SeqCst)).sum()
     }
 
-    /// Whether nobody waits.
+    /// Whether no request waits.
     pub fn is_empty(&self) -> bool {
         !self.is_waiting()
     }
 
-    /// How many were granted what they had waited for, since the beginning: progress, to those who make
-    /// room.
+    /// How many waiting requests were granted since the beginning. Threads that make room see
+    /// progress by it.
     pub fn served(&self) -> u64 {
         self.served.load(Ordering::SeqCst)
     }
 
-    /// How many were refused in the line.
+    /// How many were refused in the queue.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::SeqCst)
     }
 
-    /// Takes at once if nobody waits before; joins nobody.
+    /// Takes at once if no request waits before; never joins the queue.
     pub fn at_once(&self, class: Class, take: impl FnOnce() -> bool) -> bool {
         !self.blocks(class) && take()
     }
 
-    /// Takes at once if nobody waits before and it fits, else joins the line. `None` is a grant.
+    /// Takes at once if no request waits before and it fits, else joins the queue. `None` is a
+    /// grant.
     pub fn ask(
         &self,
         class: Class,
@@ -138,7 +140,7 @@ impl<D> Queue<D> {
     ) -> Option<Ticket<'_, D>> {
         let mut line = self.line.lock();
         let blocked = self.blocks(class);
-        // Seen by whoever makes room from now on (Q5): he waits for the lock.
+        // Threads that make room from now on see it, and wait for the lock (Q5).
         self.waiting[class as usize].fetch_add(1, Ordering::SeqCst);
         if !blocked && take(&demand) {
             self.waiting[class as usize].fetch_sub(1, Ordering::SeqCst);
@@ -152,8 +154,8 @@ impl<D> Queue<D> {
         Some(Ticket { queue: self, class, number, event: mine, told: false })
     }
 
-    /// Grants from the head on, as long as it fits (Q1). To be called whenever space came free. Says how
-    /// many were served.
+    /// Grants from the head on, as long as it fits (Q1). To be called whenever space came free.
+    /// Returns how many were served.
     pub fn serve(&self, mut take: impl FnMut(&D) -> bool) -> u64 {
         if !self.is_waiting() {
             return 0;
@@ -175,13 +177,13 @@ impl<D> Queue<D> {
         count
     }
 
-    /// This moment. To be kept by whoever begins to make room.
+    /// This moment. A thread keeps it when it begins to make room.
     pub fn arrivals(&self) -> Arrivals {
         Arrivals(self.line.lock().next)
     }
 
-    /// Refuses him who waits longest in a list, if he came before that moment: for who came later nothing was tried.
-    /// Whoever calls this looks next whether those behind him fit.
+    /// Refuses the oldest request of a list, if it came before that moment: for later ones nothing
+    /// was tried yet. The caller must then serve the queue, because requests behind it may fit.
     pub fn refuse_first(&self, class: Class, before: Arrivals) -> bool {
         let mut line = self.line.lock();
         let first = line.lists[class as usize].front();
@@ -194,7 +196,7 @@ impl<D> Queue<D> {
         refused
     }
 
-    /// Refuses everybody: nothing will ever be granted again.
+    /// Refuses all requests: nothing will ever be granted again.
     pub fn refuse_all(&self) {
         let mut line = self.line.lock();
         for class in CLASSES {
@@ -202,7 +204,7 @@ impl<D> Queue<D> {
         }
     }
 
-    /// Sums up what is waited for.
+    /// Sums up the demands.
     pub fn sum(&self, of: impl Fn(&D) -> u64) -> u64 {
         if !self.is_waiting() {
             return 0;
@@ -231,14 +233,14 @@ impl<D> fmt::Debug for Queue<D> {
     }
 }
 
-/// A place in a line. Leaves it when dropped.
-#[must_use = "who drops his ticket does not wait"]
+/// A place in a queue. Leaves it when dropped.
+#[must_use = "a dropped ticket does not wait"]
 pub struct Ticket<'q, D> {
     queue: &'q Queue<D>,
     class: Class,
     number: u64,
     event: Arc<Event>,
-    /// The verdict was taken, or the line was left.
+    /// The verdict was taken, or the queue was left.
     told: bool,
 }
 
@@ -267,7 +269,7 @@ impl<D> Ticket<'_, D> {
         verdict
     }
 
-    /// Whether nobody is served before him.
+    /// Whether no request is served before it.
     #[must_use]
     pub fn is_first(&self) -> bool {
         if self.class == Class::Normal && self.queue.blocks(Class::Priority) {
@@ -278,8 +280,8 @@ impl<D> Ticket<'_, D> {
         first.is_some_and(|waiter| waiter.number == self.number)
     }
 
-    /// Leaves the line (Q3). The caller gives back what may have been granted meanwhile, and then looks
-    /// whether those behind him fit.
+    /// Leaves the queue (Q3). The caller gives back a grant that came meanwhile, and then serves
+    /// the queue, because requests behind it may fit.
     pub fn leave(mut self) -> Option<Verdict> {
         self.withdraw()
     }
@@ -294,7 +296,7 @@ impl<D> Ticket<'_, D> {
         }
         let list = &mut line.lists[self.class as usize];
         let mine = list.iter().position(|waiter| waiter.number == self.number);
-        list.remove(mine.expect("Q3: who has no verdict is in the line"));
+        list.remove(mine.expect("Q3: a request without a verdict is in the queue"));
         self.queue.waiting[self.class as usize].fetch_sub(1, Ordering::SeqCst);
         None
     }
@@ -305,7 +307,7 @@ impl<D> Drop for Ticket<'_, D> {
         let verdict = self.withdraw();
         debug_assert!(
             verdict != Some(Verdict::Granted) || buttress_base::thread::panicking(),
-            "Q3: a grant that nobody gives back"
+            "Q3: a grant that is not given back"
         );
     }
 }

@@ -16,11 +16,11 @@ use buttress_base::{Rank, Ranked};
 #[cfg(debug_assertions)]
 use crate::roll::Roll;
 
-/// How many bytes of a volume are dirty with nothing promised for them.
+/// How many bytes of a volume are dirty and have no reservation.
 #[derive(Debug)]
 pub(crate) struct Unreserved {
     bytes: AtomicU64,
-    /// The same, counted by the tokens (Q2). Whoever holds it may change `bytes`.
+    /// The same, counted by the tokens (Q2). In debug builds `bytes` changes under this lock only.
     #[cfg(debug_assertions)]
     roll: Ranked<Roll<1>>,
 }
@@ -93,7 +93,9 @@ impl Unreserved {
             let roll = self.roll.lock();
             let ([tokens], bytes) = (roll.sum(), self.bytes.load(Ordering::Relaxed));
             if tokens != bytes {
-                return Err(format!("Q2: tokens hold {tokens} of {bytes} bytes without a promise"));
+                return Err(format!(
+                    "Q2: tokens hold {tokens} of {bytes} bytes without a reservation"
+                ));
             }
         }
         Ok(())

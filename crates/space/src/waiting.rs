@@ -1,5 +1,5 @@
-//! What waiting is built of. A model of the line of tickets brings its own, under a scheduler that tries
-//! the orders in which threads may run (`tests/line`); hence this one place.
+//! The primitives of the queue of tickets. `tests/line` replaces this module by one under a
+//! scheduler that tries the orders in which threads may run.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use buttress_base::sync::Condvar;
 use buttress_base::{Held, Rank, Ranked};
 
-/// The lock of one line.
+/// The lock of one queue.
 #[derive(Debug)]
 pub(crate) struct Lock<T>(Ranked<T>);
 
@@ -23,7 +23,7 @@ impl<T> Lock<T> {
     }
 }
 
-/// What one waiter sleeps on.
+/// The event that one waiter sleeps on.
 #[derive(Debug, Default)]
 pub(crate) struct Event(Condvar);
 
@@ -32,7 +32,8 @@ impl Event {
         self.0.notify_one();
     }
 
-    /// Gives the lock up until the event is raised, or `limit` is over: false then.
+    /// Gives the lock up until the event is raised, or until `limit` is over, and then returns
+    /// false.
     pub(crate) fn wait_for<T>(&self, guard: &mut Held<'_, T>, limit: Duration) -> bool {
         guard.wait_for(&self.0, limit)
     }

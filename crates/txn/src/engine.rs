@@ -290,7 +290,7 @@ impl Engine {
         self.know_groups()?;
         loop {
             match self.space.hold_read_only(group) {
-                Err(buttress_space::Error::Promised { .. }) => {}
+                Err(buttress_space::Error::Reserved { .. }) => {}
                 held => return Ok(held?),
             }
             if !self.close_windows() && !self.add_chunk(SpaceKind::Data)? {

@@ -1,5 +1,5 @@
-//! Guards of writers in place, and the transition to read-only, under a scheduler that tries the orders in which
-//! threads may run. The guards are the code itself; the group is a flag, as it is for them.
+//! Guards of writers in place, and the transition to read-only, under a scheduler that tries the
+//! orders in which threads may run. The guards are the code itself; the group is a flag.
 
 #[allow(
     dead_code,
@@ -25,7 +25,7 @@ fn runs() -> usize {
 struct Group {
     writers: Arc<Writers>,
     read_only: AtomicBool,
-    /// Who writes at this moment.
+    /// Writers at this moment.
     active: AtomicUsize,
 }
 
@@ -43,7 +43,7 @@ impl Group {
     }
 }
 
-/// W1: after a drain nobody writes, on whichever processor and in whichever phase he entered.
+/// W1: after a drain no thread writes, for any processor and phase in which writers entered.
 #[test]
 fn a_drained_group_is_quiet() {
     shuttle::check_random(
@@ -64,7 +64,7 @@ fn a_drained_group_is_quiet() {
     );
 }
 
-/// W1, W2: two who drain one after the other, and let writers in again between.
+/// W1, W2: two threads drain one after the other, and let writers in again between.
 #[test]
 fn drains_take_turns() {
     shuttle::check_random(

@@ -1,11 +1,11 @@
-//! What the guards rest on, under a scheduler that tries the orders in which threads may run.
+//! The primitives of the guards, under a scheduler that tries the orders in which threads may run.
 
 use std::ops::{Deref, DerefMut};
 
 pub(crate) use shuttle::sync::Arc;
 pub(crate) use shuttle::sync::atomic::{AtomicUsize, Ordering};
 
-/// Few, so that all of them are met.
+/// Few, so that the threads meet in all of them.
 pub(crate) const STRIPES: usize = 2;
 pub(crate) const BUCKETS: usize = 1;
 
@@ -13,7 +13,7 @@ shuttle::thread_local! {
     static MINE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Says where this thread counts.
+/// Sets the shard of this thread.
 pub(crate) fn set_stripe(stripe: usize) {
     MINE.with(|mine| mine.set(stripe % STRIPES));
 }

@@ -1,4 +1,5 @@
-//! The bitmaps of the index under a scheduler that tries the orders in which threads may run. They are the code itself.
+//! The bitmaps of the index under a scheduler that tries the orders in which threads may run. They
+//! are the code itself.
 
 #[allow(
     dead_code,
@@ -28,10 +29,11 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     shuttle::Runner::new(scheduler, config).run(model);
 }
 
-/// I3: whoever has entered a group finds it, or that he may have been wrong, while another leaves: the same word, the same segment,
-/// and one that both are the only ones of; wherever the search begins.
+/// I3: a search finds an entered group, or sees that it may have missed it, while another group
+/// leaves. The two share a word or a segment, or are the only ones of theirs, for any start of the
+/// search.
 #[test]
-fn what_was_entered_is_found_or_doubted() {
+fn entered_group_is_found_or_doubted() {
     for (stays, leaves) in [(65, 64), (65, 200), (5000, 5001), (5000, 4200), (70_000 * 64, 4096)] {
         check(move || {
             let shared = Arc::new((Sheet::default(), Doubts::default()));
@@ -45,7 +47,7 @@ fn what_was_entered_is_found_or_doubted() {
             sheet.set(ORDER, stays);
             doubts.arrived();
             let begun = doubts.now();
-            // All that there are, as a search goes on behind a group that has nothing for it.
+            // All entries, because a search goes on behind a group that has nothing for it.
             let next = |slot: &usize| sheet.next(ORDER, slot + 1);
             let found: Vec<_> = std::iter::successors(sheet.next(ORDER, 0), next).collect();
             let sees = found.contains(&stays);

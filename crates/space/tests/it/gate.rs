@@ -1,4 +1,4 @@
-//! One promise of the gate a test.
+//! One property of the gate a test.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn x9_a_commit_uses_no_group_of_the_next() {
     assert_eq!(got(space.allocate(of_6)), extent(0, NODE));
 }
 
-/// A group is loaded when nothing loaded will do, and not before.
+/// A group is loaded when no loaded one has enough, and not before.
 #[test]
 fn asks_for_loading_only_when_it_must() {
     let space = empty_space();
@@ -31,14 +31,14 @@ fn asks_for_loading_only_when_it_must() {
         panic!("the other group has four sectors");
     };
     assert_eq!((group.start(), group.is_loaded()), (Logical(0), false));
-    // Too much for what the group's use leaves: no reason to load it.
+    // More than the group's use leaves: no reason to load it.
     assert!(matches!(space.allocate(exactly(Data, 5 * SECTOR)), Outcome::Full { .. }));
     group.load([extent(SECTOR, 4 * SECTOR)].into_iter()).expect("four sectors");
     assert_eq!(got(space.allocate(exactly(Data, 4 * SECTOR))), extent(SECTOR, 4 * SECTOR));
     space.verify().expect("sound");
 }
 
-/// When nobody has all of it, the largest there is, and nothing below the least.
+/// Where no group has all of it, the request gets the largest run, and none below the least.
 #[test]
 fn gives_less_rather_than_nothing() {
     let space = empty_space();
@@ -57,7 +57,7 @@ fn nodes_come_out_clustered() {
     space.add_group(new_group(Metadata, 0, 8 * MIB, 1)).expect("sound");
     let mut nodes: Vec<_> = (0..64).map(|_| got(space.allocate(exactly(Metadata, NODE)))).collect();
     assert!(nodes.windows(2).all(|pair| pair[0].end() == pair[1].start));
-    // Holes behind are left alone until the end is reached.
+    // Holes behind are passed over until the end is reached.
     space.free(nodes.remove(3));
     let next = got(space.allocate(exactly(Metadata, NODE)));
     assert_eq!(next.start, Logical(64 * NODE));
@@ -66,9 +66,10 @@ fn nodes_come_out_clustered() {
     assert_eq!(back.start, Logical(3 * NODE));
 }
 
-/// S1: freed by a commit is out of use at once and out of reach until it is published.
+/// S1: an extent that a commit freed is out of use at once, and not free before the commit is
+/// published.
 #[test]
-fn pinned_bytes_are_nobodys() {
+fn pinned_bytes_are_not_allocated() {
     let space = empty_space();
     space.add_group(new_group(Data, 0, MIB, 1)).expect("sound");
     let all = got(space.allocate(exactly(Data, MIB)));
@@ -83,7 +84,7 @@ fn pinned_bytes_are_nobodys() {
     space.verify().expect("sound");
 }
 
-/// What a disk's extent tree says is in use twice is an error, not a panic.
+/// An extent that a disk's extent tree has twice is an error, not a panic.
 #[test]
 fn refuses_to_pin_what_is_not_used() {
     let space = empty_space();
@@ -96,7 +97,7 @@ fn refuses_to_pin_what_is_not_used() {
     let across = extent(MIB - SECTOR, 2 * SECTOR);
     assert_eq!(space.pin(across), Err(Error::Outside { group: Logical(0), extent: across }));
     assert_eq!(space.pin(extent(MIB, SECTOR)), Err(Error::NoGroup { at: Logical(MIB) }));
-    space.verify().expect("unchanged by what was refused");
+    space.verify().expect("unchanged by refusals");
 }
 
 /// G1: superblocks are never handed out, are free in the tree on disk, and count apart.
@@ -115,7 +116,8 @@ fn superblocks_stay_out_of_reach() {
     space.verify().expect("sound");
 }
 
-/// G2: what does not add up with the group's use is refused, and the group stays unloaded.
+/// G2: free extents that do not add up with the group's use are refused, and the group stays
+/// unloaded.
 #[test]
 fn loading_trusts_nothing() {
     let space = empty_space();
@@ -203,9 +205,9 @@ fn finds_groups_by_address() {
     space.verify().expect("sound");
 }
 
-/// A group goes when it is empty and nobody was promised its bytes.
+/// A group is removed if it is empty and no reservation needs its bytes.
 #[test]
-fn a1_removes_only_what_nobody_needs() {
+fn a1_group_is_removed_only_without_reservations() {
     let space = Arc::new(empty_space());
     space
         .add_groups(vec![new_group(Data, 0, MIB, 1), new_group(Data, MIB, MIB, 1)])
@@ -213,7 +215,7 @@ fn a1_removes_only_what_nobody_needs() {
     let first = got(space.allocate(exactly(Data, SECTOR)));
     assert!(matches!(space.remove_group(first.start), Err(Error::NotEmpty { .. })));
     let promise = space.reserve_data(MIB).expect("almost two are free");
-    let needed = Error::Promised { start: Logical(MIB), missing: SECTOR };
+    let needed = Error::Reserved { start: Logical(MIB), missing: SECTOR };
     assert_eq!(space.remove_group(Logical(MIB)).map(|_| ()), Err(needed));
     drop(promise);
     assert!(matches!(space.remove_group(Logical(MIB + SECTOR)), Err(Error::NoGroup { .. })));
@@ -224,7 +226,7 @@ fn a1_removes_only_what_nobody_needs() {
     space.verify().expect("sound");
 }
 
-/// A read-only group hands out nothing, and what is free in it cannot be promised.
+/// A read-only group hands out nothing, and its free bytes cannot be reserved.
 #[test]
 fn read_only_groups_only_count() {
     let space = Arc::new(empty_space());
@@ -241,7 +243,7 @@ fn read_only_groups_only_count() {
 
 /// R1, R2: tokens split, merge, shrink, turn into extents, and give back the rest.
 #[test]
-fn promises_are_linear() {
+fn reservations_are_linear() {
     let space = Arc::new(empty_space());
     space.add_group(new_group(Data, 0, MIB, 1)).expect("sound");
     let mut promise = space.reserve_data(MIB).expect("all of it is free");
@@ -254,7 +256,7 @@ fn promises_are_linear() {
     let account = space.account(Data);
     assert_eq!((account.may_use, account.reserved, account.available()), (MIB / 2, MIB / 2, 0));
     promise.shrink_to(SECTOR);
-    // More is wished for than was promised: the promise is the limit.
+    // More is wanted than was reserved: the reservation is the limit.
     let wish = AllocRequest { min: SECTOR, ..exactly(Data, MIB) };
     assert_eq!(got(space.allocate_data(&mut promise, wish)).len, SECTOR);
     assert_eq!(promise.bytes(), 0);

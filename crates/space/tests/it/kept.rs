@@ -1,7 +1,8 @@
-//! What is promised is found, whatever others do meanwhile.
+//! Reserved space is found, for any work of other threads meanwhile.
 //!
-//! Groups of a few sectors, all but full all the time, from which threads take what they were promised and give
-//! it back; groups come and go beside them. No search for what was promised may say that there is nothing.
+//! Groups of a few sectors are almost full all the time. Threads allocate their reservations from
+//! them and give the extents back; groups come and go beside them. No search for reserved space may
+//! answer that there is nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,7 @@ const GROUP_LEN: u64 = 16 * SECTOR;
 const THREADS: u64 = 6;
 const STEPS: usize = 3000;
 
-/// Promises itself some sectors, takes all of them in as many pieces as it takes, and gives them back.
+/// Reserves some sectors, allocates all of them in any number of pieces, and gives them back.
 fn take_and_give_back(space: &Arc<Space>, rng: &mut Rng, stream: u64) {
     let sectors = rng.range(1..20);
     let Ok(mut promise) = space.reserve_data(sectors * SECTOR) else {
@@ -36,7 +37,7 @@ fn take_and_give_back(space: &Arc<Space>, rng: &mut Rng, stream: u64) {
             }
             Outcome::Full { largest } => {
                 panic!(
-                    "{} bytes were promised; at most {largest}: {}",
+                    "{} bytes were reserved; at most {largest}: {}",
                     promise.bytes(),
                     space.account(Data)
                 )
@@ -59,7 +60,7 @@ fn come_and_go(space: &Space, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         space.add_group(new_group(Data, start, GROUP_LEN, 11)).expect("nothing is there");
         std::thread::yield_now();
-        // What a failed worker took stays in it.
+        // Extents of a failed worker stay in it.
         while space.remove_group(Logical(start)).is_err() && !stop.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
@@ -68,7 +69,7 @@ fn come_and_go(space: &Space, stop: &AtomicBool) {
 
 /// L5.
 #[test]
-fn what_is_promised_is_found() {
+fn reserved_space_is_found() {
     for (seed, policy) in (1..).zip(AllocPolicy::ALL) {
         let space = Arc::new(empty_space().choosing(policy).for_processors(4));
         let groups = (0..GROUPS).map(|i| old_group(Data, i * GROUP_LEN, GROUP_LEN, 0));

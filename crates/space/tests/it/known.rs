@@ -12,7 +12,7 @@ use crate::world::*;
 
 const KIB: u64 = 1 << 10;
 
-/// Groups of a MiB each, all free, of which as many goals are kept as `processors` can drive.
+/// Groups of a MiB each, all free, with as many goals as `processors` can drive.
 fn groups(count: u64, processors: usize, policy: AllocPolicy) -> Space {
     let space = empty_space().choosing(policy).for_processors(processors);
     let inits = (0..count).map(|i| new_group(Data, i * MIB, MIB, 1));
@@ -20,8 +20,8 @@ fn groups(count: u64, processors: usize, policy: AllocPolicy) -> Space {
     space
 }
 
-/// A3: a group that is empty again serves every size; nodes know no sizes; what a loaded group is meant for does not
-/// depend on what was in it.
+/// A3: a group that is empty again serves every size, and nodes know no sizes. The class of a
+/// loaded group does not depend on its old content.
 #[test]
 fn a3_classes_end_with_their_group() {
     let space = empty_space();
@@ -29,7 +29,7 @@ fn a3_classes_end_with_their_group() {
         .add_groups((0..2).map(|i| new_group(Data, i * 32 * MIB, 32 * MIB, 1)).collect())
         .expect("sound");
     let small = got(space.allocate(exactly(Data, 64 * KIB)));
-    // The other sizes go elsewhere as long as they can, unless they go on where something ended.
+    // Other sizes go elsewhere as long as they can, unless they continue an extent of their stream.
     let taken = Some(small.start);
     let large = got(space.allocate(AllocRequest { goal: taken, ..exactly(Data, 16 * MIB) }));
     assert_ne!(small.start.0 / (32 * MIB), large.start.0 / (32 * MIB));
@@ -52,9 +52,10 @@ fn a3_classes_end_with_their_group() {
     }
 }
 
-/// X1: small files, each a stream of its own, in groups that are full to a different part each: whenever a folder is done, all
-/// groups that anything was put into are full but one for each goal, and what was put into one lies in one piece. So the files
-/// of a folder lie in few pieces, although streams are by file, and which folder a file is in is not known here.
+/// X1: small files, each a stream of its own, go into groups that are full to different degrees.
+/// After each folder, all touched groups are full but one for each goal, and the extents of one
+/// group lie in one piece. So the files of a folder lie in few pieces, although streams are by file
+/// and the allocator does not know the folder.
 #[test]
 fn x1_small_files_stay_together() {
     const GROUPS: u64 = 40;
@@ -91,8 +92,8 @@ fn x1_small_files_stay_together() {
     }
 }
 
-/// X1: who goes on without saying where goes on behind what his stream was given last, whichever group that is in and whatever others
-/// would be found before it.
+/// X1: an allocation without a goal continues behind the last extent of its stream, in any group,
+/// even where a search would meet other groups first.
 #[test]
 fn x1_a_stream_goes_on_where_it_left_off() {
     const GROUPS: u64 = 40;
@@ -118,8 +119,8 @@ fn x1_a_stream_goes_on_where_it_left_off() {
     }
 }
 
-/// X2: a request that no group can serve in one piece, where all of them have room: the search ends after a look at
-/// few of them, whatever it asks for. Nothing asks for a place more aligned than a unit.
+/// X2: where every group has room but none can serve a request in one piece, the search ends after
+/// a look at few of them. No request asks for more alignment than a unit.
 #[test]
 fn x2_a_search_in_vain_is_bounded() {
     let space = groups(300, 4, AllocPolicy::IndexGoals);
@@ -136,11 +137,12 @@ fn x2_a_search_in_vain_is_bounded() {
         assert!(matches!(space.allocate(exactly(Data, 16 * SECTOR)), Outcome::Full { .. }));
     }
     let probes = space.alloc_stats().probes - before.probes;
-    // A few groups of the highest order are compared for what a smaller request could get.
+    // A few groups of the highest order are compared for the largest run of a smaller request.
     assert!(probes <= 100 * 200, "{probes} probes for a hundred searches");
 }
 
-/// X8: the last sector, and the last whole unit, of a group can be had and given back; nothing reaches behind it.
+/// X8: the last sector, and the last whole unit, of a group can be allocated and given back; no
+/// extent reaches behind it.
 #[test]
 fn x8_the_end_of_a_group() {
     for (kind, unit) in [(Data, SECTOR), (Metadata, NODE)] {
@@ -170,9 +172,9 @@ fn x8_the_end_of_a_group() {
     }
 }
 
-/// X11: who allocates and frees the same few blocks again and again stays where he is.
+/// X11: a thread that allocates and frees the same few blocks again and again stays in its groups.
 #[test]
-fn x11_nobody_bounces() {
+fn x11_threads_stay_in_their_groups() {
     for policy in AllocPolicy::ALL {
         let space = groups(64, 8, policy);
         // Half full, so that groups are of many orders.
@@ -247,7 +249,8 @@ fn aged(processors: usize, seed: u64) -> Vec<u64> {
 /// Classes of free runs: by doubled lengths from a sector on, 64 KiB and more in one.
 const CLASSES: usize = 5;
 
-/// How many free runs of each class there are, and how many sectors in them, in volumes of so many seeds.
+/// How many free runs of each class there are, and how many sectors in them, in volumes of so many
+/// seeds.
 fn histogram(processors: usize) -> [(u64, u64); CLASSES] {
     let mut classes = [(0, 0); CLASSES];
     for len in (13..45).flat_map(|seed| aged(processors, seed)) {
@@ -258,8 +261,8 @@ fn histogram(processors: usize) -> [(u64, u64); CLASSES] {
     classes
 }
 
-/// X13: several goals leave an aged volume as many free runs of each class as one does, and as much in them, give or take
-/// a tenth.
+/// X13: several goals leave an aged volume as many free runs of each class as one does, and as many
+/// bytes in them, within a tenth.
 #[test]
 fn x13_goals_do_not_fragment() {
     let one = histogram(1);

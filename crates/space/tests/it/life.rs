@@ -1,5 +1,6 @@
-//! Groups that are made, found empty and removed while they are used: the crate as it is, its locks and threads in orders
-//! that a seed decides. `BUTTRESS_SEED=n` runs seed `n` alone, `BUTTRESS_MODEL_RUNS` so many.
+//! Groups that are made, found empty and removed while threads use them. The crate runs as it is;
+//! a seed decides the order of its locks and threads. `BUTTRESS_SEED=n` runs seed `n` alone,
+//! `BUTTRESS_MODEL_RUNS` sets the number of seeds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,13 +12,13 @@ use buttress_space::{AllocPolicy, AllocRequest, Error, Group, LookupPolicy, Spac
 
 use crate::world::*;
 
-/// Places of groups, and sectors of each: so few that all meet.
+/// Places of groups, and sectors of each: so few that all threads meet.
 const PLACES: u64 = 3;
 const SECTORS: u64 = 4;
 const LEN: u64 = SECTORS * SECTOR;
 const STEPS: usize = 6;
 
-/// How often what could happen did.
+/// How often each event happened.
 #[derive(Debug, Default)]
 struct Tally {
     made: AtomicU64,
@@ -30,11 +31,11 @@ struct Tally {
 
 struct World {
     space: Arc<Space>,
-    /// Extents in use that nobody does anything with: who takes one out is alone with it.
+    /// Extents in use that no thread works on: a thread that takes one out owns it alone.
     recorded: Mutex<Vec<Extent>>,
-    /// Groups that are gone.
+    /// Removed groups.
     gone: Mutex<Vec<Arc<Group>>>,
-    /// Where somebody writes in place.
+    /// Extents that threads write in place.
     writing: Mutex<Vec<Arc<Group>>>,
     tally: Arc<Tally>,
 }
@@ -56,17 +57,17 @@ impl World {
         self.recorded.lock().expect("no poison").push(extent);
     }
 
-    /// The group of what somebody has; it is there as long as he has it.
+    /// The group of an extent that a thread owns; it stays as long as the extent does.
     fn home(&self, extent: Extent) -> Arc<Group> {
         let group = self.space.group_at(extent.start).expect("its group was removed");
         assert!(group.range().end() >= extent.end());
         group
     }
 
-    /// Every byte that is promised is free somewhere (A1, A3).
+    /// Every reserved byte is free somewhere (A1, A3).
     fn expect_backed(&self) {
         let account = self.space.account(Data);
-        assert!(account.free() >= account.may_use, "promised and not there: {account}");
+        assert!(account.free() >= account.may_use, "reserved and not there: {account}");
     }
 
     /// Makes a group where there is none.
@@ -78,7 +79,7 @@ impl World {
         }
     }
 
-    /// Has some sectors promised, and takes them near a group.
+    /// Reserves some sectors, and allocates them near a group.
     fn allocate(&self, place: u64, rng: &mut Rng) {
         let Ok(mut promise) = self.space.reserve_data(rng.range(1..4) * SECTOR) else { return };
         self.expect_backed();
@@ -95,7 +96,7 @@ impl World {
         self.put(extent);
     }
 
-    /// Gives something up: at once, or when nobody reads it any more.
+    /// Frees an extent: at once, or when no thread reads it any more.
     fn give_up(&self, rng: &mut Rng) {
         let Some(extent) = self.take(rng) else { return };
         let home = self.home(extent);
@@ -134,14 +135,14 @@ impl World {
                 self.gone.lock().expect("no poison").push(group);
             }
             Err(Error::NotEmpty { .. }) => note(&self.tally.not_empty),
-            Err(Error::Promised { .. }) => note(&self.tally.promised),
+            Err(Error::Reserved { .. }) => note(&self.tally.promised),
             Err(Error::NoGroup { .. }) => {}
             Err(error) => panic!("{error}"),
         }
         self.expect_backed();
     }
 
-    /// As a commit: who looks empty is removed.
+    /// As a commit: removes groups that look empty.
     fn sweep(&self) {
         for group in self.space.groups_of(Data) {
             if group.used() == 0 {
@@ -162,7 +163,8 @@ impl World {
         self.remove(Logical(place * LEN));
     }
 
-    /// Nothing is left, nothing was counted twice, and nobody got anything of a group that was gone.
+    /// Checks that nothing is left, nothing was counted twice, and no extent came from a removed
+    /// group.
     fn finish(&self) {
         let left = std::mem::take(&mut *self.recorded.lock().expect("no poison"));
         assert_eq!(
@@ -171,7 +173,7 @@ impl World {
         );
         left.into_iter().for_each(|extent| self.space.free(extent));
         self.space.verify().expect("sound");
-        assert!(self.space.audit().expect("tokens and accounts agree"), "nobody is in the way");
+        assert!(self.space.audit().expect("tokens and accounts agree"), "no thread is in the way");
         let account = self.space.account(Data);
         assert_eq!(account.total, self.space.count() as u64 * LEN);
         assert_eq!(account.available(), account.total, "{account}");
@@ -182,10 +184,10 @@ impl World {
     }
 }
 
-/// What a thread does, again and again.
+/// The work that a thread repeats.
 type Party = fn(&World, &mut Rng);
 
-/// One who makes groups and uses them, two who use what there is, and two who remove.
+/// One thread that makes groups and uses them, two that use groups, and two that remove them.
 const PARTIES: [Party; 5] = [
     |world, rng| {
         let place = rng.below(PLACES);
@@ -228,8 +230,8 @@ fn run(seed: u64, tally: &Arc<Tally>) {
     seeded::run(seed, seeded::Options::default(), work).unwrap_or_else(|stuck| panic!("{stuck}"));
 }
 
-/// N4: in whatever order groups are made, looked up, found empty and removed, none goes that holds anything, that
-/// somebody writes to or that a promise needs, and each is counted once.
+/// N4: groups are made, looked up, found empty and removed in any order. None is removed that holds
+/// an extent, that a thread writes to or that a reservation needs, and each is counted once.
 #[test]
 fn n4_groups_come_and_go_in_any_order() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());

@@ -1,4 +1,4 @@
-//! The gate of the crate: what it promises, whatever the order of calls.
+//! The gate of the crate: its invariants, for any order of calls.
 
 mod gate;
 mod kept;

@@ -1,8 +1,7 @@
 //! The same answers as a byte for every sector, for any sequence of calls.
 //!
-//! The oracle looks at each sector: it knows what is free by walking all of it, and so what the
-//! most is that a request can get. Group, extent and amount come from a seed, which a failure
-//! names.
+//! The oracle walks every sector: so it knows the free ones, and the most that a request can get.
+//! Group, extent and amount come from a seed, which a failure names.
 
 use std::sync::Arc;
 
@@ -34,7 +33,7 @@ struct Group {
     /// One a sector.
     states: Vec<State>,
     loaded: bool,
-    /// What was not in use when the group was added: an old free-space tree.
+    /// The sectors that were free when the group was added: an old free-space tree.
     free_at_first: Vec<bool>,
 }
 
@@ -47,7 +46,7 @@ impl Group {
         self.states.iter().filter(|&&found| found == state).count() as u64 * SECTOR
     }
 
-    /// The most whole units in a row that are free; of an unloaded group, that may be.
+    /// The most whole units in a row that are free; for an unloaded group, an upper bound.
     fn largest(&self) -> u64 {
         if !self.loaded {
             return self.count(State::Free) & !(self.unit() - 1);
@@ -91,7 +90,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut world = Self {
             rng: Rng::new(seed),
-            // X6: whatever chooses, the answers are as good.
+            // X6: the answers are as good with any policy.
             space: Arc::new(
                 empty_space()
                     .choosing(AllocPolicy::ALL[(seed % 4) as usize])
@@ -108,7 +107,7 @@ impl World {
         world
     }
 
-    /// A group with anything in it, at a place that may not suit the node size.
+    /// A group with any content, at a place that may not suit the node size.
     fn add_group(&mut self) {
         let rng = &mut self.rng;
         let kind = *rng.choose(&[Data, Data, Metadata, Metadata, System]).expect("not empty");
@@ -166,7 +165,7 @@ impl World {
         }
     }
 
-    /// Loads a group from an old or a new tree: with what was freed since, or without.
+    /// Loads a group from an old or a new tree: without the extents freed since, or with them.
     fn load(&mut self, index: usize) {
         let group = &mut self.groups[index];
         let new = self.rng.chance(1, 2);
@@ -203,11 +202,11 @@ impl World {
             }
             None => self.space.allocate(request),
         };
-        self.judge(request, outcome);
+        self.compare(request, outcome);
     }
 
-    /// Compares an outcome with what a look at every sector says.
-    fn judge(&mut self, request: AllocRequest, outcome: Outcome) {
+    /// Compares an outcome with a look at every sector.
+    fn compare(&mut self, request: AllocRequest, outcome: Outcome) {
         let AllocRequest { kind, want, min, limit, .. } = request;
         let eligible = |group: &&Group| group.kind == kind && group.birth <= limit.0;
         let largest = |loaded: bool| {
@@ -217,7 +216,7 @@ impl World {
         let (loaded, unloaded) = (largest(true), largest(false));
         match outcome {
             Outcome::Got(extent) => {
-                // All of it if anybody has it; else more than half of what anybody has.
+                // All of it if a group has it; else more than half of the largest run.
                 let most = want.min(loaded);
                 assert!(extent.len <= most && extent.len * 2 > most, "{request:?}");
                 assert_eq!(extent.len == want, loaded >= want, "{request:?}");
@@ -274,14 +273,14 @@ impl World {
         Some(extent(run.start.0 + skip * SECTOR, len * SECTOR))
     }
 
-    fn promise(&mut self) {
+    fn reserve(&mut self) {
         let bytes = self.rng.below(64) * SECTOR;
         match self.rng.below(3) {
             0 | 1 => {
                 let available = self.space.account(Data).available();
                 match self.space.reserve_data(bytes) {
                     Ok(promise) => self.data.push(promise),
-                    // What was allocated without a promise may be missing too.
+                    // Bytes allocated without a reservation may be missing too.
                     Err(short) => assert!(short.missing >= bytes - available),
                 }
             }
@@ -327,11 +326,11 @@ impl World {
                     self.set(extent, State::Pinned, State::Free);
                 }
             }
-            88..96 => self.promise(),
+            88..96 => self.reserve(),
             96 if self.groups.len() < 10 => self.add_group(),
             97 if self.groups.len() > 3 => self.remove_group(),
             _ => {
-                // Not in use, whatever the state: refused, and nothing changes.
+                // Not in use, in any state: refused, and nothing changes.
                 let state = *self.rng.choose(&[State::Reserved, State::Pinned]).expect("not empty");
                 if let Some(extent) = self.some(state) {
                     self.space.pin(extent).expect_err("not in use");
@@ -340,7 +339,7 @@ impl World {
         }
     }
 
-    /// A1, A2, G1: the accounts are what the sectors and the tokens add up to.
+    /// A1, A2, G1: the accounts are the sums of the sectors and the tokens.
     fn check(&self) {
         self.space.verify().expect("sound");
         for kind in SpaceKind::ALL {
@@ -361,7 +360,7 @@ impl World {
     }
 }
 
-/// Says how to run a failure again.
+/// Prints how to run a failure again.
 struct Place {
     seed: u64,
     step: usize,

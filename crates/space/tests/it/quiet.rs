@@ -1,4 +1,4 @@
-//! Read-only groups: what is promised to whoever holds one, while others allocate and write.
+//! Read-only groups: the guarantees of a hold, while other threads allocate and write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ fn space(policy: LookupPolicy, groups: u64) -> Arc<Space> {
     space
 }
 
-/// N17: nested holds; nothing is given out, or written in place, before the last one is gone.
+/// N17: with nested holds, nothing is given out, or written in place, before the last one ends.
 #[test]
 fn n17_read_only_nests() {
     for policy in LookupPolicy::ALL {
@@ -34,13 +34,13 @@ fn n17_read_only_nests() {
             drop(hold);
         }
         assert_eq!(space.account(Data).read_only, 0);
-        drop(space.begin_nocow(there).expect("nobody holds it"));
+        drop(space.begin_nocow(there).expect("no hold is left"));
         assert_eq!(got(space.allocate(exactly(Data, MIB))).len, MIB);
         space.verify().expect("sound");
     }
 }
 
-/// A group that is removed while it is held takes nothing with it when the hold goes.
+/// A group that is removed while it is held changes nothing when the hold ends.
 #[test]
 fn n3_a_held_group_can_go() {
     let space = space(LookupPolicy::Lockfree, 2);
@@ -54,7 +54,7 @@ fn n3_a_held_group_can_go() {
     space.verify().expect("sound");
 }
 
-/// N3: what is outside a group, across two or nowhere gives no right, and counts nobody in.
+/// N3: an extent outside a group, across two or nowhere gives no right, and counts no writer.
 #[test]
 fn n3_refused_writers_are_not_waited_for() {
     for policy in LookupPolicy::ALL {
@@ -63,7 +63,7 @@ fn n3_refused_writers_are_not_waited_for() {
         assert!(space.begin_nocow(extent(MIB - SECTOR, 2 * SECTOR)).is_none());
         let hold = space.hold_read_only(Logical(0)).expect("a group");
         assert!(space.begin_nocow(extent(0, SECTOR)).is_none());
-        // Not those of other groups for ever, either.
+        // A drain does not wait for ever for writers of other groups either.
         let other = space.begin_nocow(extent(MIB, SECTOR)).expect("not held");
         hold.drain();
         drop(other);
@@ -72,7 +72,8 @@ fn n3_refused_writers_are_not_waited_for() {
     }
 }
 
-/// A hold that somebody else lets go ends its drain, whatever is allocated, and gives nothing back a second time.
+/// A hold that another thread ends also ends its drain, whatever is allocated, and gives nothing
+/// back a second time.
 #[test]
 fn a_drain_ends_when_the_hold_is_let_go() {
     for policy in LookupPolicy::ALL {
@@ -98,7 +99,7 @@ fn a_drain_ends_when_the_hold_is_let_go() {
     }
 }
 
-/// Q2: once drained, nobody writes there, and nothing that was allocated waits to be recorded.
+/// Q2: once a group is drained, no thread writes there, and no extent waits to be recorded.
 #[test]
 fn drained_groups_are_quiet() {
     const GROUPS: u64 = 3;

@@ -17,8 +17,8 @@ fn request(want: u64, min: u64, stream: u64) -> AllocRequest {
     AllocRequest { kind: Data, want, min, align: SECTOR, goal: None, limit, stream, hurry: false }
 }
 
-/// G4, W1: for any sequence of batches, of what is recorded, pinned, freed and unpinned, no row has extents of
-/// two batches; and accounts never count what nobody can have.
+/// G4, W1: no row has extents of two batches, for any sequence of batches and of moves between
+/// states. Accounts never count bytes that cannot be allocated.
 #[test]
 fn a_row_has_one_owner() {
     let (mut got, mut full) = (0, 0);
@@ -41,7 +41,7 @@ fn a_row_has_one_owner() {
             let group = space.group_at(at).expect("in a group").start();
             (group, (at.0 - group.0) / row)
         };
-        // Whose each row is, and how many extents have a part of it.
+        // The batch of each row, and how many extents have a part of it.
         let mut owners: BTreeMap<(Logical, u64), (u64, u64)> = BTreeMap::new();
         let mut live: Vec<(Extent, u8)> = Vec::new();
         let rows_of = |extent: Extent| {

@@ -1,8 +1,7 @@
 //! Many threads on few groups: no sector has two owners, and nothing is lost.
 //!
-//! Every thread marks the sectors that it is given in a shared map, and finds out at once if
-//! somebody else's mark is there. What each thread does comes from the seed; how they interleave
-//! does not.
+//! Every thread marks its sectors in a shared map, and finds out at once if another mark is there.
+//! The work of each thread comes from the seed; the order between threads does not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -19,7 +18,7 @@ const GROUP_LEN: u64 = 4 * MIB;
 const THREADS: u8 = 4;
 const STEPS: usize = 4000;
 
-/// Who has each sector; zero is nobody.
+/// The owner of each sector; zero is none.
 struct Owners(Vec<AtomicU8>);
 
 impl Owners {
@@ -67,7 +66,7 @@ impl Worker<'_> {
     }
 
     fn give_up(&self, extent: Extent) {
-        // Before it can be given to somebody else.
+        // Before another thread can get it.
         self.owners.change(extent, self.me, 0);
     }
 
@@ -119,21 +118,21 @@ impl Worker<'_> {
     }
 }
 
-/// Adds and removes groups past the end while the others work.
+/// Adds and removes groups past the end while other threads work.
 fn churn(space: &Space, seed: u64) {
     let mut rng = Rng::new(seed);
     let start = GROUPS * GROUP_LEN;
     for _ in 0..200 {
         space.add_group(new_group(Data, start, GROUP_LEN, 11)).expect("nothing is there");
         assert!(space.group_at(Logical(start + rng.below(GROUP_LEN))).is_some());
-        // Promises may stand on it for a moment.
+        // Reservations may rest on it for a moment.
         while space.remove_group(Logical(start)).is_err() {
             std::thread::yield_now();
         }
     }
 }
 
-/// G1, L2, A1: no overlap while it runs, and everything whole again afterwards.
+/// G1, L2, A1: no overlap while it runs, and all space is free again afterwards.
 #[test]
 fn n4_x12_threads_never_share_a_sector() {
     for (seed, policy) in (1..).zip(AllocPolicy::ALL) {

@@ -1,4 +1,4 @@
-//! Short words for the things that every test needs.
+//! Helpers that every test needs.
 
 use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
 use buttress_space::{AllocRequest, GroupInit, Outcome, Space, SpaceKind};
@@ -61,7 +61,7 @@ pub(crate) fn exactly(kind: SpaceKind, bytes: u64) -> AllocRequest {
     }
 }
 
-/// The extent that was got.
+/// The extent of a successful allocation.
 pub(crate) fn got(outcome: Outcome) -> Extent {
     match outcome {
         Outcome::Got(extent) => extent,

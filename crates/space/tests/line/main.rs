@@ -1,7 +1,7 @@
-//! The line of tickets under a scheduler that tries the orders in which threads may run. A failure prints the
-//! schedule that led to it, which `shuttle::replay` runs again.
+//! The queue of tickets under a scheduler that tries the orders in which threads may run. A failure
+//! prints the schedule that led to it, which `shuttle::replay` runs again.
 //!
-//! The account is a lock around a number, as the real ones are; everything else is the code itself.
+//! The account is a lock around a number; everything else is the code itself.
 
 #[allow(dead_code, unreachable_pub, reason = "the crate's own source, of which models use a part")]
 #[path = "../../src/ticket.rs"]
@@ -22,7 +22,7 @@ fn runs() -> usize {
     std::env::var("BUTTRESS_MODEL_RUNS").ok().and_then(|n| n.parse().ok()).unwrap_or(1500)
 }
 
-/// An account with a line before it.
+/// An account with a queue before it.
 struct World {
     free: Mutex<u64>,
     line: Queue<u64>,
@@ -51,7 +51,7 @@ impl World {
         self.serve();
     }
 
-    /// Waits for its turn, however long that takes.
+    /// Waits for its turn, without a limit.
     fn get(&self, class: Class, bytes: u64) {
         let Some(mut ticket) = self.line.ask(class, bytes, |bytes| self.take(*bytes)) else {
             return;
@@ -68,7 +68,7 @@ fn model(world: impl Fn() + Send + Sync + 'static) {
     shuttle::check_random(world, runs());
 }
 
-/// Q5: nobody is left asleep while what he waits for is there.
+/// Q5: no waiter sleeps while its demand fits.
 #[test]
 fn no_wake_up_is_lost() {
     model(|| {
@@ -93,10 +93,10 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// Q1, Q2, E8: a small demand does not overtake a large one that came before, neither at once nor in line;
-/// one with priority does.
+/// Q1, Q2, E8: a small demand does not overtake a large one that came before, neither at once nor
+/// in the queue; one with priority does.
 #[test]
-fn e8_nobody_overtakes() {
+fn e8_waiters_do_not_overtake() {
     model(|| {
         let world = World::new(1);
         let served = Arc::new(AtomicBool::new(false));
@@ -129,10 +129,10 @@ fn e8_nobody_overtakes() {
     });
 }
 
-/// Q3, E6: one who gives up leaves nothing behind, whatever he was granted meanwhile, and lets those pass who
-/// stood behind him.
+/// Q3, E6: a waiter that gives up leaves nothing behind, even if it was granted meanwhile, and
+/// unblocks the waiters behind it.
 #[test]
-fn e6_who_gives_up_leaves_no_trace() {
+fn e6_waiter_that_gives_up_leaves_no_trace() {
     model(|| {
         let world = World::new(0);
         let impatient = {
@@ -154,7 +154,7 @@ fn e6_who_gives_up_leaves_no_trace() {
             let world = Arc::clone(&world);
             thread::spawn(move || world.get(Class::Normal, 1))
         };
-        // Enough for the patient one alone: he is served only because the other leaves.
+        // Enough for the patient one alone: it is served only because the other leaves.
         world.give(1);
         impatient.join().expect("it leaves");
         patient.join().expect("it is served");
@@ -163,9 +163,10 @@ fn e6_who_gives_up_leaves_no_trace() {
     });
 }
 
-/// E7: a demand that can never be met is refused from the head, and the small one behind it is granted.
+/// E7: a demand that can never be met is refused from the head, and the small one behind it is
+/// granted.
 #[test]
-fn e7_a_large_head_hides_nobody() {
+fn e7_refused_head_unblocks_the_queue() {
     model(|| {
         let world = World::new(1);
         let mut large =
@@ -174,7 +175,7 @@ fn e7_a_large_head_hides_nobody() {
             let world = Arc::clone(&world);
             thread::spawn(move || world.get(Class::Normal, 1))
         };
-        // What the flusher does when its ladder ends.
+        // As the flusher does after its last step.
         while world.line.served() == 0 && world.free() > 0 {
             if world.line.refuse_first(Class::Normal, world.line.arrivals()) {
                 world.serve();
@@ -187,9 +188,9 @@ fn e7_a_large_head_hides_nobody() {
     });
 }
 
-/// F2: who came while the last step was taken for others is not refused with them.
+/// F2: a request that came during the last step for others is not refused with them.
 #[test]
-fn who_comes_late_is_not_refused() {
+fn late_request_is_not_refused() {
     model(|| {
         let world = World::new(0);
         let mut early =
@@ -200,7 +201,7 @@ fn who_comes_late_is_not_refused() {
             thread::spawn(move || world.get(Class::Normal, 1))
         };
         assert!(world.line.refuse_first(Class::Normal, begun));
-        assert!(!world.line.refuse_first(Class::Normal, begun), "for him nothing was tried");
+        assert!(!world.line.refuse_first(Class::Normal, begun), "nothing was tried for it");
         assert_eq!(early.wait_for(FOREVER), Some(Verdict::Refused));
         world.give(1);
         late.join().expect("granted");
@@ -208,9 +209,9 @@ fn who_comes_late_is_not_refused() {
     });
 }
 
-/// F3: when nothing will ever be granted, everybody is told.
+/// F3: when nothing will ever be granted, every waiter is told.
 #[test]
-fn the_end_reaches_everybody() {
+fn the_end_reaches_every_waiter() {
     model(|| {
         let world = World::new(0);
         let over = Arc::new(AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! The scheduler's own locks in the place of `src/waiting.rs`.
+//! The scheduler's own locks instead of those of `src/waiting.rs`.
 
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ impl Event {
         self.0.notify_one();
     }
 
-    /// A limit of nothing is over at once; every other is for ever, so that a lost wake-up is a deadlock, which
-    /// the scheduler finds.
+    /// A limit of zero is over at once. Any other is infinite, so that a lost wake-up is a
+    /// deadlock, which the scheduler finds.
     pub(crate) fn wait_for<'a, T>(&self, held: &mut Held<'a, T>, limit: Duration) -> bool {
         let guard: MutexGuard<'a, T> = held.0.take().expect("held but while it waits");
         if limit.is_zero() {

@@ -1,12 +1,13 @@
-//! A group becomes read-only while everybody uses it: allocators, writers in place, extents whose data is on its way.
-//! The transition is the code itself (`quiesce`, `group_stop`, `group_state`, `guard`), under a scheduler that tries the
-//! orders in which threads may run; the groups around it are `world`.
+//! A group becomes read-only while allocators, writers in place and ordered extents use it. The
+//! transition is the code itself (`quiesce`, `group_stop`, `group_state`, `guard`), under a
+//! scheduler that tries the orders in which threads may run. The groups around it are `world`.
 //!
 //! # Invariants
 //!
-//! - Once a drain has returned, and until its hold ends, nobody allocates in the group or writes into it in place, and
-//!   nothing is on its way there (Q2). Nobody sleeps for ever: the scheduler calls that a deadlock.
-//! - With any one part left out the model finds what goes wrong: what it accepts is not accepted for want of looking.
+//! - A drained group is quiet until its hold ends (Q2): no thread allocates in the group or writes
+//!   into it in place, and no ordered extent is there (Q2). No thread sleeps for ever: the
+//!   scheduler calls that a deadlock.
+//! - With any one part left out the model finds an order that goes wrong. So it looks far enough.
 
 #![allow(
     dead_code,
@@ -38,7 +39,7 @@ use shuttle::thread;
 use buttress_space::{Error, LookupPolicy, SpaceKind};
 use world::{Complaint, Finder, Group, Ledger, SECTOR, Space};
 
-/// Parts of a group's state that no transition looks at.
+/// Parts of a group's state that no transition reads.
 mod class {
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct Class;
@@ -55,19 +56,19 @@ mod free_space {
     }
 }
 
-/// What is done wrong.
+/// The mistake of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
     Nothing,
-    /// Allocators take what they saw before, though the group was stopped meanwhile.
+    /// Allocators take the extent that they saw before, though the group was stopped meanwhile.
     AllocatorsNotDrained,
     WritersNotDrained,
     ExtentsNotDrained,
-    /// Writers in place look whether they may, and are counted then.
+    /// Writers in place look at the mark first, and are counted then.
     WritersLookFirst,
-    /// Writers are waited for before they are told.
+    /// The drain waits for writers before the mark is set.
     MarkedLast,
-    /// Nobody wakes who waits for extents.
+    /// No thread wakes a drain that waits for extents.
     Silent,
 }
 
@@ -80,7 +81,7 @@ fn runs() -> usize {
     std::env::var("BUTTRESS_MODEL_RUNS").ok().and_then(|n| n.parse().ok()).unwrap_or(1500)
 }
 
-/// Writes down what is wrong: a panic would unwind through the parties, which the scheduler does not like.
+/// Notes a failure. A panic would unwind through the threads, which the scheduler does not allow.
 fn expect(space: &Space, good: bool, otherwise: &'static str) {
     if !good {
         space.complaint.lock().expect("no poison").get_or_insert(otherwise);
@@ -89,10 +90,10 @@ fn expect(space: &Space, good: bool, otherwise: &'static str) {
 
 fn loud(space: &Space, group: &Group) {
     let quiet = group.quiet.load(SeqCst);
-    expect(space, quiet == 0, "Q2: somebody thinks that nobody is here");
+    expect(space, quiet == 0, "Q2: a drained group is in use");
 }
 
-/// Chooses the first group that gives something out, has data on its way there, and records it or gives it up.
+/// Allocates in the first group that gives something out, and then records the extent or frees it.
 fn allocate(space: &Space, at: u64, kept: bool, wrong: Wrong) {
     for group in &space.groups {
         let start = group.start().0 + at * SECTOR;
@@ -117,7 +118,7 @@ fn allocate(space: &Space, at: u64, kept: bool, wrong: Wrong) {
     }
 }
 
-/// Writes in place, or elsewhere where that is not allowed.
+/// Writes in place, or allocates where that is not allowed.
 fn overwrite(space: &Arc<Space>, at: u64, wrong: Wrong) {
     let extent = Extent { start: Logical(0), len: SECTOR };
     let group = &space.groups[0];
@@ -141,13 +142,13 @@ fn overwrite(space: &Arc<Space>, at: u64, wrong: Wrong) {
     drop(right);
 }
 
-/// Makes the first group read-only, looks, and lets it go.
+/// Makes the first group read-only, checks it, and lets it go.
 fn transition(space: &Arc<Space>, wrong: Wrong) {
     let group = &space.groups[0];
     if wrong == Wrong::MarkedLast {
         space.writers_in_place().drain(group.slot());
     }
-    let hold = space.hold_read_only(group.start()).expect("nothing is promised");
+    let hold = space.hold_read_only(group.start()).expect("nothing is reserved");
     match wrong {
         Wrong::WritersNotDrained | Wrong::MarkedLast => hold.drain_extents(),
         Wrong::ExtentsNotDrained => hold.drain_writers(),
@@ -155,8 +156,8 @@ fn transition(space: &Arc<Space>, wrong: Wrong) {
     }
     group.quiet.fetch_add(1, SeqCst);
     for _ in 0..2 {
-        expect(space, group.in_place.load(SeqCst) == 0, "Q2: somebody writes in place");
-        expect(space, group.on_the_way.load(SeqCst) == 0, "Q2: data is on its way");
+        expect(space, group.in_place.load(SeqCst) == 0, "Q2: a thread writes in place");
+        expect(space, group.on_the_way.load(SeqCst) == 0, "Q2: an ordered extent is left");
         let reserved = group.state.lock().reserved.bytes();
         expect(space, reserved == 0, "Q2: an extent is not recorded");
         thread::yield_now();
@@ -165,10 +166,10 @@ fn transition(space: &Arc<Space>, wrong: Wrong) {
     drop(hold);
 }
 
-/// What a thread does.
+/// The work of a thread.
 type Party = Box<dyn Fn(&Arc<Space>) + Send>;
 
-/// Two who allocate, two who write in place, and some who stop the group at the same time, one after the other.
+/// Two threads that allocate, two that write in place, and some that stop the group.
 fn model(
     policy: LookupPolicy,
     stoppers: usize,
@@ -185,7 +186,7 @@ fn model(
         let mut threads = Vec::new();
         for user in 0..2 {
             threads.push(spawn(Box::new(move |space| {
-                // Sectors of each one's own: who is given which is not the question.
+                // Each thread has sectors of its own: the model does not test the choice.
                 for round in 0..2 {
                     allocate(space, 1 + user * 2 + round, round == 0, wrong);
                 }
@@ -199,13 +200,13 @@ fn model(
             threads.push(spawn(Box::new(move |space| transition(space, wrong))));
         }
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-        // All who held it are gone, and it serves again.
+        // All holds have ended, and the group serves again.
         let group = &space.groups[0];
         assert!(!group.is_stopped() && group.state.lock().gives_out(), "Q1");
     }
 }
 
-/// Runs it in many orders, and says what was wrong in the first of them in which something was.
+/// Runs it in many orders, and returns the first failure.
 fn run(policy: LookupPolicy, stoppers: usize, wrong: Wrong) -> Option<&'static str> {
     let complaint = Complaint::default();
     let model = model(policy, stoppers, wrong, &complaint);
@@ -214,14 +215,15 @@ fn run(policy: LookupPolicy, stoppers: usize, wrong: Wrong) -> Option<&'static s
             let good = Complaint::clone(&complaint);
             let checked = move || {
                 model();
-                // At once, so that the scheduler tells in which order.
+                // At once, so that the scheduler prints the order.
                 assert_eq!(*good.lock().expect("no poison"), None);
             };
             shuttle::check_random(checked.clone(), runs());
             shuttle::check_pct(checked, runs(), CHANGES);
         }
         _ => {
-            // By a seed, so that it is always found; by threads that stand still for long, as it takes.
+            // By a seed, so that the mistake is always found, with threads that stand still for
+            // long.
             let orders = PctScheduler::new_from_seed(7, CHANGES, ENOUGH);
             shuttle::Runner::new(orders, shuttle::Config::default()).run(model);
         }
@@ -230,7 +232,7 @@ fn run(policy: LookupPolicy, stoppers: usize, wrong: Wrong) -> Option<&'static s
     *found
 }
 
-/// Q2: with all parties, by every way of counting writers.
+/// Q2: with all threads, by every way of counting writers.
 #[test]
 fn a_stopped_group_is_quiet() {
     for policy in [LookupPolicy::Lockfree, LookupPolicy::RwlockSingle, LookupPolicy::RwlockDouble] {
@@ -238,13 +240,13 @@ fn a_stopped_group_is_quiet() {
     }
 }
 
-/// Q1: two who stop the same group, each for his own time.
+/// Q1: two threads stop the same group, each for its own time.
 #[test]
 fn holds_nest() {
     assert_eq!(run(LookupPolicy::Lockfree, 2, Wrong::Nothing), None);
 }
 
-/// Each part is needed: without it an order is found in which it is missed.
+/// Each part is needed: without it the model finds an order that fails.
 #[test]
 fn nothing_can_be_left_out() {
     for wrong in [
@@ -259,9 +261,10 @@ fn nothing_can_be_left_out() {
     }
 }
 
-/// Who waits for extents sleeps for ever when nobody tells him that the last is recorded: the scheduler finds that.
+/// Without the wake-up for the last recorded extent, a drain sleeps for ever: the scheduler finds
+/// it.
 #[test]
 #[should_panic(expected = "deadlock")]
-fn somebody_has_to_tell() {
+fn drain_deadlocks_without_wake_up() {
     run(LookupPolicy::Lockfree, 1, Wrong::Silent);
 }

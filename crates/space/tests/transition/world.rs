@@ -1,5 +1,6 @@
-//! A volume of two groups for the model: what `quiesce`, `group_stop`, `group_state` and `guard` need of it, with the
-//! scheduler's locks. Groups have a free set in the place of a search, and no account.
+//! A volume of two groups for the model: the parts that `quiesce`, `group_stop`, `group_state` and
+//! `guard` need, with the scheduler's locks. Groups have a free set instead of a search, and no
+//! account.
 
 use std::ops::{Deref, DerefMut};
 
@@ -49,7 +50,7 @@ impl DerefMut for Held<'_> {
     }
 }
 
-/// Nothing is promised in the model.
+/// The model has no reservations.
 pub(crate) struct Ledger;
 
 /// A group as `quiesce` sees it.
@@ -60,11 +61,11 @@ pub(crate) struct Group {
     pub(crate) writers: AtomicUsize,
     pub(crate) settled: shuttle::sync::Condvar,
     pub(crate) state: Lock,
-    /// Nobody wakes those who wait for what is reserved.
+    /// Drains that wait for reserved extents are not woken.
     pub(crate) silent: bool,
-    /// How many think that nobody does anything here.
+    /// How many threads rely on a drained group.
     pub(crate) quiet: AtomicUsize,
-    /// Who writes here in place at this moment, and whose data is on its way here.
+    /// Writers in place at this moment, and ordered extents.
     pub(crate) in_place: AtomicUsize,
     pub(crate) on_the_way: AtomicUsize,
 }
@@ -112,10 +113,10 @@ impl Directory<'_> {
     }
 }
 
-/// The first thing that was wrong, in any order. No part of the model: the scheduler does not see it.
+/// The first failure, in any order. No part of the model: the scheduler does not see it.
 pub(crate) type Complaint = Arc<std::sync::Mutex<Option<&'static str>>>;
 
-/// Who searches a second time asks the same volume.
+/// A second search asks the same volume.
 pub(crate) type Finder = Arc<Space>;
 
 /// A volume as `quiesce` sees it.
@@ -158,7 +159,7 @@ impl Space {
         Arc::new(Self { complaint, groups: [group(0), group(1)], writers, policy })
     }
 
-    /// Nobody waits for space here.
+    /// No request waits for space here.
     #[allow(clippy::unused_self, reason = "the code under test calls it")]
     pub(crate) fn serve_freed(&self) {}
 
