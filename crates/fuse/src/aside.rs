@@ -15,13 +15,12 @@
 //!   ([`Leave`]). It sends no more than [`BACKGROUND_MAX`] of these at once, and what it sends for us is
 //!   mostly one of them. A request that holds a folio of the kernel does not wait at all (D4 of `door`).
 
-use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 
-use fuser::{INodeNo, Notifier};
+use crate::device::Notifier;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -135,10 +134,10 @@ impl Kernel {
     }
 
     /// Has the kernel forget a name, and ask for the attributes of its directory again.
-    pub(crate) fn forget_name(&self, dir: u64, name: &OsStr) {
+    pub(crate) fn forget_name(&self, dir: u64, name: &[u8]) {
         let Some(notifier) = self.0.get() else { return };
         // A directory that the kernel does not know has no names to be forgotten.
-        if let Err(error) = notifier.inval_entry(INodeNo(dir), name) {
+        if let Err(error) = notifier.inval_entry(dir, name) {
             tracing::debug!(%error, dir, "the kernel was not told to forget a name");
         }
         self.tell_of(dir, Span::Whole);
@@ -161,7 +160,7 @@ impl Kernel {
 
     fn tell(&self, node: u64, offset: i64, len: i64) {
         let Some(notifier) = self.0.get() else { return };
-        if let Err(error) = notifier.inval_inode(INodeNo(node), offset, len) {
+        if let Err(error) = notifier.inval_inode(node, offset, len) {
             tracing::debug!(%error, node, "the kernel was not told to forget");
         }
     }

@@ -1,25 +1,27 @@
 //! Attributes, times and device numbers between the volume's form and the protocol's.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use buttress_fs::{Attr, FileKind, Timespec, mode};
+use buttress_protocol::{Attr as WireAttr, FileType, WireTime};
 
 use crate::IdMap;
-use buttress_fs::{Attr, FileKind, Timespec, mode};
-use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 
 const BLOCK_SIZE: u32 = 4096;
+const NSEC_MAX: u32 = 999_999_999;
 
 /// Turns an inode's attributes into the protocol's; `ino` is what programs see as its number.
-pub(crate) fn to_wire(attr: &Attr, ino: u64, users: &IdMap, groups: &IdMap) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(ino),
+pub(crate) fn to_wire(attr: &Attr, ino: u64, users: &IdMap, groups: &IdMap) -> WireAttr {
+    let [atime, mtime, ctime] = [attr.atime, attr.mtime, attr.ctime].map(time_to_wire);
+    WireAttr {
+        ino,
         size: attr.size,
         blocks: attr.blocks,
-        atime: time_to_wire(attr.atime),
-        mtime: time_to_wire(attr.mtime),
-        ctime: time_to_wire(attr.ctime),
-        crtime: time_to_wire(attr.otime),
-        kind: kind_to_wire(attr.kind),
-        perm: (attr.mode & mode::PERMISSIONS) as u16,
+        atime: atime.sec,
+        mtime: mtime.sec,
+        ctime: ctime.sec,
+        atime_nsec: atime.nsec,
+        mtime_nsec: mtime.nsec,
+        ctime_nsec: ctime.nsec,
+        mode: kind_to_wire(attr.kind).bits() | attr.mode & mode::PERMISSIONS,
         nlink: attr.nlink,
         uid: users.show(attr.uid),
         gid: groups.show(attr.gid),
@@ -30,73 +32,38 @@ pub(crate) fn to_wire(attr: &Attr, ino: u64, users: &IdMap, groups: &IdMap) -> F
 }
 
 /// What stands in for the attributes of an inode that cannot be read, so that its name is still
-/// listed; asking for the inode itself then says why.
-pub(crate) fn unreadable(ino: u64, kind: FileKind) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(ino),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: kind_to_wire(kind),
-        perm: 0,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: BLOCK_SIZE,
-        flags: 0,
-    }
+/// listed. A request for the inode itself then says why.
+pub(crate) fn unreadable(ino: u64, kind: FileKind) -> WireAttr {
+    let mode = kind_to_wire(kind).bits();
+    WireAttr { ino, mode, nlink: 1, blksize: BLOCK_SIZE, ..WireAttr::default() }
 }
 
 /// Attributes that say "there is no such name, and you may remember that".
-pub(crate) fn absent() -> FileAttr {
+pub(crate) fn absent() -> WireAttr {
     unreadable(0, FileKind::Regular)
 }
 
 /// Turns the kind of an inode into the protocol's.
 pub(crate) fn kind_to_wire(kind: FileKind) -> FileType {
     match kind {
-        FileKind::Regular => FileType::RegularFile,
+        FileKind::Regular => FileType::Regular,
         FileKind::Directory => FileType::Directory,
         FileKind::Symlink => FileType::Symlink,
-        FileKind::Character => FileType::CharDevice,
-        FileKind::Block => FileType::BlockDevice,
-        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Character => FileType::Character,
+        FileKind::Block => FileType::Block,
+        FileKind::Fifo => FileType::Pipe,
         FileKind::Socket => FileType::Socket,
     }
 }
 
-fn time_to_wire(time: Timespec) -> SystemTime {
-    let fraction = Duration::from_nanos(u64::from(time.nsec.min(999_999_999)));
-    let whole = Duration::from_secs(time.sec.unsigned_abs());
-    let seconds =
-        if time.sec < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
-    // A time on disk may be any number; one that no clock can show is shown as the epoch.
-    seconds.and_then(|seconds| seconds.checked_add(fraction)).unwrap_or(UNIX_EPOCH)
+/// A time on the disk may have any number of nanoseconds; the kernel wants fewer than a second.
+fn time_to_wire(time: Timespec) -> WireTime {
+    WireTime { sec: time.sec, nsec: time.nsec.min(NSEC_MAX) }
 }
 
-/// Turns a time that the protocol library has parsed into the volume's form.
-pub(crate) fn time_from_wire(time: SystemTime) -> Timespec {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => Timespec { sec: after.as_secs() as i64, nsec: after.subsec_nanos() },
-        // The library counts the nanoseconds of times before the epoch backwards, while on the wire
-        // they always count forwards. Seconds and nanoseconds themselves arrive unharmed.
-        Err(before) => {
-            let before = before.duration();
-            Timespec { sec: (before.as_secs() as i64).wrapping_neg(), nsec: before.subsec_nanos() }
-        }
-    }
-}
-
-/// Resolves a time that may be "now".
-pub(crate) fn time_or_now(time: TimeOrNow) -> Timespec {
-    match time {
-        TimeOrNow::SpecificTime(time) => time_from_wire(time),
-        TimeOrNow::Now => buttress_fs::now(),
-    }
+/// Turns a time of a request into the volume's form.
+pub(crate) fn time_from_wire(time: WireTime) -> Timespec {
+    Timespec { sec: time.sec, nsec: time.nsec }
 }
 
 /// On disk a device number is 12 bits of major above 20 of minor; on the wire the minor is split.
@@ -125,19 +92,13 @@ mod tests {
         assert_eq!(device_to_wire(8 << 20 | 1), 0x801);
     }
 
-    /// Times before 1970 keep their nanoseconds on the way out.
+    /// Times before 1970 go there and back, and nanoseconds stay below a second.
     #[test]
     fn times_before_the_epoch() {
         let time = Timespec { sec: -2, nsec: 800_000_000 };
-        assert_eq!(time_to_wire(time), UNIX_EPOCH - Duration::from_millis(1200));
+        assert_eq!(time_to_wire(time), WireTime { sec: -2, nsec: 800_000_000 });
+        assert_eq!(time_from_wire(time_to_wire(time)), time);
         let far = Timespec { sec: i64::MIN, nsec: u32::MAX };
-        let _ = time_to_wire(far);
-    }
-
-    /// What the library makes of -1.2 s is read back as what the kernel sent.
-    #[test]
-    fn times_before_the_epoch_come_back() {
-        let as_parsed = UNIX_EPOCH - Duration::new(2, 800_000_000);
-        assert_eq!(time_from_wire(as_parsed), Timespec { sec: -2, nsec: 800_000_000 });
+        assert_eq!(time_to_wire(far), WireTime { sec: i64::MIN, nsec: NSEC_MAX });
     }
 }

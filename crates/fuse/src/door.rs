@@ -34,28 +34,27 @@ mod flags;
 pub(crate) mod leaving;
 pub(crate) mod listing;
 pub(crate) mod names;
+mod old_pages;
 mod privileges;
-mod shown;
 mod xattr;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 use buttress_fs::{Attr, Error, ErrorKind, Filesystem, Ino, Inode, InodeId, NameError, TreeId};
-use fuser::{Errno, FileAttr, Generation};
+use buttress_protocol::{Attr as WireAttr, EntryOut, Errno, InitFlags};
 
 use crate::aside::Aside;
 use crate::crew::Crew;
+use crate::errno::{self, Answer};
+use crate::leaving::Leaving;
 use crate::node::{Nodes, Place};
-use crate::{Options, acl, attr, errno};
+use crate::shown::Shown;
+use crate::{Options, acl, attr};
 
-/// How long the kernel may believe what it was told (D2).
-pub(crate) const VALID: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// What a handler gives its dispatcher.
-pub(crate) type Answer<T> = Result<T, Errno>;
+/// How long the kernel may believe what it was told (D2), seconds.
+pub(crate) const VALID_SECS: u64 = 24 * 60 * 60;
 
 /// A mounted volume as the kernel sees it.
 #[derive(Debug)]
@@ -64,12 +63,12 @@ pub(crate) struct Door {
     nodes: Arc<Nodes<Arc<Node>>>,
     pub(crate) crew: Arc<Crew>,
     aside: Aside,
-    leaving: leaving::Leaving,
+    leaving: Leaving,
     pub(crate) options: Options,
     /// Whether the kernel keeps what is written for a while before it sends it.
-    pub(crate) keeps_writes: AtomicBool,
-    /// Whether requests come by io_uring, once the kernel was asked.
-    pub(crate) over_ring: AtomicBool,
+    keeps_writes: bool,
+    /// Whether requests come by io_uring.
+    over_ring: bool,
 }
 
 /// One inode that the kernel knows, and what was learnt about it on the way.
@@ -88,7 +87,7 @@ pub(crate) struct Node {
     /// Whether a directory has a default list, once that was asked.
     default_list: AtomicU8,
     /// Whether the kernel may hold pages that we read for it.
-    shown: shown::Shown,
+    shown: Shown,
     /// Of a directory: the last cookie that listings go to (L2 of `listing`); zero before the first.
     listed_to: AtomicU64,
 }
@@ -109,8 +108,15 @@ const PRESENT: u8 = 2;
 /// What a lookup answers.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) attr: FileAttr,
-    pub(crate) generation: Generation,
+    pub(crate) attr: WireAttr,
+    pub(crate) generation: u64,
+}
+
+impl Entry {
+    /// What the kernel is told: a node has the number that programs see, but for the root.
+    pub(crate) fn wire(&self) -> EntryOut {
+        EntryOut::new(self.attr.ino, self.generation, VALID_SECS, self.attr)
+    }
 }
 
 impl Node {
@@ -121,17 +127,19 @@ impl Node {
 }
 
 impl Door {
-    /// Opens a door to what lies below `root`.
+    /// Opens a door to what lies below `root`, for a kernel with which `agreed` was agreed upon.
     pub(crate) fn new(
         fs: Filesystem,
         root: Inode,
         crew: Arc<Crew>,
         aside: Aside,
         options: Options,
+        agreed: InitFlags,
     ) -> Self {
         let nodes = Nodes::new(place(root.id()), Arc::new(Node::new(root)));
-        let leaving = leaving::Leaving::new();
-        let (keeps_writes, over_ring) = (AtomicBool::new(false), AtomicBool::new(false));
+        let leaving = Leaving::new();
+        let keeps_writes = agreed.contains(InitFlags::WRITEBACK_CACHE);
+        let over_ring = agreed.contains(InitFlags::OVER_IO_URING);
         Self { fs, nodes: Arc::new(nodes), crew, aside, leaving, options, keeps_writes, over_ring }
     }
 
@@ -172,7 +180,12 @@ impl Door {
 
     /// Forgets nodes. Dropping the last handle of a nameless file deletes it here.
     pub(crate) fn forget(&self, id: u64, count: u64) {
-        self.leaving.forget(|| self.nodes.forget(id, count));
+        self.leaving.forget(|| {
+            let Some(node) = self.nodes.forget(id, count) else { return false };
+            let has_no_name = node.inode.attr().nlink == 0;
+            drop(node);
+            has_no_name
+        });
     }
 
     /// Counts a reference to an inode, and describes it.
@@ -180,15 +193,15 @@ impl Door {
         let attr = inode.attr();
         let id = self.nodes.id_of(place(attr.id));
         self.nodes.remember(id, || Arc::new(Node::new(inode)));
-        Entry { attr: self.shown(&attr, id), generation: Generation(attr.generation) }
+        Entry { attr: self.shown(&attr, id), generation: attr.generation }
     }
 
-    fn wire_attr(&self, attr: &Attr) -> FileAttr {
+    fn wire_attr(&self, attr: &Attr) -> WireAttr {
         self.shown(attr, self.nodes.user_ino(place(attr.id)))
     }
 
     /// Attributes with the ids of this machine.
-    fn shown(&self, attr: &Attr, ino: u64) -> FileAttr {
+    fn shown(&self, attr: &Attr, ino: u64) -> WireAttr {
         attr::to_wire(attr, ino, &self.options.users, &self.options.groups)
     }
 
@@ -200,7 +213,7 @@ impl Door {
     }
 
     /// Answers `getattr`. Only reads and writes of an open file ask with a handle (D3).
-    pub(crate) fn getattr(&self, id: u64, has_handle: bool) -> Answer<FileAttr> {
+    pub(crate) fn getattr(&self, id: u64, has_handle: bool) -> Answer<WireAttr> {
         let node = self.node(id)?;
         if has_handle && node.failed_write.load(Ordering::Relaxed) != 0 {
             return Err(Errno::from_i32(node.failed_write.swap(0, Ordering::Relaxed)));
@@ -216,12 +229,17 @@ impl Door {
 
     /// Whether requests come by io_uring.
     pub(crate) fn is_over_ring(&self) -> bool {
-        self.over_ring.load(Ordering::Relaxed)
+        self.over_ring
     }
 
     /// Whether the kernel keeps what is written for a while before it sends it.
     fn keeps_writes(&self) -> bool {
-        self.keeps_writes.load(Ordering::Relaxed)
+        self.keeps_writes
+    }
+
+    /// Answers `syncfs`: makes everything durable.
+    pub(crate) fn sync_all(&self) -> Answer<()> {
+        self.fs.sync().map_err(refuse)
     }
 
     /// Answers `statfs`.
@@ -246,7 +264,7 @@ impl Node {
             writers: AtomicU32::new(0),
             openers: AtomicU32::new(0),
             failed_write: AtomicI32::new(0),
-            shown: shown::Shown::new(),
+            shown: Shown::new(),
             listed_to: AtomicU64::new(0),
         }
     }

@@ -1,7 +1,10 @@
 //! The one place where an error of the volume becomes a number of POSIX.
 
 use buttress_fs::{Error, ErrorKind, NameError};
-use fuser::Errno;
+use buttress_protocol::Errno;
+
+/// What a handler gives its dispatcher.
+pub(crate) type Answer<T> = Result<T, Errno>;
 
 /// Turns an error into what a program is told.
 pub(crate) fn from_error(error: &Error) -> Errno {

@@ -21,7 +21,7 @@ use std::fs;
 
 use buttress_base::Interrupt;
 use buttress_base::interrupt::Heeding;
-use fuser::WriteFlags;
+use buttress_protocol::WriteFlags;
 
 /// `SIGKILL` in a set of signals as the kernel prints it.
 const KILLED: u64 = 1 << (9 - 1);
@@ -34,7 +34,7 @@ pub(crate) fn heed(task: u32) -> Option<Heeding> {
 
 /// The same for a write (K3).
 pub(crate) fn heed_write(task: u32, how: WriteFlags) -> Option<Heeding> {
-    if how.contains(WriteFlags::FUSE_WRITE_CACHE) { None } else { heed(task) }
+    if how.contains(WriteFlags::CACHE) { None } else { heed(task) }
 }
 
 /// Whether a task is about to die of a signal.
@@ -70,6 +70,6 @@ mod tests {
         assert_eq!(pending(b"Name:\tdd\n"), None);
         assert!(!is_killed(std::process::id()) && !is_killed(u32::MAX));
         assert!(heed(0).is_none(), "the kernel's own requests");
-        assert!(heed_write(1, WriteFlags::FUSE_WRITE_CACHE).is_none(), "from its cache");
+        assert!(heed_write(1, WriteFlags::CACHE).is_none(), "from its cache");
     }
 }

@@ -25,14 +25,18 @@ mod acl;
 mod attr;
 mod errno;
 mod idmap;
+mod leaving;
 mod node;
+mod shown;
 
 mod mount;
 
 mod aside;
 mod crew;
+mod device;
 mod dispatch;
 mod door;
+mod exchange;
 mod killed;
 mod ring;
 #[cfg(all(test, debug_assertions))]

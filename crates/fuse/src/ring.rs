@@ -9,15 +9,12 @@
 //! # How
 //!
 //! ```text
-//!   kernel ──► queue of a processor ──► its driver ──┬─► works it out (ring/work.rs) ──┐
-//!                                                    ├─► a helper, if that takes long ─┤
-//!                                                    └─► the protocol library, if it   │
-//!                                                        is rare (ring/bridge.rs) ─────┤
+//!   kernel ──► queue of a processor ──► its driver ──┬─► works it out (dispatch) ──────┐
+//!                                                    └─► a helper, if that takes long ─┤
 //!   kernel ◄───────── the driver, with the next call ◄──────────────────────────────────┘
 //! ```
 //!
-//! What the kernel tells beside its requests (forgetting, interrupts) comes through the device still, to the protocol
-//! library's threads.
+//! What the kernel tells beside its requests (forgetting, interrupts) comes through the device.
 //!
 //! # Invariants
 //!
@@ -31,22 +28,21 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 mod abi;
-mod bridge;
 mod helpers;
 mod port;
 mod queue;
 #[cfg(all(test, debug_assertions))]
 mod seeded;
 mod turn;
-mod wire;
-mod work;
 
-use bridge::Bridge;
 use helpers::{Office, Shared};
 use port::{Kernel, Uring};
 use queue::{Queue, Taken};
 
-use crate::dispatch::Desk;
+use crate::crew::Kind;
+use crate::dispatch;
+use crate::door::Door;
+use crate::exchange::Exchange;
 
 /// Rings for all processors, made before the kernel is told that it may use them.
 pub(crate) struct Rings {
@@ -93,7 +89,12 @@ impl Rings {
     /// # Errors
     ///
     /// When the kernel refuses them after all: then nobody can be served.
-    pub(crate) fn start(self, device: &OwnedFd, desk: &Desk, helpers: usize) -> io::Result<Ring> {
+    pub(crate) fn start(
+        self,
+        device: &OwnedFd,
+        door: &Arc<Door>,
+        helpers: usize,
+    ) -> io::Result<Ring> {
         let device = Arc::new(device.as_fd().try_clone_to_owned()?);
         let queues = self.made.into_iter().map(|(ring, share)| {
             let at = share[0].0;
@@ -101,8 +102,7 @@ impl Rings {
             Ok((at, Arc::new(Queue::new(way, &share)?)))
         });
         let queues = queues.collect::<io::Result<Vec<_>>>()?;
-        let door = Door { desk: desk.clone(), bridge: Bridge::new(desk)? };
-        let shared = Shared::new(Box::new(door), queues, helpers);
+        let shared = Shared::new(Box::new(Desk(Arc::clone(door))), queues, helpers);
         let ring = Ring { shared };
         ring.shared.start()?;
         Ok(ring)
@@ -110,22 +110,15 @@ impl Rings {
 }
 
 /// Who answers requests of a mount.
-struct Door {
-    desk: Desk,
-    bridge: Bridge,
-}
+struct Desk(Arc<Door>);
 
-impl Office for Door {
+impl Office for Desk {
+    fn kind(&self, taken: &Taken) -> Kind {
+        dispatch::kind(&taken.head(), taken.parts())
+    }
+
     fn work(&self, taken: Taken) {
-        work::work(&self.desk, taken);
-    }
-
-    fn pass(&self, taken: Taken) {
-        self.bridge.pass(taken);
-    }
-
-    fn end(&self) {
-        self.bridge.end();
+        dispatch::serve(&self.0, taken);
     }
 }
 

@@ -19,12 +19,13 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use buttress_fs::{Filesystem, Inode, InodeId, TreeId};
-use fuser::{Config, SessionACL};
 
 use crate::aside::{Aside, Kernel};
-use crate::crew::{Crew, Line};
-use crate::dispatch::Desk;
+use crate::crew::{Crew, Kind, Line};
+use crate::device::{Device, Message};
+use crate::dispatch;
 use crate::door::Door;
+use crate::exchange::Exchange;
 use crate::mount::{Link, Mount, Unmounted};
 use crate::ring::{self, Ring, Rings};
 use crate::submounts::Submounts;
@@ -37,7 +38,7 @@ const BESIDE_RINGS: usize = 2;
 /// A volume that is mounted; programs that look into it wait until it is served.
 #[derive(Debug)]
 pub struct Session {
-    loops: fuser::Session<Desk>,
+    loops: Loops,
     ring: Option<Ring>,
     unmounter: Unmounter,
     submounts: Arc<Submounts>,
@@ -61,9 +62,17 @@ pub struct Unmounter {
     below: Weak<Submounts>,
 }
 
+/// What comes through the device, before it is served.
+#[derive(Debug)]
+pub(crate) struct Loops {
+    device: Device,
+    door: Arc<Door>,
+    threads: usize,
+}
+
 /// One session before it is served, and what is needed to speak with its kernel beside it.
 pub(crate) struct Opened {
-    pub(crate) loops: fuser::Session<Desk>,
+    pub(crate) loops: Loops,
     pub(crate) ring: Option<Ring>,
     pub(crate) unmounter: Unmounter,
     pub(crate) voice: Voice,
@@ -94,37 +103,31 @@ pub(crate) fn open(
     let (mount, device) = Mount::new(target, options)?;
     let link = Link::new(&device).map_err(Error::Session)?;
     let unmounter = Unmounter { mount: Arc::new(mount), link: link.clone(), below: Weak::new() };
-    let mut config = Config::default();
-    config.clone_fd = true;
-    // Who may come in is the kernel's to decide, by allow_other; its own requests have no owner.
     let rings = rings(options);
     let threads = if rings.is_some() { BESIDE_RINGS } else { options.thread_count() };
-    config.n_threads = Some(threads);
     let crew = Crew::new(link, if rings.is_some() { 1 } else { threads }, options);
     let kernel = Kernel::default();
     let aside = Aside::new(kernel.clone()).map_err(Error::Session)?;
     let options = &Options { io_uring: Some(rings.is_some()), ..options.clone() };
-    let door = Desk(Arc::new(Door::new(fs, root, crew, aside, options.clone())));
-    let voice = Voice::new(&unmounter.mount, kernel.clone(), door.nodes());
-
-    let rings = rings.map(|rings| (rings, device.try_clone(), door.clone()));
-    let loops =
-        fuser::Session::from_fd(door, device, SessionACL::All, config).map_err(|error| {
-            drop(unmounter.unmount());
-            Error::Session(error)
-        })?;
-    kernel.is_there(loops.notifier());
-    let ring = match rings {
-        Some((rings, device, desk)) if desk.is_over_ring() => {
-            let started =
-                device.and_then(|device| rings.start(&device, &desk, options.thread_count()));
-            Some(started.map_err(|error| {
-                drop(unmounter.unmount());
-                Error::Session(error)
-            })?)
+    let failed = |error| {
+        drop(unmounter.unmount());
+        Error::Session(error)
+    };
+    let for_ring = rings.as_ref().map(|_| device.try_clone());
+    let (device, agreed) = Device::greet(device, &dispatch::terms(options)).map_err(failed)?;
+    kernel.is_there(device.notifier());
+    let door = Arc::new(Door::new(fs, root, crew, aside, options.clone(), agreed));
+    let voice = Voice::new(&unmounter.mount, kernel, door.nodes());
+    let ring = match rings.zip(for_ring) {
+        Some((rings, device)) if door.is_over_ring() => {
+            let started = device
+                .and_then(|device| rings.start(&device, &door, options.thread_count()))
+                .map_err(failed)?;
+            Some(started)
         }
         _ => None,
     };
+    let loops = Loops { device, door, threads };
     if let Err(error) = unmounter.mount.set_read_ahead(options.read_ahead_kib) {
         tracing::debug!(%error, "the kernel keeps its own readahead");
     }
@@ -160,18 +163,32 @@ fn rings(options: &Options) -> Option<Rings> {
 ///
 /// [`Error::Session`] when the conversation broke.
 pub fn serve_connection(fs: Filesystem, device: OwnedFd, options: &Options) -> Result<(), Error> {
-    let mut config = Config::default();
-    config.n_threads = Some(1);
     let link = Link::new(&device).map_err(Error::Session)?;
     let crew = Crew::new(link, 1, options);
     let kernel = Kernel::default();
     let aside = Aside::new(kernel.clone()).map_err(Error::Session)?;
     let root = fs.root();
-    let door = Desk(Arc::new(Door::new(fs, root, crew, aside, options.clone())));
-    let loops = fuser::Session::from_fd(door, device, SessionACL::All, config);
-    let loops = loops.map_err(Error::Session)?;
-    kernel.is_there(loops.notifier());
-    loops.run().map_err(Error::Session)
+    let (device, agreed) =
+        Device::greet(device, &dispatch::terms(options)).map_err(Error::Session)?;
+    kernel.is_there(device.notifier());
+    let door = Arc::new(Door::new(fs, root, crew, aside, options.clone(), agreed));
+    Loops { device, door, threads: 1 }.run().map_err(Error::Session)
+}
+
+impl Loops {
+    /// Works out what comes through the device; returns when the connection has ended.
+    pub(crate) fn run(self) -> std::io::Result<()> {
+        let Self { device, door, threads } = self;
+        device.serve(threads, move |message: Message| {
+            let kind = dispatch::kind(&message.head(), message.parts());
+            if kind == Kind::Trifle {
+                dispatch::serve(&door, message);
+                return door.crew.trifle_done();
+            }
+            let _duty = door.crew.duty(kind);
+            dispatch::serve(&door, message);
+        })
+    }
 }
 
 impl Session {

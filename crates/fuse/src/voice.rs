@@ -1,8 +1,6 @@
 //! Speaking with the kernel about one mount, beside the requests that it sends.
 
-use std::ffi::OsStr;
 use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use buttress_fs::InodeId;
@@ -39,6 +37,6 @@ impl Voice {
 
     /// Has the kernel look again at a name.
     pub(crate) fn changed(&self, dir: InodeId, name: &[u8]) {
-        self.kernel.forget_name(self.nodes.id_of(place(dir)), OsStr::from_bytes(name));
+        self.kernel.forget_name(self.nodes.id_of(place(dir)), name);
     }
 }

@@ -32,9 +32,11 @@ pub(crate) enum Kind {
     Forget,
     /// Making durable.
     Sync,
+    /// Too little for a duty: it counts, and no program waits for it.
+    Trifle,
 }
 
-const KIND_COUNT: usize = 9;
+const KIND_COUNT: usize = 10;
 /// What a small read or write is, in bytes.
 const SMALL: usize = 32 << 10;
 
@@ -66,6 +68,7 @@ impl Kind {
         Self::Space,
         Self::Forget,
         Self::Sync,
+        Self::Trifle,
     ];
 }
 

@@ -16,20 +16,20 @@
 //!   handle of a file that is open for writing, or sends the time that we have. A program that sets the
 //!   time of change alone comes by the path, or sets another time.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use buttress_fs::{ErrorKind, FallocateMode, InodeFlags, NameError, SetAttr, XattrFlags};
-use fuser::{Errno, FileAttr, FopenFlags, WriteFlags};
+use buttress_protocol::{Attr as WireAttr, Errno, OpenFlags, WriteFlags};
 use rustix::fs::OFlags;
 
 use super::leaving::Patience;
 use super::privileges::{Change, drop_capability};
-use super::{Answer, Caller, Door, Node, refuse};
+use super::{Caller, Door, Node, refuse};
 use crate::Options;
 use crate::acl::{self, Acl};
 use crate::aside::{Leave, Span};
+use crate::errno::Answer;
 
 /// The attribute that holds file capabilities.
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
@@ -87,22 +87,14 @@ pub(crate) enum Written {
     Waits(Patience),
 }
 
-thread_local! {
-    /// Where a read's bytes stay until they are sent: one buffer for each event loop.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// The kernel asks for no more in one request, and no number of its own makes us take more memory.
-const READ_MAX: usize = 16 << 20;
-
 /// Says how the kernel shall treat an open file. Its pages stay valid across opens, since nobody
 /// else writes them (D2). Who asked for direct I/O gets requests straight through, several writers
 /// at once.
-fn open_flags(flags: i32) -> FopenFlags {
+fn open_flags(flags: i32) -> OpenFlags {
     if oflags(flags).contains(OFlags::DIRECT) {
-        FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        OpenFlags::DIRECT_IO.with(OpenFlags::PARALLEL_DIRECT_WRITES)
     } else {
-        FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        OpenFlags::KEEP_CACHE.with(OpenFlags::PARALLEL_DIRECT_WRITES)
     }
 }
 
@@ -112,7 +104,7 @@ fn oflags(flags: i32) -> OFlags {
 
 impl Door {
     /// Answers `open`.
-    pub(crate) fn open(&self, caller: Caller, id: u64, flags: i32) -> Answer<FopenFlags> {
+    pub(crate) fn open(&self, caller: Caller, id: u64, flags: i32) -> Answer<OpenFlags> {
         self.expect_openable(id, oflags(flags))?;
         if oflags(flags).contains(OFlags::TRUNC) {
             let node = self.node(id)?;
@@ -139,7 +131,7 @@ impl Door {
     }
 
     /// Takes note of an open file, and says how the kernel shall treat it.
-    pub(super) fn opened(&self, id: u64, flags: i32) -> Answer<FopenFlags> {
+    pub(super) fn opened(&self, id: u64, flags: i32) -> Answer<OpenFlags> {
         let node = self.node(id)?;
         node.openers.fetch_add(1, Ordering::Relaxed);
         if is_for_writing(oflags(flags)) {
@@ -174,7 +166,7 @@ impl Door {
         id: u64,
         mut set: SetAttr,
         asked: Asked,
-    ) -> Answer<FileAttr> {
+    ) -> Answer<WireAttr> {
         let node = self.node(id)?;
         self.expect_timeable(&node, &set, asked)?;
         let Options { users, groups, .. } = &self.options;
@@ -225,40 +217,6 @@ impl Door {
         }
         node.inode.set_attr(&set).map_err(refuse)?;
         Ok(lost != 0)
-    }
-
-    /// Answers `read`: hands the bytes to `send`.
-    pub(crate) fn read(
-        &self,
-        id: u64,
-        offset: u64,
-        size: u32,
-        is_direct: bool,
-        send: impl FnOnce(Answer<&[u8]>) + Send + 'static,
-    ) {
-        let len = size as usize;
-        if len > READ_MAX {
-            return send(Err(Errno::EINVAL));
-        }
-        BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < len {
-                buffer.resize(len, 0);
-            }
-            let buffer = &mut buffer[..len];
-            match self.guarded("read", id, || self.read_into(id, offset, buffer, is_direct)) {
-                Ok(Read::Bytes(count)) => send(Ok(&buffer[..count])),
-                Ok(Read::Behind(node)) => match self.leave() {
-                    Some(leave) => self.after_flush(id, move || {
-                        let mut bytes = vec![0; len];
-                        let count = node.read(offset, &mut bytes);
-                        drop(leave);
-                        send(count.map(|count| &bytes[..count]));
-                    }),
-                    None => send(node.read_known(offset, buffer).map(|count| &buffer[..count])),
-                },
-                Err(errno) => send(Err(errno)),
-            }
-        });
     }
 
     /// Reads into `buffer`. A direct read (C3) that meets the end of the file may have met one that only
@@ -371,10 +329,10 @@ impl Door {
         id: u64,
         offset: u64,
         len: u64,
-        how: i32,
+        how: u32,
     ) -> Answer<()> {
-        let keep_size = how.cast_unsigned() & KEEP_SIZE != 0;
-        let how = match (how.cast_unsigned() & !KEEP_SIZE, keep_size) {
+        let keep_size = how & KEEP_SIZE != 0;
+        let how = match (how & !KEEP_SIZE, keep_size) {
             (0, _) => FallocateMode::Allocate { keep_size },
             (PUNCH_HOLE, true) => FallocateMode::PunchHole,
             (ZERO_RANGE, _) => FallocateMode::ZeroRange { keep_size },
@@ -389,24 +347,7 @@ impl Door {
         self.with_room(id, || allocate().map_err(refuse))
     }
 
-    /// Answers `lseek`, which the kernel asks for data and holes only (C2).
-    pub(crate) fn lseek(
-        &self,
-        id: u64,
-        offset: i64,
-        whence: i32,
-        send: impl FnOnce(Answer<i64>) + Send + 'static,
-    ) {
-        match self.guarded("lseek", id, || self.seek_now(id, offset, whence)) {
-            Ok(Seek::At(offset)) => send(Ok(offset)),
-            Ok(Seek::Behind(node)) => {
-                self.after_flush(id, move || send(node.seek(offset, whence)));
-            }
-            Err(errno) => send(Err(errno)),
-        }
-    }
-
-    /// Searches for data or a hole, unless the kernel may know better.
+    /// Searches for data or a hole (C2), unless the kernel may know better.
     pub(crate) fn seek_now(&self, id: u64, offset: i64, whence: i32) -> Answer<Seek> {
         let node = self.node(id)?;
         if self.may_be_behind(&node) {
@@ -439,17 +380,17 @@ impl Door {
 impl Write {
     /// Whether the kernel sends what it has acknowledged before.
     fn is_from_cache(self) -> bool {
-        self.how.contains(WriteFlags::FUSE_WRITE_CACHE)
+        self.how.contains(WriteFlags::CACHE)
     }
 
     /// Whether no page of the kernel has what is written (C3).
     pub(super) fn is_direct(self) -> bool {
-        self.how.contains(WriteFlags::FUSE_WRITE_LOCKOWNER) && !self.is_from_cache()
+        self.how.contains(WriteFlags::LOCKOWNER) && !self.is_from_cache()
     }
 
     /// What it takes of privileges; nothing where it brings pages of the kernel's cache.
     fn takes_privileges(self) -> Option<Change> {
-        let is_unprivileged = self.how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let is_unprivileged = self.how.contains(WriteFlags::KILL_SUIDGID);
         match (self.is_from_cache(), is_unprivileged) {
             (true, _) => None,
             (false, true) => Some(Change::ContentUnprivileged),

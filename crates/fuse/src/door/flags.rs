@@ -1,9 +1,10 @@
 //! Inode flags, as `lsattr` and `chattr` read and change them.
 
 use buttress_fs::{FileKind, InodeFlags};
-use fuser::Errno;
+use buttress_protocol::Errno;
 
-use super::{Answer, Door, refuse};
+use super::{Door, refuse};
+use crate::errno::Answer;
 
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;

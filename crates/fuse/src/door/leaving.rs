@@ -14,13 +14,15 @@
 //!   threads would be left, who comes then is refused.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use buttress_base::{clock, interrupt, thread};
-use fuser::Errno;
+use buttress_protocol::Errno;
 
-use super::{Answer, Door, Node};
+use super::{Door, Node};
+use crate::errno::Answer;
+use crate::leaving::Leaving;
 
 /// How long after a name was removed its file is expected to be closed, if it is to go. One that is truly open stays,
 /// and whoever needs room at that moment waits in vain.
@@ -34,22 +36,6 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// How many writes may wait aside, of a MiB each at most.
 const ASIDE_MAX: usize = 256;
-
-/// Names that were removed, and files that went.
-#[derive(Debug)]
-pub(super) struct Leaving {
-    begun: Instant,
-    /// When a name was removed last, in nanoseconds since `begun`; zero before the first.
-    removed: AtomicU64,
-    /// Requests to forget that are being worked out.
-    forgetting: AtomicUsize,
-    /// Files without names that were forgotten.
-    gone: AtomicU64,
-    /// Requests that wait for that where requests are read.
-    waiting: AtomicUsize,
-    /// Writes that wait for that elsewhere.
-    aside: AtomicUsize,
-}
 
 /// What is to be expected of room.
 enum Outlook {
@@ -81,42 +67,6 @@ pub(crate) struct Patience {
 impl Drop for Patience {
     fn drop(&mut self) {
         self.door.leaving.aside.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl Leaving {
-    pub(super) fn new() -> Self {
-        Self {
-            begun: clock::now(),
-            removed: AtomicU64::new(0),
-            forgetting: AtomicUsize::new(0),
-            gone: AtomicU64::new(0),
-            waiting: AtomicUsize::new(0),
-            aside: AtomicUsize::new(0),
-        }
-    }
-
-    /// Takes note that a name is gone.
-    pub(super) fn removed(&self) {
-        let since = clock::since(self.begun).as_nanos() as u64;
-        self.removed.store(since.max(1), Ordering::Relaxed);
-    }
-
-    /// Whether a name was removed no longer ago than that.
-    fn is_recent(&self, limit: Duration) -> bool {
-        let removed = self.removed.load(Ordering::Relaxed);
-        removed > 0 && clock::since(self.begun) < Duration::from_nanos(removed) + limit
-    }
-
-    /// Drops what `forget` takes from the table.
-    pub(super) fn forget(&self, forget: impl FnOnce() -> Option<Arc<Node>>) {
-        self.forgetting.fetch_add(1, Ordering::SeqCst);
-        if let Some(node) = forget() {
-            let has_no_name = node.inode.attr().nlink == 0;
-            drop(node);
-            self.gone.fetch_add(u64::from(has_no_name), Ordering::SeqCst);
-        }
-        self.forgetting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -11,13 +11,13 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use buttress_fs::{FileKind, InodeId};
-use fuser::{FileAttr, FileType, Generation};
+use buttress_protocol::{Attr as WireAttr, EntryOut, FileType, Listing};
 
-use super::{Answer, Door, Entry, Node, VALID, place, refuse};
+use super::{Door, Entry, Node, place, refuse};
 use crate::attr;
+use crate::errno::Answer;
 
 const BEHIND_DOT: u64 = 1;
 const BEHIND_DOT_DOT: u64 = 2;
@@ -32,31 +32,18 @@ struct Listed {
     position: u64,
 }
 
-/// Names, with the numbers of what they name.
-pub(crate) trait Names {
-    /// Adds one that a listing goes on behind at `position`; true when there was no room for it.
-    fn add(&mut self, ino: u64, position: u64, kind: FileType, name: &[u8]) -> bool;
-}
-
-/// Names, with all that a lookup would say.
-pub(crate) trait Entries {
-    /// Adds one that a listing goes on behind at `position`, and that may be believed for so long; true when there was no
-    /// room for it.
-    fn add(&mut self, entry: &Entry, valid: Duration, position: u64, name: &[u8]) -> bool;
-}
-
 impl Door {
     /// Answers `readdir`: fills `reply` from `position` on.
-    pub(crate) fn readdir(&self, id: u64, position: u64, reply: &mut impl Names) -> Answer<()> {
+    pub(crate) fn readdir(&self, id: u64, position: u64, reply: &mut Listing<'_>) -> Answer<()> {
         let node = self.node(id)?;
         for (ino, behind, name) in self.dots(&node, position) {
-            if reply.add(ino, behind, FileType::Directory, name.as_bytes()) {
+            if reply.add_name(ino, behind, FileType::Directory, name.as_bytes()) {
                 return Ok(());
             }
         }
         fetch(&node, position, |listed| {
             let ino = self.nodes.user_ino(place(listed.id));
-            reply.add(ino, listed.position, attr::kind_to_wire(listed.kind), &listed.name)
+            reply.add_name(ino, listed.position, attr::kind_to_wire(listed.kind), &listed.name)
         })
     }
 
@@ -65,12 +52,12 @@ impl Door {
         &self,
         id: u64,
         position: u64,
-        reply: &mut impl Entries,
+        reply: &mut Listing<'_>,
     ) -> Answer<()> {
         let node = self.node(id)?;
         for (ino, behind, name) in self.dots(&node, position) {
             let entry = unknown(attr::unreadable(ino, FileKind::Directory));
-            if reply.add(&entry, Duration::ZERO, behind, name.as_bytes()) {
+            if reply.add_entry(&entry, behind, name.as_bytes()) {
                 return Ok(());
             }
         }
@@ -78,16 +65,16 @@ impl Door {
     }
 
     /// Adds one entry; true when there was no room for it.
-    fn add_with_attr(&self, listed: &Listed, reply: &mut impl Entries) -> bool {
+    fn add_with_attr(&self, listed: &Listed, reply: &mut Listing<'_>) -> bool {
         let id = self.nodes.id_of(place(listed.id));
         let Ok(inode) = self.fs.inode(listed.id) else {
             // The kernel counts a reference all the same; taking back one we never gave is harmless.
             let entry = unknown(attr::unreadable(id, listed.kind));
-            return reply.add(&entry, Duration::ZERO, listed.position, &listed.name);
+            return reply.add_entry(&entry, listed.position, &listed.name);
         };
         let attr = inode.attr();
-        let entry = Entry { attr: self.shown(&attr, id), generation: Generation(attr.generation) };
-        let full = reply.add(&entry, VALID, listed.position, &listed.name);
+        let entry = Entry { attr: self.shown(&attr, id), generation: attr.generation };
+        let full = reply.add_entry(&entry.wire(), listed.position, &listed.name);
         if !full {
             self.nodes.remember(id, || std::sync::Arc::new(Node::new(inode)));
         }
@@ -103,8 +90,9 @@ impl Door {
     }
 }
 
-fn unknown(attr: FileAttr) -> Entry {
-    Entry { attr, generation: Generation(0) }
+/// An entry that the kernel asks about anew before it believes it.
+fn unknown(attr: WireAttr) -> EntryOut {
+    EntryOut::new(attr.ino, 0, 0, attr)
 }
 
 /// Gives the entries behind `position` to `add` until it has no room. Names are copied out first:

@@ -6,15 +6,16 @@
 //!   that has one, never by both. The list is the volume's to apply; the umask is known here alone.
 
 use buttress_fs::{ErrorKind, Inode, NameError, RenameFlags, mode};
-use fuser::{Errno, FopenFlags, Generation};
+use buttress_protocol::{Errno, OpenFlags, RenameFlags as Flags};
 
-use super::{Answer, Caller, Door, Entry, Node, place, refuse};
+use super::{Caller, Door, Entry, Node, place, refuse};
 use crate::attr;
+use crate::errno::Answer;
 
 /// What `create` answers.
 pub(crate) struct Created {
     pub(crate) entry: Entry,
-    pub(crate) flags: FopenFlags,
+    pub(crate) flags: OpenFlags,
 }
 
 impl Door {
@@ -29,7 +30,7 @@ impl Door {
         match found {
             Ok(inode) => Ok(self.entry(inode)),
             Err(error) if error.kind() == ErrorKind::Name(NameError::NotFound) => {
-                Ok(Entry { attr: attr::absent(), generation: Generation(0) })
+                Ok(Entry { attr: attr::absent(), generation: 0 })
             }
             Err(error) => Err(refuse(error)),
         }
@@ -60,7 +61,7 @@ impl Door {
     ) -> Answer<Created> {
         let bits = bits & mode::PERMISSIONS | mode::REGULAR;
         let entry = self.entry(self.make(caller, parent, name, bits, umask, 0)?);
-        let flags = self.opened(entry.attr.ino.0, flags)?;
+        let flags = self.opened(entry.attr.ino, flags)?;
         Ok(Created { entry, flags })
     }
 
@@ -143,15 +144,15 @@ impl Door {
         old: &[u8],
         target: u64,
         new: &[u8],
-        flags: fuser::RenameFlags,
+        flags: Flags,
     ) -> Answer<()> {
-        let known = fuser::RenameFlags::RENAME_NOREPLACE | fuser::RenameFlags::RENAME_EXCHANGE;
+        let known = Flags::NOREPLACE.with(Flags::EXCHANGE);
         if !known.contains(flags) || flags == known {
             return Err(Errno::EINVAL);
         }
         let flags = RenameFlags {
-            no_replace: flags.contains(fuser::RenameFlags::RENAME_NOREPLACE),
-            exchange: flags.contains(fuser::RenameFlags::RENAME_EXCHANGE),
+            no_replace: flags.contains(Flags::NOREPLACE),
+            exchange: flags.contains(Flags::EXCHANGE),
         };
         let target = self.node(target)?;
         self.node(parent)?.inode.rename(old, &target.inode, new, flags).map_err(refuse)?;

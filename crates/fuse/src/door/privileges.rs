@@ -21,7 +21,8 @@ use std::fs;
 
 use buttress_fs::{FileKind, mode};
 
-use super::{Answer, Caller, Door, Node, refuse};
+use super::{Caller, Door, Node, refuse};
+use crate::errno::Answer;
 
 const GROUP_RUNS: u32 = 0o010;
 const ROOT_UID: u32 = 0;

@@ -1,12 +1,13 @@
 //! Extended attributes, and those of them that mean something to us.
 
 use buttress_fs::{ErrorKind, NameError, SetAttr, XattrFlags, mode};
-use fuser::Errno;
+use buttress_protocol::Errno;
 
 use super::content::CAPABILITY;
-use super::{Answer, Caller, Door, Node, refuse};
+use super::{Caller, Door, Node, refuse};
 use crate::Options;
 use crate::acl::{self, Acl};
+use crate::errno::Answer;
 
 /// Kinds of attributes that Linux keeps in a btrfs; others would not be readable there.
 const NAMESPACES: [&[u8]; 5] =

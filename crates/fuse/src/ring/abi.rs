@@ -3,23 +3,14 @@
 //!
 //! Numbers are in the machine's byte order.
 
-use fuser::Errno;
+use buttress_protocol::{Errno, Head, OutHead};
 
-use crate::door::Caller;
-
-/// Bytes that a request, or its answer, may carry behind its fixed parts.
-pub(super) const PAYLOAD_LEN: usize = 1 << 20;
 /// Takes part: `addr` of the submission has the two areas of an entry, its header and its payload.
 pub(super) const REGISTER: u32 = 1;
 /// Answers what is in an entry, and asks for the next to be put there.
 pub(super) const COMMIT_AND_FETCH: u32 = 2;
 /// Areas of an entry.
 pub(super) const AREAS: u32 = 2;
-
-/// Length of `fuse_in_header`, bytes.
-pub(super) const IN_LEN: usize = 40;
-/// Length of `fuse_out_header`, bytes.
-pub(super) const OUT_LEN: usize = 16;
 
 /// `fuse_uring_req_header`: the fixed parts of a request, and of an answer.
 #[repr(C)]
@@ -54,44 +45,26 @@ impl Header {
         self.commit_id
     }
 
-    /// The fixed fields that all kinds have.
-    pub(super) fn request(&self) -> Request {
-        let head = Fields(&self.in_out);
-        Request {
-            len: head.u32(0),
-            opcode: head.u32(4),
-            unique: head.u64(8),
-            node: head.u64(16),
-            caller: Caller { uid: head.u32(24), gid: head.u32(28), task: head.u32(32) },
-            task: head.u32(32),
-            payload_len: self.payload_len,
-        }
+    /// What all requests say.
+    pub(super) fn head(&self) -> Head {
+        Head::read(&self.in_out).unwrap_or_default()
     }
 
-    /// The fixed fields of this kind.
-    pub(super) fn op(&self) -> Fields<'_> {
-        Fields(&self.op)
+    /// The place of the fixed fields of this kind; how many there are is up to the kind.
+    pub(super) fn fixed(&self) -> &[u8] {
+        &self.op
     }
 
-    /// The request as it would come without a ring, but for the payload: two parts in a row. None if the lengths
-    /// contradict each other.
-    pub(super) fn as_message(&self) -> Option<[&[u8]; 2]> {
-        let request = self.request();
-        let fixed = (request.len as usize).checked_sub(IN_LEN + request.payload_len as usize)?;
-        Some([&self.in_out[..IN_LEN], self.op.get(..fixed)?])
+    /// Bytes of the payload that count.
+    pub(super) fn payload_len(&self) -> usize {
+        self.payload_len as usize
     }
 
     /// Makes it an answer: how many bytes of payload there are, or why not.
     pub(super) fn answer(&mut self, answer: Result<usize, Errno>) {
-        let (len, error) = match answer {
-            Ok(len) => (len, 0),
-            Err(errno) => (0, -errno.code()),
-        };
-        let len = u32::try_from(len).expect("a payload has less than 4 GiB");
-        self.in_out[..4].copy_from_slice(&(OUT_LEN as u32 + len).to_ne_bytes());
-        self.in_out[4..8].copy_from_slice(&error.to_ne_bytes());
         // The number of the request stays where it is: at byte 8 of either header.
-        self.payload_len = len;
+        OutHead::new(self.head().unique, answer).write(&mut self.in_out);
+        self.payload_len = answer.map_or(0, |len| u32::try_from(len).unwrap_or(0));
     }
 }
 
@@ -102,7 +75,7 @@ impl Header {
     pub(super) fn ask(&mut self, opcode: u32, unique: u64, node: u64, len: u32) {
         *self = Self { commit_id: unique, ..Self::EMPTY };
         let numbers: [&[u8]; 4] = [
-            &(IN_LEN as u32).to_ne_bytes(),
+            &(buttress_protocol::IN_LEN as u32).to_ne_bytes(),
             &opcode.to_ne_bytes(),
             &unique.to_ne_bytes(),
             &node.to_ne_bytes(),
@@ -114,39 +87,8 @@ impl Header {
 
     /// The number and the error of an answer, zero or less.
     pub(super) fn answered(&self) -> (u64, i32) {
-        let head = Fields(&self.in_out);
-        (head.u64(8), head.i32(4))
-    }
-}
-
-/// What all requests say.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
-    len: u32,
-    pub(super) opcode: u32,
-    pub(super) unique: u64,
-    pub(super) node: u64,
-    pub(super) caller: Caller,
-    /// The number of the thread that waits for the answer; zero where none does.
-    pub(super) task: u32,
-    pub(super) payload_len: u32,
-}
-
-/// Fixed fields, by their place.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Fields<'a>(pub(super) &'a [u8; 128]);
-
-impl Fields<'_> {
-    pub(super) fn u32(self, at: usize) -> u32 {
-        u32::from_ne_bytes(self.0[at..at + 4].try_into().expect("four bytes"))
-    }
-
-    pub(super) fn i32(self, at: usize) -> i32 {
-        self.u32(at).cast_signed()
-    }
-
-    pub(super) fn u64(self, at: usize) -> u64 {
-        u64::from_ne_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
+        let head = OutHead::read(&self.in_out);
+        (head.unique, head.error)
     }
 }
 

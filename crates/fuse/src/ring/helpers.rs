@@ -16,7 +16,6 @@ use buttress_base::thread::{self, JoinHandle, Thread};
 use rustix::thread::CpuSet;
 
 use super::queue::{Queue, Taken};
-use super::work;
 use crate::crew::{Costs, Kind};
 
 /// How often the watch looks while there is work, and while there is none.
@@ -29,14 +28,11 @@ const SEND_AFTER: Duration = Duration::from_micros(200);
 
 /// Who answers requests.
 pub(super) trait Office: Send + Sync {
+    /// What a request may cost.
+    fn kind(&self, taken: &Taken) -> Kind;
+
     /// Works one out; may wait for anything but another request that only this queue's driver could take.
     fn work(&self, taken: Taken);
-
-    /// Has a rare one worked out by others, and waits for nothing.
-    fn pass(&self, taken: Taken);
-
-    /// The last request was answered.
-    fn end(&self);
 }
 
 /// What all threads of a connection share.
@@ -44,7 +40,7 @@ pub(super) struct Shared {
     office: Box<dyn Office>,
     queues: Vec<(u16, Arc<Queue>)>,
     costs: Costs,
-    /// Threads that work out a request, other than rare ones.
+    /// Threads that work out a request.
     working: AtomicUsize,
     helpers_max: usize,
     jobs: Mutex<Jobs>,
@@ -68,7 +64,7 @@ struct Jobs {
 
 enum Job {
     /// A request that takes long.
-    Work(Taken),
+    Work(Kind, Taken),
     /// A queue whose driver is held up: the number of the queue, and the term.
     Drive(usize, u64),
 }
@@ -155,7 +151,6 @@ impl Shared {
             }
             threads.into_iter().for_each(|thread| drop(thread.join()));
         }
-        self.office.end();
     }
 
     /// Drives a queue until it has ended, or somebody else does.
@@ -172,10 +167,11 @@ impl Shared {
                 sent = clock::now();
             }
             let others_wait = reins.has_waiting();
-            seat.choose(work::is_large(&taken));
+            let kind = self.office.kind(&taken);
+            seat.choose(matches!(kind, Kind::ReadLarge | Kind::WriteLarge));
             queue.turn.leave(term);
             drop(reins);
-            self.take(taken, others_wait);
+            self.take(kind, taken, others_wait);
             if !queue.turn.come_back(term) {
                 // R6: the reins are somebody else's, who may be waiting for the kernel with them.
                 return;
@@ -191,16 +187,15 @@ impl Shared {
     }
 
     /// Works a request out, or sees to it that somebody does.
-    fn take(self: &Arc<Self>, taken: Taken, others_wait: bool) {
+    fn take(self: &Arc<Self>, kind: Kind, taken: Taken, others_wait: bool) {
         if self.watch_dozes.load(Ordering::Relaxed)
             && let Some(watch) = &*self.watch.lock()
         {
             watch.unpark();
         }
-        match work::kind(&taken) {
-            None => self.office.pass(taken),
-            Some(kind) if self.is_for_a_helper(kind, others_wait) => self.call(Job::Work(taken)),
-            Some(_) => self.work(taken),
+        match self.is_for_a_helper(kind, others_wait) {
+            true => self.call(Job::Work(kind, taken)),
+            false => self.work(kind, taken),
         }
     }
 
@@ -219,8 +214,7 @@ impl Shared {
         jobs.idle > jobs.waiting.len() || jobs.helpers < self.helpers_max
     }
 
-    fn work(&self, taken: Taken) {
-        let Some(kind) = work::kind(&taken) else { return self.office.pass(taken) };
+    fn work(&self, kind: Kind, taken: Taken) {
         self.working.fetch_add(1, Ordering::Relaxed);
         // The clock of a thread is a call into the kernel: dear beside what is short.
         let computed = self.costs.is_very_long(kind).then(thread_time);
@@ -268,7 +262,7 @@ impl Shared {
             if let Some(job) = jobs.waiting.pop_front() {
                 drop(jobs);
                 match job {
-                    Job::Work(taken) => self.work(taken),
+                    Job::Work(kind, taken) => self.work(kind, taken),
                     Job::Drive(number, term) => self.drive(number, term),
                 }
                 jobs = self.jobs.lock();

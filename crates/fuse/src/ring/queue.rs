@@ -20,12 +20,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use buttress_base::sync::{Mutex, MutexGuard};
-use fuser::Errno;
+use buttress_protocol::{Errno, Head, Parts};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::abi::{self, Header, PAYLOAD_LEN, Request};
+use super::abi::{self, Header};
 use super::port::{Bell, Done, Given, Port};
 use super::turn::Turn;
+use crate::device::PAYLOAD_LEN;
+use crate::exchange::Exchange;
 
 /// Entries with one thread that drives them.
 pub(super) struct Queue {
@@ -261,36 +263,22 @@ impl Drop for Patience {
     }
 }
 
-impl Taken {
-    /// Leave to wait for what the kernel sends; none while as many others of its processor do as may.
-    pub(super) fn patience(&self) -> Option<Patience> {
-        let share = self.slot().share;
-        let one_less = |spare: usize| spare.checked_sub(1);
-        let spare = &self.queue.spare[share];
-        spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).ok()?;
-        Some(Patience { queue: Arc::clone(&self.queue), share })
+impl Exchange for Taken {
+    type Patience = Patience;
+
+    fn head(&self) -> Head {
+        self.memory().header.head()
     }
 
-    /// What all requests say.
-    pub(super) fn request(&self) -> Request {
-        self.memory().header.request()
-    }
-
-    /// The fixed parts.
-    pub(super) fn header(&self) -> &Header {
-        &self.memory().header
-    }
-
-    /// The bytes behind the fixed parts.
-    pub(super) fn payload(&self) -> &[u8] {
-        let len = self.request().payload_len as usize;
+    fn parts(&self) -> Parts<'_> {
+        let header = &self.memory().header;
         let bytes = self.bytes();
-        &bytes[..len.min(bytes.len())]
+        let payload = &bytes[..header.payload_len().min(bytes.len())];
+        Parts { fixed: header.fixed(), payload }
     }
 
-    /// Room for those of an answer.
     #[expect(unsafe_code, reason = "R1")]
-    pub(super) fn room(&mut self) -> &mut [u8] {
+    fn room(&mut self) -> &mut [u8] {
         // SAFETY: nobody else has the memory of this entry (R1); the mapping has so many bytes.
         unsafe {
             let memory = &mut *self.slot().memory.get();
@@ -298,12 +286,27 @@ impl Taken {
         }
     }
 
-    /// Answers: how many bytes of the payload there are, or why not.
-    pub(super) fn answer(mut self, answer: Result<usize, Errno>) {
+    fn answer(mut self, answer: Result<usize, Errno>) {
         self.set(answer);
         self.is_answered = true;
     }
 
+    /// Every entry goes back with an answer.
+    fn dismiss(self) {
+        self.answer(Ok(0));
+    }
+
+    /// None while as many others of its processor wait as may.
+    fn patience(&self) -> Option<Patience> {
+        let share = self.slot().share;
+        let one_less = |spare: usize| spare.checked_sub(1);
+        let spare = &self.queue.spare[share];
+        spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).ok()?;
+        Some(Patience { queue: Arc::clone(&self.queue), share })
+    }
+}
+
+impl Taken {
     #[expect(unsafe_code, reason = "R1")]
     fn set(&mut self, answer: Result<usize, Errno>) {
         // SAFETY: nobody else has the memory of this entry (R1).

@@ -11,21 +11,22 @@ use std::time::Duration;
 
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::{Rng, seeded, thread};
-use fuser::Errno;
+use buttress_protocol::Errno;
 
 use super::helpers::{Office, Shared};
 use super::queue::{Patience, Queue, Taken};
+use crate::crew::Kind;
+use crate::exchange::Exchange;
 
 mod kernel;
 
 use kernel::{Answer, Kernel};
 
-/// Requests, by how they are worked out here. Their numbers decide of which kind they are (`work::kind`).
+/// Requests, by how they are worked out here.
 const AT_ONCE: u32 = 3;
 const FORGOTTEN: u32 = 14;
 const COMPUTES: u32 = 15;
 const STALLS: u32 = 16;
-const RARE: u32 = 17;
 const SLEEPS: u32 = 20;
 const AT_A_GATE: u32 = 22;
 const DEAF: u32 = 43;
@@ -43,7 +44,6 @@ struct Clerk {
     rng: Mutex<Rng>,
     open: Mutex<HashSet<u64>>,
     opened: Condvar,
-    rare: Errands<Taken>,
     flushes: Errands<(Taken, Patience)>,
     processors: u16,
 }
@@ -87,7 +87,7 @@ fn word(unique: u64, opcode: u32) -> u64 {
 }
 
 fn answer(mut taken: Taken) {
-    let request = taken.request();
+    let request = taken.head();
     taken.room()[..8].copy_from_slice(&word(request.unique, request.opcode).to_ne_bytes());
     taken.answer(Ok(8));
 }
@@ -113,18 +113,22 @@ impl Clerk {
             drop(patience);
         }
     }
-
-    fn rare(&self) {
-        while let Some(taken) = self.rare.next() {
-            thread::yield_now();
-            answer(taken);
-        }
-    }
 }
 
 impl Office for Arc<Clerk> {
+    fn kind(&self, taken: &Taken) -> Kind {
+        match taken.head().opcode {
+            COMPUTES => Kind::ReadLarge,
+            STALLS => Kind::WriteSmall,
+            SLEEPS => Kind::Sync,
+            AT_A_GATE => Kind::List,
+            DEAF => Kind::Space,
+            _ => Kind::Meta,
+        }
+    }
+
     fn work(&self, taken: Taken) {
-        let request = taken.request();
+        let request = taken.head();
         match request.opcode {
             // Who drops it says so.
             FORGOTTEN => return,
@@ -146,15 +150,6 @@ impl Office for Arc<Clerk> {
             _ => thread::yield_now(),
         }
         answer(taken);
-    }
-
-    fn pass(&self, taken: Taken) {
-        self.rare.put(taken);
-    }
-
-    fn end(&self) {
-        self.rare.end();
-        self.flushes.end();
     }
 }
 
@@ -197,7 +192,7 @@ impl Client {
     }
 
     fn one(&mut self, round: u64) {
-        let kinds = [AT_ONCE, FORGOTTEN, COMPUTES, STALLS, RARE, SLEEPS, AT_A_GATE, DEAF, FLUSHES];
+        let kinds = [AT_ONCE, FORGOTTEN, COMPUTES, STALLS, SLEEPS, AT_A_GATE, DEAF, FLUSHES];
         let opcode = *self.rng.choose(&kinds).expect("one of them");
         let processor = self.processor();
         let len = if opcode == COMPUTES { 1 << 20 } else { 4096 };
@@ -247,15 +242,13 @@ fn whole(seed: u64) -> Duration {
         rng: Mutex::new(Rng::new(rng.next_u64())),
         open: Mutex::default(),
         opened: Condvar::new(),
-        rare: Errands::new(),
         flushes: Errands::new(),
         processors: setting.processors,
     });
     let shared = Shared::new(Box::new(Arc::clone(&clerk)), queues.collect(), setting.helpers);
     shared.start().expect("this kernel has rings");
-    let (rare, flush) = (Arc::clone(&clerk), Arc::clone(&clerk));
-    let beside =
-        [start("rare".into(), move || rare.rare()), start("flush".into(), move || flush.flush())];
+    let flush = Arc::clone(&clerk);
+    let beside = start("flush".into(), move || flush.flush());
     let clients: Vec<_> = (0..setting.clients as u64)
         .map(|number| {
             let mut client = Client {
@@ -278,7 +271,8 @@ fn whole(seed: u64) -> Duration {
     clients.into_iter().for_each(|client| client.join().expect("a client"));
     kernel.go();
     shared.join();
-    beside.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    clerk.flushes.end();
+    beside.join().expect("no panic");
     kernel.longest(AT_ONCE)
 }
 

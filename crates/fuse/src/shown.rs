@@ -15,12 +15,10 @@
 //! - **S2** A write is in the volume before it looks at the count. So a READ that it does not see reads
 //!   what was written.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::content::Write;
-use super::{Answer, Door, Node};
 use crate::aside::Span;
+use crate::errno::Answer;
 
 /// After so many direct writes without a READ the kernel drops all pages of the file.
 const QUIET_WRITES: u64 = 64;
@@ -29,25 +27,15 @@ const COUNT: u64 = 0xffff;
 
 /// How many direct writes drop their own pages before one drops all; zero where there are none.
 #[derive(Debug)]
-pub(super) struct Shown(AtomicU64);
-
-/// Pages that are to be dropped, since a write has made them old.
-#[derive(Debug)]
-pub(crate) struct Old {
-    id: u64,
-    node: Arc<Node>,
-    span: Span,
-    /// What was counted when all were to be dropped.
-    seen: u64,
-}
+pub(crate) struct Shown(AtomicU64);
 
 impl Shown {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
     /// Reads what the kernel will keep (S1).
-    pub(super) fn while_shown(&self, mut read: impl FnMut() -> Answer<usize>) -> Answer<usize> {
+    pub(crate) fn while_shown(&self, mut read: impl FnMut() -> Answer<usize>) -> Answer<usize> {
         loop {
             self.set();
             let count = read();
@@ -67,7 +55,7 @@ impl Shown {
     }
 
     /// What a write has to have dropped of `part`: nothing, that, or everything. Returns what was counted, too.
-    fn after_write(&self, part: Span) -> Option<(Span, u64)> {
+    pub(crate) fn after_write(&self, part: Span) -> Option<(Span, u64)> {
         let fewer = |now: u64| match now & COUNT {
             0 => None,
             1 => Some(now),
@@ -78,32 +66,9 @@ impl Shown {
     }
 
     /// All pages were dropped, which began when `seen` was counted.
-    fn are_dropped(&self, seen: u64) {
+    pub(crate) fn are_dropped(&self, seen: u64) {
         // A READ that came since then has counted up.
         let _ = self.0.compare_exchange(seen, seen & !COUNT, Ordering::SeqCst, Ordering::SeqCst);
-    }
-}
-
-impl Door {
-    /// What the kernel may hold that is older than a write that was done (S2): it is to be dropped before the
-    /// answer (C4 of `content`).
-    pub(crate) fn old_pages(&self, write: Write, count: u32) -> Option<Old> {
-        if !write.is_direct() || count == 0 {
-            return None;
-        }
-        let node = self.node(write.node).ok()?;
-        let (span, seen) = node.shown.after_write(Span::Part(write.offset, count))?;
-        Some(Old { id: write.node, node, span, seen })
-    }
-
-    /// Has the kernel drop old pages, and then answers.
-    pub(crate) fn drop_pages(&self, old: Old, answer: impl FnOnce() + Send + 'static) {
-        self.aside.after_flush(old.id, old.span, move || {
-            if old.span == Span::Whole {
-                old.node.shown.are_dropped(old.seen);
-            }
-            answer();
-        });
     }
 }
 

@@ -1,0 +1,320 @@
+//! Requests by `/dev/fuse`: one read is a request, one write its answer.
+//!
+//! # What must hold
+//!
+//! - A request is answered through the descriptor that it was read from: the kernel looks for it
+//!   there. Each thread has a descriptor of its own, so their reads do not meet.
+//! - The memory of a message belongs to one request at a time. It goes back to the pool with the
+//!   answer.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use buttress_base::rank::{Rank, Ranked};
+use buttress_protocol::{
+    Errno, Head, IN_LEN, InitFlags, OUT_LEN, Offer, OutHead, Parts, Terms, opcode,
+};
+use rustix::ioctl::{Setter, ioctl};
+
+use crate::exchange::Exchange;
+
+/// Bytes that a request, or its answer, may carry behind its fixed parts.
+pub(crate) const PAYLOAD_LEN: usize = 1 << 20;
+/// Room for headers and fixed parts. The kernel refuses a read with less than 80 bytes for them.
+const FIXED_LEN: usize = 4096;
+/// Memory of messages that is kept for later requests.
+const POOL_MAX: usize = 16;
+/// `FUSE_DEV_IOC_CLONE`: makes a new descriptor one more of a connection.
+const CLONE: rustix::ioctl::Opcode = 0x8004_e500;
+
+/// A connection to the kernel that is greeted and not yet served.
+#[derive(Debug)]
+pub(crate) struct Device {
+    channel: Arc<OwnedFd>,
+    pool: Arc<Pool>,
+}
+
+/// What tells the kernel something without being asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Notifier(Arc<OwnedFd>);
+
+/// Memory for messages.
+#[derive(Debug)]
+struct Pool(Ranked<Vec<Box<[u8]>>>);
+
+/// A request, in memory that its answer is written into.
+#[derive(Debug)]
+pub(crate) struct Message {
+    channel: Arc<OwnedFd>,
+    pool: Arc<Pool>,
+    head: Head,
+    bytes: Box<[u8]>,
+    /// Bytes of the request.
+    len: usize,
+    is_answered: bool,
+}
+
+impl Device {
+    /// Agrees with the kernel on how to speak; says what both can.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system, or `InvalidData` where something else speaks.
+    pub(crate) fn greet(channel: OwnedFd, terms: &Terms) -> io::Result<(Self, InitFlags)> {
+        let pool = Arc::new(Pool(Ranked::new(Rank::Leaf, Vec::new())));
+        let device = Self { channel: Arc::new(channel), pool };
+        loop {
+            let Some(mut message) = device.read_one()? else {
+                return Err(io::ErrorKind::NotConnected.into());
+            };
+            if message.head.opcode != opcode::INIT {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "no greeting"));
+            }
+            // The fixed fields end where the message does: their length depends on the kernel.
+            let offer = match Offer::decode(message.rest()) {
+                Ok(offer) => offer,
+                Err(errno) => {
+                    message.answer(Err(errno));
+                    return Err(io::Error::from_raw_os_error(errno.code()));
+                }
+            };
+            let agreed = offer.agreed(terms);
+            tracing::debug!(version = ?offer.version(), ?agreed, "the kernel is there");
+            let answer = offer.answer(terms);
+            message.room()[..answer.len()].copy_from_slice(&answer);
+            message.answer(Ok(answer.len()));
+            if !offer.is_newer() {
+                return Ok((device, agreed));
+            }
+        }
+    }
+
+    /// What tells the kernel something without being asked.
+    pub(crate) fn notifier(&self) -> Notifier {
+        Notifier(Arc::clone(&self.channel))
+    }
+
+    /// Has so many threads read requests and work them out; returns when the connection has ended.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system; the first that a thread met.
+    pub(crate) fn serve(
+        self,
+        threads: usize,
+        work: impl Fn(Message) + Clone + Send + 'static,
+    ) -> io::Result<()> {
+        let mut devices = Vec::with_capacity(threads);
+        for _ in 1..threads {
+            devices.push(self.one_more());
+        }
+        devices.push(self);
+        let start = |(number, device): (usize, Self)| {
+            let work = work.clone();
+            let thread = std::thread::Builder::new().name(format!("fuse-{number}"));
+            thread.spawn(move || device.work_all(work))
+        };
+        let threads: Vec<_> =
+            devices.into_iter().enumerate().map(start).collect::<Result<_, _>>()?;
+        // The closure may hold what ends with the last thread.
+        drop(work);
+        let ended = |thread: JoinHandle<io::Result<()>>| {
+            let panic = || Err(io::Error::other("a thread of the session ended in a panic"));
+            thread.join().unwrap_or_else(|_| panic())
+        };
+        let ends: Vec<_> = threads.into_iter().map(ended).collect();
+        ends.into_iter().collect()
+    }
+
+    /// The same connection for one more thread, if the kernel gives another descriptor of it.
+    #[expect(unsafe_code, reason = "rustix has no name for this command")]
+    fn one_more(&self) -> Self {
+        let pool = Arc::clone(&self.pool);
+        let opened = File::options().read(true).write(true).open("/dev/fuse");
+        let cloned = opened.and_then(|other| {
+            let source = self.channel.as_raw_fd().cast_unsigned();
+            // SAFETY: the command reads a `u32` that names a descriptor, which this is.
+            unsafe { ioctl(&other, Setter::<CLONE, u32>::new(source)) }?;
+            Ok(Arc::new(OwnedFd::from(other)))
+        });
+        Self { channel: cloned.unwrap_or_else(|_| Arc::clone(&self.channel)), pool }
+    }
+
+    fn work_all(self, work: impl Fn(Message)) -> io::Result<()> {
+        while let Some(message) = self.read_one()? {
+            work(message);
+        }
+        Ok(())
+    }
+
+    /// Reads a request; waits for one. None when there will be none.
+    fn read_one(&self) -> io::Result<Option<Message>> {
+        use rustix::io::Errno as System;
+        let mut bytes = self.pool.take();
+        loop {
+            let len = match rustix::io::read(&*self.channel, &mut *bytes) {
+                Ok(0) | Err(System::NODEV) => return Ok(None),
+                Ok(len) => len,
+                // A request that was taken back, or a signal.
+                Err(System::NOENT | System::INTR | System::AGAIN) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            match Head::read(&bytes[..len]) {
+                Some(head) if head.len as usize == len => {
+                    let (channel, pool) = (Arc::clone(&self.channel), Arc::clone(&self.pool));
+                    return Ok(Some(Message {
+                        channel,
+                        pool,
+                        head,
+                        bytes,
+                        len,
+                        is_answered: false,
+                    }));
+                }
+                // There is no number to answer to.
+                _ => tracing::error!(len, "a message of the kernel is cut off"),
+            }
+        }
+    }
+}
+
+impl Pool {
+    fn take(&self) -> Box<[u8]> {
+        let kept = self.0.lock().pop();
+        kept.unwrap_or_else(|| vec![0; FIXED_LEN + PAYLOAD_LEN].into_boxed_slice())
+    }
+
+    fn put(&self, bytes: Box<[u8]>) {
+        let mut kept = self.0.lock();
+        if kept.len() < POOL_MAX {
+            kept.push(bytes);
+        }
+    }
+}
+
+impl Notifier {
+    /// Has the kernel drop pages of an inode, or doubt its attributes; waits until it did.
+    pub(crate) fn inval_inode(&self, node: u64, offset: i64, len: i64) -> io::Result<()> {
+        self.send(&buttress_protocol::inval_inode(node, offset, len))
+    }
+
+    /// Has the kernel forget a name; waits until it did.
+    pub(crate) fn inval_entry(&self, directory: u64, name: &[u8]) -> io::Result<()> {
+        self.send(&buttress_protocol::inval_entry(directory, name))
+    }
+
+    fn send(&self, message: &[u8]) -> io::Result<()> {
+        rustix::io::retry_on_intr(|| rustix::io::write(&*self.0, message))?;
+        Ok(())
+    }
+}
+
+impl Message {
+    /// What follows the header.
+    fn rest(&self) -> &[u8] {
+        &self.bytes[IN_LEN..self.len]
+    }
+
+    fn send(&mut self, answer: Result<usize, Errno>) {
+        self.is_answered = true;
+        let len = OUT_LEN + answer.unwrap_or(0);
+        OutHead::new(self.head.unique, answer).write(&mut self.bytes);
+        let message = &self.bytes[..len];
+        if let Err(error) = rustix::io::retry_on_intr(|| rustix::io::write(&*self.channel, message))
+        {
+            // The kernel has taken the request back, or the mount is gone.
+            tracing::debug!(%error, unique = self.head.unique, "an answer was not taken");
+        }
+    }
+}
+
+impl Exchange for Message {
+    /// Each request has memory of its own.
+    type Patience = ();
+
+    fn head(&self) -> Head {
+        self.head
+    }
+
+    fn parts(&self) -> Parts<'_> {
+        Parts::of_message(self.head.opcode, self.rest())
+    }
+
+    fn room(&mut self) -> &mut [u8] {
+        &mut self.bytes[OUT_LEN..][..PAYLOAD_LEN]
+    }
+
+    fn answer(mut self, answer: Result<usize, Errno>) {
+        self.send(answer);
+    }
+
+    fn dismiss(mut self) {
+        self.is_answered = true;
+    }
+
+    fn patience(&self) -> Option<()> {
+        Some(())
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.send(Err(Errno::EIO));
+        }
+        self.pool.put(std::mem::take(&mut self.bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn request(opcode: u32, unique: u64, body: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend((40 + body.len() as u32).to_ne_bytes());
+        bytes.extend(opcode.to_ne_bytes());
+        bytes.extend(unique.to_ne_bytes());
+        bytes.resize(40, 0);
+        bytes.extend(body);
+        bytes
+    }
+
+    const TERMS: Terms = Terms {
+        wanted: InitFlags::ASYNC_READ,
+        max_write: PAYLOAD_LEN as u32,
+        max_readahead: 0,
+        max_background: 1,
+        congestion_threshold: 1,
+    };
+
+    /// A request that is dropped is answered with `EIO`, one that is dismissed is not answered.
+    #[test]
+    fn dropped_requests_are_answered() {
+        let (near, mut far) = UnixStream::pair().expect("a pair");
+        let hello: Vec<u8> = [7_u32, 40, 0, 1].iter().flat_map(|n| n.to_ne_bytes()).collect();
+        far.write_all(&request(opcode::INIT, 1, &hello)).expect("it is sent");
+        let (device, agreed) = Device::greet(near.into(), &TERMS).expect("a greeting");
+        assert_eq!(agreed, InitFlags::ASYNC_READ);
+        let mut answer = [0; OUT_LEN + 64];
+        far.read_exact(&mut answer).expect("an answer");
+        for unique in [2, 3] {
+            far.write_all(&request(opcode::STATFS, unique, &[])).expect("it is sent");
+            let message = device.read_one().expect("a read").expect("a request");
+            assert_eq!(message.head().unique, unique);
+            if unique == 2 { message.dismiss() } else { drop(message) }
+        }
+        far.read_exact(&mut answer[..OUT_LEN]).expect("an answer");
+        let head = [16_u32, (-5_i32).cast_unsigned(), 3, 0];
+        assert_eq!(
+            answer[..OUT_LEN],
+            head.iter().flat_map(|n| n.to_ne_bytes()).collect::<Vec<_>>()
+        );
+    }
+}

@@ -1,0 +1,132 @@
+//! Requests that read or write many bytes, or whose answer may have to wait.
+//!
+//! Bytes are read into the transport's memory and written from there: nothing copies them.
+
+use std::sync::Arc;
+
+use buttress_protocol::{Errno, Listing, LseekIn, Operation, ReadIn, Reply, WriteIn};
+
+use super::caller;
+use crate::door::Door;
+use crate::door::content::{Read, Seek, Write, Written};
+use crate::door::leaving::Awaited;
+use crate::errno::Answer;
+use crate::exchange::Exchange;
+use crate::killed;
+
+/// Answers a read.
+pub(super) fn read<X: Exchange>(door: &Arc<Door>, mut exchange: X, how: ReadIn) {
+    let node = exchange.head().node;
+    let (offset, len, is_direct) = (how.offset, how.size as usize, how.is_direct());
+    let Some(room) = exchange.room().get_mut(..len) else {
+        return exchange.answer(Err(Errno::EINVAL));
+    };
+    match door.guarded("read", node, || door.read_into(node, offset, room, is_direct)) {
+        Ok(Read::Bytes(count)) => exchange.answer(Ok(count)),
+        Ok(Read::Behind(file)) => {
+            let Some(patience) = door.leave().zip(exchange.patience()) else {
+                let count = file.read_known(offset, &mut exchange.room()[..len]);
+                return exchange.answer(count);
+            };
+            door.after_flush(node, move || {
+                let count = file.read(offset, &mut exchange.room()[..len]);
+                // The program may ask again at once when it has the answer.
+                drop(patience);
+                exchange.answer(count);
+            });
+        }
+        Err(errno) => exchange.answer(Err(errno)),
+    }
+}
+
+/// Answers a write.
+pub(super) fn write<X: Exchange>(door: &Arc<Door>, exchange: X, how: WriteIn) {
+    let head = exchange.head();
+    let (node, task) = (head.node, head.task);
+    let caller = caller(&head);
+    let write = Write { node, offset: how.offset, how: how.how(), flags: how.flags, caller };
+    let _heeding = killed::heed_write(task, write.how);
+    match door.guarded("write", node, || door.write(write, data(&exchange)?)) {
+        Ok(Written::Bytes(count)) => answer_written(door, exchange, write, count),
+        Ok(Written::Waits(for_room)) => {
+            // What makes room may need an entry of a ring (R7 of `ring/queue`).
+            let patience = exchange.patience();
+            if patience.is_none() && for_room.awaited == Awaited::Release {
+                return exchange.reply(door.write_in_vain(write).map(Reply::Written));
+            }
+            let there = Arc::clone(door);
+            door.where_room_comes(move || {
+                let _heeding = killed::heed_write(task, write.how);
+                let work = || there.write_aside(write, data(&exchange)?, &for_room);
+                let answer = there.guarded("write", node, work);
+                drop(patience);
+                match answer {
+                    Ok(count) => answer_written(&there, exchange, write, count),
+                    Err(errno) => exchange.answer(Err(errno)),
+                }
+            });
+        }
+        Err(errno) => exchange.answer(Err(errno)),
+    }
+}
+
+/// The bytes of a write.
+fn data<X: Exchange>(exchange: &X) -> Answer<&[u8]> {
+    let head = exchange.head();
+    match Operation::decode(head.opcode, head.node, exchange.parts())? {
+        Operation::Write { data, .. } => Ok(data),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Answers a write that was done, once the kernel holds nothing that is older (C4 of `content`).
+fn answer_written<X: Exchange>(door: &Arc<Door>, exchange: X, write: Write, count: u32) {
+    let Some(old) = door.old_pages(write, count) else {
+        return exchange.reply(Ok(Reply::Written(count)));
+    };
+    match door.leave().zip(exchange.patience()) {
+        Some(patience) => door.drop_pages(old, move || {
+            drop(patience);
+            exchange.reply(Ok(Reply::Written(count)));
+        }),
+        None => {
+            exchange.reply(Ok(Reply::Written(count)));
+            door.drop_pages(old, || ());
+        }
+    }
+}
+
+/// Answers where data or a hole is.
+pub(super) fn seek<X: Exchange>(door: &Arc<Door>, exchange: X, how: LseekIn) {
+    let node = exchange.head().node;
+    let LseekIn { offset, whence, .. } = how;
+    match door.guarded("lseek", node, || door.seek_now(node, offset, whence)) {
+        Ok(Seek::Behind(file)) => {
+            let Some(patience) = exchange.patience() else {
+                // A program that is told `EINVAL` reads everything.
+                return exchange.answer(Err(Errno::EINVAL));
+            };
+            door.after_flush(node, move || {
+                let found = file.seek(offset, whence);
+                drop(patience);
+                exchange.reply(found.map(Reply::Found));
+            });
+        }
+        Ok(Seek::At(offset)) => exchange.reply(Ok(Reply::Found(offset))),
+        Err(errno) => exchange.answer(Err(errno)),
+    }
+}
+
+/// Answers a listing, with attributes or without.
+pub(super) fn list<X: Exchange>(door: &Arc<Door>, mut exchange: X, how: ReadIn, has_attr: bool) {
+    let (node, position) = (exchange.head().node, how.offset);
+    let room = exchange.room();
+    let len = room.len().min(how.size as usize);
+    let mut list = Listing::new(&mut room[..len]);
+    let listed = match has_attr {
+        false => door.guarded("readdir", node, || door.readdir(node, position, &mut list)),
+        true => door.guarded("readdirplus", node, || door.readdirplus(node, position, &mut list)),
+    };
+    let len = list.len();
+    exchange.answer(listed.map(|()| len));
+}

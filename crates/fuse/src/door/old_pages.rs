@@ -1,0 +1,40 @@
+//! Pages that a direct write has made old: the kernel drops them before the answer (C4 of `content`).
+
+use std::sync::Arc;
+
+use super::content::Write;
+use super::{Door, Node};
+use crate::aside::Span;
+
+/// Pages that are to be dropped, since a write has made them old.
+#[derive(Debug)]
+pub(crate) struct Old {
+    id: u64,
+    node: Arc<Node>,
+    span: Span,
+    /// What was counted when all were to be dropped.
+    seen: u64,
+}
+
+impl Door {
+    /// What the kernel may hold that is older than a write that was done (S2): it is to be dropped before the
+    /// answer (C4 of `content`).
+    pub(crate) fn old_pages(&self, write: Write, count: u32) -> Option<Old> {
+        if !write.is_direct() || count == 0 {
+            return None;
+        }
+        let node = self.node(write.node).ok()?;
+        let (span, seen) = node.shown.after_write(Span::Part(write.offset, count))?;
+        Some(Old { id: write.node, node, span, seen })
+    }
+
+    /// Has the kernel drop old pages, and then answers.
+    pub(crate) fn drop_pages(&self, old: Old, answer: impl FnOnce() + Send + 'static) {
+        self.aside.after_flush(old.id, old.span, move || {
+            if old.span == Span::Whole {
+                old.node.shown.are_dropped(old.seen);
+            }
+            answer();
+        });
+    }
+}

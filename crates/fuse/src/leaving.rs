@@ -1,0 +1,59 @@
+//! Counts of names that were removed and of files that went: what `door/leaving` decides by.
+//!
+//! # What must hold
+//!
+//! - `gone` counts a file after it was dropped: a request that sees the count finds the room.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use buttress_base::clock;
+
+/// Names that were removed, and files that went.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    begun: Instant,
+    /// When a name was removed last, in nanoseconds since `begun`; zero before the first.
+    removed: AtomicU64,
+    /// Requests to forget that are being worked out.
+    pub(crate) forgetting: AtomicUsize,
+    /// Files without names that were forgotten.
+    pub(crate) gone: AtomicU64,
+    /// Requests that wait for that where requests are read.
+    pub(crate) waiting: AtomicUsize,
+    /// Writes that wait for that elsewhere.
+    pub(crate) aside: AtomicUsize,
+}
+
+impl Leaving {
+    pub(crate) fn new() -> Self {
+        Self {
+            begun: clock::now(),
+            removed: AtomicU64::new(0),
+            forgetting: AtomicUsize::new(0),
+            gone: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            aside: AtomicUsize::new(0),
+        }
+    }
+
+    /// Takes note that a name is gone.
+    pub(crate) fn removed(&self) {
+        let since = clock::since(self.begun).as_nanos() as u64;
+        self.removed.store(since.max(1), Ordering::Relaxed);
+    }
+
+    /// Whether a name was removed no longer ago than that.
+    pub(crate) fn is_recent(&self, limit: Duration) -> bool {
+        let removed = self.removed.load(Ordering::Relaxed);
+        removed > 0 && clock::since(self.begun) < Duration::from_nanos(removed) + limit
+    }
+
+    /// Has `forget` drop something; it says whether that was a file without a name.
+    pub(crate) fn forget(&self, forget: impl FnOnce() -> bool) {
+        self.forgetting.fetch_add(1, Ordering::SeqCst);
+        let had_no_name = forget();
+        self.gone.fetch_add(u64::from(had_no_name), Ordering::SeqCst);
+        self.forgetting.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,47 @@
+//! Notifications: what a server tells the kernel without being asked.
+//!
+//! Each function gives a whole message; a write of it to the device is the notification.
+
+use zerocopy::IntoBytes;
+
+use crate::layout::{InvalEntry, InvalInode, OutHead};
+
+const INVAL_INODE: i32 = 2;
+const INVAL_ENTRY: i32 = 3;
+
+/// The kernel drops pages of an inode, and asks for its attributes anew. It first writes what is
+/// dirty. A negative `offset` leaves the pages alone; a `len` of zero is all that follows.
+#[must_use]
+pub fn inval_inode(node: u64, offset: i64, len: i64) -> Vec<u8> {
+    message(INVAL_INODE, &[InvalInode { node, offset, len }.as_bytes()])
+}
+
+/// The kernel forgets a name.
+#[must_use]
+pub fn inval_entry(directory: u64, name: &[u8]) -> Vec<u8> {
+    let name_len = u32::try_from(name.len()).unwrap_or(u32::MAX);
+    let fixed = InvalEntry { directory, name_len, flags: 0 };
+    message(INVAL_ENTRY, &[fixed.as_bytes(), name, &[0]])
+}
+
+fn message(kind: i32, parts: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = OutHead::new(0, Ok(parts.iter().map(|part| part.len()).sum()));
+    bytes.error = kind;
+    let mut message = bytes.as_bytes().to_vec();
+    parts.iter().for_each(|part| message.extend_from_slice(part));
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_say_their_length() {
+        for message in [inval_inode(7, -1, 0), inval_entry(7, b"name")] {
+            let len = u32::from_ne_bytes(message[..4].try_into().expect("four bytes"));
+            assert_eq!(len as usize, message.len());
+        }
+        assert_eq!(inval_entry(7, b"name").len(), 16 + 16 + 5);
+    }
+}
