@@ -1,4 +1,5 @@
-//! Room that is made ahead on a small volume, full as it may be, in counted time: the same every time.
+//! Room that is made ahead on a small volume, full as it may be, in counted time: the same every
+//! time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -65,7 +66,8 @@ impl Crowded {
         Self { fs, slow, files: 0 }
     }
 
-    /// Makes small files until so many per cent of the metadata that files may have are in use, or no more fits.
+    /// Makes small files until so many per cent of the metadata that files may have are in use, or
+    /// no more fits.
     fn fill(&mut self, percent: u64) {
         let is_full = |fs: &Filesystem| {
             let metadata = fs.space_stats().accounts.metadata;
@@ -171,10 +173,10 @@ fn e1_a_full_volume_is_not_flushed_for_ever() {
     }
 }
 
-/// E2: 64 threads come to the line at the same time, again and again: each time they are one reason to make room earlier, or
-/// none where data on its way holds what they wait for.
+/// E2: 64 threads come to the line at the same time, again and again: each time they are one reason
+/// to make room earlier, or none where data on its way holds what they wait for.
 #[test]
-fn e2_many_who_wait_at_once_are_one_step() {
+fn e2_waiters_at_once_are_one_step() {
     const THREADS: usize = 64;
     const MEETINGS: u64 = 20;
     for processors in [1, 4, 8, 16] {
@@ -227,7 +229,8 @@ fn e2_many_who_wait_at_once_are_one_step() {
             steps
         };
         let steps = run(processors, work);
-        // Whether data is on its way when the clamp looks is chance, three times of five. One alone works the line off as it comes.
+        // Whether data is on its way when the clamp looks is chance, three times of five. One alone
+        // works the line off as it comes.
         assert!(
             steps * 10 > MEETINGS as u32 || processors == 1,
             "{processors} processors: {steps} steps"

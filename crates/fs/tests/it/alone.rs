@@ -1,13 +1,14 @@
-//! A mount without threads of its own: everything happens in the thread that asks.
+//! A mount without threads of its own: everything happens in the calling thread.
 
 use buttress_fs::{Error, ErrorKind, Filesystem, MountOptions};
 
-use crate::checker::judge;
+use crate::checker::expect_sound;
 use crate::volume::{content, file_with, memory, pattern};
 
-/// Room is made, what was deleted goes at the next sync, subvolumes too, and nothing is left behind.
+/// Room is made, what was deleted goes at the next sync, subvolumes too, and nothing is left
+/// behind.
 #[test]
-fn nobody_else_is_needed() {
+fn mount_without_threads_does_all_work() {
     let device = memory(128);
     let mut options = MountOptions::parse("noatime,compress=zlib").expect("options");
     options.background = false;
@@ -56,5 +57,5 @@ fn nobody_else_is_needed() {
     assert_eq!(fs.dying_subvolumes().expect("a list"), Vec::new());
     drop(root);
     fs.close().expect("a good volume");
-    judge(&device);
+    expect_sound(&device);
 }

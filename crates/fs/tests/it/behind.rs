@@ -1,5 +1,5 @@
-//! Block groups that are read behind the opening: what is read before they are known, who waits for them, and what is
-//! found wrong then.
+//! Block groups that are read after the opening: reads before they are known, waits for them, and
+//! faults that are found then.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,13 +8,14 @@ use buttress_block::{Device, Error, Operation};
 use buttress_format::Profile;
 use buttress_fs::{ErrorKind, Filesystem, MakeOptions, MountOptions};
 
-use crate::checker::judge;
+use crate::checker::expect_sound;
 use crate::devices::{Hook, Hooked};
 use crate::volume::{content, file_with, memory_with, mount, mount_with, pattern};
 
 const MIB: usize = 1 << 20;
 
-/// A volume of many chunks, with a file in each of several: with nodes of 4 KiB the chunk tree has more than a leaf.
+/// A volume of many chunks, with a file in each of several: with nodes of 4 KiB the chunk tree has
+/// more than a leaf.
 fn many_chunks() -> Arc<dyn Device> {
     let options = MakeOptions {
         nodesize: 4096,
@@ -44,7 +45,8 @@ fn known_chunks(fs: &Filesystem) -> u64 {
     fs.space_stats().engine.chunks
 }
 
-/// Files are read with the chunks that they need, and nobody else's; whoever asks what there is has all of them.
+/// Files are read with the chunks that they need, and no others. A request for figures has all of
+/// them.
 #[test]
 fn chunks_are_asked_for_one_by_one() {
     let device = many_chunks();
@@ -91,7 +93,7 @@ fn readers_and_writers_come_at_once() {
             }
         });
         fs.close().expect("durable");
-        judge(&device);
+        expect_sound(&device);
     }
     let fs = mount(&device);
     for round in 0..6 {
@@ -102,10 +104,10 @@ fn readers_and_writers_come_at_once() {
         }
     }
     fs.close().expect("durable");
-    judge(&device);
+    expect_sound(&device);
 }
 
-/// Who opens and closes writes nothing, whether the groups were known by then or not.
+/// An opening and closing writes nothing, with the groups known by then or not.
 #[test]
 fn an_opening_alone_writes_nothing() {
     let device = many_chunks();
@@ -146,7 +148,8 @@ impl Hook for Failing {
     }
 }
 
-/// Groups that cannot be read make the volume read-only, with the reason; what can be read is, and nothing is written.
+/// Groups that cannot be read make the volume read-only, with the reason; what can be read is, and
+/// nothing is written.
 #[test]
 fn groups_that_cannot_be_read() {
     let device = many_chunks();
@@ -169,5 +172,5 @@ fn groups_that_cannot_be_read() {
     assert_eq!(again.kind(), ErrorKind::ReadOnly);
     assert_eq!(fs.read_only_reason(), Some(why));
     fs.close().expect("there is nothing to write");
-    judge(&device);
+    expect_sound(&device);
 }

@@ -8,26 +8,26 @@ use buttress_check::Severity;
 
 use crate::volume;
 
-/// Lets our own judge look at a device, wherever it is.
+/// Lets our own checker look at any device.
 ///
 /// # Panics
 ///
 /// When it finds anything.
-pub(crate) fn judge(device: &Arc<dyn Device>) {
-    judged(device).unwrap_or_else(|what| panic!("buttress check:\n{what}"));
+pub(crate) fn expect_sound(device: &Arc<dyn Device>) {
+    find_faults(device).unwrap_or_else(|what| panic!("buttress check:\n{what}"));
 }
 
 /// What it finds, in words.
-pub(crate) fn judged(device: &Arc<dyn Device>) -> Result<(), String> {
+pub(crate) fn find_faults(device: &Arc<dyn Device>) -> Result<(), String> {
     let (devices, options) = (vec![Arc::clone(device)], buttress_check::Options::thorough());
     let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
     let report = report.map_err(|error| error.to_string())?;
     if report.is_clean() { Ok(()) } else { Err(report.to_text()) }
 }
 
-/// What our judge finds wrong with what a power cut left. A copy of a superblock may be torn: the next commit
-/// writes it.
-pub(crate) fn judged_cut(device: &Arc<dyn Device>) -> Result<(), String> {
+/// The findings of our checker after a power cut. A copy of a superblock may be torn: the next
+/// commit writes it.
+pub(crate) fn check_cut(device: &Arc<dyn Device>) -> Result<(), String> {
     let (devices, options) = (vec![Arc::clone(device)], buttress_check::Options::thorough());
     let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
     let report = report.map_err(|error| error.to_string())?;
@@ -37,19 +37,19 @@ pub(crate) fn judged_cut(device: &Arc<dyn Device>) -> Result<(), String> {
     if wrong.count() == 0 { Ok(()) } else { Err(report.to_text()) }
 }
 
-/// As [`judged_cut`], which must find nothing.
+/// As [`check_cut`], which must find nothing.
 #[track_caller]
-pub(crate) fn judge_cut(device: &Arc<dyn Device>, when: &str) {
-    judged_cut(device).unwrap_or_else(|what| panic!("{when}: {what}"));
+pub(crate) fn expect_cut_sound(device: &Arc<dyn Device>, when: &str) {
+    check_cut(device).unwrap_or_else(|what| panic!("{when}: {what}"));
 }
 
-/// Runs our judge, and `btrfs check --check-data-csum` on a copy of a device.
+/// Runs our checker, and `btrfs check --check-data-csum` on a copy of a device.
 ///
 /// # Panics
 ///
 /// When the tool finds anything.
 pub(crate) fn check(device: &Arc<dyn Device>) {
-    judge(device);
+    expect_sound(device);
     if Command::new("btrfs").arg("--version").output().is_err() {
         eprintln!("SKIPPED: btrfs-progs is not installed, nobody else looks at this volume");
         return;

@@ -130,7 +130,8 @@ fn allocating_and_punching() {
     assert!(bytes[1 << 20..].iter().all(|byte| *byte == 9));
 }
 
-/// A cut to the length that a file has gives back what was set aside behind it, as in Linux, and what is within stays.
+/// A cut to the length that a file has gives back what was set aside behind it, as in Linux, and
+/// what is within stays.
 #[test]
 fn a_cut_to_the_same_length() {
     let device = memory(256);
@@ -249,8 +250,9 @@ fn dirty_data_is_bounded() {
     check(&device);
 }
 
-/// On a full volume, what has its place already can still be written: preallocated ranges, and files that
-/// are overwritten in place; whole sectors, parts of them, again while they are on their way.
+/// On a full volume, what has its place already can still be written: preallocated ranges, and
+/// files that are overwritten in place; whole sectors, parts of them, again while they are on their
+/// way.
 #[test]
 fn n11_writes_in_place_need_no_space() {
     let device = memory(128);
@@ -304,7 +306,7 @@ fn n11_writes_in_place_need_no_space() {
     }
 }
 
-/// What a write accepts arrives, however many extents it makes: the metadata is promised with it.
+/// Accepted writes succeed, for any number of extents: their metadata is reserved with them.
 #[test]
 fn accepted_writes_arrive() {
     let device = memory(128);
@@ -345,7 +347,8 @@ fn accepted_writes_arrive() {
     }
 }
 
-/// A file of more extents than one step takes away, cut to nothing: in several steps, and nothing is left.
+/// A file of more extents than one step takes away, cut to nothing: in several steps, and nothing
+/// is left.
 #[test]
 fn a_file_of_many_extents_is_cut() {
     let device = memory(512);

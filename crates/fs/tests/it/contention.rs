@@ -1,4 +1,5 @@
-//! Many threads on the same names and the same files: nothing hangs, nothing breaks, the checker agrees.
+//! Many threads on the same names and the same files: nothing hangs, nothing breaks, the checker
+//! agrees.
 
 use buttress_base::Rng;
 use buttress_fs::{ErrorKind, FallocateMode, Filesystem, Inode, NameError, RenameFlags, SetAttr};
@@ -130,7 +131,7 @@ fn content_step(file: &Inode, rng: &mut Rng, thread: u64) {
     }
 }
 
-/// Readers see bytes that somebody wrote, or zeros, and never a failed checksum.
+/// Readers see bytes that a writer wrote, or zeros, and never a failed checksum.
 #[test]
 fn one_file_for_all() {
     let device = memory(512);
@@ -155,7 +156,7 @@ fn one_file_for_all() {
     assert!(content(&fs.resolve("file").expect("file")) == bytes);
 }
 
-/// A volume that is full at every turn: whoever is refused is refused at once, and what was taken is kept.
+/// A volume that is often full: refusals come at once, and accepted data is kept.
 #[test]
 fn a_full_volume_for_all() {
     let device = memory(192);

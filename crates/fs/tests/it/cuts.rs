@@ -1,5 +1,5 @@
-//! Power is cut while subvolumes are copied, deleted and dropped: what was acknowledged is there, a snapshot
-//! is whole or is not, and a drop goes on.
+//! Power is cut while subvolumes are copied, deleted and dropped: what was acknowledged is there, a
+//! snapshot is whole or is not, and a drop goes on.
 //!
 //! `BUTTRESS_CUTS` multiplies the states that are looked at.
 
@@ -11,7 +11,7 @@ use buttress_fs::{Filesystem, Inode, MakeOptions};
 use buttress_sim::{Log, campaign};
 use buttress_volume::Volume;
 
-use crate::checker::judge_cut;
+use crate::checker::expect_cut_sound;
 use crate::volume::{content, copy, drop_all, file_with, list, mount, pattern, setting};
 
 const FILES: u64 = 60;
@@ -64,8 +64,8 @@ fn begun() -> MemoryDevice {
     copy(&*shared)
 }
 
-/// Two cuts, each while a first superblock is written: what is left of the one is never made whole by what is left of the other,
-/// for it names trees that were written over in between.
+/// Two cuts, each while a first superblock is written. The remains of the second never complete
+/// those of the first, which name trees that were overwritten in between.
 #[test]
 fn two_torn_superblocks_make_no_third() {
     let base = MemoryDevice::new(256 << 20);
@@ -111,15 +111,15 @@ fn two_torn_superblocks_make_no_third() {
             });
             fs.close().expect("a close");
             if states % 20 == 0 {
-                judge_cut(&device, "two torn superblocks");
+                expect_cut_sound(&device, "two torn superblocks");
             }
         });
     });
     assert!(torn == 6 && states > 600, "{torn} times, {states} states");
 }
 
-/// Everything is moved, data and metadata, and the power goes somewhere in between: each file is what it was, and
-/// the next balance, gone on with, moves the rest.
+/// Everything is moved, data and metadata, and the power goes somewhere in between: each file is
+/// what it was, and the next balance, gone on with, moves the rest.
 #[test]
 fn power_is_cut_in_a_balance() {
     let base = MemoryDevice::new(512 << 20);
@@ -149,7 +149,7 @@ fn power_is_cut_in_a_balance() {
     let shown = log.crashes(&mut Rng::new(5 + campaign::round()), 1, stride, |crash| {
         let when = format!("event {} draw {}", crash.event, crash.draw);
         let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());
-        judge_cut(&device, &when);
+        expect_cut_sound(&device, &when);
         let fs = mount(&device);
         assert_eq!(fs.read_only_reason(), None, "{when}");
         verify(&fs.root().lookup(b"live").expect("it"), 1, &when);
@@ -160,7 +160,7 @@ fn power_is_cut_in_a_balance() {
             verify(&fs.root().lookup(b"live").expect("it"), 1, &when);
         }
         fs.close().expect("a close");
-        judge_cut(&device, &when);
+        expect_cut_sound(&device, &when);
     });
     campaign::count("states", shown);
     assert!(shown > 20 && resumed > 0, "{shown} states, {resumed} gone on with");
@@ -202,8 +202,8 @@ fn power_is_cut_while_subvolumes_come_and_go() {
         let mark = crash.mark.unwrap_or(0);
         let when = format!("event {} draw {} mark {mark}", crash.event, crash.draw);
         let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());
-        // Before anybody mends anything.
-        judge_cut(&device, &when);
+        // Before any repair.
+        expect_cut_sound(&device, &when);
         let fs = mount(&device);
         assert_eq!(fs.read_only_reason(), None, "{when}");
         let root = fs.root();
@@ -224,7 +224,7 @@ fn power_is_cut_while_subvolumes_come_and_go() {
         drop(root);
         drop_all(&fs);
         fs.close().expect("a close");
-        judge_cut(&device, &when);
+        expect_cut_sound(&device, &when);
     });
     campaign::count("states", shown);
     assert!(shown > 20, "{shown} states");

@@ -1,4 +1,4 @@
-//! Blocks of one file that are dirty by the thousand, where metadata is scarce: what they are promised.
+//! Blocks of one file that are dirty by the thousand, where metadata is scarce: their reservation.
 
 use std::sync::{
     Arc,
@@ -16,7 +16,8 @@ use crate::volume::{file_with, memory_with, mount_with};
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 5000;
 
-/// A volume with metadata that is more than half full and no chunk to come, and on it a file of which each block is an extent.
+/// A volume with metadata that is more than half full and no chunk to come. It has a file of which
+/// each block is an extent.
 fn scarce(nodesize: u32, options: &str) -> (Arc<dyn Device>, Filesystem, Inode) {
     let device = memory_with(256, &MakeOptions { nodesize, ..MakeOptions::default() });
     let fs = mount_with(&device, &format!("preempt=off,commit=300,dirty=64M,{options}"));
@@ -46,8 +47,8 @@ fn scarce(nodesize: u32, options: &str) -> (Arc<dyn Device>, Filesystem, Inode) 
     (device, fs, file)
 }
 
-/// Blocks all over the file are overwritten: they change the same few leaves, so nobody waits for the others to land, and
-/// nothing lands short of what it was promised.
+/// Blocks all over the file are overwritten. They change the same few leaves, so no writer waits
+/// for the ordered extents of others, and none has a shortfall.
 #[test]
 fn blocks_of_one_file_wait_for_no_metadata() {
     for nodesize in [4 << 10, 16 << 10] {
@@ -74,10 +75,11 @@ fn blocks_of_one_file_wait_for_no_metadata() {
     }
 }
 
-/// Somebody reads old trees all the time, so no commit gives anything back, and each that lands a part of what is dirty would
-/// make the same leaves anew: what was promised is there all the same, whatever is refused.
+/// A thread reads old trees all the time, so no commit gives anything back. Each writeback of a
+/// part of the dirty data would make the same leaves anew. The reserved space is there all the
+/// same, in spite of refusals.
 #[test]
-fn readers_of_old_trees_take_no_promise() {
+fn readers_of_old_trees_take_no_reservation() {
     for nodesize in [4 << 10, 16 << 10] {
         let (device, fs, file) = scarce(nodesize, "notreelog");
         let old = fs.view();
@@ -85,13 +87,13 @@ fn readers_of_old_trees_take_no_promise() {
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 let mut rng = Rng::new(u64::from(nodesize));
-                // Once there is no room it waits for those who read, and may be refused.
+                // Once there is no room it waits for readers, and may be refused.
                 while !stop.load(Ordering::Relaxed) {
                     let _ = file.write_at(rng.below(BLOCKS) * BLOCK, &[1; BLOCK as usize]);
                 }
             });
             for i in 0..40 {
-                // A commit, of everything that has landed.
+                // A commit, with all ordered extents finished.
                 fs.root().unlink(format!("0-{i}").as_bytes()).expect("what frees space is let in");
                 fs.root().sync().expect("no commit lacks what was promised");
             }

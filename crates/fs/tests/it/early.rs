@@ -1,4 +1,5 @@
-//! Refusals that would come too early: what lacks is held by others, who give it back as soon as they are let.
+//! Refusals that would come too early: other operations hold the missing space, and give it back as
+//! soon as they can.
 
 use buttress_base::AlignedBuf;
 use buttress_fs::{FallocateMode, Filesystem, Inode, SetAttr};
@@ -51,8 +52,9 @@ fn in_place(fs: &Filesystem, files: usize, blocks: u64) -> Vec<Inode> {
     files
 }
 
-/// E4 for metadata and writes in place: who has found where his data lies keeps others from writing that file back. What he is
-/// promised for it may be held by dirty data all the same, of other files or of his own.
+/// E4 for metadata and writes in place: a writer that has found where its data lies keeps others
+/// from writing that file back. Dirty data, of other files or of its own, may hold the metadata
+/// that it needs.
 #[test]
 fn e4_writers_in_place_wait_for_dirty_data() {
     for (promise, files, blocks) in [("levels", WRITERS, 1), ("levels", 1, 4), ("counted", 1, 4)] {
@@ -66,9 +68,10 @@ fn e4_writers_in_place_wait_for_dirty_data() {
     }
 }
 
-/// V1: what is cut before it lands, to a length that lies in the tree, has room promised there, and draws on no reserve.
+/// V1: dirty data that is cut to an inline length has room reserved in the tree, and draws on no
+/// reserve.
 #[test]
-fn what_is_cut_to_lie_in_the_tree_is_promised() {
+fn cut_to_inline_is_reserved() {
     for options in ["rw", "compress-force=zstd"] {
         let device = memory(512);
         let fs = mount_with(&device, &format!("{options},commit=300"));
@@ -94,10 +97,10 @@ fn what_is_cut_to_lie_in_the_tree_is_promised() {
     }
 }
 
-/// V1: what grows over a hole before it lands, to a length that lies in the tree still, has the rest promised there, and that once, however
-/// often its length goes up and down.
+/// V1: dirty data that grows over a hole and stays inline has the rest reserved in the tree. It is
+/// reserved once, however often the length goes up and down.
 #[test]
-fn what_grows_to_lie_in_the_tree_is_promised() {
+fn growth_to_inline_is_reserved() {
     for options in ["rw", "compress-force=zstd"] {
         let device = memory(512);
         let fs = mount_with(&device, &format!("{options},commit=300"));
@@ -134,8 +137,9 @@ fn what_grows_to_lie_in_the_tree_is_promised() {
     }
 }
 
-/// E4 for data that is written at once: what overwriting needs is what it frees, which a commit gives back. As long as what is free holds
-/// one block of each writer, none is refused, however many come at once.
+/// E4 for data that is written at once: what overwriting needs is what it frees, which a commit
+/// gives back. As long as what is free holds one block of each writer, none is refused, however
+/// many come at once.
 #[test]
 fn e4_direct_writers_wait_for_what_they_free() {
     for ordered in [false, true] {

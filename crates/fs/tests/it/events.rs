@@ -1,8 +1,10 @@
-//! What a mount tells of its space while it works: who waited for how much and how long, what was done to make
-//! room, and all accounts when somebody is refused. What is counted without listening is the same.
+//! The events of a mount about its space: which requests waited for how much and how long, what
+//! made room, and all accounts when a request is refused. The counters without listeners are the
+//! same.
 //!
-//! Listeners are of the whole process, so that threads of the mount are heard, too; other tests run beside these.
-//! Of those who wait the first test hears its own threads alone; the second runs again in a process of its own.
+//! Listeners are of the whole process, so that they hear threads of the mount too; other tests run
+//! beside these. Of the waiting requests the first test hears its own threads alone. The second
+//! runs again in a process of its own.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -94,8 +96,8 @@ fn heard(target: &str) -> Vec<Told> {
     heard.iter().filter(|told| told.target == target).cloned().collect()
 }
 
-/// Overwrites where the old is given back by commits alone: writers wait, and room is made. Then nothing is left, and
-/// somebody is refused.
+/// Overwrites whose old space comes back by commits alone: writers wait, and room is made. Then
+/// nothing is left, and a request is refused.
 fn crowd() {
     let device = memory(160);
     let fs = mount_with(&device, "dirty=8M");
@@ -210,8 +212,8 @@ fn space_says_what_happens_to_it() {
 /// Set in the process that runs the second test for itself.
 const ALONE: &str = "BUTTRESS_TEST_ALONE";
 
-/// Events of one target whose fields have these values, as text; a field that not all have behind one that tells
-/// those apart.
+/// Events of one target whose fields have these values, as text. A field that not all have stands
+/// behind one that tells those apart.
 fn heard_with(target: &str, fields: &[(&str, String)]) -> Vec<Told> {
     let fits = |told: &Told| fields.iter().all(|(name, value)| told.fields[name] == *value);
     heard(target).into_iter().filter(fits).collect()
@@ -295,7 +297,8 @@ fn difference(stats: &SpaceStats) -> Option<String> {
     (!found.is_empty()).then(|| found.join("\n"))
 }
 
-/// Writers on a full volume where dirty data is promised so much metadata that they wait for it; then somebody is refused.
+/// Writers on a full volume where dirty data reserves so much metadata that they wait for it; then
+/// one is refused.
 fn wait_for_metadata(fs: &Filesystem) -> u64 {
     let filler = file_with(&fs.root(), "filler", b"");
     let allocate = FallocateMode::Allocate { keep_size: false };

@@ -1,8 +1,9 @@
-//! Each request of a workload goes wrong once, in each way: what was acknowledged is there, a failure inside of a
-//! commit makes the volume read-only with its cause, reads go on, unmounting works, and nobody panics.
+//! Each request of a workload fails once, in each way. The acknowledged state is there. A failure
+//! inside of a commit makes the volume read-only with its cause. Reads go on, unmounting works, and
+//! no thread panics.
 //!
-//! The workload runs from a seed ([`buttress_base::seeded`]), so that the n-th request is the same one each time.
-//! A part of all requests each time, another part in each round; `BUTTRESS_FAULTS=all` takes all.
+//! The workload runs from a seed ([`buttress_base::seeded`]), so that the n-th request is the same
+//! one each time. Each round takes another part of all requests; `BUTTRESS_FAULTS=all` takes all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{ErrorKind, Filesystem, MakeOptions, MountOptions, RenameFlags, Result, SetAttr};
 use buttress_sim::{FaultDevice, Faults, Misfortune, campaign};
 
-use crate::checker::judged_cut;
+use crate::checker::check_cut;
 use crate::volume::pattern;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -261,8 +262,8 @@ fn with_fault(base: &MemoryDevice, options: &'static str, fault: Option<Fault>) 
     };
     let ((mut outcome, model), _) = seeded::run(7, seeded::Options::default(), work)
         .unwrap_or_else(|stuck| panic!("{fault:?} with {options}: {stuck}"));
-    // The judge has threads of its own, which no seed knows.
-    if !lies && let Err(what) = judged_cut(&left) {
+    // The checker has threads of its own, which no seed knows.
+    if !lies && let Err(what) = check_cut(&left) {
         outcome.problem.get_or_insert(what);
     }
     match mount(left, "rw,noatime") {
@@ -280,7 +281,7 @@ fn with_fault(base: &MemoryDevice, options: &'static str, fault: Option<Fault>) 
     outcome
 }
 
-/// Threads of mounts that panicked: nobody joins them who would tell.
+/// Threads of mounts that panicked: no code joins them that would report it.
 fn panics() -> &'static AtomicUsize {
     static PANICS: AtomicUsize = AtomicUsize::new(0);
     static HOOK: std::sync::Once = std::sync::Once::new();
@@ -325,7 +326,8 @@ fn the_nth_request_goes_wrong() {
         assert!(clean.problem.is_none() && clean.failures == 0, "{options}: {clean:?}");
         assert!(clean.requests > 100 && clean.acknowledged > 4, "{options}: {clean:?}");
         for (kind, (only, what)) in kinds.into_iter().enumerate() {
-            // One counts to the end of its kind; whatever lies behind that is a run without a fault.
+            // One counts to the end of its kind; whatever lies behind that is a run without a
+            // fault.
             let never = Fault { n: u64::MAX - 1, only, what };
             let requests = with_fault(&base, options, Some(never)).requests;
             let stride = if all { 1 } else { requests / 12 + 1 };

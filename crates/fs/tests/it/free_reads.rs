@@ -1,5 +1,5 @@
-//! Reads that stand still at the device hold nothing of the file, and give nothing to their callers that became somebody
-//! else's meanwhile.
+//! Reads that stand still at the device hold no lock of the file, and return no bytes that came to
+//! belong to another file meanwhile.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -29,7 +29,8 @@ enum Door {
 /// Sectors that are all of this byte are read wrong.
 const ROTTEN: u8 = 0xD3;
 
-/// Holds the first read of [`LEN`] bytes back before it reads anything; what it is told to forget is wrong at once.
+/// Holds the first read of [`LEN`] bytes back before it reads anything; what it is told to forget
+/// is wrong at once.
 #[derive(Debug)]
 struct Gate(Mutex<Door>, Condvar);
 
@@ -78,7 +79,8 @@ fn gated(mib: u64, options: &str) -> (Arc<dyn Device>, Arc<Hooked<Gate>>, Filesy
     (below, gate, fs)
 }
 
-/// Reads a file from its beginning, and does something else while the device has the request; answers what was read.
+/// Reads a file from its beginning, and does something else while the device has the request;
+/// answers what was read.
 fn while_it_reads(gate: &Hooked<Gate>, file: &Inode, act: impl FnOnce() + Send) -> Vec<u8> {
     while_it_reads_so_many(gate, file, LEN, act)
 }
@@ -111,10 +113,10 @@ fn while_it_reads_so_many(
     })
 }
 
-/// Data is landed, a file is cut and read by others while somebody reads from a slow device; what he gets is what was there
-/// when he began, or is there at the end.
+/// Ordered extents finish and other threads cut and read a file, while one thread reads from a slow
+/// device. It gets the bytes of its beginning or of its end.
 #[test]
-fn nobody_waits_for_who_reads() {
+fn no_thread_waits_for_readers() {
     for options in ["rw", "page_cache=0"] {
         let (below, gate, fs) = gated(256, options);
         let file = file_with(&fs.root(), "file", &[1; LEN]);
@@ -143,7 +145,8 @@ fn nobody_waits_for_who_reads() {
     }
 }
 
-/// L1: what is dropped in the transaction that it was born in is another file's at once. Without checksums only the layout tells.
+/// L1: what is dropped in the transaction that it was born in is another file's at once. Without
+/// checksums only the layout tells.
 #[test]
 fn r7_nothing_of_others_is_read() {
     for sums in [false, true] {
@@ -155,7 +158,8 @@ fn r7_nothing_of_others_is_read() {
     }
 }
 
-/// A file is cut while somebody reads it, and another is written where it was; says whether that came about.
+/// A file is cut while another thread reads it, and a second file is written in its space. Returns
+/// whether that came about.
 fn another_takes_its_place(sums: bool, options: &str) -> bool {
     let (below, gate, fs) = gated(128, options);
     let make = |name: &str| {
@@ -197,8 +201,9 @@ fn another_takes_its_place(sums: bool, options: &str) -> bool {
     is_free
 }
 
-/// L2 of `read_plan`: whether there are to be checksums is settled with the rest of a plan. While the first of its extents is read the
-/// file is cut and loses them; what is wrong in the second, which lies where it did, is given to nobody.
+/// L2 of `read_plan`: a plan settles at once whether there are to be checksums. While its first
+/// extent is read the file is cut and loses them. No reader gets the wrong bytes of the second
+/// extent, which stays in its place.
 #[test]
 fn r7_a_file_loses_its_sums_while_it_is_read() {
     for options in ["page_cache=0", "rw"] {
@@ -230,8 +235,8 @@ fn place(fs: &Filesystem, file: &Inode) -> Logical {
     FileExtent::parse(&item).expect("an extent").region().expect("not inline").disk
 }
 
-/// L1: what is moved while somebody reads it keeps its place until he has read it, whatever is discarded and written meanwhile. Without
-/// checksums that alone makes what he reads right.
+/// L1: data that is moved during a read keeps its place until the read ends, despite discards and
+/// writes meanwhile. Without checksums that alone makes the read right.
 #[test]
 fn r7_what_is_moved_is_read_where_it_was() {
     for (sums, options) in [(false, "page_cache=0"), (false, "rw"), (true, "page_cache=0")] {
@@ -250,7 +255,7 @@ fn r7_what_is_moved_is_read_where_it_was() {
                 buf
             });
             gate.hook.wait_for_knock();
-            // It waits for who reads, once it has moved the data.
+            // It waits for readers, once it has moved the data.
             let moves = scope.spawn(|| {
                 let all =
                     BalanceOptions { data: Some(Filter::default()), ..BalanceOptions::default() };
@@ -261,7 +266,7 @@ fn r7_what_is_moved_is_read_where_it_was() {
             }
             assert_ne!(place(&fs, &file), before, "it was not moved");
             fs.sync().expect("durable");
-            // All that is free is somebody else's then.
+            // All free space belongs to other files then.
             let others = file_with(&fs.root(), "others", b"");
             let mut end = 0;
             while others.write_direct(end, &[2; 1 << 20]).is_ok() {

@@ -1,8 +1,8 @@
 //! Everything that fsync acknowledged is there after a crash, wherever the power went.
 //!
-//! A workload from a seed runs on a device that records; every state that a power cut could leave is mounted,
-//! which replays the log, and compared with the model. What was synced must be as it was then, or as it was at
-//! some time since; the rest must be sound.
+//! A workload from a seed runs on a device that records; every state that a power cut could leave
+//! is mounted, which replays the log, and compared with the model. What was synced must be as it
+//! was then, or as it was at some time since; the rest must be sound.
 
 mod faults;
 mod full;
@@ -20,7 +20,7 @@ use buttress_fs::{Filesystem, MakeOptions, MountOptions, XattrFlags};
 use buttress_sim::{Crash, Log, campaign};
 use buttress_volume::Volume;
 
-use crate::checker::judged;
+use crate::checker::find_faults;
 use crate::volume::{content, file_with, list, pattern};
 
 pub(crate) use model::World;
@@ -81,10 +81,10 @@ fn examine(crash: &Crash, story: &Story, rng: &mut Rng, depth: u32) -> Result<()
     // A mount that changes nothing leaves a copy of the superblock torn, if it was.
     fs.root().set_xattr(b"user.seen", b"1", XattrFlags::default()).expect("an attribute");
     fs.close().map_err(|error| error.to_string())?;
-    if campaign::always_or(rng.chance(1, 12)) { judged(&device) } else { Ok(()) }
+    if campaign::always_or(rng.chance(1, 12)) { find_faults(&device) } else { Ok(()) }
 }
 
-/// A volume on which somebody had a large file: no other may ever show what was in it.
+/// A volume that once had a large file: no other file may ever show its content.
 fn used(options: &MakeOptions) -> MemoryDevice {
     let base = Arc::new(MemoryDevice::new(256 << 20));
     Filesystem::make(&*base, options).expect("a volume");

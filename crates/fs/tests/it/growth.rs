@@ -10,7 +10,7 @@ use std::sync::Arc;
 use buttress_block::Device;
 use buttress_fs::{Filesystem, Inode, SetAttr, XattrFlags};
 
-use crate::checker::{check, judge};
+use crate::checker::{check, expect_sound};
 use crate::volume::{memory, mount_with};
 
 const SECTOR: u64 = 4096;
@@ -42,8 +42,8 @@ fn steps<P>(load: &Load<P>, count: u64, look: fn(&Arc<dyn Device>)) -> f64 {
 }
 
 fn grows_with_the_work<P>(load: &Load<P>, least: u64) {
-    let one = steps(load, least, judge);
-    let four = steps(load, 4 * least, judge);
+    let one = steps(load, least, expect_sound);
+    let four = steps(load, 4 * least, expect_sound);
     let sixteen = steps(load, 16 * least, check);
     let name = load.name;
     assert!(four < MOST * one, "{name}: {one} steps each, {four} at four times the size");

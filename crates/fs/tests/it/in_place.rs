@@ -1,7 +1,7 @@
-//! Writing in place, while extents come to be shared and cease to be: nobody but the file that is written to ever
-//! sees a change, and what is written is what is read.
+//! Writes in place, while extents become shared and cease to be. Only the written file ever sees a
+//! change, and reads return the written bytes.
 //!
-//! In debug builds every use of something remembered is looked up once more, so that a stamp that was not
+//! In debug builds every use of a remembered check is looked up once more. So a stamp that was not
 //! changed in time ends the test even where the bytes happen to be right.
 
 use std::sync::Mutex;
@@ -61,7 +61,8 @@ impl World {
 
     fn range(&mut self) -> (u64, u64) {
         if self.rng.chance(3, 5) {
-            // The same few places again and again: what was remembered of one is met while it still seems right.
+            // The same few places again and again: what was remembered of one is met while it still
+            // seems right.
             return (self.rng.below(4) * 8 * SECTOR, 2 * SECTOR);
         }
         let from = self.rng.below(SECTORS);
@@ -158,7 +159,7 @@ impl World {
                 }
             }
             35 if self.files.len() > 4 => {
-                // Who shared with it may be alone again.
+                // The other sharers may be gone again.
                 let index = self.pick();
                 if !self.files[index].name.contains('/') {
                     let gone = self.files.swap_remove(index);
@@ -182,10 +183,10 @@ impl World {
     }
 }
 
-/// N9, N10, N16: random writes beside snapshots and clones; every file and every snapshot keeps its bytes, with
-/// and without what is remembered.
+/// N9, N10, N16: random writes beside snapshots and clones; every file and every snapshot keeps its
+/// bytes, with and without what is remembered.
 #[test]
-fn n9_n10_n15_nobody_else_sees_what_is_written() {
+fn n9_n10_n15_writes_are_seen_in_one_file() {
     let seeds = setting("BUTTRESS_SEEDS", 4);
     let options =
         ["rw", "nocow_check=always", "bg_lookup=rwlock-double", "bg_lookup=rwlock-single"];
@@ -210,8 +211,8 @@ fn n9_n10_n15_nobody_else_sees_what_is_written() {
     }
 }
 
-/// N16: snapshots taken while threads overwrite in place. What a snapshot shows does not change, and each sector
-/// is one that was written.
+/// N16: snapshots taken while threads overwrite in place. What a snapshot shows does not change,
+/// and each sector is one that was written.
 #[test]
 fn n16_snapshots_beside_writers_stay_as_they_are() {
     const FILES: usize = 3;
@@ -263,7 +264,8 @@ fn n16_snapshots_beside_writers_stay_as_they_are() {
     check(&device);
 }
 
-/// N9: what a file has remembered of an extent does not outlive its being shared, by whichever of the two is written.
+/// N9: what a file has remembered of an extent does not outlive its being shared, by whichever of
+/// the two is written.
 #[test]
 fn a_clone_ends_what_was_remembered() {
     let device = memory(256);

@@ -1,4 +1,4 @@
-//! Work that nobody wants any more: who waits for space gives up, and leaves nothing.
+//! Cancelled work: a caller that waits for space gives up, and leaves nothing.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,8 +19,9 @@ fn wait_for_line(fs: &Filesystem, count: usize) {
     }
 }
 
-/// E6: what they wait for is in a commit that does not come to its end. Who is interrupted returns all the same, with nothing
-/// written and nothing promised; whom nobody interrupts is served when it does.
+/// E6: the space that callers wait for is in a commit that does not come to its end. A cancelled
+/// caller returns all the same, with nothing written and nothing reserved. The others are served
+/// when it ends.
 #[test]
 fn e6_interrupted_while_a_commit_stands_still() {
     let (below, held, fs) = held(160);
@@ -58,13 +59,13 @@ fn e6_interrupted_while_a_commit_stands_still() {
     });
     let sizes: Vec<_> = files.iter().map(|file| file.attr().size).collect();
     assert_eq!(sizes, [0, 0, 6 * MIB as u64]);
-    // Who raised it once is not heeded for good: the thread works for others.
+    // A cancellation ends with its work: the thread works for others then.
     files[0].write_at(0, &[1; MIB]).expect("there is room");
     fs.close().expect("it closes");
     check(&below);
 }
 
-/// Who waits for a commit that fails is told, whether somebody may interrupt him or not.
+/// A caller that waits for a commit that fails gets the error, cancellable or not.
 #[test]
 fn a_commit_that_fails_is_not_waited_for() {
     let (_, held, fs) = held(160);
@@ -101,8 +102,9 @@ pub(crate) fn at_look(number: u32) -> Interrupt {
     Interrupt::asked(ask, 0)
 }
 
-/// E6: writers, allocations and names on a full volume, each interrupted when it has waited for a while, which differs. What is not done is refused or
-/// interrupted, accounts agree with tokens at each commit (debug builds), and at the end everything can be removed.
+/// E6: writers, allocations and names on a full volume, each interrupted when it has waited for a
+/// while, which differs. What is not done is refused or interrupted, accounts agree with tokens at
+/// each commit (debug builds), and at the end everything can be removed.
 #[test]
 fn e6_interrupted_anywhere() {
     for rule in ["off", "clamp", "clamp,promise=levels"] {

@@ -1,5 +1,5 @@
-//! Faults of other implementations, by their numbers in `docs/internals/kernel-bugs.md`: what a volume does when space
-//! is short, a device fails, or a range comes to be somebody else's in between.
+//! Faults of other implementations, by their numbers in `docs/internals/kernel-bugs.md`: a volume
+//! where space is short, a device fails, or a range comes to belong to another file in between.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn fill(fs: &Filesystem) -> Inode {
     filler
 }
 
-/// Promised and allocated bytes of data that nothing names yet.
+/// Reserved and allocated bytes of data that nothing names yet.
 fn pending(fs: &Filesystem) -> (u64, u64) {
     let data = fs.space_stats().accounts.data;
     (data.may_use, data.reserved)
@@ -65,8 +65,8 @@ fn address(layout: &[(u64, u64, u64)], offset: u64) -> u64 {
         .map_or(0, |(start, _, at)| if *at == 0 { 0 } else { at + offset - start })
 }
 
-/// N6: written in place with nothing free, then shared before it is written back: either the write had failed, or
-/// everything arrives.
+/// N6: written in place with nothing free, then shared before it is written back: either the write
+/// had failed, or everything arrives.
 #[test]
 fn n6_sharing_what_was_written_without_space() {
     let device = memory(128);
@@ -94,8 +94,9 @@ fn n6_sharing_what_was_written_without_space() {
     check(&device);
 }
 
-/// N7: extents are split and joined between any two of somebody's writes over all of them in place: he comes to the end. That none
-/// is split while he goes over them is `n7_nobody_splits_under_who_scans`, in `processors`.
+/// N7: extents are split and joined between any two writes of a thread that overwrites all of them
+/// in place: it comes to the end. That none is split during such a write is
+/// `n7_scanned_extents_are_not_split`, in `processors`.
 #[test]
 fn n7_extents_that_split_under_a_writer() {
     const SECTORS: u64 = 256;
@@ -135,7 +136,8 @@ fn n7_extents_that_split_under_a_writer() {
     check(&device);
 }
 
-/// N8: over a hole, a preallocated part, a shared part and one that is the file's alone: only what must be copied is.
+/// N8: over a hole, a preallocated part, a shared part and one that is the file's alone: only what
+/// must be copied is.
 #[test]
 fn n8_only_what_must_be_is_copied() {
     let device = memory(256);
@@ -179,10 +181,10 @@ fn n8_only_what_must_be_is_copied() {
     check(&device);
 }
 
-/// N12: cutting a file in the middle of a sector makes that sector dirty; on a full volume nothing is promised for
-/// it, and nothing is given back that was not.
+/// N12: cutting a file in the middle of a sector makes that sector dirty. On a full volume nothing
+/// is reserved for it, and nothing is given back that was not reserved.
 #[test]
-fn n12_cutting_gives_back_what_was_promised() {
+fn n12_cut_gives_back_what_was_reserved() {
     let device = memory(128);
     let fs = mount(&device);
     let files: Vec<_> = (0..6).map(|i| nocow(&fs, &format!("file-{i}"))).collect();
@@ -193,7 +195,8 @@ fn n12_cutting_gives_back_what_was_promised() {
     for (file, seed) in files.iter().zip(0_u64..) {
         let mut expected = pattern(seed, 64 * SECTOR as usize);
         let bytes = pattern(100 + seed, 8 * SECTOR as usize);
-        // Dirty without space, cut in its middle, in a sector before it, or behind it; then longer again.
+        // Dirty without space, cut in its middle, in a sector before it, or behind it; then longer
+        // again.
         file.write_at(16 * SECTOR, &bytes).expect("in place");
         expected[16 * SECTOR as usize..24 * SECTOR as usize].copy_from_slice(&bytes);
         let size = [20 * SECTOR + 100, 10 * SECTOR + 1, 40 * SECTOR + 4095][seed as usize % 3];
@@ -214,8 +217,8 @@ fn n12_cutting_gives_back_what_was_promised() {
     check(&device);
 }
 
-/// N13, N14: the device fails in the middle of what is written back, or with the last part of it: what was promised
-/// and allocated goes back once, what was there before stays, and the next write arrives.
+/// N13, N14: the device fails in the middle of a writeback, or with the last part of it. The
+/// reservation and the allocation go back once, the old content stays, and the next write succeeds.
 #[test]
 fn n13_n14_a_failure_in_the_middle() {
     let below = memory(160);
@@ -291,9 +294,10 @@ impl Hook for Slow {
     }
 }
 
-/// X4, N5: what is on its way to be discarded is nobody's yet, although it is the only space there is.
+/// X4, N5: space that is about to be discarded is not allocated yet, although it is the only free
+/// space.
 #[test]
-fn x4_nobody_has_what_is_being_discarded() {
+fn x4_space_under_discard_is_not_allocated() {
     let below = memory(128);
     let slow = Hooked::new(&below, Slow::default());
     let device: Arc<dyn Device> = Arc::clone(&slow) as _;
@@ -321,8 +325,8 @@ fn x4_nobody_has_what_is_being_discarded() {
     check(&below);
 }
 
-/// N5: the addresses of a group that is removed are not given to a new one before the removal is durable, even if it
-/// was the last of all.
+/// N5: a new group does not get the addresses of a removed one before the removal is
+/// durable, even if it was the last of all.
 #[test]
 fn n5_addresses_of_a_removed_group() {
     let device = memory(512);

@@ -1,7 +1,9 @@
-//! V1 of `data`: whatever becomes of a file before its data lands, and whatever lies under it, what it was promised is enough. Each
-//! landing that falls short draws on the global reserve, and is counted; here none may.
+//! V1 of `data`: the reservation of dirty data is enough, for any change of the file before its
+//! ordered extents finish, and for any extents under it. An ordered extent that lacks metadata
+//! draws on the global reserve, and is counted; here none may.
 //!
-//! One writer of a few files, from a seed. `BUTTRESS_SEED=n` runs seed `n` alone. What the file that fell short went through is printed.
+//! One writer of a few files, from a seed. `BUTTRESS_SEED=n` runs seed `n` alone. The history of
+//! the file with a shortfall is printed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +22,7 @@ const BLOCK: u64 = 4096;
 /// Files seldom become longer.
 const LONG: u64 = 80_000;
 
-/// What somebody does to a file.
+/// An operation on a file.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Write { at: u64, len: u64 },
@@ -155,7 +157,7 @@ impl Story {
     }
 }
 
-/// How many landings of a story fell short; the files that did are told.
+/// How many shortfalls a story had; the files with one are printed.
 fn shorts(seed: u64, options: &str, what: fn(&mut Rng, u64) -> Act) -> u64 {
     let mut rng = Rng::new(seed);
     // Data is put before it is written, where a device serves many at once.
@@ -163,7 +165,7 @@ fn shorts(seed: u64, options: &str, what: fn(&mut Rng, u64) -> Act) -> u64 {
         FaultDevice::new(Arc::new(MemoryDevice::new(256 << 20)), &Faults::none());
     let nodesize = if seed.is_multiple_of(3) { 16384 } else { 4096 };
     let mut make = MakeOptions { nodesize, ..MakeOptions::default() };
-    // Where holes have items these are promised as well.
+    // Where holes have items these are reserved as well.
     make.features.no_holes = !seed.is_multiple_of(2);
     make.features.block_group_tree = make.features.no_holes;
     Filesystem::make(&*device, &make).expect("an empty volume");
@@ -200,7 +202,7 @@ fn shorts(seed: u64, options: &str, what: fn(&mut Rng, u64) -> Act) -> u64 {
     shorts
 }
 
-fn all_are_promised(what: fn(&mut Rng, u64) -> Act, options: &[&str]) {
+fn expect_no_shortfalls(what: fn(&mut Rng, u64) -> Act, options: &[&str]) {
     let seeds = match setting("BUTTRESS_SEED", 0) {
         0 => 3..6,
         seed => seed..seed + 1,
@@ -211,7 +213,7 @@ fn all_are_promised(what: fn(&mut Rng, u64) -> Act, options: &[&str]) {
 
 /// The same by hand: each is a way to land more, or more dearly, than was written at once.
 #[test]
-fn each_way_to_land_more_is_promised() {
+fn each_way_to_write_more_is_reserved() {
     for options in ["rw", "nodatacow"] {
         let device = memory(256);
         let fs = mount_with(&device, &format!("{options},commit=300"));
@@ -283,16 +285,16 @@ fn each_way_to_land_more_is_promised() {
 }
 
 #[test]
-fn small_files_are_promised_enough() {
-    all_are_promised(small, &["", ",compress-force=zstd"]);
+fn small_files_reserve_enough() {
+    expect_no_shortfalls(small, &["", ",compress-force=zstd"]);
 }
 
 #[test]
-fn files_with_holes_are_promised_enough() {
-    all_are_promised(sparse, &["", ",compress-force=zstd", ",nodatacow"]);
+fn files_with_holes_reserve_enough() {
+    expect_no_shortfalls(sparse, &["", ",compress-force=zstd", ",nodatacow"]);
 }
 
 #[test]
-fn space_that_was_set_aside_is_promised_enough() {
-    all_are_promised(set_aside, &["", ",nodatacow"]);
+fn preallocated_space_reserves_enough() {
+    expect_no_shortfalls(set_aside, &["", ",nodatacow"]);
 }

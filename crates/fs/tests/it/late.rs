@@ -15,7 +15,8 @@ const SECTOR: usize = 4096;
 /// What a device refuses to take, while it does.
 const REFUSED: u8 = 0xEE;
 
-/// A device that takes many writes at once, and refuses sectors that are full of one byte when it is told to.
+/// A device that takes many writes at once, and refuses sectors that are full of one byte when it
+/// is told to.
 #[derive(Debug)]
 struct Picky {
     below: MemoryDevice,
@@ -58,8 +59,9 @@ fn after_a_cut(device: &Arc<dyn Device>) -> Filesystem {
     mount(&copied)
 }
 
-/// A3: a file whose data cannot be written with a log shows what it showed before, here and after a crash, whether that
-/// was in a commit, in a log, or in memory alone until then; those who share the log lose nothing.
+/// A3: a file whose data cannot be written with a log shows its earlier content, here and after a
+/// crash. That content may have been in a commit, in a log, or in memory alone until then. Files
+/// that share the log lose nothing.
 #[test]
 fn what_cannot_be_written_changes_nothing() {
     for (commits, logs) in [(true, false), (false, true), (false, false)] {
@@ -110,15 +112,15 @@ fn what_cannot_be_written_changes_nothing() {
         assert!(found[..22 * SECTOR] == expected[..22 * SECTOR], "as it was synced");
         there.close().expect("it closes");
         drop((file, other));
-        // The loss is told once more, to who asks for all.
+        // The loss is told once more, to a caller that asks for all.
         drop(fs.sync());
         fs.close().expect("it closes");
         check(&device);
     }
 }
 
-/// A2, A4: readers see every byte that was written whatever way it goes, and what was synced is there after a cut; some
-/// of it goes with logs, some does not because somebody reads just then.
+/// A2, A4: readers see every written byte on each path, and the synced state is there after a cut.
+/// Some data goes with logs; some does not, because a thread reads just then.
 #[test]
 fn readers_and_writers_beside_each_other() {
     const SECTORS: u64 = 64;
@@ -193,9 +195,10 @@ fn readers_and_writers_beside_each_other() {
     check(&device);
 }
 
-/// E2: with `flushoncommit` a commit that comes instead of a log writes every file back, and none of them waits for it.
+/// E2: with `flushoncommit` a commit that comes instead of a log writes every file back, and none
+/// of them waits for it.
 #[test]
-fn commits_instead_of_logs_wait_for_nobody() {
+fn commits_instead_of_logs_do_not_wait() {
     let (_, device) = picky();
     let fs = mount_with(&device, "commit=300,flushoncommit");
     let folder = fs.root().mkdir(b"folder", 0o755, 0, 0).expect("a folder");

@@ -27,7 +27,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// The nodes of the log on a device that nobody writes now.
+    /// The nodes of the log on a device without writers now.
     fn log(device: &Arc<dyn Device>) -> (Self, Vec<Logged>) {
         let (volume, superblock) =
             Volume::open(vec![Arc::clone(device)], OpenOptions::default()).expect("a volume");
@@ -75,7 +75,7 @@ impl Disk {
     }
 
     /// K2: a second copy is the node, or cannot pass for it with any key.
-    fn judge(&self, logged: &Logged) -> bool {
+    fn second_is_same(&self, logged: &Logged) -> bool {
         let is_same = *logged.second == *logged.first.bytes();
         let other = AlignedBuf::copy_of(&logged.second);
         let passes = Node::verify(other, &self.geometry, &Expect::root(logged.ptr), true).is_ok();
@@ -95,11 +95,11 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 fn owed(device: &Arc<dyn Device>) -> usize {
     let (disk, log) = Disk::log(&(Arc::new(copy(&**device)) as _));
-    log.iter().filter(|logged| !disk.judge(logged)).count()
+    log.iter().filter(|logged| !disk.second_is_same(logged)).count()
 }
 
-/// K1: an fsync waits for the first copy; a log that rests has both, flushed, and either is enough after a
-/// crash.
+/// K1: an fsync waits for the first copy; a log that rests has both, flushed, and either is enough
+/// after a crash.
 #[test]
 fn a_log_that_rests_has_both() {
     let device = memory(128);
@@ -158,7 +158,7 @@ fn a_second_copy_is_never_an_older_node() {
         }
         single += owed(&device);
         if round % 4 == 0 {
-            // Nodes that nobody changes meanwhile get theirs.
+            // Nodes that no thread changes meanwhile get theirs.
             sleep(Duration::from_millis(250));
         }
     }
@@ -170,8 +170,9 @@ fn a_second_copy_is_never_an_older_node() {
     check(&device);
 }
 
-/// Whoever asks for all copies has them when fsync returns; so has who did not commit yet, for what a crash left may be
-/// of the same generation; and who has one copy of everything has nothing to wait for.
+/// A caller that asks for all copies has them when fsync returns. So has one without a commit yet,
+/// because the remains of a crash may be of the same generation. With one copy of everything there
+/// is nothing to wait for.
 #[test]
 fn all_at_once_where_it_must_be() {
     let single = MakeOptions { metadata: Some(Profile::Single), ..MakeOptions::default() };

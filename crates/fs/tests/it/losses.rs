@@ -1,4 +1,4 @@
-//! Losses: what could not be written in the background is told, once, to everybody who asks.
+//! Losses: every later caller is told once that background writeback failed.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use buttress_sim::{FaultDevice, Faults, Misfortune};
 use crate::checker::check;
 use crate::volume::{content, file_with, memory, mount, pattern};
 
-/// The whole filesystem tells a loss once, whichever inode had it; the inode tells its own beside that.
+/// The whole filesystem tells a loss once, whichever inode had it; the inode tells its own beside
+/// that.
 #[test]
 fn told_by_sync_and_close() {
     let below = memory(256);

@@ -1,4 +1,5 @@
-//! Random operations against a model: the same answers, from memory, after a remount, and to the checker.
+//! Random operations against a model: the same answers, from memory, after a remount, and to the
+//! checker.
 //!
 //! `BUTTRESS_SEED` and `BUTTRESS_STEPS` choose another run; each failure prints its seed.
 
@@ -13,7 +14,7 @@ use buttress_fs::{
     ErrorKind, FallocateMode, Inode, InodeFlags, NameError, RenameFlags, SetAttr, XattrFlags,
 };
 
-use crate::checker::{check, judge};
+use crate::checker::{check, expect_sound};
 use crate::snapshots::Snapshots;
 use crate::volume::{content, list, memory, mount_with, pattern, setting};
 
@@ -468,8 +469,8 @@ fn any_sequence_of_operations() {
     }
 }
 
-/// The same on a device with a write-back cache in front, opened anew with other options each time; and when
-/// it is flushed, the device behind it is the volume.
+/// The same on a device with a write-back cache in front, opened anew with other options each time;
+/// and when it is flushed, the device behind it is the volume.
 #[test]
 fn any_sequence_of_operations_on_a_cached_device() {
     let seed = setting("BUTTRESS_SEED", 2);
@@ -491,7 +492,7 @@ fn any_sequence_of_operations_on_a_cached_device() {
         let cached = Arc::new(opened.expect("it opens"));
         let device = Arc::clone(&cached) as Arc<dyn Device>;
         models = epoch(&device, models, &snapshots, seed * 1000 + round, steps);
-        judge(&device);
+        expect_sound(&device);
         if round == 1 {
             cached.drain(|_| {}).expect("memory");
             check(&origin);

@@ -14,7 +14,7 @@ use buttress_fs::{
 };
 use buttress_sim::{Log, campaign};
 
-use crate::checker::{check, judge_cut};
+use crate::checker::{check, expect_cut_sound};
 use crate::snapshots::Snapshots;
 use crate::volume::{content, copy, file_with, memory, mount, mount_with, pattern, setting};
 
@@ -24,7 +24,7 @@ fn rounds() -> u64 {
     setting("BUTTRESS_MOVING", 1)
 }
 
-/// One who changes files of his own, and knows what they hold.
+/// A thread that changes files of its own, and knows their content.
 struct Writer {
     rng: Rng,
     dir: Inode,
@@ -148,7 +148,8 @@ fn convert(profile: Profile) -> BalanceOptions {
     BalanceOptions { data: some.clone(), metadata: some.clone(), system: some }
 }
 
-/// What an administrator does in a day, all at once. Answers what the volume lies on in the end, alone.
+/// What an administrator does in a day, all at once. Answers what the volume lies on in the end,
+/// alone.
 fn upkeep(fs: &Filesystem, mut first: Arc<dyn Device>, rng: &mut Rng) -> Arc<dyn Device> {
     let balance = |options: &BalanceOptions| {
         let done = fs.balance(options, &mut |_| true).expect("a balance");
@@ -199,7 +200,7 @@ fn one(seed: u64, options: &str) {
                 std::thread::sleep(std::time::Duration::from_millis(rng.below(30)));
             }
         });
-        // Somebody who fails ends the test, and not only his thread.
+        // A failed check ends the test, and not only its thread.
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             upkeep(&fs, Arc::clone(&first), &mut Rng::new(seed))
         }));
@@ -219,7 +220,7 @@ fn one(seed: u64, options: &str) {
 }
 
 #[test]
-fn everything_moves_beside_those_who_write() {
+fn everything_moves_beside_writers() {
     for round in 0..rounds() {
         for (seed, options) in [(1, "rw"), (2, "compress=zstd:1,commit=1")] {
             one(round * 100 + seed, options);
@@ -227,8 +228,8 @@ fn everything_moves_beside_those_who_write() {
     }
 }
 
-/// An extent that is longer than a new chunk would be, since the device was larger when it was written, moves whole:
-/// to a chunk that is as long, one that is made for it.
+/// An extent that is longer than a new chunk would be, since the device was larger when it was
+/// written, moves whole: to a chunk that is as long, one that is made for it.
 #[test]
 fn extents_longer_than_new_chunks_move() {
     const LEN: u64 = 100 << 20;
@@ -308,7 +309,7 @@ fn power_is_cut_while_groups_move() {
         let mark = crash.mark.unwrap_or(0);
         let when = format!("event {} draw {} mark {mark}", crash.event, crash.draw);
         let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());
-        judge_cut(&device, &when);
+        expect_cut_sound(&device, &when);
         let fs = mount(&device);
         assert_eq!(fs.read_only_reason(), None, "{when}");
         for top in ["", "before/"] {
@@ -326,7 +327,7 @@ fn power_is_cut_while_groups_move() {
             fs.cancel_balance().expect("forgotten");
         }
         fs.close().expect("a close");
-        judge_cut(&device, &when);
+        expect_cut_sound(&device, &when);
     });
     campaign::count("states", shown);
     assert!(shown > 20, "{shown} states");

@@ -6,7 +6,7 @@ use buttress_fs::{
 
 use buttress_format::Timespec;
 
-use crate::checker::{check, judge};
+use crate::checker::{check, expect_sound};
 use crate::volume::{content, file_with, list, memory, memory_with, mount, mount_with, pattern};
 
 fn name_error<T: std::fmt::Debug>(result: buttress_fs::Result<T>) -> NameError {
@@ -57,7 +57,7 @@ fn names_survive_a_remount() {
     assert_eq!(name_error(fs.root().unlink(b"dir")), NameError::IsDir);
 }
 
-/// Taking names away leaves nothing behind, whoever still had the file open.
+/// Removing names leaves nothing behind, with the file open or not.
 #[test]
 fn removal_leaves_nothing() {
     let device = memory(256);
@@ -85,8 +85,8 @@ fn removal_leaves_nothing() {
     assert_eq!(content(&fs.resolve("named").expect("named")), b"kept");
 }
 
-/// What changes of a file without a name takes no metadata, which a full volume might not have: it goes with the file, or is kept with the name that the
-/// file is given.
+/// What changes of a file without a name takes no metadata, which a full volume might not have: it
+/// goes with the file, or is kept with the name that the file is given.
 #[test]
 fn attributes_without_a_name_take_nothing() {
     let device = memory(256);
@@ -317,8 +317,8 @@ fn listings_are_stable() {
     assert_eq!(stays.len(), 300);
 }
 
-/// A dirty file that loses its name is there as long as somebody holds it, and not a moment longer: it is
-/// not written out first, and nobody finds it again by its number.
+/// A dirty file that loses its name exists as long as a handle of it, and no longer: it is not
+/// written out first, and no lookup finds it again by its number.
 #[test]
 fn nameless_inodes_go_with_their_last_user() {
     let device = memory(256);
@@ -348,8 +348,9 @@ fn nameless_inodes_go_with_their_last_user() {
     check(&device);
 }
 
-/// A file has as many names as programs can count, and one more is refused as such, after a remount too; a name that
-/// is taken away makes room for another. Our judge looks alone: `btrfs check` takes a minute for so many names.
+/// A file has as many names as programs can count, and one more is refused as such, after a remount
+/// too. A name that is removed makes room for another. Our checker looks alone: `btrfs check` takes
+/// a minute for so many names.
 #[test]
 fn a_file_has_65535_names_and_no_more() {
     const LINKS: u32 = 65_535;
@@ -366,7 +367,7 @@ fn a_file_has_65535_names_and_no_more() {
     dir.link(&other, b"more").expect("another file's name");
     drop((dir, file, other));
     fs.close().expect("closed");
-    judge(&device);
+    expect_sound(&device);
 
     let fs = mount(&device);
     let dir = fs.resolve("dir").expect("dir");
@@ -383,5 +384,5 @@ fn a_file_has_65535_names_and_no_more() {
     assert_eq!(content(&file), b"counted");
     drop((dir, file));
     fs.close().expect("closed");
-    judge(&device);
+    expect_sound(&device);
 }

@@ -1,4 +1,4 @@
-//! Compression and sharing: what is promised beside the content, which the model looks after.
+//! Compression and sharing: the guarantees beside the content, which the model checks.
 
 use buttress_format::BlockGroupFlags;
 use buttress_fs::{
@@ -26,8 +26,8 @@ fn used(fs: &buttress_fs::Filesystem) -> u64 {
     kinds.iter().filter(|kind| kind.flags.has(BlockGroupFlags::DATA)).map(|kind| kind.used).sum()
 }
 
-/// Every compression at every kind of size gives the content back, also after a remount without options,
-/// and takes less space.
+/// Every compression at every kind of size gives the content back, also after a remount without
+/// options, and takes less space.
 #[test]
 fn every_compression() {
     let device = memory(512);
@@ -107,7 +107,8 @@ fn noise_is_left_alone() {
     check(&device);
 }
 
-/// A property goes to what is made in a directory, with its flag; flags bring and take the property.
+/// A property goes to what is made in a directory, with its flag; flags bring and take the
+/// property.
 #[test]
 fn properties_and_flags() {
     let device = memory(256);
@@ -231,7 +232,8 @@ fn shared_preallocation() {
     check(&device);
 }
 
-/// A file in a thousand pieces becomes one in few, and one that others share stays what it was for them.
+/// A file in a thousand pieces becomes one in few, and one that others share stays what it was for
+/// them.
 #[test]
 fn defragmenting() {
     let device = memory(512);
@@ -262,7 +264,7 @@ fn defragmenting() {
     assert!(content(&fs.resolve("file").expect("there")) == old);
 }
 
-/// A clone never changes afterwards, whoever writes in place to what it was made of meanwhile.
+/// A clone never changes afterwards, for any write in place to its source meanwhile.
 #[test]
 fn clones_are_cuts() {
     const PAGES: u64 = 256;
@@ -322,7 +324,8 @@ fn clones_are_cuts() {
     verify(&mount(&device));
 }
 
-/// Who fills a volume with what packs, and with what does not, is told while writing, and nothing is lost.
+/// A writer that fills a volume, with compressible data and without, gets the error while writing,
+/// and nothing is lost.
 #[test]
 fn a_full_volume_loses_nothing() {
     for options in ["compress=zstd:1", "compress-force=lzo"] {

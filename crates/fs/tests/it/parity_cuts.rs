@@ -1,4 +1,5 @@
-//! Power is cut while data is written with parity: what was committed is there, whichever device is lost as well.
+//! Power is cut while data is written with parity: what was committed is there, whichever device is
+//! lost as well.
 //!
 //! `BUTTRESS_CUTS` multiplies the states that are looked at.
 

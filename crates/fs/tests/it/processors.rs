@@ -1,5 +1,5 @@
-//! The file system on processors that there need not be, each step of a thread for the same time: so what comes out follows
-//! from who waits for whom, and from nothing of this machine.
+//! The file system on simulated processors, with the same time for each step of a thread. So the
+//! result follows from the waits of the threads, and not from this machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, SetAttr,
 use buttress_sim::processors::{Cost, Processors};
 use buttress_sim::{Slow, Slowness};
 
-use crate::checker::judge;
+use crate::checker::expect_sound;
 use crate::volume::{mount_with, nocow};
 
 /// What a step costs: about what it does where this was measured.
@@ -21,7 +21,7 @@ const WRITERS: usize = 4;
 const BLOCK: usize = 4096;
 /// Blocks of each writer's file.
 const BLOCKS: u64 = 32_768;
-/// What Linux's rule promises for an item: eight nodes.
+/// The reservation of Linux's rule for an item: eight nodes.
 const LEVELS_BYTES: u64 = 8 * (16 << 10);
 /// How often it is looked how much was written.
 const SAMPLE: Duration = Duration::from_millis(5);
@@ -35,7 +35,8 @@ struct Seen {
     wait: Duration,
     /// Rounds made ahead.
     rounds: u64,
-    /// Samples in which more than half of all room was promised, and most data was on its way.
+    /// Samples in which more than half of all room was reserved, and most data was in ordered
+    /// extents.
     on_its_way: usize,
 }
 
@@ -55,7 +56,7 @@ impl Seen {
 /// How small blocks are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Into memory, until somebody wants room.
+    /// Into memory, until a request needs room.
     Lazy,
     /// Into memory, and from there as soon as a writer has so many.
     Batches(u64),
@@ -63,7 +64,8 @@ enum Way {
     Direct,
 }
 
-/// Small random writes on a volume whose metadata is promised by Linux's rule, and no chunk can come.
+/// Small random writes on a volume whose metadata is reserved by Linux's rule, and no chunk can
+/// come.
 fn scarce(way: Way, preempt: &'static str, samples: usize) -> Seen {
     let work = move || {
         let base = MemoryDevice::new(52 << 30);
@@ -167,8 +169,8 @@ fn scarce(way: Way, preempt: &'static str, samples: usize) -> Seen {
     seen
 }
 
-/// E19: where metadata is promised by Linux's rule, writers run into the wall, wait until all is written, and run again.
-/// Rounds made ahead keep them going, with less to wait for at a time.
+/// E19: where metadata is reserved by Linux's rule, writers fill all room, wait until all data is
+/// written, and begin again. Preemptive rounds keep them going, with shorter waits.
 #[test]
 fn e19_rounds_ahead_flatten_the_saw_tooth() {
     let (off, clamp) = (scarce(Way::Lazy, "off", 40), scarce(Way::Lazy, "clamp", 40));
@@ -178,15 +180,15 @@ fn e19_rounds_ahead_flatten_the_saw_tooth() {
     assert!(clamp.variation() < off.variation() / 2.0, "{off:?} {clamp:?}");
 }
 
-/// E16: what is on its way to the device gives its room back by itself, and rounds ahead would only be in the way: none is
-/// made, and writers are as fast as without.
+/// E16: what is on its way to the device gives its room back by itself, and rounds ahead would only
+/// be in the way: none is made, and writers are as fast as without.
 #[test]
 fn e16_direct_writers_are_not_slowed() {
-    // Three batches on their way and one that is gathered are promised more than half of all room, which is a round otherwise,
-    // and less than all of it, where somebody would wait.
+    // Three batches of ordered extents and a gathered one reserve more than half of all room, which
+    // makes a round due otherwise. They reserve less than all of it, where a request would wait.
     for way in [Way::Direct, Way::Batches(720)] {
         let (off, ahead) = (scarce(way, "off", 60), scarce(way, "clamp", 60));
-        // Direct writers are promised nothing while the device has their data.
+        // Direct writers have no reservation while the device has their data.
         let is_tried = way == Way::Direct || off.on_its_way.min(ahead.on_its_way) > 30;
         assert!(is_tried, "{way:?}: {off:?} {ahead:?}");
         assert_eq!(ahead.rounds, 0, "{way:?}: {off:?} {ahead:?}");
@@ -206,10 +208,10 @@ enum Split {
     Clone,
 }
 
-/// N7: who goes over extents to write in place meets none that is split meanwhile, however long he stands at the device: who
-/// would split one waits for what he writes.
+/// N7: a thread that goes over extents to write in place meets none that is split meanwhile, even
+/// while it waits at the device. A thread that would split one waits for its write.
 #[test]
-fn n7_nobody_splits_under_who_scans() {
+fn n7_scanned_extents_are_not_split() {
     let base = MemoryDevice::new(256 << 20);
     let make = MakeOptions { nodesize: 4096, seed: Some(7), ..MakeOptions::default() };
     Filesystem::make(&base, &make).expect("a volume");
@@ -224,12 +226,12 @@ fn n7_nobody_splits_under_who_scans() {
     drop(file);
     fs.close().expect("an unmount");
     for split in [Split::Hole, Split::Cut, Split::Clone] {
-        nobody_splits(base.fork(), split);
+        expect_no_split(base.fork(), split);
     }
 }
 
-/// One who scans, and one who splits; of the file's leaves none is in memory but the last.
-fn nobody_splits(base: MemoryDevice, split: Split) {
+/// One thread scans, and one splits; only the last leaf of the file is in memory.
+fn expect_no_split(base: MemoryDevice, split: Split) {
     const LATENCY: Duration = Duration::from_millis(1);
     let work = move || {
         let slowness = Slowness { mib_s: None, latency: LATENCY, depth: 32, forgets_data: false };
@@ -284,11 +286,11 @@ fn nobody_splits(base: MemoryDevice, split: Split) {
     assert!(after.reads > before.reads, "he went on: {which}");
     assert_eq!(after.data, EXTENTS * EXTENT_LEN, "he was not done: {which}");
     assert!(is_sound, "what was split, and around it what was written: {which}");
-    judge(&device);
+    expect_sound(&device);
 }
 
-/// Whoever makes room waits for those who read old trees, and with whom space comes back; but for one who reads for seconds not each
-/// of those who are refused meanwhile, in each ladder of his.
+/// A thread that makes room waits for readers of old trees, whose end gives space back. For one
+/// reader of seconds, later refused requests do not wait again in each of their flush steps.
 #[test]
 fn a_long_reader_is_waited_for_once() {
     let work = || {
@@ -342,5 +344,5 @@ fn a_long_reader_is_waited_for_once() {
     assert!(waited[0] > Duration::from_millis(300), "nobody waited for him: {waited:?}");
     assert!(all < Duration::from_secs(4), "he was waited for again: {waited:?}");
     assert!(is_there, "what he held back came with him");
-    judge(&device);
+    expect_sound(&device);
 }

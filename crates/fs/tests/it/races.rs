@@ -36,7 +36,8 @@ impl Hook for Forgets {
     }
 }
 
-/// Which byte a file has at a place, if it has one there: not the one of another place, nor of another file.
+/// Which byte a file has at a place, if it has one there: not the one of another place, nor of
+/// another file.
 fn byte(seed: u64, at: usize) -> u8 {
     ((at as u64 / 64 * 0x9E37_79B9 + seed * 0x1234_5677) >> 16) as u8 | 1
 }
@@ -49,8 +50,8 @@ fn resize(file: &Inode, size: u64) {
     file.set_attr(&SetAttr { size: Some(size), ..SetAttr::default() }).expect("another length");
 }
 
-/// Short reads and long ones, by way of what is kept in memory and past it. What is told of lies within the file, and is what
-/// was written there, or nothing where it may have been cut.
+/// Short reads and long ones, by way of what is kept in memory and past it. What is told of lies
+/// within the file, and is what was written there, or nothing where it may have been cut.
 fn read(file: &Inode, seed: u64, may_be_cut: bool, rng: &mut Rng, buf: &mut [u8]) {
     let most = *rng.choose(&[SECTOR, 40_000, 700_000]).expect("some");
     let len = rng.range(1..most as u64 + 1) as usize;
@@ -62,9 +63,9 @@ fn read(file: &Inode, seed: u64, may_be_cut: bool, rng: &mut Rng, buf: &mut [u8]
     assert_eq!(wrong, None, "{found} bytes at {at}, seed {seed}");
 }
 
-/// All of the data is moved again and again, while some files are cut, grow and are written, and others never change. What is
-/// moved, cut or written over is discarded, and given to somebody else. Nobody reads anything wrong, and nobody is told of a
-/// checksum that does not match.
+/// All of the data is moved again and again, while some files are cut, grow and are written, and
+/// others never change. Old space is discarded, and given to other files. No thread reads anything
+/// wrong, and none gets an error about a checksum.
 #[test]
 fn r7_reads_beside_moves_and_cuts() {
     const MOVES: u64 = 4;

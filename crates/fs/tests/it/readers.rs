@@ -1,5 +1,5 @@
-//! Many readers of one file, in orders that a seed decides: by chance, and on processors that there need not be, each reader
-//! at a pace of his own.
+//! Many readers of one file, in orders that a seed decides: by chance, and on simulated processors,
+//! each reader at its own pace.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl Hook for Requests {
     }
 }
 
-/// Who reads, and what.
+/// A reader, and its reads.
 #[derive(Clone, Copy)]
 struct Reading {
     readers: u64,
@@ -48,7 +48,8 @@ fn digits() -> Vec<u8> {
     pattern(9, LEN).iter().map(|byte| b"0123456789abcdef"[usize::from(byte % 16)]).collect()
 }
 
-/// Reads a file from end to end, with threads that think for up to `pause` behind each read; answers the requests.
+/// Reads a file from end to end, with threads that think for up to `pause` behind each read;
+/// answers the requests.
 fn read_cold(device: MemoryDevice, how: Reading, pause: Duration, seed: u64) -> Vec<usize> {
     let Reading { readers, piece, content } = how;
     let slowness = Slowness {
@@ -104,8 +105,8 @@ fn read_in_order(
     seeded::run(seed, options, work).unwrap_or_else(|stuck| panic!("{stuck}")).0
 }
 
-/// R1: whatever the order in which 2 to 64 threads read a file, and however far they are apart, requests are nine tenths as
-/// long as those of one at least, and each block is read once.
+/// R1: 2 to 64 threads read a file in any order and at any distance. Requests are at least nine
+/// tenths as long as those of one thread, and each block is read once.
 #[test]
 fn r1_readers_in_any_order_make_long_requests() {
     let device = memory(256);
@@ -131,7 +132,8 @@ fn r1_readers_in_any_order_make_long_requests() {
     }
 }
 
-/// Compressed extents are read and unpacked once for all who want the whole of them at one moment, as for those who want parts.
+/// Compressed extents are read and unpacked once for all readers that want the whole of them at one
+/// moment, and for those that want parts.
 #[test]
 fn whole_compressed_extents_are_read_once() {
     let device = memory(256);
@@ -152,8 +154,8 @@ fn whole_compressed_extents_are_read_once() {
     }
 }
 
-/// Calls so long that they go straight into their callers' buffers: several readers at the same place have each block read
-/// once, by one of them.
+/// Calls so long that they go straight into their callers' buffers: several readers at the same
+/// place have each block read once, by one of them.
 #[test]
 fn long_calls_at_one_place_are_read_once() {
     let device = memory(256);

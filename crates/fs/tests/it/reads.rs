@@ -29,7 +29,8 @@ impl Hook for Watched {
     }
 }
 
-/// Reads a file from end to end in 32 KiB, with so many threads; answers the device's requests and bytes.
+/// Reads a file from end to end in 32 KiB, with so many threads; answers the device's requests and
+/// bytes.
 fn read_cold(below: &Arc<dyn Device>, threads: usize, options: &str, len: usize) -> (usize, u64) {
     let watched = Hooked::new(below, Watched::default());
     let options = MountOptions::parse(options).expect("known options");
@@ -54,8 +55,8 @@ fn read_cold(below: &Arc<dyn Device>, threads: usize, options: &str, len: usize)
     (reads.len(), reads.iter().sum())
 }
 
-/// However many threads read a file, the device sees requests as long as those of one, and each block once. Page by page,
-/// as before 2012, it sees as many as there are pages.
+/// However many threads read a file, the device sees requests as long as those of one, and each
+/// block once. Page by page, as before 2012, it sees as many as there are pages.
 #[test]
 fn r1_r6_many_readers_make_long_requests() {
     let device = memory(256);
@@ -138,7 +139,8 @@ fn r2_overwritten_bytes_are_not_read_old() {
     }
 }
 
-/// What is read ahead and found bad is nobody's error; who asks for it gets one, and all the rest is right.
+/// A bad sector that is only read ahead fails no read. A read of it fails, and all the rest is
+/// right.
 #[test]
 fn r10_a_bad_sector_ahead_spoils_nothing() {
     let made = MakeOptions { data: Some(Profile::Single), ..MakeOptions::default() };
@@ -177,7 +179,8 @@ fn r10_a_bad_sector_ahead_spoils_nothing() {
     fs.close().expect("a close");
 }
 
-/// Who reads a large file once, and in pieces that are no sectors, drives out nothing that others use.
+/// A thread that reads a large file once, in pieces that are no sectors, drives out no data that
+/// others use.
 #[test]
 fn a_scan_in_small_pieces_drives_out_nothing_that_is_used() {
     let device = memory(256);
@@ -206,7 +209,8 @@ fn a_scan_in_small_pieces_drives_out_nothing_that_is_used() {
     fs.close().expect("a close");
 }
 
-/// Parts of one compressed extent side by side, the same part twice among them, each bring their own bytes.
+/// Parts of one compressed extent side by side, the same part twice among them, each bring their
+/// own bytes.
 #[test]
 fn r4_r5_parts_of_a_compressed_extent_lie_side_by_side() {
     let device = memory(256);
@@ -240,8 +244,8 @@ fn r4_r5_parts_of_a_compressed_extent_lie_side_by_side() {
     }
 }
 
-/// Reads while the file is cut, grown and written again see bytes of their place, or none; and what is
-/// dirty, on its way and on the device at once is seen whole.
+/// Reads while the file is cut, grown and written again see bytes of their place, or none; and what
+/// is dirty, on its way and on the device at once is seen whole.
 #[test]
 fn r7_r8_a_file_that_is_cut_and_written_is_read_right() {
     let device = memory(256);
@@ -327,8 +331,9 @@ fn r9_old_and_new_extents_in_one_read() {
     check(&device);
 }
 
-/// A file of plain and compressed extents, holes and preallocated parts, read in order, backwards and in strides,
-/// by several at once: what is read ahead passes from one to the next, and is right.
+/// A file of plain and compressed extents, holes and preallocated parts, read in order, backwards
+/// and in strides, by several at once: what is read ahead passes from one to the next, and is
+/// right.
 #[test]
 fn a_mosaic_is_read_ahead() {
     let device = memory(256);
@@ -397,7 +402,8 @@ fn reading_drops_nothing_that_is_dirty() {
     check(&device);
 }
 
-/// A direct read sees what waits in memory and what is kept, is checked, and leaves nothing behind: each costs its own request.
+/// A direct read sees what waits in memory and what is kept, is checked, and leaves nothing behind:
+/// each costs its own request.
 #[test]
 fn direct_reads_keep_nothing() {
     let device = memory(256);

@@ -1,4 +1,5 @@
-//! R10: one bad sector is one failure and one repair, however many read it, and whoever did not ask for it is not counted.
+//! R10: one bad sector is one failure and one repair for any number of readers, and readers that
+//! did not ask for it are not counted.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -47,7 +48,7 @@ struct Together {
 impl Hook for Together {
     fn read(&self, below: &dyn Device, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         below.read_at(offset, buf)?;
-        // What was read is old by the time that it is judged.
+        // The buffer is old by the time that it is checked.
         if buf.len() >= MIB && self.came.fetch_add(1, Ordering::SeqCst) < READERS {
             self.barrier.wait();
         }
@@ -67,8 +68,8 @@ fn counts(fs: &Filesystem) -> (u64, u64) {
     (stats.csum_failures, stats.repairs)
 }
 
-/// Many read a bad sector at once, in short pieces by way of what is kept, and in long ones past it, directly or where nothing is
-/// kept, each of whom the device gives the bad copy.
+/// Many threads read a bad sector at once: in short pieces through the page cache, in long ones
+/// past it, directly, or without a cache. The device gives the bad copy to each of them.
 #[test]
 fn r10_a_bad_sector_read_by_many_counts_once() {
     const BAD: usize = 300;
@@ -86,7 +87,7 @@ fn r10_a_bad_sector_read_by_many_counts_once() {
                     let at = BAD * SECTOR / piece * piece;
                     let mut buf = vec![0; piece];
                     begin.wait();
-                    // Long calls of those who keep something are one request for all.
+                    // Long calls of readers that keep data are one request for all.
                     let read = match (piece, options) {
                         (MIB, "rw") => file.read_direct(at as u64, &mut buf),
                         _ => file.read_at(at as u64, &mut buf),
@@ -113,8 +114,8 @@ fn r10_a_bad_sector_read_by_many_counts_once() {
     }
 }
 
-/// Who reads around a bad copy ahead of everybody has found it, and nobody finds it again: not where it was put right, nor where
-/// the volume is only read and what was read is kept.
+/// A reader around a bad copy finds it by read-ahead, and no reader finds it again. That holds
+/// where it was repaired, and where the volume is read-only and the data is kept.
 #[test]
 fn r10_a_bad_copy_found_ahead_counts_once() {
     for (options, repairs) in [("rw", 1), ("ro", 0)] {
@@ -135,10 +136,10 @@ fn r10_a_bad_copy_found_ahead_counts_once() {
     }
 }
 
-/// A sector without a good copy that is only ever read ahead is nobody's failure; once somebody asks for it, it is one for each
-/// time that he does.
+/// A sector without a good copy that is only ever read ahead is no failure. Each read that asks for
+/// it counts one.
 #[test]
-fn r10_what_nobody_asked_for_is_not_counted() {
+fn r10_unrequested_errors_are_not_counted() {
     const BAD: usize = 300;
     for piece in [SECTOR, 4 * SECTOR] {
         let (below, places) = volume(Profile::Single, BAD);

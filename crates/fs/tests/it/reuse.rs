@@ -1,5 +1,6 @@
-//! N5: device space and addresses that come to be somebody else's while a scrub or a trim is under way. It stands where it
-//! tells of its progress, or in the middle of a request, while a block group goes and its place is taken by a new one.
+//! N5: device space and addresses come to belong to other chunks while a scrub or a trim is under
+//! way. It stands where it reports its progress, or in the middle of a request. Meanwhile a block
+//! group is removed and a new one takes its place.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,8 +26,8 @@ const STRIDE: usize = 3;
 /// How long something is given to happen that must not.
 const PATIENCE: Duration = Duration::from_millis(150);
 
-/// What a device does with discards and long reads: it forgets at once what it is told to, and stands still in the first
-/// request behind `arm` until somebody says that he is done, or has been given his time.
+/// A device's discards and long reads: it forgets discarded bytes at once. In the first request
+/// after `arm` it stands still until it is released, or until its time is over.
 #[derive(Debug, Default)]
 struct Standing {
     /// Which one: 1 for reads of data, 2 for discards.
@@ -101,7 +102,8 @@ fn written(seed: u64, number: u64) -> Vec<u8> {
     pattern(seed * 1000 + number, 256 << 10)
 }
 
-/// Fills the volume with a file, of which a part of each [`PIECE`] is written; answers how many of these it has.
+/// Fills the volume with a file, of which a part of each [`PIECE`] is written; answers how many of
+/// these it has.
 fn put(fs: &Filesystem, name: &str, seed: u64) -> u64 {
     let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
     let count = extend(&file, seed, 0);
@@ -128,7 +130,7 @@ fn remove(fs: &Filesystem, name: &str) {
     }
 }
 
-/// Which part of the device is whose, by the address of the chunk.
+/// The owner of each part of the device, by the address of the chunk.
 fn parts(fs: &Filesystem) -> Vec<(Range<u64>, Logical)> {
     let view = fs.view();
     let key = |offset| Key::new(1, Kind::DEV_EXTENT, offset);
@@ -167,8 +169,8 @@ fn verify(below: &Arc<dyn Device>, fs: Filesystem, name: &str, seed: u64, count:
     check(below);
 }
 
-/// At whichever step of a scrub groups go and others take their place, whether it holds groups or not: it finds nothing wrong,
-/// mends nothing, and comes to its end.
+/// At whichever step of a scrub groups go and others take their place, whether it holds groups or
+/// not: it finds nothing wrong, mends nothing, and comes to its end.
 #[test]
 fn n5_groups_change_hands_between_steps_of_a_scrub() {
     for hold_groups in [false, true] {
@@ -201,7 +203,8 @@ fn n5_groups_change_hands_between_steps_of_a_scrub() {
     }
 }
 
-/// The same in the middle of a step: no chunk goes that holds what is being read, before it was judged.
+/// The same in the middle of a step: no chunk is removed that holds data which is being read,
+/// before that was checked.
 #[test]
 fn n5_nothing_that_a_scrub_reads_changes_hands() {
     let (below, hooked, fs) = full();
@@ -222,7 +225,7 @@ fn n5_nothing_that_a_scrub_reads_changes_hands() {
         assert_eq!(found.corrected_errors, 0);
         other.join().expect("no panic");
     });
-    // Nobody looks any more, and commits find groups empty.
+    // No thread reads any more, and commits find groups empty.
     file_with(&fs.root(), "last", b"x");
     remove(&fs, "last");
     let count = put(&fs, "new", 2);
@@ -230,7 +233,8 @@ fn n5_nothing_that_a_scrub_reads_changes_hands() {
     verify(&below, fs, "new", 2, count);
 }
 
-/// At whichever step of a trim groups go and others take their place: nothing of what is in use by then is discarded.
+/// At whichever step of a trim groups go and others take their place: nothing of what is in use by
+/// then is discarded.
 #[test]
 fn n5_groups_change_hands_between_steps_of_a_trim() {
     let (mut moved, mut discarded) = (0, 0);
@@ -264,7 +268,8 @@ fn n5_groups_change_hands_between_steps_of_a_trim() {
     assert!(discarded > 0, "nothing was left to tell of");
 }
 
-/// Between two pieces of what no group has: what comes to be a group's then is not told of any more.
+/// Between two pieces of what no group has: what comes to be a group's then is not told of any
+/// more.
 #[test]
 fn n5_groups_take_what_a_trim_would_come_to() {
     for piece in 0..3 {
@@ -292,7 +297,8 @@ fn n5_groups_take_what_a_trim_would_come_to() {
     }
 }
 
-/// The same in the middle of each request: what is being discarded is nobody's until it is, in a group and beside the groups.
+/// The same in the middle of each request: space that is being discarded is not allocated until it
+/// is discarded, in a group and beside the groups.
 #[test]
 fn n5_nothing_that_a_trim_tells_of_is_given_out() {
     for step in (0..4).chain((4..).step_by(STRIDE)) {

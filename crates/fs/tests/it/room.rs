@@ -1,4 +1,5 @@
-//! Making room for those who wait: named after the faults that they are to find (`docs/internals/kernel-bugs.md`).
+//! Making room for waiting requests: named after the faults that they are to find
+//! (`docs/internals/kernel-bugs.md`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -30,7 +31,8 @@ fn fill_with(fs: &Filesystem, name: &str, step: u64, spare: u64) -> Inode {
     filler
 }
 
-/// E4: much dirty data holds promises for the worst; small demands wait for it to be written, and do not fail.
+/// E4: much dirty data holds worst-case reservations; small demands wait for it to be written, and
+/// do not fail.
 #[test]
 fn e4_dirty_data_is_no_reason_to_refuse() {
     for rule in ["off", "clamp", "off,promise=levels", "clamp,promise=levels"] {
@@ -58,8 +60,8 @@ fn e4_dirty_data_is_no_reason_to_refuse() {
     }
 }
 
-/// E4 for data: overwriting needs new space for what it frees only when it is committed. As long as both and
-/// what is dirty fit, nobody is refused.
+/// E4 for data: an overwrite needs new space, and frees the old only when it is committed. As long
+/// as both and the dirty data fit, no write is refused.
 #[test]
 fn e4_overwriting_waits_for_what_it_frees() {
     let device = memory(160);
@@ -84,8 +86,8 @@ fn e4_overwriting_waits_for_what_it_frees() {
     check(&device);
 }
 
-/// E4 for chunks: a group that came to be empty gives its chunk back with the next commit. Who needs that space makes
-/// the commit, even if nothing else waits for one.
+/// E4 for chunks: a group that became empty gives its chunk back with the next commit. A request
+/// that needs that space makes the commit, even if nothing else waits for one.
 #[test]
 fn e4_a_chunk_that_is_about_to_go_is_waited_for() {
     for commits in 1..4 {
@@ -102,7 +104,8 @@ fn e4_a_chunk_that_is_about_to_go_is_waited_for() {
     }
 }
 
-/// E5: data that waits was promised whole; compressed it takes a part of that, which only its writeback shows.
+/// E5: waiting data has its whole length reserved; compressed it takes a part of that, which only
+/// its writeback shows.
 #[test]
 fn e5_compressed_data_is_waited_for() {
     let device = memory(160);
@@ -118,8 +121,8 @@ fn e5_compressed_data_is_waited_for() {
     check(&device);
 }
 
-/// Chunks that were removed are the devices' again although nobody commits anything else, and whoever needs one before
-/// that has it without any dirty data being written back for him.
+/// Removed chunks are the devices' again even without another commit. A request that needs one
+/// before that gets it without any writeback of dirty data.
 #[test]
 fn removed_chunks_come_back_by_themselves() {
     let device = memory(512);
@@ -144,9 +147,10 @@ fn removed_chunks_come_back_by_themselves() {
     check(&device);
 }
 
-/// E11: metadata that comes and goes takes no more chunks than twice what there was at most, and one. One is made when a commit
-/// finds no place for a node, or somebody is promised what neither groups nor chunks to come have: and until a commit is
-/// durable the nodes that it replaces keep their places, at most all of the old trees beside all of the new.
+/// E11: metadata that comes and goes takes at most twice the chunks that there were, and one. One
+/// is made when a commit finds no place for a node, or when a reservation fits neither groups nor
+/// future chunks. Until a commit is durable the nodes that it replaces keep their places, at most
+/// all of the old trees beside all of the new.
 #[test]
 fn e11_churn_takes_no_chunks() {
     // In less than the first chunk, and in several.
@@ -175,8 +179,8 @@ fn e11_churn_takes_no_chunks() {
     }
 }
 
-/// A1: a thousand times data fills more than there was, and goes: nothing stays promised, and block groups are not made and
-/// removed by turns.
+/// A1: a thousand times data fills more than there was, and is removed: nothing stays reserved, and
+/// block groups are not made and removed by turns.
 #[test]
 fn a1_coming_and_going_is_no_ping_pong() {
     let device = memory(4096);
@@ -200,7 +204,7 @@ fn a1_coming_and_going_is_no_ping_pong() {
     check(&device);
 }
 
-/// E14: the end of a mount while everybody waits for space: nobody hangs, everybody is told.
+/// E14: the end of a mount while all requests wait for space: no thread hangs, and each is told.
 #[test]
 fn e14_the_end_while_others_wait() {
     for round in 0..4_u64 {
@@ -241,10 +245,10 @@ fn e14_the_end_while_others_wait() {
     }
 }
 
-/// Promises of metadata count with the height of a subvolume from when it is first looked at, not from when it was
-/// first changed: after a mount its tree may be the tallest.
+/// Reservations of metadata count with the height of a subvolume from its first lookup on, not from
+/// its first change: after a mount its tree may be the tallest.
 #[test]
-fn promises_know_how_tall_a_subvolume_is() {
+fn reservations_know_the_height_of_a_subvolume() {
     let device = memory_with(256, &MakeOptions { nodesize: 4096, ..MakeOptions::default() });
     let fs = mount(&device);
     let tall = fs.root().create_subvolume(b"tall", 0o755, 0, 0).expect("a subvolume");
@@ -264,14 +268,14 @@ fn promises_know_how_tall_a_subvolume_is() {
     check(&device);
 }
 
-/// Where a device stands whose flushes are held up.
+/// The gate of a device whose flushes are held up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Door {
     Open,
     Closed,
-    /// Somebody stands before it.
+    /// A flush stands before it.
     Knocked,
-    /// Whoever comes is turned away.
+    /// New flushes are turned away.
     Walled,
 }
 
@@ -315,7 +319,8 @@ pub(crate) fn held(mib: u64) -> (Arc<dyn Device>, Arc<Hooked<Held>>, Filesystem)
     (below, held, fs)
 }
 
-/// A commit keeps metadata back from others until its nodes have addresses, and not while they are written.
+/// A commit keeps metadata back from others until its nodes have addresses, and not while they are
+/// written.
 #[test]
 fn a_commit_that_writes_keeps_nothing_back() {
     let (below, held, fs) = held(64);
@@ -334,7 +339,7 @@ fn a_commit_that_writes_keeps_nothing_back() {
     check(&below);
 }
 
-/// Who waits for what a commit under way gives back does not have another made right behind it.
+/// A request that waits for the space of a commit under way does not make another right behind it.
 #[test]
 fn one_commit_is_enough() {
     let (below, held, fs) = held(160);
@@ -350,7 +355,7 @@ fn one_commit_is_enough() {
         while fs.space_stats().accounts.waiting.0 == 0 {
             std::thread::yield_now();
         }
-        // Long enough for the ladder to come to the commit; sooner it proves nothing.
+        // Long enough for the flush steps to come to the commit; sooner it proves nothing.
         std::thread::sleep(Duration::from_millis(200));
         held.hook.set(Door::Open);
     });
@@ -360,10 +365,10 @@ fn one_commit_is_enough() {
     check(&below);
 }
 
-/// V1: writes that lie over what waits, or is on its way, are promised what making them visible takes. What is not would
-/// be asked for by writeback, which cannot wait for room.
+/// V1: writes that lie over dirty data, or over ordered extents, reserve the metadata for making
+/// both visible. Otherwise writeback would need it, which cannot wait for room.
 #[test]
-fn what_was_promised_is_enough_to_land() {
+fn reservation_is_enough_to_write() {
     for seed in 0..6_u64 {
         let device = memory(1024);
         let fs = mount_with(&device, "dirty=2M,commit=1");
@@ -410,9 +415,10 @@ fn what_was_promised_is_enough_to_land() {
     }
 }
 
-/// V1: free space that lies in single sectors makes an extent of each, and each has its metadata promised before it lands.
+/// V1: free space in single sectors makes an extent of each, and each has its metadata reserved
+/// before it is written.
 #[test]
-fn parts_are_promised_before_they_land() {
+fn parts_are_reserved_before_writing() {
     let device = memory(160);
     let fs = mount_with(&device, "dirty=64M");
     let _filler = fill(&fs, 8 << 20);

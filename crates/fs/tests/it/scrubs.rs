@@ -1,4 +1,5 @@
-//! Scrubs that hold block groups read-only: what has no checksums is compared, and nobody is refused for it.
+//! Scrubs that hold block groups read-only: data without checksums is compared, and no request is
+//! refused for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +35,8 @@ fn open(devices: &[Arc<dyn Device>], options: &str) -> Filesystem {
     Filesystem::open(devices.to_vec(), options).expect("a mount")
 }
 
-/// Copies that are not alike are counted where the group is held and nowhere else, also on a volume that is only read.
+/// Copies that are not alike are counted where the group is held and nowhere else, also on a volume
+/// that is only read.
 #[test]
 fn copies_without_checksums_are_compared() {
     let devices = mirrors(256);
@@ -66,7 +68,8 @@ fn copies_without_checksums_are_compared() {
     }
 }
 
-/// Beside writers in place no sector is taken for damaged that is being written, and what is written arrives.
+/// Beside writers in place no sector is taken for damaged that is being written, and what is
+/// written arrives.
 #[test]
 fn writers_in_place_beside_a_scrub_that_holds() {
     let devices = mirrors(256);
@@ -110,10 +113,10 @@ fn writers_in_place_beside_a_scrub_that_holds() {
     fs.close().expect("closed");
 }
 
-/// U4: all that is free lies in groups that are held one after the other; who needs it has it at once, while the scrub stands
-/// still.
+/// U4: all free space lies in groups that are held one after the other. A request for it is served
+/// at once, while the scrub stands still.
 #[test]
-fn nobody_is_refused_for_a_scrub() {
+fn no_request_is_refused_for_a_scrub() {
     let device = memory(128);
     let fs = mount_with(&device, "rw,commit=300");
     let kept = file_with(&fs.root(), "kept", &[1; 12 << 20]);

@@ -1,11 +1,12 @@
-//! The whole file system from one seed: which thread runs when, what time it is, what each client does, where
-//! the power is cut.
+//! The whole file system from one seed: the order of threads, the time, the work of each client,
+//! and the places of power cuts.
 //!
-//! Three clients with models of their own, who read back what they wrote, one that cuts and deletes snapshots, one that reads
-//! everybody's files, in some runs one that moves block groups or checks all copies, and the threads of the mount. Each run
-//! has a kind of files: plain ones, compressed ones, some written in place, or mostly renamed.
-//! `BUTTRESS_SEED=n` runs seed `n` alone; `BUTTRESS_SEEDS=first..last` several. `BUTTRESS_CUTS` multiplies the
-//! states that are looked at after each. A failing seed is printed, and fails again.
+//! Three clients have models of their own and read back what they wrote. One client cuts and
+//! deletes snapshots, one reads all clients' files. In some runs one moves block groups or checks
+//! all copies. The threads of the mount run too. Each run has a kind of files: plain ones,
+//! compressed ones, some written in place, or mostly renamed. `BUTTRESS_SEED=n` runs seed `n`
+//! alone; `BUTTRESS_SEEDS=first..last` several. `BUTTRESS_CUTS` multiplies the states that are
+//! checked after each. A failing seed is printed, and fails again.
 
 mod full;
 
@@ -19,7 +20,7 @@ use buttress_fs::{
 };
 use buttress_sim::{Log, campaign};
 
-use crate::checker::judge;
+use crate::checker::expect_sound;
 use crate::fsync::{Story, World, survey};
 use crate::volume::setting;
 
@@ -183,12 +184,13 @@ fn examine(
     fs.root().set_xattr(b"user.seen", b"1", XattrFlags::default()).map_err(|e| e.to_string())?;
     fs.close().map_err(|error| error.to_string())?;
     if campaign::always_or(rng.chance(1, 6)) {
-        judge(&device);
+        expect_sound(&device);
     }
     Ok(())
 }
 
-/// Whatever the order, no client is lied to, nobody waits for ever, and every cut leaves what was synced.
+/// In any order of threads, no client gets a wrong answer, no thread waits for ever, and every cut
+/// leaves the synced state.
 #[test]
 fn every_order_keeps_its_word() {
     let more = setting("BUTTRESS_CUTS", 1) as usize;
@@ -198,7 +200,7 @@ fn every_order_keeps_its_word() {
         let told = std::panic::catch_unwind(|| {
             let outcome = whole(seed, 30);
             let device: Arc<dyn Device> = Arc::new(outcome.device.fork());
-            judge(&device);
+            expect_sound(&device);
             let mut rng = Rng::new(seed);
             let stride = (outcome.log.len() / (8 * more)).max(1);
             let mut cuts = rng.clone();

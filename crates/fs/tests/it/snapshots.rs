@@ -1,4 +1,4 @@
-//! Snapshots beside whoever writes: what they show never changes, and is a state that there was.
+//! Snapshots beside writers: the content of a snapshot never changes, and is a state that existed.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -146,9 +146,9 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Each writer writes a number to its first file, then to its second: a snapshot that has a number in
-/// the second has it, or a later one, in the first; and it has every number that was written before the
-/// snapshot was asked for.
+/// Each writer writes a number to its first file, then to its second: a snapshot that has a number
+/// in the second has it, or a later one, in the first; and it has every number that was written
+/// before the snapshot was asked for.
 #[test]
 fn a_snapshot_is_a_cut() {
     let device = memory(512);
@@ -162,7 +162,7 @@ fn a_snapshot_is_a_cut() {
             let second = live.create(format!("second-{writer}").as_bytes(), 0o644, 0, 0, 0);
             let second = second.expect("a file");
             if writer > 0 {
-                // Written in place, where nobody shares it.
+                // Written in place, because no snapshot shares it.
                 second.set_flags(InodeFlags::NODATACOW).expect("an empty file");
             }
             second.write_at(0, &[0; 20_000]).expect("a write");

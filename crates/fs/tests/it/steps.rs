@@ -1,4 +1,5 @@
-//! Files that grow by `fallocate` in small steps: their extents grow with them, whatever else happens meanwhile.
+//! Files that grow by `fallocate` in small steps: their extents grow with them, whatever else
+//! happens meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,7 @@ use buttress_fs::{
     BalanceOptions, FallocateMode, Filesystem, Filter, Inode, MakeOptions, MountOptions, SetAttr,
 };
 
-use crate::checker::{check, judge};
+use crate::checker::{check, expect_sound};
 use crate::volume::{content, memory_with, mount, pattern};
 
 const SECTOR: u64 = 4096;
@@ -32,11 +33,11 @@ fn survives(device: &Arc<MemoryDevice>, name: &str, expected: &[u8]) {
     assert!(content(&find(&fs, name)) == expected, "{name} after a crash");
     fs.close().expect("an unmount");
     let left: Arc<dyn Device> = left;
-    judge(&left);
+    expect_sound(&left);
 }
 
-/// Growth beside everything that makes an extent somebody else's too, cuts it, or writes it down: never a byte
-/// that is not the file's, and never a volume that the judge does not like.
+/// Growth beside operations that share the extent, cut it, or write its items: never a byte of
+/// another file, and never a volume that the checker complains about.
 #[test]
 fn growth_beside_everything_else() {
     for seed in 0..3 {
@@ -108,7 +109,7 @@ fn growth_beside_everything_else() {
         if seed == 0 {
             check(&same);
         } else {
-            judge(&same);
+            expect_sound(&same);
         }
         let fs = open(&device);
         for (name, expected) in names.iter().zip(&bytes) {
@@ -124,7 +125,8 @@ fn growth_beside_everything_else() {
     }
 }
 
-/// What is kept behind files that may grow is nobody's loss: a volume can be filled to the end beside them.
+/// Space that is kept behind growing files is not lost: a volume can be filled to the end beside
+/// them.
 #[test]
 fn windows_are_given_back() {
     let device = memory_with(128, &MakeOptions::default());
@@ -150,11 +152,11 @@ fn windows_are_given_back() {
     let left: u64 = data.map(|kind| kind.total - kind.used).sum();
     assert_eq!(left, 0, "bytes that nobody got");
     fs.close().expect("an unmount");
-    judge(&device);
+    expect_sound(&device);
 }
 
-/// W2, W3 of windows: files grow step by step while their block groups are emptied again and again. No group goes with a
-/// step in it, and no account keeps what a window held.
+/// W2, W3 of windows: files grow step by step while their block groups are emptied again and again.
+/// No group goes with a step in it, and no account keeps what a window held.
 #[test]
 fn steps_beside_a_balance() {
     const STEP: u64 = 2 * SECTOR;

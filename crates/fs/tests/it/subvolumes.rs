@@ -90,7 +90,7 @@ fn a_subvolume_goes_in_the_transaction_that_made_it() {
     check(&device);
 }
 
-/// A device whose flushes take a while: commits are caught in the middle.
+/// A device whose flushes take a while, so that tests meet commits in the middle.
 #[derive(Debug)]
 struct Leisurely(MemoryDevice);
 
@@ -107,7 +107,7 @@ impl Layer for Leisurely {
     }
 }
 
-/// Its space is there for whoever has waited, also where its death waits for a commit of others.
+/// Its space is free for each waiting request, also where its removal waits for another commit.
 #[test]
 fn a_subvolume_is_dying_until_it_is_gone() {
     let memory = MemoryDevice::new(256 << 20);
@@ -261,10 +261,11 @@ fn default_subvolume_and_flags() {
     fs.close().expect("a close");
 }
 
-/// A file without a name that is open when a snapshot is cut has no user in the snapshot. It must not stay in a
-/// read-only one: nothing else would ever free its space, and two snapshots that share such an inode make
-/// `btrfs check` 6.2 say "errors found in fs roots" without naming one (it clears the complaint about the
-/// first on a record that both share, and then counts the second as an error with nothing to say).
+/// A file without a name that is open when a snapshot is cut has no user in the snapshot. It must
+/// not stay in a read-only one, because nothing else would ever free its space. Two snapshots that
+/// share such an inode make `btrfs check` 6.2 say "errors found in fs roots" without naming one. It
+/// clears the complaint about the first on a record that both share. Then it counts the second as
+/// an error with nothing to say.
 #[test]
 fn an_open_file_without_a_name_does_not_stay_in_snapshots() {
     let device = memory(256);
@@ -325,7 +326,8 @@ fn a_subvolume_is_moved() {
     check(&device);
 }
 
-/// A subvolume takes the place of an empty directory, and changes its name with others of every kind.
+/// A subvolume takes the place of an empty directory, and changes its name with others of every
+/// kind.
 #[test]
 fn a_subvolume_is_exchanged() {
     let device = memory(256);

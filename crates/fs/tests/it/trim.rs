@@ -1,4 +1,5 @@
-//! Telling a device of all that is free: nothing that is in use, that the last commit reaches, or that is a superblock.
+//! Telling a device of all that is free: nothing that is in use, that the last commit reaches, or
+//! that is a superblock.
 //!
 //! What the device is told of it fills with garbage at once, so that whatever was live shows.
 
@@ -12,7 +13,7 @@ use buttress_block::{Device, Error, MemoryDevice};
 use buttress_format::{FileExtent, Key, Kind, Logical};
 use buttress_fs::{Filesystem, Inode, MakeOptions, TrimOptions};
 
-use crate::checker::{check, judge};
+use crate::checker::{check, expect_sound};
 use crate::devices::{Hook, Hooked};
 use crate::room;
 use crate::volume::{content, file_with, memory, mount, pattern};
@@ -60,8 +61,8 @@ fn bytes(told: &Hooked<Oblivious>) -> u64 {
     told.hook.told.lock().expect("no panic").iter().map(|range| range.end - range.start).sum()
 }
 
-/// Everything that is free and nothing else, in groups and beside them; a power cut at any point leaves the last
-/// commit whole.
+/// Everything that is free and nothing else, in groups and beside them; a power cut at any point
+/// leaves the last commit whole.
 #[test]
 fn only_what_is_free() {
     let (below, told, fs) = oblivious(400, 24);
@@ -94,7 +95,7 @@ fn only_what_is_free() {
     assert!(cuts.len() > 4, "only {} discards", cuts.len());
     for cut in cuts {
         let cut: Arc<dyn Device> = Arc::new(cut);
-        judge(&cut);
+        expect_sound(&cut);
         let fs = mount(&cut);
         for (name, _, bytes) in &files {
             assert!(content(&fs.resolve(name).expect("there")) == *bytes, "{name} after a cut");
@@ -133,7 +134,7 @@ fn as_much_as_is_asked_for() {
     check(&below);
 }
 
-/// Beside writers who fill and delete: what they write stays, and they are refused nothing.
+/// Beside writers that fill and delete: their data stays, and they are refused nothing.
 #[test]
 fn beside_writers() {
     let (below, _, fs) = oblivious(300, 0);
@@ -182,8 +183,8 @@ impl Hook for Held {
     }
 }
 
-/// M1, M2: while a device takes its time over a part of what little is free, who writes is refused nothing that there is room for, and
-/// what lands meanwhile lies elsewhere.
+/// M1, M2: while a device takes long over a part of the little free space, no write is refused that
+/// there is room for. Ordered extents that finish meanwhile lie elsewhere.
 #[test]
 fn beside_a_writer_where_little_is_free() {
     let below = memory(160);
@@ -199,7 +200,8 @@ fn beside_a_writer_where_little_is_free() {
     let extent = FileExtent::parse(&item).expect("an extent");
     let from = extent.region().expect("not inline").disk;
     drop(room::fill(&fs, 0));
-    // What is free is one piece then, which a trim could take whole, but for less than a write needs.
+    // What is free is one piece then, which a trim could take whole, but for less than a write
+    // needs.
     drop(removed);
     fs.root().unlink(b"removed").expect("removed");
     fs.sync().expect("durable");

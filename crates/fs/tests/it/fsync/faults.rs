@@ -1,5 +1,5 @@
-//! A device that fails inside a log: the log becomes a commit, or the volume is read-only with the first cause;
-//! nothing that was acknowledged is lost, whatever the power leaves afterwards.
+//! A device that fails inside a log: the log becomes a commit, or the volume is read-only with the
+//! first cause; nothing that was acknowledged is lost, whatever the power leaves afterwards.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use buttress_fs::{Filesystem, MakeOptions};
 use buttress_sim::{FaultDevice, Faults, Log, campaign};
 
 use super::{number, open};
-use crate::checker::judge;
+use crate::checker::expect_sound;
 use crate::volume::{content, pattern};
 
 /// Set for every crash state of each fault.
@@ -27,7 +27,8 @@ struct Tried {
     committed: bool,
 }
 
-/// Fails request `n` of a few fsyncs, one of them of a new file each time, and with `sticky` all after it.
+/// Fails request `n` of a few fsyncs, one of them of a new file each time, and with `sticky` all
+/// after it.
 fn fail(n: u64, sticky: bool, stride: usize) -> Tried {
     let base = MemoryDevice::new(128 << 20);
     Filesystem::make(&base, &MakeOptions { seed: Some(n), ..MakeOptions::default() })
@@ -44,7 +45,8 @@ fn fail(n: u64, sticky: bool, stride: usize) -> Tried {
 
     log.start(&[&recorder]);
     faults.fail(n, sticky);
-    // Of each name, what it may hold from the mark on: the first that was acknowledged, and all after it.
+    // Of each name, what it may hold from the mark on: the first that was acknowledged, and all
+    // after it.
     let mut tried = vec![pattern(0, LEN)];
     let mut acknowledged = vec![(0, 0)];
     let mut made = Vec::new();
@@ -94,7 +96,7 @@ fn fail(n: u64, sticky: bool, stride: usize) -> Tried {
         }
         fs.close().expect("a clean end");
         if rng.chance(1, 30) {
-            judge(&device);
+            expect_sound(&device);
         }
         states += 1;
     });

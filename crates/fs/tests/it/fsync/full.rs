@@ -1,7 +1,7 @@
 //! The power goes while a volume is full (`wall`).
 //!
-//! Every interval between two flushes is looked at. What was left mounts, which replays a log where there is no room,
-//! has what was synced, whole snapshots, and can be emptied.
+//! Every interval between two flushes is looked at. What was left mounts, which replays a log where
+//! there is no room, has what was synced, whole snapshots, and can be emptied.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use buttress_sim::{Crash, campaign};
 
 use super::wall::{Shown, Tale, full, work};
 use super::{number, replay};
-use crate::checker::{check, judge, judge_cut};
+use crate::checker::{check, expect_cut_sound, expect_sound};
 use crate::volume::{drop_all, list, pattern};
 
 /// Set for more than a look: how many seeds to try.
@@ -33,7 +33,7 @@ fn examine(crash: &Crash, tale: &Tale, rng: &mut Rng, depth: u32) -> Result<(), 
         outcome.map_err(|what| format!("after a crash of replay: {what}"))?;
     }
     if campaign::always_or(rng.chance(1, 40)) {
-        judge_cut(&device, "as the crash left it");
+        expect_cut_sound(&device, "as the crash left it");
     }
     let options = buttress_fs::MountOptions::parse(super::OPTIONS).expect("options");
     let fs = Filesystem::open(vec![Arc::clone(&device)], options);
@@ -66,7 +66,7 @@ fn examine(crash: &Crash, tale: &Tale, rng: &mut Rng, depth: u32) -> Result<(), 
     fs.close().map_err(|error| error.to_string())?;
     match rng.below(if emptied { 20 } else { 60 }) {
         0 => check(&device),
-        drawn if campaign::always_or(drawn <= 4) => judge(&device),
+        drawn if campaign::always_or(drawn <= 4) => expect_sound(&device),
         _ => {}
     }
     Ok(())

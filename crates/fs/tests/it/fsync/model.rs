@@ -1,5 +1,5 @@
-//! What fsync is judged by: operations from a seed on files, directories and names, and what must come of them.
-//! The tests beside Linux judge by it, too.
+//! The model of fsync: operations from a seed on files, directories and names, and their required
+//! result. The tests beside Linux use it, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -230,7 +230,8 @@ impl World {
         data
     }
 
-    /// Some files of the last kind are written where they lie: those that have no content yet can be.
+    /// Some files of the last kind are written where they lie: those that have no content yet can
+    /// be.
     fn set_kind(&mut self, ino: u64) {
         if self.kind == "in place" && self.rng.chance(1, 2) {
             self.note(format!("{ino} is written in place"));
@@ -264,7 +265,8 @@ impl World {
         });
     }
 
-    /// As editors save and package managers unpack: written beside, synced, renamed over, a step at a time.
+    /// As editors save and package managers unpack: written beside, synced, renamed over, a step at
+    /// a time.
     fn replace(&mut self, place: (u64, &'static str)) {
         if self.find(place.0, place.1).is_some_and(|old| self.state[&old].dir)
             || self.find(place.0, "new").is_some()

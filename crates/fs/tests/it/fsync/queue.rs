@@ -1,4 +1,4 @@
-//! Who waits for a log, and who gets a commit instead.
+//! The queue for a log: which fsyncs wait for it, and which get a commit instead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use buttress_fs::{FallocateMode, Filesystem, InodeFlags, MakeOptions, RenameFlag
 
 use super::scripts::fork;
 use super::{open, open_with};
-use crate::checker::judge;
+use crate::checker::expect_sound;
 use crate::devices::{Hook, Hooked};
 use crate::volume::{content, pattern};
 
@@ -36,9 +36,9 @@ fn until(what: impl Fn() -> bool) {
     }
 }
 
-/// Everybody who asks while a log is under way is served by the next one, all by the same.
+/// All fsyncs that come while a log is under way are served by the next one, all by the same.
 #[test]
-fn those_who_ask_meanwhile_share_a_log() {
+fn fsyncs_during_a_log_share_the_next() {
     const MANY: u64 = 12;
     let below: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20));
     Filesystem::make(&*below, &MakeOptions::default()).expect("a volume");
@@ -64,7 +64,7 @@ fn those_who_ask_meanwhile_share_a_log() {
         std::thread::sleep(Duration::from_millis(100));
         device.hook.shut.store(false, Ordering::SeqCst);
     });
-    // A third for who was not in line yet.
+    // A third for the ones that were not in the queue yet.
     let logs = fs.sync_stats().logs - before.logs;
     assert!((2..=3).contains(&logs), "{:?}", fs.sync_stats());
     let again = open(Arc::new(fork(&below)));
@@ -182,8 +182,8 @@ fn long(fs: &Filesystem, committed: bool) {
     }
 }
 
-/// What a log cannot say is durable all the same, by a commit that names the reason; and what comes next is logged
-/// again. Snapshots, balances and changes of devices commit by themselves.
+/// What a log cannot say is durable all the same, by a commit that names the reason; and what comes
+/// next is logged again. Snapshots, balances and changes of devices commit by themselves.
 #[test]
 fn what_a_log_cannot_say_is_committed() {
     for Case { why, mib, options, work, path } in CASES {
@@ -206,7 +206,7 @@ fn what_a_log_cannot_say_is_committed() {
         }
         drop((found, now));
         again.close().expect("a clean end");
-        judge(&crashed);
+        expect_sound(&crashed);
         let file = create(&fs, "next");
         file.write_at(0, &pattern(1, 5000)).expect("a write");
         file.sync().expect("durable");

@@ -11,7 +11,7 @@ use buttress_fs::{Filesystem, InodeFlags, MakeOptions, RenameFlags, SetAttr};
 use buttress_volume::Volume;
 
 use super::{open, open_with};
-use crate::checker::{check, judge};
+use crate::checker::{check, expect_sound};
 use crate::volume::{content, file_with, pattern};
 
 /// What fsync writes, by the options of the mount: a log, or a commit.
@@ -66,7 +66,7 @@ fn replay_counts_the_bytes_of_extents() {
             // The first of them lies in what was there.
             assert_eq!(found.blocks, (3 + block - 1) * BLOCK / 512, "after {block}");
             again.close().expect("a clean end");
-            judge(&copy);
+            expect_sound(&copy);
         }
     }
     assert!(fs.sync_stats().commits.is_empty(), "{:?}", fs.sync_stats());
@@ -103,7 +103,7 @@ fn a_commit_flushes_everything_if_asked() {
     }
 }
 
-/// What nobody syncs is durable when the time between commits has passed, and not at once.
+/// A change without an fsync is durable once the time between commits has passed, and not at once.
 #[cfg(debug_assertions)]
 #[test]
 fn commits_come_after_their_time() {
@@ -163,13 +163,13 @@ fn many_names_are_logged() {
     }
     assert_eq!(again.resolve("/0").expect("the file").attr().nlink, 48);
     again.close().expect("a clean end");
-    judge(&crashed);
+    expect_sound(&crashed);
     drop((file, root));
     fs.close().expect("a clean end");
 }
 
-/// A log of which nothing is left, since its only file has lost its name: replaying it changes no tree, and the
-/// commit that ends the log is one that can be opened.
+/// A log of which nothing is left, since its only file has lost its name: replaying it changes no
+/// tree, and the commit that ends the log is one that can be opened.
 #[test]
 fn a_log_that_changes_nothing_ends() {
     let base = MemoryDevice::new(128 << 20);
@@ -197,10 +197,11 @@ fn a_log_that_changes_nothing_ends() {
     again.close().expect("a clean end");
 }
 
-/// A file that was synced gives its name to another, which nobody syncs, or to nobody; then something else is synced. The
-/// name is one of both after a crash, and what was synced is never found as it was before.
+/// A synced file gives its name to another, which has no fsync, or to none; then another file is
+/// synced. After a crash the name is one of both, and the synced file never has its earlier
+/// content.
 #[test]
-fn who_takes_a_synced_name_has_it() {
+fn synced_name_moves_to_its_new_file() {
     for (committed, replaced, of_directory) in
         (0..8).map(|case| (case & 1 == 1, case & 2 == 2, case & 4 == 4))
     {
@@ -260,8 +261,8 @@ pub(crate) fn fork(device: &Arc<dyn Device>) -> MemoryDevice {
     copy
 }
 
-/// An extent that another file has after a crash is not overwritten in place, though it has lost it since: neither
-/// one that it has in the committed trees, nor one that it has in the log.
+/// An extent that another file has after a crash is not overwritten in place, though it has lost it
+/// since: neither one that it has in the committed trees, nor one that it has in the log.
 #[test]
 fn what_others_have_after_a_crash_stays() {
     for in_log in [false, true] {

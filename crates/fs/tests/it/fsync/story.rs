@@ -31,8 +31,8 @@ pub(super) fn survey_below(fs: &Filesystem, top: Inode) -> State {
         })
         .expect("a listing");
         for (id, name, kind) in entries {
-            // Numbers of inodes are of their subvolume. Others have nothing to say here, nor has the empty folder that
-            // stands for each of them in a snapshot.
+            // Numbers of inodes are of their subvolume. Others have nothing to say here, nor has
+            // the empty folder that stands for each of them in a snapshot.
             if id.tree != tree || id.ino == STUB {
                 continue;
             }
@@ -64,8 +64,8 @@ pub(crate) struct Story {
 }
 
 impl Story {
-    /// The states that an inode may be in after a crash when `done` operations were acknowledged. Before the first of
-    /// them everything was made durable.
+    /// The states that an inode may be in after a crash when `done` operations were acknowledged.
+    /// Before the first of them everything was made durable.
     fn range(&self, ino: u64, done: usize) -> RangeInclusive<usize> {
         let last = (0..done).rev().find(|op| match self.synced[*op] {
             Synced::One(synced) => synced == ino,
@@ -120,7 +120,8 @@ impl Story {
                 return Err(format!("directory {dir} has {entry:?}"));
             }
         }
-        // Whatever a name stood for, and where another file took its place: it stands for something.
+        // Whatever a name stood for, and where another file took its place: it stands for
+        // something.
         for (name, ino) in &were[0] {
             let has = |entries: &BTreeSet<(String, u64)>| entries.iter().any(|(of, _)| of == name);
             if were.iter().all(has) && !has(&are) {

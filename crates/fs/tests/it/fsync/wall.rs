@@ -1,6 +1,6 @@
-//! A volume that is kept full: files are written to the last sector, synced, replaced, cut and removed, snapshots
-//! taken and deleted where nothing fits any more; and what must be there after a cut. The tests beside Linux judge by
-//! it, too.
+//! A volume that is kept full: files are written to the last sector, synced, replaced, cut and
+//! removed. Snapshots are taken and deleted where nothing fits any more. The model knows what must
+//! be there after a cut. The tests beside Linux use it, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -222,7 +222,7 @@ impl Wall {
     }
 }
 
-/// What a volume shows, to whom ever.
+/// The visible content of a volume.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Shown {
     pub(super) state: State,

@@ -1,6 +1,6 @@
-//! A full volume under one seed: whoever fills, deletes, cuts, copies and syncs there meets `ENOSPC` and no other
-//! failure, whatever the order of the threads, but that some are interrupted while they wait, and nobody waits for ever. Debug builds compare the accounts with groups
-//! and tokens at every commit.
+//! A full volume under one seed. Threads that fill, delete, cut, copy and sync there meet `ENOSPC`
+//! and no other failure, in any order. Some are interrupted while they wait, and no thread waits
+//! for ever. Debug builds compare the accounts with groups and tokens at every commit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use buttress_fs::{
 };
 use buttress_sim::campaign;
 
-use crate::checker::{check, judge};
+use crate::checker::{check, expect_sound};
 use crate::fsync::{fill, full};
 use crate::interrupted::at_look;
 use crate::volume::{content, mount, pattern};
@@ -36,7 +36,7 @@ fn remove(dir: &Inode, name: &str) {
     dir.unlink(name.as_bytes()).expect("removing always works");
 }
 
-/// What came of something that needs room, and that nobody may want any more by the time that there is some.
+/// The result of an operation that needs room, and that may be cancelled before there is some.
 fn wanted<T>(rng: &mut Rng, work: impl FnOnce() -> Result<T, Error>) -> Option<T> {
     let looks = if rng.chance(2, 3) { rng.below(3) as u32 } else { u32::MAX };
     match at_look(looks).heeded(work) {
@@ -147,7 +147,7 @@ fn a_full_volume_in_every_order() {
             if seed.is_multiple_of(3) {
                 check(&device);
             } else {
-                judge(&device);
+                expect_sound(&device);
             }
             let fs = mount(&device);
             for (client, kept) in kept.iter().enumerate() {
@@ -160,7 +160,7 @@ fn a_full_volume_in_every_order() {
             }
             fs.root().delete_subvolume(b"aside").expect("removing always works");
             fs.close().expect("it unmounts");
-            judge(&device);
+            expect_sound(&device);
             gave_up
         });
         let gave_up = told.unwrap_or_else(|panic| {
@@ -215,12 +215,13 @@ fn make_room_and_write(seed: u64) -> Arc<dyn Device> {
     device
 }
 
-/// Who removed a file and closed it has its space, whoever was about to write it back at that moment.
+/// A thread that removed a file and closed it has its space, even if another was about to write the
+/// file back at that moment.
 #[test]
 fn what_was_removed_makes_room() {
     for seed in campaign::seeds_or(210..222) {
         let device = std::panic::catch_unwind(|| make_room_and_write(seed));
-        judge(&device.unwrap_or_else(|panic| {
+        expect_sound(&device.unwrap_or_else(|panic| {
             eprintln!(
                 "again: BUTTRESS_SEED={seed} cargo test -p buttress-fs --test it what_was_removed"
             );
